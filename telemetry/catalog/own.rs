@@ -1,0 +1,20 @@
+//! The product's own health, agent and server, through the same catalog as everything else.
+
+use super::{Unit, counter, gauge, last, metrics};
+use crate::identity::PartKind::{Reader, Stream};
+use crate::identity::ResourceKind::Node;
+
+metrics! {
+    READER_DURATION = gauge(500, "gpufleet_agent_reader_duration_seconds", Node, Unit::Seconds, "How long the reader's last round took.").part(Reader).with_max();
+    READER_SUCCESS = last(501, "gpufleet_agent_reader_success_flag", Node, Unit::Flag, "Whether the reader's last round succeeded.").part(Reader);
+    READER_LAST_SUCCESS = last(502, "gpufleet_agent_reader_last_success_seconds", Node, Unit::Seconds, "When the reader last succeeded, Unix time.").part(Reader);
+    READER_FAILURES = counter(503, "gpufleet_agent_reader_failures_total", Node, Unit::Count, "Rounds in which the reader failed or ran out of time.").part(Reader);
+    SPOOL_BYTES = last(510, "gpufleet_agent_spool_bytes", Node, Unit::Bytes, "Bytes waiting in the spool.").part(Stream);
+    SPOOL_AGE = last(511, "gpufleet_agent_spool_oldest_age_seconds", Node, Unit::Seconds, "Age of the oldest request that is not durable on the server.").part(Stream);
+    SPOOL_DROPPED = counter(512, "gpufleet_agent_spool_dropped_total", Node, Unit::Count, "Requests given up because the spool was full or corrupt.").part(Stream);
+    SHIPPED = counter(513, "gpufleet_agent_shipped_total", Node, Unit::Count, "Requests acknowledged by the server.").part(Stream);
+    SHIP_FAILURES = counter(514, "gpufleet_agent_ship_failures_total", Node, Unit::Count, "Attempts to ship that failed.").part(Stream);
+    AGENT_MEMORY = last(520, "gpufleet_agent_memory_bytes", Node, Unit::Bytes, "Proportional memory (PSS) of the agent and its children.").slow();
+    AGENT_CPU = counter(521, "gpufleet_agent_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the agent and its children.");
+    NVML_CHILD_RESTARTS = counter(522, "gpufleet_agent_nvml_child_restarts_total", Node, Unit::Count, "Times the process that talks to the driver was replaced.");
+}

@@ -1,0 +1,1 @@
+//! What a card could do at best: dense peak rates by NVML name and data type, with their source.

@@ -1,0 +1,280 @@
+//! Who a sample is about and who sent it.
+//!
+//! Agent = random UUID in its state folder. Node = (cluster, node name, boot id). GPU = NVML UUID;
+//! a null UUID is never an identity, node + PCI address stands in. Share = MIG UUID or `uuid::n`.
+//! Job = (cluster, namespace, name, uid); run = (job, attempt); rank = (run, global rank).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// One installed agent: random, kept in its state folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AgentId(pub Uuid);
+
+/// One life of a spool: random 128 bits. A lost or corrupt spool gets a new one, so that sequence
+/// numbers are never reused with other content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub Uuid);
+
+/// What kind of thing a resource is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResourceKind {
+    /// The machine an agent runs on; its id is the node name.
+    Node,
+    /// A whole accelerator; its id is the GPU UUID (`GPU-…`) or what stands in for it.
+    Gpu,
+    /// A part of a GPU that can be held on its own: a MIG instance (`MIG-…`) or a time-slice
+    /// replica (`GPU-…::n`).
+    Share,
+    /// A model server's endpoint (vLLM, Triton); its id is `<scrape target>/<model>`.
+    Endpoint,
+}
+
+/// What kind of part of a resource a sample is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// A link of a GPU's NVLink, by number.
+    NvLink,
+    /// A process with a context on a GPU, by host pid.
+    Process,
+    /// An XID code, counted per GPU.
+    Xid,
+    /// A block device of a node.
+    Disk,
+    /// A network or RDMA device of a node.
+    Nic,
+    /// A reader of the agent.
+    Reader,
+    /// A stream of the agent's spool.
+    Stream,
+}
+
+/// A resource and what is known about it beside its readings. Cheap to clone: hold it in an `Arc`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resource {
+    /// What it is.
+    pub kind: ResourceKind,
+    /// Its id, unique within its kind and cluster.
+    pub id: Arc<str>,
+    /// Facts that change rarely, by the names in [`attribute`]: model, PCI address, driver, node.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// What one reading is about: a resource, or one part of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Part {
+    /// What it is.
+    pub kind: PartKind,
+    /// Its id, unique within its resource.
+    pub id: Arc<str>,
+}
+
+/// Where the data came from, shown wherever the data is shown.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Read from hardware now.
+    #[default]
+    Live,
+    /// Played back from a recording of real hardware.
+    Recorded,
+    /// Made by the simulator.
+    Simulated,
+}
+
+/// Names of the resource attributes. OpenTelemetry's own where it has one.
+pub mod attribute {
+    /// The cluster; recorded and simulated data live in clusters of their own.
+    pub const CLUSTER: &str = "k8s.cluster.name";
+    /// The node's name.
+    pub const NODE: &str = "host.name";
+    /// The boot id of the node: a new one after every reboot.
+    pub const BOOT_ID: &str = "gpufleet.boot.id";
+    /// The agent's id.
+    pub const AGENT_ID: &str = "gpufleet.agent.id";
+    /// The agent's version.
+    pub const AGENT_VERSION: &str = "service.version";
+    /// `live`, `recorded` or `simulated` ([`super::Origin`]).
+    pub const ORIGIN: &str = "gpufleet.origin";
+    /// The kind of the resource ([`super::ResourceKind`]).
+    pub const KIND: &str = "gpufleet.resource.kind";
+    /// The id of the GPU a share belongs to.
+    pub const PARENT: &str = "hw.parent";
+    /// The reader that produced the data (`nvml`, `exporter:dcgm`, …).
+    pub const SOURCE: &str = "gpufleet.source";
+    /// The card's product name as NVML spells it.
+    pub const GPU_MODEL: &str = "hw.model";
+    /// The card's index on its node.
+    pub const GPU_INDEX: &str = "gpufleet.gpu.index";
+    /// The minor number of the card's device file.
+    pub const GPU_MINOR: &str = "gpufleet.gpu.minor";
+    /// The card's PCI address, `00000000:53:00.0`.
+    pub const PCI_ADDRESS: &str = "gpufleet.gpu.pci_address";
+    /// The card's serial number.
+    pub const SERIAL: &str = "hw.serial_number";
+    /// The CUDA compute capability, `9.0`.
+    pub const COMPUTE_CAPABILITY: &str = "gpufleet.gpu.compute_capability";
+    /// The driver's version.
+    pub const DRIVER_VERSION: &str = "hw.driver_version";
+    /// The NVML library's version.
+    pub const NVML_VERSION: &str = "gpufleet.nvml.version";
+    /// The highest CUDA version the driver supports.
+    pub const CUDA_VERSION: &str = "gpufleet.cuda.version";
+    /// The VBIOS's version.
+    pub const VBIOS_VERSION: &str = "hw.firmware_version";
+    /// A MIG instance's profile, `1g.10gb`.
+    pub const MIG_PROFILE: &str = "gpufleet.mig.profile";
+    /// A MIG instance's GPU instance id.
+    pub const MIG_GPU_INSTANCE: &str = "gpufleet.mig.gpu_instance";
+    /// A MIG instance's compute slices, of the card's total.
+    pub const MIG_SLICES: &str = "gpufleet.mig.slices";
+    /// Who holds the resource: `pod:…`, `slurm:…`, `process:user/name`.
+    pub const HOLDER: &str = "gpufleet.holder";
+    /// The owner that the owner rules found for the holder.
+    pub const OWNER: &str = "gpufleet.owner";
+    /// The job the holder belongs to.
+    pub const JOB: &str = "gpufleet.job";
+    /// What a model server serves.
+    pub const MODEL_NAME: &str = "gen_ai.request.model";
+}
+
+impl Resource {
+    /// A resource without attributes.
+    pub fn new(kind: ResourceKind, id: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind,
+            id: id.into(),
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    /// The same with one attribute more; an empty value is left out, because absent is absent.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        let value = value.into();
+        if !value.is_empty() {
+            self.attributes.insert(name.to_owned(), value);
+        }
+        self
+    }
+
+    /// An attribute's value, if it is known.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.get(name).map(String::as_str)
+    }
+
+    /// Where the data came from; live unless it says otherwise.
+    pub fn origin(&self) -> Origin {
+        self.attribute(attribute::ORIGIN)
+            .and_then(Origin::parse)
+            .unwrap_or_default()
+    }
+}
+
+impl Part {
+    /// A part by kind and id.
+    pub fn new(kind: PartKind, id: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind,
+            id: id.into(),
+        }
+    }
+}
+
+impl ResourceKind {
+    /// Every kind, in the order of the way of the data.
+    pub const ALL: [Self; 4] = [Self::Node, Self::Gpu, Self::Share, Self::Endpoint];
+
+    /// The name on the wire and in SQL.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Gpu => "gpu",
+            Self::Share => "share",
+            Self::Endpoint => "endpoint",
+        }
+    }
+
+    /// The kind with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl PartKind {
+    /// Every kind of part.
+    pub const ALL: [Self; 7] = [
+        Self::NvLink,
+        Self::Process,
+        Self::Xid,
+        Self::Disk,
+        Self::Nic,
+        Self::Reader,
+        Self::Stream,
+    ];
+
+    /// The attribute that carries the part's id on an OTLP point.
+    pub const fn attribute(self) -> &'static str {
+        match self {
+            Self::NvLink => "gpufleet.nvlink",
+            Self::Process => "process.pid",
+            Self::Xid => "gpufleet.xid",
+            Self::Disk => "system.device",
+            Self::Nic => "network.interface.name",
+            Self::Reader => "gpufleet.reader",
+            Self::Stream => "gpufleet.stream",
+        }
+    }
+
+    /// The label that carries the part's id in Prometheus text.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::NvLink => "link",
+            Self::Process => "pid",
+            Self::Xid => "xid",
+            Self::Disk | Self::Nic => "device",
+            Self::Reader => "reader",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+impl Origin {
+    /// The name on the wire, in SQL and on the page.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Recorded => "recorded",
+            Self::Simulated => "simulated",
+        }
+    }
+
+    /// The origin with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Live, Self::Recorded, Self::Simulated]
+            .into_iter()
+            .find(|it| it.name() == name)
+    }
+}
+
+impl fmt::Display for AgentId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}

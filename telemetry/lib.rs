@@ -1,0 +1,28 @@
+//! The words that agent and server share: what a metric, a sample, an event and an identity are.
+//!
+//! No I/O, no async and no clock in this crate: everything here is a value or a pure function, so
+//! that a recording, a stored day and live data go through the same code.
+//!
+//! Read in this order: [`time`] and [`identity`] (when and who), [`catalog`] (every metric once),
+//! [`sample`] and [`event`] (what was read), [`minute`] (what is kept), [`otlp`] and [`wire`] (how
+//! it travels), [`gpu_specs`] (what a card could do at best).
+
+pub mod time;
+
+pub mod identity;
+
+pub mod catalog;
+
+pub mod sample;
+
+pub mod event;
+
+pub mod tick;
+
+pub mod minute;
+
+pub mod otlp;
+
+pub mod wire;
+
+pub mod gpu_specs;
