@@ -1,1 +1,25 @@
-//! agent
+//! The agent: reads what every GPU of its node does, keeps it safe, ships it.
+//!
+//! Read in this order: [`read`] (sources), [`sample`] (the loop and its ticks), [`ship`] (the way
+//! to the server), [`prometheus`] and [`admin`] (the way to a scraper), [`commands`] (what the
+//! server may ask), [`config`].
+
+pub mod clock;
+
+pub mod config;
+
+pub mod read;
+
+pub mod sample;
+
+pub mod ship;
+
+pub mod commands;
+
+pub mod prometheus;
+
+pub mod admin;
+
+pub mod record;
+
+pub mod doctor;
