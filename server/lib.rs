@@ -1,3 +1,31 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
+//!
+//! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state),
+//! [`store`] (SQL), then the API and the pages. [`App`] is what every request handler is given.
+
+use std::sync::Arc;
+
+use gpufleet_telemetry::time::Clock;
+
+pub mod clock;
+
+pub mod config;
+
+pub mod auth;
+
+pub mod fleet;
 
 pub mod store;
+
+/// What every request handler is given. Cheap to clone.
+#[derive(Clone)]
+pub struct App {
+    /// What is known of the fleet now, and how far each agent's data has been folded.
+    pub fleet: Arc<fleet::Fleet>,
+    /// The configuration the server started with.
+    pub config: Arc<config::Config>,
+    /// Who may do what.
+    pub access: Arc<auth::Access>,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+}

@@ -1,0 +1,341 @@
+//! Who may do what: roles, token files bound to clusters, and when a listener refuses to start.
+//!
+//! A token file holds one token on its first line. Without any token file every role is open, which
+//! is why a listener that others can reach then refuses to start.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::section;
+
+/// Most token files one server reads: each is compared on every request.
+pub const MAX_TOKENS: usize = 256;
+
+/// Shortest token accepted, in bytes; shorter ones can be guessed.
+pub const MIN_TOKEN_BYTES: usize = 16;
+
+/// What a token allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Send data.
+    Ingest,
+    /// Look at pages and read the API.
+    Read,
+    /// Give commands to agents.
+    Operate,
+}
+
+/// One token file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenFile {
+    /// What its token allows.
+    pub role: Role,
+    /// Path of the file with the token on its first line.
+    pub file: String,
+    /// The only cluster it is good for; without it, any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+}
+
+section! {
+    /// Who may do what, and TLS. Loopback needs neither.
+    pub struct AuthConfig {
+        /// Token files: [{ role = "ingest", file = "/etc/gpufleet/ingest.token", cluster = "prod" }].
+        /// Roles: ingest, read, operate. A role without a token file is open to everyone.
+        pub tokens: Vec<TokenFile> = Vec::new(),
+        /// PEM file with the server's certificate chain; empty means no TLS.
+        pub tls_certificate_file: String = String::new(),
+        /// PEM file with the certificate's private key.
+        pub tls_key_file: String = String::new(),
+        /// PEM file with the authorities of client certificates; set, clients must show one (mTLS).
+        pub tls_client_ca_file: String = String::new(),
+        /// Listen on an address that others reach without TLS and tokens. Only behind something
+        /// that has both.
+        pub allow_insecure: bool = false,
+    }
+}
+
+/// Why access could not be set up, or was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// A token file that cannot be used.
+    #[error("token file {file}: {why}")]
+    TokenFile {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// More token files than are compared on a request.
+    #[error("{0} token files, at most {MAX_TOKENS} are read")]
+    TooManyTokens(usize),
+    /// A listener that others reach, without protection.
+    #[error(
+        "{what} listens on {address}, which others reach, without {lacks}: set auth.tls_certificate_file, auth.tls_key_file and auth.tokens, or listen on 127.0.0.1, or set auth.allow_insecure = true"
+    )]
+    Insecure {
+        /// Which listener.
+        what: &'static str,
+        /// On which address.
+        address: SocketAddr,
+        /// What is missing.
+        lacks: &'static str,
+    },
+    /// No token where one is needed.
+    #[error("a bearer token with role {} is needed", .0.name())]
+    Missing(Role),
+    /// A token that is not known, or not for this role.
+    #[error("this token is not known or does not allow role {}", .0.name())]
+    Refused(Role),
+}
+
+/// What a request may do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Grant {
+    /// The only cluster it may touch; none means any.
+    pub cluster: Option<Arc<str>>,
+}
+
+/// All tokens, read once at the start.
+#[derive(Default)]
+pub struct Access {
+    tokens: Vec<Token>,
+}
+
+struct Token {
+    role: Role,
+    secret: Vec<u8>,
+    cluster: Option<Arc<str>>,
+}
+
+impl Role {
+    /// The name in configuration and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Read => "read",
+            Self::Operate => "operate",
+        }
+    }
+}
+
+impl Access {
+    /// Reads the token files.
+    ///
+    /// # Errors
+    /// When a file cannot be read or its token is too short.
+    pub fn load(config: &AuthConfig) -> Result<Self, AuthError> {
+        if config.tokens.len() > MAX_TOKENS {
+            return Err(AuthError::TooManyTokens(config.tokens.len()));
+        }
+        let tokens = config
+            .tokens
+            .iter()
+            .map(read_token)
+            .collect::<Result<_, _>>()?;
+        Ok(Self { tokens })
+    }
+
+    /// Whether any token file exists for this role.
+    pub fn guards(&self, role: Role) -> bool {
+        self.tokens.iter().any(|token| token.role == role)
+    }
+
+    /// Checks the value of an `authorization` header for a role.
+    ///
+    /// # Errors
+    /// When the role is guarded and the token is absent, unknown or of another role.
+    pub fn check(&self, role: Role, authorization: Option<&[u8]>) -> Result<Grant, AuthError> {
+        if !self.guards(role) {
+            return Ok(Grant::default());
+        }
+        let given = authorization
+            .and_then(|it| it.strip_prefix(b"Bearer ").or(it.strip_prefix(b"bearer ")))
+            .ok_or(AuthError::Missing(role))?;
+        // Every token is compared, whichever fits, so that time says nothing of which came close.
+        let mut found = None;
+        for token in &self.tokens {
+            if equal_in_constant_time(&token.secret, given) && token.role == role {
+                found = Some(token.cluster.clone());
+            }
+        }
+        match found {
+            Some(cluster) => Ok(Grant { cluster }),
+            None => Err(AuthError::Refused(role)),
+        }
+    }
+
+    /// Refuses a listener that others reach without TLS and without a token for its role.
+    ///
+    /// # Errors
+    /// Says which listener, which address and what is missing.
+    pub fn permit(
+        &self,
+        config: &AuthConfig,
+        what: &'static str,
+        address: SocketAddr,
+        role: Role,
+    ) -> Result<(), AuthError> {
+        if config.allow_insecure || address.ip().is_loopback() {
+            return Ok(());
+        }
+        let tls = !config.tls_certificate_file.is_empty() && !config.tls_key_file.is_empty();
+        let lacks = match (tls, self.guards(role)) {
+            (true, true) => return Ok(()),
+            (false, true) => "TLS",
+            (true, false) => "a token file for its role",
+            (false, false) => "TLS and token files",
+        };
+        Err(AuthError::Insecure {
+            what,
+            address,
+            lacks,
+        })
+    }
+}
+
+fn read_token(entry: &TokenFile) -> Result<Token, AuthError> {
+    let refuse = |why: String| AuthError::TokenFile {
+        file: entry.file.clone(),
+        why,
+    };
+    let text = std::fs::read_to_string(Path::new(&entry.file))
+        .map_err(|error| refuse(error.to_string()))?;
+    let secret = text.lines().next().unwrap_or_default().trim();
+    if secret.len() < MIN_TOKEN_BYTES {
+        return Err(refuse(format!(
+            "its first line has {} bytes, a token has at least {MIN_TOKEN_BYTES}",
+            secret.len()
+        )));
+    }
+    Ok(Token {
+        role: entry.role,
+        secret: secret.as_bytes().to_vec(),
+        cluster: entry.cluster.as_deref().map(Arc::from),
+    })
+}
+
+/// Whether two byte strings are equal, in a time that depends only on the length of `given`.
+fn equal_in_constant_time(secret: &[u8], given: &[u8]) -> bool {
+    let mut difference = secret.len() ^ given.len();
+    for (index, byte) in given.iter().enumerate() {
+        difference |= usize::from(secret[index % secret.len()] ^ byte);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(entries: &[(Role, &str, Option<&str>)]) -> Access {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = entries
+            .iter()
+            .enumerate()
+            .map(|(index, (role, secret, cluster))| {
+                let file = folder.path().join(index.to_string());
+                std::fs::write(&file, format!("{secret}\n")).unwrap();
+                TokenFile {
+                    role: *role,
+                    file: file.display().to_string(),
+                    cluster: cluster.map(str::to_owned),
+                }
+            })
+            .collect();
+        Access::load(&AuthConfig {
+            tokens,
+            ..AuthConfig::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_token_opens_its_role_in_its_cluster_and_nothing_else() {
+        let access = access(&[
+            (Role::Ingest, "ingest-token-of-prod", Some("prod")),
+            (Role::Read, "read-token-for-all", None),
+        ]);
+        let check = |role, header: Option<&str>| access.check(role, header.map(str::as_bytes));
+        assert_eq!(
+            check(Role::Ingest, Some("Bearer ingest-token-of-prod")).unwrap(),
+            Grant {
+                cluster: Some("prod".into())
+            }
+        );
+        assert_eq!(
+            check(Role::Read, Some("Bearer ingest-token-of-prod")),
+            Err(AuthError::Refused(Role::Read))
+        );
+        assert_eq!(
+            check(Role::Ingest, Some("Bearer ingest-token-of-proX")),
+            Err(AuthError::Refused(Role::Ingest))
+        );
+        assert_eq!(
+            check(Role::Ingest, Some("Bearer ")),
+            Err(AuthError::Refused(Role::Ingest))
+        );
+        assert_eq!(
+            check(Role::Ingest, None),
+            Err(AuthError::Missing(Role::Ingest))
+        );
+        assert_eq!(
+            check(Role::Operate, None).unwrap(),
+            Grant::default(),
+            "no token file for it: open"
+        );
+    }
+
+    #[test]
+    fn a_short_or_absent_token_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let short = folder.path().join("short");
+        std::fs::write(&short, "hunter2\n").unwrap();
+        for file in [short, folder.path().join("absent")] {
+            let entry = TokenFile {
+                role: Role::Read,
+                file: file.display().to_string(),
+                cluster: None,
+            };
+            let config = AuthConfig {
+                tokens: vec![entry],
+                ..AuthConfig::default()
+            };
+            let error = Access::load(&config).err().unwrap().to_string();
+            assert!(error.contains(&file.display().to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_others_reach_needs_tls_and_a_token() {
+        let guarded = access(&[(Role::Ingest, "a-token-long-enough", None)]);
+        let open = Access::default();
+        let plain = AuthConfig::default();
+        let tls = AuthConfig {
+            tls_certificate_file: "cert".to_owned(),
+            tls_key_file: "key".to_owned(),
+            ..AuthConfig::default()
+        };
+        let insecure = AuthConfig {
+            allow_insecure: true,
+            ..AuthConfig::default()
+        };
+        for (access, config, address, permitted) in [
+            (&open, &plain, "127.0.0.1:4317", true),
+            (&open, &plain, "0.0.0.0:4317", false),
+            (&open, &tls, "0.0.0.0:4317", false),
+            (&guarded, &plain, "[::]:4317", false),
+            (&guarded, &tls, "[::]:4317", true),
+            (&open, &insecure, "0.0.0.0:4317", true),
+        ] {
+            let address = address.parse().unwrap();
+            let outcome = access.permit(config, "OTLP/gRPC", address, Role::Ingest);
+            assert_eq!(outcome.is_ok(), permitted, "{address}: {outcome:?}");
+        }
+    }
+}

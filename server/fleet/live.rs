@@ -1,0 +1,97 @@
+//! What is known of a resource now: what a page shows without asking the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource};
+use gpufleet_telemetry::minute::Bitmaps;
+use gpufleet_telemetry::sample::Reading;
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::store::model::ResourceKey;
+
+/// A resource as it was last heard of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Live {
+    /// Its name.
+    pub key: ResourceKey,
+    /// Its attributes as last told.
+    pub resource: Arc<Resource>,
+    /// The agent that told them; none for foreign OTLP.
+    pub agent: Option<AgentId>,
+    /// The node it is on; empty where the sender does not say.
+    pub node: Arc<str>,
+    /// Where the data comes from.
+    pub origin: Origin,
+    /// The time of the first point ever.
+    pub first_seen: Timestamp,
+    /// The time of the newest point, in the server's time.
+    pub last_point: Timestamp,
+    /// When the newest point arrived. 1970 when it has only been read from the store.
+    pub received: Timestamp,
+    /// The length of the newest tick: how often to expect points. Zero when not known.
+    pub interval: Duration,
+    /// Readings, sorted by metric number, then part. Empty when it has only been read from the
+    /// store since the server started.
+    pub values: Vec<LiveValue>,
+    /// The evidence of the newest tick, bit 0 the second that begins at `bits_start`.
+    pub bits: Bitmaps,
+    /// When the newest tick began.
+    pub bits_start: Timestamp,
+}
+
+/// One reading as it was last told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveValue {
+    /// Which metric.
+    pub metric: MetricId,
+    /// The part it is about; none when about the resource itself.
+    pub part: Option<Arc<Part>>,
+    /// The value in the metric's base unit, or why there is none.
+    pub reading: Reading,
+    /// The greatest sample of the tick, where the catalog asks for it.
+    pub max: Option<f64>,
+    /// The time of the point.
+    pub at: Timestamp,
+}
+
+/// An agent as it was last heard of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveAgent {
+    /// Its id.
+    pub agent: AgentId,
+    /// The cluster of its data.
+    pub cluster: Arc<str>,
+    /// The node it runs on.
+    pub node: Arc<str>,
+    /// Its version.
+    pub version: Arc<str>,
+    /// When its last request arrived.
+    pub heard: Timestamp,
+    /// What is added to its times, nanoseconds.
+    pub clock_offset_nanos: i64,
+    /// How old its newest live point was when it arrived.
+    pub lag: Duration,
+    /// Whether old data is being drained from it.
+    pub backfilling: bool,
+}
+
+impl Live {
+    /// The reading of a metric about the resource itself.
+    pub fn value(&self, metric: MetricId) -> Option<&LiveValue> {
+        let first = self.values.partition_point(|it| it.metric < metric);
+        self.values
+            .get(first)
+            .filter(|it| it.metric == metric && it.part.is_none())
+    }
+
+    /// The readings of a metric about parts of the resource.
+    pub fn parts(&self, metric: MetricId) -> impl Iterator<Item = &LiveValue> {
+        let first = self.values.partition_point(|it| it.metric < metric);
+        self.values[first..]
+            .iter()
+            .take_while(move |it| it.metric == metric)
+            .filter(|it| it.part.is_some())
+    }
+}
