@@ -1,0 +1,40 @@
+# The commands of this repository. `make help` lists them.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: ## Build and start server, agent and demo on this machine, print the page's address
+	@scripts/up.sh
+
+down: ## Stop what `make up` started and remove its data
+	@scripts/down.sh
+
+demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal
+	@scripts/demo_fault.sh $(FAULT)
+
+test: ## Install what the tests need, run every check, print the table of stages
+	@scripts/test.sh
+
+lint: ## Formatting, clippy and the house rules
+	@scripts/test.sh lints
+
+fmt: ## Format the code
+	@cargo fmt --all
+
+deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || { echo "install it first: cargo install --locked cargo-deny"; exit 1; }
+	@cargo deny check bans licenses sources
+
+bench-agent: ## Measure the agent against the stand-in driver (minutes)
+	@scripts/bench.sh agent $(ARGS)
+
+bench-server: ## Measure the server with 10,000 simulated GPUs (ARGS=--short for a quick look)
+	@scripts/bench.sh server $(ARGS)
+
+bench-otlp: ## Measure OTLP decoding and folding alone
+	@scripts/bench.sh otlp $(ARGS)
+
+.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-otlp

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Installs what is missing on a Debian machine, and says what.
+#
+#   scripts/setup.sh build    what `make up` needs: a C compiler, curl
+#   scripts/setup.sh test     the real components that the tests run against
+#
+# Run as root or as somebody who may sudo. Installs nothing that is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+want_build() {
+    need gcc gcc
+    need make make
+    need curl curl
+}
+
+want_test() {
+    want_build
+    need prometheus prometheus
+    need promtool prometheus
+    need victoria-metrics victoria-metrics
+    need chromium chromium
+    need chromedriver chromium-driver
+    need python3 python3
+    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
+    # Debian splits venv off python3; a Python from elsewhere brings its own.
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+}
+
+# need COMMAND PACKAGE
+need() {
+    command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+
+install_missing() {
+    if [ ${#missing[@]} -eq 0 ]; then
+        echo "setup: every Debian package that is needed is there"
+        return
+    fi
+    local packages=()
+    mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "setup: please install: ${packages[*]} (no apt-get on this machine)" >&2
+        exit 1
+    fi
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || {
+            echo "setup: run as root, once: apt-get install -y ${packages[*]}" >&2
+            exit 1
+        }
+        as_root=(sudo)
+    fi
+    echo "setup: installing with apt-get: ${packages[*]}"
+    local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
+        apt-get install -y -q --no-install-recommends "${packages[@]}")
+    # Debian's servers would start themselves on install; the tests start their own.
+    "${install[@]}" || {
+        echo "setup: refreshing the package lists"
+        "${as_root[@]}" apt-get update -q
+        "${install[@]}"
+    }
+}
+
+# The OpenTelemetry SDK of Python, as a foreign sender: in a folder of our own, not in the system.
+install_python() {
+    local venv=target/test-python
+    if "$venv/bin/python" -c 'import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.grpc, opentelemetry.exporter.otlp.proto.http' >/dev/null 2>&1; then
+        echo "setup: Python's opentelemetry SDK is there ($venv)"
+        return
+    fi
+    echo "setup: installing Python's opentelemetry SDK into $venv"
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check -r scripts/test-requirements.txt
+}
+
+missing=()
+case "${1:-}" in
+build)
+    want_build
+    install_missing
+    ;;
+test)
+    want_test
+    install_missing
+    install_python
+    ;;
+*)
+    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: cargo is missing: install Rust with rustup, then run this again" >&2
+    exit 1
+fi

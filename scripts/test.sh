@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Runs every check, in stages, and ends with a table of what each took and may take.
+#
+#   scripts/test.sh                 all stages
+#   scripts/test.sh build unit      only these: setup build unit lints end-to-end browser
+#
+# A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
+# The full output of each stage is kept in target/test-logs/.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# Budgets of the design, in seconds: setup 300, build 480, unit 600, lints 300, end to end 600,
+# browser 300.
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
+export NEXTEST_HIDE_PROGRESS_BAR=1
+logs=target/test-logs
+mkdir -p "$logs"
+wanted=("$@")
+rows=()
+failed=0
+passed_tests=0
+failed_tests=0
+
+stage_wanted() {
+    [ ${#wanted[@]} -eq 0 ] && return 0
+    local name
+    for name in "${wanted[@]}"; do [ "$name" = "$1" ] && return 0; done
+    return 1
+}
+
+# stage NAME BUDGET COMMAND...: runs the command, keeps its time and verdict.
+stage() {
+    local name=$1 budget=$2 begin seconds verdict=passed
+    shift 2
+    stage_wanted "$name" || return 0
+    echo
+    echo "==== $name (budget ${budget} s)"
+    begin=$(date +%s)
+    "$@" 2>&1 | tee "$logs/$name.log"
+    local status=${PIPESTATUS[0]}
+    seconds=$(($(date +%s) - begin))
+    count_tests "$logs/$name.log"
+    if [ "$status" -ne 0 ]; then
+        verdict=FAILED
+    elif [ "$seconds" -gt "$budget" ]; then
+        verdict="OVER BUDGET"
+    fi
+    [ "$verdict" = passed ] || failed=1
+    rows+=("$(printf '%-12s %8d %8d  %s' "$name" "$seconds" "$budget" "$verdict")")
+    return "$status"
+}
+
+# Adds up what nextest ("N tests run: N passed, N failed") and cargo test ("N passed; N failed") say.
+count_tests() {
+    local good bad
+    good=$(grep -aE '^ *Summary |^test result:' "$1" | grep -aoE '[0-9]+ passed' | awk '{n += $1} END {print n + 0}')
+    bad=$(grep -aE '^ *Summary |^test result:' "$1" | grep -aoE '[0-9]+ (failed|timed out)' | awk '{n += $1} END {print n + 0}')
+    passed_tests=$((passed_tests + good))
+    failed_tests=$((failed_tests + bad))
+}
+
+have_nextest() {
+    cargo nextest --version >/dev/null 2>&1
+}
+
+# The test binaries that have a stage of their own.
+own_stage='end_to_end|house_rules|browser'
+
+# Names of every integration test binary that has no stage of its own.
+other_test_binaries() {
+    cargo metadata --no-deps --offline --format-version 1 | python3 -c "
+import json, re, sys
+for package in json.load(sys.stdin)['packages']:
+    for target in package['targets']:
+        if 'test' in target['kind'] and not re.fullmatch(r'$own_stage', target['name']):
+            print('--test', target['name'])"
+}
+
+build() {
+    cargo build --workspace --all-targets
+}
+
+unit() {
+    if have_nextest; then
+        cargo nextest run --workspace --no-fail-fast -E "not binary(/^($own_stage)\$/)"
+    else
+        # shellcheck disable=SC2046
+        cargo test --workspace --no-fail-fast --lib --bins $(other_test_binaries)
+    fi
+}
+
+# one_binary NAME: one test binary, its tests one after the other, so that each has both cores.
+one_binary() {
+    if have_nextest; then
+        cargo nextest run --workspace --no-fail-fast -j1 -E "binary($1)"
+    else
+        cargo test --workspace --no-fail-fast --test "$1" -- --test-threads=1
+    fi
+}
+
+lints() {
+    cargo fmt --all --check &&
+        cargo clippy --workspace --all-targets -- -D warnings &&
+        one_binary house_rules &&
+        licences
+}
+
+# cargo-deny is no Debian package: it runs where it is installed (`make deny` says how).
+licences() {
+    if cargo deny --version >/dev/null 2>&1; then
+        cargo deny --offline check bans licenses sources
+    else
+        echo "lints: cargo-deny is not installed, so licences and bans were NOT checked (see make deny)"
+    fi
+}
+
+end_to_end() {
+    one_binary end_to_end
+}
+
+browser() {
+    one_binary browser
+}
+
+stop_postgres() {
+    scripts/postgres.sh stop
+}
+trap stop_postgres EXIT
+
+begin_all=$(date +%s)
+if stage setup 300 scripts/setup.sh test && stage build 480 build; then
+    if stage_wanted unit || stage_wanted end-to-end; then
+        eval "$(scripts/postgres.sh start)" || failed=1
+    fi
+    stage unit 600 unit
+    stage lints 300 lints
+    stage end-to-end 600 end_to_end
+    stage browser 300 browser
+else
+    rows+=("everything after it was not run")
+fi
+
+echo
+printf '%-12s %8s %8s  %s\n' stage seconds budget verdict
+printf '%s\n' "${rows[@]}"
+printf '%-12s %8d %8d\n' all "$(($(date +%s) - begin_all))" 2700
+echo
+[ "$failed" -ne 0 ] && [ "$failed_tests" -eq 0 ] && echo "a stage failed; see the table and $logs"
+echo "$passed_tests passed, $failed_tests failed"
+exit "$failed"

@@ -1,0 +1,91 @@
+//! What pages, documents and code say must be there: metrics in the catalog, linked files on disk.
+
+use gpufleet_telemetry::catalog;
+
+use super::tree::{File, files, none, root};
+
+/// Subjects that begin a metric's name after `gpufleet_`.
+const SUBJECTS: [&str; 5] = ["gpu", "node", "serving", "agent", "server"];
+
+/// Suffixes that an encoder adds to a catalog name: the maximum of a tick, a histogram's series,
+/// an info metric.
+const SUFFIXES: [&str; 5] = ["_max", "_bucket", "_count", "_sum", "_info"];
+
+/// Words that look like a metric's name.
+fn metric_names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'))
+        .filter(|word| {
+            let subject = word
+                .strip_prefix("gpufleet_")
+                .and_then(|rest| rest.split_once('_'));
+            subject.is_some_and(|(it, rest)| SUBJECTS.contains(&it) && !rest.is_empty())
+        })
+}
+
+fn is_known(name: &str) -> bool {
+    let plain = || SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix));
+    catalog::by_name(name).is_some() || plain().is_some_and(|it| catalog::by_name(it).is_some())
+}
+
+fn unknown_metrics(files: &[File]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for file in files {
+        for (number, line) in file.lines() {
+            for name in metric_names(line).filter(|name| !is_known(name)) {
+                broken.push(format!("{}:{number}: {name}", file.path));
+            }
+        }
+    }
+    broken
+}
+
+#[test]
+fn every_metric_named_anywhere_is_in_the_catalog() {
+    let mut all = files(&[".md", ".html", ".json", ".yaml", ".yml", ".txt", ".js"]);
+    all.extend(
+        files(&[".rs", ".toml"])
+            .into_iter()
+            .filter(|file| !file.path.starts_with("tests/house_rules")),
+    );
+    none(
+        "a metric is in the catalog before anything names it",
+        &unknown_metrics(&all),
+    );
+}
+
+#[test]
+fn a_made_up_metric_would_be_found() {
+    let file = File {
+        path: "page.html".to_owned(),
+        text: "gpufleet_gpu_power_watts gpufleet_gpu_power_watts_max gpufleet_gpu_made_up_ratio"
+            .to_owned(),
+    };
+    assert_eq!(
+        unknown_metrics(&[file]),
+        ["page.html:1: gpufleet_gpu_made_up_ratio"]
+    );
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut broken = Vec::new();
+    for file in files(&[".md"]) {
+        let folder = root().join(&file.path);
+        let folder = folder.parent().expect("a file lies in a folder");
+        for target in links(&file.text) {
+            let path = target.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") && !folder.join(path).exists() {
+                broken.push(format!("{}: {target}", file.path));
+            }
+        }
+    }
+    none("a link leads to a file that is there", &broken);
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|target| !target.contains([' ', '\n']))
+}

@@ -1,0 +1,9 @@
+//! The house rules that no compiler checks, run over the source tree.
+//!
+//! Each rule is one test that names every place where it is broken. A rule that cannot find what it
+//! is about (no file of that kind) fails too: a check over nothing would always pass.
+
+mod documents;
+mod layers;
+mod source;
+mod tree;
