@@ -17,6 +17,8 @@ pub mod fleet;
 
 pub mod store;
 
+pub mod pages;
+
 /// What every request handler is given. Cheap to clone.
 #[derive(Clone)]
 pub struct App {

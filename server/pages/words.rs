@@ -1,0 +1,238 @@
+//! What every reason and kind is called on a page, and what to do about it: one table each.
+//!
+//! The API says the same things by their names on the wire; the words are for people only.
+
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::sample::Missing;
+
+/// What a reason for a missing value means, and what fixes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Why {
+    /// A few words for a table's cell.
+    pub short: &'static str,
+    /// One sentence that says what is the case.
+    pub sentence: &'static str,
+    /// One sentence that says what fixes it, or that nothing has to be done.
+    pub fix: &'static str,
+}
+
+const fn why(short: &'static str, sentence: &'static str, fix: &'static str) -> Why {
+    Why {
+        short,
+        sentence,
+        fix,
+    }
+}
+
+/// Why a value is missing, in words.
+pub const fn missing(reason: Missing) -> Why {
+    match reason {
+        Missing::NotSupported => why(
+            "not supported by this card",
+            "The driver says that this card, or the mode it is in, does not have this reading.",
+            "Nothing to fix; under MIG look at the instances instead of the whole card.",
+        ),
+        Missing::NoPermission => why(
+            "no permission",
+            "The agent may not read it.",
+            "Run the agent as root, or allow profiling to all users with the driver option NVreg_RestrictProfilingToAdminUsers=0.",
+        ),
+        Missing::FunctionNotFound => why(
+            "driver too old",
+            "The installed driver does not know this reading yet.",
+            "Update the NVIDIA driver on this node.",
+        ),
+        Missing::DriverNotLoaded => why(
+            "driver not loaded",
+            "The NVIDIA driver is not loaded on this node.",
+            "Load it (modprobe nvidia) or install it; on GKE wait for the driver installer to finish.",
+        ),
+        Missing::LibraryMismatch => why(
+            "driver updated, library old",
+            "The loaded NVML library and the driver have different versions since a driver update.",
+            "Restart the workloads that hold the old driver, or reboot the node.",
+        ),
+        Missing::GpuLost => why(
+            "GPU lost",
+            "The GPU fell off the bus or no longer answers.",
+            "Drain the node and reboot it; if the card is lost again, have it replaced.",
+        ),
+        Missing::ResetRequired => why(
+            "reset required",
+            "The GPU needs a reset before it can be read.",
+            "Drain the GPU's jobs, then run nvidia-smi --gpu-reset on this GPU.",
+        ),
+        Missing::DriverHang => why(
+            "driver hangs",
+            "A driver call for this GPU did not return, so it is left out while the others go on.",
+            "Drain the node and reboot it; the hang is in the driver, not in the agent.",
+        ),
+        Missing::Timeout => why(
+            "no answer in time",
+            "The source did not answer before its deadline.",
+            "If it stays, look at the node's load and at the reader's line on the node's page.",
+        ),
+        Missing::NotReady => why(
+            "no data yet",
+            "The source has no data yet; a rate needs two readings.",
+            "Wait for the next sample.",
+        ),
+        Missing::HeldByOther => why(
+            "counters held by another tool",
+            "Another client holds the profiling counters exclusively, as cards before Hopper demand.",
+            "Stop that tool, or let the agent scrape its exporter.",
+        ),
+        Missing::Unreachable => why(
+            "source not reachable",
+            "The source could not be reached: no socket, connection refused or file absent.",
+            "Run gpufleet-agent doctor on the node; it names the address and what stands in the way.",
+        ),
+        Missing::Invalid => why(
+            "not a valid value",
+            "The source answered with something that cannot be a value of this reading.",
+            "Update the driver or the exporter; the reader's events show what it sent.",
+        ),
+        Missing::Released => why(
+            "released on request",
+            "NVML was released on request, so that a driver reload or a GPU reset can go ahead.",
+            "Send the agent the command to take it again when the work is done.",
+        ),
+        Missing::Unknown => why(
+            "failed, reason unknown",
+            "The source answered with an error that names no reason.",
+            "Look at the agent's log on the node; run gpufleet-agent doctor there.",
+        ),
+    }
+}
+
+/// What a page says of a value that no point was ever received for.
+pub const NEVER_SENT: Why = why(
+    "not reported",
+    "No reader on this node reports it.",
+    "Run gpufleet-agent doctor on the node; it says which readers are on and what each lacks.",
+);
+
+/// The word of the watermark; none for live data.
+pub const fn watermark(origin: Origin) -> Option<&'static str> {
+    match origin {
+        Origin::Live => None,
+        Origin::Recorded => Some("RECORDED"),
+        Origin::Simulated => Some("SIMULATED"),
+    }
+}
+
+/// What the watermark means.
+pub const fn watermark_sentence(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Live => "Read from hardware now.",
+        Origin::Recorded => {
+            "Played back from a recording of real hardware. Not running now, and in no live total."
+        }
+        Origin::Simulated => {
+            "Made by the simulator. No such hardware exists, and it is in no live total."
+        }
+    }
+}
+
+/// What happened, in a few words.
+pub const fn event(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::AgentStarted => "agent started",
+        EventKind::AgentIdConflict => "two agents with one id",
+        EventKind::GpuAdded => "GPU added",
+        EventKind::GpuRemoved => "GPU removed",
+        EventKind::GpuLost => "GPU lost",
+        EventKind::GpuRecovered => "GPU back",
+        EventKind::GpuReset => "GPU reset",
+        EventKind::MigChanged => "MIG layout changed",
+        EventKind::DriverChanged => "driver changed",
+        EventKind::DriverHang => "driver hangs",
+        EventKind::DriverRecovered => "driver answers again",
+        EventKind::Xid => "XID",
+        EventKind::RecoveryAction => "driver asks for action",
+        EventKind::ReaderFailed => "reader fails",
+        EventKind::ReaderRecovered => "reader works again",
+        EventKind::SpoolDropped => "data given up",
+        EventKind::CommandResult => "command answered",
+        EventKind::ClockOffset => "clock is off",
+    }
+}
+
+/// NVML's throttle bits in words, the idle bit left out: an idle card is not slowed down.
+pub fn throttle(bits: u64) -> String {
+    const BITS: [(u64, &str); 8] = [
+        (0x2, "application clocks"),
+        (0x4, "power cap"),
+        (0x8, "hardware slowdown"),
+        (0x10, "sync boost"),
+        (0x20, "heat (software)"),
+        (0x40, "heat (hardware)"),
+        (0x80, "power brake"),
+        (0x100, "display clocks"),
+    ];
+    let named: Vec<&str> = BITS
+        .iter()
+        .filter(|(bit, _)| bits & bit != 0)
+        .map(|(_, name)| *name)
+        .collect();
+    match (named.is_empty(), bits & !0x1ff) {
+        (true, 0) => "none".to_owned(),
+        (false, 0) => named.join(", "),
+        (_, rest) => [named, vec![&format!("bits {rest:#x}")]].concat().join(", "),
+    }
+}
+
+/// What the driver asks for (NVML field 230), in words.
+pub const fn recovery_action(code: u64) -> &'static str {
+    match code {
+        0 => "nothing",
+        1 => "reset the GPU",
+        2 => "reboot the node",
+        3 => "drain peer-to-peer traffic",
+        4 => "drain the GPU's jobs, then reset it",
+        _ => "something this version does not know",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_says_what_is_the_case_and_what_fixes_it() {
+        for reason in Missing::ALL {
+            let why = missing(reason);
+            assert!(!why.short.is_empty() && why.short.len() <= 32, "{reason}");
+            assert!(why.sentence.ends_with('.') && why.fix.ends_with('.'), "{reason}");
+        }
+    }
+
+    #[test]
+    fn reasons_are_told_apart() {
+        let shorts: std::collections::BTreeSet<_> =
+            Missing::ALL.map(|reason| missing(reason).short).into();
+        assert_eq!(shorts.len(), Missing::ALL.len());
+    }
+
+    #[test]
+    fn throttle_bits_are_named_and_unknown_bits_not_hidden() {
+        for (bits, words) in [
+            (0, "none"),
+            (0x1, "none"),
+            (0x5, "power cap"),
+            (0x60, "heat (software), heat (hardware)"),
+            (0x1004, "power cap, bits 0x1000"),
+            (0x8000, "bits 0x8000"),
+        ] {
+            assert_eq!(throttle(bits), words);
+        }
+    }
+
+    #[test]
+    fn only_live_data_goes_without_a_watermark() {
+        assert_eq!(watermark(Origin::Live), None);
+        assert_eq!(watermark(Origin::Recorded), Some("RECORDED"));
+        assert_eq!(watermark(Origin::Simulated), Some("SIMULATED"));
+    }
+}
