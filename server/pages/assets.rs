@@ -92,7 +92,10 @@ mod tests {
             let file = Assets::get(&name).expect("a listed asset is there");
             let text = String::from_utf8(file.data.into_owned()).expect("assets are text");
             let foreign = text.replace("http://www.w3.org/2000/svg", "");
-            assert!(!foreign.contains("://") && !foreign.contains("url(//"), "{name}");
+            assert!(
+                !foreign.contains("://") && !foreign.contains("url(//"),
+                "{name}"
+            );
         }
     }
 

@@ -172,7 +172,10 @@ mod tests {
         let joined = bucketed(&columns(&[Some(0.1), Some(1.0), None, None]), 2);
         assert_eq!(joined.len(), 2);
         let first = joined[0].expect("two minutes were observed");
-        assert_eq!((first.least, first.greatest, first.mean()), (0.1, 1.0, 0.55));
+        assert_eq!(
+            (first.least, first.greatest, first.mean()),
+            (0.1, 1.0, 0.55)
+        );
         assert_eq!(joined[1], None);
     }
 

@@ -179,7 +179,9 @@ pub fn throttle(bits: u64) -> String {
     match (named.is_empty(), bits & !0x1ff) {
         (true, 0) => "none".to_owned(),
         (false, 0) => named.join(", "),
-        (_, rest) => [named, vec![&format!("bits {rest:#x}")]].concat().join(", "),
+        (_, rest) => [named, vec![&format!("bits {rest:#x}")]]
+            .concat()
+            .join(", "),
     }
 }
 
@@ -204,7 +206,10 @@ mod tests {
         for reason in Missing::ALL {
             let why = missing(reason);
             assert!(!why.short.is_empty() && why.short.len() <= 32, "{reason}");
-            assert!(why.sentence.ends_with('.') && why.fix.ends_with('.'), "{reason}");
+            assert!(
+                why.sentence.ends_with('.') && why.fix.ends_with('.'),
+                "{reason}"
+            );
         }
     }
 
