@@ -25,4 +25,6 @@ pub mod otlp;
 
 pub mod wire;
 
+pub mod command;
+
 pub mod gpu_specs;
