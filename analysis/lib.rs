@@ -1,1 +1,8 @@
-//! analysis
+//! The judgement: pure functions over telemetry types. No I/O, no async, no clock.
+//!
+//! One file for each question, with its method, numbers, limits and tests inside. A replay of a
+//! recording, a recomputed day and live data go through the same functions.
+
+pub mod ledger;
+
+pub mod states;

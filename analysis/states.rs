@@ -1,0 +1,324 @@
+//! What a GPU did in each second of an hour: the partition, first match wins.
+//!
+//! Method. A second of evidence (five bits of a minute row) is classed on its own: not observed,
+//! holder unknown, not held, activity unknown, stalled, active, inactive. Then runs decide:
+//!
+//! - Not observed for more than [`Policy::silent_after_s`] (two ticks, 20 s): `unobserved`, all of
+//!   it. A shorter gap takes the class of the second before it. After [`Policy::gone_after_s`] (1 h)
+//!   in which nobody told anything of it, not even that it is missing, it is gone: nothing is
+//!   accounted until it is told of again.
+//! - Stalled evidence for [`Policy::stalled_after_s`] (300 s): `stalled` from then on, not before;
+//!   until then it is active, which is what it looks like.
+//! - Inactive for less than [`Policy::parked_after_s`] (300 s): `gap`. From then on the whole run,
+//!   back to the last activity, is `parked` (more than [`Policy::empty_below_bytes`], 512 MiB, in use)
+//!   or `held_empty`. A run is cut by whatever is not inactive, also by `unobserved`: what was not
+//!   seen is never called idle.
+//! - `unhealthy` from a fatal event to the event that ends it, or until it was seen active again
+//!   [`Policy::healed_after_s`] (60 s) or more after the last fatal event.
+//!
+//! Precedence: unhealthy, unobserved for want of a sample, holder unknown, unallocated, activity
+//! unknown, stalled, active, inactive. Starting, draining and the split of active need an inventory
+//! and targets; without them active time is `active_unrated`.
+//!
+//! Numbers. Resolution one second, results in integer milliseconds; every second asked for is in
+//! exactly one state. A run crosses hours: what is behind comes as a [`Carry`], what is ahead as the
+//! minute rows of the next hour ([`LOOKAHEAD_MINUTES`], 5). So an hour is final 5 minutes and the
+//! lateness of data after its end.
+//!
+//! Limits. Whether it was active is one bit: engine ≥0.05 over that second, as the agent read it. A
+//! GPU that gives neither engine activity nor utilisation reads `unobserved`, activity unknown. A
+//! change of holder without a second in between is not seen.
+
+use std::collections::BTreeMap;
+
+use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::time::{Minute, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{LedgerHour, Reason, State};
+
+mod health;
+
+mod now;
+
+mod second;
+
+pub use health::{Edge, FATAL_XIDS, HealthEvent, edge};
+pub use now::{Now, Recent, Status, now};
+
+use second::{Class, MinuteFacts};
+
+/// Minutes after its end that an hour looks at: the longest run that is decided backwards.
+pub const LOOKAHEAD_MINUTES: i64 = 5;
+
+/// Seconds in one hour.
+const HOUR_S: usize = 3_600;
+
+/// The numbers of the partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// Longest time without a sample that is bridged, seconds. Two ticks.
+    pub silent_after_s: u32,
+    /// Time without a sample after which it is taken as gone, seconds.
+    pub gone_after_s: u32,
+    /// Stalled evidence for this long is a stall, seconds.
+    pub stalled_after_s: u32,
+    /// Inactive for this long is parked or empty, seconds. At most 300: hours look no further.
+    pub parked_after_s: u32,
+    /// Memory in use, bytes, up to which an inactive GPU is called empty.
+    pub empty_below_bytes: u64,
+    /// Activity this long after the last fatal event ends `unhealthy`, seconds.
+    pub healed_after_s: u32,
+}
+
+/// What an hour hands to the next one: the runs that cross its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carry {
+    /// Whether it was there at the end.
+    pub is_there: bool,
+    /// Seconds without a sample at the end; 0 when its last second was observed.
+    pub silent_s: u32,
+    /// Seconds at the end in which nobody told anything of it, not even that it is missing.
+    pub untold_s: u32,
+    /// The class of the last second.
+    class: Class,
+    /// Seconds of inactivity at the end, not counted beyond the pause that parks it.
+    pub inactive_s: u32,
+    /// Seconds of stalled evidence at the end, not counted beyond what makes a stall.
+    pub stalled_s: u32,
+    /// Memory in use in the last minute that knew it, bytes.
+    pub memory_bytes: Option<u64>,
+    /// Why it was unhealthy at the end, and the second of Unix time of the newest fatal event.
+    pub unhealthy: Option<(Reason, i64)>,
+}
+
+/// What is known about one hour of one GPU or share.
+#[derive(Debug, Clone, Copy)]
+pub struct Hour<'a> {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// Its minute rows, and those of the [`LOOKAHEAD_MINUTES`] after it. Others are ignored.
+    pub minutes: &'a BTreeMap<Minute, MinuteRow>,
+    /// What broke or healed it in the hour and the minutes after it, in any order.
+    pub health: &'a [HealthEvent],
+    /// What the hour before handed over; the default when there was none.
+    pub carry: Carry,
+    /// How far data can be complete: later seconds are not accounted.
+    pub until: Timestamp,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            silent_after_s: 20,
+            gone_after_s: 3_600,
+            stalled_after_s: 300,
+            parked_after_s: 300,
+            empty_below_bytes: 512 * 1024 * 1024,
+            healed_after_s: 60,
+        }
+    }
+}
+
+/// Accounts one hour, and says what the next one must know.
+///
+/// The sum of the hour is the number of its seconds before `until` in which the GPU was there,
+/// times 1,000. The carry is that of the last second before `until`: the next hour may take it only
+/// when `until` is not before the hour's end.
+pub fn hour(asked: &Hour<'_>, policy: &Policy) -> (LedgerHour, Carry) {
+    let start_s = asked.hour * HOUR_S as i64;
+    let most = HOUR_S as i64 + LOOKAHEAD_MINUTES * 60;
+    let length = usize::try_from((asked.until.seconds() - start_s).clamp(0, most))
+        .expect("between 0 and one hour and the lookahead");
+    let mut time: BTreeMap<(State, Reason), i64> = BTreeMap::new();
+    let Some(last) = length.min(HOUR_S).checked_sub(1) else {
+        return (LedgerHour::new(asked.hour, time), asked.carry);
+    };
+    let evidence = Evidence::read(asked, length, policy);
+    let bridged = evidence.bridged(&asked.carry, policy);
+    let broken = health::broken(asked, start_s, &bridged, policy);
+    let runs = Runs::of(&bridged, &broken, &asked.carry);
+    for second in 0..=last {
+        let state = match broken[second] {
+            Some((reason, _)) if bridged[second] != Class::Gone => Some((State::Unhealthy, reason)),
+            _ => runs.state(
+                second,
+                bridged[second],
+                evidence.memory[second / 60],
+                policy,
+            ),
+        };
+        if let Some(state) = state {
+            *time.entry(state).or_default() += 1_000;
+        }
+    }
+    let carry = Carry {
+        is_there: bridged[last] != Class::Gone,
+        silent_s: evidence.silent[last],
+        untold_s: evidence.untold[last],
+        class: bridged[last],
+        inactive_s: runs
+            .trailing(Class::Inactive, last)
+            .min(policy.parked_after_s),
+        stalled_s: runs
+            .trailing(Class::Stalled, last)
+            .min(policy.stalled_after_s),
+        memory_bytes: evidence.memory[last / 60],
+        unhealthy: broken[last],
+    };
+    (LedgerHour::new(asked.hour, time), carry)
+}
+
+/// What the minute rows say, second by second.
+struct Evidence {
+    classes: Vec<Class>,
+    /// For how many seconds there has been no sample, up to and with this one; 0 while gone.
+    silent: Vec<u32>,
+    /// For how many seconds nobody has told anything, up to and with this one.
+    untold: Vec<u32>,
+    /// By minute: memory in use, as last known.
+    memory: Vec<Option<u64>>,
+}
+
+impl Evidence {
+    fn read(asked: &Hour<'_>, length: usize, policy: &Policy) -> Self {
+        let mut all = Self {
+            classes: Vec::with_capacity(length),
+            silent: Vec::with_capacity(length),
+            untold: Vec::with_capacity(length),
+            memory: Vec::with_capacity(length.div_ceil(60)),
+        };
+        let (mut is_there, mut silent) = (asked.carry.is_there, asked.carry.silent_s);
+        let (mut untold, mut memory) = (asked.carry.untold_s, asked.carry.memory_bytes);
+        for (minute, first) in (asked.hour * 60..).zip((0..length).step_by(60)) {
+            let row = asked.minutes.get(&Minute(minute));
+            let facts = row.map(MinuteFacts::of);
+            memory = facts.as_ref().and_then(|it| it.memory_bytes).or(memory);
+            all.memory.push(memory);
+            for second in 0..(length - first).min(60) as u32 {
+                untold = if facts.is_some() {
+                    0
+                } else {
+                    untold.saturating_add(1)
+                };
+                let seen = facts.as_ref().and_then(|it| it.class(second));
+                is_there = match (&seen, &facts) {
+                    (Some(_), _) => true,
+                    // Told to be missing; of a minute it was seen in, only from then on.
+                    (None, Some(facts)) => is_there || facts.is_never_observed(),
+                    (None, None) => is_there && untold <= policy.gone_after_s,
+                };
+                silent = if seen.is_some() || !is_there {
+                    0
+                } else {
+                    silent.saturating_add(1)
+                };
+                let unseen = if is_there { Class::Silent } else { Class::Gone };
+                all.classes.push(seen.unwrap_or(unseen));
+                all.silent.push(silent);
+                all.untold.push(untold);
+            }
+        }
+        all
+    }
+
+    /// The classes with short gaps between samples filled by what was before them.
+    fn bridged(&self, carry: &Carry, policy: &Policy) -> Vec<Class> {
+        let mut bridged = self.classes.clone();
+        let mut before = if carry.is_there {
+            carry.class
+        } else {
+            Class::Gone
+        };
+        let mut first = 0;
+        for run in self.classes.chunk_by(|a, b| a == b) {
+            let end = first + run.len();
+            let is_short = self.silent[end - 1] <= policy.silent_after_s;
+            if run[0] == Class::Silent && is_short && before != Class::Gone {
+                bridged[first..end].fill(before);
+            }
+            before = bridged[end - 1];
+            first = end;
+        }
+        bridged
+    }
+}
+
+/// How long runs of one class are.
+struct Runs {
+    /// Length of the run a second is part of, before and after it, with what the hour before had.
+    whole: Vec<u32>,
+    /// Length of the run up to and with a second, with what the hour before had.
+    so_far: Vec<u32>,
+    /// The class the run is of; none while broken.
+    class: Vec<Option<Class>>,
+}
+
+impl Runs {
+    fn of(bridged: &[Class], broken: &[Option<(Reason, i64)>], carry: &Carry) -> Self {
+        let class: Vec<Option<Class>> = std::iter::zip(bridged, broken)
+            .map(|(class, broken)| broken.is_none().then_some(*class))
+            .collect();
+        let (mut whole, mut so_far) = (Vec::new(), Vec::new());
+        for run in class.chunk_by(|a, b| a == b) {
+            let before = match (so_far.is_empty(), run[0]) {
+                (true, Some(Class::Inactive)) => carry.inactive_s,
+                (true, Some(Class::Stalled)) => carry.stalled_s,
+                _ => 0,
+            };
+            let length = u32::try_from(run.len()).expect("at most an hour and the lookahead");
+            whole.extend(run.iter().map(|_| before + length));
+            so_far.extend((1..=length).map(|seconds| before + seconds));
+        }
+        Self {
+            whole,
+            so_far,
+            class,
+        }
+    }
+
+    /// How long the class has lasted at this second; 0 when it is in another one.
+    fn trailing(&self, class: Class, second: usize) -> u32 {
+        if self.class[second] == Some(class) {
+            self.so_far[second]
+        } else {
+            0
+        }
+    }
+
+    /// The state of a second that is not broken; none while it is gone.
+    fn state(
+        &self,
+        second: usize,
+        class: Class,
+        memory_bytes: Option<u64>,
+        policy: &Policy,
+    ) -> Option<(State, Reason)> {
+        Some(match class {
+            Class::Gone => return None,
+            Class::Silent => (State::Unobserved, Reason::NoSample),
+            Class::HolderUnknown => (State::Unobserved, Reason::HolderUnknown),
+            Class::ActivityUnknown => (State::Unobserved, Reason::ActivityUnknown),
+            Class::NotHeld => (State::Unallocated, Reason::Unknown),
+            Class::Stalled if self.so_far[second] > policy.stalled_after_s => {
+                (State::Stalled, Reason::Unknown)
+            }
+            Class::Stalled | Class::Active => (State::ActiveUnrated, Reason::Unknown),
+            Class::Inactive if self.whole[second] < policy.parked_after_s => {
+                (State::Gap, Reason::Unknown)
+            }
+            Class::Inactive => idle_state(memory_bytes, policy),
+        })
+    }
+}
+
+/// What a long inactivity is called, by the memory in use.
+fn idle_state(memory_bytes: Option<u64>, policy: &Policy) -> (State, Reason) {
+    match memory_bytes {
+        None => (State::Parked, Reason::MemoryUnknown),
+        Some(bytes) if bytes > policy.empty_below_bytes => (State::Parked, Reason::Unknown),
+        Some(_) => (State::HeldEmpty, Reason::Unknown),
+    }
+}

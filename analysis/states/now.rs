@@ -1,0 +1,129 @@
+//! What a GPU does now, from what the server holds live: no store, no history but the present run.
+
+use std::time::Duration;
+
+use gpufleet_telemetry::minute::Bitmaps;
+use gpufleet_telemetry::sample::Missing;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::second::Class;
+use super::{Policy, idle_state};
+use crate::ledger::{Reason, State};
+
+/// Ticks that may be missing before a GPU reads unobserved.
+const SILENT_TICKS: u32 = 2;
+
+/// How long a tick may take to arrive and still be in time: sending and folding.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The run that a GPU is in, kept beside its live values and moved on with every tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recent {
+    class: Class,
+    /// When the run began; of a GPU that the server only just met, when it was first seen.
+    since: Timestamp,
+    /// The end of the newest tick that was taken in.
+    end: Timestamp,
+}
+
+/// What is known live of one GPU or share.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// The time on the server.
+    pub now: Timestamp,
+    /// The time of its newest point.
+    pub last_point: Timestamp,
+    /// The length of its ticks; zero when not known.
+    pub interval: Duration,
+    /// The run it is in.
+    pub recent: Recent,
+    /// Why its readings are missing, if they are.
+    pub missing: Option<Missing>,
+    /// Memory in use, bytes, if known.
+    pub memory_bytes: Option<u64>,
+    /// Why it is unhealthy, if an event says so.
+    pub unhealthy: Option<Reason>,
+}
+
+/// What it does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// The state.
+    pub state: State,
+    /// Why, as far as it is known.
+    pub reason: Reason,
+    /// Since when at least; none when not known.
+    pub since: Option<Timestamp>,
+}
+
+impl Recent {
+    /// Takes in a tick's evidence: bit 0 is the second that begins at `start`. Ticks that are not
+    /// newer than the last one are left out. `activity_known`: whether the tick has a valid engine
+    /// activity or utilisation.
+    pub fn tick(&mut self, start: Timestamp, seconds: u32, bits: &Bitmaps, activity_known: bool) {
+        if start < self.end {
+            return;
+        }
+        for second in 0..seconds.min(gpufleet_telemetry::tick::MAX_TICK_SECONDS) {
+            let at = start.shifted(i64::from(second) * NANOS_PER_SECOND);
+            self.end = at.shifted(NANOS_PER_SECOND);
+            let Some(class) = Class::of(bits, second, activity_known) else {
+                continue;
+            };
+            if class != self.class {
+                (self.class, self.since) = (class, at);
+            }
+        }
+    }
+}
+
+/// The state a GPU is in now. Same order and numbers as [`super::hour`], except that a pause is
+/// known only as far back as the server has watched it.
+pub fn now(known: &Now, policy: &Policy) -> Status {
+    let status = |state, reason, since| Status {
+        state,
+        reason,
+        since,
+    };
+    let recent = &known.recent;
+    let since = (recent.class != Class::Gone).then_some(recent.since);
+    let patience = known.interval.max(Duration::from_secs(10)) * SILENT_TICKS + GRACE;
+    let is_late = |at: Timestamp| {
+        u128::try_from(known.now.since(at)).is_ok_and(|age| age > patience.as_nanos())
+    };
+    let missing = match known.missing {
+        Some(Missing::GpuLost | Missing::ResetRequired) => Some(Reason::DeviceLost),
+        Some(Missing::DriverHang) => Some(Reason::DriverHang),
+        _ => None,
+    };
+    let missing = missing.filter(|_| !is_late(known.last_point));
+    if let Some(reason) = known.unhealthy.or(missing) {
+        return status(State::Unhealthy, reason, None);
+    }
+    let class = if recent.class == Class::Gone || is_late(recent.end) {
+        Class::Silent
+    } else {
+        recent.class
+    };
+    let lasted_s = u32::try_from(recent.end.since(recent.since) / NANOS_PER_SECOND).unwrap_or(0);
+    match class {
+        Class::Gone | Class::Silent => {
+            let last = (recent.end > Timestamp::default()).then_some(recent.end);
+            status(State::Unobserved, Reason::NoSample, last)
+        }
+        Class::HolderUnknown => status(State::Unobserved, Reason::HolderUnknown, since),
+        Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
+        Class::NotHeld => status(State::Unallocated, Reason::Unknown, since),
+        Class::Stalled if lasted_s > policy.stalled_after_s => {
+            status(State::Stalled, Reason::Unknown, since)
+        }
+        Class::Stalled | Class::Active => status(State::ActiveUnrated, Reason::Unknown, since),
+        Class::Inactive if lasted_s < policy.parked_after_s => {
+            status(State::Gap, Reason::Unknown, since)
+        }
+        Class::Inactive => {
+            let (state, reason) = idle_state(known.memory_bytes, policy);
+            status(state, reason, since)
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! One second of evidence, judged on its own.
+
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::minute::{Bitmaps, MinuteRow};
+use serde::{Deserialize, Serialize};
+
+/// What one second shows by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Class {
+    /// Not there: never told of, or not for a long time.
+    #[default]
+    Gone,
+    /// There, but no sample.
+    Silent,
+    /// Sampled, but whether it is held is not known.
+    HolderUnknown,
+    /// Nobody holds it.
+    NotHeld,
+    /// Held, but whether it is active is not known.
+    ActivityUnknown,
+    /// Held and busy without work.
+    Stalled,
+    /// Held and active.
+    Active,
+    /// Held and not active.
+    Inactive,
+}
+
+/// What a minute row says about its seconds.
+pub(super) struct MinuteFacts {
+    bits: Bitmaps,
+    activity_known: bool,
+    /// Mean of the memory in use, bytes.
+    pub(super) memory_bytes: Option<u64>,
+}
+
+impl Class {
+    /// The class of one second of evidence; none when it was not observed.
+    pub(super) fn of(bits: &Bitmaps, second: u32, activity_known: bool) -> Option<Self> {
+        let is_set = |bitmap: u64| bitmap >> second & 1 == 1;
+        if !is_set(bits.observed) {
+            return None;
+        }
+        Some(if !is_set(bits.holder_known) {
+            Self::HolderUnknown
+        } else if !is_set(bits.held) {
+            Self::NotHeld
+        } else if is_set(bits.stalled) {
+            Self::Stalled
+        } else if is_set(bits.active) {
+            Self::Active
+        } else if !activity_known {
+            Self::ActivityUnknown
+        } else {
+            Self::Inactive
+        })
+    }
+}
+
+impl MinuteFacts {
+    pub(super) fn of(row: &MinuteRow) -> Self {
+        let has =
+            |metric: &gpufleet_telemetry::catalog::Metric| row.metrics.contains_key(&metric.id);
+        Self {
+            bits: row.bitmaps,
+            activity_known: has(&gpu::GRAPHICS_ACTIVE) || has(&gpu::UTILIZATION),
+            memory_bytes: row
+                .metrics
+                .get(&gpu::MEMORY_USED.id)
+                .map(|it| it.mean().max(0.0) as u64),
+        }
+    }
+
+    /// The class of a second of the minute, 0 to 59; none when it was not observed.
+    pub(super) fn class(&self, second: u32) -> Option<Class> {
+        Class::of(&self.bits, second, self.activity_known)
+    }
+
+    /// Whether the minute only says that it is missing.
+    pub(super) fn is_never_observed(&self) -> bool {
+        self.bits.observed == 0
+    }
+}
