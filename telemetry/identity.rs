@@ -148,6 +148,23 @@ pub mod attribute {
     pub const MODEL_NAME: &str = "gen_ai.request.model";
 }
 
+/// Whether a UUID identifies nothing: empty or all zeros (`GPU-00000000-…`), as some drivers,
+/// virtual cards and scrubbed captures have it.
+pub fn is_null_uuid(uuid: &str) -> bool {
+    let digits = uuid.trim_start_matches("GPU-").trim_start_matches("MIG-");
+    digits.chars().all(|digit| matches!(digit, '0' | '-'))
+}
+
+/// The id of a GPU: its UUID or, where that is null, `<node>/<place>` with the PCI address as the
+/// place (`node-1/00000000:53:00.0`) or, without one, the index.
+pub fn gpu_id(uuid: &str, node: &str, place: &str) -> String {
+    if is_null_uuid(uuid) {
+        format!("{node}/{}", place.to_ascii_lowercase())
+    } else {
+        uuid.to_owned()
+    }
+}
+
 impl Resource {
     /// A resource without attributes.
     pub fn new(kind: ResourceKind, id: impl Into<Arc<str>>) -> Self {
@@ -276,5 +293,30 @@ impl fmt::Display for AgentId {
 impl fmt::Display for Epoch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_uuid_is_never_an_identity() {
+        let cases = [
+            (
+                "GPU-5f2c0001-0000-0000-0000-000000000000",
+                "GPU-5f2c0001-0000-0000-0000-000000000000",
+            ),
+            (
+                "GPU-00000000-0000-0000-0000-000000000000",
+                "n/00000000:5a:00.0",
+            ),
+            ("00000000-0000-0000-0000-000000000000", "n/00000000:5a:00.0"),
+            ("GPU-", "n/00000000:5a:00.0"),
+            ("", "n/00000000:5a:00.0"),
+        ];
+        for (uuid, expected) in cases {
+            assert_eq!(gpu_id(uuid, "n", "00000000:5A:00.0"), expected, "{uuid}");
+        }
     }
 }
