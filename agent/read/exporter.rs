@@ -4,6 +4,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub mod text;
+
+pub mod table;
+
+pub mod quantile;
+
+pub mod map;
+
 /// Which endpoints are scraped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -208,10 +208,7 @@ impl Table {
         }
         let mut by_source: HashMap<String, Vec<usize>> = HashMap::new();
         for (number, row) in rows.iter().enumerate() {
-            by_source
-                .entry(row.series_name())
-                .or_default()
-                .push(number);
+            by_source.entry(row.series_name()).or_default().push(number);
         }
         let attributes = raw.attributes.into_iter();
         Ok(Self {
@@ -253,13 +250,19 @@ fn read_row(raw: RawRow, resource: ResourceKind) -> Result<Row, RowError> {
         .ok_or_else(|| (at, format!("metric: the catalog has no `{name}`")))?;
     if metric.resource != resource {
         let (kind, wanted) = (metric.resource.name(), resource.name());
-        return Err((at, format!("metric: `{name}` is about a {kind}, this table about a {wanted}")));
+        return Err((
+            at,
+            format!("metric: `{name}` is about a {kind}, this table about a {wanted}"),
+        ));
     }
     let part = match (metric.part, raw.part) {
         (Some(kind), Some(label)) => Some((kind, label)),
         (None, None) => None,
         (Some(_), None) => {
-            return Err((None, format!("part: `{name}` is about a part; say which label names it")));
+            return Err((
+                None,
+                format!("part: `{name}` is about a part; say which label names it"),
+            ));
         }
         (None, Some(_)) => {
             return Err((None, format!("part: `{name}` is not about a part")));
@@ -350,7 +353,9 @@ pub fn load(folder: Option<&Path>) -> (Vec<Table>, Vec<TableError>) {
 }
 
 fn read_file(file: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
+    let size = std::fs::metadata(file)
+        .map_err(|error| error.to_string())?
+        .len();
     if size > MAX_TABLE_BYTES {
         return Err(format!("{size} bytes, at most {MAX_TABLE_BYTES}"));
     }
@@ -382,7 +387,11 @@ mod tests {
             assert_eq!(rows.len(), 1, "{}", alias.name);
             let row = &dcgm.rows[rows[0]];
             assert_eq!(row.metric.name, metric.name);
-            assert!((row.scale * alias.scale - 1.0).abs() < 1e-12, "{}", alias.name);
+            assert!(
+                (row.scale * alias.scale - 1.0).abs() < 1e-12,
+                "{}",
+                alias.name
+            );
         }
     }
 
@@ -392,18 +401,36 @@ mod tests {
         let cases = [
             ("name = \"x\"\n".to_owned(), 1, "missing field `resource`"),
             (format!("{HEAD}colour = 1\n"), 3, "unknown field `colour`"),
-            ("name = \"x\"\nresource = \"node\"\n".to_owned(), 2, "resource: `node`"),
-            (format!("{HEAD}{row}sacle = 1.0\n"), 6, "unknown field `sacle`"),
+            (
+                "name = \"x\"\nresource = \"node\"\n".to_owned(),
+                2,
+                "resource: `node`",
+            ),
+            (
+                format!("{HEAD}{row}sacle = 1.0\n"),
+                6,
+                "unknown field `sacle`",
+            ),
             (format!("{HEAD}{row}scale = 0.0\n"), 3, "scale: must be"),
-            (format!("{HEAD}{row}quantile = 1.5\n"), 3, "quantile: must lie"),
-            (format!("{HEAD}{row}part = \"link\"\n"), 3, "is not about a part"),
+            (
+                format!("{HEAD}{row}quantile = 1.5\n"),
+                3,
+                "quantile: must lie",
+            ),
+            (
+                format!("{HEAD}{row}part = \"link\"\n"),
+                3,
+                "is not about a part",
+            ),
             (
                 format!("{HEAD}[[metric]]\nsource = \"s\"\nmetric = \"nothing\"\n"),
                 5,
                 "the catalog has no `nothing`",
             ),
             (
-                format!("{HEAD}[[metric]]\nsource = \"s\"\nmetric = \"gpufleet_node_uptime_seconds\"\n"),
+                format!(
+                    "{HEAD}[[metric]]\nsource = \"s\"\nmetric = \"gpufleet_node_uptime_seconds\"\n"
+                ),
                 5,
                 "is about a node, this table about a gpu",
             ),
@@ -411,7 +438,11 @@ mod tests {
         ];
         for (text, line, why) in cases {
             let error = Table::parse("mine.toml", &text).expect_err(&text);
-            assert_eq!((error.file.as_str(), error.line), ("mine.toml", line), "{text}\n{error}");
+            assert_eq!(
+                (error.file.as_str(), error.line),
+                ("mine.toml", line),
+                "{text}\n{error}"
+            );
             assert!(error.why.contains(why), "{error} for {why}");
         }
     }

@@ -237,7 +237,9 @@ fn parse_value(rest: &str) -> Result<f64, Why> {
 mod tests {
     use super::*;
 
-    fn one(line: &str) -> Result<(String, Vec<(String, String)>, f64), Why> {
+    type Owned = (String, Vec<(String, String)>, f64);
+
+    fn one(line: &str) -> Result<Owned, Why> {
         let body = parse(line);
         if let Some(refusal) = body.refusals.first() {
             return Err(refusal.why);
@@ -255,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_right_line_gives_name_labels_and_value() {
-        let cases: &[(&str, &str, &[(&str, &str)], f64)] = &[
+        type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], f64);
+        let cases: &[Case<'_>] = &[
             ("up 1", "up", &[], 1.0),
             (
                 "vllm:num_requests_running{} 3",
@@ -263,12 +266,7 @@ mod tests {
                 &[],
                 3.0,
             ),
-            (
-                r#"a{b="c"} 1.98e+09"#,
-                "a",
-                &[("b", "c")],
-                1_980_000_000.0,
-            ),
+            (r#"a{b="c"} 1.98e+09"#, "a", &[("b", "c")], 1_980_000_000.0),
             (
                 r#"a { b = "c" , d = "" , } -2 1700000000000"#,
                 "a",
@@ -336,7 +334,10 @@ mod tests {
         let body = parse("# HELP a x\n# TYPE a gauge\na 1\n\nb{\nc 3\r\n# EOF\n");
         let names: Vec<&str> = body.series.iter().map(|series| series.name).collect();
         assert_eq!(names, ["a", "c"]);
-        assert_eq!(body.refusals[0].to_string(), "line 5: a label name was expected");
+        assert_eq!(
+            body.refusals[0].to_string(),
+            "line 5: a label name was expected"
+        );
     }
 
     #[test]
