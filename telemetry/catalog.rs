@@ -54,6 +54,26 @@ pub enum Unit {
     Code,
 }
 
+impl Unit {
+    /// How the unit ends a metric's name; none for plain counts, because Prometheus keeps `_count`
+    /// for histograms.
+    pub const fn suffix(self) -> Option<&'static str> {
+        match self {
+            Self::Watts => Some("watts"),
+            Self::Joules => Some("joules"),
+            Self::Celsius => Some("celsius"),
+            Self::Hertz => Some("hertz"),
+            Self::Bytes => Some("bytes"),
+            Self::BytesPerSecond => Some("bytes_per_second"),
+            Self::Seconds => Some("seconds"),
+            Self::Ratio => Some("ratio"),
+            Self::Count => None,
+            Self::Flag => Some("flag"),
+            Self::Code => Some("code"),
+        }
+    }
+}
+
 /// How values of a metric relate to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

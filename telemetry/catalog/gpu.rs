@@ -52,7 +52,7 @@ metrics! {
     ECC_UNCORRECTED_AGGREGATE = counter(73, "gpufleet_gpu_ecc_uncorrected_aggregate_total", Gpu, Unit::Count, "Memory errors not corrected in the card's life (field 6).").dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", 1.0);
     RETIRED_PAGES_SINGLE = counter(74, "gpufleet_gpu_retired_pages_single_bit_total", Gpu, Unit::Count, "Pages retired for repeated corrected errors (field 29; cards before Ampere).").slow().dcgm("DCGM_FI_DEV_RETIRED_SBE", 1.0);
     RETIRED_PAGES_DOUBLE = counter(75, "gpufleet_gpu_retired_pages_double_bit_total", Gpu, Unit::Count, "Pages retired for an uncorrected error (field 30; cards before Ampere).").slow().dcgm("DCGM_FI_DEV_RETIRED_DBE", 1.0);
-    RETIRED_PAGES_PENDING = last(76, "gpufleet_gpu_retired_pages_pending_count", Gpu, Unit::Count, "Whether pages wait for a reboot to be retired (field 31).").slow().dcgm("DCGM_FI_DEV_RETIRED_PENDING", 1.0);
+    RETIRED_PAGES_PENDING = last(76, "gpufleet_gpu_retired_pages_pending_flag", Gpu, Unit::Flag, "Whether pages wait for a reboot to be retired (field 31).").slow().dcgm("DCGM_FI_DEV_RETIRED_PENDING", 1.0);
     REMAPPED_CORRECTABLE = counter(77, "gpufleet_gpu_remapped_rows_correctable_total", Gpu, Unit::Count, "Memory rows remapped for corrected errors (field 142).").slow().dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1.0);
     REMAPPED_UNCORRECTABLE = counter(78, "gpufleet_gpu_remapped_rows_uncorrectable_total", Gpu, Unit::Count, "Memory rows remapped for uncorrected errors (field 143).").slow().dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1.0);
     REMAP_PENDING = last(79, "gpufleet_gpu_row_remap_pending_flag", Gpu, Unit::Flag, "Whether a remapping waits for a reset (field 144).").slow();
@@ -63,8 +63,8 @@ metrics! {
     VGPU_LICENSE = last(84, "gpufleet_gpu_vgpu_license_flag", Gpu, Unit::Flag, "Whether the vGPU licence is active; 0 on bare metal, as dcgm-exporter reports it.").slow().dcgm("DCGM_FI_DEV_VGPU_LICENSE_STATUS", 1.0);
 
     PCIE_REPLAYS = counter(90, "gpufleet_gpu_pcie_replays_total", Gpu, Unit::Count, "PCIe packets sent again (field 94).").dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1.0);
-    PCIE_GENERATION = last(91, "gpufleet_gpu_pcie_link_generation_count", Gpu, Unit::Count, "PCIe generation in use now; idle cards lower it to save power.").slow();
-    PCIE_WIDTH = last(92, "gpufleet_gpu_pcie_link_width_count", Gpu, Unit::Count, "PCIe lanes in use now.").slow();
+    PCIE_GENERATION = last(91, "gpufleet_gpu_pcie_link_generation", Gpu, Unit::Count, "PCIe generation in use now; idle cards lower it to save power.").slow();
+    PCIE_WIDTH = last(92, "gpufleet_gpu_pcie_link_lanes", Gpu, Unit::Count, "PCIe lanes in use now.").slow();
     PCIE_SENT = gauge(93, "gpufleet_gpu_pcie_sent_bytes_per_second", Gpu, Unit::BytesPerSecond, "PCIe bytes sent by the GPU (GPM 20, or field 197's growth).").dcgm("DCGM_FI_PROF_PCIE_TX_BYTES", 1.0).in_minutes();
     PCIE_RECEIVED = gauge(94, "gpufleet_gpu_pcie_received_bytes_per_second", Gpu, Unit::BytesPerSecond, "PCIe bytes received by the GPU (GPM 21, or field 198's growth).").dcgm("DCGM_FI_PROF_PCIE_RX_BYTES", 1.0).in_minutes();
 
@@ -74,7 +74,7 @@ metrics! {
     NVLINK_REPLAYS = counter(103, "gpufleet_gpu_nvlink_replays_total", Gpu, Unit::Count, "NVLink packets sent again, all links (field 161).").slow().dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 1.0);
     NVLINK_RECOVERIES = counter(104, "gpufleet_gpu_nvlink_recoveries_total", Gpu, Unit::Count, "NVLink recoveries, all links (field 162).").slow().dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 1.0);
     NVLINK_CRC_ERRORS = counter(105, "gpufleet_gpu_nvlink_crc_errors_total", Gpu, Unit::Count, "NVLink CRC errors, all links (field 163).").slow().dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1.0);
-    NVLINKS_ACTIVE = last(106, "gpufleet_gpu_nvlinks_active_count", Gpu, Unit::Count, "NVLink links that are up. One reading of a link down is not a fault.").slow();
+    NVLINKS_ACTIVE = last(106, "gpufleet_gpu_nvlinks_active", Gpu, Unit::Count, "NVLink links that are up. One reading of a link down is not a fault.").slow();
 
     GRAPHICS_ACTIVE = gauge(120, "gpufleet_gpu_graphics_engine_active_ratio", Gpu, Unit::Ratio, "Share of time in which the graphics or compute engine was active (GPM 1).").dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0).in_minutes();
     SM_ACTIVE = gauge(121, "gpufleet_gpu_sm_active_ratio", Gpu, Unit::Ratio, "Share of time in which an SM had a warp, mean over the SMs (GPM 2).").dcgm("DCGM_FI_PROF_SM_ACTIVE", 1.0).in_minutes();
@@ -90,7 +90,7 @@ metrics! {
     DFMA_ACTIVE = gauge(131, "gpufleet_gpu_tensor_dfma_active_ratio", Gpu, Unit::Ratio, "Share of time in which double-precision fused multiply-add ran (GPM 6).");
     DMMA_ACTIVE = gauge(132, "gpufleet_gpu_tensor_dmma_active_ratio", Gpu, Unit::Ratio, "Share of time in which double-precision tensor work ran (GPM 8).");
 
-    PROCESSES = last(140, "gpufleet_gpu_processes_count", Gpu, Unit::Count, "Processes with a compute context on the GPU.");
+    PROCESSES = last(140, "gpufleet_gpu_processes", Gpu, Unit::Count, "Processes with a compute context on the GPU.");
 
     NVLINK_UP = last(200, "gpufleet_gpu_nvlink_up_flag", Gpu, Unit::Flag, "Whether this link is up.").part(NvLink).slow();
     NVLINK_SPEED = last(201, "gpufleet_gpu_nvlink_speed_bytes_per_second", Gpu, Unit::BytesPerSecond, "Line rate of this link, one way (field 164).").part(NvLink).slow();

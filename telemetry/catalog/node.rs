@@ -8,8 +8,8 @@ metrics! {
     CPU_BUSY = gauge(300, "gpufleet_node_cpu_busy_ratio", Node, Unit::Ratio, "Share of all CPU time not idle and not waiting for I/O.").in_minutes();
     CPU_STEAL = gauge(301, "gpufleet_node_cpu_steal_ratio", Node, Unit::Ratio, "Share of all CPU time that the hypervisor gave to others.").in_minutes();
     CPU_IOWAIT = gauge(302, "gpufleet_node_cpu_iowait_ratio", Node, Unit::Ratio, "Share of all CPU time idle while a read or write was outstanding.").in_minutes();
-    CPU_COUNT = last(303, "gpufleet_node_cpus_count", Node, Unit::Count, "Logical CPUs online.").slow();
-    LOAD_1M = gauge(304, "gpufleet_node_load_1m_count", Node, Unit::Count, "Load average over one minute.");
+    CPU_COUNT = last(303, "gpufleet_node_cpus", Node, Unit::Count, "Logical CPUs online.").slow();
+    LOAD_1M = gauge(304, "gpufleet_node_load_1m", Node, Unit::Count, "Load average over one minute.");
     MEMORY_TOTAL = last(310, "gpufleet_node_memory_total_bytes", Node, Unit::Bytes, "Memory installed.").slow();
     MEMORY_AVAILABLE = gauge(311, "gpufleet_node_memory_available_bytes", Node, Unit::Bytes, "Memory that can be given out without swapping.").in_minutes();
     OOM_KILLS = counter(312, "gpufleet_node_oom_kills_total", Node, Unit::Count, "Processes killed for want of memory since boot.").in_minutes();

@@ -7,7 +7,7 @@ use crate::identity::ResourceKind::Node;
 metrics! {
     READER_DURATION = gauge(500, "gpufleet_agent_reader_duration_seconds", Node, Unit::Seconds, "How long the reader's last round took.").part(Reader).with_max();
     READER_SUCCESS = last(501, "gpufleet_agent_reader_success_flag", Node, Unit::Flag, "Whether the reader's last round succeeded.").part(Reader);
-    READER_LAST_SUCCESS = last(502, "gpufleet_agent_reader_last_success_seconds", Node, Unit::Seconds, "When the reader last succeeded, Unix time.").part(Reader);
+    READER_LAST_SUCCESS = last(502, "gpufleet_agent_reader_last_success_timestamp_seconds", Node, Unit::Seconds, "When the reader last succeeded, Unix time.").part(Reader);
     READER_FAILURES = counter(503, "gpufleet_agent_reader_failures_total", Node, Unit::Count, "Rounds in which the reader failed or ran out of time.").part(Reader);
     SPOOL_BYTES = last(510, "gpufleet_agent_spool_bytes", Node, Unit::Bytes, "Bytes waiting in the spool.").part(Stream);
     SPOOL_AGE = last(511, "gpufleet_agent_spool_oldest_age_seconds", Node, Unit::Seconds, "Age of the oldest request that is not durable on the server.").part(Stream);
