@@ -1,0 +1,147 @@
+//! The cards the stand-in can show, with what NVML says of them when nothing is wrong.
+//!
+//! Figures are those of `nvidia-smi -q` on real cards; they need not be exact, but must be such as
+//! NVML could say.
+
+/// What NVML says of a card whatever it does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Model {
+    /// The product name, as `nvmlDeviceGetName` spells it.
+    pub name: &'static str,
+    /// NVML's number for the architecture.
+    pub architecture: u32,
+    /// The CUDA compute capability.
+    pub capability: (i32, i32),
+    /// Device memory, and what of it driver and firmware reserve.
+    pub memory_mib: (u64, u64),
+    /// Power when idle, and the limit in force.
+    pub power_watts: (u32, u32),
+    /// Highest SM and memory clock.
+    pub clock_mhz: (u32, u32),
+    /// NVLink links and the rate of one, one way.
+    pub nvlinks: (u8, u32),
+    /// PCIe generation.
+    pub pcie_generation: u32,
+    /// Whether GPM is there (Hopper and newer).
+    pub gpm: bool,
+    /// Whether the memory has a temperature sensor.
+    pub memory_sensor: bool,
+    /// Most MIG instances; 0: the card cannot do MIG.
+    pub mig_instances: u32,
+    /// Whether rows are remapped (Ampere data-centre cards and newer) or pages retired.
+    pub remaps_rows: bool,
+}
+
+/// The cards by name.
+pub const MODELS: &[Model] = &[
+    Model {
+        name: "NVIDIA H100 80GB HBM3",
+        architecture: 9,
+        capability: (9, 0),
+        memory_mib: (81_559, 480),
+        power_watts: (69, 700),
+        clock_mhz: (1980, 2619),
+        nvlinks: (18, 26_562),
+        pcie_generation: 5,
+        gpm: true,
+        memory_sensor: true,
+        mig_instances: 7,
+        remaps_rows: true,
+    },
+    Model {
+        name: "NVIDIA H200",
+        architecture: 9,
+        capability: (9, 0),
+        memory_mib: (143_771, 600),
+        power_watts: (76, 700),
+        clock_mhz: (1980, 3201),
+        nvlinks: (18, 26_562),
+        pcie_generation: 5,
+        gpm: true,
+        memory_sensor: true,
+        mig_instances: 7,
+        remaps_rows: true,
+    },
+    Model {
+        name: "NVIDIA B200",
+        architecture: 10,
+        capability: (10, 0),
+        memory_mib: (183_359, 620),
+        power_watts: (140, 1000),
+        clock_mhz: (1965, 3996),
+        nvlinks: (18, 53_125),
+        pcie_generation: 6,
+        gpm: true,
+        memory_sensor: true,
+        mig_instances: 7,
+        remaps_rows: true,
+    },
+    Model {
+        name: "NVIDIA A100-SXM4-80GB",
+        architecture: 7,
+        capability: (8, 0),
+        memory_mib: (81_920, 596),
+        power_watts: (60, 400),
+        clock_mhz: (1410, 1593),
+        nvlinks: (12, 25_781),
+        pcie_generation: 4,
+        gpm: false,
+        memory_sensor: true,
+        mig_instances: 7,
+        remaps_rows: true,
+    },
+    Model {
+        name: "NVIDIA L4",
+        architecture: 8,
+        capability: (8, 9),
+        memory_mib: (23_034, 496),
+        power_watts: (16, 72),
+        clock_mhz: (2040, 6251),
+        nvlinks: (0, 0),
+        pcie_generation: 4,
+        gpm: false,
+        memory_sensor: false,
+        mig_instances: 0,
+        remaps_rows: true,
+    },
+    Model {
+        name: "Tesla T4",
+        architecture: 6,
+        capability: (7, 5),
+        memory_mib: (15_360, 448),
+        power_watts: (10, 70),
+        clock_mhz: (1590, 5001),
+        nvlinks: (0, 0),
+        pcie_generation: 3,
+        gpm: false,
+        memory_sensor: false,
+        mig_instances: 0,
+        remaps_rows: false,
+    },
+];
+
+/// The card with this name; the first of the list for a name that is not in it.
+pub fn by_name(name: &str) -> &'static Model {
+    MODELS
+        .iter()
+        .find(|model| model.name == name)
+        .unwrap_or(&MODELS[0])
+}
+
+/// A MIG profile's compute slices and memory, from its name `<slices>g.<GiB>gb`.
+pub fn mig_profile(name: &str) -> Option<(u32, u64)> {
+    let (slices, memory) = name.split_once("g.")?;
+    let gib: u64 = memory.strip_suffix("gb")?.parse().ok()?;
+    Some((slices.parse().ok()?, gib * 1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mig_profile_says_its_slices_and_memory() {
+        assert_eq!(mig_profile("3g.40gb"), Some((3, 40 * 1024)));
+        assert_eq!(mig_profile("seven"), None);
+    }
+}
