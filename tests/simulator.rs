@@ -1,0 +1,22 @@
+//! A fleet that is not there: nodes whose GPUs train, serve, wait, stall and break, by seed.
+//!
+//! What a GPU does at a second is a function of (seed, GPU, second), so history and live data come
+//! from the same code and two runs of one seed are the same. Only running totals are state.
+//!
+//! Read in this order: [`noise`] (the seed), [`role`] (what a job does to a GPU), [`gpu`] and
+//! [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] (what
+//! was made, for the checkers), [`fleet`] (all of them).
+
+pub mod noise;
+
+pub mod role;
+
+pub mod gpu;
+
+pub mod node;
+
+pub mod faults;
+
+pub mod record;
+
+pub mod fleet;

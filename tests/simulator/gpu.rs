@@ -1,0 +1,574 @@
+//! One simulated GPU: what its driver would say of it, tick by tick.
+
+use std::sync::Arc;
+
+use gpufleet_agent::read::NodeFacts;
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::sample::Missing;
+use gpufleet_telemetry::tick::{Point, PointValue};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::faults::Condition;
+use super::noise::Noise;
+use super::role::{Job, Load, Role, job};
+
+/// Seconds looked at in a tick, evenly spread: as many as a 10 s tick has samples.
+const LOOKS: i64 = 10;
+/// Above this the simulated driver slows the GPU down.
+const SLOWDOWN_CELSIUS: f64 = 87.0;
+/// What the slowdown leaves of the clock.
+const SLOWDOWN_CLOCK: f64 = 0.62;
+/// The GPU of the thermal story: its fan wears out, and it slows down in the afternoon.
+const WARM_GPU: (usize, usize) = (2, 5);
+
+/// A kind of card.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Card {
+    /// NVML's name.
+    pub name: &'static str,
+    /// CUDA compute capability.
+    pub capability: &'static str,
+    /// Device memory, bytes.
+    pub memory_bytes: f64,
+    /// Power limit, watts.
+    pub power_limit_watts: f64,
+    /// Power when idle, watts.
+    pub idle_watts: f64,
+    /// Highest SM clock, hertz.
+    pub sm_clock_hertz: f64,
+    /// Memory clock, hertz.
+    pub memory_clock_hertz: f64,
+    /// NVLink's rate over all links, one way, bytes per second.
+    pub nvlink_bytes_per_second: f64,
+}
+
+const GIB: f64 = 1_073_741_824.0;
+
+const H100: Card = Card {
+    name: "NVIDIA H100 80GB HBM3",
+    capability: "9.0",
+    memory_bytes: 80.0 * GIB,
+    power_limit_watts: 700.0,
+    idle_watts: 72.0,
+    sm_clock_hertz: 1.98e9,
+    memory_clock_hertz: 2.619e9,
+    nvlink_bytes_per_second: 450e9,
+};
+const H200: Card = Card {
+    name: "NVIDIA H200",
+    memory_bytes: 141.0 * GIB,
+    memory_clock_hertz: 3.201e9,
+    ..H100
+};
+const A100: Card = Card {
+    name: "NVIDIA A100-SXM4-80GB",
+    capability: "8.0",
+    power_limit_watts: 400.0,
+    idle_watts: 52.0,
+    sm_clock_hertz: 1.41e9,
+    memory_clock_hertz: 1.593e9,
+    nvlink_bytes_per_second: 300e9,
+    ..H100
+};
+
+/// One GPU and its running totals.
+#[derive(Debug, Clone)]
+pub struct SimulatedGpu {
+    resource: Arc<Resource>,
+    card: Card,
+    job: Job,
+    noise: Noise,
+    is_warm: bool,
+    /// Degrees that its place in the box adds.
+    place_celsius: f64,
+    counted_from: Timestamp,
+    energy_joules: f64,
+    throttled_by_power_seconds: f64,
+    throttled_by_heat_seconds: f64,
+    corrected_errors: f64,
+    last_xid: f64,
+}
+
+/// A tick's readings before they become points: sums over the looks, and maxima.
+#[derive(Default)]
+struct Sums {
+    looks: f64,
+    load: Load,
+    engine_max: f64,
+    power: f64,
+    power_max: f64,
+    temperature: f64,
+    temperature_max: f64,
+    slowed: f64,
+    capped: f64,
+}
+
+impl SimulatedGpu {
+    /// GPU `index` of node `node_index`.
+    pub fn new(seed: u64, node_index: usize, index: usize, facts: &NodeFacts) -> Self {
+        let number = (node_index * 64 + index) as u64;
+        let noise = Noise::new(seed, 2, number);
+        let card = match node_index % 8 {
+            6 => H200,
+            7 => A100,
+            _ => H100,
+        };
+        let job = job(node_index, index);
+        let name = uuid_like(noise);
+        let mut resource = facts
+            .resource(
+                ResourceKind::Gpu,
+                format!("GPU-{name}"),
+                Origin::Simulated,
+                "simulator",
+            )
+            .with(attribute::GPU_MODEL, card.name)
+            .with(attribute::GPU_INDEX, index.to_string())
+            .with(attribute::GPU_MINOR, index.to_string())
+            .with(
+                attribute::PCI_ADDRESS,
+                format!("00000000:{:02X}:00.0", 0x11 + index * 0x10),
+            )
+            .with(attribute::COMPUTE_CAPABILITY, card.capability)
+            .with(attribute::DRIVER_VERSION, "570.133.20")
+            .with(attribute::CUDA_VERSION, "12.8");
+        if job.role != Role::Free {
+            resource = resource
+                .with(
+                    attribute::HOLDER,
+                    format!("pod:{}/{}-{node_index}", job.namespace, job.name),
+                )
+                .with(attribute::JOB, job.name)
+                .with(attribute::OWNER, job.team);
+        }
+        Self {
+            resource: Arc::new(resource),
+            card,
+            job,
+            noise,
+            is_warm: (node_index, index) == WARM_GPU,
+            place_celsius: (index % 4) as f64 * 1.5 + noise.even(0, 9) * 2.0,
+            counted_from: Timestamp::default(),
+            energy_joules: 1e6 + noise.even(0, 8) * 1e9,
+            throttled_by_power_seconds: 0.0,
+            throttled_by_heat_seconds: 0.0,
+            corrected_errors: (noise.bits(0, 7) % 3) as f64,
+            last_xid: 0.0,
+        }
+    }
+
+    /// The GPU with its attributes.
+    pub fn resource(&self) -> &Arc<Resource> {
+        &self.resource
+    }
+
+    /// The points of the tick of `seconds` that begins at `start`.
+    pub fn tick(
+        &mut self,
+        fleet: Noise,
+        start: Timestamp,
+        seconds: u32,
+        condition: Condition,
+    ) -> Vec<Point> {
+        if self.counted_from == Timestamp::default() {
+            self.counted_from = start;
+        }
+        if let Condition::Gone { reason, xid } = condition {
+            if let Some(xid) = xid {
+                self.last_xid = f64::from(xid);
+            }
+            return gone(reason);
+        }
+        let mut sums = Sums::default();
+        let mut evidence = Evidence::default();
+        let looks = LOOKS.min(i64::from(seconds)).max(1);
+        let stride = i64::from(seconds) / looks;
+        for look in 0..looks {
+            let second = start.seconds() + look * stride;
+            let load = self.load(fleet, second, condition);
+            self.look(&mut sums, load, second, condition);
+            let bits = ((1_u64 << stride) - 1) << (look * stride);
+            evidence.take(load, self.job.role != Role::Free, bits);
+        }
+        self.count(&sums, f64::from(seconds));
+        self.points(&sums, evidence, seconds)
+    }
+
+    fn load(&self, fleet: Noise, second: i64, condition: Condition) -> Load {
+        match condition {
+            Condition::Stalled if self.job.role != Role::Free => {
+                Role::Stalled.load(fleet, self.noise, second)
+            }
+            _ => self.job.role.load(fleet, self.noise, second),
+        }
+    }
+
+    fn look(&self, sums: &mut Sums, load: Load, second: i64, condition: Condition) {
+        let effort = (0.3 * load.engine + 0.7 * load.tensor + 0.3 * load.dram).min(1.0);
+        let range = self.card.power_limit_watts - self.card.idle_watts;
+        let jitter = self.noise.around_zero(second, 3) * 4.0;
+        let power = self.card.idle_watts + range * effort + jitter;
+        let warm = match (condition, self.is_warm) {
+            (Condition::Hot, _) => 44.0,
+            (_, true) => 21.0 + 12.0 * afternoon(second),
+            _ => 0.0,
+        };
+        let temperature = 29.0
+            + power / self.card.power_limit_watts * 38.0
+            + self.place_celsius
+            + warm * effort.max(0.3);
+        sums.looks += 1.0;
+        for (sum, value) in [
+            (&mut sums.load.engine, load.engine),
+            (&mut sums.load.tensor, load.tensor),
+            (&mut sums.load.dram, load.dram),
+            (&mut sums.load.memory, load.memory),
+            (&mut sums.load.nvlink, load.nvlink),
+            (&mut sums.load.pcie, load.pcie),
+            (&mut sums.power, power),
+            (&mut sums.temperature, temperature),
+            (
+                &mut sums.slowed,
+                f64::from(u8::from(temperature >= SLOWDOWN_CELSIUS)),
+            ),
+            (&mut sums.capped, f64::from(u8::from(effort > 0.82))),
+        ] {
+            *sum += value;
+        }
+        sums.engine_max = sums.engine_max.max(load.engine);
+        sums.power_max = sums.power_max.max(power);
+        sums.temperature_max = sums.temperature_max.max(temperature);
+    }
+
+    fn count(&mut self, sums: &Sums, seconds: f64) {
+        self.energy_joules += sums.power / sums.looks * seconds;
+        self.throttled_by_heat_seconds += sums.slowed / sums.looks * seconds;
+        self.throttled_by_power_seconds += sums.capped / sums.looks * seconds * 0.2;
+    }
+
+    fn points(&self, sums: &Sums, evidence: Evidence, seconds: u32) -> Vec<Point> {
+        let mean = Load {
+            engine: sums.load.engine / sums.looks,
+            tensor: sums.load.tensor / sums.looks,
+            dram: sums.load.dram / sums.looks,
+            memory: sums.load.memory / sums.looks,
+            nvlink: sums.load.nvlink / sums.looks,
+            pcie: sums.load.pcie / sums.looks,
+        };
+        let mut points = Vec::with_capacity(80);
+        evidence.points(seconds, &mut points);
+        self.electrical(sums, mean, &mut points);
+        self.memory(mean, &mut points);
+        self.pipes(mean, &mut points);
+        self.links(mean, &mut points);
+        self.totals(&mut points);
+        points
+    }
+
+    fn electrical(&self, sums: &Sums, mean: Load, points: &mut Vec<Point>) {
+        let slowed = sums.slowed > 0.0;
+        let idle = mean.engine < 0.001;
+        let clock = match (idle, slowed) {
+            (true, _) => 345e6,
+            (_, true) => self.card.sm_clock_hertz * SLOWDOWN_CLOCK,
+            _ => self.card.sm_clock_hertz * (1.0 - 0.05 * sums.capped / sums.looks),
+        };
+        let reasons = u32::from(idle) | (u32::from(slowed) * 0x60);
+        let power = sums.power / sums.looks;
+        let temperature = sums.temperature / sums.looks;
+        gauge(
+            points,
+            &gpu::UTILIZATION,
+            mean.engine,
+            Some(sums.engine_max),
+        );
+        gauge(points, &gpu::POWER, power, Some(sums.power_max));
+        gauge(points, &gpu::POWER_INSTANT, power * 1.01, None);
+        gauge(points, &gpu::POWER_LIMIT, self.card.power_limit_watts, None);
+        gauge(
+            points,
+            &gpu::TEMPERATURE,
+            temperature,
+            Some(sums.temperature_max),
+        );
+        let memory_temperature = temperature + 7.0 * mean.dram + 3.0;
+        gauge(
+            points,
+            &gpu::MEMORY_TEMPERATURE,
+            memory_temperature,
+            Some(memory_temperature),
+        );
+        gauge(
+            points,
+            &gpu::TEMPERATURE_MARGIN,
+            SLOWDOWN_CELSIUS - temperature,
+            None,
+        );
+        gauge(points, &gpu::TEMPERATURE_SLOWDOWN, SLOWDOWN_CELSIUS, None);
+        gauge(points, &gpu::SM_CLOCK, clock, None);
+        gauge(
+            points,
+            &gpu::MEMORY_CLOCK,
+            self.card.memory_clock_hertz,
+            None,
+        );
+        gauge(points, &gpu::SM_CLOCK_MAX, self.card.sm_clock_hertz, None);
+        gauge(points, &gpu::PERFORMANCE_STATE, 0.0, None);
+        gauge(points, &gpu::THROTTLE_REASONS, f64::from(reasons), None);
+    }
+
+    fn memory(&self, mean: Load, points: &mut Vec<Point>) {
+        let total = self.card.memory_bytes;
+        let reserved = 0.6 * GIB;
+        let used = (total - reserved) * mean.memory;
+        gauge(points, &gpu::MEMORY_UTILIZATION, mean.dram, None);
+        gauge(points, &gpu::MEMORY_TOTAL, total, None);
+        gauge(points, &gpu::MEMORY_USED, used, Some(used));
+        gauge(points, &gpu::MEMORY_FREE, total - reserved - used, None);
+        gauge(points, &gpu::MEMORY_RESERVED, reserved, None);
+        let processes = f64::from(u8::from(mean.memory > 0.0));
+        gauge(points, &gpu::PROCESSES, processes, None);
+    }
+
+    fn pipes(&self, mean: Load, points: &mut Vec<Point>) {
+        for (metric, value) in [
+            (&gpu::GRAPHICS_ACTIVE, mean.engine),
+            (&gpu::SM_ACTIVE, mean.engine * 0.93),
+            (&gpu::SM_OCCUPANCY, mean.engine * 0.24),
+            (&gpu::TENSOR_ACTIVE, mean.tensor),
+            (&gpu::DRAM_ACTIVE, mean.dram),
+            (&gpu::FP64_ACTIVE, 0.0),
+            (&gpu::FP32_ACTIVE, mean.tensor * 0.11),
+            (&gpu::FP16_ACTIVE, mean.tensor * 0.05),
+            (&gpu::INTEGER_ACTIVE, mean.engine * 0.13),
+            (&gpu::HMMA_ACTIVE, mean.tensor),
+            (&gpu::IMMA_ACTIVE, 0.0),
+            (&gpu::DFMA_ACTIVE, 0.0),
+            (&gpu::DMMA_ACTIVE, 0.0),
+            (&gpu::ENCODER_UTILIZATION, 0.0),
+            (&gpu::DECODER_UTILIZATION, 0.0),
+        ] {
+            gauge(points, metric, value, None);
+        }
+    }
+
+    fn links(&self, mean: Load, points: &mut Vec<Point>) {
+        let nvlink = mean.nvlink * self.card.nvlink_bytes_per_second;
+        let pcie = mean.pcie * 55e9;
+        for (metric, value) in [
+            (&gpu::PCIE_SENT, pcie * 0.4),
+            (&gpu::PCIE_RECEIVED, pcie),
+            (&gpu::PCIE_GENERATION, 5.0),
+            (&gpu::PCIE_WIDTH, 16.0),
+            (&gpu::NVLINK_SENT, nvlink),
+            (&gpu::NVLINK_RECEIVED, nvlink * 0.98),
+            (&gpu::NVLINK_BANDWIDTH, nvlink * 1.98),
+            (&gpu::NVLINKS_ACTIVE, 18.0),
+        ] {
+            gauge(points, metric, value, None);
+        }
+    }
+
+    fn totals(&self, points: &mut Vec<Point>) {
+        for (metric, value) in [
+            (&gpu::ENERGY, self.energy_joules),
+            (&gpu::THROTTLE_POWER, self.throttled_by_power_seconds),
+            (&gpu::THROTTLE_THERMAL, self.throttled_by_heat_seconds),
+            (&gpu::THROTTLE_SYNC_BOOST, 0.0),
+            (&gpu::THROTTLE_BOARD_LIMIT, 0.0),
+            (&gpu::THROTTLE_LOW_UTILIZATION, 0.0),
+            (&gpu::THROTTLE_RELIABILITY, 0.0),
+            (&gpu::ECC_CORRECTED_VOLATILE, self.corrected_errors),
+            (&gpu::ECC_UNCORRECTED_VOLATILE, 0.0),
+            (&gpu::ECC_CORRECTED_AGGREGATE, self.corrected_errors),
+            (&gpu::ECC_UNCORRECTED_AGGREGATE, 0.0),
+            (&gpu::REMAPPED_CORRECTABLE, 0.0),
+            (&gpu::REMAPPED_UNCORRECTABLE, 0.0),
+            (&gpu::PCIE_REPLAYS, 0.0),
+            (&gpu::NVLINK_REPLAYS, 0.0),
+            (&gpu::NVLINK_RECOVERIES, 0.0),
+            (&gpu::NVLINK_CRC_ERRORS, 0.0),
+        ] {
+            let since = self.counted_from;
+            push(points, metric, PointValue::Counter { value, since });
+        }
+        for (metric, value) in [
+            (&gpu::REMAP_PENDING, 0.0),
+            (&gpu::REMAP_FAILURE, 0.0),
+            (&gpu::RECOVERY_ACTION, 0.0),
+            (&gpu::LAST_XID, self.last_xid),
+        ] {
+            gauge(points, metric, value, None);
+        }
+    }
+}
+
+/// The seconds of a tick as evidence.
+#[derive(Debug, Clone, Copy, Default)]
+struct Evidence {
+    active: u64,
+    stalled: u64,
+    held: u64,
+}
+
+impl Evidence {
+    fn take(&mut self, load: Load, is_held: bool, bits: u64) {
+        let stalled =
+            load.engine >= 0.95 && load.tensor < 0.01 && load.dram < 0.01 && load.nvlink < 0.01;
+        for (set, is_so) in [
+            (&mut self.active, load.engine >= 0.05),
+            (&mut self.stalled, stalled),
+            // A job that died holds nothing until it is started again.
+            (&mut self.held, is_held && load.memory > 0.0),
+        ] {
+            if is_so {
+                *set |= bits;
+            }
+        }
+    }
+
+    fn points(self, seconds: u32, points: &mut Vec<Point>) {
+        let all = (1_u64 << seconds) - 1;
+        for (metric, bits) in [
+            (&gpu::OBSERVED, all),
+            (&gpu::ACTIVE, self.active),
+            (&gpu::STALLED, self.stalled),
+            (&gpu::HELD, self.held),
+            (&gpu::HOLDER_KNOWN, all),
+        ] {
+            push(points, metric, PointValue::SecondBits(bits));
+        }
+    }
+}
+
+/// A GPU that does not answer: no second is observed, and its readings say why.
+fn gone(reason: Missing) -> Vec<Point> {
+    let mut points = Vec::new();
+    push(&mut points, &gpu::OBSERVED, PointValue::SecondBits(0));
+    for metric in [
+        &gpu::UTILIZATION,
+        &gpu::POWER,
+        &gpu::TEMPERATURE,
+        &gpu::MEMORY_USED,
+    ] {
+        push(&mut points, metric, PointValue::Missing(reason));
+    }
+    for metric in [
+        &gpu::GRAPHICS_ACTIVE,
+        &gpu::TENSOR_ACTIVE,
+        &gpu::DRAM_ACTIVE,
+    ] {
+        push(&mut points, metric, PointValue::Missing(reason));
+    }
+    points
+}
+
+fn gauge(points: &mut Vec<Point>, metric: &Metric, value: f64, max: Option<f64>) {
+    let max = max.filter(|_| metric.with_max);
+    push(points, metric, PointValue::Gauge { value, max });
+}
+
+fn push(points: &mut Vec<Point>, metric: &Metric, value: PointValue) {
+    points.push(Point {
+        metric: metric.id,
+        part: None,
+        value,
+    });
+}
+
+/// 0 at night, 1 at three in the afternoon, UTC.
+fn afternoon(second: i64) -> f64 {
+    let hour = second.rem_euclid(86_400) as f64 / 3_600.0;
+    (0.5 + 0.5 * ((hour - 15.0) / 24.0 * std::f64::consts::TAU).cos()).powi(2)
+}
+
+/// Looks like the UUID of a card.
+fn uuid_like(noise: Noise) -> uuid::Uuid {
+    let high = u128::from(noise.bits(0, 5));
+    uuid::Builder::from_random_bytes((high << 64 | u128::from(noise.bits(0, 6))).to_be_bytes())
+        .into_uuid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_seconds(1_800_000_100);
+
+    fn points(node: usize, index: usize, condition: Condition) -> Vec<Point> {
+        let mut gpu = SimulatedGpu::new(1, node, index, &NodeFacts::for_tests());
+        gpu.tick(Noise::new(1, 0, 0), NOON, 10, condition)
+    }
+
+    fn value(points: &[Point], metric: &Metric) -> PointValue {
+        points
+            .iter()
+            .find(|point| point.metric == metric.id)
+            .expect("the metric is simulated")
+            .value
+    }
+
+    #[test]
+    fn a_gpu_has_at_least_the_sixty_metrics_of_the_benchmark_each_once() {
+        let points = points(0, 0, Condition::Healthy);
+        let mut ids: Vec<_> = points.iter().map(|point| point.metric).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), points.len());
+        assert!(ids.len() >= 60, "{}", ids.len());
+    }
+
+    #[test]
+    fn every_second_of_a_tick_has_its_evidence() {
+        for (node, index, active, stalled, held) in [
+            (7, 0, 0x3ff, 0x3ff, 0x3ff),
+            (6, 0, 0, 0, 0x3ff),
+            (6, 7, 0, 0, 0),
+        ] {
+            let points = points(node, index, Condition::Healthy);
+            for (metric, bits) in [
+                (&gpu::OBSERVED, 0x3ff),
+                (&gpu::ACTIVE, active),
+                (&gpu::STALLED, stalled),
+                (&gpu::HELD, held),
+            ] {
+                let expected = PointValue::SecondBits(bits);
+                assert_eq!(
+                    value(&points, metric),
+                    expected,
+                    "{node}/{index} {}",
+                    metric.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_gpu_off_the_bus_has_reasons_and_no_values() {
+        let condition = Condition::Gone {
+            reason: Missing::GpuLost,
+            xid: Some(79),
+        };
+        for point in points(0, 0, condition) {
+            let is_reason = point.value == PointValue::Missing(Missing::GpuLost);
+            assert!(
+                is_reason || point.value == PointValue::SecondBits(0),
+                "{point:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn heat_takes_clock_and_is_told() {
+        let hot = points(0, 0, Condition::Hot);
+        let PointValue::Gauge { value: reasons, .. } = value(&hot, &gpu::THROTTLE_REASONS) else {
+            panic!("a code");
+        };
+        let PointValue::Gauge { value: clock, .. } = value(&hot, &gpu::SM_CLOCK) else {
+            panic!("a gauge");
+        };
+        assert_eq!(reasons, f64::from(0x60));
+        assert!(clock < 1.3e9, "{clock}");
+    }
+}

@@ -1,0 +1,180 @@
+//! One simulated node: its facts, its machine readings and its GPUs.
+
+use std::sync::Arc;
+
+use gpufleet_agent::read::NodeFacts;
+use gpufleet_telemetry::catalog::{Metric, node};
+use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind};
+use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::faults::Faults;
+use super::gpu::SimulatedGpu;
+use super::noise::Noise;
+
+/// What a fleet is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The same seed makes the same fleet doing the same things.
+    pub seed: u64,
+    /// The cluster's name; simulated data has one of its own.
+    pub cluster: String,
+    /// How many nodes.
+    pub nodes: usize,
+    /// How many GPUs each has.
+    pub gpus_per_node: usize,
+}
+
+/// One node with its agent's identity.
+#[derive(Debug, Clone)]
+pub struct SimulatedNode {
+    index: usize,
+    facts: Arc<NodeFacts>,
+    resource: Arc<Resource>,
+    gpus: Vec<SimulatedGpu>,
+    fleet_noise: Noise,
+    noise: Noise,
+    booted: Timestamp,
+}
+
+impl Plan {
+    /// The demo: eight nodes with eight GPUs each.
+    pub fn demo() -> Self {
+        Self {
+            seed: 1,
+            cluster: "demo".to_owned(),
+            nodes: 8,
+            gpus_per_node: 8,
+        }
+    }
+}
+
+impl SimulatedNode {
+    /// Node `index` of a fleet.
+    pub fn new(plan: &Plan, index: usize) -> Self {
+        let noise = Noise::new(plan.seed, 1, index as u64);
+        let id = u128::from(noise.bits(0, 1)) << 64 | u128::from(noise.bits(0, 2));
+        let facts = NodeFacts {
+            cluster: plan.cluster.clone(),
+            node: format!("{}-node-{}", plan.cluster, index + 1),
+            boot_id: format!("{:032x}", u128::from(noise.bits(0, 3))),
+            agent_id: AgentId(uuid::Builder::from_random_bytes(id.to_be_bytes()).into_uuid()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let resource = facts.resource(
+            ResourceKind::Node,
+            &*facts.node,
+            Origin::Simulated,
+            "simulator",
+        );
+        Self {
+            index,
+            gpus: (0..plan.gpus_per_node)
+                .map(|gpu| SimulatedGpu::new(plan.seed, index, gpu, &facts))
+                .collect(),
+            facts: Arc::new(facts),
+            resource: Arc::new(resource),
+            fleet_noise: Noise::new(plan.seed, 0, 0),
+            noise,
+            booted: Timestamp::default(),
+        }
+    }
+
+    /// Which node of the fleet it is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Who and where its agent is.
+    pub fn facts(&self) -> &Arc<NodeFacts> {
+        &self.facts
+    }
+
+    /// The ids of its GPUs.
+    pub fn gpu_ids(&self) -> Vec<String> {
+        self.gpus
+            .iter()
+            .map(|gpu| gpu.resource().id.to_string())
+            .collect()
+    }
+
+    /// What its agent would ship for the tick of `seconds` that begins at `start`.
+    pub fn tick(&mut self, start: Timestamp, seconds: u32, faults: &Faults) -> Vec<ResourceTick> {
+        if self.booted == Timestamp::default() {
+            self.booted = start.shifted(-3 * 86_400 * 1_000_000_000);
+        }
+        let end = start.shifted(i64::from(seconds) * 1_000_000_000);
+        let mut ticks = vec![ResourceTick {
+            resource: Arc::clone(&self.resource),
+            start,
+            end,
+            points: self.machine(start),
+        }];
+        let (index, fleet) = (self.index, self.fleet_noise);
+        ticks.extend(self.gpus.iter_mut().enumerate().map(|(place, gpu)| {
+            let condition = faults.condition(index, place);
+            ResourceTick {
+                resource: Arc::clone(gpu.resource()),
+                start,
+                end,
+                points: gpu.tick(fleet, start, seconds, condition),
+            }
+        }));
+        ticks
+    }
+
+    fn machine(&self, at: Timestamp) -> Vec<Point> {
+        let second = at.seconds();
+        let noise = |channel| self.noise.even(second, channel);
+        let uptime = at.since(self.booted) as f64 / 1e9;
+        [
+            (&node::CPU_BUSY, 0.18 + 0.1 * noise(1)),
+            (&node::CPU_STEAL, 0.0),
+            (&node::CPU_IOWAIT, 0.004 * noise(2)),
+            (&node::CPU_COUNT, 208.0),
+            (&node::LOAD_1M, 30.0 + 20.0 * noise(3)),
+            (&node::MEMORY_TOTAL, 1.8e12),
+            (&node::MEMORY_AVAILABLE, 1.1e12 + 1e11 * noise(4)),
+            (&node::PSI_CPU, 0.01 * noise(5)),
+            (&node::PSI_MEMORY, 0.0),
+            (&node::PSI_IO, 0.003 * noise(6)),
+            (&node::UPTIME, uptime),
+        ]
+        .map(|(metric, value): (&Metric, f64)| Point {
+            metric: metric.id,
+            part: None,
+            value: PointValue::Gauge { value, max: None },
+        })
+        .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_fleets_of_one_seed_say_the_same() {
+        let start = Timestamp::from_seconds(1_800_000_000);
+        let tick = |seed| {
+            let plan = Plan {
+                seed,
+                ..Plan::demo()
+            };
+            SimulatedNode::new(&plan, 2).tick(start, 10, &Faults::default())
+        };
+        assert_eq!(tick(1), tick(1));
+        assert_ne!(tick(1), tick(2));
+    }
+
+    #[test]
+    fn everything_says_that_it_is_simulated_and_in_which_cluster() {
+        let mut node = SimulatedNode::new(&Plan::demo(), 0);
+        let ticks = node.tick(Timestamp::from_seconds(60), 60, &Faults::default());
+        assert_eq!(ticks.len(), 9);
+        for tick in ticks {
+            assert_eq!(tick.resource.origin(), Origin::Simulated);
+            assert_eq!(tick.resource.attribute("k8s.cluster.name"), Some("demo"));
+        }
+    }
+}

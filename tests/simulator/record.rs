@@ -1,0 +1,164 @@
+//! What a simulated fleet has made: the minute rows that must come out of the store at the end.
+//!
+//! The checkers' truth. It folds nothing twice because it sees every tick once, when it is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_telemetry::catalog::{self, Kind};
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::minute::{Aggregate, MinuteRow, seconds_by_minute};
+use gpufleet_telemetry::tick::{PointValue, ResourceTick};
+use gpufleet_telemetry::time::Minute;
+
+/// A minute of a resource.
+pub type Key = (ResourceKind, String, Minute);
+
+/// Everything that was made.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    rows: BTreeMap<Key, MinuteRow>,
+}
+
+impl Record {
+    /// Takes in one resource's tick.
+    pub fn add(&mut self, tick: &ResourceTick) {
+        let key = |minute| (tick.resource.kind, tick.resource.id.to_string(), minute);
+        let seconds = u32::try_from(tick.end.since(tick.start) / 1_000_000_000).unwrap_or(0);
+        for point in tick.points.iter().filter(|point| point.part.is_none()) {
+            let kept = catalog::by_id(point.metric).filter(|metric| metric.in_minutes);
+            let Some(metric) = kept else { continue };
+            let aggregate = match point.value {
+                PointValue::SecondBits(bits) => {
+                    for (minute, bits) in seconds_by_minute(tick.start, seconds, bits) {
+                        let row = self.rows.entry(key(minute)).or_default();
+                        row.bitmaps.set(point.metric, bits);
+                    }
+                    continue;
+                }
+                PointValue::Gauge { value, max } => Aggregate::of_gauge(value, max),
+                PointValue::Counter { value, .. } => Aggregate::of_counter(value, 0.0),
+                PointValue::Missing(_) => continue,
+            };
+            if let Some(aggregate) = aggregate {
+                let row = self.rows.entry(key(tick.start.minute())).or_default();
+                debug_assert_ne!(metric.kind, Kind::SecondBits);
+                row.add(point.metric, aggregate);
+            }
+        }
+    }
+
+    /// How many minute rows there must be.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether nothing was made.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The resources it is about.
+    pub fn resources(&self) -> BTreeSet<(ResourceKind, String)> {
+        self.rows
+            .keys()
+            .map(|(kind, id, _)| (*kind, id.clone()))
+            .collect()
+    }
+
+    /// The minutes of one resource.
+    pub fn minutes(&self, kind: ResourceKind, id: &str) -> BTreeMap<Minute, &MinuteRow> {
+        let id = id.to_owned();
+        self.rows
+            .range((kind, id.clone(), Minute(i64::MIN))..=(kind, id, Minute(i64::MAX)))
+            .map(|((_, _, minute), row)| (*minute, row))
+            .collect()
+    }
+
+    /// What is wrong with what the store has of one resource: one line for each minute and metric
+    /// that was lost, came twice, or has another value. The growth of counters is left out: it
+    /// depends on what the server had seen before; their count, first and last are compared.
+    pub fn differences(
+        &self,
+        kind: ResourceKind,
+        id: &str,
+        found: &BTreeMap<Minute, MinuteRow>,
+    ) -> Vec<String> {
+        let expected = self.minutes(kind, id);
+        let mut wrong = Vec::new();
+        let place = |minute: &Minute| format!("{} {id} minute {}", kind.name(), minute.0);
+        for (minute, row) in &expected {
+            match found.get(minute) {
+                None => wrong.push(format!("{}: lost", place(minute))),
+                Some(have) => row_differences(row, have, &place(minute), &mut wrong),
+            }
+        }
+        for minute in found.keys().filter(|minute| !expected.contains_key(minute)) {
+            wrong.push(format!("{}: nobody made it", place(minute)));
+        }
+        wrong
+    }
+}
+
+fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: &mut Vec<String>) {
+    if expected.bitmaps != found.bitmaps {
+        wrong.push(format!(
+            "{place}: seconds {:?}, must be {:?}",
+            found.bitmaps, expected.bitmaps
+        ));
+    }
+    for (metric, want) in &expected.metrics {
+        let name = catalog::by_id(*metric).map_or("?", |metric| metric.name);
+        let is_counter = catalog::by_id(*metric).is_some_and(|it| it.kind == Kind::Counter);
+        let Some(have) = found.metrics.get(metric) else {
+            wrong.push(format!("{place}: {name} lost"));
+            continue;
+        };
+        let sums_agree = is_counter || have.sum == want.sum;
+        if have.count != want.count || !sums_agree || (have.min, have.max) != (want.min, want.max) {
+            wrong.push(format!("{place}: {name} is {have:?}, must be {want:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulator::faults::Faults;
+    use crate::simulator::node::{Plan, SimulatedNode};
+    use gpufleet_telemetry::time::Timestamp;
+
+    #[test]
+    fn what_is_lost_or_doubled_or_made_up_is_named() {
+        let mut node = SimulatedNode::new(&Plan::demo(), 0);
+        let (mut made, mut less, mut twice) =
+            (Record::default(), Record::default(), Record::default());
+        for turn in 0..6 {
+            let start = Timestamp::from_seconds(1_800_000_000 + turn * 10);
+            for tick in node.tick(start, 10, &Faults::default()) {
+                made.add(&tick);
+                twice.add(&tick);
+                if turn != 3 {
+                    less.add(&tick);
+                } else {
+                    twice.add(&tick);
+                }
+            }
+        }
+        let id = node.gpu_ids()[2].clone();
+        let rows = |record: &Record| -> BTreeMap<Minute, MinuteRow> {
+            record
+                .minutes(ResourceKind::Gpu, &id)
+                .into_iter()
+                .map(|(minute, row)| (minute, row.clone()))
+                .collect()
+        };
+        let wrong = |found: BTreeMap<_, _>| made.differences(ResourceKind::Gpu, &id, &found);
+        assert_eq!(wrong(rows(&made)), Vec::<String>::new());
+        assert!(!wrong(rows(&less)).is_empty());
+        assert!(!wrong(rows(&twice)).is_empty());
+        assert_eq!(wrong(BTreeMap::new()).len(), 1);
+        let mut more = rows(&made);
+        more.insert(Minute(1), MinuteRow::default());
+        assert_eq!(wrong(more).len(), 1);
+    }
+}

@@ -1,0 +1,260 @@
+//! What a job does to the GPUs it holds.
+
+use super::noise::Noise;
+
+/// Length of one training step, seconds.
+const STEP_SECONDS: i64 = 12;
+/// The end of a step, in which the GPU waits for the slowest rank and the next batch.
+const STEP_GAP_SECONDS: i64 = 1;
+/// A checkpoint is written so often, seconds.
+const CHECKPOINT_EVERY_SECONDS: i64 = 1_800;
+/// And takes so long.
+const CHECKPOINT_SECONDS: i64 = 40;
+/// Once a day a training job dies and comes back after so long.
+const RESTART_SECONDS: i64 = 25 * 60;
+const DAY_SECONDS: i64 = 86_400;
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A large training run: full steps, checkpoints, one restart a day.
+    Pretraining,
+    /// A smaller one that waits for its data loader a third of the time.
+    Finetuning,
+    /// A model server: follows the day.
+    Serving,
+    /// A notebook: holds memory, does nothing.
+    HeldEmpty,
+    /// A collective that waits for ever: looks busy, does no work.
+    Stalled,
+    /// Nobody.
+    Free,
+}
+
+/// Who holds a GPU, and for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// What it does.
+    pub role: Role,
+    /// Its name; empty when nobody holds the GPU.
+    pub name: &'static str,
+    /// The namespace of its pod.
+    pub namespace: &'static str,
+    /// The team that owns it.
+    pub team: &'static str,
+}
+
+/// What a GPU does in one second, as shares of what it could do.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Load {
+    /// The engine.
+    pub engine: f64,
+    /// The tensor cores.
+    pub tensor: f64,
+    /// The memory's bandwidth.
+    pub dram: f64,
+    /// The memory's size.
+    pub memory: f64,
+    /// NVLink.
+    pub nvlink: f64,
+    /// PCIe.
+    pub pcie: f64,
+}
+
+const JOBS: [Job; 6] = [
+    Job {
+        role: Role::Pretraining,
+        name: "llama-70b-pretrain",
+        namespace: "foundation",
+        team: "foundation-models",
+    },
+    Job {
+        role: Role::Finetuning,
+        name: "support-assistant-sft",
+        namespace: "search",
+        team: "search",
+    },
+    Job {
+        role: Role::Serving,
+        name: "chat-serving",
+        namespace: "inference",
+        team: "inference-platform",
+    },
+    Job {
+        role: Role::HeldEmpty,
+        name: "notebook-mira",
+        namespace: "research",
+        team: "research",
+    },
+    Job {
+        role: Role::Stalled,
+        name: "moe-8x7b-ablation",
+        namespace: "research",
+        team: "research",
+    },
+    Job {
+        role: Role::Free,
+        name: "",
+        namespace: "",
+        team: "",
+    },
+];
+
+/// Which job holds GPU `gpu` of node `node`: of every eight nodes four train one large model, one
+/// tunes a small one, one serves, one is half parked, one holds a stalled GPU among free ones.
+pub fn job(node: usize, gpu: usize) -> Job {
+    let role = match (node % 8, gpu) {
+        (0..=3, _) => Role::Pretraining,
+        (4, _) => Role::Finetuning,
+        (5, _) => Role::Serving,
+        (6, 0..=3) | (7, 1..=2) => Role::HeldEmpty,
+        (7, 0) => Role::Stalled,
+        _ => Role::Free,
+    };
+    JOBS.into_iter()
+        .find(|job| job.role == role)
+        .expect("every role has a job")
+}
+
+impl Role {
+    /// What the role does to a GPU in a second. `fleet` is the same for all GPUs of a job, so that
+    /// they step together; `gpu` is the GPU's own.
+    pub fn load(self, fleet: Noise, gpu: Noise, second: i64) -> Load {
+        match self {
+            Self::Pretraining => pretraining(fleet, gpu, second),
+            Self::Finetuning => finetuning(gpu, second),
+            Self::Serving => serving(gpu, second),
+            Self::HeldEmpty => Load {
+                memory: 0.31,
+                ..Load::default()
+            },
+            Self::Stalled => Load {
+                engine: 1.0,
+                memory: 0.74,
+                ..Load::default()
+            },
+            Self::Free => Load::default(),
+        }
+    }
+}
+
+fn pretraining(fleet: Noise, gpu: Noise, second: i64) -> Load {
+    let day = second.div_euclid(DAY_SECONDS);
+    let died_at = (fleet.even(day, 1) * (DAY_SECONDS - RESTART_SECONDS) as f64) as i64;
+    let since_death = second.rem_euclid(DAY_SECONDS) - died_at;
+    if (0..RESTART_SECONDS).contains(&since_death) {
+        return Load::default();
+    }
+    let memory = 0.93;
+    if second.rem_euclid(CHECKPOINT_EVERY_SECONDS) < CHECKPOINT_SECONDS {
+        return Load {
+            engine: 0.02,
+            dram: 0.03,
+            pcie: 0.35,
+            memory,
+            ..Load::default()
+        };
+    }
+    if second.rem_euclid(STEP_SECONDS) >= STEP_SECONDS - STEP_GAP_SECONDS {
+        return Load {
+            engine: 0.55,
+            tensor: 0.08,
+            dram: 0.15,
+            nvlink: 0.6,
+            pcie: 0.05,
+            memory,
+        };
+    }
+    let wobble = gpu.around_zero(second, 1);
+    Load {
+        engine: share(0.985 + 0.012 * wobble),
+        tensor: share(0.52 + 0.04 * wobble),
+        dram: share(0.44 + 0.04 * wobble),
+        nvlink: share(0.38 + 0.08 * wobble),
+        pcie: 0.04,
+        memory,
+    }
+}
+
+fn finetuning(gpu: Noise, second: i64) -> Load {
+    // Four seconds of work, two of waiting for the data loader.
+    let waits = (second + (gpu.bits(0, 2) % 6).cast_signed()).rem_euclid(6) >= 4;
+    let wobble = gpu.around_zero(second, 1);
+    if waits {
+        return Load {
+            engine: share(0.03 + 0.01 * wobble),
+            pcie: 0.22,
+            memory: 0.71,
+            ..Load::default()
+        };
+    }
+    Load {
+        engine: share(0.92 + 0.05 * wobble),
+        tensor: share(0.31 + 0.05 * wobble),
+        dram: share(0.37 + 0.05 * wobble),
+        nvlink: 0.02,
+        pcie: 0.12,
+        memory: 0.71,
+    }
+}
+
+fn serving(gpu: Noise, second: i64) -> Load {
+    // Quiet at night, busy in the afternoon (UTC).
+    let hour = second.rem_euclid(DAY_SECONDS) as f64 / 3_600.0;
+    let day = 0.5 - 0.5 * ((hour - 2.0) / 24.0 * std::f64::consts::TAU).cos();
+    let wobble = gpu.around_zero(second, 1);
+    Load {
+        engine: share(0.12 + 0.7 * day + 0.1 * wobble),
+        tensor: share(0.02 + 0.2 * day + 0.04 * wobble),
+        dram: share(0.1 + 0.55 * day + 0.08 * wobble),
+        nvlink: share(0.01 + 0.04 * day),
+        pcie: 0.02,
+        memory: 0.88,
+    }
+}
+
+fn share(value: f64) -> f64 {
+    value.clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_is_played_in_eight_nodes() {
+        for role in JOBS.map(|job| job.role) {
+            let count = (0..64)
+                .filter(|index| job(index / 8, index % 8).role == role)
+                .count();
+            assert!(count > 0, "{role:?}");
+        }
+    }
+
+    #[test]
+    fn a_day_of_training_is_mostly_work_with_one_long_gap() {
+        let fleet = Noise::new(1, 0, 0);
+        let gpu = Noise::new(1, 1, 0);
+        let load = |second| Role::Pretraining.load(fleet, gpu, second);
+        let worked = (0..DAY_SECONDS).filter(|it| load(*it).tensor > 0.3).count();
+        let gone = (0..DAY_SECONDS)
+            .filter(|it| load(*it).memory == 0.0)
+            .count();
+        assert!(
+            (0.85..0.95).contains(&(worked as f64 / DAY_SECONDS as f64)),
+            "{worked}"
+        );
+        assert_eq!(gone, RESTART_SECONDS as usize);
+    }
+
+    #[test]
+    fn only_the_stalled_role_looks_busy_without_work() {
+        for Job { role, .. } in JOBS {
+            let stalls = (0..DAY_SECONDS).step_by(7).any(|second| {
+                let load = role.load(Noise::new(1, 0, 0), Noise::new(1, 1, 0), second);
+                load.engine >= 0.95 && load.tensor < 0.01
+            });
+            assert_eq!(stalls, role == Role::Stalled, "{role:?}");
+        }
+    }
+}
