@@ -259,8 +259,8 @@ fn a_triton_server_is_read_by_its_conditions_and_in_seconds() {
     assert_eq!(
         lines(&mapper.map(&parse(&body(20)).series)),
         [
-            format!("{server}_requests_queued_count = 3"),
-            format!("{server}_requests_running_count = 4"),
+            format!("{server}_requests_queued = 3"),
+            format!("{server}_requests_running = 4"),
             format!("{server}_kv_cache_used_ratio = 0.5"),
             format!("{server}_time_to_first_token_p50_seconds = 0.05"),
             format!("{server}_time_to_first_token_p99_seconds = 0.099"),

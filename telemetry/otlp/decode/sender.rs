@@ -191,7 +191,7 @@ fn foreign_target<'a>(
         // dcgm-exporter repeats the card's own readings on each of its instances.
         Some(instance) if gpu::shares_have(metric) => Ok(Target {
             kind: ResourceKind::Share,
-            id: Cow::Owned(format!("{id}::gi{instance}")),
+            id: Cow::Owned(format!("{id}/gi{instance}")),
             parent: Some(id),
         }),
         _ if id.starts_with("MIG-") => Ok(Target::new(ResourceKind::Share, id)),
