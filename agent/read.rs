@@ -116,8 +116,12 @@ pub struct Wiring {
 /// # Errors
 /// When a source's config cannot be used (a mapping table or a recording that does not parse).
 pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
-    let _ = (config, wiring);
-    Ok(Vec::new())
+    let node = &wiring.node;
+    let mut readers: Vec<Box<dyn Read>> = Vec::new();
+    for reader in exporter::readers(&config.exporter, node)? {
+        readers.push(Box::new(reader));
+    }
+    Ok(readers)
 }
 
 impl NodeFacts {

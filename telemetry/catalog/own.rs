@@ -17,4 +17,5 @@ metrics! {
     AGENT_MEMORY = last(520, "gpufleet_agent_memory_bytes", Node, Unit::Bytes, "Proportional memory (PSS) of the agent and its children.").slow();
     AGENT_CPU = counter(521, "gpufleet_agent_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the agent and its children.");
     NVML_CHILD_RESTARTS = counter(522, "gpufleet_agent_nvml_child_restarts_total", Node, Unit::Count, "Times the process that talks to the driver was replaced.");
+    FOREIGN_DCGM = last(523, "gpufleet_agent_foreign_dcgm_names_flag", Node, Unit::Flag, "Whether the endpoint this reader scrapes serves dcgm-exporter's names. Then the agent leaves them out of its own /metrics unless told otherwise, so that no sum doubles.").part(Reader);
 }

@@ -38,7 +38,7 @@ pub struct Mapped {
 /// One resource of a scrape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MappedResource {
-    /// The table that read it.
+    /// The table that read it; of several the first.
     pub table: String,
     /// The resource with what its labels say of it.
     pub resource: Resource,
@@ -61,14 +61,14 @@ type HistogramKey = (usize, String, String);
 
 /// One resource being put together.
 struct Draft {
-    table: usize,
     resource: Resource,
     values: BTreeMap<(u16, Option<Part>), Value>,
 }
 
 /// One value being put together.
 struct Value {
-    row: usize,
+    /// Number of the table, then of the row in it.
+    row: (usize, usize),
     metric: &'static Metric,
     total: f64,
     count: u32,
@@ -111,9 +111,9 @@ impl Mapper {
                         continue;
                     }
                     known = true;
-                    let placed = self.place(&mut drafts, number, table, row, one, &infos[number]);
+                    let placed = self.place(&mut drafts, table, row, one, &infos[number]);
                     match placed {
-                        Ok(draft) => draft.take(*row_number, row, one),
+                        Ok(draft) => draft.take((number, *row_number), row, one),
                         Err(Nowhere::Unplaced) => mapped.unplaced += 1,
                         Err(Nowhere::OverLimit) => mapped.over_limit += 1,
                     }
@@ -134,7 +134,6 @@ impl Mapper {
     fn place<'d>(
         &self,
         drafts: &'d mut BTreeMap<(ResourceKind, String), Draft>,
-        number: usize,
         table: &Table,
         row: &Row,
         series: &Series<'_>,
@@ -176,7 +175,6 @@ impl Mapper {
                         .with(attribute::MIG_GPU_INSTANCE, instance);
                 }
                 Ok(entry.insert(Draft {
-                    table: number,
                     resource,
                     values: BTreeMap::new(),
                 }))
@@ -223,14 +221,15 @@ impl Mapper {
         draft: Draft,
         histograms: &mut HashMap<HistogramKey, Buckets>,
     ) -> MappedResource {
-        let table = &self.tables[draft.table];
+        let first = draft.values.values().map(|value| value.row.0).min();
+        let table = &self.tables[first.unwrap_or_default()];
         let mut samples = Vec::with_capacity(draft.values.len());
         for ((_, part), value) in draft.values {
-            let row = &table.rows[value.row];
+            let row = &self.tables[value.row.0].rows[value.row.1];
             let reading = match (&value.buckets, row.quantile) {
                 (Some(buckets), Some(quantile)) => {
                     let id = draft.resource.id.to_string();
-                    let key = (draft.table, row.source.clone(), id);
+                    let key = (value.row.0, row.source.clone(), id);
                     let before = self.histograms.get(&key);
                     let grown = before.map(|before| buckets.growth_since(before));
                     histograms.insert(key, buckets.clone());
@@ -257,7 +256,7 @@ impl Mapper {
 
 impl Draft {
     /// Takes a series' value in; of two rows for one metric the first in the table wins.
-    fn take(&mut self, row_number: usize, row: &Row, series: &Series<'_>) {
+    fn take(&mut self, row_number: (usize, usize), row: &Row, series: &Series<'_>) {
         let part = match &row.part {
             None => None,
             Some((kind, label)) => match series.label(label) {

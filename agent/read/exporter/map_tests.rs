@@ -279,3 +279,19 @@ fn resources_beyond_the_limit_are_counted_not_kept() {
         (MAX_RESOURCES, 5)
     );
 }
+
+#[test]
+fn of_two_tables_that_know_one_gpu_each_adds_what_the_other_lacks() {
+    let mapped = map(&format!(
+        "nv_gpu_power_usage{{gpu_uuid=\"{UUID}\"}} 100\nnv_gpu_power_limit{{gpu_uuid=\"{UUID}\"}} 700\n\
+         DCGM_FI_DEV_POWER_USAGE{{gpu=\"0\",UUID=\"{UUID}\"}} 101\n"
+    ));
+    assert_eq!(
+        lines(&mapped),
+        [
+            format!("{UUID} gpufleet_gpu_power_watts = 101"),
+            format!("{UUID} gpufleet_gpu_power_limit_watts = 700"),
+        ]
+    );
+    assert_eq!(mapped.resources[0].table, "dcgm");
+}

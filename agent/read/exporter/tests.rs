@@ -1,0 +1,193 @@
+//! The reader against real sockets: what it makes of answers, and of those that are none.
+
+use std::io::Write as _;
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::*;
+
+const DCGM: &str = "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\"} 50\n";
+
+fn turn() -> Turn {
+    Turn {
+        at: Timestamp::from_seconds(100),
+        monotonic: Duration::from_secs(1),
+        node: Arc::new(NodeFacts::for_tests()),
+    }
+}
+
+/// Serves one answer and returns its address.
+async fn serve<A>(answer: A) -> String
+where
+    A: IntoResponse + Clone + Send + Sync + 'static,
+{
+    let router = Router::new().route("/metrics", get(move || async move { answer.clone() }));
+    serve_router(router).await
+}
+
+async fn serve_router(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/metrics")
+}
+
+fn reader(target: &Target, auto: bool) -> ExporterReader {
+    ExporterReader::new(target, &table::shipped(), &NodeFacts::for_tests(), auto).expect("a reader")
+}
+
+async fn read(url: &str) -> Result<Readings, ReadError> {
+    reader(&Target::at(url), false).read(turn()).await
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+#[tokio::test]
+async fn a_scrape_gives_full_resources_and_says_that_dcgm_names_are_taken() {
+    let readings = read(&serve(DCGM).await).await.expect("readings");
+    let gpu = &readings.resources[0];
+    assert_eq!(gpu.resource.id.as_ref(), "GPU-1");
+    for (name, value) in [
+        ("gpufleet.source", "exporter:dcgm"),
+        ("gpufleet.origin", "live"),
+        ("host.name", "node-1"),
+        ("k8s.cluster.name", "test"),
+    ] {
+        assert_eq!(gpu.resource.attribute(name), Some(value), "{name}");
+    }
+    assert_eq!(gpu.samples[0].reading, Ok(0.5));
+    let own = &readings.resources[1].samples[0];
+    assert_eq!((own.metric, own.reading), (own::FOREIGN_DCGM.id, Ok(1.0)));
+}
+
+#[tokio::test]
+async fn a_compressed_answer_is_read() {
+    let answer = ([(header::CONTENT_ENCODING, "gzip")], gzip(DCGM));
+    let readings = read(&serve(answer).await).await.expect("readings");
+    assert_eq!(readings.resources[0].samples[0].reading, Ok(0.5));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_is_a_failure_that_says_why() {
+    let bomb = gzip(&"#".repeat(MAX_BODY + 1));
+    let huge = "#".repeat(MAX_BODY + 1);
+    let gzipped = [(header::CONTENT_ENCODING, "gzip")];
+    let cases = [
+        (serve("# HELP a b\n").await, "zero series"),
+        (serve("").await, "zero series"),
+        (serve("up 1\n").await, "no table reads it: 1 series unknown"),
+        (
+            serve("gpufleet_gpu_power_watts 1\n").await,
+            "it is a gpufleet agent",
+        ),
+        (
+            serve(StatusCode::INTERNAL_SERVER_ERROR).await,
+            "answered 500",
+        ),
+        (serve(StatusCode::UNAUTHORIZED).await, "set token_file"),
+        (serve((gzipped.clone(), bomb)).await, "sent more than"),
+        (serve((gzipped, "not gzip")).await, "cannot be read"),
+        (serve(huge).await, "sent more than"),
+        (serve(vec![0xff_u8, 0xfe]).await, "not UTF-8"),
+        (
+            serve(([(header::CONTENT_ENCODING, "br")], DCGM)).await,
+            "unknown encoding `br`",
+        ),
+        ("http://127.0.0.1:1/metrics".to_owned(), "cannot be reached"),
+    ];
+    for (url, why) in cases {
+        let error = read(&url).await.expect_err(why).to_string();
+        assert!(error.contains(why), "{error} for {why}");
+    }
+}
+
+const MAX_BODY: usize = scrape::MAX_BODY_BYTES;
+
+#[tokio::test]
+async fn a_dcgm_exporter_that_was_only_looked_for_may_be_absent_until_it_was_seen() {
+    let mut reader = reader(&Target::at("http://127.0.0.1:1/metrics"), true);
+    let readings = reader
+        .read(turn())
+        .await
+        .expect("nothing to complain about");
+    assert!(readings.resources.is_empty());
+    reader.found = true;
+    assert!(reader.read(turn()).await.is_err(), "it was there and went");
+}
+
+#[tokio::test]
+async fn the_token_is_sent() {
+    let router = Router::new().route(
+        "/metrics",
+        get(|headers: HeaderMap| async move {
+            match headers.get(header::AUTHORIZATION) {
+                Some(token) if token == "Bearer secret" => Ok(DCGM),
+                _ => Err(StatusCode::UNAUTHORIZED),
+            }
+        }),
+    );
+    let mut target = Target::at(&serve_router(router).await);
+    let folder = tempfile::tempdir().expect("a folder");
+    target.token_file = folder.path().join("token");
+    std::fs::write(&target.token_file, "secret\n").expect("written");
+    reader(&target, false).read(turn()).await.expect("readings");
+}
+
+#[test]
+fn a_target_that_cannot_be_used_is_named_with_its_key() {
+    let change = |change: fn(&mut Target)| {
+        let mut target = Target::at("http://127.0.0.1:9400/metrics");
+        change(&mut target);
+        target
+    };
+    let cases = [
+        (
+            change(|it| it.url = "https://a/metrics".to_owned()),
+            "must begin with http://",
+        ),
+        (
+            change(|it| it.url = "nonsense".to_owned()),
+            "must begin with http://",
+        ),
+        (
+            change(|it| it.tables = vec!["dcmg".to_owned()]),
+            "no table `dcmg`; there are dcgm,",
+        ),
+        (change(|it| it.period_seconds = 0), "period_seconds"),
+        (change(|it| it.timeout_ms = 60_000), "timeout_ms"),
+        (change(|it| it.token_file = "/nowhere".into()), "token_file"),
+    ];
+    for (target, why) in cases {
+        let made = ExporterReader::new(&target, &table::shipped(), &NodeFacts::for_tests(), false);
+        let error = made.expect_err(why).to_string();
+        assert!(error.contains(why), "{error} for {why}");
+        assert!(error.contains(&target.url), "{error}");
+    }
+}
+
+#[test]
+fn the_exporter_on_the_node_is_looked_for_once() {
+    let node = NodeFacts::for_tests();
+    let names = |config: &ExporterConfig| {
+        let readers = readers(config, &node).expect("readers");
+        readers.iter().map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    let mut config = ExporterConfig::default();
+    assert_eq!(names(&config), ["exporter:dcgm"]);
+    config.targets.push(Target::at(DCGM_URL));
+    assert_eq!(names(&config), ["exporter:127.0.0.1:9400"]);
+    config.auto = false;
+    config.targets.clear();
+    assert!(names(&config).is_empty());
+}
