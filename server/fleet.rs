@@ -3,18 +3,73 @@
 //! A shard holds the cursors, the live state and the uncommitted deltas of its agents under one
 //! lock, so that a fold and its cursor move together. No I/O and no clock in here: time comes in
 //! with every call, so that the simulation drives the same code as the server.
+//!
+//! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
+//! [`sender_clock`], [`naming`], [`fold`], [`counters`], [`live`], [`commit`].
 
-use std::sync::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use gpufleet_telemetry::command::Command;
+use gpufleet_telemetry::identity::AgentId;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::Lane;
+use uuid::Uuid;
 
 use crate::config::section;
 use crate::store::model::ResourceKey;
 
+mod agent;
+
+mod commit;
+
+mod counters;
+
+mod drops;
+
+mod fold;
+
+mod foreign;
+
 pub mod live;
 
-pub use live::Live;
+pub mod naming;
+
+mod offer;
+
+mod restore;
+
+pub mod sender_clock;
+
+mod shard;
+
+pub use agent::{CommandRefused, MAX_COMMANDS, MAX_STREAMS};
+pub use commit::Progress;
+pub use drops::{Drop, Drops};
+pub use fold::MAX_VALUES;
+pub use live::{Live, LiveAgent, LiveValue};
+pub use offer::{Answer, Body, Offer, Outcome};
+pub use restore::Restored;
+use shard::Shard;
 
 /// Shards of the fleet. More than the cores of any server we run on, few enough to walk often.
 pub const SHARDS: usize = 16;
+
+/// Most agents. Designed for 100,000; each takes about 1 KiB beside its resources.
+pub const MAX_AGENTS: usize = 120_000;
+
+/// Most resources of one agent: 16 GPUs of 56 instances, the node and its model servers.
+pub const MAX_RESOURCES_PER_AGENT: usize = 1_024;
+
+/// Most resources of foreign OTLP together: it names them freely.
+pub const MAX_FOREIGN_RESOURCES: usize = 20_000;
+
+/// Most series of foreign OTLP that are remembered, about 60 bytes each.
+pub const MAX_FOREIGN_SERIES: usize = 500_000;
+
+/// Under which agent the server's own spool, where foreign OTLP goes, has its cursor.
+pub const FOREIGN_AGENT: AgentId = AgentId(Uuid::nil());
 
 section! {
     /// Live state and commits.
@@ -28,25 +83,63 @@ section! {
         pub live_bytes: usize = 192 * 1024 * 1024,
         /// Most bytes of old data (backfill) that may wait for a commit; then agents are told to wait.
         pub backfill_bytes: usize = 64 * 1024 * 1024,
+        /// A resource that was silent for this long is no longer shown as live, seconds.
+        pub forget_after_s: u64 = 86_400,
     }
 }
 
 /// Every agent's live state, cursors and deltas.
 pub struct Fleet {
+    config: FleetConfig,
     shards: Vec<Mutex<Shard>>,
+    /// Which agent reports a resource: the one place that two shards share. Taken after a shard's
+    /// lock, never before one.
+    owners: RwLock<HashMap<ResourceKey, AgentId>>,
+    agents: AtomicUsize,
+    pending: PendingBytes,
+    drops: drops::DropTotals,
+    offers: offer::OfferTotals,
+    commit: Mutex<commit::InFlight>,
 }
 
-/// What one lock guards.
-#[derive(Default)]
-struct Shard {
-    resources: std::collections::HashMap<ResourceKey, Live>,
+/// Bytes that wait for a commit or are in one, by lane.
+#[derive(Debug, Default)]
+struct PendingBytes {
+    live: AtomicUsize,
+    backfill: AtomicUsize,
+}
+
+/// Sizes and counts for the server's own metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FleetHealth {
+    /// Agents in memory.
+    pub agents: usize,
+    /// Resources in memory.
+    pub resources: usize,
+    /// Bytes of fresh data that wait for a commit or are in one.
+    pub live_bytes: usize,
+    /// Bytes of old data that wait for a commit or are in one.
+    pub backfill_bytes: usize,
+    /// What was left out of accepted requests since the start.
+    pub drops: Drops,
+    /// What became of requests since the start, [`Outcome::NAMES`] with counts.
+    pub outcomes: [(&'static str, u64); Outcome::NAMES.len()],
+    /// Points folded since the start.
+    pub points: u64,
 }
 
 impl Fleet {
     /// A fleet that has heard of nobody.
-    pub fn new(_config: FleetConfig) -> Self {
+    pub fn new(config: FleetConfig) -> Self {
         Self {
+            config,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            owners: RwLock::default(),
+            agents: AtomicUsize::new(0),
+            pending: PendingBytes::default(),
+            drops: drops::DropTotals::default(),
+            offers: offer::OfferTotals::default(),
+            commit: Mutex::default(),
         }
     }
 
@@ -54,17 +147,96 @@ impl Fleet {
     /// needed and format later.
     pub fn visit(&self, mut look: impl FnMut(&Live)) {
         for shard in &self.shards {
-            for live in lock(shard).resources.values() {
-                look(live);
+            for tracked in lock(shard).resources.values().filter(|it| it.visible) {
+                look(&tracked.live);
             }
         }
     }
 
     /// One resource as it is now.
     pub fn get(&self, key: &ResourceKey) -> Option<Live> {
-        self.shards
-            .iter()
-            .find_map(|shard| lock(shard).resources.get(key).cloned())
+        self.shards.iter().find_map(|shard| {
+            let shard = lock(shard);
+            let tracked = shard.resources.get(key).filter(|it| it.visible)?;
+            Some(tracked.live.clone())
+        })
+    }
+
+    /// Every agent that has sent something since the server started, in no order.
+    pub fn agents(&self) -> Vec<LiveAgent> {
+        let mut agents = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let known = shard.agents.values().map(|it| it.live.clone());
+            agents.extend(known.filter(|it| it.agent != FOREIGN_AGENT));
+        }
+        agents
+    }
+
+    /// Queues a command that rides in the next reply to the agent.
+    ///
+    /// # Errors
+    /// When the agent is not known, too many commands wait, or one about the same GPU does.
+    pub fn enqueue_command(
+        &self,
+        agent: AgentId,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<(), CommandRefused> {
+        let mut shard = lock(self.shard_of(agent));
+        match shard.agents.get_mut(&agent) {
+            Some(state) if agent != FOREIGN_AGENT => state.enqueue(command, now),
+            _ => Err(CommandRefused::UnknownAgent),
+        }
+    }
+
+    /// Sizes and counts for the server's own metrics.
+    pub fn health(&self) -> FleetHealth {
+        let mut health = FleetHealth {
+            agents: self.agents.load(Ordering::Relaxed),
+            live_bytes: self.pending.of(Lane::Live).load(Ordering::Relaxed),
+            backfill_bytes: self.pending.of(Lane::Backfill).load(Ordering::Relaxed),
+            drops: self.drops.read(),
+            outcomes: self.offers.outcomes(),
+            points: self.offers.points(),
+            ..FleetHealth::default()
+        };
+        for shard in &self.shards {
+            health.resources += lock(shard).resources.len();
+        }
+        health
+    }
+
+    /// Puts a resource into the live view as it is, for tests of what shows it.
+    #[doc(hidden)]
+    pub fn put_for_tests(&self, live: Live) {
+        let agent = live.agent.unwrap_or(FOREIGN_AGENT);
+        let tracked = fold::Tracked::restored(live);
+        let mut shard = lock(self.shard_of(agent));
+        shard.resources.insert(tracked.live.key.clone(), tracked);
+    }
+
+    fn shard_of(&self, agent: AgentId) -> &Mutex<Shard> {
+        // The last byte of a random UUID is random; nil, the foreign agent, gets shard 0.
+        &self.shards[usize::from(agent.0.as_bytes()[15]) % SHARDS]
+    }
+
+    /// Which agent reports a resource.
+    fn owner(&self, key: &ResourceKey) -> Option<AgentId> {
+        self.owners
+            .read()
+            .expect("nothing panics while it holds the owners")
+            .get(key)
+            .copied()
+    }
+}
+
+impl PendingBytes {
+    fn of(&self, lane: Lane) -> &AtomicUsize {
+        match lane {
+            Lane::Live => &self.live,
+            Lane::Backfill => &self.backfill,
+        }
     }
 }
 
@@ -73,3 +245,13 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
         .lock()
         .expect("a fold does not panic: it holds the only lock and takes checked data")
 }
+
+/// The same for the commit in flight.
+fn lock_commit(commit: &Mutex<commit::InFlight>) -> MutexGuard<'_, commit::InFlight> {
+    commit
+        .lock()
+        .expect("nothing panics while it holds the commit in flight")
+}
+
+/// A shared name: the same text is kept once per agent.
+type Name = Arc<str>;

@@ -1,0 +1,400 @@
+//! One agent: its session, how far its streams are folded, and the commands that wait for it.
+//!
+//! Per (agent, epoch, stream) only seq = folded + 1 is folded. A lower one has been folded already,
+//! a higher one is refused with the wanted seq, and a gap passes only when the agent says which
+//! seqs it dropped.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_telemetry::command::{ARGUMENT_GPU, Command};
+use gpufleet_telemetry::identity::{AgentId, Epoch, Origin};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use uuid::Uuid;
+
+use super::live::LiveAgent;
+use crate::store::model::{Cursor, CursorKey, Gap};
+
+/// Most streams remembered of one agent: two per epoch, and an agent opens a new epoch at most once
+/// a minute while it is cut off. The one that was silent for longest is forgotten first; the store
+/// keeps it.
+pub const MAX_STREAMS: usize = 4_096;
+
+/// Sessions that were replaced and are refused from then on.
+const MAX_RETIRED: usize = 16;
+
+/// Most commands waiting for one agent: one per GPU of the largest node.
+pub const MAX_COMMANDS: usize = 16;
+
+/// An event about one agent's identity or clock is told at most this often, nanoseconds.
+const TOLD_AGAIN: i64 = 600 * NANOS_PER_SECOND;
+
+/// Why a command was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommandRefused {
+    /// No agent with this id has sent anything since the server started.
+    #[error("no agent with this id has been heard of")]
+    UnknownAgent,
+    /// Too many commands wait already.
+    #[error("{MAX_COMMANDS} commands wait for this agent already; it takes one with each request")]
+    QueueFull,
+    /// The command's time is over.
+    #[error("the command has expired")]
+    Expired,
+    /// A command of the same id, or one about the same GPU, waits already.
+    #[error("a command for the same GPU waits already: one at a time")]
+    InFlight,
+}
+
+/// What one stream's request is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The next one, after these dropped seqs, if any.
+    Next { gap: Option<(u64, u64)> },
+    /// Folded before.
+    Already,
+    /// Too early.
+    Wrong { wanted: u64 },
+}
+
+/// Which process speaks for the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Session {
+    /// The one that spoke last, or the first.
+    Current,
+    /// One that a newer has replaced.
+    Retired,
+}
+
+/// One stream of one epoch.
+#[derive(Debug)]
+pub(super) struct StreamState {
+    pub(super) cursor: Cursor,
+    /// The highest seq that is on the server's disk.
+    pub(super) durable: u64,
+    /// Whether the cursor has moved since the last commit took it.
+    pub(super) dirty: bool,
+}
+
+/// One agent.
+#[derive(Debug)]
+pub(super) struct AgentState {
+    pub(super) live: LiveAgent,
+    pub(super) streams: Vec<StreamState>,
+    /// Resources that are counted against the agent's limit.
+    pub(super) resources: usize,
+    /// The cluster name it sent last, and what it became.
+    pub(super) cluster: Option<(Origin, Box<str>, Arc<str>)>,
+    session: Option<u64>,
+    retired: VecDeque<u64>,
+    commands: VecDeque<Command>,
+    conflict_told: Option<Timestamp>,
+    clock_told: Option<Timestamp>,
+}
+
+impl StreamState {
+    pub(super) fn new(key: CursorKey, clock_offset_nanos: i64, seen: Timestamp) -> Self {
+        Self {
+            cursor: Cursor {
+                key,
+                seq: 0,
+                clock_offset_nanos,
+                seen,
+            },
+            durable: 0,
+            dirty: false,
+        }
+    }
+
+    /// Where a request with this seq, after these dropped ones, stands.
+    pub(super) fn place(&self, seq: u64, dropped: Option<(u64, u64)>) -> Place {
+        let wanted = self.cursor.seq + 1;
+        if seq < wanted {
+            return Place::Already;
+        }
+        if seq == wanted {
+            return Place::Next { gap: None };
+        }
+        match dropped {
+            Some((first, last)) if first <= wanted && last.checked_add(1) == Some(seq) => {
+                Place::Next {
+                    gap: Some((wanted, last)),
+                }
+            }
+            _ => Place::Wrong { wanted },
+        }
+    }
+
+    /// Moves the cursor to a seq that has just been folded.
+    pub(super) fn advance(&mut self, seq: u64, seen: Timestamp) {
+        self.cursor.seq = seq;
+        self.cursor.seen = self.cursor.seen.max(seen);
+        self.dirty = true;
+    }
+
+    pub(super) fn gap(&self, (first, last): (u64, u64), seen: Timestamp) -> Gap {
+        Gap {
+            key: self.cursor.key,
+            first,
+            last,
+            seen,
+        }
+    }
+}
+
+impl AgentState {
+    pub(super) fn new(agent: AgentId, cluster: Arc<str>, heard: Timestamp) -> Self {
+        Self {
+            live: LiveAgent {
+                agent,
+                cluster,
+                node: "".into(),
+                version: "".into(),
+                heard,
+                clock_offset_nanos: 0,
+                lag: Duration::ZERO,
+                backfilling: false,
+            },
+            streams: Vec::new(),
+            resources: 0,
+            cluster: None,
+            session: None,
+            retired: VecDeque::new(),
+            commands: VecDeque::new(),
+            conflict_told: None,
+            clock_told: None,
+        }
+    }
+
+    /// Which of the agent's processes this is; a new one retires the one before it.
+    pub(super) fn session(&mut self, session: u64) -> Session {
+        if self.session == Some(session) {
+            return Session::Current;
+        }
+        if self.retired.contains(&session) {
+            return Session::Retired;
+        }
+        if let Some(old) = self.session.replace(session) {
+            self.retired.truncate(MAX_RETIRED - 1);
+            self.retired.push_front(old);
+        }
+        Session::Current
+    }
+
+    /// The clock offset that the epoch has, if one of its streams has been heard.
+    pub(super) fn offset(&self, epoch: Epoch) -> Option<i64> {
+        self.streams
+            .iter()
+            .find(|it| it.cursor.key.epoch == epoch)
+            .map(|it| it.cursor.clock_offset_nanos)
+    }
+
+    /// Gives the streams of an epoch a new offset.
+    pub(super) fn set_offset(&mut self, epoch: Epoch, offset: i64) {
+        for stream in &mut self.streams {
+            if stream.cursor.key.epoch == epoch {
+                stream.cursor.clock_offset_nanos = offset;
+            }
+        }
+    }
+
+    /// The stream with this key, made if it is new.
+    pub(super) fn stream(
+        &mut self,
+        key: CursorKey,
+        offset: i64,
+        seen: Timestamp,
+    ) -> &mut StreamState {
+        let place = match self.streams.iter().position(|it| it.cursor.key == key) {
+            Some(place) => place,
+            None => {
+                if self.streams.len() >= MAX_STREAMS {
+                    self.forget_one_stream();
+                }
+                self.streams.push(StreamState::new(key, offset, seen));
+                self.streams.len() - 1
+            }
+        };
+        &mut self.streams[place]
+    }
+
+    /// Forgets the stream that was silent for longest, among those that are wholly committed.
+    fn forget_one_stream(&mut self) {
+        let silent = self
+            .streams
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| !it.dirty && it.durable == it.cursor.seq)
+            .min_by_key(|(_, it)| it.cursor.seen);
+        if let Some((place, _)) = silent {
+            self.streams.swap_remove(place);
+        }
+    }
+
+    /// Whether it is time to tell again that two processes use this id.
+    pub(super) fn tell_conflict(&mut self, now: Timestamp) -> bool {
+        tell(&mut self.conflict_told, now)
+    }
+
+    /// Whether it is time to tell again that this agent's clock is wrong.
+    pub(super) fn tell_clock(&mut self, now: Timestamp) -> bool {
+        tell(&mut self.clock_told, now)
+    }
+
+    /// Queues a command for the next reply.
+    pub(super) fn enqueue(
+        &mut self,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<(), CommandRefused> {
+        self.commands.retain(|it| it.expires > now);
+        if command.expires <= now {
+            return Err(CommandRefused::Expired);
+        }
+        if self.commands.len() >= MAX_COMMANDS {
+            return Err(CommandRefused::QueueFull);
+        }
+        let same = |it: &Command| {
+            let same_gpu = it.arguments.get(ARGUMENT_GPU) == command.arguments.get(ARGUMENT_GPU);
+            let about_gpu = command.arguments.contains_key(ARGUMENT_GPU);
+            it.id == command.id || same_gpu && (about_gpu || it.action == command.action)
+        };
+        if self.commands.iter().any(same) {
+            return Err(CommandRefused::InFlight);
+        }
+        self.commands.push_back(command);
+        Ok(())
+    }
+
+    /// The next command. It stays queued until its result comes or its time is over, and goes round
+    /// to the others meanwhile: a reply can get lost, and an agent does an id only once.
+    pub(super) fn command(&mut self, now: Timestamp) -> Option<Command> {
+        self.commands.retain(|it| it.expires > now);
+        let command = self.commands.pop_front()?;
+        self.commands.push_back(command.clone());
+        Some(command)
+    }
+
+    /// Takes a command out because its result has come.
+    pub(super) fn answered(&mut self, id: Uuid) {
+        self.commands.retain(|it| it.id != id);
+    }
+}
+
+fn tell(told: &mut Option<Timestamp>, now: Timestamp) -> bool {
+    if told.is_some_and(|told| now.since(told) < TOLD_AGAIN) {
+        return false;
+    }
+    *told = Some(now);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use gpufleet_telemetry::wire::Stream;
+
+    use super::*;
+
+    fn key() -> CursorKey {
+        CursorKey {
+            agent: AgentId(Uuid::from_u128(1)),
+            epoch: Epoch(Uuid::from_u128(2)),
+            stream: Stream::Metrics,
+        }
+    }
+
+    #[test]
+    fn only_the_next_seq_is_folded_and_a_gap_passes_only_when_it_is_declared() {
+        let mut stream = StreamState::new(key(), 0, Timestamp::default());
+        stream.advance(4, Timestamp::default());
+        for (seq, dropped, expected) in [
+            (4, None, Place::Already),
+            (1, None, Place::Already),
+            (0, None, Place::Already),
+            (5, None, Place::Next { gap: None }),
+            (6, None, Place::Wrong { wanted: 5 }),
+            (8, Some((5, 7)), Place::Next { gap: Some((5, 7)) }),
+            (8, Some((3, 7)), Place::Next { gap: Some((5, 7)) }),
+            (8, Some((6, 7)), Place::Wrong { wanted: 5 }),
+            (8, Some((5, 6)), Place::Wrong { wanted: 5 }),
+            (8, Some((5, 9)), Place::Wrong { wanted: 5 }),
+            (5, Some((2, 4)), Place::Next { gap: None }),
+            (u64::MAX, Some((5, u64::MAX)), Place::Wrong { wanted: 5 }),
+        ] {
+            assert_eq!(stream.place(seq, dropped), expected, "{seq} {dropped:?}");
+        }
+    }
+
+    fn agent() -> AgentState {
+        AgentState::new(key().agent, "c".into(), Timestamp::default())
+    }
+
+    #[test]
+    fn a_newer_session_retires_the_older_for_good() {
+        let mut agent = agent();
+        assert_eq!(agent.session(1), Session::Current);
+        assert_eq!(agent.session(2), Session::Current);
+        assert_eq!(agent.session(1), Session::Retired);
+        assert_eq!(agent.session(2), Session::Current);
+    }
+
+    #[test]
+    fn a_command_is_given_until_it_is_answered_or_expires() {
+        let mut agent = agent();
+        let command = |id: u128, gpu: &str, expires| Command {
+            id: Uuid::from_u128(id),
+            expires: Timestamp(expires),
+            action: "probe_now".to_owned(),
+            arguments: BTreeMap::from([("gpu".to_owned(), gpu.to_owned())]),
+        };
+        let now = Timestamp(10);
+        assert_eq!(agent.enqueue(command(1, "a", 20), now), Ok(()));
+        assert_eq!(agent.enqueue(command(2, "b", 30), now), Ok(()));
+        assert_eq!(
+            agent.enqueue(command(3, "a", 30), now),
+            Err(CommandRefused::InFlight)
+        );
+        assert_eq!(
+            agent.enqueue(command(4, "c", 10), now),
+            Err(CommandRefused::Expired)
+        );
+        let mut given = |now| agent.command(Timestamp(now)).map(|it| it.id.as_u128());
+        assert_eq!(
+            [given(10), given(11), given(12)],
+            [Some(1), Some(2), Some(1)]
+        );
+        assert_eq!(given(20), Some(2), "the first has expired");
+        agent.answered(Uuid::from_u128(2));
+        assert_eq!(agent.command(Timestamp(21)), None);
+    }
+
+    #[test]
+    fn a_stream_that_is_not_committed_is_never_forgotten() {
+        let mut agent = agent();
+        for number in 0..MAX_STREAMS as u128 {
+            let key = CursorKey {
+                epoch: Epoch(Uuid::from_u128(number)),
+                ..key()
+            };
+            let stream = agent.stream(key, 0, Timestamp(number as i64));
+            stream.advance(1, Timestamp(number as i64));
+            if number != 0 {
+                (stream.dirty, stream.durable) = (false, 1);
+            }
+        }
+        agent.stream(
+            CursorKey {
+                epoch: Epoch(Uuid::from_u128(u128::MAX)),
+                ..key()
+            },
+            0,
+            Timestamp(i64::MAX),
+        );
+        let has = |number| agent.offset(Epoch(Uuid::from_u128(number))).is_some();
+        assert_eq!([has(0), has(1), has(2)], [true, false, true]);
+        assert_eq!(agent.streams.len(), MAX_STREAMS);
+    }
+}

@@ -1,0 +1,201 @@
+//! What becomes durable together: all shards' deltas with their cursors, in one numbered commit.
+//!
+//! One commit is in flight at a time; folding goes on meanwhile. A commit whose outcome is not
+//! known is settled by the number that the store has: the same commit is offered again, or counted
+//! as done. Nothing is folded twice and nothing is answered as durable before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::wire::Lane;
+
+use super::shard::Shard;
+use super::{FOREIGN_AGENT, Fleet, lock, lock_commit};
+use crate::store::model::{Commit, KnownResource, MinuteDelta};
+
+/// The store learns the time of a resource's newest point this often, nanoseconds: each costs a row.
+const TOLD_EVERY: i64 = 300 * NANOS_PER_SECOND;
+
+/// An agent that was silent for longer is forgotten with its cursors, nanoseconds: a spool keeps
+/// 24 h, so nothing can come twice any more.
+pub(super) const AGENT_FORGOTTEN: i64 = 7 * 86_400 * NANOS_PER_SECOND;
+
+/// The commit in flight and the number of the last one that is done.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    pub(super) done: u64,
+    commit: Option<Arc<Commit>>,
+    bytes: LaneBytes,
+}
+
+/// Bytes by lane.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LaneBytes {
+    pub(super) live: usize,
+    pub(super) backfill: usize,
+}
+
+/// What follows from the number of the last commit that the store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The commit is in the store after all.
+    Done,
+    /// It is not: offer the same one again.
+    Retry,
+    /// The store is ahead of this server: another one has taken over, and this one must stop.
+    Superseded,
+}
+
+impl Fleet {
+    /// The next commit, or the same one again while its outcome is not settled. None when there is
+    /// nothing to commit.
+    pub fn take_commit(&self, now: Timestamp) -> Option<Arc<Commit>> {
+        let mut in_flight = lock_commit(&self.commit);
+        if let Some(commit) = &in_flight.commit {
+            return Some(Arc::clone(commit));
+        }
+        let mut commit = Commit {
+            number: in_flight.done + 1,
+            ..Commit::default()
+        };
+        let mut bytes = LaneBytes::default();
+        for shard in &self.shards {
+            let shard = &mut *lock(shard);
+            self.drain(shard, now, &mut commit);
+            bytes.live += std::mem::take(&mut shard.bytes.live);
+            bytes.backfill += std::mem::take(&mut shard.bytes.backfill);
+        }
+        let is_empty = commit.cursors.is_empty()
+            && commit.resources.is_empty()
+            && commit.minutes.is_empty()
+            && commit.events.is_empty();
+        if is_empty {
+            return None;
+        }
+        merge_minutes(&mut commit.minutes);
+        let commit = Arc::new(commit);
+        in_flight.bytes = bytes;
+        in_flight.commit = Some(Arc::clone(&commit));
+        Some(commit)
+    }
+
+    /// The commit is in the store: what it holds is durable, and agents are told so from now on.
+    pub fn committed(&self, number: u64) {
+        let mut in_flight = lock_commit(&self.commit);
+        let Some(commit) = in_flight.commit.take_if(|it| it.number == number) else {
+            return;
+        };
+        in_flight.done = number;
+        let bytes = std::mem::take(&mut in_flight.bytes);
+        drop(in_flight);
+        for (lane, bytes) in [(Lane::Live, bytes.live), (Lane::Backfill, bytes.backfill)] {
+            self.pending.of(lane).fetch_sub(bytes, Ordering::Relaxed);
+        }
+        for cursor in &commit.cursors {
+            let mut shard = lock(self.shard_of(cursor.key.agent));
+            let Some(agent) = shard.agents.get_mut(&cursor.key.agent) else {
+                continue;
+            };
+            let stream = agent
+                .streams
+                .iter_mut()
+                .find(|it| it.cursor.key == cursor.key);
+            if let Some(stream) = stream {
+                stream.durable = stream.durable.max(cursor.seq);
+            }
+        }
+    }
+
+    /// The commit failed, or its reply got lost; `last` is the number of the last commit that the
+    /// store has, read after the failure.
+    pub fn commit_failed(&self, number: u64, last: u64) -> Progress {
+        if last > number {
+            return Progress::Superseded;
+        }
+        if last < number {
+            return Progress::Retry;
+        }
+        self.committed(number);
+        Progress::Done
+    }
+
+    /// Bytes that wait for the next commit or are in the one in flight.
+    pub fn pending_bytes(&self) -> usize {
+        let live = self.pending.of(Lane::Live).load(Ordering::Relaxed);
+        live + self.pending.of(Lane::Backfill).load(Ordering::Relaxed)
+    }
+
+    fn drain(&self, shard: &mut Shard, now: Timestamp, commit: &mut Commit) {
+        commit.events.append(&mut shard.events);
+        commit.gaps.append(&mut shard.gaps);
+        commit.foreign.append(&mut shard.marks.drain());
+        for stream in shard.agents.values_mut().flat_map(|it| &mut it.streams) {
+            if std::mem::take(&mut stream.dirty) {
+                commit.cursors.push(stream.cursor.clone());
+            }
+        }
+        for tracked in shard.resources.values_mut() {
+            let live = &tracked.live;
+            let is_heard = live.first_seen < Timestamp(i64::MAX);
+            let seen_again = tracked.visible && live.last_point.since(tracked.told) >= TOLD_EVERY;
+            if is_heard && (tracked.changed || seen_again) {
+                tracked.changed = false;
+                tracked.told = live.last_point;
+                commit.resources.push(KnownResource {
+                    key: live.key.clone(),
+                    resource: Arc::clone(&live.resource),
+                    agent: live.agent,
+                    first_seen: live.first_seen,
+                    last_seen: live.last_point,
+                });
+            }
+            commit.minutes.extend(tracked.drain());
+        }
+        self.forget(shard, now);
+    }
+
+    /// Forgets resources and agents that were silent for long; the store keeps what it has of them.
+    fn forget(&self, shard: &mut Shard, now: Timestamp) {
+        let seconds = i64::try_from(self.config.forget_after_s).unwrap_or(i64::MAX);
+        let forget_after = seconds.saturating_mul(NANOS_PER_SECOND);
+        let agents = &mut shard.agents;
+        shard.resources.retain(|key, tracked| {
+            let heard = tracked.live.received.max(tracked.live.last_point);
+            if now.since(heard) < forget_after {
+                return true;
+            }
+            let reporter = tracked.live.agent.unwrap_or(FOREIGN_AGENT);
+            if let Some(agent) = agents.get_mut(&reporter) {
+                agent.resources = agent.resources.saturating_sub(1);
+            }
+            let mut owners = self
+                .owners
+                .write()
+                .expect("nothing panics while it holds the owners");
+            if owners.get(key) == Some(&reporter) {
+                owners.remove(key);
+            }
+            false
+        });
+        let before = agents.len();
+        agents.retain(|id, agent| {
+            *id == FOREIGN_AGENT || now.since(agent.live.heard) < AGENT_FORGOTTEN
+        });
+        let forgotten = before - agents.len();
+        self.agents.fetch_sub(forgotten, Ordering::Relaxed);
+    }
+}
+
+/// Sorts by resource and minute and merges what two agents told of the same one, so that the store
+/// meets every row once and in the order of its index.
+fn merge_minutes(minutes: &mut Vec<MinuteDelta>) {
+    minutes.sort_by(|a, b| (&a.key, a.minute).cmp(&(&b.key, b.minute)));
+    minutes.dedup_by(|later, first| {
+        let same = later.minute == first.minute && later.key == first.key;
+        if same {
+            first.row.merge(&later.row);
+        }
+        same
+    });
+}

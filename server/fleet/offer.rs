@@ -1,0 +1,559 @@
+//! A request is offered to the fleet: folded, or refused for a reason that the sender can act on.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gpufleet_telemetry::command::Command;
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::otlp::{DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::Lane;
+use uuid::Uuid;
+
+use super::agent::{AgentState, Place, Session};
+use super::drops::{Drop, Drops};
+use super::fold::{Fold, Tracked};
+use super::naming::cluster_for;
+use super::sender_clock::{self, Verdict};
+use super::shard::Shard;
+use super::{
+    FOREIGN_AGENT, Fleet, MAX_AGENTS, MAX_FOREIGN_RESOURCES, MAX_RESOURCES_PER_AGENT, Name, lock,
+};
+use crate::store::model::{CursorKey, ResourceKey, StoredEvent};
+
+/// What an event that waits for its commit takes beside its texts, in bytes.
+const EVENT_BYTES: usize = 512;
+
+/// A request with its place in its stream.
+#[derive(Debug, Clone)]
+pub struct Offer<'a> {
+    /// Whose stream.
+    pub key: CursorKey,
+    /// Its place in the stream, from 1.
+    pub seq: u64,
+    /// A random number per process of the agent.
+    pub session: u64,
+    /// Fresh or old.
+    pub lane: Lane,
+    /// Seqs that the sender gave up, both ends included.
+    pub dropped: Option<(u64, u64)>,
+    /// When it was sent, by the sender's clock.
+    pub sent_at: Timestamp,
+    /// When it arrived, by ours.
+    pub received: Timestamp,
+    /// The cluster that the token is bound to; wins over what the data says.
+    pub bound_cluster: Option<Name>,
+    /// The cluster of data that names none.
+    pub default_cluster: Name,
+    /// What it carries.
+    pub body: Body<'a>,
+}
+
+/// What a request carries.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// Points.
+    Metrics(&'a DecodedMetrics),
+    /// Events.
+    Events(&'a DecodedEvents),
+}
+
+/// What became of a request, and what the reply says beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The highest seq of the stream that is on the server's disk.
+    pub durable_seq: u64,
+    /// A command for the agent, if one waits.
+    pub command: Option<Command>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Folded; what was left out of it is counted here.
+    Folded(Drops),
+    /// Folded before, and not again.
+    Already,
+    /// Not the next one.
+    WrongSeq {
+        /// The seq that would be.
+        wanted: u64,
+    },
+    /// A newer process sends under this agent's id.
+    Conflict,
+    /// The sender's clock is too wrong.
+    Quarantined {
+        /// Our time of arrival minus its time of sending, nanoseconds.
+        off_nanos: i64,
+    },
+    /// The memory for data that waits for its commit is full.
+    Full,
+    /// More agents than one server takes.
+    TooManyAgents,
+}
+
+/// What became of requests since the server started.
+#[derive(Debug, Default)]
+pub(super) struct OfferTotals {
+    outcomes: [AtomicU64; Outcome::NAMES.len()],
+    points: AtomicU64,
+}
+
+impl Outcome {
+    /// The names of the outcomes in metrics.
+    pub const NAMES: [&'static str; 7] = [
+        "folded",
+        "already",
+        "wrong_seq",
+        "conflict",
+        "quarantined",
+        "full",
+        "too_many_agents",
+    ];
+
+    /// Its place in [`Self::NAMES`].
+    const fn index(&self) -> usize {
+        match self {
+            Self::Folded(_) => 0,
+            Self::Already => 1,
+            Self::WrongSeq { .. } => 2,
+            Self::Conflict => 3,
+            Self::Quarantined { .. } => 4,
+            Self::Full => 5,
+            Self::TooManyAgents => 6,
+        }
+    }
+}
+
+impl OfferTotals {
+    pub(super) fn outcomes(&self) -> [(&'static str, u64); Outcome::NAMES.len()] {
+        std::array::from_fn(|index| {
+            let count = self.outcomes[index].load(Ordering::Relaxed);
+            (Outcome::NAMES[index], count)
+        })
+    }
+
+    pub(super) fn points(&self) -> u64 {
+        self.points.load(Ordering::Relaxed)
+    }
+}
+
+impl Fleet {
+    /// Offers a request. Folding it and moving its cursor happen under one lock.
+    pub fn offer(&self, offer: &Offer<'_>) -> Answer {
+        let mut taken_over = Vec::new();
+        let answer = self.offer_locked(offer, &mut taken_over);
+        for (key, former) in taken_over {
+            hide(self.shard_of(former), &key);
+        }
+        self.offers.outcomes[answer.outcome.index()].fetch_add(1, Ordering::Relaxed);
+        if let Outcome::Folded(drops) = &answer.outcome {
+            self.drops.add(drops);
+        }
+        answer
+    }
+
+    fn offer_locked(
+        &self,
+        offer: &Offer<'_>,
+        taken_over: &mut Vec<(ResourceKey, AgentId)>,
+    ) -> Answer {
+        let shard = &mut *lock(self.shard_of(offer.key.agent));
+        let refused = |outcome, durable_seq| Answer {
+            outcome,
+            durable_seq,
+            command: None,
+        };
+        let Some(agent) = self.agent(&mut shard.agents, offer) else {
+            return refused(Outcome::TooManyAgents, 0);
+        };
+        let known = agent.streams.iter().find(|it| it.cursor.key == offer.key);
+        let durable = known.map_or(0, |it| it.durable);
+        if agent.session(offer.session) == Session::Retired {
+            let told = agent.tell_conflict(offer.received);
+            let event = told.then(|| conflict_event(agent, offer));
+            shard.events.extend(event);
+            return refused(Outcome::Conflict, durable);
+        }
+        let known_offset = agent.offset(offer.key.epoch);
+        let offset = match sender_clock::judge(offer.sent_at, offer.received, known_offset) {
+            Verdict::Shift(offset) => offset,
+            Verdict::Stepped(offset) => {
+                agent.set_offset(offer.key.epoch, offset);
+                let told = agent.tell_clock(offer.received);
+                let event = told.then(|| clock_event(agent, offer, offset));
+                shard.events.extend(event);
+                offset
+            }
+            Verdict::Quarantine(off_nanos) => {
+                let told = agent.tell_clock(offer.received);
+                let event = told.then(|| clock_event(agent, offer, off_nanos));
+                shard.events.extend(event);
+                return refused(Outcome::Quarantined { off_nanos }, durable);
+            }
+        };
+        agent.live.heard = offer.received;
+        agent.live.clock_offset_nanos = offset;
+        let stream = agent.stream(offer.key, offset, offer.received);
+        let gap = match stream.place(offer.seq, offer.dropped) {
+            Place::Next { gap } => gap,
+            Place::Already => {
+                stream.cursor.seen = offer.received;
+                return Answer {
+                    outcome: Outcome::Already,
+                    durable_seq: durable,
+                    command: agent.command(offer.received),
+                };
+            }
+            Place::Wrong { wanted } => return refused(Outcome::WrongSeq { wanted }, durable),
+        };
+        if self.is_full(offer.lane) {
+            return refused(Outcome::Full, durable);
+        }
+        let gap = gap.map(|gap| stream.gap(gap, offer.received));
+        stream.advance(offer.seq, offer.received);
+        shard.gaps.extend(gap);
+        let (drops, grown) = self.fold(shard, offer, offset, taken_over);
+        match offer.lane {
+            Lane::Live => shard.bytes.live += grown,
+            Lane::Backfill => shard.bytes.backfill += grown,
+        }
+        self.pending
+            .of(offer.lane)
+            .fetch_add(grown, Ordering::Relaxed);
+        let agent = shard.agents.get_mut(&offer.key.agent);
+        Answer {
+            outcome: Outcome::Folded(drops),
+            durable_seq: durable,
+            command: agent.and_then(|agent| agent.command(offer.received)),
+        }
+    }
+
+    /// The agent of a request, made if it is new; none when there are too many.
+    fn agent<'a>(
+        &self,
+        agents: &'a mut HashMap<AgentId, AgentState>,
+        offer: &Offer<'_>,
+    ) -> Option<&'a mut AgentState> {
+        match agents.entry(offer.key.agent) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(_) if self.agents.load(Ordering::Relaxed) >= MAX_AGENTS => None,
+            Entry::Vacant(new) => {
+                self.agents.fetch_add(1, Ordering::Relaxed);
+                let cluster = offer.bound_cluster.as_ref();
+                let cluster = cluster.unwrap_or(&offer.default_cluster);
+                Some(new.insert(AgentState::new(
+                    offer.key.agent,
+                    Arc::clone(cluster),
+                    offer.received,
+                )))
+            }
+        }
+    }
+
+    fn is_full(&self, lane: Lane) -> bool {
+        let limit = match lane {
+            Lane::Live => self.config.live_bytes,
+            Lane::Backfill => self.config.backfill_bytes,
+        };
+        self.pending.of(lane).load(Ordering::Relaxed) >= limit
+    }
+
+    /// Folds a request that is the next one; returns what was left out and by how many bytes the
+    /// data that waits for its commit grew.
+    fn fold(
+        &self,
+        shard: &mut Shard,
+        offer: &Offer<'_>,
+        offset: i64,
+        taken_over: &mut Vec<(ResourceKey, AgentId)>,
+    ) -> (Drops, usize) {
+        let mut drops = Drops::default();
+        let mut grown = 0;
+        let fold = Fold {
+            epoch: offer.key.epoch,
+            lane: offer.lane,
+            offset,
+            received: offer.received,
+        };
+        match offer.body {
+            Body::Metrics(metrics) => {
+                let mut newest = None;
+                for decoded in &metrics.resources {
+                    let points = decoded.points.len() as u64;
+                    self.offers.points.fetch_add(points, Ordering::Relaxed);
+                    let resource = Folding {
+                        fleet: self,
+                        offer,
+                        fold: &fold,
+                        drops: &mut drops,
+                        taken_over,
+                    };
+                    grown += resource.resource(shard, decoded);
+                    newest = newest.max(decoded.points.iter().map(|it| it.at).max());
+                }
+                note_lag(shard, offer, newest.map(|it| it.shifted(offset)));
+            }
+            Body::Events(events) => {
+                for decoded in &events.events {
+                    grown += event(shard, offer, offset, &decoded.sender, &decoded.event);
+                }
+            }
+        }
+        (drops, grown)
+    }
+}
+
+/// What folding one resource needs beside the shard.
+struct Folding<'a, 'b> {
+    fleet: &'a Fleet,
+    offer: &'a Offer<'b>,
+    fold: &'a Fold,
+    drops: &'a mut Drops,
+    taken_over: &'a mut Vec<(ResourceKey, AgentId)>,
+}
+
+impl Folding<'_, '_> {
+    fn resource(self, shard: &mut Shard, decoded: &DecodedResource) -> usize {
+        let Self {
+            fleet,
+            offer,
+            fold,
+            drops,
+            taken_over,
+        } = self;
+        let agent_id = offer.key.agent;
+        let is_foreign = agent_id == FOREIGN_AGENT;
+        let points = decoded.points.len() as u64;
+        let Some(agent) = shard.agents.get_mut(&agent_id) else {
+            return 0;
+        };
+        let origin = decoded.resource.origin();
+        let key = ResourceKey {
+            cluster: cluster(agent, offer, &decoded.resource, origin),
+            kind: decoded.resource.kind,
+            id: Arc::clone(&decoded.resource.id),
+        };
+        let owner = fleet.owner(&key);
+        if is_foreign && owner.is_some() {
+            drops.add(Drop::ReportedByAgent, points);
+            return 0;
+        }
+        if !shard.resources.contains_key(&key) {
+            let limit = if is_foreign {
+                MAX_FOREIGN_RESOURCES
+            } else {
+                MAX_RESOURCES_PER_AGENT
+            };
+            if agent.resources >= limit {
+                drops.add(Drop::TooManyResources, points);
+                return 0;
+            }
+            agent.resources += 1;
+            let sender = (!is_foreign).then_some(agent_id);
+            let resource = Arc::clone(&decoded.resource);
+            let tracked = Tracked::new(key.clone(), resource, sender, origin);
+            shard.resources.insert(key.clone(), tracked);
+        }
+        if !is_foreign && fold.lane == Lane::Live && owner != Some(agent_id) {
+            fleet.take_over(shard, &key, agent_id, owner, taken_over);
+        }
+        let Some(tracked) = shard.resources.get_mut(&key) else {
+            return 0;
+        };
+        tracked.live.agent = (!is_foreign).then_some(agent_id);
+        let marks = &mut shard.marks;
+        let keep = |point: &DecodedPoint| {
+            if is_foreign {
+                let at = point.at.shifted(fold.offset);
+                marks.advance(&key, point.metric.id, point.part.as_ref(), at)
+            } else {
+                Ok(())
+            }
+        };
+        tracked.fold(fold, decoded, drops, keep)
+    }
+}
+
+impl Fleet {
+    /// Notes that this agent reports the resource from now on. Whoever did before is hidden: at
+    /// once when it is in the same shard, else after this shard's lock is released.
+    fn take_over(
+        &self,
+        shard: &mut Shard,
+        key: &ResourceKey,
+        agent: AgentId,
+        owner: Option<AgentId>,
+        taken_over: &mut Vec<(ResourceKey, AgentId)>,
+    ) {
+        self.owners
+            .write()
+            .expect("nothing panics while it holds the owners")
+            .insert(key.clone(), agent);
+        let former = owner.unwrap_or(FOREIGN_AGENT);
+        if !std::ptr::eq(self.shard_of(former), self.shard_of(agent)) {
+            taken_over.push((key.clone(), former));
+        }
+        if let Some(tracked) = shard.resources.get_mut(key) {
+            tracked.changed = true;
+        }
+    }
+}
+
+/// Takes a resource that another agent reports now out of the live view of its former one.
+fn hide(shard: &Mutex<Shard>, key: &ResourceKey) {
+    if let Some(tracked) = lock(shard).resources.get_mut(key) {
+        tracked.visible = false;
+        tracked.changed = false;
+    }
+}
+
+/// The cluster of a resource, kept once per agent as long as it stays the same.
+fn cluster(agent: &mut AgentState, offer: &Offer<'_>, resource: &Resource, origin: Origin) -> Name {
+    let told = resource.attribute(attribute::CLUSTER);
+    let name = offer
+        .bound_cluster
+        .as_deref()
+        .or(told)
+        .unwrap_or(&offer.default_cluster);
+    match &agent.cluster {
+        Some((known_origin, known, cluster)) if *known_origin == origin && **known == *name => {
+            Arc::clone(cluster)
+        }
+        _ => {
+            let cluster: Name = cluster_for(origin, name).into();
+            agent.cluster = Some((origin, name.into(), Arc::clone(&cluster)));
+            agent.live.cluster = Arc::clone(&cluster);
+            for (text, attribute) in [
+                (&mut agent.live.node, attribute::NODE),
+                (&mut agent.live.version, attribute::AGENT_VERSION),
+            ] {
+                *text = resource.attribute(attribute).unwrap_or_default().into();
+            }
+            cluster
+        }
+    }
+}
+
+/// Notes how old an agent's newest live point was when it arrived.
+fn note_lag(shard: &mut Shard, offer: &Offer<'_>, newest: Option<Timestamp>) {
+    let (Some(agent), Some(newest)) = (shard.agents.get_mut(&offer.key.agent), newest) else {
+        return;
+    };
+    agent.live.backfilling = offer.lane == Lane::Backfill;
+    if offer.lane == Lane::Live {
+        let lag = u64::try_from(offer.received.since(newest)).unwrap_or(0);
+        agent.live.lag = Duration::from_nanos(lag);
+    }
+}
+
+/// Keeps an event; returns the bytes it takes.
+fn event(
+    shard: &mut Shard,
+    offer: &Offer<'_>,
+    offset: i64,
+    sender: &Resource,
+    event: &Event,
+) -> usize {
+    let agent_id = offer.key.agent;
+    let Some(agent) = shard.agents.get_mut(&agent_id) else {
+        return 0;
+    };
+    if event.kind == EventKind::CommandResult {
+        let id = event.attributes.get(COMMAND_ID);
+        if let Some(id) = id.and_then(|it| Uuid::parse_str(it).ok()) {
+            agent.answered(id);
+        }
+    }
+    let cluster = cluster(agent, offer, sender, sender.origin());
+    let mut event = event.clone();
+    event.at = event.at.shifted(offset);
+    let texts = event
+        .attributes
+        .iter()
+        .map(|(name, text)| name.len() + text.len());
+    let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
+    shard.events.push(StoredEvent {
+        cluster,
+        agent: (agent_id != FOREIGN_AGENT).then_some(agent_id),
+        event,
+    });
+    bytes
+}
+
+/// The attribute of a command's result with the command's id.
+const COMMAND_ID: &str = "command";
+
+fn conflict_event(agent: &AgentState, offer: &Offer<'_>) -> StoredEvent {
+    let message = format!(
+        "Two processes send under the agent id {}: a cloned disk or a second agent. The newer one was kept; the other must take a new id.",
+        agent.live.agent
+    );
+    server_event(
+        agent,
+        offer,
+        EventKind::AgentIdConflict,
+        Severity::Error,
+        message,
+    )
+}
+
+fn clock_event(agent: &AgentState, offer: &Offer<'_>, off_nanos: i64) -> StoredEvent {
+    let seconds = off_nanos as f64 / 1e9;
+    let message = if off_nanos.saturating_abs() > sender_clock::QUARANTINED {
+        format!(
+            "The clock of {} is {seconds:.0} s off. Its data waits in its spool until the clock is right: check NTP.",
+            agent.live.node
+        )
+    } else {
+        format!(
+            "The clock of {} was set; its times are now shifted by {seconds:.1} s.",
+            agent.live.node
+        )
+    };
+    let mut stored = server_event(
+        agent,
+        offer,
+        EventKind::ClockOffset,
+        Severity::Warning,
+        message,
+    );
+    let offset = ("offset".to_owned(), format!("{seconds:.3}"));
+    stored.event.attributes.extend([offset]);
+    stored
+}
+
+/// An event that the server itself tells about an agent's node.
+fn server_event(
+    agent: &AgentState,
+    offer: &Offer<'_>,
+    kind: EventKind,
+    severity: Severity,
+    message: String,
+) -> StoredEvent {
+    // Before its first data an agent's node is not known, but its id is.
+    let node = if agent.live.node.is_empty() {
+        agent.live.agent.to_string().into()
+    } else {
+        Arc::clone(&agent.live.node)
+    };
+    StoredEvent {
+        cluster: Arc::clone(&agent.live.cluster),
+        agent: Some(agent.live.agent),
+        event: Event {
+            at: offer.received,
+            kind,
+            severity,
+            resource_kind: ResourceKind::Node,
+            resource_id: node,
+            message,
+            attributes: BTreeMap::new(),
+        },
+    }
+}

@@ -1,0 +1,80 @@
+//! What is added to a sender's times, and when its clock is too wrong to take its data.
+//!
+//! Up to 5 s is left alone: the network takes that long too. Beyond it, all times of the epoch are
+//! shifted by one offset, stored with the cursor, so that a resend shifts equally. Beyond 1 h
+//! nothing is folded: the agent keeps the data until its clock is right.
+
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+/// Differences up to this are left alone, nanoseconds.
+pub const TOLERATED: i64 = 5 * NANOS_PER_SECOND;
+
+/// Differences beyond this are not corrected but refused, nanoseconds.
+pub const QUARANTINED: i64 = 3_600 * NANOS_PER_SECOND;
+
+/// A clock that moves by more than this against the epoch's offset was set: the epoch goes on with
+/// a new offset. More than the longest request takes, so that a slow network is not taken for it.
+pub const STEPPED: i64 = 60 * NANOS_PER_SECOND;
+
+/// What is to be done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Fold it with this added to its times.
+    Shift(i64),
+    /// The sender's clock was set while its epoch ran: fold with the new offset, and say so.
+    Stepped(i64),
+    /// Do not fold it: the clock is this far off.
+    Quarantine(i64),
+}
+
+/// Judges a request that was sent at `sent_at` of the sender's clock and arrived at `received` of
+/// ours, in an epoch whose offset is `known` if it is.
+pub fn judge(sent_at: Timestamp, received: Timestamp, known: Option<i64>) -> Verdict {
+    let difference = received.since(sent_at);
+    if difference.saturating_abs() > QUARANTINED {
+        return Verdict::Quarantine(difference);
+    }
+    let fresh = if difference.saturating_abs() > TOLERATED {
+        difference
+    } else {
+        0
+    };
+    match known {
+        None => Verdict::Shift(fresh),
+        Some(known) if (difference - known).saturating_abs() > STEPPED => Verdict::Stepped(fresh),
+        Some(known) => Verdict::Shift(known),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_left_alone_shifted_or_refused() {
+        let second = NANOS_PER_SECOND;
+        let received = Timestamp::from_seconds(1_000_000);
+        for (off, known, expected) in [
+            (0, None, Verdict::Shift(0)),
+            (5 * second, None, Verdict::Shift(0)),
+            (6 * second, None, Verdict::Shift(6 * second)),
+            (-6 * second, None, Verdict::Shift(-6 * second)),
+            (6 * second, Some(0), Verdict::Shift(0)),
+            (-second, Some(40 * second), Verdict::Shift(40 * second)),
+            (0, Some(1_800 * second), Verdict::Stepped(0)),
+            (120 * second, Some(0), Verdict::Stepped(120 * second)),
+            (3_600 * second, None, Verdict::Shift(3_600 * second)),
+            (3_601 * second, None, Verdict::Quarantine(3_601 * second)),
+            (
+                -3_601 * second,
+                Some(0),
+                Verdict::Quarantine(-3_601 * second),
+            ),
+        ] {
+            let sent_at = received.shifted(-off);
+            assert_eq!(judge(sent_at, received, known), expected, "{off} {known:?}");
+        }
+        let never = judge(Timestamp(i64::MIN), received, None);
+        assert!(matches!(never, Verdict::Quarantine(_)), "no overflow");
+    }
+}
