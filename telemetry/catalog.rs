@@ -4,8 +4,9 @@
 //! Numbers by room: 1-9 evidence, 10-199 GPU, 200-249 parts of a GPU, 300-399 node and its parts,
 //! 400-499 model servers, 500-599 the agent, 600-699 the server.
 //!
-//! Names are `gpufleet_<subject>_<thing>_<unit>[_total]` in base units; a test checks it. A GPU
-//! metric costs one entry here and one row in its reader.
+//! Names are `gpufleet_<subject>_<thing>_<unit>[_total]` in base units, plain counts without a unit
+//! (Prometheus keeps `_count` for histograms); a test checks it. A GPU metric costs one entry here
+//! and one row in its reader.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -21,6 +22,8 @@ pub mod node;
 pub mod serving;
 
 pub mod own;
+
+pub mod server;
 
 /// A metric's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -247,7 +250,7 @@ macro_rules! metrics {
 pub(crate) use metrics;
 
 /// Every room, in the order of the numbers.
-pub const ROOMS: [&[Metric]; 4] = [gpu::ALL, node::ALL, serving::ALL, own::ALL];
+pub const ROOMS: [&[Metric]; 5] = [gpu::ALL, node::ALL, serving::ALL, own::ALL, server::ALL];
 
 /// Every metric, in the order of the rooms.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
@@ -256,9 +259,15 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
 
 /// The metric with this number.
 pub fn by_id(id: MetricId) -> Option<&'static Metric> {
-    static BY_ID: LazyLock<HashMap<MetricId, &'static Metric>> =
-        LazyLock::new(|| all().map(|metric| (metric.id, metric)).collect());
-    BY_ID.get(&id).copied()
+    static BY_ID: LazyLock<Vec<Option<&'static Metric>>> = LazyLock::new(|| {
+        let last = all().map(|metric| metric.id.0).max().unwrap_or(0);
+        let mut table = vec![None; usize::from(last) + 1];
+        for metric in all() {
+            table[usize::from(metric.id.0)] = Some(metric);
+        }
+        table
+    });
+    BY_ID.get(usize::from(id.0)).copied().flatten()
 }
 
 /// The metric with this Prometheus name.
@@ -266,4 +275,115 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
     static BY_NAME: LazyLock<HashMap<&'static str, &'static Metric>> =
         LazyLock::new(|| all().map(|metric| (metric.name, metric)).collect());
     BY_NAME.get(name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// The rooms of the numbers: first, last, and how the names of the room begin.
+    const NUMBERS: [(u16, u16, &str); 7] = [
+        (1, 9, "gpufleet_gpu_"),
+        (10, 199, "gpufleet_gpu_"),
+        (200, 249, "gpufleet_gpu_"),
+        (300, 399, "gpufleet_node_"),
+        (400, 499, "gpufleet_serving_"),
+        (500, 599, "gpufleet_agent_"),
+        (600, 699, "gpufleet_server_"),
+    ];
+
+    #[test]
+    fn numbers_names_and_dcgm_names_belong_to_one_metric_each() {
+        let mut seen = HashMap::new();
+        for metric in all() {
+            let dcgm = metric.dcgm.map(|dcgm| dcgm.name.to_owned());
+            let keys = [
+                Some(metric.id.0.to_string()),
+                Some(metric.name.to_owned()),
+                dcgm,
+            ];
+            for key in keys.into_iter().flatten() {
+                let before = seen.insert(key.clone(), metric.name);
+                assert_eq!(before, None, "{key} is also {}", metric.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_lies_in_the_room_of_its_subject() {
+        for metric in all() {
+            let number = metric.id.0;
+            let room = NUMBERS
+                .iter()
+                .find(|(first, last, _)| (*first..=*last).contains(&number));
+            let (first, _, prefix) = room.expect("every number lies in a room");
+            assert!(metric.name.starts_with(prefix), "{number} {}", metric.name);
+            let is_evidence = metric.kind == Kind::SecondBits;
+            assert_eq!(is_evidence, *first == 1, "{}", metric.name);
+            let is_gpu_part = metric.resource == ResourceKind::Gpu && metric.part.is_some();
+            // XID is older than the room of the parts.
+            if number != 82 {
+                assert_eq!(is_gpu_part, *first == 200, "{}", metric.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_ends_in_its_unit_and_a_counter_in_total() {
+        for metric in all() {
+            let name = metric.name;
+            let is_plain = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '_');
+            assert!(name.chars().all(is_plain), "{name}");
+            let total = name.strip_suffix("_total");
+            assert_eq!(total.is_some(), metric.kind == Kind::Counter, "{name}");
+            let bare = total.unwrap_or(name);
+            let ends_in = |word: &str| bare.ends_with(&format!("_{word}"));
+            match (metric.kind, metric.unit.suffix()) {
+                (Kind::SecondBits, _) => assert!(ends_in("bits"), "{name}"),
+                (_, Some(unit)) => assert!(ends_in(unit), "{name} does not end in {unit}"),
+                (_, None) => {
+                    for word in "watts joules celsius hertz bytes seconds ratio flag code count \
+                                 sum bucket info percent"
+                        .split(' ')
+                    {
+                        assert!(!ends_in(word), "{name} ends in {word}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_whole_sentences() {
+        for metric in all() {
+            let first = metric.help.chars().next();
+            let is_whole = first.is_some_and(|it| it.is_uppercase()) && metric.help.ends_with('.');
+            assert!(is_whole, "{}: {}", metric.name, metric.help);
+        }
+    }
+
+    #[test]
+    fn a_metric_is_found_by_its_number_and_by_its_name() {
+        for metric in all() {
+            assert_eq!(by_id(metric.id), Some(metric));
+            assert_eq!(by_name(metric.name), Some(metric));
+        }
+        assert_eq!(by_id(MetricId(0)), None);
+        assert_eq!(by_name("gpufleet_gpu_power"), None);
+    }
+
+    #[test]
+    fn only_gauges_carry_a_maximum_and_only_gpu_metrics_have_shares() {
+        for metric in all() {
+            assert!(
+                !metric.with_max || metric.kind == Kind::Gauge,
+                "{}",
+                metric.name
+            );
+            let is_gpu = metric.resource == ResourceKind::Gpu;
+            assert!(is_gpu || !gpu::shares_have(metric), "{}", metric.name);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The product's own health, agent and server, through the same catalog as everything else.
+//! The agent's own health, through the same catalog as everything else.
 
 use super::{Unit, counter, gauge, last, metrics};
 use crate::identity::PartKind::{Reader, Stream};
