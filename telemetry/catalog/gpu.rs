@@ -8,11 +8,11 @@ use crate::identity::ResourceKind::Gpu;
 const PER_MIB: f64 = 1.0 / 1_048_576.0;
 
 metrics! {
-    OBSERVED = second_bits(1, "gpufleet_gpu_observed_bits", "Seconds of the tick with a valid sample, one bit each.").in_minutes();
-    ACTIVE = second_bits(2, "gpufleet_gpu_active_bits", "Seconds in which the engine was active (≥0.05), one bit each.").in_minutes();
-    STALLED = second_bits(3, "gpufleet_gpu_stalled_bits", "Seconds that looked busy and did no work (engine ≥0.95, tensor and DRAM <0.01, links near 0), one bit each.").in_minutes();
-    HELD = second_bits(4, "gpufleet_gpu_held_bits", "Seconds in which someone held the GPU, one bit each.").in_minutes();
-    HOLDER_KNOWN = second_bits(5, "gpufleet_gpu_holder_known_bits", "Seconds in which it was known whether someone held the GPU, one bit each.").in_minutes();
+    OBSERVED = second_bits(1, "gpufleet_gpu_observed_mask", "Seconds of the tick with a valid sample, one bit each.").in_minutes();
+    ACTIVE = second_bits(2, "gpufleet_gpu_active_mask", "Seconds in which the engine was active (≥0.05), one bit each.").in_minutes();
+    STALLED = second_bits(3, "gpufleet_gpu_stalled_mask", "Seconds that looked busy and did no work (engine ≥0.95, tensor and DRAM <0.01, links near 0), one bit each.").in_minutes();
+    HELD = second_bits(4, "gpufleet_gpu_held_mask", "Seconds in which someone held the GPU, one bit each.").in_minutes();
+    HOLDER_KNOWN = second_bits(5, "gpufleet_gpu_holder_known_mask", "Seconds in which it was known whether someone held the GPU, one bit each.").in_minutes();
 
     UTILIZATION = gauge(10, "gpufleet_gpu_utilization_ratio", Gpu, Unit::Ratio, "Share of the driver's sample period with at least one kernel running. It says nothing of how full the SMs are and reads 1 in a deadlocked collective. Not supported under MIG.").otlp("hw.gpu.utilization", &[("hw.gpu.task", "general")]).dcgm("DCGM_FI_DEV_GPU_UTIL", 100.0).with_max().in_minutes();
     MEMORY_UTILIZATION = gauge(11, "gpufleet_gpu_memory_copy_utilization_ratio", Gpu, Unit::Ratio, "Share of the driver's sample period in which device memory was read or written. It is not how much memory is used.").dcgm("DCGM_FI_DEV_MEM_COPY_UTIL", 100.0);

@@ -14,8 +14,8 @@ metrics! {
     COMMITS = counter(611, "gpufleet_server_commits_total", Node, Unit::Count, "Commits tried, by outcome (success, failure, fenced).");
     LAST_COMMIT = last(612, "gpufleet_server_last_commit_timestamp_seconds", Node, Unit::Seconds, "When the last commit succeeded, Unix time.");
     UNCOMMITTED_BYTES = last(613, "gpufleet_server_uncommitted_bytes", Node, Unit::Bytes, "Memory of what is folded and not yet committed, by lane (live, backfill).");
-    LEDGER_DIRTY_HOURS = last(614, "gpufleet_server_ledger_dirty_hours", Node, Unit::Count, "Ledger hours that wait to be computed again.");
-    LEDGER_HOURS_COMPUTED = counter(615, "gpufleet_server_ledger_hours_computed_total", Node, Unit::Count, "Ledger hours computed, the first time or again.");
+    LEDGER_DIRTY_HOURS = last(614, "gpufleet_server_ledger_rows_dirty", Node, Unit::Count, "Ledger hours that wait to be computed again.");
+    LEDGER_HOURS_COMPUTED = counter(615, "gpufleet_server_ledger_rows_computed_total", Node, Unit::Count, "Ledger hours computed, the first time or again.");
     RETENTION_DELETED = counter(616, "gpufleet_server_retention_deleted_total", Node, Unit::Count, "Rows deleted because their time was over, by table.");
     STORE_BYTES = last(617, "gpufleet_server_store_bytes", Node, Unit::Bytes, "Size of the database.");
     AGENTS = last(620, "gpufleet_server_agents", Node, Unit::Count, "Agents heard of, by state (live, silent).");

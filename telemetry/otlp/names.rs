@@ -166,7 +166,7 @@ fn dotted(metric: &Metric) -> String {
     let (subject, thing) = bare.split_once('_').unwrap_or((bare, ""));
     let thing = thing.strip_suffix("_total").unwrap_or(thing);
     let thing = match (metric.kind, metric.unit.suffix()) {
-        (Kind::SecondBits, _) => thing.strip_suffix("_bits"),
+        (Kind::SecondBits, _) => thing.strip_suffix("_mask"),
         (_, Some(unit)) => thing.strip_suffix(unit).and_then(|it| it.strip_suffix('_')),
         (_, None) => None,
     }
