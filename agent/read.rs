@@ -118,6 +118,9 @@ pub struct Wiring {
 pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
     let node = &wiring.node;
     let mut readers: Vec<Box<dyn Read>> = Vec::new();
+    if let Some(reader) = host::HostReader::new(&config.host)? {
+        readers.push(Box::new(reader));
+    }
     for reader in exporter::readers(&config.exporter, node)? {
         readers.push(Box::new(reader));
     }
