@@ -2,3 +2,5 @@
 //! checkers that know what must have come out.
 
 pub mod simulator;
+
+pub mod harness;

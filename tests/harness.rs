@@ -1,0 +1,112 @@
+//! Runs the real programs on free ports in a temporary folder, and leaves nothing behind.
+//!
+//! A [`World`] is the folder of one test. A [`process::Process`] is one program: dropping it kills
+//! it with everything it started, and fails the test when a child outlived its parent.
+
+use std::path::{Path, PathBuf};
+
+pub mod wait;
+
+pub mod process;
+
+pub mod http;
+
+pub mod server;
+
+pub mod agent;
+
+pub mod postgres;
+
+/// The folder of one test; removed when the test passes, kept and named when it fails.
+#[derive(Debug)]
+pub struct World {
+    folder: Option<tempfile::TempDir>,
+}
+
+impl World {
+    /// A new empty folder.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("gpufleet-test-")
+            .tempdir()
+            .expect("the system's folder for temporary files can be written");
+        Self {
+            folder: Some(folder),
+        }
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder
+            .as_ref()
+            .expect("the folder is there until the world is dropped")
+            .path()
+            .join(name)
+    }
+
+    /// A file with this content in the folder.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("the test's own folder can be written");
+        path
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take()
+            && std::thread::panicking()
+        {
+            eprintln!(
+                "the test's files and logs are kept in {}",
+                folder.keep().display()
+            );
+        }
+    }
+}
+
+/// The repository's root.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tests' crate lies below the repository's root")
+}
+
+/// A program or library of the workspace, built with the same profile as this test.
+///
+/// # Panics
+/// When it was not built: the message says how to.
+pub fn built(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("the system knows what runs");
+    let folder = this
+        .ancestors()
+        .find(|folder| folder.join("deps").is_dir())
+        .expect("a test lies in target/<profile>/deps");
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is not built; run: cargo build --workspace",
+        path.display()
+    );
+    path
+}
+
+/// The stand-in for NVIDIA's library.
+pub fn standin_nvml() -> PathBuf {
+    built("libgpufleet_standin_nvml.so")
+}
+
+/// A port of 127.0.0.1 that nobody listens on. Another process could take it before it is used;
+/// the system hands out other ports for a while, so that does not happen in practice.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("loopback has a free port")
+        .port()
+}

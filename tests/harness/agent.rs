@@ -1,0 +1,114 @@
+//! The real agent, by default against the stand-in driver.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use gpufleet_standin_nvml::{SCENARIO_VARIABLE, Scenario};
+
+use super::http::{self, Answer};
+use super::process::Process;
+use super::{World, built, free_port, standin_nvml};
+
+/// Where an agent listens and keeps its data: the same before and after a kill.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// /metrics, /healthz, /readyz.
+    pub listen: String,
+    /// Its config file.
+    pub config: PathBuf,
+    /// The scenario file of the stand-in driver.
+    pub scenario: PathBuf,
+    /// Where its log is appended.
+    pub log: PathBuf,
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// Where it is.
+    pub place: Place,
+    process: Process,
+}
+
+impl Place {
+    /// An agent named `name` that reads the stand-in and ships to `endpoint` (`http://host:port`;
+    /// empty: nowhere). `more` is appended to its config.
+    pub fn new(world: &World, name: &str, endpoint: &str, more: &str) -> Self {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let state = world.path(&format!("{name}-state"));
+        let config = format!(
+            "[node]\ncluster = \"test\"\nname = \"{name}\"\nstate_folder = \"{}\"\n\
+             [listen]\naddress = \"{listen}\"\n\
+             [ship]\nendpoint = \"{endpoint}\"\n\
+             [prometheus]\ndcgm_names = \"on\"\n\
+             [nvml]\nlibrary_path = \"{}\"\n{more}\n",
+            state.display(),
+            standin_nvml().display(),
+        );
+        Self {
+            listen,
+            config: world.file(&format!("{name}.toml"), &config),
+            scenario: world.path(&format!("{name}-scenario.toml")),
+            log: world.path(&format!("{name}.log")),
+        }
+    }
+
+    /// What the stand-in driver shows from now on; a running agent sees the change.
+    pub fn show(&self, scenario: &Scenario) {
+        let text = toml::to_string(scenario).expect("a scenario can be written as TOML");
+        let next = self.scenario.with_extension("next");
+        std::fs::write(&next, text).expect("the test's own folder can be written");
+        std::fs::rename(&next, &self.scenario).expect("so can its files be renamed");
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(built("gpufleet-agent"));
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .env(SCENARIO_VARIABLE, &self.scenario);
+        command
+    }
+
+    /// Starts it; does not wait for anything.
+    pub fn start(&self) -> Agent {
+        Agent {
+            process: Process::start("gpufleet-agent", self.command(), &self.log),
+            place: self.clone(),
+        }
+    }
+}
+
+impl Agent {
+    /// kill -9 of the agent; the process that talks to the driver must then go by itself.
+    pub fn kill(self) -> Place {
+        self.process.kill();
+        self.place
+    }
+
+    /// Asks it to stop; it must do so in time and without an error.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn stop(self) -> Place {
+        let status = self.process.stop();
+        assert!(status.success(), "the agent stopped with {status}");
+        self.place
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What it printed.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// GET of its endpoint, if it answers.
+    pub fn get(&self, path: &str) -> Option<Answer> {
+        http::get(&self.place.listen, path).ok()
+    }
+}

@@ -1,0 +1,139 @@
+//! The real server.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use super::http::{self, Answer};
+use super::process::Process;
+use super::{World, built, free_port, wait};
+
+/// How long it may take until its pages answer: migrations of a new database included.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where a server listens and keeps its data: the same before and after a kill.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Pages and API.
+    pub web: String,
+    /// OTLP over gRPC.
+    pub grpc: String,
+    /// OTLP over HTTP.
+    pub http: String,
+    /// The database's URL.
+    pub database: String,
+    /// Where its log is appended.
+    pub log: PathBuf,
+    /// Where its spool lies.
+    pub spool: PathBuf,
+    /// Further keys, `section.key=value`.
+    pub set: Vec<String>,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it is.
+    pub place: Place,
+    process: Process,
+}
+
+impl Place {
+    /// Free ports, SQLite in the world's folder.
+    pub fn sqlite(world: &World) -> Self {
+        Self {
+            web: format!("127.0.0.1:{}", free_port()),
+            grpc: format!("127.0.0.1:{}", free_port()),
+            http: format!("127.0.0.1:{}", free_port()),
+            database: format!("sqlite://{}", world.path("server.db").display()),
+            log: world.path("server.log"),
+            spool: world.path("server-spool"),
+            set: Vec::new(),
+        }
+    }
+
+    /// The same on another database.
+    #[must_use]
+    pub fn on(mut self, database: &str) -> Self {
+        self.database = database.to_owned();
+        self
+    }
+
+    /// The same with one key set.
+    #[must_use]
+    pub fn with(mut self, key_and_value: &str) -> Self {
+        self.set.push(key_and_value.to_owned());
+        self
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(built("gpufleet-server"));
+        let keys = [
+            format!("web.listen={}", self.web),
+            format!("ingest.grpc_listen={}", self.grpc),
+            format!("ingest.http_listen={}", self.http),
+            format!("ingest.spool_dir={}", self.spool.display()),
+            format!("store.url={}", self.database),
+        ];
+        for key in keys.iter().chain(&self.set) {
+            command.arg("--set").arg(key);
+        }
+        command
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start(&self) -> Server {
+        let mut process = Process::start("gpufleet-server", self.command(), &self.log);
+        wait::until("the server answers", START_LIMIT, || {
+            process.must_run();
+            http::get(&self.web, "/readyz")
+                .ok()
+                .filter(|answer| answer.status == 200)
+        });
+        Server {
+            place: self.clone(),
+            process,
+        }
+    }
+}
+
+impl Server {
+    /// kill -9.
+    pub fn kill(self) -> Place {
+        self.process.kill();
+        self.place
+    }
+
+    /// Asks it to stop; it must do so in time and without an error.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn stop(self) -> Place {
+        let status = self.process.stop();
+        assert!(status.success(), "the server stopped with {status}");
+        self.place
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What it printed.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// GET of a page or of the API.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn get(&self, path: &str) -> Answer {
+        http::get(&self.place.web, path)
+            .unwrap_or_else(|error| panic!("GET {path}: {error}\n{}", self.process.tail()))
+    }
+}
