@@ -1,0 +1,68 @@
+# What up.sh, down.sh and demo_fault.sh share. Sourced, not run; the working directory is the
+# repository's root.
+#
+# Everything `make up` makes lies in .gpufleet/: server.db, spools, logs/, and run/ with one file
+# per program (NAME.pid).
+
+home=.gpufleet
+run="$home/run"
+logs="$home/logs"
+
+# is_ours PID: whether the process with this id is one of our programs. Ids are used again, so a
+# pid file alone proves nothing.
+is_ours() {
+    local program
+    program=$(readlink "/proc/$1/exe" 2>/dev/null) || return 1
+    case "${program##*/}" in
+    gpufleet-*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
+# stop_all: asks every program to stop, the senders before the server; kills what does not.
+stop_all() {
+    local name pid file waited
+    for name in simulator recorded agent server; do
+        file="$run/$name.pid"
+        [ -f "$file" ] || continue
+        pid=$(cat "$file")
+        if is_ours "$pid"; then
+            kill -TERM "$pid" 2>/dev/null || true
+            waited=0
+            while is_ours "$pid" && [ "$waited" -lt 200 ]; do
+                sleep 0.1
+                waited=$((waited + 1))
+            done
+            if is_ours "$pid"; then
+                echo "$name did not stop within 20 s and is killed"
+                kill -KILL -- "-$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null || true
+            fi
+        fi
+        rm -f "$file"
+    done
+}
+
+# start NAME COMMAND...: starts a program in a session of its own, its output in logs/NAME.log.
+start() {
+    local name=$1
+    shift
+    setsid "$@" >>"$logs/$name.log" 2>&1 </dev/null &
+    echo $! >"$run/$name.pid"
+}
+
+# runs NAME: whether a program that was started still runs.
+runs() {
+    [ -f "$run/$1.pid" ] && is_ours "$(cat "$run/$1.pid")"
+}
+
+# must_run NAME: ends with the log's last lines when a program has ended.
+must_run() {
+    runs "$1" && return
+    echo "$1 ended; the last lines of $logs/$1.log:" >&2
+    tail -n 15 "$logs/$1.log" >&2
+    exit 1
+}
+
+port_is_taken() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Builds gpufleet and starts it on this machine: server on SQLite, agent, and where there is no GPU
+# a simulated fleet. Run it again at any time: it stops what runs, keeps the data, starts anew.
+#
+#   GPUFLEET_WEB_PORT, GPUFLEET_GRPC_PORT, GPUFLEET_HTTP_PORT, GPUFLEET_AGENT_PORT
+#       ports to begin looking from (8080, 4317, 4318, 9410)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+say() {
+    echo "up: $*"
+}
+
+# next_port WANTED: the first free port from it on.
+next_port() {
+    local port=$1
+    while port_is_taken "$port" || [[ " ${taken[*]} " == *" $port "* ]]; do port=$((port + 1)); done
+    taken+=("$port")
+    [ "$port" = "$1" ] || say "port $1 is taken: using $port" >&2
+    chosen=$port
+}
+
+announce() {
+    say "this builds the server and the agent (about 5 minutes the first time on 2 cores,"
+    say "seconds afterwards) and starts them on 127.0.0.1. It installs a C compiler and curl if"
+    say "they are missing, and nothing else. Everything it makes is in $PWD/$home and"
+    say "$PWD/target; \`make down\` stops it and removes $home."
+}
+
+build() {
+    cargo build --profile fast -p gpufleet-server -p gpufleet-agent -p gpufleet-tests \
+        --bin gpufleet-server --bin gpufleet-agent --bin gpufleet-simulator
+}
+
+has_gpu() {
+    [ -e /dev/nvidia0 ] || [ -e /dev/nvidiactl ]
+}
+
+write_agent() { # NAME CLUSTER NODE PORT MORE
+    cat >"$home/$1.toml" <<TOML
+[node]
+cluster = "$2"
+name = "$3"
+state_folder = "$PWD/$home/$1"
+
+[listen]
+address = "127.0.0.1:$4"
+
+[ship]
+endpoint = "http://127.0.0.1:$grpc_port"
+$5
+TOML
+}
+
+start_server() {
+    start server target/fast/gpufleet-server \
+        --set "web.listen=127.0.0.1:$web_port" \
+        --set "ingest.grpc_listen=127.0.0.1:$grpc_port" \
+        --set "ingest.http_listen=127.0.0.1:$http_port" \
+        --set "ingest.spool_dir=$PWD/$home/server-spool" \
+        --set "store.url=sqlite://$PWD/$home/server.db"
+    local waited=0
+    until curl -fsS -o /dev/null "http://127.0.0.1:$web_port/readyz" 2>/dev/null; do
+        must_run server
+        waited=$((waited + 1))
+        [ "$waited" -lt 300 ] || {
+            say "the server does not answer after 30 s; see $logs/server.log" >&2
+            exit 1
+        }
+        sleep 0.1
+    done
+}
+
+start_recorded() {
+    # The capture of a real H200 under load, where the machine has it.
+    local capture=../shared/data/real/nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__load.metrics.gz
+    [ -f "$capture" ] || return 0
+    next_port 9420
+    write_agent recorded recorded h200-capture "$chosen" "
+[nvml]
+enabled = false
+
+[host]
+enabled = false
+
+[recorded]
+path = \"$(realpath "$capture")\""
+    start recorded target/fast/gpufleet-agent --config "$home/recorded.toml"
+    shown+=("a real H200 as it was captured (RECORDED)")
+}
+
+start_simulator() {
+    next_port 9430
+    start simulator target/fast/gpufleet-simulator \
+        --endpoint "http://127.0.0.1:$grpc_port" --history-hours 24 \
+        --state "$home/simulator" --control "127.0.0.1:$chosen"
+    echo "127.0.0.1:$chosen" >"$run/simulator.address"
+    shown+=("the demo fleet: 64 GPUs, 24 h of history, a training job (SIMULATED); the history fills in within a minute")
+}
+
+given_up() {
+    echo
+    say "given up; stopping what was started"
+    stop_all
+    exit 130
+}
+
+announce
+scripts/setup.sh build
+build
+mkdir -p "$run" "$logs"
+trap given_up INT TERM
+stop_all
+taken=()
+shown=("this machine, live: node $(hostname)")
+next_port "${GPUFLEET_WEB_PORT:-8080}" && web_port=$chosen
+next_port "${GPUFLEET_GRPC_PORT:-4317}" && grpc_port=$chosen
+next_port "${GPUFLEET_HTTP_PORT:-4318}" && http_port=$chosen
+next_port "${GPUFLEET_AGENT_PORT:-9410}" && agent_port=$chosen
+start_server
+write_agent agent local "$(hostname)" "$agent_port" ""
+start agent target/fast/gpufleet-agent --config "$home/agent.toml"
+start_recorded
+if has_gpu; then
+    say "a GPU is there: the demo fleet stays off"
+else
+    start_simulator
+fi
+sleep 1
+for name in server agent recorded simulator; do
+    [ ! -f "$run/$name.pid" ] || must_run "$name"
+done
+trap - INT TERM
+echo "http://127.0.0.1:$web_port/" >"$run/address"
+echo
+say "open http://127.0.0.1:$web_port/ and see:"
+for line in "${shown[@]}"; do say "  - $line"; done
+say "agents ship to 127.0.0.1:$grpc_port (OTLP/gRPC); any OTLP sender to 127.0.0.1:$http_port too"
+say "this node's metrics for Prometheus: http://127.0.0.1:$agent_port/metrics"
+has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, heal)"
+say "logs: $logs; stop and remove all of it: make down"
