@@ -4,3 +4,5 @@
 pub mod simulator;
 
 pub mod harness;
+
+pub mod receiver;

@@ -1,0 +1,12 @@
+//! The real programs together, and beside them the real programs of others.
+//!
+//! Each test starts what it needs on free ports in a folder of its own. They run one after the
+//! other: most of them measure something in seconds.
+
+mod peers;
+
+mod prometheus;
+
+mod victoria;
+
+mod hang;

@@ -1,0 +1,131 @@
+//! The real programs of others that ours must get along with: Prometheus and VictoriaMetrics.
+
+use std::process::Command;
+use std::time::Duration;
+
+use gpufleet_tests::harness::http::{self, Answer};
+use gpufleet_tests::harness::process::Process;
+use gpufleet_tests::harness::{World, free_port, wait};
+use serde_json::Value;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A program with Prometheus's query API.
+pub(crate) struct Peer {
+    pub(crate) address: String,
+    _process: Process,
+}
+
+/// One series of an answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    labels: Value,
+    pub(crate) value: f64,
+}
+
+impl Series {
+    pub(crate) fn label(&self, name: &str) -> &str {
+        self.labels[name].as_str().unwrap_or_default()
+    }
+}
+
+impl Peer {
+    /// Debian's Prometheus, scraping `target` every second.
+    pub(crate) fn prometheus(world: &World, target: &str) -> Self {
+        let config = world.file(
+            "prometheus.yml",
+            &format!(
+                "global:\n  scrape_interval: 1s\nscrape_configs:\n  - job_name: gpufleet\n    \
+                 static_configs:\n      - targets: ['{target}']\n"
+            ),
+        );
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                world.path("prometheus").display()
+            ))
+            .arg(format!("--web.listen-address={address}"));
+        Self::start("prometheus", command, world, address, "/-/ready")
+    }
+
+    /// Debian's VictoriaMetrics, empty.
+    pub(crate) fn victoria(world: &World) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new("victoria-metrics");
+        command
+            .arg(format!(
+                "-storageDataPath={}",
+                world.path("victoria").display()
+            ))
+            .arg(format!("-httpListenAddr={address}"))
+            .args(["-retentionPeriod=100y", "-search.latencyOffset=0s"]);
+        Self::start("victoria-metrics", command, world, address, "/health")
+    }
+
+    fn start(name: &str, command: Command, world: &World, address: String, ready: &str) -> Self {
+        let mut process = Process::start(name, command, &world.path(&format!("{name}.log")));
+        wait::until(&format!("{name} is ready"), START_LIMIT, || {
+            process.must_run();
+            http::get(&address, ready)
+                .ok()
+                .filter(|it| it.status == 200)
+        });
+        Self {
+            address,
+            _process: process,
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        http::get(&self.address, path).expect("it was ready before")
+    }
+
+    /// What an instant query returns.
+    pub(crate) fn query(&self, query: &str) -> Vec<Series> {
+        let answer = self
+            .get(&format!("/api/v1/query?query={}", percent_encoded(query)))
+            .json();
+        assert_eq!(answer["status"], "success", "{query}: {answer}");
+        let result = answer["data"]["result"].as_array().cloned();
+        result
+            .unwrap_or_default()
+            .into_iter()
+            .map(|series| Series {
+                value: series["value"][1]
+                    .as_str()
+                    .and_then(|text| text.parse().ok())
+                    .expect("Prometheus writes values as text"),
+                labels: series["metric"].clone(),
+            })
+            .collect()
+    }
+
+    /// The values of a label among the series that match.
+    pub(crate) fn label_values(&self, label: &str, matching: &str) -> Vec<String> {
+        let path = format!(
+            "/api/v1/label/{label}/values?match%5B%5D={}",
+            percent_encoded(matching)
+        );
+        let answer = self.get(&path).json();
+        let values = answer["data"].as_array().cloned().unwrap_or_default();
+        values
+            .iter()
+            .filter_map(|value| value.as_str().map(str::to_owned))
+            .collect()
+    }
+}
+
+/// For a query string.
+pub(crate) fn percent_encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
