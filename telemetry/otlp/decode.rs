@@ -9,6 +9,9 @@ mod point;
 
 mod sender;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
