@@ -17,7 +17,15 @@ pub mod fleet;
 
 pub mod store;
 
+pub mod view;
+
 pub mod pages;
+
+pub mod api;
+
+pub mod metrics;
+
+pub mod web;
 
 /// What every request handler is given. Cheap to clone.
 #[derive(Clone)]

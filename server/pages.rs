@@ -1,9 +1,81 @@
 //! The pages people look at: rendered on the server, readable without scripts, from no other host.
+//!
+//! One file per page, each with its template beside it. Names from outside go through
+//! [`text::Name`], reasons through [`words`], readings through [`reading::Cell`]: a page cannot show
+//! a missing value as a number.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::Response;
+use axum::routing::{get, post};
+
+use crate::web::Web;
 
 pub mod text;
 
 pub mod words;
 
+pub mod reading;
+
 pub mod draw;
 
 pub mod assets;
+
+pub mod frame;
+
+pub mod problem;
+
+pub mod fleet;
+
+pub mod tiles;
+
+pub mod blind;
+
+pub mod node;
+
+pub mod gpu;
+
+pub mod parts;
+
+pub mod peaks;
+
+pub mod strip;
+
+pub mod series;
+
+pub mod events;
+
+/// Pages that need the right to read.
+pub fn guarded() -> Router<Arc<Web>> {
+    Router::new()
+        .route("/", get(fleet::show))
+        .route("/clusters/{cluster}/nodes/{node}", get(node::show))
+        .route(
+            "/clusters/{cluster}/nodes/{node}/{index}",
+            get(gpu::by_index),
+        )
+        .route("/clusters/{cluster}/gpus/{id}", get(gpu::show))
+}
+
+/// What everyone may have: assets, the sign-in form and the theme.
+pub fn open() -> Router<Arc<Web>> {
+    Router::new()
+        .route("/assets/{version}/{name}", get(assets::serve))
+        .route("/sign-in", post(problem::take_token))
+        .route("/theme", post(problem::take_theme))
+}
+
+/// Any other address.
+pub async fn not_found(frame: frame::Frame) -> Response {
+    let asked = text::harmless(&frame.here, text::SHOWN_CHARACTERS);
+    problem::not_found(
+        frame,
+        "There is no such page".to_owned(),
+        vec![
+            format!("Nothing lives at {asked}."),
+            "A node is at /clusters/CLUSTER/nodes/NODE, a GPU at /clusters/CLUSTER/gpus/ID."
+                .to_owned(),
+        ],
+    )
+}

@@ -63,7 +63,9 @@ impl Column {
         self.sum / f64::from(self.count.max(1))
     }
 
-    fn joined(self, other: Self) -> Self {
+    /// Both as one.
+    #[must_use]
+    pub fn joined(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
             sum: self.sum + other.sum,

@@ -2,6 +2,7 @@
 //!
 //! The API says the same things by their names on the wire; the words are for people only.
 
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
@@ -135,6 +136,80 @@ pub const fn watermark_sentence(origin: Origin) -> &'static str {
     }
 }
 
+/// How a state looks and what it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// The letter on the tile: it says the state without the colour.
+    pub letter: char,
+    /// The class of the tile's colour in the style sheet, the part after `s-` and `f-`.
+    pub class: char,
+    /// A word or two.
+    pub name: &'static str,
+}
+
+/// How a state looks. The three kinds of active share a look: the split needs a job's target.
+pub const fn look(state: State) -> Look {
+    let (letter, class, name) = match state {
+        State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated => {
+            ('A', 'a', "active")
+        }
+        State::Gap => ('G', 'g', "short pause"),
+        State::Parked => ('P', 'p', "parked"),
+        State::HeldEmpty => ('E', 'h', "held, empty"),
+        State::Unallocated => ('F', 'f', "free"),
+        State::Stalled => ('S', 's', "stalled"),
+        State::Unhealthy => ('!', 'x', "unhealthy"),
+        State::StartingNode => ('N', 'n', "node starting"),
+        State::StartingPod => ('N', 'n', "pod starting"),
+        State::Draining => ('D', 'd', "draining"),
+        State::Unobserved => ('?', 'u', "not measured"),
+    };
+    Look {
+        letter,
+        class,
+        name,
+    }
+}
+
+/// Why a GPU is in its state, in words, and what to do; none where the state says it all.
+pub const fn reason(reason: Reason) -> Option<Why> {
+    Some(match reason {
+        Reason::Unknown => return None,
+        Reason::NoSample => why(
+            "no sample",
+            "Nothing has come from it for more than two ticks.",
+            "Look whether the agent on its node runs: systemctl status gpufleet-agent, or the pod of the DaemonSet.",
+        ),
+        Reason::HolderUnknown => why(
+            "holder unknown",
+            "It is measured, but nobody can say whether someone holds it, so its time is not called idle or in use.",
+            "Run the agent with the host's process namespace (hostPID) so that it sees who has a context on the GPU.",
+        ),
+        Reason::ActivityUnknown => why(
+            "activity unknown",
+            "Its source reports neither engine activity nor utilisation.",
+            "Add DCGM_FI_PROF_GR_ENGINE_ACTIVE or DCGM_FI_DEV_GPU_UTIL to the exporter, or run the agent with NVML on the node.",
+        ),
+        Reason::FatalXid => why(
+            "fatal XID",
+            "An XID came after which the GPU must be reset or its node rebooted.",
+            "See the XID's action in the events below.",
+        ),
+        Reason::DeviceLost => missing(Missing::GpuLost),
+        Reason::DriverHang => missing(Missing::DriverHang),
+        Reason::RecoveryAction => why(
+            "driver asks for action",
+            "The driver asks for a reset, a drain or a reboot.",
+            "See the recovery action among the readings.",
+        ),
+        Reason::MemoryUnknown => why(
+            "memory unknown",
+            "How much of its memory is in use is not known, so it may as well be empty.",
+            "Nothing to fix where the card does not report it; else run gpufleet-agent doctor on the node.",
+        ),
+    })
+}
+
 /// What happened, in a few words.
 pub const fn event(kind: EventKind) -> &'static str {
     match kind {
@@ -210,6 +285,23 @@ mod tests {
                 why.sentence.ends_with('.') && why.fix.ends_with('.'),
                 "{reason}"
             );
+        }
+    }
+
+    #[test]
+    fn states_are_told_apart_by_letter_and_by_class() {
+        let looks: std::collections::BTreeSet<_> = State::ALL
+            .map(|state| (look(state).letter, look(state).class))
+            .into();
+        let letters: std::collections::BTreeSet<_> = looks.iter().map(|it| it.0).collect();
+        let classes: std::collections::BTreeSet<_> = looks.iter().map(|it| it.1).collect();
+        assert_eq!((looks.len(), letters.len(), classes.len()), (10, 10, 10));
+    }
+
+    #[test]
+    fn every_reason_of_a_state_has_words() {
+        for it in Reason::ALL {
+            assert_eq!(reason(it).is_none(), it == Reason::Unknown, "{}", it.name());
         }
     }
 

@@ -1,0 +1,187 @@
+//! Blind spots: what of the live fleet is not seen, since when, and what opens the eye.
+//!
+//! Limits: at most [`NAMED`] names per line; the count is always whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::text::{self, Name, counted, segment};
+use super::words;
+use crate::view::{ClusterView, FleetView, NodeView};
+
+/// Names given before a line says "and n more".
+const NAMED: usize = 6;
+
+/// A spool that holds data older than this is called behind, seconds: the blueprint's line
+/// between live and backfill.
+const BEHIND_SECONDS: f64 = 60.0;
+
+/// One thing that is not seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlindSpot {
+    /// What is not seen.
+    pub what: String,
+    /// What fixes it.
+    pub fix: String,
+    /// Where: addresses with names.
+    pub places: Vec<(String, Name)>,
+    /// How many places are not named.
+    pub more: usize,
+}
+
+/// A node with its cluster.
+type Place<'a> = (&'a ClusterView, &'a NodeView);
+
+/// What of the live clusters is not seen.
+pub fn spots(view: &FleetView) -> Vec<BlindSpot> {
+    let places: Vec<Place<'_>> = view
+        .of(Origin::Live)
+        .flat_map(|cluster| cluster.nodes.iter().map(move |node| (&**cluster, node)))
+        .collect();
+    let mut spots = Vec::new();
+    silent(&mut spots, &places, view.at);
+    readers(&mut spots, &places);
+    unknown(&mut spots, &places);
+    behind(&mut spots, &places);
+    spots
+}
+
+fn spot<'a>(
+    what: String,
+    fix: &str,
+    places: impl ExactSizeIterator<Item = Place<'a>>,
+) -> BlindSpot {
+    let more = places.len().saturating_sub(NAMED);
+    BlindSpot {
+        what,
+        fix: fix.to_owned(),
+        places: places
+            .take(NAMED)
+            .map(|(cluster, node)| {
+                let address = format!(
+                    "/clusters/{}/nodes/{}",
+                    segment(&cluster.name),
+                    segment(&node.name)
+                );
+                (address, Name::new(&node.name))
+            })
+            .collect(),
+        more,
+    }
+}
+
+fn silent(spots: &mut Vec<BlindSpot>, places: &[Place<'_>], at: Timestamp) {
+    let mut silent: Vec<(Timestamp, Place<'_>)> = places
+        .iter()
+        .filter_map(|place| Some((place.1.silent_since?, *place)))
+        .collect();
+    // The one that fell silent last is the news.
+    silent.sort_by_key(|(since, _)| std::cmp::Reverse(*since));
+    let (Some((newest, _)), Some((oldest, _))) = (silent.first(), silent.last()) else {
+        return;
+    };
+    let gpus: usize = silent.iter().map(|(_, place)| place.1.gpus.len()).sum();
+    let who = format!(
+        "{} with {} silent",
+        counted(silent.len(), "node", "nodes"),
+        counted(gpus, "GPU", "GPUs")
+    );
+    let since = if silent.len() == 1 {
+        format!(
+            "since {} UTC ({})",
+            text::moment(*newest),
+            text::ago(at, *newest)
+        )
+    } else {
+        format!(
+            "the newest {}, the oldest {}",
+            text::ago(at, *newest),
+            text::ago(at, *oldest)
+        )
+    };
+    let fix = words::reason(Reason::NoSample).map_or("", |why| why.fix);
+    spots.push(spot(
+        format!("{who}: {since}."),
+        fix,
+        silent
+            .into_iter()
+            .map(|(_, place)| place)
+            .collect::<Vec<_>>()
+            .into_iter(),
+    ));
+}
+
+fn readers(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
+    let mut by_reader: BTreeMap<&Arc<str>, Vec<Place<'_>>> = BTreeMap::new();
+    for place in places.iter().filter(|place| place.1.silent_since.is_none()) {
+        for reader in &place.1.failing_readers {
+            by_reader.entry(reader).or_default().push(*place);
+        }
+    }
+    for (reader, places) in by_reader {
+        let what = format!(
+            "Reader {} fails on {}.",
+            Name::new(reader).text,
+            counted(places.len(), "node", "nodes")
+        );
+        spots.push(spot(
+            what,
+            "The node's page has its error; gpufleet-agent doctor on the node has the line that fixes it.",
+            places.into_iter(),
+        ));
+    }
+}
+
+/// GPUs that are measured, but of which something decisive is not known.
+fn unknown(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
+    for reason in [Reason::HolderUnknown, Reason::ActivityUnknown] {
+        let is_blind = |place: &&Place<'_>| count(place.1, reason) > 0;
+        let blind: Vec<Place<'_>> = places.iter().filter(is_blind).copied().collect();
+        let gpus: usize = blind.iter().map(|place| count(place.1, reason)).sum();
+        let Some(why) = words::reason(reason).filter(|_| gpus > 0) else {
+            continue;
+        };
+        let what = format!(
+            "{}: {}. {}",
+            counted(gpus, "GPU", "GPUs"),
+            why.short,
+            why.sentence
+        );
+        spots.push(spot(what, why.fix, blind.into_iter()));
+    }
+}
+
+fn count(node: &NodeView, reason: Reason) -> usize {
+    let is_blind =
+        |gpu: &&crate::view::GpuView| gpu.state == State::Unobserved && gpu.reason == reason;
+    node.gpus.iter().filter(is_blind).count()
+}
+
+fn behind(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
+    let behind: Vec<Place<'_>> = places
+        .iter()
+        .filter(|place| {
+            place
+                .1
+                .spool_age_seconds
+                .is_some_and(|age| age > BEHIND_SECONDS)
+        })
+        .copied()
+        .collect();
+    if behind.is_empty() {
+        return;
+    }
+    let what = format!(
+        "{} more than a minute behind: the past hours are still being sent.",
+        counted(behind.len(), "agent is", "agents are")
+    );
+    spots.push(spot(
+        what,
+        "Nothing is lost; if it lasts, look at the network between node and server.",
+        behind.into_iter(),
+    ));
+}

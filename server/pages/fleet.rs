@@ -1,0 +1,280 @@
+//! The fleet: one line that says it in words, the blind spots, and every GPU a tile on its node.
+//!
+//! Limits: a page of 10,000 GPUs is about 1.5 MB of very regular HTML, under 200 KB on the wire.
+//! It is rendered once per picture and address, and kept compressed for the readers of that second.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use gpufleet_analysis::ledger;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::blind::{self, BlindSpot};
+use super::frame::{Frame, Theme, html};
+use super::text::{counted, grouped};
+use super::{problem, tiles, words};
+use crate::view::{Counts, FleetView};
+use crate::web::Web;
+
+/// Renderings kept of one picture: pages and fragments in three themes, and a few filters.
+const KEPT_RENDERINGS: usize = 16;
+
+/// What the address may ask for.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, Hash)]
+pub struct Asked {
+    /// Only nodes with a GPU in this state; the others' tiles are dimmed.
+    #[serde(default)]
+    pub state: Option<String>,
+}
+
+/// Renderings of the newest picture, by who may see what and how it was asked for.
+#[derive(Default)]
+pub struct Renderings {
+    kept: Mutex<(Timestamp, HashMap<Key, Bytes>)>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    state: Option<ledger::State>,
+    theme: Theme,
+    fragment: bool,
+    here: String,
+    cluster: Option<Arc<str>>,
+    host: String,
+}
+
+#[derive(Template)]
+#[template(path = "fleet.html")]
+struct FleetPage<'a> {
+    frame: &'a Frame,
+    headline: Headline,
+    chips: Vec<Chip>,
+    blind: Vec<BlindSpot>,
+    sections: Vec<Section>,
+    filter: Option<&'static str>,
+    connect: Option<Connect>,
+}
+
+/// The line that says it in words.
+struct Headline {
+    live: String,
+    not_measured: usize,
+    unhealthy: usize,
+    has_live: bool,
+    other: Option<String>,
+}
+
+/// A state with its count, and the address that shows only it.
+struct Chip {
+    class: char,
+    letter: char,
+    name: &'static str,
+    count: String,
+    address: String,
+    is_current: bool,
+}
+
+/// The clusters of one origin.
+struct Section {
+    origin: Origin,
+    title: &'static str,
+    word: Option<&'static str>,
+    sentence: &'static str,
+    clusters: Vec<tiles::Cluster>,
+}
+
+/// How to connect the first agent.
+struct Connect {
+    command: String,
+    only_local: bool,
+}
+
+/// `GET /`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<Asked>,
+    frame: Frame,
+) -> Response {
+    let state = match asked.state.as_deref().filter(|it| !it.is_empty()) {
+        None => None,
+        Some(name) => match ledger::State::parse(name) {
+            Some(state) => Some(state),
+            None => {
+                let names = ledger::State::ALL.map(ledger::State::name).join(", ");
+                let said = super::text::harmless(name, super::text::SHOWN_CHARACTERS);
+                return problem::not_found(
+                    frame,
+                    format!("There is no state “{said}”"),
+                    vec![format!("A state is one of {names}.")],
+                );
+            }
+        },
+    };
+    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let key = Key {
+        state,
+        theme: frame.theme,
+        fragment: frame.fragment,
+        here: frame.here.clone(),
+        cluster: frame.grant.cluster.clone(),
+        host: frame.host.clone(),
+    };
+    let mut kept = web.renderings.kept.lock().await;
+    if kept.0 != view.at {
+        *kept = (view.at, HashMap::new());
+    }
+    if let Some(body) = kept.1.get(&key) {
+        return html(StatusCode::OK, body.clone());
+    }
+    let frame = Frame {
+        at: view.at,
+        ..frame
+    };
+    match page(&web.app.config.ingest.grpc_listen, &view, &frame, state).render() {
+        Ok(body) => {
+            let body = Bytes::from(body);
+            if kept.1.len() < KEPT_RENDERINGS {
+                kept.1.insert(key, body.clone());
+            }
+            html(StatusCode::OK, body)
+        }
+        Err(error) => problem::broken(&error),
+    }
+}
+
+fn page<'a>(
+    grpc_listen: &str,
+    view: &FleetView,
+    frame: &'a Frame,
+    filter: Option<ledger::State>,
+) -> FleetPage<'a> {
+    let live = view.counts(Origin::Live);
+    let is_empty = view.clusters.is_empty();
+    FleetPage {
+        headline: headline(view, &live),
+        chips: chips(&live, filter),
+        blind: blind::spots(view),
+        sections: [Origin::Live, Origin::Recorded, Origin::Simulated]
+            .into_iter()
+            .map(|origin| section(view, origin, filter))
+            .filter(|section| !section.clusters.is_empty())
+            .collect(),
+        filter: filter.map(|state| words::look(state).name),
+        connect: is_empty.then(|| connect(grpc_listen, &frame.host)),
+        frame,
+    }
+}
+
+fn headline(view: &FleetView, live: &Counts) -> Headline {
+    let others: Vec<String> = [Origin::Recorded, Origin::Simulated]
+        .into_iter()
+        .filter_map(|origin| {
+            let count = view.counts(origin).all;
+            (count > 0).then(|| format!("{} {}", grouped(count as f64), origin.name()))
+        })
+        .collect();
+    Headline {
+        live: counted(live.measured(), "GPU live", "GPUs live"),
+        not_measured: live.of(ledger::State::Unobserved),
+        unhealthy: live.of(ledger::State::Unhealthy),
+        has_live: live.all > 0,
+        other: (!others.is_empty()).then(|| others.join(" and ")),
+    }
+}
+
+/// One chip per look of a state; the three kinds of active share one.
+fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
+    let mut chips: Vec<Chip> = Vec::new();
+    // The commonest good states first, then what needs an eye.
+    let order = ledger::State::ALL.into_iter().rev();
+    for state in order.filter(|state| live.of(*state) > 0) {
+        let look = words::look(state);
+        let count = live.of(state);
+        let is_current = filter == Some(state);
+        chips.push(Chip {
+            class: look.class,
+            letter: look.letter,
+            name: look.name,
+            count: grouped(count as f64),
+            address: if is_current {
+                "/".to_owned()
+            } else {
+                format!("/?state={}", state.name())
+            },
+            is_current,
+        });
+    }
+    chips
+}
+
+fn section(view: &FleetView, origin: Origin, filter: Option<ledger::State>) -> Section {
+    Section {
+        origin,
+        title: match origin {
+            Origin::Live => "Live",
+            Origin::Recorded => "Recorded",
+            Origin::Simulated => "Simulated",
+        },
+        word: words::watermark(origin),
+        sentence: words::watermark_sentence(origin),
+        clusters: view
+            .of(origin)
+            .map(|cluster| tiles::cluster(cluster, view.at, filter))
+            .collect(),
+    }
+}
+
+/// The exact command that connects an agent: how others reach this server, as far as it knows.
+fn connect(grpc_listen: &str, host: &str) -> Connect {
+    let (address, port) = grpc_listen
+        .rsplit_once(':')
+        .unwrap_or((grpc_listen, "4317"));
+    let only_local = address.starts_with("127.") || address == "[::1]" || address == "localhost";
+    let host = if only_local || host.is_empty() {
+        "127.0.0.1"
+    } else {
+        host
+    };
+    Connect {
+        command: format!(
+            "GPUFLEET_NODE__CLUSTER=my-cluster GPUFLEET_SHIP__ENDPOINT=http://{host}:{port} gpufleet-agent"
+        ),
+        only_local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_connects_an_agent_names_a_server_it_can_reach() {
+        for (listen, host, address, only_local) in [
+            (
+                "127.0.0.1:4317",
+                "fleet.example",
+                "http://127.0.0.1:4317",
+                true,
+            ),
+            (
+                "0.0.0.0:14317",
+                "fleet.example",
+                "http://fleet.example:14317",
+                false,
+            ),
+            ("[::]:4317", "", "http://127.0.0.1:4317", false),
+        ] {
+            let connect = connect(listen, host);
+            assert!(connect.command.contains(address), "{}", connect.command);
+            assert_eq!(connect.only_local, only_local, "{listen}");
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! One GPU, or a share of one: who it is, who holds it, what it does now, and its hours drawn.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use gpufleet_analysis::ledger;
+use gpufleet_telemetry::catalog::{self, Metric, gpu};
+use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
+use gpufleet_telemetry::time::{Minute, Timestamp};
+use serde::Deserialize;
+
+use super::events::{self, Entry, XidLine};
+use super::frame::{self, Frame};
+use super::reading::{self, Cell, Line};
+use super::series::{self, Series};
+use super::strip::{self, Strip};
+use super::text::{self, Name, segment};
+use super::words::{self, Look, Why};
+use super::{parts, peaks, problem};
+use crate::fleet::live::Live;
+use crate::store::model::ResourceKey;
+use crate::view::{judge, past};
+use crate::web::Web;
+
+/// How far back the curves go, hours: a minute a column up to 8 h, 3 minutes a column for a day.
+const RANGES: [i64; 3] = [1, 6, 24];
+
+/// How far back the curves go unless asked otherwise, hours.
+const DEFAULT_RANGE: i64 = 6;
+
+/// What the address may ask for.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Asked {
+    /// How far back the curves go, hours: 1, 6 or 24.
+    #[serde(default)]
+    pub hours: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "gpu.html")]
+struct GpuPage {
+    frame: Frame,
+    title: String,
+    id: Name,
+    origin: Origin,
+    watermark: Option<&'static str>,
+    watermark_sentence: &'static str,
+    one_sample: bool,
+    cluster: Name,
+    node: Name,
+    node_address: String,
+    status: Status,
+    facts: Vec<(&'static str, Name)>,
+    holder: Holder,
+    figures: Vec<Figure>,
+    peaks: peaks::Peaks,
+    strip: Strip,
+    ranges: Vec<(i64, String, bool)>,
+    series: Vec<Series>,
+    series_from: String,
+    series_to: String,
+    told: Vec<Line>,
+    never_told: Vec<String>,
+    parts: parts::Parts,
+    xids: Vec<XidLine>,
+    events: Vec<Entry>,
+    past_failed: bool,
+}
+
+/// What it does now.
+struct Status {
+    look: Look,
+    is_lost: bool,
+    sentence: &'static str,
+    since: Option<String>,
+    why: Option<Why>,
+    last_point: String,
+    last_point_ago: String,
+}
+
+/// Who holds it.
+struct Holder {
+    name: Option<Name>,
+    words: &'static str,
+}
+
+/// A key reading.
+struct Figure {
+    name: &'static str,
+    help: &'static str,
+    cell: Cell,
+    /// What stands under it: of how much, the greatest.
+    small: Option<String>,
+    /// Share of the full scale, 0 to 100.
+    meter: Option<u32>,
+}
+
+/// `GET /clusters/{cluster}/gpus/{id}`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Path((cluster, id)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+    frame: Frame,
+) -> Response {
+    let cluster: Arc<str> = cluster.into();
+    let id: Arc<str> = id.into();
+    let may_see = frame.grant.cluster.as_ref().is_none_or(|it| *it == cluster);
+    let found = [ResourceKind::Gpu, ResourceKind::Share]
+        .into_iter()
+        .filter(|_| may_see)
+        .find_map(|kind| {
+            web.app.fleet.get(&ResourceKey {
+                cluster: Arc::clone(&cluster),
+                kind,
+                id: Arc::clone(&id),
+            })
+        });
+    let Some(live) = found else {
+        let shown = text::harmless(&id, text::SHOWN_CHARACTERS);
+        let place = text::harmless(&cluster, text::SHOWN_CHARACTERS);
+        return problem::not_found(
+            frame,
+            format!("No GPU “{shown}” in cluster “{place}”"),
+            vec![
+                "No agent has reported a GPU or MIG instance with this id there.".to_owned(),
+                "An id is the NVML UUID, GPU-… or MIG-…, as nvidia-smi -L prints it; without one it is node and PCI address. The node's page lists what is on it.".to_owned(),
+            ],
+        );
+    };
+    let hours = asked
+        .hours
+        .and_then(|it| it.parse().ok())
+        .filter(|it| RANGES.contains(it))
+        .unwrap_or(DEFAULT_RANGE);
+    // A recording is drawn up to its own end, not up to now.
+    let end = if live.origin == Origin::Recorded {
+        live.last_point
+    } else {
+        frame.at
+    };
+    let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
+    let last_hours = end.minute().hour() - strip::HOURS + 1..end.minute().hour() + 1;
+    let past = past::of_gpu(
+        &web.app,
+        &live.key,
+        minutes.clone(),
+        last_hours,
+        events::SHOWN,
+    )
+    .await;
+    frame::page(
+        StatusCode::OK,
+        &page(frame, &live, &past, hours, minutes, end),
+    )
+}
+
+/// `GET /clusters/{cluster}/nodes/{node}/{index}`: the short address that tiles use.
+pub async fn by_index(
+    State(web): State<Arc<Web>>,
+    Path((cluster, node, index)): Path<(String, String, String)>,
+    frame: Frame,
+) -> Response {
+    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let found = view.node(&cluster, &node).and_then(|(_, node)| {
+        let index: u32 = index.parse().ok()?;
+        let with_index = node.gpus.iter().filter(|gpu| gpu.index == Some(index));
+        with_index.max_by_key(|gpu| gpu.last_point)
+    });
+    match found {
+        Some(gpu) => {
+            let (cluster, id) = (segment(&cluster), segment(&gpu.key.id));
+            Redirect::temporary(&format!("/clusters/{cluster}/gpus/{id}")).into_response()
+        }
+        None => problem::not_found(
+            frame,
+            format!(
+                "No GPU with index {} on this node",
+                text::harmless(&index, 20)
+            ),
+            vec![format!(
+                "Node “{}” of cluster “{}” does not report it now; its page lists what it reports.",
+                text::harmless(&node, text::SHOWN_CHARACTERS),
+                text::harmless(&cluster, text::SHOWN_CHARACTERS)
+            )],
+        ),
+    }
+}
+
+fn page(
+    frame: Frame,
+    live: &Live,
+    past: &past::Past,
+    hours: i64,
+    minutes: Range<Minute>,
+    end: Timestamp,
+) -> GpuPage {
+    let subject = (live.key.kind, &*live.key.id);
+    let (told, never_told) = reading::lines(live, catalog::gpu::ALL);
+    let here = format!(
+        "/clusters/{}/gpus/{}",
+        segment(&live.key.cluster),
+        segment(&live.key.id)
+    );
+    GpuPage {
+        title: title(live),
+        id: Name::new(&live.key.id),
+        origin: live.origin,
+        watermark: words::watermark(live.origin),
+        watermark_sentence: words::watermark_sentence(live.origin),
+        one_sample: live.origin == Origin::Recorded && live.first_seen == live.last_point,
+        cluster: Name::new(&live.key.cluster),
+        node: Name::new(&live.node),
+        node_address: format!(
+            "/clusters/{}/nodes/{}",
+            segment(&live.key.cluster),
+            segment(&live.node)
+        ),
+        status: status(live, frame.at),
+        facts: facts(live),
+        holder: holder(live),
+        figures: figures(live),
+        peaks: peaks::of(live),
+        strip: strip::strip(&past.hours, end),
+        ranges: RANGES
+            .into_iter()
+            .map(|it| (it, format!("{here}?hours={it}"), it == hours))
+            .collect(),
+        series: series::series(Some(live), &past.minutes, &minutes),
+        series_from: text::clock_time(minutes.start.start()),
+        series_to: text::clock_time(minutes.end.start()),
+        told: told
+            .into_iter()
+            .filter(|line| catalog::by_name(line.metric).is_some_and(|it| it.part.is_none()))
+            .collect(),
+        never_told,
+        parts: parts::of(live),
+        xids: xids(live, past),
+        events: events::entries(&past.events, subject),
+        past_failed: past.failed,
+        frame,
+    }
+}
+
+/// `GPU 3 of node-7`, or what there is to call it by.
+fn title(live: &Live) -> String {
+    let node = Name::new(&live.node).text;
+    match (live.key.kind, live.resource.attribute(attribute::GPU_INDEX)) {
+        (ResourceKind::Share, _) => {
+            let profile = live
+                .resource
+                .attribute(attribute::MIG_PROFILE)
+                .unwrap_or("share");
+            format!("MIG {} on {node}", text::harmless(profile, 24))
+        }
+        (_, Some(index)) => format!("GPU {} of {node}", text::harmless(index, 12)),
+        (_, None) => format!("GPU on {node}"),
+    }
+}
+
+fn status(live: &Live, now: Timestamp) -> Status {
+    let judged = judge::judge(live, now);
+    Status {
+        look: words::look(judged.state),
+        is_lost: matches!(
+            judged.reason,
+            ledger::Reason::DeviceLost | ledger::Reason::DriverHang
+        ),
+        sentence: judged.state.help(),
+        since: judged.since.map(|since| {
+            format!(
+                "since {} UTC, {}",
+                text::moment(since),
+                text::ago(now, since)
+            )
+        }),
+        why: words::reason(judged.reason),
+        last_point: text::moment(live.last_point),
+        last_point_ago: text::ago(now, live.last_point),
+    }
+}
+
+fn facts(live: &Live) -> Vec<(&'static str, Name)> {
+    const NAMED: [(&str, &str); 13] = [
+        ("Model", attribute::GPU_MODEL),
+        ("Index", attribute::GPU_INDEX),
+        ("PCI address", attribute::PCI_ADDRESS),
+        ("Serial number", attribute::SERIAL),
+        ("Compute capability", attribute::COMPUTE_CAPABILITY),
+        ("Driver", attribute::DRIVER_VERSION),
+        ("CUDA up to", attribute::CUDA_VERSION),
+        ("VBIOS", attribute::VBIOS_VERSION),
+        ("MIG profile", attribute::MIG_PROFILE),
+        ("Part of", attribute::PARENT),
+        ("Source", attribute::SOURCE),
+        ("Owner", attribute::OWNER),
+        ("Job", attribute::JOB),
+    ];
+    NAMED
+        .into_iter()
+        .filter_map(|(label, name)| Some((label, Name::new(live.resource.attribute(name)?))))
+        .collect()
+}
+
+fn holder(live: &Live) -> Holder {
+    let name = live.resource.attribute(attribute::HOLDER).map(Name::new);
+    let words = if name.is_some() {
+        "holds it."
+    } else if live.bits.holder_known == 0 {
+        "Who holds it is not known."
+    } else if live.bits.held != 0 {
+        "Someone holds it; the agent could not name who."
+    } else {
+        "Nobody holds it."
+    };
+    Holder { name, words }
+}
+
+fn figures(live: &Live) -> Vec<Figure> {
+    let told = |metric: Metric| live.value(metric.id).map(|it| it.reading);
+    let known = |metric: Metric| told(metric).and_then(Result::ok);
+    let figure = |name, metric: Metric, full: Option<f64>, small: Option<String>| {
+        let meter = known(metric).zip(full).map(|(value, full)| {
+            (value / full.max(f64::MIN_POSITIVE) * 100.0)
+                .clamp(0.0, 100.0)
+                .round() as u32
+        });
+        Figure {
+            name,
+            help: metric.help,
+            cell: Cell::of_metric(&metric, told(metric)),
+            small,
+            meter,
+        }
+    };
+    let of =
+        |metric: Metric| known(metric).map(|it| format!("of {}", text::quantity(metric.unit, it)));
+    let throttle = Cell::of_metric(&gpu::THROTTLE_REASONS, told(gpu::THROTTLE_REASONS));
+    let slowed = (throttle.missing.is_none()).then(|| format!("slowed by: {}", throttle.text));
+    vec![
+        figure("Utilisation", gpu::UTILIZATION, Some(1.0), None),
+        figure("Tensor cores active", gpu::TENSOR_ACTIVE, Some(1.0), None),
+        figure(
+            "Memory used",
+            gpu::MEMORY_USED,
+            known(gpu::MEMORY_TOTAL),
+            of(gpu::MEMORY_TOTAL),
+        ),
+        figure(
+            "Power",
+            gpu::POWER,
+            known(gpu::POWER_LIMIT),
+            of(gpu::POWER_LIMIT),
+        ),
+        figure("Temperature", gpu::TEMPERATURE, None, None),
+        figure("SM clock", gpu::SM_CLOCK, known(gpu::SM_CLOCK_MAX), slowed),
+    ]
+}
+
+fn xids(live: &Live, past: &past::Past) -> Vec<XidLine> {
+    live.parts(gpu::XID.id)
+        .filter_map(|value| {
+            let part = value.part.as_ref().filter(|it| it.kind == PartKind::Xid)?;
+            let count = value.reading.ok().filter(|it| *it > 0.0)?;
+            Some(XidLine {
+                code: text::harmless(&part.id, 12),
+                count: text::grouped(count),
+                last: events::last_xid(&past.events, &part.id),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,303 @@
+//! One node: the machine, its readers' health, its GPUs as a table, what happened.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use gpufleet_telemetry::catalog::{self, Metric, Unit, node, own};
+use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::events::{self, Entry};
+use super::frame::{self, Frame};
+use super::problem;
+use super::reading::{self, Cell, Line};
+use super::text::{self, Name, segment};
+use super::words::{self, Look};
+use crate::fleet::live::Live;
+use crate::store::model::ResourceKey;
+use crate::view::{ClusterView, GpuView, NodeView, past};
+use crate::web::Web;
+
+#[derive(Template)]
+#[template(path = "node.html")]
+struct NodePage {
+    frame: Frame,
+    origin: Origin,
+    watermark: Option<&'static str>,
+    watermark_sentence: &'static str,
+    cluster: Name,
+    node: Name,
+    silent: Option<String>,
+    summary: String,
+    has_agent: bool,
+    facts: Vec<(&'static str, Name)>,
+    figures: Vec<(&'static str, Cell)>,
+    gpus: Vec<Row>,
+    readers: Vec<Reader>,
+    streams: Vec<SpoolLine>,
+    told: Vec<Line>,
+    events: Vec<Entry>,
+    past_failed: bool,
+}
+
+/// A GPU, or a share under it, as a table row.
+struct Row {
+    address: String,
+    index: String,
+    is_share: bool,
+    id: Name,
+    model: Name,
+    look: Look,
+    is_lost: bool,
+    state_title: String,
+    utilization: Cell,
+    tensor: Cell,
+    memory: Cell,
+    power: Cell,
+    temperature: Cell,
+    holder: Option<Name>,
+    holder_known: bool,
+    last: String,
+}
+
+/// A reader of the agent.
+struct Reader {
+    name: String,
+    is_failing: bool,
+    last_success: String,
+    duration: Cell,
+    failures: Cell,
+    /// The error of its newest event, while it fails.
+    why: Option<String>,
+}
+
+/// A stream of the agent's spool.
+struct SpoolLine {
+    name: String,
+    age: Cell,
+    bytes: Cell,
+    dropped: Cell,
+}
+
+/// `GET /clusters/{cluster}/nodes/{node}`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Path((cluster, node)): Path<(String, String)>,
+    frame: Frame,
+) -> Response {
+    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let Some((part, found)) = view.node(&cluster, &node) else {
+        let said = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
+        return problem::not_found(
+            frame,
+            format!("No node “{}” in cluster “{}”", said(&node), said(&cluster)),
+            vec![
+                "No agent has reported a node with this name there.".to_owned(),
+                "A node is named by its agent: the host's name, or node.name in its configuration."
+                    .to_owned(),
+            ],
+        );
+    };
+    let key = ResourceKey {
+        cluster: Arc::clone(&part.name),
+        kind: ResourceKind::Node,
+        id: Arc::clone(&found.name),
+    };
+    let live = web.app.fleet.get(&key);
+    let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
+    let page = page(frame, part, found, live.as_ref(), &past);
+    frame::page(StatusCode::OK, &page)
+}
+
+fn page(
+    frame: Frame,
+    part: &ClusterView,
+    found: &NodeView,
+    live: Option<&Live>,
+    past: &past::Past,
+) -> NodePage {
+    let at = frame.at;
+    NodePage {
+        origin: part.origin,
+        watermark: words::watermark(part.origin),
+        watermark_sentence: words::watermark_sentence(part.origin),
+        cluster: Name::new(&part.name),
+        node: Name::new(&found.name),
+        silent: found.silent_since.map(|since| {
+            format!(
+                "Silent since {} UTC, {}.",
+                text::moment(since),
+                text::ago(at, since)
+            )
+        }),
+        summary: summary(found, at),
+        has_agent: found.agent.is_some(),
+        facts: facts(found, live),
+        figures: live.map(figures).unwrap_or_default(),
+        gpus: found.gpus.iter().flat_map(|gpu| rows(gpu, at)).collect(),
+        readers: live.map(|live| readers(live, past, at)).unwrap_or_default(),
+        streams: live.map(streams).unwrap_or_default(),
+        told: live
+            .map(|live| reading::lines(live, catalog::node::ALL).0)
+            .unwrap_or_default(),
+        events: events::entries(&past.events, (ResourceKind::Node, &found.name)),
+        past_failed: past.failed,
+        frame,
+    }
+}
+
+fn summary(found: &NodeView, at: Timestamp) -> String {
+    let mut states: Vec<(Look, usize)> = Vec::new();
+    for gpu in &found.gpus {
+        let look = words::look(gpu.state);
+        match states.iter_mut().find(|it| it.0 == look) {
+            Some(same) => same.1 += 1,
+            None => states.push((look, 1)),
+        }
+    }
+    let parts: Vec<String> = states
+        .into_iter()
+        .map(|(look, count)| format!("{count} {}", look.name))
+        .collect();
+    let gpus = text::counted(found.gpus.len(), "GPU", "GPUs");
+    let last = text::ago(at, found.last_point);
+    if parts.is_empty() {
+        format!("No GPU reported. Last sample {last}.")
+    } else {
+        format!("{gpus}: {}. Last sample {last}.", parts.join(", "))
+    }
+}
+
+fn facts(found: &NodeView, live: Option<&Live>) -> Vec<(&'static str, Name)> {
+    const NAMED: [(&str, &str); 7] = [
+        ("Boot id", attribute::BOOT_ID),
+        ("Agent version", attribute::AGENT_VERSION),
+        ("Driver", attribute::DRIVER_VERSION),
+        ("NVML", attribute::NVML_VERSION),
+        ("CUDA up to", attribute::CUDA_VERSION),
+        ("Source", attribute::SOURCE),
+        ("Recorded from", "gpufleet.recorded.from"),
+    ];
+    let mut facts: Vec<(&'static str, Name)> = NAMED
+        .into_iter()
+        .filter_map(|(label, name)| Some((label, Name::new(live?.resource.attribute(name)?))))
+        .collect();
+    if let Some(agent) = found.agent {
+        facts.push(("Agent id", Name::new(&agent.to_string())));
+    }
+    facts
+}
+
+fn figures(live: &Live) -> Vec<(&'static str, Cell)> {
+    const SHOWN: [(&str, Metric); 6] = [
+        ("CPU busy", node::CPU_BUSY),
+        ("CPUs", node::CPU_COUNT),
+        ("Memory available", node::MEMORY_AVAILABLE),
+        ("Memory installed", node::MEMORY_TOTAL),
+        ("Waiting for I/O (PSI)", node::PSI_IO),
+        ("Up for", node::UPTIME),
+    ];
+    SHOWN
+        .into_iter()
+        .map(|(name, metric)| {
+            let told = live.value(metric.id).map(|it| it.reading);
+            (name, Cell::of_metric(&metric, told))
+        })
+        .collect()
+}
+
+fn rows(gpu: &GpuView, at: Timestamp) -> Vec<Row> {
+    std::iter::once((gpu, false))
+        .chain(gpu.shares.iter().map(|share| (share, true)))
+        .map(|(gpu, is_share)| row(gpu, is_share, at))
+        .collect()
+}
+
+fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
+    let readings = &gpu.readings;
+    let memory = match (readings.memory_used, readings.memory_total) {
+        (Some(Ok(used)), Some(Ok(total))) if total > 0.0 => Cell {
+            text: format!(
+                "{} of {}",
+                text::quantity(Unit::Bytes, used),
+                text::quantity(Unit::Bytes, total)
+            ),
+            missing: None,
+        },
+        (told, _) => Cell::of(Unit::Bytes, told),
+    };
+    let look = words::look(gpu.state);
+    Row {
+        address: format!(
+            "/clusters/{}/gpus/{}",
+            segment(&gpu.key.cluster),
+            segment(&gpu.key.id)
+        ),
+        index: gpu
+            .index
+            .map_or_else(|| "–".to_owned(), |it| it.to_string()),
+        is_share,
+        id: Name::new(&gpu.key.id),
+        model: Name::new(&gpu.model),
+        is_lost: gpu.is_lost(),
+        state_title: match words::reason(gpu.reason) {
+            Some(why) => format!("{} {}", why.sentence, why.fix),
+            None => gpu.state.help().to_owned(),
+        },
+        look,
+        utilization: Cell::of(Unit::Ratio, readings.utilization),
+        tensor: Cell::of(Unit::Ratio, readings.tensor_active),
+        memory,
+        power: Cell::of(Unit::Watts, readings.power),
+        temperature: Cell::of(Unit::Celsius, readings.temperature),
+        holder: gpu.holder.as_deref().map(Name::new),
+        holder_known: gpu.holder_known,
+        last: text::ago(at, gpu.last_point),
+    }
+}
+
+fn readers(live: &Live, past: &past::Past, at: Timestamp) -> Vec<Reader> {
+    live.parts(own::READER_SUCCESS.id)
+        .filter_map(|success| {
+            let part = success.part.as_ref()?;
+            let told = |metric: Metric| {
+                let same = live.parts(metric.id).find(|it| it.part == success.part);
+                same.map(|it| it.reading)
+            };
+            let is_failing = success.reading != Ok(1.0);
+            let last = told(own::READER_LAST_SUCCESS).and_then(Result::ok);
+            Some(Reader {
+                name: text::harmless(&part.id, text::SHOWN_CHARACTERS),
+                is_failing,
+                last_success: last.filter(|it| *it > 0.0).map_or_else(
+                    || "never".to_owned(),
+                    |seconds| text::ago(at, Timestamp::from_millis((seconds * 1e3) as i64)),
+                ),
+                duration: Cell::of(Unit::Seconds, told(own::READER_DURATION)),
+                failures: Cell::of(Unit::Count, told(own::READER_FAILURES)),
+                why: is_failing.then(|| past.reader_error(&part.id)).flatten(),
+            })
+        })
+        .collect()
+}
+
+fn streams(live: &Live) -> Vec<SpoolLine> {
+    live.parts(own::SPOOL_AGE.id)
+        .filter_map(|age| {
+            let part = age.part.as_ref()?;
+            let told = |metric: Metric| {
+                let same = live.parts(metric.id).find(|it| it.part == age.part);
+                same.map(|it| it.reading)
+            };
+            Some(SpoolLine {
+                name: text::harmless(&part.id, text::SHOWN_CHARACTERS),
+                age: Cell::of(Unit::Seconds, Some(age.reading)),
+                bytes: Cell::of(Unit::Bytes, told(own::SPOOL_BYTES)),
+                dropped: Cell::of(Unit::Count, told(own::SPOOL_DROPPED)),
+            })
+        })
+        .collect()
+}

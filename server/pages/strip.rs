@@ -1,0 +1,224 @@
+//! A day in states: one column for each hour, filled from below by the time in each state; time that
+//! nobody observed is hatched, time that has not come yet is empty.
+
+use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{text, words};
+
+/// Hours shown.
+pub const HOURS: i64 = 24;
+
+/// Height of a column in its own units.
+const HEIGHT: i64 = 100;
+
+/// Width of a column, without the space beside it.
+const WIDTH: i64 = 9;
+
+/// Distance between columns.
+const STEP: i64 = 10;
+
+/// One box of a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Its distance from the top.
+    pub y: i64,
+    /// Its height.
+    pub height: i64,
+    /// The class of its colour after `f-`; `u` is hatched.
+    pub class: char,
+}
+
+/// One hour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its place from the left.
+    pub x: i64,
+    /// What it is called: `14:00`.
+    pub name: String,
+    /// Where its time went, in words.
+    pub words: String,
+    /// Its boxes, from below.
+    pub blocks: Vec<Block>,
+}
+
+/// A day ready for the template.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Strip {
+    /// Its hours, the oldest first.
+    pub columns: Vec<Column>,
+    /// The states that occur, for the legend: class, letter, name.
+    pub looks: Vec<words::Look>,
+    /// Width of the view box.
+    pub width: i64,
+    /// Height of the view box.
+    pub height: i64,
+    /// Width of a column.
+    pub column_width: i64,
+}
+
+/// From below: what is best first, so that work is the ground and trouble on top.
+const ORDER: [State; 13] = [
+    State::ActiveEfficient,
+    State::ActiveUnrated,
+    State::ActiveInefficient,
+    State::Gap,
+    State::StartingPod,
+    State::StartingNode,
+    State::Draining,
+    State::Stalled,
+    State::Parked,
+    State::HeldEmpty,
+    State::Unallocated,
+    State::Unhealthy,
+    State::Unobserved,
+];
+
+/// Draws the [`HOURS`] hours up to `now` from the ledger; an hour that the ledger does not have was
+/// not observed.
+pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
+    let current = now.minute().hour();
+    let first = current - HOURS + 1;
+    let mut strip = Strip {
+        width: HOURS * STEP,
+        height: HEIGHT,
+        column_width: WIDTH,
+        ..Strip::default()
+    };
+    for place in 0..HOURS {
+        let hour = first + place;
+        let known = hours.iter().find(|it| it.hour == hour);
+        let past_millis = if hour == current {
+            now.millis() - hour * MILLIS_PER_HOUR
+        } else {
+            MILLIS_PER_HOUR
+        };
+        strip
+            .columns
+            .push(column(place * STEP, hour, known, past_millis));
+    }
+    for state in ORDER {
+        let look = words::look(state);
+        let occurs = strip
+            .columns
+            .iter()
+            .any(|column| column.blocks.iter().any(|it| it.class == look.class));
+        if occurs && !strip.looks.contains(&look) {
+            strip.looks.push(look);
+        }
+    }
+    strip
+}
+
+fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Column {
+    let start = Timestamp::from_millis(hour * MILLIS_PER_HOUR);
+    let total = known.map_or(0, LedgerHour::total_millis);
+    let mut spans: Vec<(State, i64)> = ORDER
+        .into_iter()
+        .map(|state| (state, known.map_or(0, |it| it.millis(state))))
+        .collect();
+    // What the ledger does not account for, of the time that has passed, was not observed.
+    if let Some(last) = spans.last_mut() {
+        last.1 += (past_millis - total).max(0);
+    }
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut said = Vec::new();
+    let mut below = 0;
+    for (state, millis) in spans.into_iter().filter(|(_, millis)| *millis > 0) {
+        let look = words::look(state);
+        said.push(format!("{} {}", look.name, text::span(millis)));
+        // Rounding goes by the running sum, so that a full hour fills the column.
+        let top = |millis: i64| (millis * HEIGHT + MILLIS_PER_HOUR / 2) / MILLIS_PER_HOUR;
+        let (from, to) = (top(below), top(below + millis).min(HEIGHT));
+        below += millis;
+        match blocks.last_mut().filter(|it| it.class == look.class) {
+            Some(same) => {
+                same.height += to - from;
+                same.y = HEIGHT - to;
+            }
+            None if to > from => blocks.push(Block {
+                y: HEIGHT - to,
+                height: to - from,
+                class: look.class,
+            }),
+            None => {}
+        }
+    }
+    Column {
+        x,
+        name: text::clock_time(start),
+        words: said.join(", "),
+        blocks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use gpufleet_analysis::ledger::Reason;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000 * 3_600 + 1_800);
+
+    fn hour(hour: i64, spans: &[(State, i64)]) -> LedgerHour {
+        let time: BTreeMap<_, _> = spans
+            .iter()
+            .map(|(state, minutes)| ((*state, Reason::Unknown), minutes * 60_000))
+            .collect();
+        LedgerHour::new(hour, time)
+    }
+
+    #[test]
+    fn an_hour_without_a_ledger_is_hatched_and_not_idle() {
+        let drawn = strip(&[], NOW);
+        let full = Block {
+            y: 0,
+            height: 100,
+            class: 'u',
+        };
+        assert_eq!(drawn.columns[0].blocks, [full]);
+        assert_eq!(drawn.columns[0].words, "not measured 1 h");
+    }
+
+    #[test]
+    fn what_the_ledger_does_not_account_for_is_hatched() {
+        let drawn = strip(&[hour(999, &[(State::ActiveUnrated, 30)])], NOW);
+        let column = &drawn.columns[22];
+        assert_eq!(column.words, "active 30 min, not measured 30 min");
+        let heights: Vec<_> = column
+            .blocks
+            .iter()
+            .map(|it| (it.class, it.y, it.height))
+            .collect();
+        assert_eq!(heights, [('a', 50, 50), ('u', 0, 50)]);
+    }
+
+    #[test]
+    fn the_part_of_the_hour_that_has_not_come_is_empty() {
+        let drawn = strip(&[hour(1_000, &[(State::Unallocated, 30)])], NOW);
+        let column = &drawn.columns[23];
+        assert_eq!(column.words, "free 30 min");
+        assert_eq!(
+            column.blocks,
+            [Block {
+                y: 50,
+                height: 50,
+                class: 'f'
+            }]
+        );
+    }
+
+    #[test]
+    fn a_full_hour_fills_its_column_whatever_the_rounding() {
+        let thirds = [
+            (State::ActiveUnrated, 20),
+            (State::Gap, 20),
+            (State::Parked, 20),
+        ];
+        let drawn = strip(&[hour(999, &thirds)], NOW);
+        let sum: i64 = drawn.columns[22].blocks.iter().map(|it| it.height).sum();
+        assert_eq!(sum, HEIGHT);
+    }
+}

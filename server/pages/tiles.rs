@@ -1,0 +1,270 @@
+//! A cluster as nodes with a tile for each GPU. Written by hand and not by a template: at 10,000
+//! GPUs every byte and every call counts.
+//!
+//! A tile's address goes by node and index where the index is unique, because 10,000 random UUIDs
+//! alone would be 180 KB on the wire.
+
+use std::fmt::Write as _;
+
+use gpufleet_analysis::ledger::State;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::text::{self, Name, counted, segment};
+use super::words;
+use crate::view::{ClusterView, Counts, GpuView, NodeView, Told};
+
+/// From this many nodes on a cluster is drawn with small tiles and one short line per node.
+const MANY_NODES: usize = 40;
+
+/// A cluster ready for the template.
+pub struct Cluster {
+    /// Its name.
+    pub name: Name,
+    /// What live.js knows its parts by.
+    pub key: String,
+    /// Its GPUs in words.
+    pub counts: String,
+    /// Whether it is drawn with small tiles.
+    pub is_many: bool,
+    /// Its nodes, as list items.
+    pub nodes: String,
+    /// How many nodes the filter hides.
+    pub hidden: usize,
+}
+
+/// Draws a cluster; with a filter only nodes that have a GPU in that state.
+pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> Cluster {
+    let is_many = cluster.nodes.len() >= MANY_NODES;
+    let mut nodes = String::with_capacity(cluster.counts.all * 128);
+    let mut hidden = 0;
+    let cluster_path = segment(&cluster.name);
+    for node in &cluster.nodes {
+        if filter.is_some_and(|state| !node.gpus.iter().any(|gpu| gpu.state == state)) {
+            hidden += 1;
+            continue;
+        }
+        draw_node(
+            &mut nodes,
+            &Drawn {
+                node,
+                at,
+                filter,
+                is_many,
+                cluster_path: &cluster_path,
+                origin: cluster.origin,
+            },
+        );
+    }
+    Cluster {
+        name: Name::new(&cluster.name),
+        key: format!("{}/{}", cluster.origin.name(), cluster_path),
+        counts: counts_in_words(&cluster.counts, cluster.nodes.len()),
+        is_many,
+        nodes,
+        hidden,
+    }
+}
+
+struct Drawn<'a> {
+    node: &'a NodeView,
+    at: Timestamp,
+    filter: Option<State>,
+    is_many: bool,
+    cluster_path: &'a str,
+    origin: Origin,
+}
+
+/// `64 GPUs on 8 nodes: 40 active, 16 free, 8 parked`.
+fn counts_in_words(counts: &Counts, nodes: usize) -> String {
+    let mut out = format!(
+        "{} on {}",
+        counted(counts.all, "GPU", "GPUs"),
+        counted(nodes, "node", "nodes")
+    );
+    for (index, (state, count)) in counts.by_state.iter().rev().enumerate() {
+        let word = if index == 0 { ": " } else { ", " };
+        let _ = write!(out, "{word}{count} {}", words::look(*state).name);
+    }
+    out
+}
+
+fn draw_node(out: &mut String, drawn: &Drawn<'_>) {
+    let node = drawn.node;
+    let node_path = segment(&node.name);
+    let address = format!("/clusters/{}/nodes/{node_path}", drawn.cluster_path);
+    let _ = write!(
+        out,
+        "<li data-live=\"{}/{node_path}\"><div class=name><a href=\"{address}\"",
+        drawn.cluster_path
+    );
+    let name = if node.name.is_empty() {
+        Name {
+            text: "(node not told)".to_owned(),
+            title: None,
+        }
+    } else {
+        Name::new(&node.name)
+    };
+    let title = name.title.as_ref().or(drawn.is_many.then_some(&name.text));
+    if let Some(title) = title {
+        out.push_str(" title=\"");
+        escape(out, title);
+        out.push('"');
+    }
+    out.push('>');
+    escape(out, &name.text);
+    out.push_str("</a>");
+    if !drawn.is_many {
+        out.push_str("<small>");
+        escape(out, &summary(node));
+        out.push_str("</small>");
+    }
+    out.push_str("</div>");
+    if !node.gpus.is_empty() {
+        out.push_str("<div class=tiles>");
+        for (place, gpu) in node.gpus.iter().enumerate() {
+            draw_tile(out, drawn, &address, place, gpu);
+        }
+        out.push_str("</div>");
+    }
+    draw_trouble(out, drawn);
+    out.push_str("</li>");
+}
+
+fn draw_tile(out: &mut String, drawn: &Drawn<'_>, node_address: &str, place: usize, gpu: &GpuView) {
+    let look = words::look(gpu.state);
+    let gpus = &drawn.node.gpus;
+    let is_dim = drawn.filter.is_some_and(|state| state != gpu.state);
+    let is_alone = |index: u32| {
+        // Sorted by index: an equal one would stand beside it.
+        let same = |other: Option<&GpuView>| other.is_some_and(|it| it.index == Some(index));
+        !(same(gpus.get(place + 1)) || place > 0 && same(gpus.get(place - 1)))
+    };
+    out.push_str("<a class=\"t s-");
+    out.push(look.class);
+    if is_dim {
+        out.push_str(" dim");
+    }
+    out.push_str("\" href=\"");
+    match gpu.index.filter(|index| is_alone(*index)) {
+        Some(index) => {
+            let _ = write!(out, "{node_address}/{index}");
+        }
+        None => {
+            let id = segment(&gpu.key.id);
+            let _ = write!(out, "/clusters/{}/gpus/{id}", drawn.cluster_path);
+        }
+    }
+    out.push_str("\" tabindex=-1 title=\"");
+    draw_title(out, gpu, look.name, drawn.is_many);
+    out.push_str("\">");
+    out.push(if gpu.is_lost() { '×' } else { look.letter });
+    out.push_str("</a>");
+}
+
+/// What the tooltip says: which GPU, its state, and how busy it is.
+fn draw_title(out: &mut String, gpu: &GpuView, state: &str, is_short: bool) {
+    match gpu.index {
+        Some(index) => {
+            let _ = write!(out, "GPU {index}: {state}");
+        }
+        None => {
+            let _ = write!(out, "GPU: {state}");
+        }
+    }
+    if let Some(why) = words::reason(gpu.reason) {
+        let _ = write!(out, " ({})", why.short);
+    }
+    if let Some(Ok(utilization)) = gpu.readings.utilization {
+        let _ = write!(out, ", {:.0} %", utilization * 100.0);
+    }
+    if is_short {
+        return;
+    }
+    if !gpu.model.is_empty() {
+        out.push_str(", ");
+        escape(out, &Name::new(&gpu.model).text);
+    }
+    if let Some(holder) = &gpu.holder {
+        out.push_str(", held by ");
+        escape(out, &Name::new(holder).text);
+    }
+}
+
+/// What is wrong with the node, under its tiles.
+fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
+    let node = drawn.node;
+    let mut say = |class: &str, said: &str| {
+        let _ = write!(out, "<small class={class}>");
+        escape(out, said);
+        out.push_str("</small>");
+    };
+    if let Some(since) = node.silent_since {
+        let since_words = if drawn.is_many {
+            format!("silent {}", text::span(drawn.at.millis() - since.millis()))
+        } else {
+            format!(
+                "silent since {} UTC, {}",
+                text::moment(since),
+                text::ago(drawn.at, since)
+            )
+        };
+        say("warn", &since_words);
+    }
+    if node.gpus.iter().any(GpuView::is_one_sample) {
+        say("soft", "recorded, one sample");
+    } else if drawn.origin == Origin::Recorded {
+        say(
+            "soft",
+            &format!("recording of {}", text::moment(node.last_point)),
+        );
+    }
+    if node.gpus.is_empty() && !drawn.is_many {
+        say("soft", "no GPU reported");
+    }
+    if drawn.is_many {
+        return;
+    }
+    for reader in &node.failing_readers {
+        say("warn", &format!("reader {} fails", Name::new(reader).text));
+    }
+}
+
+/// `H100 · 87 % · 5.2 kW`: the node's GPUs in one glance.
+fn summary(node: &NodeView) -> String {
+    let mut parts = Vec::new();
+    if let Some(first) = node.gpus.first() {
+        let is_one_model = node.gpus.iter().all(|gpu| gpu.model == first.model);
+        let short = first.model.trim_start_matches("NVIDIA ");
+        if is_one_model && !short.is_empty() {
+            parts.push(text::harmless(short, 18));
+        }
+    }
+    let known = |told: fn(&GpuView) -> Told| {
+        let values: Vec<f64> = node.gpus.iter().filter_map(|gpu| told(gpu)?.ok()).collect();
+        (!values.is_empty()).then_some(values)
+    };
+    if let Some(values) = known(|gpu| gpu.readings.utilization) {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        parts.push(format!("{:.0} %", mean * 100.0));
+    }
+    if let Some(values) = known(|gpu| gpu.readings.power) {
+        parts.push(format!("{:.1} kW", values.iter().sum::<f64>() / 1000.0));
+    }
+    parts.join(" · ")
+}
+
+/// HTML's five.
+pub fn escape(out: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            _ => out.push(character),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The fleet as pages, API and /metrics show it: one compact picture, made at most once a second.
+//!
+//! A picture holds per GPU what a tile and a table row need; a GPU's own page asks the fleet for the
+//! rest. It is grouped by origin and cluster, so that what is recorded or simulated cannot slip into
+//! a live total: there is no sum over origins anywhere.
+//!
+//! Limits: one picture of 10,000 GPUs is about 5 MB; at most two exist (the current one, and the one
+//! that slow readers still hold).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_telemetry::identity::{AgentId, Origin};
+use gpufleet_telemetry::sample::Reading;
+use gpufleet_telemetry::time::Timestamp;
+use tokio::sync::Mutex;
+
+use crate::App;
+use crate::auth::Grant;
+use crate::store::model::ResourceKey;
+
+pub mod gather;
+
+pub mod judge;
+
+pub mod past;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+/// How old a picture may be before it is made anew: agents ship every 10 s, so a second shows
+/// nothing stale, and fifty readers a second cost one walk of the fleet.
+pub const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// The whole fleet at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct FleetView {
+    /// When the picture was made.
+    pub at: Timestamp,
+    /// Live clusters first, then recorded, then simulated; by name within each.
+    pub clusters: Vec<Arc<ClusterView>>,
+}
+
+/// The resources of one cluster that come from one origin.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterView {
+    /// The cluster's name.
+    pub name: Arc<str>,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// Its nodes by name.
+    pub nodes: Vec<NodeView>,
+    /// Its GPUs counted.
+    pub counts: Counts,
+}
+
+/// GPUs counted by state. Shares of a GPU are not counted beside it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All GPUs.
+    pub all: usize,
+    /// By state.
+    pub by_state: BTreeMap<State, usize>,
+}
+
+/// One node.
+#[derive(Debug, Clone, Default)]
+pub struct NodeView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The agent on it; none when its data comes as foreign OTLP.
+    pub agent: Option<AgentId>,
+    /// The newest point of the node or of any GPU on it.
+    pub last_point: Timestamp,
+    /// Since when nothing has come from it; none while it reports.
+    pub silent_since: Option<Timestamp>,
+    /// Readers that failed in their last round.
+    pub failing_readers: Vec<Arc<str>>,
+    /// The greatest age of what waits in the agent's spool, seconds.
+    pub spool_age_seconds: Option<f64>,
+    /// Its GPUs, by index.
+    pub gpus: Vec<GpuView>,
+}
+
+/// One GPU, or a share of one.
+#[derive(Debug, Clone)]
+pub struct GpuView {
+    /// Its name in the installation.
+    pub key: ResourceKey,
+    /// Its index on its node, where known.
+    pub index: Option<u32>,
+    /// The card's name as the driver spells it; empty when not told.
+    pub model: Arc<str>,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// The node it is on.
+    pub node: Arc<str>,
+    /// What it does now.
+    pub state: State,
+    /// Why it is in that state, as far as it is known.
+    pub reason: Reason,
+    /// The first point ever.
+    pub first_seen: Timestamp,
+    /// The newest point.
+    pub last_point: Timestamp,
+    /// Who holds it; none when nobody does or when it is not known.
+    pub holder: Option<Arc<str>>,
+    /// Whether it is known if someone holds it.
+    pub holder_known: bool,
+    /// The reader that told its state.
+    pub source: Arc<str>,
+    /// The readings a tile and a table row need.
+    pub readings: Shown,
+    /// Its shares (MIG instances, time slices), by id.
+    pub shares: Vec<GpuView>,
+}
+
+/// A reading, or none when no point of it was ever received.
+pub type Told = Option<Reading>;
+
+/// The readings that a table row shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shown {
+    /// Utilisation, ratio.
+    pub utilization: Told,
+    /// Tensor cores active, ratio.
+    pub tensor_active: Told,
+    /// Memory used, bytes.
+    pub memory_used: Told,
+    /// Memory installed, bytes.
+    pub memory_total: Told,
+    /// Power, watts.
+    pub power: Told,
+    /// Temperature, °C.
+    pub temperature: Told,
+}
+
+impl GpuView {
+    /// Whether the driver says that it cannot be reached.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.reason, Reason::DeviceLost | Reason::DriverHang)
+    }
+
+    /// Whether a recording holds just this one sample of it.
+    pub fn is_one_sample(&self) -> bool {
+        self.origin == Origin::Recorded && self.first_seen == self.last_point
+    }
+}
+
+impl Counts {
+    /// How many are in `state`.
+    pub fn of(&self, state: State) -> usize {
+        self.by_state.get(&state).copied().unwrap_or(0)
+    }
+
+    /// One GPU more.
+    pub fn add(&mut self, state: State) {
+        self.all += 1;
+        *self.by_state.entry(state).or_default() += 1;
+    }
+
+    /// Those of another count more.
+    pub fn join(&mut self, other: &Self) {
+        self.all += other.all;
+        for (state, count) in &other.by_state {
+            *self.by_state.entry(*state).or_default() += count;
+        }
+    }
+
+    /// GPUs that are measured now and answer: not unobserved, not lost.
+    pub fn measured(&self) -> usize {
+        self.all - self.of(State::Unobserved) - self.of(State::Unhealthy)
+    }
+}
+
+impl FleetView {
+    /// The GPUs of one origin counted. There is no count over all origins on purpose.
+    pub fn counts(&self, origin: Origin) -> Counts {
+        let mut counts = Counts::default();
+        for cluster in self.of(origin) {
+            counts.join(&cluster.counts);
+        }
+        counts
+    }
+
+    /// The clusters of one origin.
+    pub fn of(&self, origin: Origin) -> impl Iterator<Item = &Arc<ClusterView>> {
+        self.clusters.iter().filter(move |it| it.origin == origin)
+    }
+
+    /// A cluster by name; where it has several origins, all of them.
+    pub fn cluster(&self, name: &str) -> impl Iterator<Item = &Arc<ClusterView>> {
+        self.clusters.iter().filter(move |it| &*it.name == name)
+    }
+
+    /// A node by cluster and name, with the part of the cluster it is in.
+    pub fn node(&self, cluster: &str, node: &str) -> Option<(&Arc<ClusterView>, &NodeView)> {
+        self.cluster(cluster).find_map(|part| {
+            let place = part
+                .nodes
+                .binary_search_by(|it| (*it.name).cmp(node))
+                .ok()?;
+            Some((part, &part.nodes[place]))
+        })
+    }
+
+    /// Every GPU, in the order of clusters and nodes.
+    pub fn gpus(&self) -> impl Iterator<Item = &GpuView> {
+        self.clusters
+            .iter()
+            .flat_map(|cluster| &cluster.nodes)
+            .flat_map(|node| &node.gpus)
+    }
+
+    /// Only what a token bound to a cluster may see.
+    #[must_use]
+    pub fn seen_with(self: &Arc<Self>, grant: &Grant) -> Arc<Self> {
+        match &grant.cluster {
+            None => Arc::clone(self),
+            Some(cluster) => Arc::new(Self {
+                at: self.at,
+                clusters: self.cluster(cluster).cloned().collect(),
+            }),
+        }
+    }
+}
+
+/// Keeps the newest picture.
+#[derive(Default)]
+pub struct Views {
+    newest: Mutex<Option<(Duration, Arc<FleetView>)>>,
+}
+
+impl Views {
+    /// A picture no older than [`FRESH_FOR`]. Those who ask while it is being made wait for it
+    /// instead of making another.
+    pub async fn get(&self, app: &App) -> Arc<FleetView> {
+        let mut newest = self.newest.lock().await;
+        let now = app.clock.monotonic();
+        if let Some((made, view)) = &*newest
+            && now.saturating_sub(*made) < FRESH_FOR
+        {
+            return Arc::clone(view);
+        }
+        let view = Arc::new(gather::gather(app));
+        *newest = Some((now, Arc::clone(&view)));
+        view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_or_simulated_is_in_no_live_count() {
+        let view = gather::of(fixture::fleet().iter(), fixture::NOW);
+        let live = view.counts(Origin::Live);
+        assert_eq!(live.all, 73);
+        assert_eq!(
+            live.of(State::Unobserved),
+            11,
+            "8 silent, 3 without a known holder"
+        );
+        assert_eq!(live.of(State::Unhealthy), 1);
+        assert_eq!(live.measured(), 61);
+        assert_eq!(view.counts(Origin::Simulated).all, 64);
+        assert_eq!(view.counts(Origin::Recorded).all, 1);
+        let order: Vec<_> = view.clusters.iter().map(|it| it.origin).collect();
+        assert!(order.is_sorted(), "live first: {order:?}");
+    }
+
+    #[test]
+    fn a_recording_that_has_ended_is_no_silent_agent() {
+        let view = gather::of(fixture::fleet().iter(), fixture::NOW);
+        let (_, node) = view
+            .node("h200-recorded", "captured-node")
+            .expect("it is there");
+        assert_eq!(node.silent_since, None);
+        assert!(node.gpus[0].is_one_sample());
+        assert_eq!(node.gpus[0].state, State::ActiveUnrated);
+    }
+
+    #[test]
+    fn a_node_is_silent_since_it_was_last_heard() {
+        let view = gather::of(fixture::fleet().iter(), fixture::NOW);
+        let (_, node) = view.node("prod", "h100-08").expect("it is there");
+        assert_eq!(
+            node.silent_since,
+            Some(fixture::NOW.shifted(-754_000_000_000))
+        );
+        let (_, node) = view.node("prod", "h100-07").expect("it is there");
+        assert_eq!(node.silent_since, None);
+    }
+
+    #[test]
+    fn a_token_of_one_cluster_sees_only_that() {
+        let view = Arc::new(gather::of(fixture::fleet().iter(), fixture::NOW));
+        let grant = Grant {
+            cluster: Some("demo".into()),
+        };
+        let seen = view.seen_with(&grant);
+        assert_eq!(seen.counts(Origin::Live).all, 0);
+        assert_eq!(seen.counts(Origin::Simulated).all, 64);
+    }
+}

@@ -1,0 +1,191 @@
+//! Makes a picture of the fleet: one walk over what is live, grouped by origin, cluster and node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_telemetry::catalog::{Metric, gpu, own};
+use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::judge::judge;
+use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
+use crate::App;
+use crate::fleet::live::Live;
+
+/// The tick of a sender that has not said how long its tick is: the agents' default.
+pub const DEFAULT_TICK: Duration = Duration::from_secs(10);
+
+/// A node is called silent after this many ticks without a point …
+const SILENT_AFTER_TICKS: u32 = 2;
+
+/// … and this much on top, for the way and the aligned start of a tick.
+const SILENT_SLACK: Duration = Duration::from_secs(5);
+
+/// The picture at this moment.
+pub fn gather(app: &App) -> FleetView {
+    let at = app.clock.now();
+    let mut grouping = Grouping::default();
+    app.fleet.visit(|live| grouping.add(live, at));
+    grouping.finish(at)
+}
+
+/// The picture of the given resources.
+#[cfg(test)]
+pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> FleetView {
+    let mut grouping = Grouping::default();
+    lives.for_each(|live| grouping.add(live, at));
+    grouping.finish(at)
+}
+
+/// Clusters in the order they are shown in: by origin, then by name.
+#[derive(Default)]
+struct Grouping {
+    clusters: BTreeMap<(Origin, Arc<str>), BTreeMap<Arc<str>, NodeParts>>,
+}
+
+/// What is known of a node before its GPUs are in order.
+#[derive(Default)]
+struct NodeParts {
+    node: NodeView,
+    /// When anything last arrived from it.
+    heard: Timestamp,
+    /// The longest tick of anything on it.
+    tick: Duration,
+    shares: Vec<(Arc<str>, GpuView)>,
+}
+
+impl Grouping {
+    fn add(&mut self, live: &Live, now: Timestamp) {
+        let cluster = (live.origin, Arc::clone(&live.key.cluster));
+        let nodes = self.clusters.entry(cluster).or_default();
+        let parts = nodes.entry(Arc::clone(&live.node)).or_default();
+        parts.node.name = Arc::clone(&live.node);
+        parts.node.agent = parts.node.agent.or(live.agent);
+        parts.node.last_point = parts.node.last_point.max(live.last_point);
+        parts.heard = parts.heard.max(heard(live));
+        parts.tick = parts.tick.max(live.interval);
+        match live.key.kind {
+            ResourceKind::Gpu => parts.node.gpus.push(gpu_view(live, now)),
+            ResourceKind::Share => {
+                let parent = live
+                    .resource
+                    .attribute(attribute::PARENT)
+                    .unwrap_or_default();
+                parts.shares.push((parent.into(), gpu_view(live, now)));
+            }
+            ResourceKind::Node => add_own_health(&mut parts.node, live),
+            ResourceKind::Endpoint => {}
+        }
+    }
+
+    fn finish(self, at: Timestamp) -> FleetView {
+        let clusters = self.clusters.into_iter().map(|((origin, name), nodes)| {
+            let nodes: Vec<NodeView> = nodes
+                .into_values()
+                .map(|parts| parts.finish(origin, at))
+                .collect();
+            let mut counts = Counts::default();
+            for gpu in nodes.iter().flat_map(|node| &node.gpus) {
+                counts.add(gpu.state);
+            }
+            Arc::new(ClusterView {
+                name,
+                origin,
+                nodes,
+                counts,
+            })
+        });
+        FleetView {
+            at,
+            clusters: clusters.collect(),
+        }
+    }
+}
+
+impl NodeParts {
+    fn finish(mut self, origin: Origin, at: Timestamp) -> NodeView {
+        for (parent, share) in self.shares {
+            let gpus = &mut self.node.gpus;
+            match gpus.iter_mut().find(|gpu| gpu.key.id == parent) {
+                Some(gpu) => gpu.shares.push(share),
+                // A share whose card nobody reports stands for itself.
+                None => gpus.push(share),
+            }
+        }
+        let order = |gpu: &GpuView| (gpu.index.unwrap_or(u32::MAX), Arc::clone(&gpu.key.id));
+        self.node.gpus.sort_by_cached_key(order);
+        for gpu in &mut self.node.gpus {
+            gpu.shares.sort_by_cached_key(order);
+        }
+        self.node.failing_readers.sort();
+        let tick = if self.tick.is_zero() {
+            DEFAULT_TICK
+        } else {
+            self.tick
+        };
+        let patience = tick * SILENT_AFTER_TICKS + SILENT_SLACK;
+        let is_silent = Duration::from_nanos(at.since(self.heard).max(0).unsigned_abs()) > patience;
+        // A recording that has ended is not a silent agent.
+        self.node.silent_since = (is_silent && origin != Origin::Recorded).then_some(self.heard);
+        self.node
+    }
+}
+
+/// When something last arrived; for what was only read from the store, its newest point.
+fn heard(live: &Live) -> Timestamp {
+    if live.received == Timestamp::default() {
+        live.last_point
+    } else {
+        live.received
+    }
+}
+
+fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
+    let text = |name| live.resource.attribute(name).unwrap_or_default().into();
+    let judged = judge(live, now);
+    GpuView {
+        key: live.key.clone(),
+        index: live
+            .resource
+            .attribute(attribute::GPU_INDEX)
+            .and_then(|index| index.parse().ok()),
+        model: text(attribute::GPU_MODEL),
+        origin: live.origin,
+        node: Arc::clone(&live.node),
+        state: judged.state,
+        reason: judged.reason,
+        first_seen: live.first_seen,
+        last_point: live.last_point,
+        holder: live.resource.attribute(attribute::HOLDER).map(Arc::from),
+        holder_known: live.bits.holder_known != 0,
+        source: text(attribute::SOURCE),
+        readings: shown(live),
+        shares: Vec::new(),
+    }
+}
+
+fn shown(live: &Live) -> Shown {
+    let told = |metric: Metric| -> Told { live.value(metric.id).map(|it| it.reading) };
+    Shown {
+        utilization: told(gpu::UTILIZATION),
+        tensor_active: told(gpu::TENSOR_ACTIVE),
+        memory_used: told(gpu::MEMORY_USED),
+        memory_total: told(gpu::MEMORY_TOTAL),
+        power: told(gpu::POWER),
+        temperature: told(gpu::TEMPERATURE),
+    }
+}
+
+/// The agent's own health, told as readings of its node.
+fn add_own_health(node: &mut NodeView, live: &Live) {
+    for reader in live.parts(own::READER_SUCCESS.id) {
+        if let (Some(part), Ok(0.0)) = (&reader.part, reader.reading) {
+            node.failing_readers.push(Arc::clone(&part.id));
+        }
+    }
+    let ages = live
+        .parts(own::SPOOL_AGE.id)
+        .filter_map(|it| it.reading.ok());
+    node.spool_age_seconds = ages.reduce(f64::max);
+}

@@ -1,0 +1,131 @@
+//! Everything on the web port: pages, API, /metrics and assets, with what guards all of them.
+//!
+//! A reader shows its token as `Authorization: Bearer …` or, in a browser, in the cookie that the
+//! sign-in page sets. A token of role operate may also read. Assets, the sign-in page and the health
+//! check need none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_SECURITY_POLICY, COOKIE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::{Router, body::Body};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::{CompressionLayer, CompressionLevel};
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::auth::{AuthError, Grant, Role};
+use crate::view::Views;
+use crate::{App, pages};
+
+/// Longest body of a request: a command for an agent, or the sign-in form.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// Longest time one answer may take; the slowest, an export of a whole fleet, takes tens of ms.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// The cookie with the reader's token.
+pub const TOKEN_COOKIE: &str = "gpufleet_token";
+
+/// What every handler of the web port shares.
+pub struct Web {
+    /// The server.
+    pub app: App,
+    /// The newest picture of the fleet.
+    pub views: Views,
+    /// The newest renderings of the fleet page.
+    pub renderings: pages::fleet::Renderings,
+}
+
+/// The router of the web port.
+pub fn router(app: App) -> Router {
+    let web = Arc::new(Web {
+        app,
+        views: Views::default(),
+        renderings: pages::fleet::Renderings::default(),
+    });
+    let guarded = Router::new()
+        .merge(pages::guarded())
+        .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_page));
+    Router::new()
+        .merge(guarded)
+        .merge(pages::open())
+        .fallback(pages::not_found)
+        .layer(CatchPanicLayer::custom(pages::problem::on_panic))
+        .layer(middleware::from_fn(harden))
+        .layer(CompressionLayer::new().quality(CompressionLevel::Precise(4)))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ANSWER_WITHIN,
+        ))
+        .layer(RequestBodyLimitLayer::new(MAX_BODY_BYTES))
+        .with_state(web)
+}
+
+/// What a request may see, from its header or its cookie.
+///
+/// # Errors
+/// When reading is guarded and neither holds a token that allows it.
+pub fn may(web: &Web, headers: &HeaderMap, role: Role) -> Result<Grant, AuthError> {
+    let header = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let cookie = cookie(headers, TOKEN_COOKIE).map(|token| format!("Bearer {token}"));
+    let shown = header.or(cookie.as_deref().map(str::as_bytes));
+    let access = &web.app.access;
+    access.check(role, shown).or_else(|error| {
+        // Who may give commands may look; but an open operate role opens nothing else.
+        if role == Role::Read && access.guards(Role::Operate) {
+            access.check(Role::Operate, shown).map_err(|_| error)
+        } else {
+            Err(error)
+        }
+    })
+}
+
+/// The value of a cookie.
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find_map(|(found, value)| (found == name).then_some(value))
+}
+
+async fn guard_page(State(web): State<Arc<Web>>, mut request: Request, next: Next) -> Response {
+    match may(&web, request.headers(), Role::Read) {
+        Ok(grant) => {
+            request.extensions_mut().insert(grant);
+            next.run(request).await
+        }
+        Err(error) => pages::problem::sign_in(&web, &request, &error),
+    }
+}
+
+/// Headers that every answer carries: nothing from other hosts, no inline script or style, no
+/// guessing of types, no framing.
+async fn harden(request: Request<Body>, next: Next) -> Response {
+    const HEADERS: [(HeaderName, &str); 4] = [
+        (
+            CONTENT_SECURITY_POLICY,
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+        ),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+        (REFERRER_POLICY, "same-origin"),
+    ];
+    let mut response = next.run(request).await;
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
