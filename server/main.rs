@@ -77,7 +77,7 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         config: Arc::new(config),
     };
     let web = listen("pages and API", &app.config.web.listen, &app, Role::Read).await?;
-    let pages = axum::Router::new().with_state(app.clone());
+    let pages = gpufleet_server::web::router(app.clone());
     tracing::info!(address = %web.local_addr()?, "pages and API");
     axum::serve(web, pages)
         .with_graceful_shutdown(stopped())
