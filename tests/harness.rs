@@ -17,6 +17,10 @@ pub mod agent;
 
 pub mod postgres;
 
+pub mod simulator;
+
+pub mod browser;
+
 /// The folder of one test; removed when the test passes, kept and named when it fails.
 #[derive(Debug)]
 pub struct World {

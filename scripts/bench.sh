@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Measures, and prints what docs/performance.md holds: figures with their spread.
+#
+#   scripts/bench.sh agent   [--short]   the agent against the stand-in driver
+#   scripts/bench.sh server  [--short]   the server under 10,000 simulated GPUs; Prometheus and
+#                                        VictoriaMetrics with the same samples
+#   scripts/bench.sh otlp                encoding and decoding alone
+#
+# Builds with the release profile: several minutes the first time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+what="${1:-}"
+[ $# -gt 0 ] && shift
+case "$what" in
+agent | server)
+    [ "$what" = server ] && scripts/setup.sh test
+    cargo build --release -p gpufleet-agent -p gpufleet-server -p gpufleet-standin-nvml -p gpufleet-tests \
+        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-bench --lib
+    target/release/gpufleet-bench "$what" "$@"
+    ;;
+otlp)
+    cargo bench -q -p gpufleet-telemetry --bench otlp
+    ;;
+*)
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,60 @@
+//! The simulated fleet as a program of its own.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::process::Process;
+use super::{World, built, free_port, http};
+
+/// A running simulator.
+#[derive(Debug)]
+pub struct Simulator {
+    /// Where it takes faults.
+    pub control: String,
+    process: Process,
+    log: PathBuf,
+}
+
+impl Simulator {
+    /// The demo fleet, shipping to `endpoint` ("http://host:port"), with further arguments.
+    pub fn start(world: &World, endpoint: &str, more: &[&str]) -> Self {
+        let control = format!("127.0.0.1:{}", free_port());
+        let log = world.path("simulator.log");
+        let mut command = Command::new(built("gpufleet-simulator"));
+        command
+            .args(["--endpoint", endpoint, "--control", &control])
+            .arg("--state")
+            .arg(world.path("simulator"))
+            .args(more);
+        Self {
+            control,
+            process: Process::start("gpufleet-simulator", command, &log),
+            log,
+        }
+    }
+
+    /// Breaks something; returns what it says was broken.
+    ///
+    /// # Panics
+    /// When the simulator does not know the fault.
+    pub fn fault(&self, name: &str) -> String {
+        let answer = http::post(&self.control, &format!("/fault/{name}"), &[], b"")
+            .expect("the simulator takes faults while it runs");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text()
+    }
+
+    /// Everything it printed.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Asks it to stop; what it has made by then is on its disk.
+    ///
+    /// # Panics
+    /// When it does not stop in time.
+    pub fn stop(self) {
+        let status = self.process.stop();
+        assert!(status.success(), "the simulator stopped with {status}");
+    }
+}
