@@ -6,3 +6,5 @@ pub mod simulator;
 pub mod harness;
 
 pub mod receiver;
+
+pub mod simulation;

@@ -3,13 +3,17 @@
 //! What a GPU does at a second is a function of (seed, GPU, second), so history and live data come
 //! from the same code and two runs of one seed are the same. Only running totals are state.
 //!
-//! Read in this order: [`noise`] (the seed), [`role`] (what a job does to a GPU), [`gpu`] and
-//! [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] (what
+//! Read in this order: [`noise`] (the seed), [`role`] (what a job does to a GPU), [`card`], [`gpu`]
+//! and [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] (what
 //! was made, for the checkers), [`fleet`] (all of them).
 
 pub mod noise;
 
 pub mod role;
+
+pub mod card;
+
+mod evidence;
 
 pub mod gpu;
 

@@ -30,7 +30,10 @@ fn is_known(name: &str) -> bool {
 fn unknown_metrics(files: &[File]) -> Vec<String> {
     let mut broken = Vec::new();
     for file in files {
-        for (number, line) in file.lines() {
+        // A test of ours may make names up.
+        let is_rust = file.path.ends_with(".rs");
+        let text = if is_rust { file.shipped() } else { &file.text };
+        for (number, line) in (1..).zip(text.lines()) {
             for name in metric_names(line).filter(|name| !is_known(name)) {
                 broken.push(format!("{}:{number}: {name}", file.path));
             }
@@ -42,11 +45,7 @@ fn unknown_metrics(files: &[File]) -> Vec<String> {
 #[test]
 fn every_metric_named_anywhere_is_in_the_catalog() {
     let mut all = files(&[".md", ".html", ".json", ".yaml", ".yml", ".txt", ".js"]);
-    all.extend(
-        files(&[".rs", ".toml"])
-            .into_iter()
-            .filter(|file| !file.path.starts_with("tests/house_rules")),
-    );
+    all.extend(files(&[".rs", ".toml"]));
     none(
         "a metric is in the catalog before anything names it",
         &unknown_metrics(&all),

@@ -20,7 +20,8 @@ impl File {
     pub(crate) fn shipped(&self) -> &str {
         let is_test = self.path.starts_with("tests/")
             || self.path.ends_with("/tests.rs")
-            || self.path.contains("/tests/");
+            || self.path.contains("/tests/")
+            || self.path.contains("/benches/");
         if is_test {
             return "";
         }

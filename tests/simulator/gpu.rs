@@ -9,6 +9,8 @@ use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::tick::{Point, PointValue};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::card::{self, Card, GIB};
+use super::evidence::Evidence;
 use super::faults::Condition;
 use super::noise::Noise;
 use super::role::{Job, Load, Role, job};
@@ -21,56 +23,6 @@ const SLOWDOWN_CELSIUS: f64 = 87.0;
 const SLOWDOWN_CLOCK: f64 = 0.62;
 /// The GPU of the thermal story: its fan wears out, and it slows down in the afternoon.
 const WARM_GPU: (usize, usize) = (2, 5);
-
-/// A kind of card.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Card {
-    /// NVML's name.
-    pub name: &'static str,
-    /// CUDA compute capability.
-    pub capability: &'static str,
-    /// Device memory, bytes.
-    pub memory_bytes: f64,
-    /// Power limit, watts.
-    pub power_limit_watts: f64,
-    /// Power when idle, watts.
-    pub idle_watts: f64,
-    /// Highest SM clock, hertz.
-    pub sm_clock_hertz: f64,
-    /// Memory clock, hertz.
-    pub memory_clock_hertz: f64,
-    /// NVLink's rate over all links, one way, bytes per second.
-    pub nvlink_bytes_per_second: f64,
-}
-
-const GIB: f64 = 1_073_741_824.0;
-
-const H100: Card = Card {
-    name: "NVIDIA H100 80GB HBM3",
-    capability: "9.0",
-    memory_bytes: 80.0 * GIB,
-    power_limit_watts: 700.0,
-    idle_watts: 72.0,
-    sm_clock_hertz: 1.98e9,
-    memory_clock_hertz: 2.619e9,
-    nvlink_bytes_per_second: 450e9,
-};
-const H200: Card = Card {
-    name: "NVIDIA H200",
-    memory_bytes: 141.0 * GIB,
-    memory_clock_hertz: 3.201e9,
-    ..H100
-};
-const A100: Card = Card {
-    name: "NVIDIA A100-SXM4-80GB",
-    capability: "8.0",
-    power_limit_watts: 400.0,
-    idle_watts: 52.0,
-    sm_clock_hertz: 1.41e9,
-    memory_clock_hertz: 1.593e9,
-    nvlink_bytes_per_second: 300e9,
-    ..H100
-};
 
 /// One GPU and its running totals.
 #[derive(Debug, Clone)]
@@ -109,11 +61,7 @@ impl SimulatedGpu {
     pub fn new(seed: u64, node_index: usize, index: usize, facts: &NodeFacts) -> Self {
         let number = (node_index * 64 + index) as u64;
         let noise = Noise::new(seed, 2, number);
-        let card = match node_index % 8 {
-            6 => H200,
-            7 => A100,
-            _ => H100,
-        };
+        let card = card::of_node(node_index);
         let job = job(node_index, index);
         let name = uuid_like(noise);
         let mut resource = facts
@@ -404,44 +352,6 @@ impl SimulatedGpu {
     }
 }
 
-/// The seconds of a tick as evidence.
-#[derive(Debug, Clone, Copy, Default)]
-struct Evidence {
-    active: u64,
-    stalled: u64,
-    held: u64,
-}
-
-impl Evidence {
-    fn take(&mut self, load: Load, is_held: bool, bits: u64) {
-        let stalled =
-            load.engine >= 0.95 && load.tensor < 0.01 && load.dram < 0.01 && load.nvlink < 0.01;
-        for (set, is_so) in [
-            (&mut self.active, load.engine >= 0.05),
-            (&mut self.stalled, stalled),
-            // A job that died holds nothing until it is started again.
-            (&mut self.held, is_held && load.memory > 0.0),
-        ] {
-            if is_so {
-                *set |= bits;
-            }
-        }
-    }
-
-    fn points(self, seconds: u32, points: &mut Vec<Point>) {
-        let all = (1_u64 << seconds) - 1;
-        for (metric, bits) in [
-            (&gpu::OBSERVED, all),
-            (&gpu::ACTIVE, self.active),
-            (&gpu::STALLED, self.stalled),
-            (&gpu::HELD, self.held),
-            (&gpu::HOLDER_KNOWN, all),
-        ] {
-            push(points, metric, PointValue::SecondBits(bits));
-        }
-    }
-}
-
 /// A GPU that does not answer: no second is observed, and its readings say why.
 fn gone(reason: Missing) -> Vec<Point> {
     let mut points = Vec::new();
@@ -469,7 +379,7 @@ fn gauge(points: &mut Vec<Point>, metric: &Metric, value: f64, max: Option<f64>)
     push(points, metric, PointValue::Gauge { value, max });
 }
 
-fn push(points: &mut Vec<Point>, metric: &Metric, value: PointValue) {
+pub(super) fn push(points: &mut Vec<Point>, metric: &Metric, value: PointValue) {
     points.push(Point {
         metric: metric.id,
         part: None,
