@@ -18,7 +18,7 @@ use gpufleet_telemetry::wire::Lane;
 use uuid::Uuid;
 
 use crate::config::section;
-use crate::store::model::ResourceKey;
+use crate::store::model::{CursorKey, ResourceKey};
 
 mod agent;
 
@@ -188,6 +188,23 @@ impl Fleet {
             Some(state) if agent != FOREIGN_AGENT => state.enqueue(command, now),
             _ => Err(CommandRefused::UnknownAgent),
         }
+    }
+
+    /// The highest seq of a stream that is folded; 0 before the first.
+    pub fn folded_seq(&self, key: &CursorKey) -> u64 {
+        self.seqs(key).0
+    }
+
+    /// The highest seq of a stream that is in the store; 0 before the first.
+    pub fn durable_seq(&self, key: &CursorKey) -> u64 {
+        self.seqs(key).1
+    }
+
+    fn seqs(&self, key: &CursorKey) -> (u64, u64) {
+        let shard = lock(self.shard_of(key.agent));
+        let streams = shard.agents.get(&key.agent).map(|it| &it.streams);
+        let stream = streams.and_then(|it| it.iter().find(|it| it.cursor.key == *key));
+        stream.map_or((0, 0), |it| (it.cursor.seq, it.durable))
     }
 
     /// Sizes and counts for the server's own metrics.

@@ -13,6 +13,8 @@ pub mod config;
 
 pub mod auth;
 
+pub mod ingest;
+
 pub mod fleet;
 
 pub mod store;

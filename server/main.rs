@@ -11,9 +11,17 @@ use gpufleet_server::auth::{Access, Role};
 use gpufleet_server::clock::SystemClock;
 use gpufleet_server::config::Config;
 use gpufleet_server::fleet::Fleet;
+use gpufleet_server::ingest::foreign::Foreign;
+use gpufleet_server::ingest::listen::Listener;
+use gpufleet_server::ingest::{self, Ingest};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 /// Where the configuration is looked for when no flag names it.
 const DEFAULT_CONFIG: &str = "/etc/gpufleet/server.toml";
+
+/// How long open connections may go on after the server was asked to stop.
+const CONNECTIONS_END: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Takes what the agents of a GPU fleet send, keeps it, says what it means, and shows it.
 #[derive(Parser)]
@@ -76,13 +84,47 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
     };
-    let web = listen("pages and API", &app.config.web.listen, &app, Role::Read).await?;
-    let pages = gpufleet_server::web::router(app.clone());
-    tracing::info!(address = %web.local_addr()?, "pages and API");
-    axum::serve(web, pages)
-        .with_graceful_shutdown(stopped())
-        .await
-        .context("pages and API")
+    let settings = &app.config.ingest;
+    let foreign = Foreign::open(
+        &settings.spool_dir,
+        Arc::clone(&app.fleet),
+        Arc::clone(&app.clock),
+        &settings.default_cluster,
+    )?;
+    let ingest = Ingest::new(app.clone(), foreign);
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    for (what, address, role, router) in [
+        (
+            "OTLP over gRPC",
+            &settings.grpc_listen,
+            Role::Ingest,
+            ingest::grpc_router(&ingest),
+        ),
+        (
+            "OTLP over HTTP",
+            &settings.http_listen,
+            Role::Ingest,
+            ingest::http_router(&ingest),
+        ),
+        (
+            "pages and API",
+            &app.config.web.listen,
+            Role::Read,
+            gpufleet_server::web::router(app.clone()),
+        ),
+    ] {
+        let listener = listen(what, address, &app, role).await?;
+        tasks.spawn(serve(what, listener, router, stop.clone()));
+    }
+    stopped().await;
+    stop.cancel();
+    // Agents keep their connections open: those that do not end in time are cut.
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
+        tracing::info!("connections were still open and are cut");
+    }
+    Ok(())
 }
 
 /// Binds a listener, unless others could reach it unprotected.
@@ -91,7 +133,7 @@ async fn listen(
     address: &str,
     app: &App,
     role: Role,
-) -> anyhow::Result<tokio::net::TcpListener> {
+) -> anyhow::Result<Listener> {
     let addresses: Vec<_> = tokio::net::lookup_host(address)
         .await
         .with_context(|| format!("{what}: {address} is not an address and port"))?
@@ -99,9 +141,29 @@ async fn listen(
     for address in &addresses {
         app.access.permit(&app.config.auth, what, *address, role)?;
     }
-    tokio::net::TcpListener::bind(&addresses[..])
+    let socket = tokio::net::TcpListener::bind(&addresses[..])
         .await
-        .with_context(|| format!("{what}: cannot listen on {address}; is another server running?"))
+        .with_context(|| {
+            format!("{what}: cannot listen on {address}; is another server running?")
+        })?;
+    let tls = ingest::listen::tls(&app.config.auth)?;
+    let is_tls = tls.is_some();
+    let listener = Listener::new(socket, tls)?;
+    let address = axum::serve::Listener::local_addr(&listener)?;
+    tracing::info!(%address, tls = is_tls, "{what}");
+    Ok(listener)
+}
+
+async fn serve(
+    what: &'static str,
+    listener: Listener,
+    router: axum::Router,
+    stop: CancellationToken,
+) {
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "{what} ended");
+    }
 }
 
 /// Returns when the process is asked to stop.

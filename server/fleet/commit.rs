@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::wire::Lane;
@@ -27,6 +28,10 @@ pub(super) struct InFlight {
     pub(super) done: u64,
     commit: Option<Arc<Commit>>,
     bytes: LaneBytes,
+    /// Of each resource in the commit the time of its oldest fresh point.
+    oldest: Vec<Timestamp>,
+    /// The same of the last commit that is done.
+    done_oldest: Vec<Timestamp>,
 }
 
 /// Bytes by lane.
@@ -60,8 +65,11 @@ impl Fleet {
             ..Commit::default()
         };
         let mut bytes = LaneBytes::default();
+        let mut oldest = Vec::new();
         for shard in &self.shards {
             let shard = &mut *lock(shard);
+            let resources = shard.resources.values_mut();
+            oldest.extend(resources.filter_map(|it| it.oldest_live.take()));
             self.drain(shard, now, &mut commit);
             bytes.live += std::mem::take(&mut shard.bytes.live);
             bytes.backfill += std::mem::take(&mut shard.bytes.backfill);
@@ -76,6 +84,7 @@ impl Fleet {
         merge_minutes(&mut commit.minutes);
         let commit = Arc::new(commit);
         in_flight.bytes = bytes;
+        in_flight.oldest = oldest;
         in_flight.commit = Some(Arc::clone(&commit));
         Some(commit)
     }
@@ -88,6 +97,7 @@ impl Fleet {
         };
         in_flight.done = number;
         let bytes = std::mem::take(&mut in_flight.bytes);
+        in_flight.done_oldest = std::mem::take(&mut in_flight.oldest);
         drop(in_flight);
         for (lane, bytes) in [(Lane::Live, bytes.live), (Lane::Backfill, bytes.backfill)] {
             self.pending.of(lane).fetch_sub(bytes, Ordering::Relaxed);
@@ -118,6 +128,20 @@ impl Fleet {
         }
         self.committed(number);
         Progress::Done
+    }
+
+    /// How old the fresh samples of the last commit were at `now`: of each resource the oldest,
+    /// 99th percentile over the resources. None when it had none.
+    pub fn sample_age_p99(&self, now: Timestamp) -> Option<Duration> {
+        let mut oldest = lock_commit(&self.commit).done_oldest.clone();
+        let place = oldest.len() / 100;
+        if oldest.is_empty() {
+            return None;
+        }
+        let (_, oldest, _) = oldest.select_nth_unstable(place);
+        Some(Duration::from_nanos(
+            u64::try_from(now.since(*oldest)).unwrap_or(0),
+        ))
     }
 
     /// Bytes that wait for the next commit or are in the one in flight.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::{Kind, MetricId};
+use gpufleet_analysis::states::Recent;
+use gpufleet_telemetry::catalog::{Kind, MetricId, gpu};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::{Aggregate, Bitmaps, MinuteRow, seconds_by_minute};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
@@ -60,6 +61,8 @@ pub(super) struct Tracked {
     /// What the store knows as the time of its newest point.
     pub(super) told: Timestamp,
     pub(super) counters: Counters,
+    /// The time of the oldest fresh point that waits for its commit.
+    pub(super) oldest_live: Option<Timestamp>,
     /// The length of the newest tick of any lane, nanoseconds.
     interval_nanos: i64,
     /// By minute, ascending.
@@ -98,11 +101,13 @@ impl Tracked {
                 values: Vec::new(),
                 bits: Bitmaps::default(),
                 bits_start: Timestamp::default(),
+                recent: Recent::default(),
             },
             visible: false,
             changed: true,
             told: Timestamp::default(),
             counters: Counters::default(),
+            oldest_live: None,
             interval_nanos: 0,
             pending: Vec::new(),
             pruned: Minute::default(),
@@ -314,6 +319,7 @@ impl Tracked {
             return;
         }
         self.visible = true;
+        self.oldest_live.get_or_insert(newest);
         if newest >= live.last_point && *live.resource != *decoded.resource {
             live.resource = Arc::clone(&decoded.resource);
             let node = live.resource.attribute(attribute::NODE).unwrap_or_default();
@@ -325,6 +331,21 @@ impl Tracked {
         live.interval = Duration::from_nanos(self.interval_nanos.unsigned_abs());
         live.last_point = live.last_point.max(newest);
         live.received = fold.received;
+        let mut values = decoded.points.iter();
+        if decoded
+            .points
+            .iter()
+            .any(|it| it.metric.id == gpu::OBSERVED.id)
+        {
+            let activity_known = values.any(|it| {
+                let is_activity =
+                    [gpu::GRAPHICS_ACTIVE.id, gpu::UTILIZATION.id].contains(&it.metric.id);
+                is_activity && !matches!(it.value, PointValue::Missing(_))
+            });
+            let seconds = u32::try_from(self.interval_nanos / NANOS_PER_SECOND).unwrap_or(0);
+            live.recent
+                .tick(live.bits_start, seconds, &live.bits, activity_known);
+        }
         if newest.minute() != self.pruned {
             self.pruned = newest.minute();
             live.values

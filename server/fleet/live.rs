@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource};
 use gpufleet_telemetry::minute::Bitmaps;
@@ -39,6 +40,8 @@ pub struct Live {
     pub bits: Bitmaps,
     /// When the newest tick began.
     pub bits_start: Timestamp,
+    /// The run of equal seconds that it is in.
+    pub recent: Recent,
 }
 
 /// One reading as it was last told.

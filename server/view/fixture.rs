@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{
     AgentId, Origin, Part, PartKind, Resource, ResourceKind, attribute,
@@ -62,6 +63,7 @@ pub(crate) fn live(
         values: Vec::new(),
         bits: Bitmaps::default(),
         bits_start: NOW.minute().start(),
+        recent: Recent::default(),
     }
 }
 

@@ -9,6 +9,9 @@ mod point;
 
 mod sender;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -355,6 +358,3 @@ fn as_text(value: Option<AnyValue>) -> Option<String> {
         _ => None,
     }
 }
-
-#[cfg(test)]
-mod tests;

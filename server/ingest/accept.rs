@@ -1,0 +1,248 @@
+//! The way of a request, the same for gRPC and HTTP: place, decode, offer, answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpufleet_telemetry::command::{Command, MAX_COMMAND_BYTES};
+use gpufleet_telemetry::otlp::{self, Limits, Reject, Rejected};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::wire::{self, Refusal, Stream};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+
+use super::foreign::Foreign;
+use super::place::{self, Place};
+use super::refuse::{Kind, Refused};
+use crate::App;
+use crate::auth::Grant;
+use crate::fleet::{Answer, Body, Drops, Offer, Outcome};
+
+/// When an agent that met a full server is to come again: after the next commit, most likely.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// How far a point's time may lie ahead of the server's clock before a request's clock offset is
+/// known: the largest offset that is corrected, and ten minutes.
+const MAX_AHEAD: i64 = 4_200 * NANOS_PER_SECOND;
+
+/// How old a point may be: nothing is kept longer by minute.
+const MAX_AGE: i64 = 8 * 86_400 * NANOS_PER_SECOND;
+
+/// What a request carries.
+#[derive(Debug, Clone)]
+pub(super) enum Request {
+    Metrics(ExportMetricsServiceRequest),
+    Logs(ExportLogsServiceRequest),
+}
+
+/// A request that was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Accepted {
+    /// How many points or events were left out.
+    pub(super) rejected: i64,
+    /// Why, by reason; empty when nothing was.
+    pub(super) message: String,
+    /// What an agent reads beside it.
+    pub(super) headers: HeaderMap,
+}
+
+/// Takes requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Ingest {
+    pub(super) app: App,
+    pub(super) foreign: Foreign,
+    totals: Arc<Totals>,
+}
+
+/// Points and events left out while decoding, since the server started.
+#[derive(Default)]
+struct Totals([AtomicU64; Reject::ALL.len()]);
+
+impl Ingest {
+    /// Takes requests for `app`; those of others than agents go through `foreign`.
+    pub fn new(app: App, foreign: Foreign) -> Self {
+        Self {
+            app,
+            foreign,
+            totals: Arc::default(),
+        }
+    }
+
+    /// What was left out while decoding, by reason, since the server started.
+    pub fn rejected(&self) -> impl Iterator<Item = (Reject, u64)> + '_ {
+        Reject::ALL.into_iter().map(|reason| {
+            let count = self.totals.0[reason as usize].load(Ordering::Relaxed);
+            (reason, count)
+        })
+    }
+
+    pub(super) async fn accept(
+        &self,
+        headers: &HeaderMap,
+        grant: Grant,
+        request: Request,
+    ) -> Result<Accepted, Refused> {
+        let place = place::read(headers, request.stream())
+            .map_err(|error| Refused::new(Kind::Invalid, error.to_string()))?;
+        match place {
+            Some(place) => self.offer(&place, grant, request),
+            None => {
+                let (rejected, drops) = self.foreign.take(request, grant).await?;
+                Ok(self.accepted(&rejected, &drops))
+            }
+        }
+    }
+
+    fn offer(&self, place: &Place, grant: Grant, request: Request) -> Result<Accepted, Refused> {
+        let received = self.app.clock.now();
+        let limits = limits(received);
+        let default_cluster = self.app.config.ingest.default_cluster.as_str().into();
+        let offer = |body| {
+            self.app.fleet.offer(&Offer {
+                key: place.key,
+                seq: place.seq,
+                session: place.session,
+                lane: place.lane,
+                dropped: place.dropped,
+                sent_at: place.sent_at,
+                received,
+                bound_cluster: grant.cluster,
+                default_cluster,
+                body,
+            })
+        };
+        let (answer, rejected) = match request {
+            Request::Metrics(request) => {
+                let decoded = otlp::decode_metrics(request, &limits);
+                (offer(Body::Metrics(&decoded)), decoded.rejected)
+            }
+            Request::Logs(request) => {
+                let decoded = otlp::decode_events(request, &limits);
+                (offer(Body::Events(&decoded)), decoded.rejected)
+            }
+        };
+        let drops = match answer.outcome {
+            Outcome::Folded(drops) => drops,
+            Outcome::Already => {
+                let mut accepted = Accepted::default();
+                set_reply(&mut accepted.headers, &answer);
+                return Ok(accepted);
+            }
+            _ => return Err(refusal(&answer)),
+        };
+        let mut accepted = self.accepted(&rejected, &drops);
+        set_reply(&mut accepted.headers, &answer);
+        Ok(accepted)
+    }
+
+    /// Counts what was left out and puts it into words.
+    fn accepted(&self, rejected: &Rejected, drops: &Drops) -> Accepted {
+        for (reason, count) in rejected.iter() {
+            self.totals.0[reason as usize].fetch_add(count, Ordering::Relaxed);
+        }
+        let lost: u64 = rejected
+            .iter()
+            .filter(|(reason, _)| !reason.is_partial())
+            .map(|(_, count)| count)
+            .sum();
+        let mut message = rejected.to_string();
+        if drops.total() > 0 {
+            let separator = if message.is_empty() { "" } else { "; " };
+            message.push_str(&format!("{separator}{drops}"));
+        }
+        Accepted {
+            rejected: i64::try_from(lost + drops.total()).unwrap_or(i64::MAX),
+            message,
+            headers: HeaderMap::new(),
+        }
+    }
+}
+
+impl Request {
+    pub(super) const fn stream(&self) -> Stream {
+        match self {
+            Self::Metrics(_) => Stream::Metrics,
+            Self::Logs(_) => Stream::Logs,
+        }
+    }
+}
+
+/// What a request that arrived at `received` may hold.
+pub(super) fn limits(received: Timestamp) -> Limits {
+    Limits {
+        earliest: received.shifted(-MAX_AGE),
+        latest: received.shifted(MAX_AHEAD),
+        ..Limits::default()
+    }
+}
+
+fn set_reply(headers: &mut HeaderMap, answer: &Answer) {
+    let name = HeaderName::from_static(wire::DURABLE_SEQ);
+    headers.insert(name, answer.durable_seq.into());
+    if let Some(command) = answer.command.as_ref().and_then(command_header) {
+        headers.insert(HeaderName::from_static(wire::COMMAND), command);
+    }
+}
+
+/// A command as a header. JSON of plain text: what is not ASCII is escaped.
+fn command_header(command: &Command) -> Option<HeaderValue> {
+    let json = serde_json::to_string(command).expect("a command is plain data");
+    let ascii: String = json
+        .chars()
+        .map(|it| match it {
+            ' '..='~' => it.to_string(),
+            other => {
+                let mut units = [0; 2];
+                let escape = |unit: &u16| format!("\\u{unit:04x}");
+                other.encode_utf16(&mut units).iter().map(escape).collect()
+            }
+        })
+        .collect();
+    if ascii.len() > MAX_COMMAND_BYTES {
+        tracing::error!(id = %command.id, bytes = ascii.len(), "a command is too long for a header");
+        return None;
+    }
+    HeaderValue::from_str(&ascii).ok()
+}
+
+/// A refusal of the fleet in words and codes.
+fn refusal(answer: &Answer) -> Refused {
+    let mut refused = match answer.outcome {
+        Outcome::WrongSeq { wanted } => {
+            let message = format!("the next seq of this stream is {wanted}");
+            let mut refused = Refused::new(Kind::OutOfPlace, message);
+            refused.refusal = Some(Refusal::WrongSeq);
+            refused.wanted_seq = Some(wanted);
+            refused
+        }
+        Outcome::Conflict => {
+            let message = "a newer process sends under this agent id: a cloned disk or a second agent; take a new id";
+            let mut refused = Refused::new(Kind::OutOfPlace, message);
+            refused.refusal = Some(Refusal::AgentIdConflict);
+            refused
+        }
+        Outcome::Quarantined { off_nanos } => {
+            let message = format!(
+                "the sender's clock is {} s off and at most 3600 s are corrected: keep the data, fix the clock (NTP)",
+                off_nanos / NANOS_PER_SECOND
+            );
+            let mut refused = Refused::new(Kind::OutOfPlace, message);
+            refused.refusal = Some(Refusal::ClockQuarantine);
+            refused
+        }
+        Outcome::TooManyAgents => Refused::new(
+            Kind::Full,
+            "this server has as many agents as it takes (120000): give the fleet a second one",
+        ),
+        Outcome::Full | Outcome::Folded(_) | Outcome::Already => Refused::new(
+            Kind::Full,
+            "the data that waits to be committed fills the server's memory for it: try again",
+        ),
+    };
+    if refused.kind == Kind::Full {
+        refused.retry_after = Some(RETRY_AFTER);
+    }
+    refused.durable_seq = Some(answer.durable_seq);
+    refused
+}

@@ -1,0 +1,100 @@
+//! What stands before both protocols: rights, size, how many at once, how long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use tokio::sync::Semaphore;
+
+use super::MAX_COMPRESSED_BYTES;
+use super::accept::Ingest;
+use super::http::refuse_http;
+use super::refuse::{Kind, Refused};
+use crate::auth::{AuthError, Role};
+
+/// How a refusal is to be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Grpc,
+    Http,
+}
+
+/// gRPC's word for a message that is too large; OTLP's senders expect RESOURCE_EXHAUSTED.
+const GRPC_OUT_OF_RANGE: &str = "11";
+const GRPC_RESOURCE_EXHAUSTED: &str = "8";
+
+#[derive(Clone)]
+struct Guard {
+    ingest: Ingest,
+    protocol: Protocol,
+    slots: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+/// Puts the guard before every route.
+pub(super) fn guarded(routes: Router, ingest: &Ingest, protocol: Protocol) -> Router {
+    let config = &ingest.app.config.ingest;
+    let guard = Guard {
+        ingest: ingest.clone(),
+        protocol,
+        slots: Arc::new(Semaphore::new(config.max_concurrent_requests.max(1))),
+        timeout: Duration::from_millis(config.request_timeout_ms),
+    };
+    routes.layer(from_fn_with_state(guard, pass))
+}
+
+async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+    let is_json = super::body::is_json(request.headers().get(CONTENT_TYPE));
+    let refuse = |refused: &Refused| match guard.protocol {
+        Protocol::Grpc => refused.status().into_http::<axum::body::Body>(),
+        Protocol::Http => refuse_http(refused, is_json),
+    };
+    let authorization = request.headers().get(AUTHORIZATION);
+    let authorization = authorization.map(http::HeaderValue::as_bytes);
+    match guard.ingest.app.access.check(Role::Ingest, authorization) {
+        Ok(grant) => request.extensions_mut().insert(grant),
+        Err(error) => {
+            let kind = match error {
+                AuthError::Missing(_) => Kind::Unauthenticated,
+                _ => Kind::Forbidden,
+            };
+            return refuse(&Refused::new(kind, error.to_string()));
+        }
+    };
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length: usize = length
+        .and_then(|it| it.to_str().ok()?.parse().ok())
+        .unwrap_or(0);
+    if length > MAX_COMPRESSED_BYTES {
+        return refuse(&super::body::too_large(length));
+    }
+    let work = async {
+        let _slot = guard
+            .slots
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        next.run(request).await
+    };
+    match tokio::time::timeout(guard.timeout, work).await {
+        Ok(mut response) => {
+            let status = response.headers_mut().get_mut("grpc-status");
+            if let Some(status) = status.filter(|it| **it == GRPC_OUT_OF_RANGE) {
+                *status = http::HeaderValue::from_static(GRPC_RESOURCE_EXHAUSTED);
+            }
+            response
+        }
+        Err(_) => refuse(&Refused::new(
+            Kind::TooSlow,
+            format!(
+                "the request took longer than {} ms (ingest.request_timeout_ms)",
+                guard.timeout.as_millis()
+            ),
+        )),
+    }
+    .into_response()
+}
