@@ -9,9 +9,6 @@ mod point;
 
 mod sender;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -358,3 +355,6 @@ fn as_text(value: Option<AnyValue>) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,20 @@
 //! Requests that are wrong, foreign or hostile: each gets its reason, and the rest goes on.
 
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::common::v1::{ArrayValue, KeyValueList};
-use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
+mod events;
+
+mod strange;
+
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Histogram,
     HistogramDataPoint, ScopeMetrics, Sum, Summary, SummaryDataPoint,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource as OtlpResource;
-use proptest::prelude::*;
 
 use super::*;
-use crate::catalog::{self, gpu, node};
-use crate::event::Severity;
+use crate::catalog::{gpu, node};
 use crate::identity::attribute as names_of;
-use crate::otlp::encode_metrics;
 use crate::sample::Missing;
-use crate::tick::{Point, ResourceTick};
 
 const AT: u64 = 1_700_000_010_000_000_000;
 const TICK: u64 = 10_000_000_000;
@@ -471,212 +468,4 @@ fn what_is_beyond_a_limit_is_counted() {
     };
     let decoded = decode_metrics(request(theirs(), powers(&["a"])), &late);
     assert_eq!(decoded.rejected.count(Reject::TimeOutOfRange), 1);
-}
-
-fn record(name: &str, attributes: Vec<KeyValue>) -> LogRecord {
-    LogRecord {
-        time_unix_nano: AT,
-        severity_number: 14,
-        body: any(Value::StringValue("m".repeat(5_000))),
-        attributes,
-        event_name: name.to_owned(),
-        ..LogRecord::default()
-    }
-}
-
-fn logs(records: Vec<LogRecord>) -> ExportLogsServiceRequest {
-    ExportLogsServiceRequest {
-        resource_logs: vec![ResourceLogs {
-            resource: Some(OtlpResource {
-                attributes: theirs(),
-                ..OtlpResource::default()
-            }),
-            scope_logs: vec![ScopeLogs {
-                log_records: records,
-                ..ScopeLogs::default()
-            }],
-            ..ResourceLogs::default()
-        }],
-    }
-}
-
-#[test]
-fn wrong_events_get_their_reason_and_the_rest_goes_on() {
-    let about = |id: &str| pairs(&[(names_of::KIND, "gpu"), ("gpufleet.resource.id", id)]);
-    let many: Vec<_> = (0..40)
-        .map(|number| KeyValue {
-            key: number.to_string(),
-            value: any(Value::IntValue(number)),
-            ..KeyValue::default()
-        })
-        .collect();
-    let timeless = LogRecord {
-        time_unix_nano: 0,
-        ..record("gpufleet.xid", about("GPU-1"))
-    };
-    let sent = vec![
-        record("gpufleet.unheard_of", about("GPU-1")),
-        record("", about("GPU-1")),
-        record("gpufleet.xid", Vec::new()),
-        record("gpufleet.xid", about(&"x".repeat(300))),
-        timeless,
-        record("gpufleet.xid", [about("GPU-1"), many].concat()),
-        record("gpufleet.xid", about("GPU-2")),
-    ];
-    let limits = Limits {
-        events: 1,
-        ..Limits::default()
-    };
-    let decoded = decode_events(logs(sent), &limits);
-    let reasons: Vec<_> = decoded.rejected.iter().collect();
-    assert_eq!(
-        reasons,
-        [
-            (Reject::UnidentifiedResource, 1),
-            (Reject::TooManyAttributes, 8),
-            // The message of each record that is read that far, and one id.
-            (Reject::TooLong, 4),
-            (Reject::TimeOutOfRange, 1),
-            (Reject::TooManyEvents, 1),
-            (Reject::UnknownEvent, 2),
-        ]
-    );
-    let [kept] = decoded.events.as_slice() else {
-        panic!("one event is kept");
-    };
-    assert_eq!(kept.event.message.len(), limits.message_bytes);
-    assert_eq!(kept.event.severity, Severity::Warning);
-    assert_eq!(&*kept.event.resource_id, "GPU-1");
-    assert_eq!(
-        (kept.sender.kind, &*kept.sender.id),
-        (ResourceKind::Node, "node-1")
-    );
-}
-
-/// Names that mean something, so that random requests reach deep.
-fn any_text() -> impl Strategy<Value = String> {
-    let known: Vec<String> = catalog::all()
-        .map(|it| names::name(it).to_owned())
-        .chain(catalog::all().filter_map(|it| Some(it.dcgm?.name.to_owned())))
-        .chain(PartKind::ALL.map(|it| it.attribute().to_owned()))
-        .chain(ResourceKind::ALL.map(|it| it.name().to_owned()))
-        .chain(
-            [
-                "hw.power.max",
-                "hw.id",
-                "hw.type",
-                "UUID",
-                "GPU_I_ID",
-                "service.name",
-            ]
-            .map(String::from),
-        )
-        .chain(
-            [
-                "service.instance.id",
-                "gpufleet-agent",
-                names_of::KIND,
-                names_of::NODE,
-            ]
-            .map(String::from),
-        )
-        .chain(
-            [
-                "gpufleet.xid",
-                "gpufleet.resource.id",
-                "gpufleet.missing_reason",
-            ]
-            .map(String::from),
-        )
-        .collect();
-    prop_oneof![3 => proptest::sample::select(known), 1 => ".{0,300}"]
-}
-
-fn any_pairs() -> impl Strategy<Value = Vec<KeyValue>> {
-    let value = prop_oneof![
-        any_text().prop_map(Value::StringValue),
-        proptest::arbitrary::any::<i64>().prop_map(Value::IntValue),
-        proptest::arbitrary::any::<f64>().prop_map(Value::DoubleValue),
-        Just(Value::ArrayValue(ArrayValue::default())),
-        Just(Value::KvlistValue(KeyValueList::default())),
-        Just(Value::BytesValue(vec![0xff])),
-    ];
-    let pair = (any_text(), proptest::option::of(value)).prop_map(|(key, value)| KeyValue {
-        key,
-        value: Some(AnyValue { value }),
-        ..KeyValue::default()
-    });
-    proptest::collection::vec(pair, 0..8)
-}
-
-fn any_point() -> impl Strategy<Value = NumberDataPoint> {
-    let time = || prop_oneof![Just(0), Just(AT), Just(AT - TICK), proptest::num::u64::ANY];
-    let number = prop_oneof![
-        proptest::num::f64::ANY.prop_map(Number::AsDouble),
-        proptest::num::i64::ANY.prop_map(Number::AsInt),
-    ];
-    let parts = (
-        any_pairs(),
-        time(),
-        time(),
-        0_u32..3,
-        proptest::option::of(number),
-    );
-    parts.prop_map(|(attributes, start, time, flags, value)| NumberDataPoint {
-        attributes,
-        start_time_unix_nano: start,
-        time_unix_nano: time,
-        flags,
-        value,
-        ..NumberDataPoint::default()
-    })
-}
-
-proptest! {
-    #[test]
-    fn no_request_is_too_strange_and_what_is_kept_can_be_sent_on(
-        resource in any_pairs(),
-        sent in proptest::collection::vec(
-            (any_text(), any_text(), proptest::collection::vec(any_point(), 0..6), 0..5_u8), 0..10,
-        ),
-    ) {
-        let metrics = sent.into_iter().map(|(name, unit, points, form)| OtlpMetric {
-            unit,
-            ..metric(&name, match form {
-                0 => sum(true, CUMULATIVE, points),
-                1 => sum(false, CUMULATIVE, points),
-                2 => sum(true, DELTA, points),
-                _ => gauge(points),
-            })
-        });
-        let decoded = decode_metrics(request(resource, metrics.collect()), &Limits::default());
-        for kept in decoded.resources {
-            for point in kept.points {
-                let tick = ResourceTick {
-                    resource: Arc::clone(&kept.resource),
-                    start: point.start,
-                    end: point.at,
-                    points: vec![Point {
-                        metric: point.metric.id,
-                        part: point.part.clone(),
-                        value: point.value,
-                    }],
-                };
-                let again = decode_metrics(encode_metrics(&[tick]), &Limits::default());
-                let values: Vec<_> = again.resources.iter().flat_map(|it| &it.points).collect();
-                prop_assert_eq!(values.len(), 1, "{}", again.rejected);
-                prop_assert_eq!(values[0].value, point.value);
-                prop_assert_eq!(&values[0].part, &point.part);
-            }
-        }
-    }
-
-    #[test]
-    fn no_log_record_is_too_strange(name in any_text(), attributes in any_pairs(), time: u64) {
-        let mut strange = record(&name, attributes);
-        strange.time_unix_nano = time;
-        let decoded = decode_events(logs(vec![strange]), &Limits::default());
-        prop_assert!(decoded.events.len() <= 1);
-        prop_assert!(decoded.events.len() == 1 || decoded.rejected.total() > 0);
-    }
 }
