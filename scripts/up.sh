@@ -85,7 +85,7 @@ enabled = false
 enabled = false
 
 [recorded]
-path = \"$(realpath "$capture")\""
+files = [\"$(realpath "$capture")\"]"
     start recorded target/fast/gpufleet-agent --config "$home/recorded.toml"
     shown+=("a real H200 as it was captured (RECORDED)")
 }

@@ -21,6 +21,8 @@ pub mod simulator;
 
 pub mod browser;
 
+pub mod usage;
+
 /// The folder of one test; removed when the test passes, kept and named when it fails.
 #[derive(Debug)]
 pub struct World {

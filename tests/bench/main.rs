@@ -1,0 +1,32 @@
+//! Measures agent and server, each beside what it must reach. Figures and commands that were last
+//! measured are in docs/performance.md.
+
+mod agent;
+
+mod figures;
+
+use clap::{Parser, Subcommand};
+
+/// Measures gpufleet.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The agent: 8 GPUs of the stand-in driver at 30 µs a call, 1 s sampling, 10 s shipping.
+    Agent {
+        /// A quick look: half a minute each instead of minutes.
+        #[arg(long)]
+        short: bool,
+    },
+}
+
+fn main() {
+    let reached = match Arguments::parse().what {
+        What::Agent { short } => agent::run(short),
+    };
+    std::process::exit(i32::from(!reached));
+}
