@@ -3,6 +3,10 @@
 
 mod agent;
 
+mod server;
+
+mod remote_write;
+
 mod figures;
 
 use clap::{Parser, Subcommand};
@@ -22,11 +26,19 @@ enum What {
         #[arg(long)]
         short: bool,
     },
+    /// The server: 10,000 simulated GPUs, 60 metrics at 10 s; Prometheus and VictoriaMetrics with
+    /// the same samples.
+    Server {
+        /// A quick look: two minutes instead of ten.
+        #[arg(long)]
+        short: bool,
+    },
 }
 
 fn main() {
     let reached = match Arguments::parse().what {
         What::Agent { short } => agent::run(short),
+        What::Server { short } => server::run(short),
     };
     std::process::exit(i32::from(!reached));
 }

@@ -44,6 +44,19 @@ impl Simulator {
         answer.text()
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Fails the test when it has ended by itself.
+    ///
+    /// # Panics
+    /// With the end of what it printed.
+    pub fn must_run(&mut self) {
+        self.process.must_run();
+    }
+
     /// Everything it printed.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
