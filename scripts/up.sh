@@ -85,7 +85,10 @@ enabled = false
 enabled = false
 
 [recorded]
-files = [\"$(realpath "$capture")\"]"
+files = [\"$(realpath "$capture")\"]
+node = \"h200-capture\"
+cluster = \"recorded\"
+repeat = true"
     start recorded target/fast/gpufleet-agent --config "$home/recorded.toml"
     shown+=("a real H200 as it was captured (RECORDED)")
 }

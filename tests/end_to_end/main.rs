@@ -5,8 +5,14 @@
 
 mod peers;
 
+mod otlp;
+
 mod prometheus;
 
 mod victoria;
 
 mod hang;
+
+mod foreign;
+
+mod bad_input;

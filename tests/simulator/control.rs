@@ -1,0 +1,50 @@
+//! Where faults are taken: `POST /fault/NAME`, answered with one sentence that says what broke.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::post;
+use gpufleet_telemetry::time::Clock;
+use gpufleet_tests::simulator::faults::{Fault, Faults};
+
+/// What a request needs.
+#[derive(Clone)]
+pub(crate) struct Control {
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) gpu_ids: Arc<Vec<Vec<String>>>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// Listens until the process ends.
+pub(crate) async fn serve(address: SocketAddr, control: Control) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} for faults"))?;
+    let router = Router::new()
+        .route("/fault/{name}", post(inject))
+        .with_state(control);
+    axum::serve(listener, router)
+        .await
+        .context("the listener for faults failed")
+}
+
+async fn inject(Path(name): Path<String>, State(control): State<Control>) -> (StatusCode, String) {
+    match Fault::parse(&name) {
+        Some(fault) => {
+            let said = control
+                .faults
+                .inject(fault, &control.gpu_ids, control.clock.now());
+            tracing::info!(fault = fault.name(), "{said}");
+            (StatusCode::OK, said)
+        }
+        None => {
+            let known: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+            let said = format!("no fault is called {name}; there are: {}", known.join(", "));
+            (StatusCode::NOT_FOUND, said)
+        }
+    }
+}
