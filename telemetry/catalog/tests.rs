@@ -2,6 +2,8 @@
 
 mod offered;
 
+mod reference;
+
 use std::collections::HashMap;
 
 use super::*;
