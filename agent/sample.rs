@@ -1,13 +1,44 @@
-//! The sample loop's results: the newest reading of everything, for /metrics and /healthz.
+//! The sample loop: every reader's turn, deadline and account in one place.
+//!
+//! Each reader has a task of its own, so a slow one never delays another. What they return goes to
+//! one [`collect::Collector`], which makes ticks for the server and the newest readings for
+//! /metrics.
+//!
+//! Limits: [`ROUNDS_WAITING`], [`OUTPUT_WAITING`]; the collector has its own.
+
+pub mod collect;
+
+mod evidence;
+pub mod own;
+mod series;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{Part, Resource};
 use gpufleet_telemetry::sample::Reading;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::sample::Readings;
+use gpufleet_telemetry::tick::{MAX_TICK_SECONDS, ResourceTick};
+use gpufleet_telemetry::time::{Clock, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::read::{NodeFacts, Read, ReadError, Turn};
+use crate::sample::collect::Collector;
+use crate::sample::own::Own;
+
+/// Rounds that may wait for the collector: a few seconds of a dozen readers. A reader waits when it
+/// is full, which only delays that reader.
+pub const ROUNDS_WAITING: usize = 64;
+
+/// Ticks and events that may wait for the spool: beyond it the sample loop waits for the disk.
+pub const OUTPUT_WAITING: usize = 16;
+
+/// How long after its end a tick waits for rounds that were taken in it.
+const TICK_GRACE: Duration = Duration::from_millis(500);
 
 /// How often is sampled and shipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,3 +124,199 @@ impl Default for SampleConfig {
         }
     }
 }
+
+/// What one round of one reader came to.
+#[derive(Debug)]
+pub struct Round {
+    /// Which reader, by its place in the list.
+    pub reader: usize,
+    /// The moment it was for.
+    pub at: Timestamp,
+    /// What it returned.
+    pub result: Result<Readings, ReadError>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// What the sample loop hands on.
+#[derive(Debug)]
+pub enum Output {
+    /// A tick is over: its resources.
+    Tick(Vec<ResourceTick>),
+    /// Something happened; flushed at once.
+    Events(Vec<Event>),
+}
+
+/// Everything the sample loop works with.
+pub struct Loop {
+    /// How often.
+    pub config: SampleConfig,
+    /// Who and where this agent is.
+    pub node: Arc<NodeFacts>,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Where the newest readings are put.
+    pub latest: Arc<LatestCell>,
+    /// The agent's own health.
+    pub own: Own,
+    /// Where ticks and events go.
+    pub output: mpsc::Sender<Output>,
+}
+
+impl SampleConfig {
+    /// Whether these can work together.
+    ///
+    /// # Errors
+    /// Names the key and says what it may be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let interval_ms = u64::from(self.ship_interval_seconds) * 1_000;
+        anyhow::ensure!(
+            (100..=60_000).contains(&self.period_ms),
+            "sample.period_ms = {}: it must be 100 to 60000",
+            self.period_ms
+        );
+        anyhow::ensure!(
+            (1..=MAX_TICK_SECONDS).contains(&self.ship_interval_seconds),
+            "sample.ship_interval_seconds = {}: it must be 1 to {MAX_TICK_SECONDS}",
+            self.ship_interval_seconds
+        );
+        anyhow::ensure!(
+            interval_ms % self.period_ms == 0,
+            "sample.period_ms = {}: it must divide the ship interval of {interval_ms} ms",
+            self.period_ms
+        );
+        Ok(())
+    }
+
+    /// The tick's length.
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(u64::from(self.ship_interval_seconds))
+    }
+
+    /// The time between two samples.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+}
+
+impl Loop {
+    /// Samples until `stop` is cancelled; then hands on what is left of the running tick.
+    pub async fn run(self, readers: Vec<Box<dyn Read>>, stop: CancellationToken) {
+        let about = readers
+            .iter()
+            .map(|reader| (Arc::from(reader.name()), reader.period()));
+        let mut collector = Collector::new(Arc::clone(&self.node), &self.config, about);
+        let (rounds, mut arrived) = mpsc::channel(ROUNDS_WAITING);
+        for (index, reader) in readers.into_iter().enumerate() {
+            tokio::spawn(take_turns(
+                index,
+                reader,
+                Arc::clone(&self.clock),
+                Arc::clone(&self.node),
+                rounds.clone(),
+                stop.clone(),
+            ));
+        }
+        drop(rounds);
+        let mut own = self.own;
+        let mut start = self.clock.now().aligned_to(self.config.interval());
+        loop {
+            let end = start.shifted(nanos(self.config.interval()));
+            let left = until(self.clock.now(), end.shifted(nanos(TICK_GRACE)));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(left) => {
+                    collector.own(own.read(self.clock.now(), &self.node), self.clock.now());
+                    let tick = collector.close_tick(start, end);
+                    if !tick.is_empty() && self.output.send(Output::Tick(tick)).await.is_err() {
+                        break;
+                    }
+                    self.latest.set(Arc::new(collector.latest()));
+                    // After a jump of the clock, or a suspended machine, the next tick is now's.
+                    let now = self.clock.now().aligned_to(self.config.interval());
+                    let far = now.since(end).unsigned_abs() > self.config.interval().as_nanos() as u64;
+                    start = if far { now } else { end };
+                }
+                Some(round) = arrived.recv() => {
+                    collector.round(round);
+                    while let Ok(round) = arrived.try_recv() {
+                        collector.round(round);
+                    }
+                    let events = collector.take_events();
+                    if !events.is_empty() && self.output.send(Output::Events(events)).await.is_err() {
+                        break;
+                    }
+                    self.latest.set(Arc::new(collector.latest()));
+                }
+            }
+        }
+        let tick = collector.close_tick(start, start.shifted(nanos(self.config.interval())));
+        let _ = self.output.send(Output::Tick(tick)).await;
+    }
+}
+
+/// One reader's turns: aligned, one after the other, none made up for.
+async fn take_turns(
+    index: usize,
+    mut reader: Box<dyn Read>,
+    clock: Arc<dyn Clock>,
+    node: Arc<NodeFacts>,
+    rounds: mpsc::Sender<Round>,
+    stop: CancellationToken,
+) {
+    let period = reader.period().max(Duration::from_millis(1));
+    let mut previous = Timestamp::default();
+    loop {
+        let now = clock.now();
+        let mut at = now.aligned_to(period);
+        if at <= previous && previous.since(at) < nanos(period) {
+            // This turn was taken already: wait for the next.
+            at = at.shifted(nanos(period));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(until(now, at)) => {}
+            }
+            // A timer may fire a moment early by the wall clock, never twice for one turn.
+            if clock.now().aligned_to(period) > at {
+                at = clock.now().aligned_to(period);
+            }
+        }
+        previous = at;
+        let started = clock.monotonic();
+        let deadline = reader.deadline();
+        let turn = Turn {
+            at,
+            monotonic: started,
+            node: Arc::clone(&node),
+        };
+        let result = tokio::select! {
+            () = stop.cancelled() => return,
+            result = tokio::time::timeout(deadline, reader.read(turn)) => {
+                result.unwrap_or(Err(ReadError::Timeout { after: deadline }))
+            }
+        };
+        let round = Round {
+            reader: index,
+            at,
+            result,
+            duration: clock.monotonic().saturating_sub(started),
+        };
+        if rounds.send(round).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A duration in nanoseconds as times are counted.
+pub(crate) fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// How long from `now` until `moment`; nothing when it is past.
+fn until(now: Timestamp, moment: Timestamp) -> Duration {
+    Duration::from_nanos(u64::try_from(moment.since(now)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

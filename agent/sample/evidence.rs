@@ -1,0 +1,139 @@
+//! What the seconds of a GPU say for the ledger: observed, active, stalled, held, holder known.
+
+use gpufleet_telemetry::catalog::{Metric, MetricId, gpu};
+use gpufleet_telemetry::identity::{Resource, attribute};
+use gpufleet_telemetry::sample::{Evidence, Reading, Sample};
+
+/// From here on the engine counts as active, a share of time.
+const ACTIVE_RATIO: f64 = 0.05;
+
+/// An engine at least this busy that does no work is stalled.
+const BUSY_RATIO: f64 = 0.95;
+
+/// Tensor cores and memory below this do no work.
+const NO_WORK_RATIO: f64 = 0.01;
+
+/// Links below this carry no more than heartbeats: 10 MB/s of the 50 GB/s and more they can.
+const LINKS_IDLE_BYTES_PER_SECOND: f64 = 10e6;
+
+/// Five kinds of evidence, each with its bits.
+pub(super) const KINDS: [&Metric; 5] = [
+    &gpu::OBSERVED,
+    &gpu::ACTIVE,
+    &gpu::STALLED,
+    &gpu::HELD,
+    &gpu::HOLDER_KNOWN,
+];
+
+/// What the readings of one moment are evidence of.
+pub(super) fn judge(resource: &Resource, samples: &[Sample]) -> Evidence {
+    let value = |metric: &Metric| whole(samples, metric.id).and_then(Result::ok);
+    let engine = value(&gpu::GRAPHICS_ACTIVE).or_else(|| value(&gpu::UTILIZATION));
+    let processes = value(&gpu::PROCESSES);
+    let holder = resource.attribute(attribute::HOLDER).is_some();
+    Evidence {
+        observed: samples.iter().any(|sample| sample.reading.is_ok()),
+        active: engine.is_some_and(|engine| engine >= ACTIVE_RATIO),
+        stalled: engine.is_some_and(|engine| engine >= BUSY_RATIO)
+            && value(&gpu::TENSOR_ACTIVE).is_some_and(|share| share < NO_WORK_RATIO)
+            && value(&gpu::DRAM_ACTIVE).is_some_and(|share| share < NO_WORK_RATIO)
+            && links_idle(samples),
+        held: holder || processes.is_some_and(|count| count > 0.0),
+        holder_known: holder || processes.is_some(),
+    }
+}
+
+/// Whether the links that are read carry nothing. A card without NVLink has none to look at.
+fn links_idle(samples: &[Sample]) -> bool {
+    let links = [
+        gpu::NVLINK_SENT,
+        gpu::NVLINK_RECEIVED,
+        gpu::PCIE_SENT,
+        gpu::PCIE_RECEIVED,
+    ];
+    links
+        .iter()
+        .filter_map(|metric| whole(samples, metric.id)?.ok())
+        .all(|rate| rate < LINKS_IDLE_BYTES_PER_SECOND)
+}
+
+/// The reading of a metric of the resource itself.
+fn whole(samples: &[Sample], metric: MetricId) -> Option<Reading> {
+    samples
+        .iter()
+        .find(|sample| sample.metric == metric && sample.part.is_none())
+        .map(|sample| sample.reading)
+}
+
+/// Evidence as bits, in the order of [`KINDS`].
+pub(super) fn flags(evidence: Evidence) -> [bool; 5] {
+    [
+        evidence.observed,
+        evidence.active,
+        evidence.stalled,
+        evidence.held,
+        evidence.holder_known,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::ResourceKind;
+    use gpufleet_telemetry::sample::Missing;
+
+    use super::*;
+
+    fn check(samples: &[(&Metric, Reading)], expected: &str) {
+        let samples: Vec<Sample> = samples
+            .iter()
+            .map(|(metric, reading)| Sample {
+                metric: metric.id,
+                part: None,
+                reading: *reading,
+            })
+            .collect();
+        let evidence = judge(&Resource::new(ResourceKind::Gpu, "GPU-1"), &samples);
+        let names = ["observed", "active", "stalled", "held", "holder_known"];
+        let told: Vec<&str> = names
+            .into_iter()
+            .zip(flags(evidence))
+            .filter_map(|(name, set)| set.then_some(name))
+            .collect();
+        assert_eq!(told.join(" "), expected, "{samples:?}");
+    }
+
+    #[test]
+    fn each_second_is_evidence_of_what_was_read_and_of_nothing_else() {
+        use gpu::{
+            DRAM_ACTIVE, GRAPHICS_ACTIVE, NVLINK_SENT, PROCESSES, TENSOR_ACTIVE, UTILIZATION,
+        };
+        check(&[], "");
+        check(&[(&UTILIZATION, Err(Missing::GpuLost))], "");
+        check(&[(&UTILIZATION, Ok(0.04))], "observed");
+        check(&[(&UTILIZATION, Ok(0.05))], "observed active");
+        // The engine's own counter is better than the driver's utilisation.
+        check(
+            &[(&UTILIZATION, Ok(1.0)), (&GRAPHICS_ACTIVE, Ok(0.0))],
+            "observed",
+        );
+        check(
+            &[
+                (&UTILIZATION, Ok(1.0)),
+                (&GRAPHICS_ACTIVE, Err(Missing::NotSupported)),
+            ],
+            "observed active",
+        );
+        check(&[(&PROCESSES, Ok(0.0))], "observed holder_known");
+        check(&[(&PROCESSES, Ok(2.0))], "observed held holder_known");
+        let stalled = [
+            (&GRAPHICS_ACTIVE, Ok(1.0)),
+            (&TENSOR_ACTIVE, Ok(0.0)),
+            (&DRAM_ACTIVE, Ok(0.0)),
+        ];
+        check(&stalled, "observed active stalled");
+        check(&stalled[..2], "observed active");
+        let mut talking = stalled.to_vec();
+        talking.push((&NVLINK_SENT, Ok(1e9)));
+        check(&talking, "observed active");
+    }
+}

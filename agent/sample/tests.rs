@@ -1,0 +1,267 @@
+//! The collector by rounds made by hand, and the loop with readers that are slow or broken.
+
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::sample::{ResourceSamples, Sample};
+use gpufleet_telemetry::tick::PointValue;
+
+use super::*;
+use crate::clock::RealClock;
+use crate::read::ReadFuture;
+
+fn gpu_round(reader: usize, second: i64, source: &str, readings: &[(&Metric, f64)]) -> Round {
+    let node = NodeFacts::for_tests();
+    let resource = node.resource(ResourceKind::Gpu, "GPU-1", Origin::Live, source);
+    let samples = readings
+        .iter()
+        .map(|(metric, value)| Sample {
+            metric: metric.id,
+            part: None,
+            reading: Ok(*value),
+        })
+        .collect();
+    Round {
+        reader,
+        at: Timestamp::from_seconds(second),
+        result: Ok(Readings {
+            at: Timestamp::from_seconds(second),
+            resources: vec![ResourceSamples {
+                resource: Arc::new(resource),
+                samples,
+            }],
+            events: Vec::new(),
+        }),
+        duration: Duration::from_millis(3),
+    }
+}
+
+fn collector(readers: &[(&str, u64)]) -> Collector {
+    let readers = readers
+        .iter()
+        .map(|(name, seconds)| (Arc::from(*name), Duration::from_secs(*seconds)));
+    Collector::new(
+        Arc::new(NodeFacts::for_tests()),
+        &SampleConfig::default(),
+        readers,
+    )
+}
+
+fn close(collector: &mut Collector, start: i64) -> Vec<ResourceTick> {
+    collector.close_tick(
+        Timestamp::from_seconds(start),
+        Timestamp::from_seconds(start + 10),
+    )
+}
+
+fn value(tick: &ResourceTick, metric: &Metric) -> Option<PointValue> {
+    let point = tick.points.iter().find(|point| point.metric == metric.id)?;
+    Some(point.value)
+}
+
+#[test]
+fn ten_seconds_of_samples_become_one_tick_with_a_bit_a_second() {
+    let mut collector = collector(&[("nvml", 1)]);
+    for second in 1_000..1_010 {
+        let use_of = f64::from(u8::from(second >= 1_004));
+        let readings = [(&gpu::UTILIZATION, use_of), (&gpu::PROCESSES, 1.0)];
+        if second != 1_002 {
+            collector.round(gpu_round(0, second, "nvml", &readings));
+        }
+    }
+    let ticks = close(&mut collector, 1_000);
+    let [tick] = &ticks[..] else {
+        panic!("one GPU: {ticks:?}")
+    };
+    let bits = |metric| value(tick, metric);
+    assert_eq!(
+        bits(&gpu::OBSERVED),
+        Some(PointValue::SecondBits(0b11_1111_1011))
+    );
+    assert_eq!(
+        bits(&gpu::ACTIVE),
+        Some(PointValue::SecondBits(0b11_1111_0000))
+    );
+    assert_eq!(bits(&gpu::HELD), bits(&gpu::OBSERVED));
+    assert_eq!(
+        value(tick, &gpu::UTILIZATION),
+        Some(PointValue::Gauge {
+            value: 6.0 / 9.0,
+            max: Some(1.0)
+        })
+    );
+    assert_eq!(
+        close(&mut collector, 1_010),
+        [],
+        "nothing was read, nothing is said"
+    );
+}
+
+#[test]
+fn a_reading_every_fifteen_seconds_stands_for_each_of_them_and_no_longer() {
+    let mut collector = collector(&[("exporter:dcgm", 15)]);
+    let readings = [(&gpu::UTILIZATION, 1.0)];
+    collector.round(gpu_round(0, 1_005, "exporter:dcgm", &readings));
+    let observed: Vec<_> = [1_000, 1_010, 1_020]
+        .into_iter()
+        .map(|start| {
+            let ticks = close(&mut collector, start);
+            ticks.first().and_then(|tick| value(tick, &gpu::OBSERVED))
+        })
+        .collect();
+    let expected = [
+        Some(PointValue::SecondBits(0b11_1110_0000)),
+        Some(PointValue::SecondBits(0b11_1111_1111)),
+        None,
+    ];
+    assert_eq!(observed, expected);
+}
+
+#[test]
+fn nvml_is_believed_before_an_exporter_and_both_are_named() {
+    let mut collector = collector(&[("exporter:dcgm", 1), ("nvml", 1)]);
+    for second in 1_000..1_010 {
+        let power = [(&gpu::POWER, 500.0), (&gpu::TENSOR_ACTIVE, 0.5)];
+        collector.round(gpu_round(0, second, "exporter:dcgm", &power));
+        collector.round(gpu_round(1, second, "nvml", &[(&gpu::POWER, 300.0)]));
+    }
+    let ticks = close(&mut collector, 1_000);
+    assert_eq!(ticks.len(), 1, "one GPU is one resource");
+    let source = ticks[0].resource.attribute(attribute::SOURCE);
+    assert_eq!(source, Some("nvml,exporter:dcgm"));
+    let gauge = |value, max| Some(PointValue::Gauge { value, max });
+    assert_eq!(value(&ticks[0], &gpu::POWER), gauge(300.0, Some(300.0)));
+    assert_eq!(
+        value(&ticks[0], &gpu::TENSOR_ACTIVE).map(|value| match value {
+            PointValue::Gauge { value, .. } => value,
+            other => panic!("{other:?}"),
+        }),
+        Some(0.5),
+        "what only the exporter has comes from it"
+    );
+}
+
+#[test]
+fn a_reader_that_fails_is_told_once_and_told_when_it_works_again() {
+    let mut collector = collector(&[("nvml", 1)]);
+    let fail = |second| Round {
+        result: Err(ReadError::Timeout {
+            after: Duration::from_secs(1),
+        }),
+        ..gpu_round(0, second, "nvml", &[])
+    };
+    collector.round(fail(1));
+    collector.round(fail(2));
+    collector.round(gpu_round(0, 3, "nvml", &[(&gpu::POWER, 1.0)]));
+    let kinds: Vec<EventKind> = collector.take_events().iter().map(|it| it.kind).collect();
+    assert_eq!(kinds, [EventKind::ReaderFailed, EventKind::ReaderRecovered]);
+    let latest = collector.latest();
+    assert_eq!(latest.readers[0].failures, 2);
+    assert_eq!(latest.readers[0].error, None);
+}
+
+#[test]
+fn what_is_not_read_any_more_leaves_the_newest_readings() {
+    let mut collector = collector(&[("nvml", 1)]);
+    let both = [(&gpu::POWER, 1.0), (&gpu::PROCESSES, 1.0)];
+    collector.round(gpu_round(0, 100, "nvml", &both));
+    for second in 101..110 {
+        collector.round(gpu_round(0, second, "nvml", &[(&gpu::POWER, 2.0)]));
+    }
+    let latest = collector.latest();
+    let metrics: Vec<_> = latest.resources[0]
+        .values
+        .iter()
+        .map(|it| it.metric)
+        .collect();
+    assert_eq!(metrics, [gpu::POWER.id]);
+}
+
+#[test]
+fn resources_beyond_the_limit_are_counted_and_left_out() {
+    let mut collector = collector(&[("nvml", 1)]);
+    for index in 0..collect::MAX_RESOURCES + 3 {
+        let mut round = gpu_round(0, 100, "nvml", &[(&gpu::POWER, 1.0)]);
+        if let Ok(readings) = &mut round.result {
+            let id = format!("GPU-{index}");
+            readings.resources[0].resource = Arc::new(Resource::new(ResourceKind::Gpu, id));
+        }
+        collector.round(round);
+    }
+    assert_eq!(collector.left_out().resource_limit, 3);
+    assert_eq!(close(&mut collector, 100).len(), collect::MAX_RESOURCES);
+}
+
+/// A reader that takes its time.
+struct Slow {
+    name: &'static str,
+    takes: Duration,
+}
+
+impl Read for Slow {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn deadline(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+    fn period(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+    fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
+        Box::pin(async move {
+            tokio::time::sleep(self.takes).await;
+            let second = turn.at.seconds();
+            gpu_round(0, second, self.name, &[(&gpu::POWER, 1.0)]).result
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_hangs_delays_nobody_and_its_deadline_is_kept() {
+    let (output, mut outputs) = mpsc::channel(OUTPUT_WAITING);
+    let latest = Arc::new(LatestCell::default());
+    let stop = CancellationToken::new();
+    let looping = Loop {
+        config: SampleConfig {
+            period_ms: 100,
+            ship_interval_seconds: 1,
+        },
+        node: Arc::new(NodeFacts::for_tests()),
+        clock: Arc::new(RealClock::start()),
+        latest: Arc::clone(&latest),
+        own: Own::default(),
+        output,
+    };
+    let readers: Vec<Box<dyn Read>> = vec![
+        Box::new(Slow {
+            name: "exporter:hung",
+            takes: Duration::from_secs(3_600),
+        }),
+        Box::new(Slow {
+            name: "nvml",
+            takes: Duration::ZERO,
+        }),
+    ];
+    let running = tokio::spawn(looping.run(readers, stop.clone()));
+    let mut ticks = 0;
+    while ticks < 2 {
+        let output = tokio::time::timeout(Duration::from_secs(10), outputs.recv());
+        let output = output.await.expect("the loop goes on").expect("open");
+        ticks += usize::from(matches!(output, Output::Tick(_)));
+    }
+    stop.cancel();
+    while outputs.recv().await.is_some() {}
+    running.await.expect("the loop ends when it is told to");
+    let readers = &latest.get().readers;
+    assert_eq!(
+        (readers[0].success, readers[1].success),
+        (Some(false), Some(true))
+    );
+    assert!(readers[0].failures >= 2, "{readers:?}");
+    assert!(
+        readers[0].duration >= Duration::from_millis(300),
+        "{readers:?}"
+    );
+    assert_eq!(readers[1].failures, 0, "{readers:?}");
+}
