@@ -4,8 +4,8 @@
 //! from the same code and two runs of one seed are the same. Only running totals are state.
 //!
 //! Read in this order: [`noise`] (the seed), [`role`] (what a job does to a GPU), [`card`], [`gpu`]
-//! and [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] (what
-//! was made, for the checkers), [`fleet`] (all of them).
+//! and [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] and
+//! [`journal`] (what was made, for the checkers), [`fleet`] (all of them).
 
 pub mod noise;
 
@@ -22,5 +22,7 @@ pub mod node;
 pub mod faults;
 
 pub mod record;
+
+pub mod journal;
 
 pub mod fleet;

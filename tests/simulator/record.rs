@@ -47,6 +47,16 @@ impl Record {
         }
     }
 
+    /// One minute row.
+    pub fn row(&self, key: &Key) -> Option<&MinuteRow> {
+        self.rows.get(key)
+    }
+
+    /// Takes one minute row out.
+    pub fn remove(&mut self, key: &Key) -> Option<MinuteRow> {
+        self.rows.remove(key)
+    }
+
     /// How many minute rows there must be.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -97,6 +107,13 @@ impl Record {
         }
         wrong
     }
+}
+
+/// Whether two rows say the same, the growth of counters left out.
+pub fn agree(expected: &MinuteRow, found: &MinuteRow) -> bool {
+    let mut wrong = Vec::new();
+    row_differences(expected, found, "", &mut wrong);
+    wrong.is_empty() && expected.metrics.len() == found.metrics.len()
 }
 
 fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: &mut Vec<String>) {
