@@ -1,10 +1,14 @@
 //! What goes into the store and what comes out of it, in the words of the product, not of SQL.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_telemetry::event::Event;
+use gpufleet_analysis::ledger::LedgerHour;
+use gpufleet_analysis::states::{Carry, HealthEvent};
+use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
-use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 
@@ -124,3 +128,141 @@ pub struct Commit {
 /// Proof of being the active server: a commit with an older token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FencingToken(pub i64);
+
+/// What a commit did, beside becoming durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Committed {
+    /// It had been committed before: nothing was written again.
+    pub already: bool,
+    /// Minute rows that were left out because their minute is no longer kept.
+    pub too_late: u64,
+    /// Minute rows that were there but could not be read: set aside, named in the log.
+    pub corrupt: u64,
+}
+
+/// The right to write, for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// What every commit must show.
+    pub token: FencingToken,
+    /// When it runs out unless it is renewed.
+    pub expires: Timestamp,
+}
+
+/// Minute rows of one resource.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Minutes {
+    /// By minute; a minute of which nothing is known is not there.
+    pub rows: BTreeMap<Minute, MinuteRow>,
+    /// One sentence for each row that is there but could not be read.
+    pub corrupt: Vec<String>,
+}
+
+/// Ten minutes of one resource: what is left of its minute rows when those are gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenMinutes {
+    /// Minutes since the Unix epoch, divided by ten.
+    pub bucket: i64,
+    /// Seconds with a valid sample, 0 to 600.
+    pub observed_s: i64,
+    /// Seconds in which the engine was active.
+    pub active_s: i64,
+    /// Seconds busy without work.
+    pub stalled_s: i64,
+    /// Seconds in which someone held it.
+    pub held_s: i64,
+    /// Seconds in which it was known whether someone held it.
+    pub holder_known_s: i64,
+    /// Aggregates by metric number.
+    pub metrics: BTreeMap<MetricId, Aggregate>,
+}
+
+/// Which events are asked for. Empty fields ask for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EventFilter {
+    /// Of this cluster.
+    pub cluster: Option<Arc<str>>,
+    /// About this kind of resource.
+    pub resource_kind: Option<ResourceKind>,
+    /// About the resource with this id.
+    pub resource_id: Option<Arc<str>>,
+    /// Of this kind.
+    pub kind: Option<EventKind>,
+    /// At least this bad.
+    pub severity: Option<Severity>,
+    /// Not before this moment.
+    pub from: Option<Timestamp>,
+    /// Before this moment.
+    pub until: Option<Timestamp>,
+}
+
+/// Where a page of events ends: the next one is older than this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventPlace {
+    /// The time of its last event.
+    pub at: Timestamp,
+    /// The number of its last event.
+    pub id: i64,
+}
+
+/// Events, the newest first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<StoredEvent>,
+    /// Where to go on; none when these were the last.
+    pub next: Option<EventPlace>,
+}
+
+/// A page of resources.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResourcePage {
+    /// Sorted by the order in which they were first stored.
+    pub resources: Vec<KnownResource>,
+    /// Where to go on; none when these were the last.
+    pub next: Option<i64>,
+}
+
+/// An hour whose minutes changed since it was computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirtyHour {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// The store's number of the resource.
+    pub subject: i64,
+    /// Grows with every change.
+    pub mark: i64,
+}
+
+/// What an hour is computed from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LedgerInput {
+    /// Which hour of which resource.
+    pub dirty: DirtyHour,
+    /// The resource.
+    pub resource: KnownResource,
+    /// The minute rows of the hour and of the lookahead after it.
+    pub minutes: BTreeMap<Minute, MinuteRow>,
+    /// What broke or healed it in that time.
+    pub health: Vec<HealthEvent>,
+    /// What the hour before handed over; none when it is not computed or was not there.
+    pub carry: Option<Carry>,
+    /// Whether shares of it were seen in that hour: then they are accounted and it is not.
+    pub has_shares: bool,
+}
+
+/// A computed hour, to replace what is there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ComputedHour {
+    /// Which dirty hour this answers: nothing is replaced if it changed since.
+    pub dirty: DirtyHour,
+    /// Where its time went. Without time, nothing is kept of the hour.
+    pub ledger: LedgerHour,
+    /// What the next hour must know; none while this one runs or when it was not there at the end.
+    pub carry: Option<Carry>,
+    /// When to compute it again although nothing changed: it still runs, or waits for what comes
+    /// after it.
+    pub again: Option<Timestamp>,
+    /// Its ten-minute rows.
+    pub ten_minutes: Vec<TenMinutes>,
+}

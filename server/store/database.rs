@@ -1,0 +1,446 @@
+//! The two databases behind one face: the only file that knows which one it is.
+//!
+//! SQL is written once, with `$n` for values, in the words both understand. Rows in bulk differ:
+//! PostgreSQL takes arrays (UNNEST), SQLite lists of values; [`Transaction::rows`] hides it.
+//!
+//! SQLite: WAL, one writing connection, [`READERS`] reading ones, foreign keys on, and
+//! `synchronous=FULL`: a commit is on the disk before it is acknowledged, so it outlives kill -9 and
+//! loss of power. That is one fsync a commit, every 20 s: a few milliseconds each.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
+    SqliteSynchronous,
+};
+use sqlx::{Arguments, AssertSqlSafe, PgPool, Postgres, Row as _, Sqlite, SqlitePool};
+
+use super::error::StoreError;
+
+/// Reading connections to SQLite: pages and API wait for one another beyond that.
+const READERS: u32 = 4;
+
+/// Connections to PostgreSQL: one writes, one renews the lease, the others read.
+const CONNECTIONS: u32 = 8;
+
+/// Longest wait for a connection or for SQLite's lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Page cache of the writing connection, KiB: the minute being written for 20,000 GPUs is 8 MB.
+const WRITER_CACHE_KIB: u32 = 16 * 1024;
+
+/// Page cache of each reading connection, KiB.
+const READER_CACHE_KIB: u32 = 4 * 1024;
+
+/// Rows in one statement on SQLite, the greatest first. Few sizes, so that few statements are
+/// prepared; 512 rows of 10 columns stay under SQLite's 32,766 values.
+const SQLITE_ROWS: [usize; 4] = [512, 64, 8, 1];
+
+/// Rows in one statement on PostgreSQL: about 4 MB of minute rows.
+const POSTGRES_ROWS: usize = 10_000;
+
+/// A database of either kind.
+#[derive(Debug, Clone)]
+pub(super) enum Database {
+    Sqlite {
+        writer: SqlitePool,
+        reader: SqlitePool,
+    },
+    Postgres(PgPool),
+}
+
+/// A transaction on either kind. Dropped without commit it is rolled back.
+pub(super) enum Transaction {
+    Sqlite(sqlx::Transaction<'static, Sqlite>),
+    Postgres(sqlx::Transaction<'static, Postgres>),
+}
+
+/// A value of a statement.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value<'a> {
+    Int(i64),
+    Text(&'a str),
+    Blob(&'a [u8]),
+}
+
+/// One column of many rows.
+pub(super) enum Column<'a> {
+    Ints(Vec<i64>),
+    Texts(Vec<&'a str>),
+    OptionalTexts(Vec<Option<&'a str>>),
+    Blobs(Vec<&'a [u8]>),
+    OptionalBlobs(Vec<Option<&'a [u8]>>),
+}
+
+/// A row that came back.
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+impl Database {
+    /// Opens the database, and makes the file if it is SQLite and new.
+    pub(super) async fn open(url: &str) -> Result<Self, StoreError> {
+        let refused = |error: sqlx::Error| StoreError::Url {
+            url: without_password(url),
+            why: error.to_string(),
+        };
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            let options = PgConnectOptions::from_str(url)
+                .map_err(refused)?
+                .application_name("gpufleet-server");
+            let pool = PgPoolOptions::new()
+                .max_connections(CONNECTIONS)
+                .acquire_timeout(PATIENCE)
+                .connect_with(options)
+                .await
+                .map_err(refused)?;
+            return Ok(Self::Postgres(pool));
+        }
+        if !url.starts_with("sqlite:") {
+            return Err(StoreError::Url {
+                url: without_password(url),
+                why: "neither SQLite nor PostgreSQL".to_owned(),
+            });
+        }
+        let options = SqliteConnectOptions::from_str(url)
+            .map_err(refused)?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(PATIENCE);
+        let cache = |kib: u32| format!("-{kib}");
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(PATIENCE)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .connect_with(
+                options
+                    .clone()
+                    .pragma("cache_size", cache(WRITER_CACHE_KIB)),
+            )
+            .await
+            .map_err(refused)?;
+        let reader = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .acquire_timeout(PATIENCE)
+            .connect_with(
+                options
+                    .pragma("cache_size", cache(READER_CACHE_KIB))
+                    .pragma("query_only", "on"),
+            )
+            .await
+            .map_err(refused)?;
+        Ok(Self::Sqlite { writer, reader })
+    }
+
+    /// A transaction that may write. On SQLite it waits for the one before it.
+    pub(super) async fn write(&self) -> Result<Transaction, sqlx::Error> {
+        Ok(match self {
+            Self::Sqlite { writer, .. } => {
+                Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
+            }
+            Self::Postgres(pool) => Transaction::Postgres(pool.begin().await?),
+        })
+    }
+
+    /// A transaction that sees one moment of the database.
+    pub(super) async fn read(&self) -> Result<Transaction, sqlx::Error> {
+        Ok(match self {
+            Self::Sqlite { reader, .. } => Transaction::Sqlite(reader.begin().await?),
+            Self::Postgres(pool) => Transaction::Postgres(
+                pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    .await?,
+            ),
+        })
+    }
+
+    /// Which kind it is, for the log and for metrics.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Sqlite { .. } => "sqlite",
+            Self::Postgres(_) => "postgres",
+        }
+    }
+
+    /// Ends all connections, after what is under way.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Sqlite { writer, reader } => {
+                reader.close().await;
+                writer.close().await;
+            }
+            Self::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+impl Transaction {
+    /// Makes everything since its start durable.
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(it) => it.commit().await,
+            Self::Postgres(it) => it.commit().await,
+        }
+    }
+
+    /// A word that differs: PostgreSQL's on PostgreSQL, nothing on SQLite.
+    pub(super) fn only_postgres(&self, word: &'static str) -> &'static str {
+        match self {
+            Self::Sqlite(_) => "",
+            Self::Postgres(_) => word,
+        }
+    }
+
+    /// Runs statements without values or results: a migration.
+    pub(super) async fn script(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        use sqlx::Executor as _;
+        match self {
+            Self::Sqlite(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
+            Self::Postgres(it) => it.execute(sqlx::raw_sql(sql)).await.map(|_| ()),
+        }
+    }
+
+    /// Runs one statement; how many rows it changed.
+    pub(super) async fn execute(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<u64, sqlx::Error> {
+        match self {
+            Self::Sqlite(it) => {
+                let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
+                Ok(query.execute(&mut **it).await?.rows_affected())
+            }
+            Self::Postgres(it) => {
+                let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
+                Ok(query.execute(&mut **it).await?.rows_affected())
+            }
+        }
+    }
+
+    /// Runs one statement; the rows it returns.
+    pub(super) async fn fetch(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            Self::Sqlite(it) => {
+                let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
+                let rows = query.fetch_all(&mut **it).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+            Self::Postgres(it) => {
+                let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
+                let rows = query.fetch_all(&mut **it).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+        }
+    }
+
+    /// The one integer of the one row that a statement returns; none without a row.
+    pub(super) async fn fetch_int(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let rows = self.fetch(sql, values).await?;
+        rows.first().map(|row| row.int(0)).transpose()
+    }
+
+    /// Runs a statement over many rows of values, in as few pieces as the database takes:
+    /// `before`, then a list of rows, then `after`. For `INSERT INTO t (a, b)` … `ON CONFLICT …` and
+    /// for `WITH k (a, b) AS (` … `) SELECT …`. Returns the rows of all pieces.
+    pub(super) async fn rows(
+        &mut self,
+        before: &str,
+        columns: &[Column<'_>],
+        after: &str,
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let count = columns.first().map_or(0, Column::len);
+        let mut found = Vec::new();
+        let mut first = 0;
+        while first < count {
+            let left = count - first;
+            match self {
+                Self::Sqlite(it) => {
+                    let size = SQLITE_ROWS.into_iter().find(|size| *size <= left);
+                    let size = size.expect("a size is 1 and there is a row left");
+                    let sql = values_sql(before, columns.len(), size, after);
+                    let mut arguments = SqliteArguments::default();
+                    for row in first..first + size {
+                        for column in columns {
+                            column.add_one(row, &mut arguments)?;
+                        }
+                    }
+                    let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
+                    let rows = query.fetch_all(&mut **it).await?;
+                    found.extend(rows.into_iter().map(Row::Sqlite));
+                    first += size;
+                }
+                Self::Postgres(it) => {
+                    let size = left.min(POSTGRES_ROWS);
+                    let sql = unnest_sql(before, columns, after);
+                    let mut arguments = PgArguments::default();
+                    for column in columns {
+                        column.add_many(first..first + size, &mut arguments)?;
+                    }
+                    let query = sqlx::query_with(AssertSqlSafe(sql), arguments);
+                    let rows = query.fetch_all(&mut **it).await?;
+                    found.extend(rows.into_iter().map(Row::Postgres));
+                    first += size;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Column<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Ints(it) => it.len(),
+            Self::Texts(it) => it.len(),
+            Self::OptionalTexts(it) => it.len(),
+            Self::Blobs(it) => it.len(),
+            Self::OptionalBlobs(it) => it.len(),
+        }
+    }
+
+    fn postgres_type(&self) -> &'static str {
+        match self {
+            Self::Ints(_) => "bigint",
+            Self::Texts(_) | Self::OptionalTexts(_) => "text",
+            Self::Blobs(_) | Self::OptionalBlobs(_) => "bytea",
+        }
+    }
+
+    fn add_one(&self, row: usize, to: &mut SqliteArguments) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Ints(it) => to.add(it[row]),
+            Self::Texts(it) => to.add(it[row]),
+            Self::OptionalTexts(it) => to.add(it[row]),
+            Self::Blobs(it) => to.add(it[row]),
+            Self::OptionalBlobs(it) => to.add(it[row]),
+        }
+        .map_err(sqlx::Error::Encode)
+    }
+
+    fn add_many(
+        &self,
+        rows: std::ops::Range<usize>,
+        to: &mut PgArguments,
+    ) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Ints(it) => to.add(&it[rows]),
+            Self::Texts(it) => to.add(&it[rows]),
+            Self::OptionalTexts(it) => to.add(&it[rows]),
+            Self::Blobs(it) => to.add(&it[rows]),
+            Self::OptionalBlobs(it) => to.add(&it[rows]),
+        }
+        .map_err(sqlx::Error::Encode)
+    }
+}
+
+impl Row {
+    pub(super) fn int(&self, index: usize) -> Result<i64, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(index),
+            Self::Postgres(row) => row.try_get(index),
+        }
+    }
+
+    pub(super) fn optional_int(&self, index: usize) -> Result<Option<i64>, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(index),
+            Self::Postgres(row) => row.try_get(index),
+        }
+    }
+
+    pub(super) fn text(&self, index: usize) -> Result<&str, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(index),
+            Self::Postgres(row) => row.try_get(index),
+        }
+    }
+
+    pub(super) fn blob(&self, index: usize) -> Result<&[u8], sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(index),
+            Self::Postgres(row) => row.try_get(index),
+        }
+    }
+
+    pub(super) fn optional_blob(&self, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get(index),
+            Self::Postgres(row) => row.try_get(index),
+        }
+    }
+}
+
+fn sqlite_values(values: &[Value<'_>]) -> Result<SqliteArguments, sqlx::Error> {
+    let mut arguments = SqliteArguments::default();
+    for value in values {
+        match *value {
+            Value::Int(it) => arguments.add(it),
+            Value::Text(it) => arguments.add(it),
+            Value::Blob(it) => arguments.add(it),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}
+
+fn postgres_values(values: &[Value<'_>]) -> Result<PgArguments, sqlx::Error> {
+    let mut arguments = PgArguments::default();
+    for value in values {
+        match *value {
+            Value::Int(it) => arguments.add(it),
+            Value::Text(it) => arguments.add(it),
+            Value::Blob(it) => arguments.add(it),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}
+
+/// `before VALUES (?,?),(?,?) after`.
+fn values_sql(before: &str, columns: usize, rows: usize, after: &str) -> String {
+    let row = format!("({})", vec!["?"; columns].join(","));
+    format!(
+        "{before} VALUES {} {after}",
+        vec![row.as_str(); rows].join(",")
+    )
+}
+
+/// `before SELECT * FROM UNNEST($1::bigint[],$2::text[]) after`.
+fn unnest_sql(before: &str, columns: &[Column<'_>], after: &str) -> String {
+    let arrays: Vec<String> = (1..)
+        .zip(columns)
+        .map(|(number, column)| format!("${number}::{}[]", column.postgres_type()))
+        .collect();
+    format!(
+        "{before} SELECT * FROM UNNEST({}) {after}",
+        arrays.join(",")
+    )
+}
+
+/// The address without what stands between `:` and `@`.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}@{host}")
+        }
+        None => url.to_owned(),
+    }
+}

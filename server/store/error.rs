@@ -1,0 +1,90 @@
+//! What can go wrong in the store, in words that say what to do.
+
+use gpufleet_telemetry::time::Timestamp;
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database refused or was not reachable.
+    #[error("{doing}: {source}")]
+    Database {
+        /// What the store was doing.
+        doing: &'static str,
+        /// What the database said.
+        source: sqlx::Error,
+    },
+    /// The database was made by a newer server.
+    #[error(
+        "the database has schema {found} and this server knows up to {known}: start the newer \
+         server again, or restore a backup made before it was upgraded"
+    )]
+    NewerSchema {
+        /// The schema of the database.
+        found: i64,
+        /// The newest schema of this server.
+        known: i64,
+    },
+    /// `store.url` is not an address of a database.
+    #[error("store.url {url}: {why}; write sqlite:/path/to/file.db or postgres://user@host/name")]
+    Url {
+        /// What was configured, without a password.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something stored cannot be read back.
+    #[error("the database holds {what} that cannot be read: {why}")]
+    Corrupt {
+        /// Which row of what.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Why a commit was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Another server has taken over: stop writing.
+    #[error("another server holds the lease {lease} (token {found}, ours is {ours})")]
+    Fenced {
+        /// Which lease.
+        lease: String,
+        /// The token of the one who holds it.
+        found: i64,
+        /// Ours.
+        ours: i64,
+    },
+    /// It is not known whether it happened: read the last commit number back before trying again.
+    #[error("not known whether the commit happened: {0}")]
+    Unknown(#[source] StoreError),
+}
+
+/// Why a lease was not given.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// Somebody else has it.
+    #[error("{holder} holds the lease {lease} until {}", expires.seconds())]
+    Held {
+        /// Which lease.
+        lease: String,
+        /// Who has it.
+        holder: String,
+        /// Until when, unless it is renewed.
+        expires: Timestamp,
+    },
+    /// The database refused or was not reachable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Says what was being done when the database refused.
+pub(super) trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, StoreError>;
+}
+
+impl<T> Doing<T> for Result<T, sqlx::Error> {
+    fn doing(self, doing: &'static str) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::Database { doing, source })
+    }
+}

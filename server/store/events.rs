@@ -1,0 +1,163 @@
+//! What happened: written with the commit, read newest first, page by page.
+
+use std::sync::Arc;
+
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::Store;
+use super::database::{Column, Row, Transaction, Value};
+use super::error::{Doing, StoreError};
+use super::model::{EventFilter, EventPage, EventPlace, StoredEvent};
+use super::subjects::agent;
+
+/// Most events in one page.
+pub const MAX_EVENTS: usize = 1_000;
+
+/// Columns of an event as [`read`] takes them.
+pub(super) const COLUMNS: &str = "e.id, e.at_ms, e.cluster, e.kind, e.severity, e.resource_kind, \
+     e.resource_id, e.agent, e.message, e.attributes";
+
+impl Store {
+    /// Events, the newest first, that are older than `before`; at most `limit`, and never more than
+    /// [`MAX_EVENTS`].
+    ///
+    /// # Errors
+    /// When the database refuses. An event that cannot be read is named in the log and left out.
+    pub async fn events(
+        &self,
+        filter: &EventFilter,
+        before: Option<EventPlace>,
+        limit: usize,
+    ) -> Result<EventPage, StoreError> {
+        let limit = limit.clamp(1, MAX_EVENTS);
+        let mut values = Vec::new();
+        let mut conditions = Vec::new();
+        let mut add = |condition: &str, value| {
+            values.push(value);
+            conditions.push(condition.replace('?', &format!("${}", values.len())));
+        };
+        if let Some(cluster) = &filter.cluster {
+            add("e.cluster = ?", Value::Text(cluster));
+        }
+        if let Some(kind) = filter.resource_kind {
+            add("e.resource_kind = ?", Value::Text(kind.name()));
+        }
+        if let Some(id) = &filter.resource_id {
+            add("e.resource_id = ?", Value::Text(id));
+        }
+        if let Some(kind) = filter.kind {
+            add("e.kind = ?", Value::Text(kind.name()));
+        }
+        match filter.severity {
+            None | Some(Severity::Info) => {}
+            Some(Severity::Warning) => add("e.severity <> ?", Value::Text(Severity::Info.name())),
+            Some(Severity::Error) => add("e.severity = ?", Value::Text(Severity::Error.name())),
+        }
+        if let Some(from) = filter.from {
+            add("e.at_ms >= ?", Value::Int(from.millis()));
+        }
+        if let Some(until) = filter.until {
+            add("e.at_ms < ?", Value::Int(until.millis()));
+        }
+        if let Some(place) = before {
+            add("e.at_ms <= ?", Value::Int(place.at.millis()));
+            add("(e.at_ms < ?", Value::Int(place.at.millis()));
+            let last = conditions.pop().expect("just added");
+            values.push(Value::Int(place.id));
+            conditions.push(format!("{last} OR e.id < ${})", values.len()));
+        }
+        if conditions.is_empty() {
+            conditions.push("1 = 1".to_owned());
+        }
+        let sql = format!(
+            "SELECT {COLUMNS} FROM event e WHERE {} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}",
+            conditions.join(" AND ")
+        );
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(&sql, &values).await;
+        page(&rows.doing("reading events")?, limit)
+    }
+}
+
+fn page(rows: &[Row], limit: usize) -> Result<EventPage, StoreError> {
+    let mut page = EventPage::default();
+    for row in rows {
+        let id = row.int(0).doing("reading events")?;
+        match read(row)? {
+            Ok(event) => page.events.push(event),
+            Err(why) => tracing::error!(id, why, "an event that cannot be read"),
+        }
+    }
+    if let Some(row) = rows.last().filter(|_| rows.len() == limit) {
+        page.next = Some(EventPlace {
+            id: row.int(0).doing("reading events")?,
+            at: Timestamp::from_millis(row.int(1).doing("reading events")?),
+        });
+    }
+    Ok(page)
+}
+
+/// An event from [`COLUMNS`], or what is wrong with it.
+pub(super) fn read(row: &Row) -> Result<Result<StoredEvent, String>, StoreError> {
+    let doing = "reading events";
+    let (kind, severity) = (row.text(3).doing(doing)?, row.text(4).doing(doing)?);
+    let (resource_kind, attributes) = (row.text(5).doing(doing)?, row.text(9).doing(doing)?);
+    let (Some(kind), Some(severity), Some(resource_kind), Ok(attributes), Ok(agent)) = (
+        EventKind::parse(kind),
+        Severity::parse(severity),
+        ResourceKind::parse(resource_kind),
+        serde_json::from_str(attributes),
+        agent(row.optional_blob(7).doing(doing)?),
+    ) else {
+        return Ok(Err(format!(
+            "{kind} {severity} {resource_kind} {attributes}"
+        )));
+    };
+    Ok(Ok(StoredEvent {
+        cluster: row.text(2).doing(doing)?.into(),
+        agent,
+        event: Event {
+            at: Timestamp::from_millis(row.int(1).doing(doing)?),
+            kind,
+            severity,
+            resource_kind,
+            resource_id: Arc::from(row.text(6).doing(doing)?),
+            message: row.text(8).doing(doing)?.to_owned(),
+            attributes,
+        },
+    }))
+}
+
+/// Writes the events of a commit.
+pub(super) async fn write(
+    transaction: &mut Transaction,
+    events: &[StoredEvent],
+) -> Result<(), StoreError> {
+    let attributes: Vec<String> = events
+        .iter()
+        .map(|it| serde_json::to_string(&it.event.attributes).expect("a map of strings is JSON"))
+        .collect();
+    let text = |of: fn(&StoredEvent) -> &str| Column::Texts(events.iter().map(of).collect());
+    let columns = [
+        Column::Ints(events.iter().map(|it| it.event.at.millis()).collect()),
+        text(|it| &it.cluster),
+        text(|it| it.event.kind.name()),
+        text(|it| it.event.severity.name()),
+        text(|it| it.event.resource_kind.name()),
+        text(|it| &it.event.resource_id),
+        Column::OptionalBlobs(
+            events
+                .iter()
+                .map(|it| it.agent.as_ref().map(|id| &id.0.as_bytes()[..]))
+                .collect(),
+        ),
+        text(|it| &it.event.message),
+        Column::Texts(attributes.iter().map(String::as_str).collect()),
+    ];
+    let before = "INSERT INTO event (at_ms, cluster, kind, severity, resource_kind, resource_id,
+        agent, message, attributes)";
+    let rows = transaction.rows(before, &columns, "").await;
+    rows.doing("writing events").map(|_| ())
+}

@@ -1,0 +1,316 @@
+//! Minute rows: merged as they come, read by range.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::time::Minute;
+
+use super::Store;
+use super::database::{Column, Row, Transaction, Value};
+use super::error::{Doing, StoreError};
+use super::model::{Committed, MinuteDelta, Minutes, ResourceKey};
+
+/// Minute rows merged at a time: bounds the memory of a commit to a few MB, whatever the fleet.
+const MERGE_ROWS: usize = 4_096;
+
+/// Most minutes of one resource in one answer: a week.
+pub const MAX_MINUTES: i64 = 7 * 24 * 60;
+
+/// A minute is computed this long after it began, ms: an hour that runs is computed every 5 minutes,
+/// not with every commit.
+pub(super) const DUE_AFTER_MS: i64 = 300_000;
+
+/// Name of the first kept minute in table horizon.
+pub(super) const HORIZON: &str = "minute";
+
+const READ: &str = "\
+    ) SELECT m.minute, m.subject, m.data FROM k CROSS JOIN minute_row m
+    WHERE m.minute = k.minute AND m.subject = k.subject";
+
+impl Store {
+    /// The minute rows of a resource in a range of at most [`MAX_MINUTES`]; of a longer one its last
+    /// part. Empty for a resource that is not known.
+    ///
+    /// # Errors
+    /// When the database refuses. A row that cannot be read is no error: it is named in the answer.
+    pub async fn minutes(
+        &self,
+        key: &ResourceKey,
+        range: Range<Minute>,
+    ) -> Result<Minutes, StoreError> {
+        let mut transaction = self.read().await?;
+        let Some(subject) = subject(&mut transaction, key).await? else {
+            return Ok(Minutes::default());
+        };
+        let first = range.start.0.max(range.end.0.saturating_sub(MAX_MINUTES));
+        let minutes: Vec<i64> = (first..range.end.0).collect();
+        let subjects = vec![subject; minutes.len()];
+        let mut found = Minutes::default();
+        let named = |_| format!("{} {} of cluster {}", key.kind.name(), key.id, key.cluster);
+        for (minute, subject, row) in read(&mut transaction, minutes, subjects).await? {
+            match row {
+                Ok(row) => _ = found.rows.insert(Minute(minute), row),
+                Err(bad) => found.corrupt.push(bad.sentence(minute, &named(subject))),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The newest minute row since `since` of every resource that has one: where counters go on after
+    /// a start. Rows that cannot be read are named in the log and left out.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn newest_minutes(
+        &self,
+        since: Minute,
+    ) -> Result<Vec<(ResourceKey, Minute, MinuteRow)>, StoreError> {
+        let doing = "reading the newest minutes";
+        let mut transaction = self.read().await?;
+        let sql = "SELECT m.minute, m.subject, m.data, s.cluster, s.kind, s.resource_id
+            FROM (SELECT subject, MAX(minute) AS minute FROM minute_row
+                  WHERE minute >= $1 GROUP BY subject) n
+            CROSS JOIN minute_row m CROSS JOIN subject s
+            WHERE m.minute = n.minute AND m.subject = n.subject AND s.id = n.subject";
+        let rows = transaction.fetch(sql, &[Value::Int(since.0)]).await;
+        let mut newest = Vec::new();
+        for row in rows.doing(doing)? {
+            let (cluster, kind) = (row.text(3).doing(doing)?, row.text(4).doing(doing)?);
+            let id = row.text(5).doing(doing)?;
+            let minute = row.int(0).doing(doing)?;
+            match (unpack(&row)?, ResourceKind::parse(kind)) {
+                (Ok(minutes), Some(kind)) => {
+                    let (cluster, id) = (cluster.into(), id.into());
+                    newest.push((ResourceKey { cluster, kind, id }, Minute(minute), minutes));
+                }
+                (Ok(_), None) => tracing::error!(kind, id, cluster, "a resource of no known kind"),
+                (Err(bad), _) => {
+                    let named = format!("{kind} {id} of cluster {cluster}");
+                    tracing::error!("{}", bad.sentence(minute, &named));
+                }
+            }
+        }
+        Ok(newest)
+    }
+}
+
+/// A minute row whose bytes are not one.
+pub(super) struct Unreadable {
+    data: Vec<u8>,
+    error: String,
+}
+
+impl Unreadable {
+    pub(super) fn sentence(&self, minute: i64, whose: &str) -> String {
+        let at = Minute(minute).start().seconds();
+        format!(
+            "the minute row of {whose} at Unix time {at} cannot be read: {}",
+            self.error
+        )
+    }
+}
+
+/// The number of a resource; none when it is not known.
+pub(super) async fn subject(
+    transaction: &mut Transaction,
+    key: &ResourceKey,
+) -> Result<Option<i64>, StoreError> {
+    let values = [
+        Value::Text(&key.cluster),
+        Value::Text(key.kind.name()),
+        Value::Text(&key.id),
+    ];
+    let sql = "SELECT id FROM subject WHERE cluster = $1 AND kind = $2 AND resource_id = $3";
+    let id = transaction.fetch_int(sql, &values).await;
+    id.doing("looking up a resource")
+}
+
+/// What is read of one minute row: its minute, its resource's number, and the row.
+pub(super) type ReadRow = (i64, i64, Result<MinuteRow, Unreadable>);
+
+/// The minute rows with these keys, those that are there, in no order.
+pub(super) async fn read(
+    transaction: &mut Transaction,
+    minutes: Vec<i64>,
+    subjects: Vec<i64>,
+) -> Result<Vec<ReadRow>, StoreError> {
+    let columns = [Column::Ints(minutes), Column::Ints(subjects)];
+    let rows = transaction
+        .rows("WITH k (minute, subject) AS (", &columns, READ)
+        .await;
+    let rows = rows.doing("reading minute rows")?;
+    rows.iter()
+        .map(|row| {
+            let minute = row.int(0).doing("reading minute rows")?;
+            let subject = row.int(1).doing("reading minute rows")?;
+            Ok((minute, subject, unpack(row)?))
+        })
+        .collect()
+}
+
+fn unpack(row: &Row) -> Result<Result<MinuteRow, Unreadable>, StoreError> {
+    let data = row.blob(2).doing("reading minute rows")?;
+    Ok(MinuteRow::unpack(data).map_err(|error| Unreadable {
+        data: data.to_vec(),
+        error: error.to_string(),
+    }))
+}
+
+/// Merges what a commit adds into the rows that are there, and marks their hours dirty.
+pub(super) async fn merge(
+    transaction: &mut Transaction,
+    deltas: &[MinuteDelta],
+    ids: &HashMap<ResourceKey, i64>,
+) -> Result<Committed, StoreError> {
+    let horizon = horizon(transaction).await?;
+    let mut committed = Committed::default();
+    let mut sorted: Vec<(i64, i64, &MinuteRow)> = Vec::with_capacity(deltas.len());
+    for delta in deltas {
+        if delta.minute.0 < horizon {
+            committed.too_late += 1;
+            continue;
+        }
+        let id = ids
+            .get(&delta.key)
+            .expect("every key of the commit was resolved");
+        sorted.push((delta.minute.0, *id, &delta.row));
+    }
+    // In the order of the table's key, so that pages are filled one after the other.
+    sorted.sort_by_key(|(minute, subject, _)| (*minute, *subject));
+    let mark: i64 = rand::random();
+    for piece in sorted
+        .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
+        .collect::<Vec<_>>()
+        .chunks(MERGE_ROWS)
+    {
+        committed.corrupt += merge_piece(transaction, piece, mark).await?;
+    }
+    let minutes = sorted
+        .iter()
+        .map(|(minute, subject, _)| (*minute, *subject));
+    mark_dirty(transaction, minutes, horizon, mark).await?;
+    Ok(committed)
+}
+
+/// Merges some rows; each item has what is to be merged into one row. Returns how many rows could
+/// not be read and were set aside.
+async fn merge_piece(
+    transaction: &mut Transaction,
+    piece: &[&[(i64, i64, &MinuteRow)]],
+    mark: i64,
+) -> Result<u64, StoreError> {
+    let minutes: Vec<i64> = piece.iter().map(|it| it[0].0).collect();
+    let subjects: Vec<i64> = piece.iter().map(|it| it[0].1).collect();
+    let mut known: HashMap<(i64, i64), MinuteRow> = HashMap::new();
+    let mut corrupt = 0;
+    for (minute, subject, row) in read(transaction, minutes.clone(), subjects.clone()).await? {
+        match row {
+            Ok(row) => _ = known.insert((minute, subject), row),
+            Err(bad) => {
+                set_aside(transaction, minute, subject, mark, &bad).await?;
+                corrupt += 1;
+            }
+        }
+    }
+    let mut packed = Vec::with_capacity(piece.len());
+    for rows in piece {
+        let mut row = known.remove(&(rows[0].0, rows[0].1)).unwrap_or_default();
+        rows.iter().for_each(|(_, _, delta)| row.merge(delta));
+        packed.push(row.pack());
+    }
+    let columns = [
+        Column::Ints(minutes),
+        Column::Ints(subjects),
+        Column::Blobs(packed.iter().map(Vec::as_slice).collect()),
+    ];
+    let before = "INSERT INTO minute_row (minute, subject, data)";
+    let after = "ON CONFLICT (minute, subject) DO UPDATE SET data = excluded.data";
+    let rows = transaction.rows(before, &columns, after).await;
+    rows.doing("writing minute rows")?;
+    Ok(corrupt)
+}
+
+/// Keeps a row that cannot be read, so that the new data of its minute can take its place.
+async fn set_aside(
+    transaction: &mut Transaction,
+    minute: i64,
+    subject: i64,
+    mark: i64,
+    bad: &Unreadable,
+) -> Result<(), StoreError> {
+    let named = format!("resource number {subject}");
+    tracing::error!(
+        "{}; set aside in table corrupt_row",
+        bad.sentence(minute, &named)
+    );
+    let values = [
+        Value::Int(minute),
+        Value::Int(subject),
+        Value::Blob(&bad.data),
+        Value::Text(&bad.error),
+        Value::Int(mark),
+    ];
+    let sql = "INSERT INTO corrupt_row (minute, subject, data, error, mark)
+        VALUES ($1, $2, $3, $4, $5)";
+    let kept = transaction.execute(sql, &values).await;
+    kept.doing("setting a row aside").map(|_| ())
+}
+
+/// Marks the hours that depend on these (minute, resource): their own, and the hour before when they
+/// are in its lookahead, unless its minutes are no longer kept.
+async fn mark_dirty(
+    transaction: &mut Transaction,
+    minutes: impl Iterator<Item = (i64, i64)>,
+    horizon: i64,
+    mark: i64,
+) -> Result<(), StoreError> {
+    let mut hours: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    for (minute, subject) in minutes {
+        let due = Minute(minute).start().millis() + DUE_AFTER_MS;
+        let mut add = |hour: i64| {
+            let known = hours.entry((hour, subject)).or_insert(due);
+            *known = due.min(*known);
+        };
+        add(Minute(minute).hour());
+        let is_ahead = minute.rem_euclid(60) < gpufleet_analysis::states::LOOKAHEAD_MINUTES;
+        if is_ahead && minute >= horizon.saturating_add(60) {
+            add(Minute(minute).hour() - 1);
+        }
+    }
+    let hours: Vec<(i64, i64, i64)> = hours
+        .into_iter()
+        .map(|((hour, subject), due)| (hour, subject, due))
+        .collect();
+    mark_hours(transaction, &hours, mark).await
+}
+
+/// Marks (hour, resource, due at) as to be computed.
+pub(super) async fn mark_hours(
+    transaction: &mut Transaction,
+    hours: &[(i64, i64, i64)],
+    mark: i64,
+) -> Result<(), StoreError> {
+    let columns = [
+        Column::Ints(hours.iter().map(|it| it.0).collect()),
+        Column::Ints(hours.iter().map(|it| it.1).collect()),
+        Column::Ints(vec![mark; hours.len()]),
+        Column::Ints(hours.iter().map(|it| it.2).collect()),
+    ];
+    let before = "INSERT INTO ledger_dirty (hour, subject, mark, due_ms)";
+    let after = "ON CONFLICT (hour, subject) DO UPDATE SET mark = excluded.mark,
+        due_ms = CASE WHEN excluded.due_ms < ledger_dirty.due_ms
+            THEN excluded.due_ms ELSE ledger_dirty.due_ms END";
+    let rows = transaction.rows(before, &columns, after).await;
+    rows.doing("marking hours").map(|_| ())
+}
+
+/// The first minute that is still kept.
+pub(super) async fn horizon(transaction: &mut Transaction) -> Result<i64, StoreError> {
+    let sql = "SELECT value FROM horizon WHERE name = $1";
+    let horizon = transaction.fetch_int(sql, &[Value::Text(HORIZON)]).await;
+    Ok(horizon
+        .doing("reading how far data is kept")?
+        .unwrap_or(i64::MIN))
+}

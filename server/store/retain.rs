@@ -1,0 +1,128 @@
+//! What is old goes, a bounded piece at a time, and never before it was rolled up.
+
+use gpufleet_telemetry::time::{Minute, Timestamp};
+
+use super::Store;
+use super::database::{Transaction, Value};
+use super::error::{Doing, StoreError};
+use super::minutes::HORIZON;
+
+/// Most rows that one call deletes of one table: about 50 ms in which commits wait, on SQLite.
+pub const MAX_DELETED: u64 = 10_000;
+
+/// What is older than this goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiry {
+    /// Minute rows, in whole hours: rounded down to the hour.
+    pub minutes: Minute,
+    /// Ten-minute rows, minutes since the Unix epoch divided by ten.
+    pub buckets: i64,
+    /// Ledger hours.
+    pub hours: i64,
+    /// Events, and rows that were set aside.
+    pub events: Timestamp,
+    /// Cursors, gaps and marks of senders that were not heard since.
+    pub senders: Timestamp,
+}
+
+/// How many rows went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Deleted {
+    /// Minute rows.
+    pub minutes: u64,
+    /// Ten-minute rows.
+    pub buckets: u64,
+    /// Ledger hours.
+    pub hours: u64,
+    /// Events.
+    pub events: u64,
+    /// Cursors, gaps, marks of foreign series, rows that were set aside.
+    pub others: u64,
+    /// Whether there may be more to delete.
+    pub more: bool,
+}
+
+const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
+    SELECT m.minute, m.subject FROM minute_row m WHERE m.minute < $1
+    AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
+        AND d.hour IN (m.minute / 60, m.minute / 60 - 1))
+    ORDER BY m.minute, m.subject LIMIT $2)";
+
+const BUCKETS: &str = "DELETE FROM minute10_row WHERE (bucket, subject) IN (
+    SELECT m.bucket, m.subject FROM minute10_row m WHERE m.bucket < $1
+    ORDER BY m.bucket, m.subject LIMIT $2)";
+
+const TIMES: &str = "DELETE FROM ledger_time WHERE (hour, subject) IN (
+    SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
+    ORDER BY h.hour, h.subject LIMIT $2)";
+
+const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
+    SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
+    ORDER BY h.hour, h.subject LIMIT $2)";
+
+const EVENTS: &str = "DELETE FROM event WHERE id IN (
+    SELECT id FROM event WHERE at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
+
+const CORRUPT: &str = "DELETE FROM corrupt_row WHERE (minute, subject, mark) IN (
+    SELECT minute, subject, mark FROM corrupt_row WHERE minute < $1 / 60000 LIMIT $2)";
+
+const CURSORS: &str = "DELETE FROM agent_cursor WHERE (agent, epoch, stream) IN (
+    SELECT agent, epoch, stream FROM agent_cursor WHERE seen_ms < $1 LIMIT $2)";
+
+const GAPS: &str = "DELETE FROM gap WHERE (agent, epoch, stream, first) IN (
+    SELECT agent, epoch, stream, first FROM gap WHERE seen_ms < $1 LIMIT $2)";
+
+const MARKS: &str = "DELETE FROM foreign_mark WHERE series IN (
+    SELECT series FROM foreign_mark WHERE newest_nanos / 1000000 < $1 LIMIT $2)";
+
+impl Store {
+    /// Deletes up to [`MAX_DELETED`] rows of each table that are older than they are gone. Minute rows
+    /// whose hour is still to be computed stay until it is. From then on, data of deleted minutes
+    /// that comes late is left out and counted ([`super::model::Committed::too_late`]).
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn retain(&self, expiry: &Expiry) -> Result<Deleted, StoreError> {
+        let first_minute = expiry.minutes.hour() * 60;
+        let mut transaction = self.write().await?;
+        let sql = "INSERT INTO horizon (name, value) VALUES ($1, $2)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value
+            WHERE excluded.value > horizon.value";
+        let values = [Value::Text(HORIZON), Value::Int(first_minute)];
+        let moved = transaction.execute(sql, &values).await;
+        moved.doing("moving the horizon")?;
+        let mut gone = Deleted {
+            minutes: delete(&mut transaction, MINUTES, first_minute).await?,
+            ..Deleted::default()
+        };
+        transaction.commit().await.doing("deleting old rows")?;
+        // In a transaction of its own, so that a commit can come in between.
+        let mut transaction = self.write().await?;
+        let (events, senders) = (expiry.events.millis(), expiry.senders.millis());
+        gone.buckets = delete(&mut transaction, BUCKETS, expiry.buckets).await?;
+        delete(&mut transaction, TIMES, expiry.hours).await?;
+        gone.hours = delete(&mut transaction, HOURS, expiry.hours).await?;
+        gone.events = delete(&mut transaction, EVENTS, events).await?;
+        let mut most = 0;
+        for (sql, before) in [
+            (CORRUPT, events),
+            (CURSORS, senders),
+            (GAPS, senders),
+            (MARKS, senders),
+        ] {
+            let deleted = delete(&mut transaction, sql, before).await?;
+            most = deleted.max(most);
+            gone.others += deleted;
+        }
+        transaction.commit().await.doing("deleting old rows")?;
+        gone.more =
+            [gone.minutes, gone.buckets, gone.hours, gone.events, most].contains(&MAX_DELETED);
+        Ok(gone)
+    }
+}
+
+async fn delete(transaction: &mut Transaction, sql: &str, before: i64) -> Result<u64, StoreError> {
+    let values = [Value::Int(before), Value::Int(MAX_DELETED as i64)];
+    let gone = transaction.execute(sql, &values).await;
+    gone.doing("deleting old rows")
+}

@@ -1,0 +1,78 @@
+//! Migrations: forward only, the same numbers on both databases, carried inside the program.
+//!
+//! A migration is two files, `migrations/sqlite/NNNN_name.sql` and `migrations/postgres/…`, and one
+//! line in [`MIGRATIONS`]. Old code runs on a schema it knows; a newer one is refused.
+
+use super::database::{Database, Transaction, Value};
+use super::error::{Doing, StoreError};
+
+/// A step of the schema.
+struct Migration {
+    number: i64,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! migration {
+    ($number:literal, $file:literal) => {
+        Migration {
+            number: $number,
+            sqlite: include_str!(concat!("../../migrations/sqlite/", $file)),
+            postgres: include_str!(concat!("../../migrations/postgres/", $file)),
+        }
+    };
+}
+
+/// Every migration, in order.
+const MIGRATIONS: &[Migration] = &[migration!(1, "0001_main.sql")];
+
+/// Any number: servers that start together on one PostgreSQL migrate one after the other.
+const ADVISORY_LOCK: &str = "SELECT pg_advisory_xact_lock(7233171)";
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)";
+
+/// Brings the database to the newest schema.
+pub(super) async fn migrate(database: &Database) -> Result<(), StoreError> {
+    migrate_with(database, MIGRATIONS).await
+}
+
+async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(), StoreError> {
+    let known = migrations.last().map_or(0, |it| it.number);
+    let mut transaction = database.write().await.doing("opening the database")?;
+    if let Transaction::Postgres(_) = transaction {
+        transaction
+            .fetch(ADVISORY_LOCK, &[])
+            .await
+            .doing("waiting for another server's migration")?;
+    }
+    transaction
+        .execute(CREATE, &[])
+        .await
+        .doing("reading the schema's version")?;
+    let found = transaction
+        .fetch_int("SELECT COALESCE(MAX(version), 0) FROM schema_version", &[])
+        .await
+        .doing("reading the schema's version")?
+        .unwrap_or(0);
+    if found > known {
+        return Err(StoreError::NewerSchema { found, known });
+    }
+    for migration in migrations.iter().filter(|it| it.number > found) {
+        let script = match transaction {
+            Transaction::Sqlite(_) => migration.sqlite,
+            Transaction::Postgres(_) => migration.postgres,
+        };
+        transaction
+            .script(script)
+            .await
+            .doing("migrating the schema")?;
+        transaction
+            .execute(
+                "INSERT INTO schema_version (version) VALUES ($1)",
+                &[Value::Int(migration.number)],
+            )
+            .await
+            .doing("migrating the schema")?;
+    }
+    transaction.commit().await.doing("migrating the schema")
+}
