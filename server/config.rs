@@ -10,6 +10,9 @@ use toml::{Table, Value};
 
 use crate::auth::AuthConfig;
 use crate::fleet::FleetConfig;
+use crate::ledger::LedgerConfig;
+use crate::retention::RetentionConfig;
+use crate::store::StoreConfig;
 
 /// Prefix of environment variables that are configuration.
 const ENVIRONMENT_PREFIX: &str = "GPUFLEET_";
@@ -71,6 +74,12 @@ pub struct Config {
     pub web: WebConfig,
     /// Who may do what, and TLS.
     pub auth: AuthConfig,
+    /// Where the record is kept.
+    pub store: StoreConfig,
+    /// Where the time of every GPU went.
+    pub ledger: LedgerConfig,
+    /// How long what is kept.
+    pub retention: RetentionConfig,
 }
 
 section! {
@@ -169,6 +178,9 @@ impl Config {
         write_section::<FleetConfig>(&mut text, "fleet");
         write_section::<WebConfig>(&mut text, "web");
         write_section::<AuthConfig>(&mut text, "auth");
+        write_section::<StoreConfig>(&mut text, "store");
+        write_section::<LedgerConfig>(&mut text, "ledger");
+        write_section::<RetentionConfig>(&mut text, "retention");
         text
     }
 

@@ -1,7 +1,7 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
 //!
 //! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state),
-//! [`store`] (SQL), then the API and the pages. [`App`] is what every request handler is given.
+//! [`store`] (SQL), [`ledger`] and [`retention`] (its jobs), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
 
@@ -19,6 +19,10 @@ pub mod fleet;
 
 pub mod store;
 
+pub mod ledger;
+
+pub mod retention;
+
 pub mod view;
 
 pub mod pages;
@@ -34,6 +38,8 @@ pub mod web;
 pub struct App {
     /// What is known of the fleet now, and how far each agent's data has been folded.
     pub fleet: Arc<fleet::Fleet>,
+    /// The record of what was.
+    pub store: store::Store,
     /// The configuration the server started with.
     pub config: Arc<config::Config>,
     /// Who may do what.

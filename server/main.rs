@@ -14,6 +14,8 @@ use gpufleet_server::fleet::Fleet;
 use gpufleet_server::ingest::foreign::Foreign;
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
+use gpufleet_server::store::Store;
+use gpufleet_server::{ledger, retention};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +81,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     let app = App {
+        store: Store::open(&config.store).await?,
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         access: Arc::new(access),
         clock: Arc::new(SystemClock::start()),
@@ -94,6 +97,18 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     let ingest = Ingest::new(app.clone(), foreign);
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
+    tasks.spawn(ledger::run(
+        app.store.clone(),
+        app.config.ledger.clone(),
+        Arc::clone(&app.clock),
+        stop.clone(),
+    ));
+    tasks.spawn(retention::run(
+        app.store.clone(),
+        app.config.retention.clone(),
+        Arc::clone(&app.clock),
+        stop.clone(),
+    ));
     for (what, address, role, router) in [
         (
             "OTLP over gRPC",
@@ -124,6 +139,7 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
         tracing::info!("connections were still open and are cut");
     }
+    app.store.close().await;
     Ok(())
 }
 

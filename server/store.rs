@@ -13,8 +13,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use serde::{Deserialize, Serialize};
-
 pub mod model;
 
 pub mod error;
@@ -48,28 +46,20 @@ pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use subjects::MAX_RESOURCES;
 
+use crate::config::section;
 use database::{Database, Transaction};
 use error::Doing;
 use model::ResourceKey;
 use subjects::CachedSubject;
 
-/// Where the record is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreConfig {
-    /// The database: `sqlite:/path/to/file.db` or `postgres://user:password@host/name`.
-    pub url: String,
-    /// The name of the right to write. Servers of different clusters that share one PostgreSQL need
-    /// different names; a server and its standby the same.
-    pub lease: String,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            url: "sqlite:/var/lib/gpufleet/server/gpufleet.db".to_owned(),
-            lease: "gpufleet".to_owned(),
-        }
+section! {
+    /// Where the record is kept.
+    pub struct StoreConfig {
+        /// The database: `sqlite:/path/to/file.db` or `postgres://user:password@host/name`.
+        pub url: String = "sqlite:/var/lib/gpufleet/server/gpufleet.db".to_owned(),
+        /// The name of the right to write. Servers of different clusters that share one PostgreSQL
+        /// need different names; a server and its standby the same.
+        pub lease: String = "gpufleet".to_owned(),
     }
 }
 
@@ -108,6 +98,25 @@ impl Store {
             lease: config.lease.clone(),
             subjects: Mutex::default(),
         })))
+    }
+
+    /// A store that is never asked anything, for tests of what stands beside it.
+    #[cfg(test)]
+    pub(crate) fn unopened() -> Self {
+        let pool = || {
+            sqlx::sqlite::SqlitePoolOptions::new()
+                .max_lifetime(None)
+                .idle_timeout(None)
+                .connect_lazy_with(sqlx::sqlite::SqliteConnectOptions::new())
+        };
+        Self(Arc::new(Inner {
+            database: Database::Sqlite {
+                writer: pool(),
+                reader: pool(),
+            },
+            lease: StoreConfig::default().lease,
+            subjects: Mutex::default(),
+        }))
     }
 
     /// `sqlite` or `postgres`.

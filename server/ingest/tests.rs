@@ -62,6 +62,7 @@ fn server(access: Access) -> Server {
 fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let config = Config::for_tests();
     let app = App {
+        store: crate::store::Store::unopened(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),
         access: Arc::new(access),

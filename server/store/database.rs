@@ -15,7 +15,10 @@ use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
 };
-use sqlx::{Arguments, AssertSqlSafe, PgPool, Postgres, Row as _, Sqlite, SqlitePool};
+use sqlx::{
+    Arguments, AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Row as _, Sqlite,
+    SqlitePool,
+};
 
 use super::error::StoreError;
 
@@ -91,6 +94,10 @@ impl Database {
             let options = PgConnectOptions::from_str(url)
                 .map_err(refused)?
                 .application_name("gpufleet-server");
+            // Once by itself: the pool would try for as long as its patience lasts and then say
+            // "timed out" and not why.
+            let first = PgConnection::connect_with(&options).await;
+            first.map_err(refused)?.close().await.map_err(refused)?;
             let pool = PgPoolOptions::new()
                 .max_connections(CONNECTIONS)
                 .acquire_timeout(PATIENCE)
@@ -112,6 +119,10 @@ impl Database {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(PATIENCE);
+        make_folder(options.get_filename()).map_err(|error| StoreError::Url {
+            url: url.to_owned(),
+            why: format!("its folder cannot be made: {error}"),
+        })?;
         let cache = |kib: u32| format!("-{kib}");
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
@@ -429,6 +440,13 @@ fn unnest_sql(before: &str, columns: &[Column<'_>], after: &str) -> String {
         "{before} SELECT * FROM UNNEST({}) {after}",
         arrays.join(",")
     )
+}
+
+fn make_folder(file: &std::path::Path) -> std::io::Result<()> {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
+        _ => Ok(()),
+    }
 }
 
 /// The address without what stands between `:` and `@`.

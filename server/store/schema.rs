@@ -9,6 +9,8 @@ use super::error::{Doing, StoreError};
 /// A step of the schema.
 struct Migration {
     number: i64,
+    #[cfg(test)]
+    file: &'static str,
     sqlite: &'static str,
     postgres: &'static str,
 }
@@ -17,6 +19,8 @@ macro_rules! migration {
     ($number:literal, $file:literal) => {
         Migration {
             number: $number,
+            #[cfg(test)]
+            file: $file,
             sqlite: include_str!(concat!("../../migrations/sqlite/", $file)),
             postgres: include_str!(concat!("../../migrations/postgres/", $file)),
         }
@@ -75,4 +79,15 @@ async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(
             .doing("migrating the schema")?;
     }
     transaction.commit().await.doing("migrating the schema")
+}
+
+/// The files of the migrations, in order; their numbers are those of their names.
+#[cfg(test)]
+pub(super) fn files() -> Vec<&'static str> {
+    let number = |it: &Migration| it.file[..4].parse() == Ok(it.number);
+    assert!(
+        MIGRATIONS.iter().all(number),
+        "a file's number is its migration's"
+    );
+    MIGRATIONS.iter().map(|it| it.file).collect()
 }

@@ -23,6 +23,10 @@ mod harness;
 
 mod commits;
 
+mod reading;
+
+mod troubles;
+
 use harness::{Bench, both};
 
 /// The agent of every commit here.

@@ -7,8 +7,8 @@ pub(crate) struct Bench {
     pub(crate) store: Store,
     pub(crate) config: StoreConfig,
     pub(crate) token: FencingToken,
-    /// SQLite's folder; none on PostgreSQL.
-    pub(crate) folder: Option<tempfile::TempDir>,
+    /// SQLite's folder, which goes with the test; none on PostgreSQL.
+    _folder: Option<tempfile::TempDir>,
 }
 
 /// Makes a test for each database: `both! { async fn name(bench: Bench) { … } }`.
@@ -63,7 +63,7 @@ impl Bench {
             store,
             config,
             token: lease.token,
-            folder,
+            _folder: folder,
         }
     }
 
@@ -88,6 +88,15 @@ impl Bench {
             .expect("the SQL is right");
         transaction.commit().await.expect("the database answers");
         changed
+    }
+
+    /// Sets something of SQLite's writing connection.
+    pub(crate) async fn pragma(&self, sql: &str) {
+        let Database::Sqlite { writer, .. } = &self.store.0.database else {
+            panic!("only SQLite has pragmas");
+        };
+        let done = sqlx::query(sqlx::AssertSqlSafe(sql)).execute(writer).await;
+        done.expect("the pragma is right");
     }
 
     pub(crate) async fn int(&self, sql: &str) -> i64 {

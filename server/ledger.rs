@@ -1,0 +1,179 @@
+//! The ledger job: computes the hours whose minutes changed, and rolls minutes up to ten minutes.
+//!
+//! The ledger is never incremented. An hour is a pure function (analysis::states) of its minute rows,
+//! the five minutes after it, and what the hour before handed over; it is replaced as a whole.
+//!
+//! Numbers: an hour that runs is computed every 5 minutes, an hour that is over once more when the 5
+//! minutes after it are in, and a last time when it is final. One round takes [`MAX_DIRTY`] (64)
+//! hours; 10,000 GPUs are 35 hours a second, about 1,200 minute rows read.
+//!
+//! Limits: the job looks at data up to `settle_s` ago, so that a tick on its way is not taken for
+//! silence. A whole GPU whose shares were seen in an hour is not accounted, its shares are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::ledger::LedgerHour;
+use gpufleet_analysis::states::{Carry, Hour, Policy, hour};
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::time::{Clock, Minute, NANOS_PER_SECOND, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::section;
+use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
+use crate::store::{MAX_DIRTY, Store, StoreError};
+
+/// How often the job looks for work, when there was none.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How often an hour that runs is computed again, seconds.
+const AGAIN_S: i64 = 300;
+
+/// Seconds in one hour.
+const HOUR_S: i64 = 3_600;
+
+section! {
+    /// The ledger: where the time of every GPU went, hour by hour.
+    pub struct LedgerConfig {
+        /// Data younger than this is not looked at yet, seconds: a tick, its way here and a commit.
+        pub settle_s: i64 = 90,
+        /// How late data may be before an hour that it changes counts as restated, seconds.
+        pub lateness_s: i64 = 900,
+    }
+}
+
+/// Computes hours until it is told to stop. A failing store is waited for.
+pub async fn run(
+    store: Store,
+    config: LedgerConfig,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let done = round(&store, &config, clock.now()).await;
+        if let Err(error) = &done {
+            tracing::error!(%error, "the ledger could not be computed, it will be tried again");
+        }
+        if done.is_ok_and(|hours| hours == MAX_DIRTY) {
+            continue;
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Computes the oldest hours that are due, at most [`MAX_DIRTY`]. Returns how many.
+///
+/// # Errors
+/// When the store refuses; then nothing has changed.
+pub async fn round(
+    store: &Store,
+    config: &LedgerConfig,
+    now: Timestamp,
+) -> Result<usize, StoreError> {
+    let dirty = store.dirty_hours(now).await?;
+    if dirty.is_empty() {
+        return Ok(0);
+    }
+    let inputs = store.ledger_inputs(&dirty).await?;
+    let computed: Vec<ComputedHour> = inputs.iter().map(|it| compute(it, config, now)).collect();
+    store.replace_hours(&computed, now).await?;
+    Ok(dirty.len())
+}
+
+/// Computes one hour.
+fn compute(input: &LedgerInput, config: &LedgerConfig, now: Timestamp) -> ComputedHour {
+    let policy = Policy::default();
+    let until = now.shifted(-config.settle_s * NANOS_PER_SECOND);
+    let (start_s, end_s) = (input.dirty.hour * HOUR_S, (input.dirty.hour + 1) * HOUR_S);
+    let is_over = until.seconds() >= end_s;
+    let final_at_s = end_s + i64::from(policy.parked_after_s) + config.lateness_s;
+    let mut computed = ComputedHour {
+        dirty: input.dirty,
+        ledger: LedgerHour::new(input.dirty.hour, BTreeMap::new()),
+        carry: None,
+        again: None,
+        ten_minutes: if is_over {
+            ten_minutes(input.dirty.hour, &input.minutes)
+        } else {
+            Vec::new()
+        },
+    };
+    let kind = input.resource.key.kind;
+    let has_ledger = matches!(kind, ResourceKind::Gpu | ResourceKind::Share) && !input.has_shares;
+    let mut is_final = is_over;
+    if has_ledger {
+        let carry = input.carry.unwrap_or_default();
+        let (ledger, carry) = account(input, carry, until, &policy);
+        computed.carry = carry.filter(|it| is_over && it.is_there);
+        computed.ledger = ledger;
+        is_final = now.seconds() >= final_at_s || computed.is_empty() && is_over;
+        computed.ledger.is_final = is_final;
+    }
+    let again_s = if is_over {
+        final_at_s
+    } else {
+        let next = now.seconds().max(start_s) + AGAIN_S;
+        next.min(end_s + config.settle_s)
+    };
+    computed.again = (!is_final).then_some(Timestamp::from_seconds(again_s));
+    computed
+}
+
+fn account(
+    input: &LedgerInput,
+    carry: Carry,
+    until: Timestamp,
+    policy: &Policy,
+) -> (LedgerHour, Option<Carry>) {
+    let asked = Hour {
+        hour: input.dirty.hour,
+        minutes: &input.minutes,
+        health: &input.health,
+        carry,
+        until,
+    };
+    let (ledger, carry) = hour(&asked, policy);
+    (ledger, Some(carry))
+}
+
+impl ComputedHour {
+    /// Whether there is nothing to keep of it.
+    fn is_empty(&self) -> bool {
+        self.ledger.entries.is_empty() && self.carry.is_none()
+    }
+}
+
+/// The ten-minute rows of an hour; buckets without any minute are left out.
+fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinutes> {
+    let count = |bits: u64| i64::from(bits.count_ones());
+    let mut buckets: BTreeMap<i64, TenMinutes> = BTreeMap::new();
+    for (minute, row) in minutes.range(Minute(hour * 60)..Minute((hour + 1) * 60)) {
+        let bucket = minute.0.div_euclid(10);
+        let into = buckets.entry(bucket).or_insert_with(|| TenMinutes {
+            bucket,
+            observed_s: 0,
+            active_s: 0,
+            stalled_s: 0,
+            held_s: 0,
+            holder_known_s: 0,
+            metrics: BTreeMap::new(),
+        });
+        into.observed_s += count(row.bitmaps.observed);
+        into.active_s += count(row.bitmaps.active);
+        into.stalled_s += count(row.bitmaps.stalled);
+        into.held_s += count(row.bitmaps.held);
+        into.holder_known_s += count(row.bitmaps.holder_known);
+        for (metric, aggregate) in &row.metrics {
+            into.metrics
+                .entry(*metric)
+                .and_modify(|known| known.merge(aggregate))
+                .or_insert(*aggregate);
+        }
+    }
+    buckets.into_values().collect()
+}

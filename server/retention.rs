@@ -1,0 +1,139 @@
+//! The retention job: what is older than it is kept goes, a bounded piece at a time.
+//!
+//! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, ledger hours
+//! 25 months, events 13 months. Minute rows whose hour is still to be computed stay until it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::section;
+use crate::store::{Deleted, Expiry, Store, StoreError};
+
+/// How often the job looks, when there was nothing more to delete.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+
+/// Pause between two pieces, so that commits and pages come in between.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long minute rows live on SQLite, hours.
+const MINUTES_H_SQLITE: i64 = 48;
+
+/// How long minute rows live on PostgreSQL, hours.
+const MINUTES_H_POSTGRES: i64 = 7 * 24;
+
+section! {
+    /// How long what is kept.
+    pub struct RetentionConfig {
+        /// Minute rows, hours. Data that comes later than this is left out. At least 3.
+        /// Not set: 48 on SQLite, 168 (7 days) on PostgreSQL.
+        pub minute_rows_h: Option<i64> = None,
+        /// Ten-minute rows, days.
+        pub ten_minute_rows_d: i64 = 30,
+        /// Ledger hours, days (25 months).
+        pub ledger_d: i64 = 761,
+        /// Events, days (13 months).
+        pub events_d: i64 = 396,
+        /// Cursors of agents that were not heard since, days. Agents keep a day of data, so they have
+        /// nothing left from before.
+        pub senders_d: i64 = 30,
+    }
+}
+
+/// Least time that minute rows are kept, hours: an hour, what is computed after it, and late data.
+const LEAST_MINUTES_H: i64 = 3;
+
+impl RetentionConfig {
+    /// What is too old at this moment.
+    fn expiry(&self, now: Timestamp, kind: &str) -> Expiry {
+        let default_h = match kind {
+            "sqlite" => MINUTES_H_SQLITE,
+            _ => MINUTES_H_POSTGRES,
+        };
+        let minutes_h = self.minute_rows_h.unwrap_or(default_h).max(LEAST_MINUTES_H);
+        let before = |hours: i64| {
+            now.shifted(
+                hours
+                    .saturating_mul(3_600)
+                    .saturating_mul(-NANOS_PER_SECOND),
+            )
+        };
+        Expiry {
+            minutes: before(minutes_h).minute(),
+            buckets: before(self.ten_minute_rows_d * 24)
+                .minute()
+                .0
+                .div_euclid(10),
+            hours: before(self.ledger_d * 24).minute().hour(),
+            events: before(self.events_d * 24),
+            senders: before(self.senders_d * 24),
+        }
+    }
+}
+
+/// Deletes until it is told to stop. A failing store is waited for.
+pub async fn run(
+    store: Store,
+    config: RetentionConfig,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let pause = match round(&store, &config, clock.now()).await {
+            Ok(deleted) if deleted.more => PAUSE,
+            Ok(_) => LOOK_EVERY,
+            Err(error) => {
+                tracing::error!(%error, "old rows could not be deleted, it will be tried again");
+                LOOK_EVERY
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Deletes one piece of what is too old.
+///
+/// # Errors
+/// When the store refuses.
+pub async fn round(
+    store: &Store,
+    config: &RetentionConfig,
+    now: Timestamp,
+) -> Result<Deleted, StoreError> {
+    store.retain(&config.expiry(now, store.kind())).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_live_longer_on_postgresql_and_as_long_as_is_configured() {
+        let now = Timestamp::from_seconds(1_000_000_000);
+        let hours = |config: &RetentionConfig, kind| {
+            (now.minute().0 - config.expiry(now, kind).minutes.0) / 60
+        };
+        let mut config = RetentionConfig::default();
+        assert_eq!(hours(&config, "sqlite"), 48);
+        assert_eq!(hours(&config, "postgres"), 168);
+        config.minute_rows_h = Some(72);
+        assert_eq!(hours(&config, "sqlite"), 72);
+        config.minute_rows_h = Some(0);
+        assert_eq!(hours(&config, "sqlite"), LEAST_MINUTES_H);
+    }
+
+    #[test]
+    fn an_absurd_age_keeps_everything() {
+        let config = RetentionConfig {
+            minute_rows_h: Some(i64::MAX),
+            ..RetentionConfig::default()
+        };
+        let expiry = config.expiry(Timestamp::from_seconds(1_000_000_000), "sqlite");
+        assert!(expiry.minutes.0 < 0);
+    }
+}

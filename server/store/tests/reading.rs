@@ -1,0 +1,90 @@
+//! What pages and API ask for.
+
+use super::*;
+
+both! {
+    async fn events_come_newest_first_page_by_page_and_filtered(bench) {
+        let at = |second: i64| START.start().shifted(second * 1_000_000_000);
+        let mut first = commit(1, 0, START);
+        // Three in one moment: the page ends between them.
+        for (second, kind, id) in [
+            (1, EventKind::Xid, "GPU-0"),
+            (2, EventKind::Xid, "GPU-1"),
+            (2, EventKind::GpuLost, "GPU-0"),
+            (2, EventKind::Xid, "GPU-0"),
+            (3, EventKind::GpuRecovered, "GPU-0"),
+        ] {
+            first.events.push(event(kind, id, at(second)));
+        }
+        first.events[4].event.severity = Severity::Info;
+        bench.commit(&first).await;
+        let all: Vec<StoredEvent> = first.events.iter().rev().cloned().collect();
+
+        let mut found = Vec::new();
+        let mut before = None;
+        loop {
+            let filter = EventFilter::default();
+            let page = bench.store.events(&filter, before, 2).await.unwrap();
+            assert!(page.events.len() <= 2);
+            found.extend(page.events);
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, all);
+
+        let only = |filter: EventFilter| async move {
+            bench.store.events(&filter, None, 10).await.unwrap().events
+        };
+        let of = |wanted: &dyn Fn(&StoredEvent) -> bool| -> Vec<StoredEvent> {
+            all.iter().filter(|it| wanted(it)).cloned().collect()
+        };
+        let id = EventFilter { resource_id: Some("GPU-1".into()), ..EventFilter::default() };
+        assert_eq!(only(id).await, of(&|it| &*it.event.resource_id == "GPU-1"));
+        let kind = EventFilter { kind: Some(EventKind::Xid), ..EventFilter::default() };
+        assert_eq!(only(kind).await, of(&|it| it.event.kind == EventKind::Xid));
+        let bad = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
+        assert_eq!(only(bad).await, of(&|it| it.event.severity == Severity::Warning));
+        let worse = EventFilter { severity: Some(Severity::Error), ..EventFilter::default() };
+        assert_eq!(only(worse).await, []);
+        let time = EventFilter { from: Some(at(2)), until: Some(at(3)), ..EventFilter::default() };
+        assert_eq!(only(time).await, of(&|it| it.event.at == at(2)));
+        let elsewhere = EventFilter { cluster: Some("demo".into()), ..EventFilter::default() };
+        assert_eq!(only(elsewhere).await, []);
+        let nodes = EventFilter { resource_kind: Some(ResourceKind::Node), ..EventFilter::default() };
+        assert_eq!(only(nodes).await, []);
+    }
+}
+
+both! {
+    async fn a_range_of_minutes_has_the_minutes_that_are_known_and_no_others(bench) {
+        for (number, minute) in [(1, 0), (2, 1), (3, 5)] {
+            bench.commit(&commit(number, 2, Minute(START.0 + minute))).await;
+        }
+        let found = bench.store.minutes(&key("GPU-1"), Minute(START.0 + 1)..Minute(START.0 + 6)).await;
+        let found: Vec<i64> = found.unwrap().rows.keys().map(|it| it.0 - START.0).collect();
+        assert_eq!(found, [1, 5]);
+        let nobody = bench.store.minutes(&key("GPU-9"), START..Minute(START.0 + 6)).await.unwrap();
+        assert_eq!(nobody, Minutes::default());
+        // Of a range that is too long the last part is read.
+        let found = bench.store.minutes(&key("GPU-1"), Minute(0)..Minute(START.0 + 6)).await.unwrap();
+        assert_eq!(found.rows.len(), 3);
+        let newest = bench.store.newest_minutes(Minute(START.0 + 1)).await.unwrap();
+        assert!(newest.iter().all(|(_, minute, _)| minute.0 == START.0 + 5));
+        assert_eq!(newest.len(), 2);
+    }
+}
+
+both! {
+    async fn resources_come_in_pages(bench) {
+        bench.commit(&commit(1, 5, START)).await;
+        let page = bench.store.resource_page(None, None, None).await.unwrap();
+        assert_eq!((page.resources.len(), page.next), (5, None));
+        let second = bench.int("SELECT MIN(id) + 1 FROM subject").await;
+        let page = bench.store.resource_page(None, None, Some(second)).await.unwrap();
+        assert_eq!(page.resources.len(), 3);
+        let none = bench.store.resource_page(None, Some(ResourceKind::Node), None).await.unwrap();
+        assert_eq!(none, ResourcePage::default());
+    }
+}

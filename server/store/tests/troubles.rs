@@ -1,0 +1,196 @@
+//! What goes wrong: disks that fill, connections that die, schemas from the future, spoilt rows.
+
+use super::*;
+
+both! {
+    async fn a_newer_schema_is_refused_with_both_numbers_and_the_way_out(bench) {
+        bench.execute("INSERT INTO schema_version (version) VALUES (999)").await;
+        let error = Store::open(&bench.config).await.err().expect("it is refused");
+        let text = error.to_string();
+        for part in ["schema 999", "up to 1", "start the newer server again", "backup"] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+    }
+}
+
+both! {
+    async fn a_spoilt_row_is_named_and_set_aside_and_the_rest_goes_on(bench) {
+        bench.commit(&commit(1, 3, START)).await;
+        let changed = bench.execute(
+            "UPDATE minute_row SET data = substr(data, 1, 9) WHERE subject =
+             (SELECT id FROM subject WHERE resource_id = 'GPU-1')",
+        ).await;
+        assert_eq!(changed, 1);
+        let range = START..Minute(START.0 + 1);
+        let found = bench.store.minutes(&key("GPU-1"), range.clone()).await.unwrap();
+        assert_eq!(found.rows, BTreeMap::new());
+        let sentence = &found.corrupt[0];
+        for part in ["gpu GPU-1", "cluster live", &START.start().seconds().to_string(), "ends at byte 9"] {
+            assert!(sentence.contains(part), "{sentence} lacks {part}");
+        }
+        assert_eq!(bench.store.newest_minutes(START).await.unwrap().len(), 2);
+
+        let committed = bench.commit(&commit(2, 3, START)).await;
+        assert_eq!(committed.corrupt, 1);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM corrupt_row").await, 1);
+        for (id, count) in [("GPU-0", 2), ("GPU-1", 1)] {
+            let found = bench.store.minutes(&key(id), range.clone()).await.unwrap();
+            assert_eq!(found.corrupt, Vec::<String>::new());
+            assert_eq!(found.rows[&START].metrics[&gpu::POWER.id].count, count, "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_fails_a_commit_whole_and_the_same_commit_passes_once_there_is_room() {
+    let bench = Bench::sqlite().await;
+    bench.commit(&commit(1, 10, START)).await;
+    let pages = bench.int("PRAGMA page_count").await;
+    bench
+        .pragma(&format!("PRAGMA max_page_count = {}", pages + 3))
+        .await;
+    let mut second = commit(2, 2_000, Minute(START.0 + 1));
+    second
+        .events
+        .push(event(EventKind::Xid, "GPU-1", START.start()));
+    let refused = bench.store.commit(&second, bench.token).await.unwrap_err();
+    assert!(matches!(refused, CommitError::Unknown(_)), "{refused}");
+    assert!(refused.to_string().contains("full"), "{refused}");
+    assert_eq!(bench.store.last_commit().await.unwrap(), 1);
+    assert_eq!(bench.store.cursors().await.unwrap(), [cursor(1)]);
+    assert_eq!(bench.int("SELECT COUNT(*) FROM minute_row").await, 10);
+    assert_eq!(bench.int("SELECT COUNT(*) FROM event").await, 0);
+
+    bench.pragma("PRAGMA max_page_count = 1000000").await;
+    assert!(!bench.commit(&second).await.already);
+    assert_eq!(bench.store.last_commit().await.unwrap(), 2);
+    assert_eq!(bench.int("SELECT COUNT(*) FROM minute_row").await, 2_010);
+    assert_eq!(bench.int("SELECT COUNT(*) FROM event").await, 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_killed_in_a_commit_leaves_it_out_and_the_retry_folds_once() {
+    let bench = Bench::postgres().await;
+    bench.commit(&commit(1, 10, START)).await;
+    // The commit waits for this lock in its middle; there it is killed.
+    let mut blocker = bench.store.write().await.unwrap();
+    blocker
+        .execute("LOCK TABLE agent_cursor IN EXCLUSIVE MODE", &[])
+        .await
+        .unwrap();
+    let (store, token) = (bench.store.clone(), bench.token);
+    let second = commit(2, 10, START);
+    let running = tokio::spawn({
+        let second = second.clone();
+        async move { store.commit(&second, token).await }
+    });
+    let kill = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let admin = bench.another().await;
+    loop {
+        let mut transaction = admin.write().await.unwrap();
+        if transaction.fetch_int(kill, &[]).await.unwrap() == Some(1) {
+            break;
+        }
+        assert!(!running.is_finished(), "it must wait for the lock");
+        tokio::task::yield_now().await;
+    }
+    let failed = running.await.unwrap().unwrap_err();
+    assert!(matches!(failed, CommitError::Unknown(_)), "{failed}");
+    drop(blocker);
+
+    assert_eq!(bench.store.last_commit().await.unwrap(), 1);
+    assert!(!bench.commit(&second).await.already);
+    assert!(bench.commit(&second).await.already);
+    let found = bench
+        .store
+        .minutes(&key("GPU-9"), START..Minute(START.0 + 1))
+        .await
+        .unwrap();
+    assert_eq!(found.rows[&START].metrics[&gpu::POWER.id].count, 2);
+    admin.close().await;
+    bench.drop_database().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_found_by_reading_back() {
+    let bench = Bench::postgres().await;
+    let second = commit(1, 10, START);
+    // The server is gone after its COMMIT was carried out: it never hears of it.
+    bench.commit(&second).await;
+    let restarted = bench.another().await;
+    assert_eq!(restarted.last_commit().await.unwrap(), 1);
+    let again = restarted.commit(&second, bench.token).await.unwrap();
+    assert!(again.already);
+    restarted.close().await;
+    bench.drop_database().await;
+}
+
+#[tokio::test]
+async fn reading_back_waits_for_a_commit_that_is_still_under_way() {
+    let bench = Bench::postgres().await;
+    let mut blocker = bench.store.write().await.unwrap();
+    blocker
+        .execute("LOCK TABLE agent_cursor IN EXCLUSIVE MODE", &[])
+        .await
+        .unwrap();
+    let (store, token) = (bench.store.clone(), bench.token);
+    let running = tokio::spawn(async move { store.commit(&commit(1, 1, START), token).await });
+    let waiting = "SELECT COUNT(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let store = bench.another().await;
+    let reading = tokio::spawn(async move { store.last_commit().await });
+    while bench.int(waiting).await < 2 {
+        tokio::task::yield_now().await;
+    }
+    blocker.commit().await.unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!(reading.await.unwrap().unwrap(), 1);
+    bench.drop_database().await;
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_refused_without_telling_its_password() {
+    for (url, said) in [
+        (
+            "mysql://root:secret@host/x",
+            "neither SQLite nor PostgreSQL",
+        ),
+        (
+            "postgres://me:secret@127.0.0.1:1/x",
+            "postgres://me@127.0.0.1:1/x",
+        ),
+        ("sqlite:/proc/nowhere/x.db", "folder cannot be made"),
+    ] {
+        let config = StoreConfig {
+            url: url.to_owned(),
+            ..StoreConfig::default()
+        };
+        let error = Store::open(&config)
+            .await
+            .err()
+            .expect("it is refused")
+            .to_string();
+        assert!(error.contains(said) && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn every_file_of_a_migration_is_listed_and_the_numbers_are_the_same_on_both_sides() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations");
+    let files = |side: &str| {
+        let mut names: Vec<String> = std::fs::read_dir(root.join(side))
+            .expect("the folder is there")
+            .map(|it| {
+                it.expect("it can be read")
+                    .file_name()
+                    .into_string()
+                    .expect("ASCII")
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(files("sqlite"), files("postgres"));
+    assert_eq!(files("sqlite"), super::super::schema::files());
+}
