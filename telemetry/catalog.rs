@@ -249,6 +249,8 @@ macro_rules! metrics {
         $($(#[$attribute])* #[allow(missing_docs, reason = "the help text is the documentation")] pub const $name: $crate::catalog::Metric = $metric;)+
         /// Every metric of this room.
         pub const ALL: &[$crate::catalog::Metric] = &[$($name),+];
+        /// The constants' names in the order of [`ALL`], for the rule that each is read somewhere.
+        pub const CONSTANTS: &[&str] = &[$(stringify!($name)),+];
     };
 }
 pub(crate) use metrics;

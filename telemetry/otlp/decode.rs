@@ -90,6 +90,7 @@ pub fn decode_metrics(request: ExportMetricsServiceRequest, limits: &Limits) -> 
     let mut decoder = Decoder {
         limits,
         points_left: limits.points,
+        attribute_bytes_left: limits.attribute_bytes,
         places: HashMap::new(),
         resources: Vec::with_capacity(request.resource_metrics.len().min(limits.resources)),
         rejected: Rejected::default(),
@@ -110,6 +111,7 @@ pub fn decode_metrics(request: ExportMetricsServiceRequest, limits: &Limits) -> 
 struct Decoder<'a> {
     limits: &'a Limits,
     points_left: usize,
+    attribute_bytes_left: usize,
     /// Where the resources of the present sender stand in `resources`.
     places: HashMap<(ResourceKind, String), usize>,
     resources: Vec<Built>,
@@ -246,8 +248,17 @@ impl Decoder<'_> {
                 return Err(Reject::TooManyResources);
             }
             None => {
+                let resource = sender.resource(&target, attributes, self.limits);
+                let bytes = resource
+                    .attributes
+                    .iter()
+                    .map(|(key, value)| key.len() + value.len());
+                self.attribute_bytes_left = self
+                    .attribute_bytes_left
+                    .checked_sub(bytes.sum())
+                    .ok_or(Reject::TooManyAttributes)?;
                 self.resources.push(Built {
-                    resource: sender.resource(&target, attributes, self.limits),
+                    resource,
                     points: Vec::new(),
                     parts: HashMap::new(),
                     maxima: Vec::new(),

@@ -14,6 +14,9 @@ pub const MAX_POINTS: usize = 200_000;
 pub const MAX_RESOURCES: usize = 4_096;
 /// Most attributes of one resource or point. Ours have 25; more are left out.
 pub const MAX_ATTRIBUTES: usize = 64;
+/// Most bytes of attributes that the resources of one request may hold together. Each GPU of a
+/// foreign sender gets a copy of the sender's attributes; an agent's 150 resources have 0.15 MiB.
+pub const MAX_ATTRIBUTE_BYTES: usize = 16 << 20;
 /// Longest attribute value, metric name or id in bytes: a Kubernetes label may have 253.
 pub const MAX_LABEL_BYTES: usize = 256;
 /// Most distinct parts of one kind of one resource in a request: a card has 18 links and rarely
@@ -35,6 +38,8 @@ pub struct Limits {
     pub resources: usize,
     /// Most attributes of one resource or point.
     pub attributes: usize,
+    /// Most bytes of attributes that all resources hold together.
+    pub attribute_bytes: usize,
     /// Longest attribute value, metric name or id in bytes.
     pub label_bytes: usize,
     /// Most distinct parts of one kind of one resource.
@@ -114,6 +119,7 @@ impl Default for Limits {
             points: MAX_POINTS,
             resources: MAX_RESOURCES,
             attributes: MAX_ATTRIBUTES,
+            attribute_bytes: MAX_ATTRIBUTE_BYTES,
             label_bytes: MAX_LABEL_BYTES,
             parts: MAX_PARTS,
             events: MAX_EVENTS,

@@ -18,7 +18,8 @@ gpufleet-telemetry reference` writes it anew.
 The name is the one on `/metrics`. Values are in base units. A gauge of a tick is the mean of its \
 valid one-second samples, a last value and a counter the last one, a mask one bit a second. Where \
 a maximum is carried beside the mean, it is the OTLP metric with `.max` behind its name. A value \
-that could not be read is absent on `/metrics` and a point with its reason in OTLP, never 0. \
+that could not be read is absent on `/metrics` and a point with its reason in OTLP, never 0. Masks \
+travel in OTLP only. \
 Metrics marked *by …* have one series for each such part.
 ";
 

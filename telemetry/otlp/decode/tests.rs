@@ -462,6 +462,14 @@ fn what_is_beyond_a_limit_is_counted() {
     let decoded = decode_metrics(request(long_label, powers(&["a"])), &limits);
     assert_eq!(decoded.rejected.count(Reject::TooLong), 1);
     assert_eq!(decoded.resources[0].resource.attribute("a"), None);
+    let crowded = Limits {
+        attribute_bytes: 100,
+        ..Limits::default()
+    };
+    // Each GPU takes a copy of service.name, host.name and gpufleet.source: 50 bytes.
+    let decoded = decode_metrics(request(theirs(), powers(&["a", "b", "c"])), &crowded);
+    assert_eq!(decoded.resources.len(), 2);
+    assert_eq!(decoded.rejected.count(Reject::TooManyAttributes), 1);
     let late = Limits {
         latest: Timestamp(AT as i64 - 1),
         ..Limits::default()
