@@ -23,8 +23,6 @@ mod harness;
 
 mod commits;
 
-mod hours;
-
 mod reading;
 
 mod troubles;
