@@ -1,8 +1,42 @@
-//! Shipping: what the agent knows of the server it sends to.
+//! Shipping: from the spool to the server, over OTLP/gRPC.
+//!
+//! What to send and what a reply means is decided in [`state`]; this drives it. The disk is only
+//! touched from blocking threads, so that a slow one delays nobody's turn.
+
+mod client;
+pub mod identity;
+pub mod state;
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use gpufleet_spool::disk::Disk;
+use gpufleet_spool::{Dropped, SpoolError};
+use gpufleet_telemetry::command::Command;
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::Resource;
+use gpufleet_telemetry::otlp::{encode_events, encode_metrics};
+use gpufleet_telemetry::tick::ResourceTick;
+use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::wire::{Lane, Stream};
+use prost::Message;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use self::client::Client;
+use self::state::{Next, Request, Shipper, Verdict};
+use crate::sample::own::ShipHealth;
+
+/// Most points in one request, about 2 MB encoded: far below what the server takes.
+const MAX_POINTS: usize = 20_000;
+
+/// Most refused requests that are kept for a person to look at.
+const MAX_REFUSED_FILES: usize = 16;
+
+/// A failing server is named in the log at most this often.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Where and how readings are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,7 +45,8 @@ pub struct ShipConfig {
     /// The server's OTLP/gRPC address, `http://host:4317` or `https://…`; empty means that nothing
     /// is sent and nothing is spooled: the agent then serves /metrics only.
     pub endpoint: String,
-    /// A file with the bearer token of role `ingest`; read again when it changes. Empty means none.
+    /// A file with the bearer token of role `ingest`; read again for each request. Empty means
+    /// none.
     pub token_file: PathBuf,
     /// A file with the certificates (PEM) that the server's must come from; empty means the
     /// system's.
@@ -31,12 +66,36 @@ pub struct ShipConfig {
 #[serde(rename_all = "snake_case")]
 pub enum Compression {
     /// Every Collector takes it.
+    #[default]
     Gzip,
     /// Smaller and cheaper.
-    #[default]
     Zstd,
     /// Not at all.
     None,
+}
+
+/// A spool on its way to the server. Clones are the same one.
+#[derive(Debug)]
+pub struct Ship<D: Disk>(Arc<Inner<D>>);
+
+#[derive(Debug)]
+struct Inner<D: Disk> {
+    shipper: Mutex<Shipper<D>>,
+    /// The node of the agent, which tells the events.
+    sender: Arc<Resource>,
+    /// Where requests that are refused for ever are kept; none keeps no copy.
+    refused_folder: Option<PathBuf>,
+    health: ShipHealth,
+    appended: [Notify; 2],
+}
+
+/// Why shipping ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It was told to stop.
+    Stopped,
+    /// Another process sends under this agent's id.
+    NewIdentity,
 }
 
 impl Default for ShipConfig {
@@ -50,5 +109,278 @@ impl Default for ShipConfig {
             compression: Compression::default(),
             timeout_seconds: 10,
         }
+    }
+}
+
+impl<D: Disk> Clone for Ship<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D> Ship<D>
+where
+    D: Disk + 'static,
+{
+    /// Ships with this shipper; `sender` is the node that its events come from.
+    pub fn new(
+        shipper: Shipper<D>,
+        sender: Arc<Resource>,
+        refused_folder: Option<PathBuf>,
+        health: ShipHealth,
+    ) -> Self {
+        health.set(shipper.health());
+        Self(Arc::new(Inner {
+            shipper: Mutex::new(shipper),
+            sender,
+            refused_folder,
+            health,
+            appended: [Notify::new(), Notify::new()],
+        }))
+    }
+
+    /// Spools a tick and sends it as soon as it is safe.
+    ///
+    /// # Errors
+    /// When the spool cannot take it: the tick is then lost and the error says why.
+    pub async fn tick(&self, ticks: Vec<ResourceTick>, at: Timestamp) -> Result<(), SpoolError> {
+        let mut from = 0;
+        while from < ticks.len() {
+            let mut points = 0;
+            let fit = ticks[from..]
+                .iter()
+                .take_while(|tick| {
+                    points += tick.points.len();
+                    points <= MAX_POINTS
+                })
+                .count()
+                .max(1);
+            let payload = encode_metrics(&ticks[from..from + fit]).encode_to_vec();
+            from += fit;
+            self.append(Stream::Metrics, payload, at).await?;
+        }
+        Ok(())
+    }
+
+    /// Spools events and sends them as soon as they are safe.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub async fn events(&self, events: &[Event], at: Timestamp) -> Result<(), SpoolError> {
+        let payload = encode_events(events, &self.0.sender).encode_to_vec();
+        self.append(Stream::Logs, payload, at).await
+    }
+
+    /// Spools an encoded request and sends it as soon as it is safe.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub async fn append(
+        &self,
+        stream: Stream,
+        payload: Vec<u8>,
+        at: Timestamp,
+    ) -> Result<(), SpoolError> {
+        self.blocking(at, move |shipper| {
+            shipper.append(stream, &payload, at).map(|_| ())
+        })
+        .await?;
+        self.0.appended[0].notify_one();
+        Ok(())
+    }
+
+    /// Ships both lanes until `stop` is cancelled or another process has this id. Commands that
+    /// ride in the replies go to `commands`.
+    ///
+    /// # Errors
+    /// When the config cannot be used.
+    pub async fn run(
+        &self,
+        config: &ShipConfig,
+        clock: Arc<dyn Clock>,
+        commands: mpsc::Sender<Command>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<End> {
+        let client = Client::new(config)?;
+        let live = self.lane(Lane::Live, client.clone(), &clock, &commands, &stop);
+        let backfill = self.lane(Lane::Backfill, client, &clock, &commands, &stop);
+        let end = tokio::select! {
+            end = live => end,
+            end = backfill => end,
+        };
+        Ok(end)
+    }
+
+    async fn lane(
+        &self,
+        lane: Lane,
+        mut client: Client,
+        clock: &Arc<dyn Clock>,
+        commands: &mpsc::Sender<Command>,
+        stop: &CancellationToken,
+    ) -> End {
+        let mut logged: Option<Duration> = None;
+        loop {
+            let monotonic = clock.monotonic();
+            let next = self
+                .blocking(clock.now(), move |shipper| shipper.next(lane, monotonic))
+                .await;
+            let request = match next {
+                Ok(Next::Send(request)) => request,
+                Ok(Next::Wait(wait)) => {
+                    tokio::select! {
+                        () = stop.cancelled() => return End::Stopped,
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.0.appended[lane as usize].notified() => {}
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "the spool cannot be read"
+                    );
+                    tokio::select! {
+                        () = stop.cancelled() => return End::Stopped,
+                        () = tokio::time::sleep(state::BACK_OFF_MOST) => {}
+                    }
+                    continue;
+                }
+            };
+            let answer = tokio::select! {
+                () = stop.cancelled() => return End::Stopped,
+                answer = client.send(&request, clock.now()) => answer,
+            };
+            if let Some(command) = answer.command {
+                // When it is full the server gives the command again.
+                let _ = commands.try_send(command);
+            }
+            let (now, monotonic) = (clock.now(), clock.monotonic());
+            if answer.result.is_err() && logged.is_none_or(|at| monotonic > at + LOG_EVERY) {
+                logged = Some(monotonic);
+                tracing::warn!(
+                    lane = lane.name(),
+                    stream = request.stream.name(),
+                    seq = request.seq,
+                    answer = answer.message,
+                    "a request was not taken; it stays in the spool"
+                );
+            } else if answer.result.is_ok() && logged.take().is_some() {
+                tracing::info!(lane = lane.name(), "the server takes requests again");
+            }
+            let inner = Arc::clone(&self.0);
+            let message = answer.message;
+            let verdict = self
+                .blocking(now, move |shipper| match answer.result {
+                    Ok(reply) => shipper
+                        .on_reply(&request, reply, now)
+                        .map(|()| Verdict::GoOn),
+                    Err(failure) => {
+                        let verdict = shipper.on_failure(&request, &failure, now, monotonic);
+                        if matches!(verdict, Ok(Verdict::MovedAside)) {
+                            inner.keep_aside(&request, &message);
+                        }
+                        verdict
+                    }
+                })
+                .await;
+            match verdict {
+                Ok(Verdict::NewIdentity) => return End::NewIdentity,
+                Ok(Verdict::GoOn | Verdict::MovedAside | Verdict::ClockIsOff) => {}
+                Err(error) => {
+                    tracing::error!(error = &error as &dyn std::error::Error, "the spool failed");
+                }
+            }
+            // A new epoch may have begun: the other lane has work then.
+            self.0.appended[1].notify_one();
+        }
+    }
+
+    /// Works on the shipper where it may block, and tells what was given up on the way.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        work: impl FnOnce(&mut Shipper<D>) -> Result<T, SpoolError> + Send + 'static,
+    ) -> Result<T, SpoolError> {
+        let inner = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || {
+            let mut shipper = inner.shipper.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = work(&mut shipper);
+            let drops = shipper.take_drops();
+            if !drops.is_empty() {
+                let events: Vec<Event> = drops
+                    .iter()
+                    .map(|dropped| told(dropped, now, &inner.sender))
+                    .collect();
+                let payload = encode_events(&events, &inner.sender).encode_to_vec();
+                if let Err(error) = shipper.append(Stream::Logs, &payload, now) {
+                    tracing::warn!(%error, drops = drops.len(), "requests were given up, and even that could not be spooled");
+                }
+            }
+            inner.health.set(shipper.health());
+            result
+        })
+        .await
+        .expect("work on the shipper does not panic and is not cancelled")
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Keeps a copy of a request that no server will take, for a person to look at.
+    fn keep_aside(&self, request: &Request, message: &str) {
+        tracing::warn!(
+            stream = request.stream.name(),
+            seq = request.seq,
+            answer = message,
+            "a request was refused for ever: it is moved aside"
+        );
+        let Some(folder) = &self.refused_folder else {
+            return;
+        };
+        let name = format!(
+            "{}-{}-{}.bin",
+            request.epoch,
+            request.stream.name(),
+            request.seq
+        );
+        let kept = std::fs::create_dir_all(folder).and_then(|()| {
+            if std::fs::read_dir(folder)?.count() < MAX_REFUSED_FILES {
+                std::fs::write(folder.join(&name), &request.payload)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = kept {
+            tracing::warn!(%error, file = name, "the refused request could not be kept");
+        }
+    }
+}
+
+/// The event that tells of requests that were given up.
+fn told(dropped: &Dropped, now: Timestamp, sender: &Resource) -> Event {
+    let count = dropped.last - dropped.first + 1;
+    let attributes = [
+        ("stream", dropped.stream.name().to_owned()),
+        ("epoch", dropped.epoch.to_string()),
+        ("first", dropped.first.to_string()),
+        ("last", dropped.last.to_string()),
+        ("why", dropped.why.name().to_owned()),
+    ];
+    Event {
+        at: now,
+        kind: EventKind::SpoolDropped,
+        severity: Severity::Error,
+        resource_kind: sender.kind,
+        resource_id: Arc::clone(&sender.id),
+        message: format!(
+            "the spool gave up {count} {} request(s), {}..={}: {}",
+            dropped.stream.name(),
+            dropped.first,
+            dropped.last,
+            dropped.why.name()
+        ),
+        attributes: attributes
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
     }
 }

@@ -1,0 +1,273 @@
+//! One request over gRPC: bytes that are encoded already, the headers of `wire`, and the answer.
+//!
+//! The payload is not decoded here: it goes out of the spool as it went in.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::{Buf, BufMut, Bytes};
+use gpufleet_telemetry::command::Command;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::{self, Refusal, Stream};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::state::{Failure, Reply, Request};
+use super::{Compression, ShipConfig};
+
+/// Largest reply: a partial success with its sentence, far below this.
+const MAX_REPLY_BYTES: usize = 64 << 10;
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a silent connection is asked whether it still lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// A connection to the server; made when it is first needed, and again when it is lost.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    grpc: Grpc<Channel>,
+    config: ShipConfig,
+}
+
+/// What came of an attempt.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) result: Result<Reply, Failure>,
+    pub(super) command: Option<Command>,
+    /// What the server said, when it did not take the request.
+    pub(super) message: String,
+}
+
+impl Client {
+    /// # Errors
+    /// When the address is none, or a TLS file cannot be read.
+    pub(super) fn new(config: &ShipConfig) -> anyhow::Result<Self> {
+        let mut endpoint = Endpoint::from_shared(config.endpoint.clone())
+            .with_context(|| {
+                format!(
+                    "ship.endpoint: `{}` is no address like http://host:4317",
+                    config.endpoint
+                )
+            })?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(Duration::from_secs(config.timeout_seconds.max(1)))
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("gpufleet-agent/", env!("CARGO_PKG_VERSION")))?;
+        if config.endpoint.starts_with("https:") {
+            endpoint = endpoint
+                .tls_config(tls(config)?)
+                .context("ship: the TLS files cannot be used")?;
+        }
+        let grpc = Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_REPLY_BYTES);
+        let grpc = match config.compression {
+            Compression::Gzip => grpc.send_compressed(CompressionEncoding::Gzip),
+            Compression::Zstd => grpc.send_compressed(CompressionEncoding::Zstd),
+            Compression::None => grpc,
+        };
+        Ok(Self {
+            grpc,
+            config: config.clone(),
+        })
+    }
+
+    /// Sends one request and waits for its answer.
+    pub(super) async fn send(&mut self, request: &Request, sent_at: Timestamp) -> Answer {
+        let mut message = tonic::Request::new(Bytes::from(request.payload.clone()));
+        if let Err(error) = self.headers(message.metadata_mut(), request, sent_at) {
+            return Answer::failed(format!("{error:#}"));
+        }
+        let path = PathAndQuery::from_static(match request.stream {
+            Stream::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+            Stream::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+        });
+        if let Err(error) = self.grpc.ready().await {
+            return Answer::failed(format!("cannot reach {}: {error}", self.config.endpoint));
+        }
+        match self.grpc.unary(message, path, RawCodec).await {
+            Ok(reply) => Answer {
+                result: Ok(Reply {
+                    durable_seq: number(reply.metadata(), wire::DURABLE_SEQ),
+                }),
+                command: command(reply.metadata()),
+                message: String::new(),
+            },
+            Err(status) => Answer {
+                result: Err(failure(&status)),
+                command: None,
+                message: format!("{}: {}", status.code(), status.message()),
+            },
+        }
+    }
+
+    fn headers(
+        &self,
+        metadata: &mut MetadataMap,
+        request: &Request,
+        sent_at: Timestamp,
+    ) -> anyhow::Result<()> {
+        let mut set = |name: &'static str, value: String| -> anyhow::Result<()> {
+            let value = MetadataValue::try_from(value)?;
+            metadata.insert(MetadataKey::from_static(name), value);
+            Ok(())
+        };
+        set(wire::AGENT, request.agent.to_string())?;
+        set(wire::EPOCH, request.epoch.to_string())?;
+        set(wire::STREAM, request.stream.name().to_owned())?;
+        set(wire::SEQ, request.seq.to_string())?;
+        set(wire::SENT_AT, sent_at.0.to_string())?;
+        set(wire::SESSION, request.session.to_string())?;
+        set(wire::LANE, request.lane.name().to_owned())?;
+        if let Some((first, last)) = request.dropped {
+            set(wire::DROPPED, format!("{first}..{last}"))?;
+        }
+        if !self.config.token_file.as_os_str().is_empty() {
+            // Read each time: a rotated token is used at once, and a request is sent every 10 s.
+            let path = self.config.token_file.display();
+            let token = std::fs::read_to_string(&self.config.token_file)
+                .with_context(|| format!("ship.token_file: cannot read {path}"))?;
+            set("authorization", format!("Bearer {}", token.trim()))
+                .with_context(|| format!("ship.token_file: {path} holds no token"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Answer {
+    fn failed(message: String) -> Self {
+        Self {
+            result: Err(Failure::default()),
+            command: None,
+            message,
+        }
+    }
+}
+
+fn tls(config: &ShipConfig) -> anyhow::Result<ClientTlsConfig> {
+    let read = |key: &str, path: &std::path::Path| {
+        std::fs::read(path).with_context(|| format!("ship.{key}: cannot read {}", path.display()))
+    };
+    let mut tls = ClientTlsConfig::new();
+    if config.ca_file.as_os_str().is_empty() {
+        tls = tls.with_enabled_roots();
+    } else {
+        tls = tls.ca_certificate(Certificate::from_pem(read("ca_file", &config.ca_file)?));
+    }
+    if !config.certificate_file.as_os_str().is_empty() {
+        let certificate = read("certificate_file", &config.certificate_file)?;
+        let key = read("key_file", &config.key_file)?;
+        tls = tls.identity(Identity::from_pem(certificate, key));
+    }
+    Ok(tls)
+}
+
+fn number(metadata: &MetadataMap, name: &str) -> Option<u64> {
+    metadata.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn command(metadata: &MetadataMap) -> Option<Command> {
+    let text = metadata.get(wire::COMMAND)?.to_str().ok()?;
+    serde_json::from_str(text)
+        .inspect_err(|error| tracing::warn!(%error, "the server sent a command that is not one"))
+        .ok()
+}
+
+/// What a refusal means, by its header, or by its code from a receiver that does not send it.
+fn failure(status: &Status) -> Failure {
+    let metadata = status.metadata();
+    let told = metadata
+        .get(wire::REFUSAL)
+        .and_then(|value| value.to_str().ok())
+        .and_then(Refusal::parse);
+    let implied = match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => Some(Refusal::Invalid),
+        _ => None,
+    };
+    Failure {
+        refusal: told.or(implied),
+        wanted_seq: number(metadata, wire::WANTED_SEQ),
+        durable_seq: number(metadata, wire::DURABLE_SEQ),
+        retry_after: status
+            .get_details_retry_info()
+            .and_then(|info| info.retry_delay),
+    }
+}
+
+/// Sends bytes as they are and keeps nothing of the reply's body.
+#[derive(Debug, Clone, Copy)]
+struct RawCodec;
+
+impl Codec for RawCodec {
+    type Encode = Bytes;
+    type Decode = ();
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for RawCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for RawCodec {
+    type Item = ();
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+        buffer.advance(buffer.remaining());
+        Ok(Some(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_read_from_its_header_and_else_from_its_code() {
+        let mut status = Status::failed_precondition("not the next one");
+        let headers = status.metadata_mut();
+        headers.insert(wire::REFUSAL, MetadataValue::from_static("wrong_seq"));
+        headers.insert(wire::WANTED_SEQ, MetadataValue::from_static("7"));
+        let told = failure(&status);
+        assert_eq!(
+            (told.refusal, told.wanted_seq),
+            (Some(Refusal::WrongSeq), Some(7))
+        );
+        let code = failure(&Status::invalid_argument("malformed"));
+        assert_eq!(code.refusal, Some(Refusal::Invalid));
+        let down = failure(&Status::unavailable("no route"));
+        assert_eq!(down, Failure::default());
+    }
+
+    #[test]
+    fn the_delay_that_a_server_asks_for_is_read() {
+        let mut details = ErrorDetails::new();
+        details.set_retry_info(Some(Duration::from_secs(12)));
+        let status = Status::with_error_details(Code::ResourceExhausted, "full", details);
+        assert_eq!(failure(&status).retry_after, Some(Duration::from_secs(12)));
+    }
+}

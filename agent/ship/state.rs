@@ -1,0 +1,417 @@
+//! Shipping without I/O of its own but the spool's: what to send next, and what a reply means.
+//!
+//! Driven over gRPC by [`super::Ship`], and by the simulator in `tests/` with a network of its own.
+//! Two lanes: `Live` is the live epoch, events before metrics; `Backfill` drains older epochs,
+//! newest first. In each lane one request is under way at a time.
+//!
+//! Limits: [`BEHIND`], [`CONFIRM_AFTER`], [`BACK_OFF_FIRST`] to [`BACK_OFF_MOST`].
+
+use std::time::Duration;
+
+use gpufleet_spool::disk::Disk;
+use gpufleet_spool::{Dropped, Spool, SpoolError};
+use gpufleet_telemetry::identity::{AgentId, Epoch};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::{Lane, Refusal, Stream};
+use uuid::Uuid;
+
+use crate::sample::nanos;
+use crate::sample::own::StreamHealth;
+
+/// When the next unsent record is older than this, live data get an epoch of their own, so that
+/// they do not wait behind it.
+pub const BEHIND: Duration = Duration::from_secs(60);
+
+/// When nothing new is to be sent but something is not durable yet, the last request is sent again
+/// after this long, only to be told how far the server is: it commits every 20 s.
+pub const CONFIRM_AFTER: Duration = Duration::from_secs(25);
+
+/// The first wait after a failure.
+pub const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
+
+/// The longest wait after a failure: a server that comes back has its fleet within half a minute.
+pub const BACK_OFF_MOST: Duration = Duration::from_secs(30);
+
+/// The longest wait that a server may ask for; more would look like a dead agent.
+const RETRY_INFO_MOST: Duration = Duration::from_secs(300);
+
+/// Rewinds in a row without progress after which a lane backs off: server and spool disagree.
+const REWINDS: u32 = 3;
+
+/// One request to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Who sends; fixed for a shipper.
+    pub agent: AgentId,
+    /// Which process of it.
+    pub session: u64,
+    /// In which lane.
+    pub lane: Lane,
+    /// From which epoch.
+    pub epoch: Epoch,
+    /// From which stream.
+    pub stream: Stream,
+    /// Its place there.
+    pub seq: u64,
+    /// Seqs before it that will never be sent, both ends included.
+    pub dropped: Option<(u64, u64)>,
+    /// An encoded OTLP request.
+    pub payload: Vec<u8>,
+}
+
+/// What to do in a lane.
+#[derive(Debug)]
+pub enum Next {
+    /// Send this, and say what came of it.
+    Send(Request),
+    /// Ask again after this long, or when something was appended.
+    Wait(Duration),
+}
+
+/// What the server answered to a request that it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reply {
+    /// The highest seq of the stream on its disk; none from a receiver that does not know of
+    /// epochs (a Collector), whose success is all there is.
+    pub durable_seq: Option<u64>,
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Failure {
+    /// The refusal, where it is one that an agent can act on.
+    pub refusal: Option<Refusal>,
+    /// The seq that the server wants.
+    pub wanted_seq: Option<u64>,
+    /// The highest seq on its disk.
+    pub durable_seq: Option<u64>,
+    /// How long it wants to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+/// What a reply asks of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    GoOn,
+    /// This request was refused for ever: it is out of the spool, keep a copy if you can.
+    MovedAside,
+    /// Another process sends under this agent id: take a new identity.
+    NewIdentity,
+    /// The server says that the clock is off; the data are kept until it is right.
+    ClockIsOff,
+}
+
+/// What is known of one stream of one epoch.
+#[derive(Debug)]
+struct Track {
+    epoch: Epoch,
+    stream: Stream,
+    /// The next seq to be sent.
+    next: u64,
+    /// Whether `next` is what the server expects, or only the first record that is left.
+    agreed: bool,
+    sent: Duration,
+    rewinds: u32,
+}
+
+/// When a lane may send again.
+#[derive(Debug, Default)]
+struct Patience {
+    failures: u32,
+    not_before: Duration,
+}
+
+/// Ships one spool.
+pub struct Shipper<D: Disk> {
+    agent: AgentId,
+    session: u64,
+    spool: Spool<D>,
+    tracks: Vec<Track>,
+    live: Patience,
+    backfill: Patience,
+    counts: [(u64, u64); 2],
+    random: Box<dyn FnMut() -> Uuid + Send>,
+}
+
+impl<D: Disk> Shipper<D> {
+    /// Ships this spool under this id. `random` is where epochs, the session and jitter come from.
+    pub fn new(
+        agent: AgentId,
+        spool: Spool<D>,
+        mut random: Box<dyn FnMut() -> Uuid + Send>,
+    ) -> Self {
+        Self {
+            agent,
+            session: random().as_u64_pair().1,
+            spool,
+            tracks: Vec::new(),
+            live: Patience::default(),
+            backfill: Patience::default(),
+            counts: [(0, 0); 2],
+            random,
+        }
+    }
+
+    /// Adds a request and makes it safe.
+    ///
+    /// # Errors
+    /// As [`Spool::append`] and [`Spool::sync`].
+    pub fn append(
+        &mut self,
+        stream: Stream,
+        payload: &[u8],
+        at: Timestamp,
+    ) -> Result<u64, SpoolError> {
+        let seq = self.spool.append(stream, payload, at)?;
+        self.spool.sync()?;
+        Ok(seq)
+    }
+
+    /// The spool.
+    pub fn spool(&mut self) -> &mut Spool<D> {
+        &mut self.spool
+    }
+
+    /// The agent's id.
+    pub fn agent(&self) -> AgentId {
+        self.agent
+    }
+
+    /// What was given up since the last call.
+    pub fn take_drops(&mut self) -> Vec<Dropped> {
+        self.spool.take_drops()
+    }
+
+    /// How shipping is doing, by stream.
+    pub fn health(&self) -> [StreamHealth; 2] {
+        Stream::ALL.map(|stream| {
+            let waiting = self.spool.waiting(stream);
+            let (shipped, failures) = self.counts[stream as usize];
+            StreamHealth {
+                waiting_bytes: waiting.bytes,
+                oldest: waiting.oldest,
+                dropped: waiting.dropped,
+                shipped,
+                failures,
+            }
+        })
+    }
+
+    /// What to do next in a lane. `monotonic` never goes back; deadlines are counted by it.
+    ///
+    /// # Errors
+    /// When the spool cannot be read.
+    pub fn next(&mut self, lane: Lane, monotonic: Duration) -> Result<Next, SpoolError> {
+        let patience = self.patience(lane);
+        if patience.not_before > monotonic {
+            return Ok(Next::Wait(patience.not_before - monotonic));
+        }
+        let live = self.spool.epoch();
+        let epochs: Vec<Epoch> = self.spool.epochs().collect();
+        self.tracks.retain(|track| epochs.contains(&track.epoch));
+        for epoch in epochs {
+            if (epoch == live) != (lane == Lane::Live) {
+                continue;
+            }
+            for stream in [Stream::Logs, Stream::Metrics] {
+                if let Some(request) = self.from(lane, epoch, stream, monotonic)? {
+                    return Ok(Next::Send(request));
+                }
+            }
+        }
+        Ok(Next::Wait(CONFIRM_AFTER))
+    }
+
+    /// The next request of one stream: a new one, or an old one that may be durable by now.
+    fn from(
+        &mut self,
+        lane: Lane,
+        epoch: Epoch,
+        stream: Stream,
+        monotonic: Duration,
+    ) -> Result<Option<Request>, SpoolError> {
+        let track = self.track(epoch, stream);
+        let (next, agreed, sent) = (track.next, track.agreed, track.sent);
+        let mut record = self.spool.get(epoch, stream, next)?;
+        let mut dropped = None;
+        if let Some(record) = &record {
+            if agreed && record.seq > next {
+                dropped = Some((next, record.seq - 1));
+            }
+        } else if monotonic >= sent + CONFIRM_AFTER {
+            record = self.spool.get(epoch, stream, 1)?;
+        }
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        self.track(epoch, stream).sent = monotonic;
+        Ok(Some(Request {
+            agent: self.agent,
+            session: self.session,
+            lane,
+            epoch,
+            stream,
+            seq: record.seq,
+            dropped,
+            payload: record.payload,
+        }))
+    }
+
+    /// The server has taken a request.
+    ///
+    /// # Errors
+    /// When the spool's disk fails.
+    pub fn on_reply(
+        &mut self,
+        request: &Request,
+        reply: Reply,
+        now: Timestamp,
+    ) -> Result<(), SpoolError> {
+        *self.patience(request.lane) = Patience::default();
+        let track = self.track(request.epoch, request.stream);
+        if request.seq >= track.next {
+            self.counts[request.stream as usize].0 += 1;
+        }
+        let track = self.track(request.epoch, request.stream);
+        track.next = track.next.max(request.seq + 1);
+        track.agreed = true;
+        track.rewinds = 0;
+        let durable = reply.durable_seq.unwrap_or(request.seq);
+        self.durable(request, durable, now)?;
+        if request.epoch == self.spool.epoch() && self.is_behind(now) {
+            self.start_epoch(now)?;
+        }
+        Ok(())
+    }
+
+    /// A request was not taken.
+    ///
+    /// # Errors
+    /// When the spool's disk fails.
+    pub fn on_failure(
+        &mut self,
+        request: &Request,
+        failure: &Failure,
+        now: Timestamp,
+        monotonic: Duration,
+    ) -> Result<Verdict, SpoolError> {
+        self.counts[request.stream as usize].1 += 1;
+        if let Some(durable) = failure.durable_seq {
+            self.durable(request, durable, now)?;
+        }
+        match (failure.refusal, failure.wanted_seq) {
+            (Some(Refusal::WrongSeq), Some(wanted)) => {
+                let track = self.track(request.epoch, request.stream);
+                track.next = wanted;
+                track.agreed = true;
+                track.rewinds += 1;
+                if track.rewinds > REWINDS {
+                    self.back_off(request.lane, failure.retry_after, monotonic);
+                }
+                Ok(Verdict::GoOn)
+            }
+            (Some(Refusal::Invalid), _) => {
+                self.spool
+                    .refuse(request.epoch, request.stream, request.seq);
+                *self.patience(request.lane) = Patience::default();
+                Ok(Verdict::MovedAside)
+            }
+            (Some(Refusal::AgentIdConflict), _) => Ok(Verdict::NewIdentity),
+            (Some(Refusal::ClockQuarantine), _) => {
+                self.back_off(request.lane, Some(BACK_OFF_MOST), monotonic);
+                Ok(Verdict::ClockIsOff)
+            }
+            _ => {
+                self.back_off(request.lane, failure.retry_after, monotonic);
+                Ok(Verdict::GoOn)
+            }
+        }
+    }
+
+    /// Takes what is durable out of the spool.
+    fn durable(
+        &mut self,
+        request: &Request,
+        durable: u64,
+        now: Timestamp,
+    ) -> Result<(), SpoolError> {
+        let next = self.spool.next_seq(request.epoch, request.stream);
+        if durable >= next && request.epoch == self.spool.epoch() {
+            // The server has seqs that this spool never gave out: its newest part was lost, so what
+            // comes next must not be taken for what the server has already.
+            return self.start_epoch(now);
+        }
+        self.spool.trim(request.epoch, request.stream, durable)
+    }
+
+    fn start_epoch(&mut self, now: Timestamp) -> Result<(), SpoolError> {
+        let epoch = Epoch((self.random)());
+        self.spool.start_epoch(epoch, now)
+    }
+
+    /// Whether the oldest unsent record of the live epoch is too old for live data to wait for.
+    fn is_behind(&mut self, now: Timestamp) -> bool {
+        let epoch = self.spool.epoch();
+        Stream::ALL.into_iter().any(|stream| {
+            let next = self.track(epoch, stream).next;
+            let unsent = self.spool.peek(epoch, stream, next);
+            unsent.is_some_and(|(_, at)| now.since(at) > nanos(BEHIND))
+        })
+    }
+
+    fn track(&mut self, epoch: Epoch, stream: Stream) -> &mut Track {
+        let found = self
+            .tracks
+            .iter()
+            .position(|track| (track.epoch, track.stream) == (epoch, stream));
+        let position = found.unwrap_or_else(|| {
+            self.tracks.push(Track {
+                epoch,
+                stream,
+                next: 1,
+                agreed: false,
+                sent: Duration::ZERO,
+                rewinds: 0,
+            });
+            self.tracks.len() - 1
+        });
+        &mut self.tracks[position]
+    }
+
+    fn patience(&mut self, lane: Lane) -> &mut Patience {
+        match lane {
+            Lane::Live => &mut self.live,
+            Lane::Backfill => &mut self.backfill,
+        }
+    }
+
+    /// Waits twice as long after each failure, by chance up to the whole of it, so that a fleet
+    /// does not come back in one moment; at least as long as the server asks.
+    fn back_off(&mut self, lane: Lane, asked: Option<Duration>, monotonic: Duration) {
+        let chance = (self.random)().as_u64_pair().1 % 1_000;
+        let patience = self.patience(lane);
+        let most = BACK_OFF_FIRST
+            .saturating_mul(1 << patience.failures.min(16))
+            .min(BACK_OFF_MOST);
+        let wait = most / 2 + most.mul_f64(chance as f64 / 2_000.0);
+        patience.failures += 1;
+        let asked = asked.unwrap_or_default().min(RETRY_INFO_MOST);
+        patience.not_before = monotonic + wait.max(asked);
+    }
+}
+
+impl<D: Disk> std::fmt::Debug for Shipper<D> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Shipper")
+            .field("agent", &self.agent)
+            .field("session", &self.session)
+            .field("tracks", &self.tracks)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

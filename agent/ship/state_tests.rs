@@ -1,0 +1,331 @@
+//! The shipper against a model of the server, over a network that loses requests and replies.
+
+use std::collections::BTreeMap;
+
+use gpufleet_spool::Limits;
+use gpufleet_spool::sim::{Random, SimDisk};
+
+use super::*;
+
+/// Seeds of the simulation that every run goes through.
+const SEEDS: u64 = 200;
+
+type Key = (AgentId, Epoch, Stream);
+
+/// What a server does with a request, and what a crash leaves of it.
+#[derive(Default)]
+struct Server {
+    folded: BTreeMap<Key, Vec<(u64, Vec<u8>)>>,
+    gaps: Vec<(Key, u64, u64)>,
+    committed: BTreeMap<Key, Vec<(u64, Vec<u8>)>>,
+    wanted: BTreeMap<Key, u64>,
+    committed_wanted: BTreeMap<Key, u64>,
+}
+
+impl Server {
+    fn offer(&mut self, request: &Request) -> Result<Reply, Failure> {
+        let key = (request.agent, request.epoch, request.stream);
+        let durable_seq = Some(self.committed_wanted.get(&key).copied().unwrap_or(1) - 1);
+        let wanted = *self.wanted.get(&key).unwrap_or(&1);
+        let passes = request
+            .dropped
+            .is_some_and(|(first, last)| first <= wanted && last + 1 == request.seq);
+        if request.seq > wanted && !passes {
+            return Err(Failure {
+                refusal: Some(Refusal::WrongSeq),
+                wanted_seq: Some(wanted),
+                durable_seq,
+                retry_after: None,
+            });
+        }
+        if request.payload.starts_with(b"bad") {
+            return Err(Failure {
+                refusal: Some(Refusal::Invalid),
+                ..Failure::default()
+            });
+        }
+        if request.seq >= wanted {
+            if request.seq > wanted {
+                self.gaps.push((key, wanted, request.seq - 1));
+            }
+            self.wanted.insert(key, request.seq + 1);
+            let folded = self.folded.entry(key).or_default();
+            folded.push((request.seq, request.payload.clone()));
+        }
+        Ok(Reply { durable_seq })
+    }
+
+    fn commit(&mut self) {
+        self.committed = self.folded.clone();
+        self.committed_wanted = self.wanted.clone();
+    }
+
+    fn crash(&mut self) {
+        self.folded = self.committed.clone();
+        self.wanted = self.committed_wanted.clone();
+    }
+}
+
+fn random(seed: u64) -> Box<dyn FnMut() -> Uuid + Send> {
+    let mut random = Random::new(seed);
+    Box::new(move || Uuid::from_u64_pair(random.next(), random.next()))
+}
+
+fn open(disk: &SimDisk, seed: u64) -> Shipper<SimDisk> {
+    let limits = Limits {
+        segment_bytes: 500,
+        ..Limits::default()
+    };
+    let mut random = random(seed);
+    let epoch = Epoch(random());
+    let (spool, _) = Spool::open(disk.clone(), limits, epoch, Timestamp(0)).expect("it opens");
+    Shipper::new(AgentId(Uuid::from_u128(1)), spool, random)
+}
+
+fn at(second: u64) -> Timestamp {
+    Timestamp::from_seconds(i64::try_from(second).expect("small"))
+}
+
+/// One step of one lane against the server.
+fn turn(
+    shipper: &mut Shipper<SimDisk>,
+    server: &mut Server,
+    lane: Lane,
+    second: u64,
+    request_lost: bool,
+    reply_lost: bool,
+) -> bool {
+    let monotonic = Duration::from_secs(second);
+    let Next::Send(request) = shipper.next(lane, monotonic).expect("the disk works") else {
+        return false;
+    };
+    let answer = if request_lost {
+        Err(Failure::default())
+    } else {
+        let answer = server.offer(&request);
+        if reply_lost {
+            Err(Failure::default())
+        } else {
+            answer
+        }
+    };
+    match answer {
+        Ok(reply) => shipper
+            .on_reply(&request, reply, at(second))
+            .expect("the disk works"),
+        Err(failure) => {
+            shipper
+                .on_failure(&request, &failure, at(second), monotonic)
+                .expect("the disk works");
+        }
+    }
+    true
+}
+
+fn simulate(seed: u64) {
+    let mut chance = Random::new(seed);
+    let disk = SimDisk::new(seed);
+    let mut server = Server::default();
+    let mut shipper = open(&disk, seed);
+    let mut written = BTreeMap::new();
+    let mut second = 0;
+    for step in 0_u64..400 {
+        second += chance.below(20);
+        match chance.below(12) {
+            0..=3 => {
+                let stream = Stream::ALL[usize::from(chance.one_in(3))];
+                let payload = step.to_le_bytes().repeat(5);
+                let seq = shipper.append(stream, &payload, at(second)).expect("room");
+                let epoch = shipper.spool().epoch();
+                written.insert((epoch, stream as usize, seq), payload);
+            }
+            4..=8 => {
+                let lane = [Lane::Live, Lane::Backfill][usize::from(chance.one_in(2))];
+                let (lost, reply) = (chance.one_in(5), chance.one_in(5));
+                turn(&mut shipper, &mut server, lane, second, lost, reply);
+            }
+            9 => server.commit(),
+            10 => server.crash(),
+            _ => {
+                disk.crash();
+                shipper = open(&disk, seed * 1_000 + step);
+                // The server hears of a new process; the one before it is gone.
+            }
+        }
+    }
+    // Everything works again: all of it arrives.
+    for _ in 0..2_000 {
+        second += 30;
+        let moved = [Lane::Live, Lane::Backfill]
+            .map(|lane| turn(&mut shipper, &mut server, lane, second, false, false));
+        server.commit();
+        if moved == [false, false] && shipper.health().iter().all(|it| it.waiting_bytes == 0) {
+            break;
+        }
+    }
+    let mut stored = BTreeMap::new();
+    for ((_, epoch, stream), records) in &server.committed {
+        for (seq, payload) in records {
+            let before = stored.insert((*epoch, *stream as usize, *seq), payload.clone());
+            assert_eq!(before, None, "folded twice");
+        }
+    }
+    assert_eq!(stored, written, "seed {seed}");
+    assert_eq!(server.gaps, [], "nothing was dropped, so no gap was told");
+    let health = shipper.health();
+    assert!(health.iter().all(|it| it.waiting_bytes == 0), "{health:?}");
+}
+
+#[test]
+fn whatever_the_network_and_the_crashes_do_each_request_is_stored_exactly_once() {
+    for seed in 0..SEEDS {
+        simulate(seed);
+    }
+}
+
+#[test]
+fn a_request_that_is_refused_for_ever_blocks_nothing_and_is_told_as_a_gap() {
+    let mut server = Server::default();
+    let mut shipper = open(&SimDisk::new(1), 1);
+    for payload in [b"good", b"bad!", b"fine"] {
+        shipper.append(Stream::Logs, payload, at(0)).expect("room");
+    }
+    for second in 0..6 {
+        turn(&mut shipper, &mut server, Lane::Live, second, false, false);
+    }
+    let folded: Vec<u64> = server.folded.values().flatten().map(|it| it.0).collect();
+    assert_eq!(folded, [1, 3]);
+    assert_eq!(server.gaps.len(), 1);
+    let drops = shipper.take_drops();
+    assert_eq!((drops[0].first, drops[0].last), (2, 2));
+    assert_eq!(drops[0].why, gpufleet_spool::DropReason::Refused);
+}
+
+#[test]
+fn after_an_outage_live_data_go_first_and_the_backlog_newest_epoch_first() {
+    let mut server = Server::default();
+    let mut shipper = open(&SimDisk::new(1), 1);
+    let mut second = 0_u64;
+    for _ in 0..30 {
+        second += 10;
+        let payload = second.to_le_bytes();
+        shipper
+            .append(Stream::Metrics, &payload, at(second))
+            .expect("room");
+        let lost = second < 300;
+        turn(
+            &mut shipper,
+            &mut server,
+            Lane::Live,
+            second * 10,
+            lost,
+            false,
+        );
+    }
+    assert_eq!(
+        shipper.spool().epochs().count(),
+        2,
+        "the first reply began a new epoch"
+    );
+    second += 10;
+    shipper
+        .append(Stream::Metrics, b"live", at(second))
+        .expect("room");
+    turn(&mut shipper, &mut server, Lane::Live, 10_000, false, false);
+    let live = shipper.spool().epoch();
+    let newest = server
+        .folded
+        .iter()
+        .find(|((_, epoch, _), _)| *epoch == live);
+    assert_eq!(
+        newest.map(|it| it.1.len()),
+        Some(1),
+        "live data did not wait"
+    );
+    let Ok(Next::Send(request)) = shipper.next(Lane::Backfill, Duration::from_secs(10_001)) else {
+        panic!("the backlog is drained beside it");
+    };
+    assert_ne!(request.epoch, live);
+    assert_eq!(request.lane, Lane::Backfill);
+}
+
+#[test]
+fn a_server_is_asked_again_slowly_and_never_sooner_than_it_says() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
+    let mut monotonic = Duration::ZERO;
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        let Ok(Next::Send(request)) = shipper.next(Lane::Live, monotonic) else {
+            panic!("it waited as long as it was told to");
+        };
+        let failure = Failure::default();
+        let verdict = shipper.on_failure(&request, &failure, at(0), monotonic);
+        assert_eq!(verdict.expect("the disk works"), Verdict::GoOn);
+        let Ok(Next::Wait(wait)) = shipper.next(Lane::Live, monotonic) else {
+            panic!("it waits after a failure");
+        };
+        waits.push(wait);
+        monotonic += wait;
+    }
+    assert!(waits[0] <= BACK_OFF_FIRST, "{waits:?}");
+    assert!(waits[9] >= BACK_OFF_MOST / 2 && waits[9] <= BACK_OFF_MOST);
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, monotonic) else {
+        panic!("it waited");
+    };
+    let asked = Failure {
+        refusal: Some(Refusal::Full),
+        retry_after: Some(Duration::from_secs(120)),
+        ..Failure::default()
+    };
+    shipper
+        .on_failure(&request, &asked, at(0), monotonic)
+        .expect("the disk works");
+    let soon = shipper.next(Lane::Live, monotonic + Duration::from_secs(119));
+    assert!(matches!(soon, Ok(Next::Wait(_))));
+}
+
+#[test]
+fn a_receiver_that_knows_no_epochs_is_believed_when_it_says_yes() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::ZERO) else {
+        panic!("there is something to send");
+    };
+    shipper
+        .on_reply(&request, Reply::default(), at(0))
+        .expect("the disk works");
+    assert_eq!(shipper.health()[0].waiting_bytes, 0);
+}
+
+#[test]
+fn a_server_that_knows_more_than_the_spool_makes_it_begin_anew() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
+    let before = shipper.spool().epoch();
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::ZERO) else {
+        panic!("there is something to send");
+    };
+    let reply = Reply {
+        durable_seq: Some(900),
+    };
+    shipper
+        .on_reply(&request, reply, at(0))
+        .expect("the disk works");
+    assert_ne!(shipper.spool().epoch(), before);
+}
+
+#[test]
+fn a_cloned_id_is_told_to_the_driver() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    shipper.append(Stream::Logs, b"x", at(0)).expect("room");
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::ZERO) else {
+        panic!("there is something to send");
+    };
+    let conflict = Failure {
+        refusal: Some(Refusal::AgentIdConflict),
+        ..Failure::default()
+    };
+    let verdict = shipper.on_failure(&request, &conflict, at(0), Duration::ZERO);
+    assert_eq!(verdict.expect("the disk works"), Verdict::NewIdentity);
+}
