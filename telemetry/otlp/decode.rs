@@ -256,7 +256,7 @@ impl Decoder<'_> {
                 self.attribute_bytes_left = self
                     .attribute_bytes_left
                     .checked_sub(bytes.sum())
-                    .ok_or(Reject::TooManyAttributes)?;
+                    .ok_or(Reject::TooManyResources)?;
                 self.resources.push(Built {
                     resource,
                     points: Vec::new(),
@@ -292,7 +292,7 @@ impl Built {
             return Err(Reject::NoPart);
         }
         if id.len() > limits.label_bytes {
-            return Err(Reject::TooLong);
+            return Err(Reject::LongId);
         }
         let known = self.parts.entry(kind).or_default();
         if let Some(id) = known.get(id) {

@@ -86,14 +86,16 @@ pub enum Reject {
     UnidentifiedResource,
     /// More points than a request may have.
     TooManyPoints,
-    /// More resources than a request may have.
+    /// More resources, or more bytes of their attributes, than a request may have.
     TooManyResources,
     /// More distinct parts than a resource may have.
     TooManyParts,
-    /// More attributes than a resource, point or event may have.
+    /// More attributes than a resource, point or event may have: the first were kept.
     TooManyAttributes,
-    /// An id, attribute value, metric name or message that is too long.
+    /// An attribute or message that is too long: it was left out or cut, the rest was kept.
     TooLong,
+    /// An id of a resource or part that is too long: a cut id would be another's.
+    LongId,
     /// No time, a time before its start, outside what the server takes, or a tick over 60 s.
     TimeOutOfRange,
     /// Second bits with bits beyond the 60th.
@@ -132,7 +134,7 @@ impl Default for Limits {
 
 impl Reject {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::NotANumber,
         Self::Infinite,
         Self::NegativeCounter,
@@ -151,6 +153,7 @@ impl Reject {
         Self::TooManyParts,
         Self::TooManyAttributes,
         Self::TooLong,
+        Self::LongId,
         Self::TimeOutOfRange,
         Self::BadBits,
         Self::MaxAlone,
@@ -179,6 +182,7 @@ impl Reject {
             Self::TooManyParts => "too_many_parts",
             Self::TooManyAttributes => "too_many_attributes",
             Self::TooLong => "too_long",
+            Self::LongId => "long_id",
             Self::TimeOutOfRange => "time_out_of_range",
             Self::BadBits => "bad_bits",
             Self::MaxAlone => "max_alone",

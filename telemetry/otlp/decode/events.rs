@@ -105,7 +105,7 @@ fn read_record(
     event.resource_kind = resource_kind.ok_or(Reject::UnidentifiedResource)?;
     match event.resource_id.len() {
         0 => Err(Reject::UnidentifiedResource),
-        length if length > limits.label_bytes => Err(Reject::TooLong),
+        length if length > limits.label_bytes => Err(Reject::LongId),
         _ => Ok(event),
     }
 }

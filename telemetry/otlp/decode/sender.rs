@@ -124,7 +124,7 @@ impl Sender {
         };
         match target.id.len() {
             0 => Err(Reject::UnidentifiedResource),
-            length if length > limits.label_bytes => Err(Reject::TooLong),
+            length if length > limits.label_bytes => Err(Reject::LongId),
             _ => Ok(target),
         }
     }

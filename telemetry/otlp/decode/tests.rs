@@ -191,7 +191,7 @@ fn every_kind_of_wrong_point_gets_its_reason_and_the_rest_goes_on() {
             "gpufleet.gpu.nvlink_up",
             gauge(vec![point(&gpu, 1.0)]),
         ),
-        (Reject::TooLong, "gpufleet.gpu.nvlink_up", long_link),
+        (Reject::LongId, "gpufleet.gpu.nvlink_up", long_link),
         (
             Reject::WrongResource,
             "gpufleet.node.cpu_busy",
@@ -452,7 +452,7 @@ fn what_is_beyond_a_limit_is_counted() {
     assert_eq!(count(three, Reject::TooManyResources), 1);
     let long = "x".repeat(21);
     let long_id = request(theirs(), powers(&[&long]));
-    assert_eq!(count(long_id, Reject::TooLong), 1);
+    assert_eq!(count(long_id, Reject::LongId), 1);
     let many = [ours(), pairs(&[("a", "b"), ("c", "d")])].concat();
     assert_eq!(
         count(request(many, powers(&["a"])), Reject::TooManyAttributes),
@@ -469,7 +469,7 @@ fn what_is_beyond_a_limit_is_counted() {
     // Each GPU takes a copy of service.name, host.name and gpufleet.source: 50 bytes.
     let decoded = decode_metrics(request(theirs(), powers(&["a", "b", "c"])), &crowded);
     assert_eq!(decoded.resources.len(), 2);
-    assert_eq!(decoded.rejected.count(Reject::TooManyAttributes), 1);
+    assert_eq!(decoded.rejected.count(Reject::TooManyResources), 1);
     let late = Limits {
         latest: Timestamp(AT as i64 - 1),
         ..Limits::default()

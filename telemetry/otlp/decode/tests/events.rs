@@ -67,8 +67,9 @@ fn wrong_events_get_their_reason_and_the_rest_goes_on() {
         [
             (Reject::UnidentifiedResource, 1),
             (Reject::TooManyAttributes, 8),
-            // The message of each record that is read that far, and one id.
-            (Reject::TooLong, 4),
+            // The message of each record that is read that far.
+            (Reject::TooLong, 3),
+            (Reject::LongId, 1),
             (Reject::TimeOutOfRange, 1),
             (Reject::TooManyEvents, 1),
             (Reject::UnknownEvent, 2),

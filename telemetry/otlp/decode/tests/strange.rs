@@ -96,6 +96,10 @@ proptest! {
             (any_text(), any_text(), proptest::collection::vec(any_point(), 0..6), 0..5_u8), 0..10,
         ),
     ) {
+        let points = |of: &dyn Fn(&str) -> bool| -> usize {
+            sent.iter().filter(|it| of(&it.0)).map(|it| it.2.len()).sum()
+        };
+        let (all, maxima) = (points(&|_| true), points(&|name| name.ends_with(".max")));
         let metrics = sent.into_iter().map(|(name, unit, points, form)| OtlpMetric {
             unit,
             ..metric(&name, match form {
@@ -106,6 +110,16 @@ proptest! {
             })
         });
         let decoded = decode_metrics(request(resource, metrics.collect()), &Limits::default());
+        // Every point is kept, or counted as lost; a maximum may have gone into its mean.
+        let kept: usize = decoded.resources.iter().map(|it| it.points.len()).sum();
+        let lost: u64 = decoded
+            .rejected
+            .iter()
+            .filter(|(reason, _)| !reason.is_partial())
+            .map(|(_, count)| count)
+            .sum();
+        let known = kept + lost as usize;
+        prop_assert!(known <= all && known + maxima >= all, "{known} of {all}");
         for kept in decoded.resources {
             for point in kept.points {
                 let tick = ResourceTick {
