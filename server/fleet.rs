@@ -28,6 +28,8 @@ mod counters;
 
 mod drops;
 
+mod events;
+
 mod fold;
 
 mod foreign;

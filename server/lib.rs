@@ -19,6 +19,10 @@ pub mod fleet;
 
 pub mod store;
 
+pub mod commit;
+
+pub mod lead;
+
 pub mod ledger;
 
 pub mod retention;
@@ -44,6 +48,8 @@ pub struct App {
     pub config: Arc<config::Config>,
     /// Who may do what.
     pub access: Arc<auth::Access>,
+    /// How commits go.
+    pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
 }

@@ -3,19 +3,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Role};
 use gpufleet_server::clock::SystemClock;
+use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
 use gpufleet_server::fleet::Fleet;
 use gpufleet_server::ingest::foreign::Foreign;
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
-use gpufleet_server::{ledger, retention};
+use gpufleet_server::{lead, ledger, retention};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 const DEFAULT_CONFIG: &str = "/etc/gpufleet/server.toml";
 
 /// How long open connections may go on after the server was asked to stop.
-const CONNECTIONS_END: std::time::Duration = std::time::Duration::from_secs(3);
+const CONNECTIONS_END: Duration = Duration::from_secs(3);
 
 /// Takes what the agents of a GPU fleet send, keeps it, says what it means, and shows it.
 #[derive(Parser)]
@@ -84,8 +86,14 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         store: Store::open(&config.store).await?,
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         access: Arc::new(access),
+        commits: Arc::default(),
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
+    };
+    let stop = CancellationToken::new();
+    stop_when_told(stop.clone());
+    let Some(leased) = lead::begin(&app, &stop).await? else {
+        return Ok(());
     };
     let settings = &app.config.ingest;
     let foreign = Foreign::open(
@@ -95,7 +103,6 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         &settings.default_cluster,
     )?;
     let ingest = Ingest::new(app.clone(), foreign);
-    let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(ledger::run(
         app.store.clone(),
@@ -132,15 +139,30 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         let listener = listen(what, address, &app, role).await?;
         tasks.spawn(serve(what, listener, router, stop.clone()));
     }
-    stopped().await;
+    let written = write(&app, &leased, &stop).await;
     stop.cancel();
     // Agents keep their connections open: those that do not end in time are cut.
     let ended = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
         tracing::info!("connections were still open and are cut");
     }
+    app.store.release_lease(leased.token).await?;
     app.store.close().await;
-    Ok(())
+    Ok(written?)
+}
+
+/// Commits and keeps the lease, until told to stop or replaced. The last commit comes after the
+/// token is cancelled, when listeners take nothing new.
+async fn write(app: &App, leased: &Leased, stop: &CancellationToken) -> Result<(), Replaced> {
+    let settings = &app.config.fleet;
+    let pace = (
+        Duration::from_secs(settings.commit_interval_s),
+        settings.commit_bytes,
+    );
+    let clock = app.clock.as_ref();
+    let commits = commit::run(&app.fleet, leased, clock, pace, &app.commits, stop.clone());
+    let renewals = lead::renew(&leased.store, leased.token, clock, stop.clone());
+    tokio::try_join!(commits, renewals).map(|_| ())
 }
 
 /// Binds a listener, unless others could reach it unprotected.
@@ -182,13 +204,16 @@ async fn serve(
     }
 }
 
-/// Returns when the process is asked to stop.
-async fn stopped() {
+/// Cancels the token when the process is asked to stop.
+fn stop_when_told(stop: CancellationToken) {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .expect("the runtime was built with signals");
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
-    tracing::info!("asked to stop");
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("asked to stop");
+        stop.cancel();
+    });
 }

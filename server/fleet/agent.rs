@@ -65,6 +65,21 @@ pub(super) enum Session {
     Current,
     /// One that a newer has replaced.
     Retired,
+    /// One that has not been heard before, but sent this before the current one sent its last: most
+    /// likely a request of a dead process that took long. It is not worth a conflict yet.
+    Late,
+}
+
+/// For so long a request of a dead process may still arrive, nanoseconds.
+const LATE: i64 = 60 * NANOS_PER_SECOND;
+
+/// The process that speaks for an agent.
+#[derive(Debug, Clone, Copy)]
+struct Speaker {
+    session: u64,
+    /// The newest time of sending and the time of its arrival.
+    sent_at: Timestamp,
+    received: Timestamp,
 }
 
 /// One stream of one epoch.
@@ -86,7 +101,7 @@ pub(super) struct AgentState {
     pub(super) resources: usize,
     /// The cluster name it sent last, and what it became.
     pub(super) cluster: Option<(Origin, Box<str>, Arc<str>)>,
-    session: Option<u64>,
+    speaker: Option<Speaker>,
     retired: VecDeque<u64>,
     commands: VecDeque<Command>,
     conflict_told: Option<Timestamp>,
@@ -159,7 +174,7 @@ impl AgentState {
             streams: Vec::new(),
             resources: 0,
             cluster: None,
-            session: None,
+            speaker: None,
             retired: VecDeque::new(),
             commands: VecDeque::new(),
             conflict_told: None,
@@ -167,17 +182,35 @@ impl AgentState {
         }
     }
 
-    /// Which of the agent's processes this is; a new one retires the one before it.
-    pub(super) fn session(&mut self, session: u64) -> Session {
-        if self.session == Some(session) {
-            return Session::Current;
-        }
+    /// Which of the agent's processes this is; a newer one retires the one before it.
+    pub(super) fn session(
+        &mut self,
+        session: u64,
+        sent_at: Timestamp,
+        received: Timestamp,
+    ) -> Session {
         if self.retired.contains(&session) {
             return Session::Retired;
         }
-        if let Some(old) = self.session.replace(session) {
-            self.retired.truncate(MAX_RETIRED - 1);
-            self.retired.push_front(old);
+        let fresh = Speaker {
+            session,
+            sent_at,
+            received,
+        };
+        match &mut self.speaker {
+            Some(known) if known.session == session => {
+                known.sent_at = known.sent_at.max(sent_at);
+                known.received = received;
+            }
+            Some(known) if sent_at < known.sent_at && received.since(known.received) < LATE => {
+                return Session::Late;
+            }
+            Some(known) => {
+                self.retired.truncate(MAX_RETIRED - 1);
+                self.retired.push_front(known.session);
+                *known = fresh;
+            }
+            None => self.speaker = Some(fresh),
         }
         Session::Current
     }
@@ -335,10 +368,25 @@ mod tests {
     #[test]
     fn a_newer_session_retires_the_older_for_good() {
         let mut agent = agent();
-        assert_eq!(agent.session(1), Session::Current);
-        assert_eq!(agent.session(2), Session::Current);
-        assert_eq!(agent.session(1), Session::Retired);
-        assert_eq!(agent.session(2), Session::Current);
+        let mut heard = |session, sent, received| {
+            let at = Timestamp::from_seconds;
+            agent.session(session, at(sent), at(received))
+        };
+        assert_eq!(heard(1, 10, 10), Session::Current);
+        assert_eq!(heard(2, 20, 20), Session::Current);
+        assert_eq!(heard(1, 30, 30), Session::Retired);
+        assert_eq!(heard(2, 31, 31), Session::Current);
+        assert_eq!(
+            heard(3, 15, 32),
+            Session::Late,
+            "sent by a process that is gone"
+        );
+        assert_eq!(
+            heard(2, 33, 33),
+            Session::Current,
+            "and the other one goes on"
+        );
+        assert_eq!(heard(3, 15, 94), Session::Current, "its clock went back");
     }
 
     #[test]

@@ -75,8 +75,18 @@ impl Counters {
             (series.raw, series.at) = (raw, at);
         } else {
             let before = neighbour_before(others, metric, at, join);
-            if let Some(before) = &before {
-                growth = difference(before.raw, raw);
+            let is_joined = before.is_some();
+            let mut counted_until = Timestamp(i64::MIN);
+            match before {
+                // The neighbour's growth was counted beyond this already: so is what follows here.
+                Some(before) if at <= before.counted_until => {
+                    counted_until = before.counted_until;
+                }
+                Some(before) => {
+                    growth = difference(before.raw, raw);
+                    before.counted_until = at;
+                }
+                None => {}
             }
             let series = Series {
                 metric,
@@ -84,8 +94,8 @@ impl Counters {
                 at,
                 first_raw: raw,
                 first_at: at,
-                joined: before.is_some(),
-                counted_until: Timestamp(i64::MIN),
+                joined: is_joined,
+                counted_until,
             };
             own.insert(place, series);
         }
@@ -140,14 +150,14 @@ fn difference(before: f64, after: f64) -> f64 {
     }
 }
 
-/// The newest value of another epoch shortly before `at`, marked as counted up to `at`.
+/// The newest value of another epoch shortly before `at`.
 fn neighbour_before(
     others: &mut [(Epoch, Vec<Series>)],
     metric: MetricId,
     at: Timestamp,
     join: i64,
-) -> Option<Series> {
-    let best = others
+) -> Option<&mut Series> {
+    others
         .iter_mut()
         .filter_map(|(epoch, series)| {
             // What the store knows has the time of its minute, which is up to 60 s too early.
@@ -159,11 +169,9 @@ fn neighbour_before(
             let place = series.binary_search_by_key(&metric, |it| it.metric).ok()?;
             let series = &mut series[place];
             let apart = at.since(series.at);
-            (0 < apart && apart <= join && at > series.counted_until).then_some(series)
+            (0 < apart && apart <= join).then_some(series)
         })
-        .max_by_key(|series| series.at)?;
-    best.counted_until = at;
-    Some(*best)
+        .max_by_key(|series| series.at)
 }
 
 /// First values of other epochs shortly after `at` that have not been joined to anything.

@@ -1,21 +1,20 @@
 //! A request is offered to the fleet: folded, or refused for a reason that the sender can act on.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpufleet_telemetry::command::Command;
-use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{AgentId, Origin, Resource, attribute};
 use gpufleet_telemetry::otlp::{DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Lane;
-use uuid::Uuid;
 
 use super::agent::{AgentState, Place, Session};
 use super::drops::{Drop, Drops};
+use super::events;
 use super::fold::{Fold, Tracked};
 use super::naming::cluster_for;
 use super::sender_clock::{self, Verdict};
@@ -23,10 +22,7 @@ use super::shard::Shard;
 use super::{
     FOREIGN_AGENT, Fleet, MAX_AGENTS, MAX_FOREIGN_RESOURCES, MAX_RESOURCES_PER_AGENT, Name, lock,
 };
-use crate::store::model::{CursorKey, ResourceKey, StoredEvent};
-
-/// What an event that waits for its commit takes beside its texts, in bytes.
-const EVENT_BYTES: usize = 512;
+use crate::store::model::{CursorKey, ResourceKey};
 
 /// A request with its place in its stream.
 #[derive(Debug, Clone)]
@@ -87,6 +83,8 @@ pub enum Outcome {
     },
     /// A newer process sends under this agent's id.
     Conflict,
+    /// Another process of the agent has sent something later: this one is gone, or is to try again.
+    Late,
     /// The sender's clock is too wrong.
     Quarantined {
         /// Our time of arrival minus its time of sending, nanoseconds.
@@ -107,7 +105,7 @@ pub(super) struct OfferTotals {
 
 impl Outcome {
     /// The names of the outcomes in metrics.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "folded",
         "already",
         "wrong_seq",
@@ -115,6 +113,7 @@ impl Outcome {
         "quarantined",
         "full",
         "too_many_agents",
+        "late",
     ];
 
     /// Its place in [`Self::NAMES`].
@@ -127,6 +126,7 @@ impl Outcome {
             Self::Quarantined { .. } => 4,
             Self::Full => 5,
             Self::TooManyAgents => 6,
+            Self::Late => 7,
         }
     }
 }
@@ -175,11 +175,15 @@ impl Fleet {
         };
         let known = agent.streams.iter().find(|it| it.cursor.key == offer.key);
         let durable = known.map_or(0, |it| it.durable);
-        if agent.session(offer.session) == Session::Retired {
-            let told = agent.tell_conflict(offer.received);
-            let event = told.then(|| conflict_event(agent, offer));
-            shard.events.extend(event);
-            return refused(Outcome::Conflict, durable);
+        match agent.session(offer.session, offer.sent_at, offer.received) {
+            Session::Current => {}
+            Session::Late => return refused(Outcome::Late, durable),
+            Session::Retired => {
+                let told = agent.tell_conflict(offer.received);
+                let event = told.then(|| events::conflict(agent, offer));
+                shard.events.extend(event);
+                return refused(Outcome::Conflict, durable);
+            }
         }
         let known_offset = agent.offset(offer.key.epoch);
         let offset = match sender_clock::judge(offer.sent_at, offer.received, known_offset) {
@@ -187,13 +191,13 @@ impl Fleet {
             Verdict::Stepped(offset) => {
                 agent.set_offset(offer.key.epoch, offset);
                 let told = agent.tell_clock(offer.received);
-                let event = told.then(|| clock_event(agent, offer, offset));
+                let event = told.then(|| events::clock(agent, offer, offset));
                 shard.events.extend(event);
                 offset
             }
             Verdict::Quarantine(off_nanos) => {
                 let told = agent.tell_clock(offer.received);
-                let event = told.then(|| clock_event(agent, offer, off_nanos));
+                let event = told.then(|| events::clock(agent, offer, off_nanos));
                 shard.events.extend(event);
                 return refused(Outcome::Quarantined { off_nanos }, durable);
             }
@@ -300,9 +304,9 @@ impl Fleet {
                 }
                 note_lag(shard, offer, newest.map(|it| it.shifted(offset)));
             }
-            Body::Events(events) => {
-                for decoded in &events.events {
-                    grown += event(shard, offer, offset, &decoded.sender, &decoded.event);
+            Body::Events(sent) => {
+                for decoded in &sent.events {
+                    grown += events::keep(shard, offer, offset, &decoded.sender, &decoded.event);
                 }
             }
         }
@@ -415,7 +419,12 @@ fn hide(shard: &Mutex<Shard>, key: &ResourceKey) {
 }
 
 /// The cluster of a resource, kept once per agent as long as it stays the same.
-fn cluster(agent: &mut AgentState, offer: &Offer<'_>, resource: &Resource, origin: Origin) -> Name {
+pub(super) fn cluster(
+    agent: &mut AgentState,
+    offer: &Offer<'_>,
+    resource: &Resource,
+    origin: Origin,
+) -> Name {
     let told = resource.attribute(attribute::CLUSTER);
     let name = offer
         .bound_cluster
@@ -450,110 +459,5 @@ fn note_lag(shard: &mut Shard, offer: &Offer<'_>, newest: Option<Timestamp>) {
     if offer.lane == Lane::Live {
         let lag = u64::try_from(offer.received.since(newest)).unwrap_or(0);
         agent.live.lag = Duration::from_nanos(lag);
-    }
-}
-
-/// Keeps an event; returns the bytes it takes.
-fn event(
-    shard: &mut Shard,
-    offer: &Offer<'_>,
-    offset: i64,
-    sender: &Resource,
-    event: &Event,
-) -> usize {
-    let agent_id = offer.key.agent;
-    let Some(agent) = shard.agents.get_mut(&agent_id) else {
-        return 0;
-    };
-    if event.kind == EventKind::CommandResult {
-        let id = event.attributes.get(COMMAND_ID);
-        if let Some(id) = id.and_then(|it| Uuid::parse_str(it).ok()) {
-            agent.answered(id);
-        }
-    }
-    let cluster = cluster(agent, offer, sender, sender.origin());
-    let mut event = event.clone();
-    event.at = event.at.shifted(offset);
-    let texts = event
-        .attributes
-        .iter()
-        .map(|(name, text)| name.len() + text.len());
-    let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
-    shard.events.push(StoredEvent {
-        cluster,
-        agent: (agent_id != FOREIGN_AGENT).then_some(agent_id),
-        event,
-    });
-    bytes
-}
-
-/// The attribute of a command's result with the command's id.
-const COMMAND_ID: &str = "command";
-
-fn conflict_event(agent: &AgentState, offer: &Offer<'_>) -> StoredEvent {
-    let message = format!(
-        "Two processes send under the agent id {}: a cloned disk or a second agent. The newer one was kept; the other must take a new id.",
-        agent.live.agent
-    );
-    server_event(
-        agent,
-        offer,
-        EventKind::AgentIdConflict,
-        Severity::Error,
-        message,
-    )
-}
-
-fn clock_event(agent: &AgentState, offer: &Offer<'_>, off_nanos: i64) -> StoredEvent {
-    let seconds = off_nanos as f64 / 1e9;
-    let message = if off_nanos.saturating_abs() > sender_clock::QUARANTINED {
-        format!(
-            "The clock of {} is {seconds:.0} s off. Its data waits in its spool until the clock is right: check NTP.",
-            agent.live.node
-        )
-    } else {
-        format!(
-            "The clock of {} was set; its times are now shifted by {seconds:.1} s.",
-            agent.live.node
-        )
-    };
-    let mut stored = server_event(
-        agent,
-        offer,
-        EventKind::ClockOffset,
-        Severity::Warning,
-        message,
-    );
-    let offset = ("offset".to_owned(), format!("{seconds:.3}"));
-    stored.event.attributes.extend([offset]);
-    stored
-}
-
-/// An event that the server itself tells about an agent's node.
-fn server_event(
-    agent: &AgentState,
-    offer: &Offer<'_>,
-    kind: EventKind,
-    severity: Severity,
-    message: String,
-) -> StoredEvent {
-    // Before its first data an agent's node is not known, but its id is.
-    let node = if agent.live.node.is_empty() {
-        agent.live.agent.to_string().into()
-    } else {
-        Arc::clone(&agent.live.node)
-    };
-    StoredEvent {
-        cluster: Arc::clone(&agent.live.cluster),
-        agent: Some(agent.live.agent),
-        event: Event {
-            at: offer.received,
-            kind,
-            severity,
-            resource_kind: ResourceKind::Node,
-            resource_id: node,
-            message,
-            attributes: BTreeMap::new(),
-        },
     }
 }

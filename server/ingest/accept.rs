@@ -235,6 +235,10 @@ fn refusal(answer: &Answer) -> Refused {
             Kind::Full,
             "this server has as many agents as it takes (120000): give the fleet a second one",
         ),
+        Outcome::Late => Refused::new(
+            Kind::Full,
+            "another process of this agent has sent something later than this: try again",
+        ),
         Outcome::Full | Outcome::Folded(_) | Outcome::Already => Refused::new(
             Kind::Full,
             "the data that waits to be committed fills the server's memory for it: try again",

@@ -63,6 +63,7 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let config = Config::for_tests();
     let app = App {
         store: crate::store::Store::unopened(),
+        commits: Arc::default(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),
         access: Arc::new(access),

@@ -1,0 +1,328 @@
+//! The task that makes folded data durable: every 20 s, or earlier when much waits.
+//!
+//! After any error the number of the last commit is read back before anything else: if it is there
+//! it counts as done, otherwise the same commit is tried again. Folding goes on meanwhile, within
+//! the fleet's limits on memory. A server that was replaced by another stops at once.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpufleet_telemetry::time::Clock;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::{Fleet, Progress};
+use crate::store::model::{Commit, FencingToken};
+use crate::store::{CommitError, Store};
+
+/// How often the task looks whether it is time for a commit.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long the task waits after an error; the database may be starting again.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// How long the last commit of a server that was told to stop may be tried.
+const LAST_TRIES: u32 = 5;
+
+/// Where commits go: the store, or in tests one that fails as told.
+pub trait CommitTo: Send + Sync {
+    /// Makes a commit durable.
+    fn commit(&self, commit: &Commit) -> impl Future<Output = Result<(), CommitError>> + Send;
+    /// The number of the last commit that is durable.
+    fn last_commit(&self) -> impl Future<Output = Result<u64, CommitError>> + Send;
+}
+
+/// A store with the right to write to it.
+#[derive(Clone)]
+pub struct Leased {
+    /// The store.
+    pub store: Store,
+    /// The right.
+    pub token: FencingToken,
+}
+
+/// How commits go, for the server's own metrics.
+#[derive(Debug, Default)]
+pub struct CommitHealth {
+    /// Commits that are done since the start.
+    pub commits: AtomicU64,
+    /// Tries that failed since the start.
+    pub failures: AtomicU64,
+    /// When the last one was done, Unix milliseconds; 0 before the first.
+    pub last_done_ms: AtomicI64,
+    /// How long it took, microseconds.
+    pub last_duration_us: AtomicU64,
+    /// The age of its fresh samples when it was done, 99th percentile over resources, of each the
+    /// oldest, milliseconds.
+    pub sample_age_ms: AtomicI64,
+}
+
+/// Another server has taken over.
+#[derive(Debug, thiserror::Error)]
+#[error("another server has taken over the right to write: this one stops")]
+pub struct Replaced;
+
+impl CommitTo for Leased {
+    async fn commit(&self, commit: &Commit) -> Result<(), CommitError> {
+        let committed = self.store.commit(commit, self.token).await?;
+        if committed.too_late > 0 || committed.corrupt > 0 {
+            tracing::warn!(
+                too_late = committed.too_late,
+                corrupt = committed.corrupt,
+                "a commit left minutes out"
+            );
+        }
+        Ok(())
+    }
+
+    async fn last_commit(&self) -> Result<u64, CommitError> {
+        self.store.last_commit().await.map_err(CommitError::Unknown)
+    }
+}
+
+/// Commits until told to stop, and once more then.
+///
+/// # Errors
+/// When another server has taken over.
+pub async fn run(
+    fleet: &Fleet,
+    to: &impl CommitTo,
+    clock: &dyn Clock,
+    (interval, bytes): (Duration, usize),
+    health: &CommitHealth,
+    stop: CancellationToken,
+) -> Result<(), Replaced> {
+    let mut last = clock.monotonic();
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = stop.cancelled() => break,
+        }
+        let is_due = clock.monotonic().saturating_sub(last) >= interval;
+        if !is_due && fleet.pending_bytes() < bytes {
+            continue;
+        }
+        last = clock.monotonic();
+        while !once(fleet, to, clock, health).await? && !stop.is_cancelled() {
+            tokio::time::sleep(AFTER_ERROR).await;
+        }
+    }
+    // What was in flight, and what came after it.
+    let mut tries = 0;
+    let mut settled = 0;
+    while settled < 2 && tries < LAST_TRIES {
+        if once(fleet, to, clock, health).await? {
+            settled += 1;
+        } else {
+            tries += 1;
+            tokio::time::sleep(AFTER_ERROR).await;
+        }
+    }
+    Ok(())
+}
+
+/// One try; whether nothing waits to be tried again.
+async fn once(
+    fleet: &Fleet,
+    to: &impl CommitTo,
+    clock: &dyn Clock,
+    health: &CommitHealth,
+) -> Result<bool, Replaced> {
+    let Some(commit) = fleet.take_commit(clock.now()) else {
+        return Ok(true);
+    };
+    let began = clock.monotonic();
+    match to.commit(&commit).await {
+        Ok(()) => {
+            fleet.committed(commit.number);
+            note(fleet, &commit, clock, began, health);
+            Ok(true)
+        }
+        Err(CommitError::Fenced { .. }) => Err(Replaced),
+        Err(error) => {
+            health.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(number = commit.number, %error, "a commit failed, asking the store for its last one");
+            match to.last_commit().await {
+                Ok(last) => match fleet.commit_failed(commit.number, last) {
+                    Progress::Done => {
+                        note(fleet, &commit, clock, began, health);
+                        Ok(true)
+                    }
+                    Progress::Retry => Ok(false),
+                    Progress::Superseded => Err(Replaced),
+                },
+                Err(error) => {
+                    tracing::error!(%error, "the store does not say what its last commit is");
+                    Ok(false)
+                }
+            }
+        }
+    }
+}
+
+fn note(fleet: &Fleet, commit: &Commit, clock: &dyn Clock, began: Duration, health: &CommitHealth) {
+    let took = clock.monotonic().saturating_sub(began);
+    let now = clock.now();
+    let store = Ordering::Relaxed;
+    health.commits.fetch_add(1, store);
+    health.last_done_ms.store(now.millis(), store);
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    health.last_duration_us.store(micros, store);
+    if let Some(age) = fleet.sample_age_p99(now) {
+        let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        health.sample_age_ms.store(millis, store);
+    }
+    tracing::debug!(
+        number = commit.number,
+        minutes = commit.minutes.len(),
+        took_ms = took.as_millis(),
+        "committed"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use gpufleet_telemetry::event::{Event, EventKind, Severity};
+    use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
+    use gpufleet_telemetry::otlp::{DecodedEvent, DecodedEvents};
+    use gpufleet_telemetry::time::Timestamp;
+    use gpufleet_telemetry::wire::{Lane, Stream};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::fleet::{Body, FleetConfig, Offer};
+    use crate::store::StoreError;
+    use crate::store::model::CursorKey;
+
+    struct StillClock;
+
+    impl Clock for StillClock {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_seconds(1_790_000_000)
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// What the store does with the next commit.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Next {
+        Takes,
+        Fails,
+        TakesAndLosesItsReply,
+        IsFenced,
+    }
+
+    /// A store that does as told, and every number it was offered.
+    struct Fake {
+        next: Mutex<Vec<Next>>,
+        last: AtomicU64,
+        offered: Mutex<Vec<u64>>,
+    }
+
+    impl CommitTo for Fake {
+        async fn commit(&self, commit: &Commit) -> Result<(), CommitError> {
+            self.offered.lock().unwrap().push(commit.number);
+            let next = self.next.lock().unwrap().pop().unwrap();
+            if matches!(next, Next::Takes | Next::TakesAndLosesItsReply) {
+                self.last.store(commit.number, Ordering::Relaxed);
+            }
+            let lost = StoreError::Corrupt {
+                what: "the network".to_owned(),
+                why: "cut".to_owned(),
+            };
+            match next {
+                Next::Takes => Ok(()),
+                Next::Fails | Next::TakesAndLosesItsReply => Err(CommitError::Unknown(lost)),
+                Next::IsFenced => Err(CommitError::Fenced {
+                    lease: "l".to_owned(),
+                    found: 2,
+                    ours: 1,
+                }),
+            }
+        }
+
+        async fn last_commit(&self) -> Result<u64, CommitError> {
+            Ok(self.last.load(Ordering::Relaxed))
+        }
+    }
+
+    fn key() -> CursorKey {
+        CursorKey {
+            agent: AgentId(Uuid::from_u128(1)),
+            epoch: Epoch(Uuid::from_u128(2)),
+            stream: Stream::Logs,
+        }
+    }
+
+    /// Offers one event.
+    fn offer(fleet: &Fleet, seq: u64) -> u64 {
+        let now = StillClock.now();
+        let event = DecodedEvent {
+            sender: std::sync::Arc::new(Resource::new(ResourceKind::Node, "n")),
+            event: Event {
+                at: now,
+                kind: EventKind::AgentStarted,
+                severity: Severity::Info,
+                resource_kind: ResourceKind::Node,
+                resource_id: "n".into(),
+                message: String::new(),
+                attributes: std::collections::BTreeMap::new(),
+            },
+        };
+        let events = DecodedEvents {
+            events: vec![event],
+            ..DecodedEvents::default()
+        };
+        let answer = fleet.offer(&Offer {
+            key: key(),
+            seq,
+            session: 1,
+            lane: Lane::Live,
+            dropped: None,
+            sent_at: now,
+            received: now,
+            bound_cluster: None,
+            default_cluster: "c".into(),
+            body: Body::Events(&events),
+        });
+        answer.durable_seq
+    }
+
+    #[tokio::test]
+    async fn a_commit_of_unknown_outcome_is_settled_by_what_the_store_has() {
+        let fleet = Fleet::new(FleetConfig::default());
+        let fake = Fake {
+            next: Mutex::new(vec![
+                Next::IsFenced,
+                Next::TakesAndLosesItsReply,
+                Next::Takes,
+                Next::Fails,
+            ]),
+            last: AtomicU64::new(0),
+            offered: Mutex::default(),
+        };
+        let health = CommitHealth::default();
+        let once = || once(&fleet, &fake, &StillClock, &health);
+        assert!(once().await.unwrap(), "nothing to commit");
+        offer(&fleet, 1);
+        assert!(!once().await.unwrap(), "to be tried again");
+        offer(&fleet, 2);
+        assert_eq!(fleet.durable_seq(&key()), 0);
+        assert!(once().await.unwrap());
+        assert_eq!(
+            fleet.durable_seq(&key()),
+            1,
+            "the same commit, without what came later"
+        );
+        assert!(once().await.unwrap(), "it was there after all");
+        assert_eq!(offer(&fleet, 3), 2);
+        assert!(once().await.is_err(), "another server has taken over");
+        assert_eq!(*fake.offered.lock().unwrap(), [1, 1, 2, 3]);
+        assert_eq!(health.commits.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,123 @@
+//! Events: those that agents send, and those that the server tells about an agent itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{Resource, ResourceKind};
+use uuid::Uuid;
+
+use super::FOREIGN_AGENT;
+use super::agent::AgentState;
+use super::offer::{Offer, cluster};
+use super::sender_clock;
+use super::shard::Shard;
+use crate::store::model::StoredEvent;
+
+/// What an event that waits for its commit takes beside its texts, in bytes.
+const EVENT_BYTES: usize = 512;
+
+/// The attribute of a command's result with the command's id.
+const COMMAND_ID: &str = "command";
+
+/// Keeps an event; returns the bytes it takes.
+pub(super) fn keep(
+    shard: &mut Shard,
+    offer: &Offer<'_>,
+    offset: i64,
+    sender: &Resource,
+    event: &Event,
+) -> usize {
+    let agent_id = offer.key.agent;
+    let Some(agent) = shard.agents.get_mut(&agent_id) else {
+        return 0;
+    };
+    if event.kind == EventKind::CommandResult {
+        let id = event.attributes.get(COMMAND_ID);
+        if let Some(id) = id.and_then(|it| Uuid::parse_str(it).ok()) {
+            agent.answered(id);
+        }
+    }
+    let cluster = cluster(agent, offer, sender, sender.origin());
+    let mut event = event.clone();
+    event.at = event.at.shifted(offset);
+    let texts = event
+        .attributes
+        .iter()
+        .map(|(name, text)| name.len() + text.len());
+    let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
+    shard.events.push(StoredEvent {
+        cluster,
+        agent: (agent_id != FOREIGN_AGENT).then_some(agent_id),
+        event,
+    });
+    bytes
+}
+
+pub(super) fn conflict(agent: &AgentState, offer: &Offer<'_>) -> StoredEvent {
+    let message = format!(
+        "Two processes send under the agent id {}: a cloned disk or a second agent. The newer one was kept; the other must take a new id.",
+        agent.live.agent
+    );
+    server_event(
+        agent,
+        offer,
+        EventKind::AgentIdConflict,
+        Severity::Error,
+        message,
+    )
+}
+
+pub(super) fn clock(agent: &AgentState, offer: &Offer<'_>, off_nanos: i64) -> StoredEvent {
+    let seconds = off_nanos as f64 / 1e9;
+    let message = if off_nanos.saturating_abs() > sender_clock::QUARANTINED {
+        format!(
+            "The clock of {} is {seconds:.0} s off. Its data waits in its spool until the clock is right: check NTP.",
+            agent.live.node
+        )
+    } else {
+        format!(
+            "The clock of {} was set; its times are now shifted by {seconds:.1} s.",
+            agent.live.node
+        )
+    };
+    let mut stored = server_event(
+        agent,
+        offer,
+        EventKind::ClockOffset,
+        Severity::Warning,
+        message,
+    );
+    let offset = ("offset".to_owned(), format!("{seconds:.3}"));
+    stored.event.attributes.extend([offset]);
+    stored
+}
+
+/// An event that the server itself tells about an agent's node.
+fn server_event(
+    agent: &AgentState,
+    offer: &Offer<'_>,
+    kind: EventKind,
+    severity: Severity,
+    message: String,
+) -> StoredEvent {
+    // Before its first data an agent's node is not known, but its id is.
+    let node = if agent.live.node.is_empty() {
+        agent.live.agent.to_string().into()
+    } else {
+        Arc::clone(&agent.live.node)
+    };
+    StoredEvent {
+        cluster: Arc::clone(&agent.live.cluster),
+        agent: Some(agent.live.agent),
+        event: Event {
+            at: offer.received,
+            kind,
+            severity,
+            resource_kind: ResourceKind::Node,
+            resource_id: node,
+            message,
+            attributes: BTreeMap::new(),
+        },
+    }
+}
