@@ -124,9 +124,6 @@ pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Re
     for reader in exporter::readers(&config.exporter, node)? {
         readers.push(Box::new(reader));
     }
-    for reader in recorded::readers(&config.recorded, &config.exporter.tables_folder)? {
-        readers.push(Box::new(reader));
-    }
     Ok(readers)
 }
 

@@ -1,1 +1,126 @@
-//! stub
+//! The API, version 1: JSON for programs, described by OpenAPI 3.1 from the code itself.
+//!
+//! Base units, RFC 3339 in UTC, values as {value, missing}, origin on everything, keyset paging,
+//! refusals as problem+json. One file per kind of thing; adding a resource is one file and its line
+//! in [`router`].
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{OpenApi, SecurityRequirement};
+use utoipa::{Modify, OpenApi as _};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::web::Web;
+
+pub mod problem;
+
+pub mod shape;
+
+pub mod paging;
+
+pub mod fleet;
+
+pub mod past;
+
+pub mod agents;
+
+pub mod health;
+
+pub mod reference;
+
+/// What the document says of the API as a whole.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "gpufleet",
+        description = "What every GPU of the fleet does, did and cost. Values are in base units (watts, bytes, seconds, ratios from 0 to 1), times in RFC 3339, UTC. A value that is not there is null with the reason beside it, never 0. `origin` says whether data is live, recorded or simulated; only live data is in live totals.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    tags(
+        (name = "Fleet", description = "What is there now."),
+        (name = "Past", description = "What is stored: minutes, ledger hours, events."),
+        (name = "Agents", description = "Who sends, and commands for them."),
+        (name = "Server", description = "The server itself.")
+    ),
+    modifiers(&Bearer)
+)]
+struct Document;
+
+/// Every route takes a bearer token where the server has token files.
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "The token of a token file with role read or operate. Without token files none is needed.",
+            ))
+            .build();
+        document
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("token", SecurityScheme::Http(scheme));
+        document.security = Some(vec![SecurityRequirement::new::<_, _, String>("token", [])]);
+    }
+}
+
+/// Routes that need the right to read, with their description.
+pub fn router() -> (Router<Arc<Web>>, OpenApi) {
+    guarded().split_for_parts()
+}
+
+fn guarded() -> OpenApiRouter<Arc<Web>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(fleet::fleet))
+        .routes(routes!(fleet::clusters))
+        .routes(routes!(fleet::nodes))
+        .routes(routes!(fleet::node))
+        .routes(routes!(fleet::gpus))
+        .routes(routes!(fleet::gpu))
+        .routes(routes!(past::minutes))
+        .routes(routes!(past::hours))
+        .routes(routes!(past::events))
+        .routes(routes!(agents::agents))
+}
+
+/// Routes that check for themselves, or need no right: health, the document, and commands, which
+/// need another role.
+fn own() -> OpenApiRouter<Arc<Web>> {
+    OpenApiRouter::default()
+        .routes(routes!(agents::command))
+        .routes(routes!(health::health))
+}
+
+/// The router of [`own`], the document and its page.
+pub fn open() -> Router<Arc<Web>> {
+    own()
+        .split_for_parts()
+        .0
+        .route("/api/v1/openapi.json", get(openapi))
+        .route("/api", get(reference::show))
+        .route("/api/{*rest}", axum::routing::any(nothing))
+}
+
+/// The whole document.
+pub fn document() -> OpenApi {
+    let (_, mut document) = guarded().split_for_parts();
+    let (_, own) = own().split_for_parts();
+    document.merge(own);
+    document.info.version = "1".to_owned();
+    document
+}
+
+async fn openapi() -> Response {
+    Json(document()).into_response()
+}
+
+/// Any other address under /api.
+async fn nothing() -> problem::Problem {
+    problem::Problem::unknown("no such route; /api lists them, /api/v1/openapi.json describes them")
+}

@@ -3,8 +3,10 @@
 //! `GPUFLEET_<SECTION>__<KEY>` and `--set section.key=value` name the same keys as the file. An
 //! unknown key is refused by name. Each module owns its section; this file only puts them together.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use gpufleet_telemetry::gpu_specs::Specs;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -62,6 +64,15 @@ section! {
     }
 }
 
+section! {
+    /// What is known of the cards themselves.
+    pub struct GpuConfig {
+        /// Dense peak rates of cards that the table lacks, one line for each, by its name as NVML
+        /// spells it: "NVIDIA X" = "bf16 989.4, fp8 1979, memory_gbs 3350, power_watts 700".
+        pub peaks: BTreeMap<String, String> = BTreeMap::new(),
+    }
+}
+
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -72,6 +83,8 @@ pub struct Config {
     pub fleet: FleetConfig,
     /// Pages and API.
     pub web: WebConfig,
+    /// What is known of the cards themselves.
+    pub gpu: GpuConfig,
     /// Who may do what, and TLS.
     pub auth: AuthConfig,
     /// Where the record is kept.
@@ -166,9 +179,11 @@ impl Config {
             };
             set(&mut table, &defaults, section, key, text)?;
         }
-        table
+        let config: Self = table
             .try_into()
-            .map_err(|error: toml::de::Error| ConfigError::Refused(error.message().to_owned()))
+            .map_err(|error: toml::de::Error| ConfigError::Refused(error.message().to_owned()))?;
+        Specs::with(&config.gpu.peaks).map_err(|error| ConfigError::Refused(error.to_string()))?;
+        Ok(config)
     }
 
     /// The default file: every key with its documentation and default.
@@ -177,6 +192,7 @@ impl Config {
         write_section::<IngestConfig>(&mut text, "ingest");
         write_section::<FleetConfig>(&mut text, "fleet");
         write_section::<WebConfig>(&mut text, "web");
+        write_section::<GpuConfig>(&mut text, "gpu");
         write_section::<AuthConfig>(&mut text, "auth");
         write_section::<StoreConfig>(&mut text, "store");
         write_section::<LedgerConfig>(&mut text, "ledger");
@@ -319,6 +335,16 @@ mod tests {
     fn a_value_of_the_wrong_type_is_refused() {
         let error = load("", &[], &["ingest.request_timeout_ms=soon"]).unwrap_err();
         assert!(error.contains("soon"), "{error}");
+    }
+
+    #[test]
+    fn a_card_described_wrongly_is_refused_by_name() {
+        let file = "[gpu.peaks]\n\"NVIDIA X\" = \"warp 9\"\n";
+        let error = load(file, &[], &[]).unwrap_err();
+        assert!(
+            error.contains("NVIDIA X") && error.contains("warp"),
+            "{error}"
+        );
     }
 
     #[test]

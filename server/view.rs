@@ -109,6 +109,8 @@ pub struct GpuView {
     pub holder: Option<Arc<str>>,
     /// Whether it is known if someone holds it.
     pub holder_known: bool,
+    /// Whether someone holds it, where that is known.
+    pub held: bool,
     /// The reader that told its state.
     pub source: Arc<str>,
     /// The readings a tile and a table row need.

@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Router, body::Body};
+use gpufleet_telemetry::gpu_specs::Specs;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::limit::RequestBodyLimitLayer;
@@ -23,7 +24,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::auth::{AuthError, Grant, Role};
 use crate::view::Views;
-use crate::{App, pages};
+use crate::{App, api, metrics, pages};
 
 /// Longest body of a request: a command for an agent, or the sign-in form.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -40,23 +41,40 @@ pub struct Web {
     pub app: App,
     /// The newest picture of the fleet.
     pub views: Views,
+    /// What the cards could do at best.
+    pub specs: Specs,
+    /// What the web port counts.
+    pub counted: metrics::own::Counted,
     /// The newest renderings of the fleet page.
     pub renderings: pages::fleet::Renderings,
 }
 
 /// The router of the web port.
 pub fn router(app: App) -> Router {
+    let specs = Specs::with(&app.config.gpu.peaks)
+        .expect("Config::load refuses lines that do not describe a card");
     let web = Arc::new(Web {
         app,
+        specs,
         views: Views::default(),
+        counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),
     });
     let guarded = Router::new()
         .merge(pages::guarded())
+        .merge(metrics::router())
         .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_page));
+    let (api, _) = api::router();
+    let api = api.layer(middleware::from_fn_with_state(Arc::clone(&web), guard_api));
     Router::new()
         .merge(guarded)
+        .merge(api)
         .merge(pages::open())
+        .merge(api::open())
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(&web),
+            metrics::own::count,
+        ))
         .fallback(pages::not_found)
         .layer(CatchPanicLayer::custom(pages::problem::on_panic))
         .layer(middleware::from_fn(harden))
@@ -106,6 +124,16 @@ async fn guard_page(State(web): State<Arc<Web>>, mut request: Request, next: Nex
             next.run(request).await
         }
         Err(error) => pages::problem::sign_in(&web, &request, &error),
+    }
+}
+
+async fn guard_api(State(web): State<Arc<Web>>, mut request: Request, next: Next) -> Response {
+    match may(&web, request.headers(), Role::Read) {
+        Ok(grant) => {
+            request.extensions_mut().insert(grant);
+            next.run(request).await
+        }
+        Err(error) => api::problem::refused(&error),
     }
 }
 

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::catalog::{self, Metric, gpu};
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use serde::Deserialize;
@@ -154,7 +155,7 @@ pub async fn show(
     .await;
     frame::page(
         StatusCode::OK,
-        &page(frame, &live, &past, hours, minutes, end),
+        &page(frame, &web.specs, &live, &past, hours, minutes, end),
     )
 }
 
@@ -192,6 +193,7 @@ pub async fn by_index(
 
 fn page(
     frame: Frame,
+    specs: &Specs,
     live: &Live,
     past: &past::Past,
     hours: i64,
@@ -223,7 +225,7 @@ fn page(
         facts: facts(live),
         holder: holder(live),
         figures: figures(live),
-        peaks: peaks::of(live),
+        peaks: peaks::of(live, specs),
         strip: strip::strip(&past.hours, end),
         ranges: RANGES
             .into_iter()

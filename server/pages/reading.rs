@@ -88,20 +88,9 @@ pub fn plain_name(metric: &Metric) -> String {
     let name = name.split_once('_').map_or(name, |(_, rest)| rest);
     let name = name.split_once('_').map_or(name, |(_, rest)| rest);
     let name = name.strip_suffix("_total").unwrap_or(name);
-    let unit = match metric.unit {
-        Unit::Watts => "_watts",
-        Unit::Joules => "_joules",
-        Unit::Celsius => "_celsius",
-        Unit::Hertz => "_hertz",
-        Unit::Bytes => "_bytes",
-        Unit::BytesPerSecond => "_bytes_per_second",
-        Unit::Seconds => "_seconds",
-        Unit::Ratio => "_ratio",
-        Unit::Count => "_count",
-        Unit::Flag => "_flag",
-        Unit::Code => "_code",
-    };
-    name.strip_suffix(unit).unwrap_or(name).replace('_', " ")
+    let unit = metric.unit.suffix().unwrap_or_default();
+    let bare = name.strip_suffix(unit).unwrap_or(name);
+    bare.trim_end_matches('_').replace('_', " ")
 }
 
 /// Splits the metrics into readings that were told and names of those that never were.

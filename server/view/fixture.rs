@@ -62,7 +62,7 @@ pub(crate) fn live(
         interval: Duration::from_secs(10),
         values: Vec::new(),
         bits: Bitmaps::default(),
-        bits_start: NOW.minute().start(),
+        bits_start: NOW.shifted(-13_000_000_000),
         recent: Recent::default(),
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn gpu(cluster: &str, node: &str, index: u32, does: Does, origin: Ori
         resource = resource.with(attribute::HOLDER, "pod:research/train-7b-0");
     }
     it.resource = Arc::new(resource);
-    let seconds = 0b11_1111_1111_u64 << 40;
+    let seconds = 0b11_1111_1111_u64;
     it.bits = match does {
         Does::Work => Bitmaps {
             observed: seconds,
@@ -125,7 +125,9 @@ pub(crate) fn gpu(cluster: &str, node: &str, index: u32, does: Does, origin: Ori
     if does == Does::Silent {
         it.last_point = NOW.shifted(-754_000_000_000);
         it.received = it.last_point;
+        it.bits_start = it.last_point.shifted(-10_000_000_000);
     }
+    it.recent.tick(it.bits_start, 10, &it.bits, true);
     let value = |value: f64| {
         if does == Does::Lost {
             Err(Missing::GpuLost)

@@ -141,7 +141,8 @@ fn heard(live: &Live) -> Timestamp {
     }
 }
 
-fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
+/// One GPU or share, as rows and tiles show it.
+pub fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
     let text = |name| live.resource.attribute(name).unwrap_or_default().into();
     let judged = judge(live, now);
     GpuView {
@@ -159,6 +160,7 @@ fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
         last_point: live.last_point,
         holder: live.resource.attribute(attribute::HOLDER).map(Arc::from),
         holder_known: live.bits.holder_known != 0,
+        held: live.bits.held != 0,
         source: text(attribute::SOURCE),
         readings: shown(live),
         shares: Vec::new(),

@@ -1,39 +1,38 @@
-//! What a GPU does now, from what the fleet knows live.
+//! What a GPU does now: hands what the fleet knows live to the one judgement of [`states::now`].
 
-use std::time::Duration;
-
-use gpufleet_analysis::ledger::{Reason, State};
-use gpufleet_analysis::states::Status;
+use gpufleet_analysis::ledger::Reason;
+use gpufleet_analysis::states::{self, Now, Policy, Status};
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::gather::DEFAULT_TICK;
 use crate::fleet::live::Live;
 
 /// The state of a GPU or share at `now`, why, and since when. A recording is judged at its own last
 /// moment: it ended, it did not fall silent.
 pub fn judge(live: &Live, now: Timestamp) -> Status {
-    let (state, reason) = state(live, now);
-    Status {
-        state,
-        reason,
-        since: None,
-    }
-}
-
-fn state(live: &Live, now: Timestamp) -> (State, Reason) {
     let now = if live.origin == Origin::Recorded {
         live.last_point
     } else {
         now
     };
-    let age = Duration::from_nanos(now.since(live.last_point).max(0).unsigned_abs());
-    if age > live.interval.max(DEFAULT_TICK) * 2 + Duration::from_secs(5) {
-        return (State::Unobserved, Reason::NoSample);
-    }
-    let missing = [gpu::UTILIZATION, gpu::TEMPERATURE, gpu::MEMORY_USED]
+    let memory = live.value(gpu::MEMORY_USED.id);
+    let known = Now {
+        now,
+        last_point: live.last_point,
+        interval: live.interval,
+        recent: live.recent,
+        missing: missing(live),
+        memory_bytes: memory.and_then(|it| it.reading.ok()).map(|it| it as u64),
+        unhealthy: asked_for(live),
+    };
+    states::now(&known, &Policy::default())
+}
+
+/// Why the card as a whole cannot be read, if its key readings say so.
+fn missing(live: &Live) -> Option<Missing> {
+    [gpu::UTILIZATION, gpu::TEMPERATURE, gpu::MEMORY_USED]
         .iter()
         .filter_map(|metric| live.value(metric.id)?.reading.err())
         .find(|it| {
@@ -41,24 +40,11 @@ fn state(live: &Live, now: Timestamp) -> (State, Reason) {
                 it,
                 Missing::GpuLost | Missing::ResetRequired | Missing::DriverHang
             )
-        });
-    match missing {
-        Some(Missing::DriverHang) => return (State::Unhealthy, Reason::DriverHang),
-        Some(_) => return (State::Unhealthy, Reason::DeviceLost),
-        None => {}
-    }
-    let bits = &live.bits;
-    let Some(newest) = bits.observed.checked_ilog2() else {
-        return (State::Unobserved, Reason::NoSample);
-    };
-    let second = 1_u64 << newest;
-    if bits.holder_known & second == 0 {
-        (State::Unobserved, Reason::HolderUnknown)
-    } else if bits.held & second == 0 {
-        (State::Unallocated, Reason::Unknown)
-    } else if bits.active & second != 0 {
-        (State::ActiveUnrated, Reason::Unknown)
-    } else {
-        (State::Gap, Reason::Unknown)
-    }
+        })
+}
+
+/// Whether the driver asks for a reset, a drain or a reboot.
+fn asked_for(live: &Live) -> Option<Reason> {
+    let action = live.value(gpu::RECOVERY_ACTION.id)?.reading.ok()?;
+    (action > 0.0).then_some(Reason::RecoveryAction)
 }

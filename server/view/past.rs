@@ -1,16 +1,21 @@
-//! What the store knows of a GPU or a node, for one page.
+//! What the store knows of a GPU or a node, for one page or one answer of the API.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
+use super::GpuView;
 use crate::App;
-use crate::store::model::{ResourceKey, StoredEvent};
-use crate::view::GpuView;
+use crate::store::StoreError;
+use crate::store::model::{EventFilter, ResourceKey, StoredEvent};
+
+/// GPUs of a node whose events are read for its page: no machine has more.
+const GPUS_WITH_EVENTS: usize = 16;
 
 /// The past of one resource. Where the store does not answer it is empty and says so.
 #[derive(Debug, Default)]
@@ -27,18 +32,66 @@ pub struct Past {
 
 /// The past of a GPU.
 pub async fn of_gpu(
-    _app: &App,
-    _key: &ResourceKey,
-    _minutes: Range<Minute>,
-    _hours: Range<i64>,
-    _events: usize,
+    app: &App,
+    key: &ResourceKey,
+    minutes: Range<Minute>,
+    hours: Range<i64>,
+    events: usize,
 ) -> Past {
-    Past::default()
+    let read = async {
+        let found = app.store.minutes(key, minutes).await?;
+        for sentence in &found.corrupt {
+            tracing::error!("a page leaves out what cannot be read: {sentence}");
+        }
+        Ok::<_, StoreError>(Past {
+            minutes: found.rows,
+            hours: app.store.hours(key, hours).await?,
+            events: events_of(app, key, events).await?,
+            failed: false,
+        })
+    };
+    or_failed(read.await)
 }
 
 /// The events of a node and of the GPUs on it.
-pub async fn of_node(_app: &App, _key: &ResourceKey, _gpus: &[GpuView], _events: usize) -> Past {
-    Past::default()
+pub async fn of_node(app: &App, key: &ResourceKey, gpus: &[GpuView], events: usize) -> Past {
+    let read = async {
+        let mut all = events_of(app, key, events).await?;
+        for gpu in gpus.iter().take(GPUS_WITH_EVENTS) {
+            all.extend(events_of(app, &gpu.key, events).await?);
+        }
+        all.sort_by_key(|stored| std::cmp::Reverse(stored.event.at));
+        all.truncate(events);
+        Ok::<_, StoreError>(Past {
+            events: all,
+            ..Past::default()
+        })
+    };
+    or_failed(read.await)
+}
+
+async fn events_of(
+    app: &App,
+    key: &ResourceKey,
+    limit: usize,
+) -> Result<Vec<StoredEvent>, StoreError> {
+    let filter = EventFilter {
+        cluster: Some(key.cluster.clone()),
+        resource_kind: Some(key.kind),
+        resource_id: Some(key.id.clone()),
+        ..EventFilter::default()
+    };
+    Ok(app.store.events(&filter, None, limit).await?.events)
+}
+
+fn or_failed(read: Result<Past, StoreError>) -> Past {
+    read.unwrap_or_else(|error| {
+        tracing::error!(%error, "a page could not read the store");
+        Past {
+            failed: true,
+            ..Past::default()
+        }
+    })
 }
 
 impl Past {
@@ -46,6 +99,7 @@ impl Past {
     pub fn reader_error(&self, reader: &str) -> Option<String> {
         let newest = self.events.iter().map(|it| &it.event).find(|event| {
             event.kind == EventKind::ReaderFailed
+                && event.resource_kind == ResourceKind::Node
                 && event
                     .attributes
                     .get("reader")

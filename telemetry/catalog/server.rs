@@ -30,4 +30,13 @@ metrics! {
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");
     COMMANDS = counter(640, "gpufleet_server_commands_total", Node, Unit::Count, "Commands for agents, by outcome.");
     HTTP_REQUESTS = counter(641, "gpufleet_server_http_requests_total", Node, Unit::Count, "Requests for pages and the API, by route and status class.");
+
+    GPUS = last(650, "gpufleet_server_gpus", Node, Unit::Count, "GPUs by cluster, origin and state. Sum over live ones only: recorded and simulated GPUs are no part of the fleet.");
+    NODES = last(651, "gpufleet_server_nodes", Node, Unit::Count, "Nodes by cluster, origin and whether they report or are silent.");
+    GPU_STATE = last(652, "gpufleet_server_gpu_state", Node, Unit::Count, "Always 1; the labels say which state the GPU is in and why.");
+    GPU_OBSERVED = last(653, "gpufleet_server_gpu_observed", Node, Unit::Count, "One while the GPU is measured and answers, 0 while nothing is known of it.");
+    GPU_HELD = last(654, "gpufleet_server_gpu_held", Node, Unit::Count, "One while someone holds the GPU, 0 while nobody does; absent while that is not known.");
+    GPU_LAST_SAMPLE_AGE = last(655, "gpufleet_server_gpu_last_sample_age_seconds", Node, Unit::Seconds, "Age of the newest sample of the GPU.");
+    GPU_IDENTITY = last(656, "gpufleet_server_gpu_identity", Node, Unit::Count, "Always 1; the labels say what the GPU is: index, model, reader.");
+    GPUS_LEFT_OUT = last(657, "gpufleet_server_gpus_left_out", Node, Unit::Count, "GPUs without series here, by reason: too many, or a name too long for a label.");
 }

@@ -1,0 +1,376 @@
+//! `/fleet`, `/clusters`, `/nodes`, `/gpus`: what is there now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use gpufleet_analysis::ledger;
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::paging::{Page, Paging};
+use super::problem::{Asked, Place, Problem};
+use super::shape::{self, Gpu, Node, ReadingNow, StateCounts};
+use crate::auth::Grant;
+use crate::fleet::live::Live;
+use crate::pages::text;
+use crate::store::model::ResourceKey;
+use crate::view::{ClusterView, FleetView, GpuView, NodeView};
+use crate::web::Web;
+
+/// The whole fleet in numbers. What is recorded or simulated has counts of its own.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Fleet {
+    /// When the picture was made.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// GPUs read from hardware now.
+    pub live: StateCounts,
+    /// GPUs played back from recordings; in no live total.
+    pub recorded: StateCounts,
+    /// GPUs made by the simulator; in no live total.
+    pub simulated: StateCounts,
+    /// Nodes of live clusters that are silent.
+    pub silent_nodes: usize,
+}
+
+/// A cluster, or the part of it that has one origin.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Cluster {
+    /// Its name.
+    pub name: Arc<str>,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: &'static str,
+    /// Nodes in it.
+    pub nodes: usize,
+    /// Nodes that are silent.
+    pub silent_nodes: usize,
+    /// Its GPUs counted.
+    pub counts: StateCounts,
+}
+
+/// A node with its GPUs and its own readings.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NodeDetail {
+    /// What the list has.
+    #[serde(flatten)]
+    pub node: Node,
+    /// What is known of the machine: boot id, versions.
+    pub attributes: BTreeMap<String, String>,
+    /// Its GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Every reading of the machine and of the agent on it.
+    pub readings: Vec<ReadingNow>,
+}
+
+/// A GPU with every reading.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GpuDetail {
+    /// What the list has.
+    #[serde(flatten)]
+    pub gpu: Gpu,
+    /// What is known of it: PCI address, serial number, driver.
+    pub attributes: BTreeMap<String, String>,
+    /// Every reading, in the order of the catalog.
+    pub all_readings: Vec<ReadingNow>,
+}
+
+/// Which nodes.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct NodeFilter {
+    /// Of this cluster.
+    pub cluster: Option<String>,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: Option<String>,
+    /// Only silent ones, or only those that report.
+    pub silent: Option<bool>,
+    /// Most items of the answer, 1 to 1000.
+    #[param(default = 200, minimum = 1, maximum = 1000)]
+    pub limit: Option<usize>,
+    /// The `next` of the answer before; without it the first page.
+    pub after: Option<String>,
+}
+
+/// Which GPUs.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct GpuFilter {
+    /// Of this cluster.
+    pub cluster: Option<String>,
+    /// On this node.
+    pub node: Option<String>,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: Option<String>,
+    /// In this state, for example `parked`.
+    pub state: Option<String>,
+    /// Most items of the answer, 1 to 1000.
+    #[param(default = 200, minimum = 1, maximum = 1000)]
+    pub limit: Option<usize>,
+    /// The `next` of the answer before; without it the first page.
+    pub after: Option<String>,
+}
+
+/// The fleet in numbers.
+#[utoipa::path(get, path = "/api/v1/fleet", tag = "Fleet",
+    responses((status = 200, body = Fleet), (status = 401, body = Problem, content_type = "application/problem+json")))]
+pub async fn fleet(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Json<Fleet> {
+    let view = seen(&web, &grant).await;
+    let counts = |origin| StateCounts::from(&view.counts(origin));
+    Json(Fleet {
+        at: text::rfc3339(view.at),
+        live: counts(Origin::Live),
+        recorded: counts(Origin::Recorded),
+        simulated: counts(Origin::Simulated),
+        silent_nodes: view.of(Origin::Live).map(|cluster| silent(cluster)).sum(),
+    })
+}
+
+/// Every cluster. One with data of several origins has an entry for each.
+#[utoipa::path(get, path = "/api/v1/clusters", tag = "Fleet", params(Paging),
+    responses((status = 200, body = Page<Cluster>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+pub async fn clusters(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(paging): Asked<Paging>,
+) -> Result<Json<Page<Cluster>>, Problem> {
+    let view = seen(&web, &grant).await;
+    paging
+        .page(
+            view.clusters.iter(),
+            |it| (it.origin, it.name.to_string()),
+            |words| match words {
+                [origin, name] => Some((Origin::parse(origin)?, name.clone())),
+                _ => None,
+            },
+            |it| vec![it.origin.name().to_owned(), it.name.to_string()],
+            |it| Cluster {
+                name: Arc::clone(&it.name),
+                origin: it.origin.name(),
+                nodes: it.nodes.len(),
+                silent_nodes: silent(it),
+                counts: StateCounts::from(&it.counts),
+            },
+        )
+        .map(Json)
+}
+
+/// Nodes, by origin, cluster and name.
+#[utoipa::path(get, path = "/api/v1/nodes", tag = "Fleet", params(NodeFilter),
+    responses((status = 200, body = Page<Node>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+pub async fn nodes(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(filter): Asked<NodeFilter>,
+) -> Result<Json<Page<Node>>, Problem> {
+    let origin = origin(filter.origin.as_deref())?;
+    let view = seen(&web, &grant).await;
+    let all = places(&view, filter.cluster.as_deref(), origin).filter(|(_, node)| {
+        filter
+            .silent
+            .is_none_or(|it| it == node.silent_since.is_some())
+    });
+    let paging = Paging {
+        limit: filter.limit,
+        after: filter.after.clone(),
+    };
+    let key = |(cluster, node): &(&Arc<ClusterView>, &NodeView)| {
+        (
+            cluster.origin,
+            cluster.name.to_string(),
+            node.name.to_string(),
+        )
+    };
+    paging
+        .page(
+            all,
+            key,
+            |words| match words {
+                [origin, cluster, node] => {
+                    Some((Origin::parse(origin)?, cluster.clone(), node.clone()))
+                }
+                _ => None,
+            },
+            |item| {
+                let (origin, cluster, node) = key(item);
+                vec![origin.name().to_owned(), cluster, node]
+            },
+            |(cluster, node)| Node::of(&cluster.name, cluster.origin.name(), node),
+        )
+        .map(Json)
+}
+
+/// One node with its GPUs and readings.
+#[utoipa::path(get, path = "/api/v1/nodes/{cluster}/{node}", tag = "Fleet",
+    params(("cluster" = String, Path, description = "The cluster's name"), ("node" = String, Path, description = "The node's name")),
+    responses((status = 200, body = NodeDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn node(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place((cluster, name)): Place<(String, String)>,
+) -> Result<Json<NodeDetail>, Problem> {
+    let view = seen(&web, &grant).await;
+    let Some((part, found)) = view.node(&cluster, &name) else {
+        return Err(Problem::unknown(format_args!(
+            "no node “{name}” in cluster “{cluster}”; /api/v1/nodes lists them"
+        )));
+    };
+    let live = web.app.fleet.get(&ResourceKey {
+        cluster: Arc::clone(&part.name),
+        kind: ResourceKind::Node,
+        id: Arc::clone(&found.name),
+    });
+    Ok(Json(NodeDetail {
+        node: Node::of(&part.name, part.origin.name(), found),
+        attributes: live
+            .as_ref()
+            .map(|it| it.resource.attributes.clone())
+            .unwrap_or_default(),
+        gpus: found.gpus.iter().map(Gpu::from).collect(),
+        readings: live.as_ref().map(shape::readings).unwrap_or_default(),
+    }))
+}
+
+/// GPUs, by origin, cluster, node and index.
+#[utoipa::path(get, path = "/api/v1/gpus", tag = "Fleet", params(GpuFilter),
+    responses((status = 200, body = Page<Gpu>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+pub async fn gpus(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(filter): Asked<GpuFilter>,
+) -> Result<Json<Page<Gpu>>, Problem> {
+    let origin = origin(filter.origin.as_deref())?;
+    let state = state(filter.state.as_deref())?;
+    let view = seen(&web, &grant).await;
+    let all = places(&view, filter.cluster.as_deref(), origin)
+        .filter(|(_, node)| filter.node.as_deref().is_none_or(|it| it == &*node.name))
+        .flat_map(|(_, node)| &node.gpus)
+        .filter(|gpu| state.is_none_or(|it| it == gpu.state));
+    let paging = Paging {
+        limit: filter.limit,
+        after: filter.after.clone(),
+    };
+    let index = |gpu: &GpuView| gpu.index.unwrap_or(u32::MAX);
+    paging
+        .page(
+            all,
+            |gpu| {
+                let (cluster, id) = (gpu.key.cluster.to_string(), gpu.key.id.to_string());
+                (gpu.origin, cluster, gpu.node.to_string(), index(gpu), id)
+            },
+            |words| match words {
+                [origin, cluster, node, index, id] => Some((
+                    Origin::parse(origin)?,
+                    cluster.clone(),
+                    node.clone(),
+                    index.parse().ok()?,
+                    id.clone(),
+                )),
+                _ => None,
+            },
+            |gpu| {
+                vec![
+                    gpu.origin.name().to_owned(),
+                    gpu.key.cluster.to_string(),
+                    gpu.node.to_string(),
+                    index(gpu).to_string(),
+                    gpu.key.id.to_string(),
+                ]
+            },
+            Gpu::from,
+        )
+        .map(Json)
+}
+
+/// One GPU or share with every reading.
+#[utoipa::path(get, path = "/api/v1/gpus/{cluster}/{id}", tag = "Fleet",
+    params(("cluster" = String, Path, description = "The cluster's name"), ("id" = String, Path, description = "The GPU's or share's id")),
+    responses((status = 200, body = GpuDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn gpu(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place((cluster, id)): Place<(String, String)>,
+) -> Result<Json<GpuDetail>, Problem> {
+    let live = find_gpu(&web, &grant, &cluster, &id)?;
+    let view = seen(&web, &grant).await;
+    let with_shares = view.gpus().find(|gpu| gpu.key == live.key);
+    let gpu = match with_shares {
+        Some(gpu) => Gpu::from(gpu),
+        None => Gpu::from(&crate::view::gather::gpu_view(&live, web.app.clock.now())),
+    };
+    Ok(Json(GpuDetail {
+        gpu,
+        attributes: live.resource.attributes.clone(),
+        all_readings: shape::readings(&live),
+    }))
+}
+
+/// A GPU or share as it is now.
+///
+/// # Errors
+/// 404 when the cluster has no such GPU, or the token may not see the cluster.
+pub fn find_gpu(web: &Web, grant: &Grant, cluster: &str, id: &str) -> Result<Live, Problem> {
+    let may_see = grant.cluster.as_ref().is_none_or(|it| &**it == cluster);
+    [ResourceKind::Gpu, ResourceKind::Share]
+        .into_iter()
+        .filter(|_| may_see)
+        .find_map(|kind| {
+            web.app.fleet.get(&ResourceKey {
+                cluster: cluster.into(),
+                kind,
+                id: id.into(),
+            })
+        })
+        .ok_or_else(|| {
+            Problem::unknown(format_args!(
+                "no GPU “{id}” in cluster “{cluster}”; /api/v1/gpus lists them"
+            ))
+        })
+}
+
+async fn seen(web: &Web, grant: &Grant) -> Arc<FleetView> {
+    web.views.get(&web.app).await.seen_with(grant)
+}
+
+fn silent(cluster: &ClusterView) -> usize {
+    cluster
+        .nodes
+        .iter()
+        .filter(|node| node.silent_since.is_some())
+        .count()
+}
+
+fn places<'a>(
+    view: &'a FleetView,
+    cluster: Option<&'a str>,
+    origin: Option<Origin>,
+) -> impl Iterator<Item = (&'a Arc<ClusterView>, &'a NodeView)> {
+    view.clusters
+        .iter()
+        .filter(move |it| cluster.is_none_or(|name| name == &*it.name))
+        .filter(move |it| origin.is_none_or(|origin| origin == it.origin))
+        .flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster, node)))
+}
+
+fn origin(name: Option<&str>) -> Result<Option<Origin>, Problem> {
+    name.map(|name| {
+        Origin::parse(name).ok_or_else(|| {
+            Problem::bad(format_args!(
+                "origin=“{name}”: it is live, recorded or simulated"
+            ))
+        })
+    })
+    .transpose()
+}
+
+fn state(name: Option<&str>) -> Result<Option<ledger::State>, Problem> {
+    name.map(|name| {
+        ledger::State::parse(name).ok_or_else(|| {
+            let names = ledger::State::ALL.map(ledger::State::name).join(", ");
+            Problem::bad(format_args!("state=“{name}”: it is one of {names}"))
+        })
+    })
+    .transpose()
+}

@@ -1,0 +1,165 @@
+//! The server's own health, through the `prometheus` crate: what the fleet counts, requests by
+//! route, memory and CPU of the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use gpufleet_telemetry::catalog::{Metric, server};
+use gpufleet_telemetry::time::Timestamp;
+use prometheus::core::Collector as _;
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
+
+use crate::fleet::Drop;
+use crate::view::gather::DEFAULT_TICK;
+use crate::web::Web;
+
+/// An agent that was not heard for this many ticks counts as silent.
+const SILENT_TICKS: i64 = 3;
+
+/// What the web port counts itself.
+pub struct Counted {
+    requests: IntCounterVec,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        let metric = server::HTTP_REQUESTS;
+        Self {
+            requests: IntCounterVec::new(Opts::new(metric.name, metric.help), &["route", "status"])
+                .expect("the catalog's names are valid"),
+        }
+    }
+}
+
+/// Counts a request by the route it matched, never by its address: that would be a series for each
+/// GPU, or for whatever a stranger asks for.
+pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>();
+    let route = matched.map_or_else(|| "none".to_owned(), |it| it.as_str().to_owned());
+    let response = next.run(request).await;
+    let class = match response.status().as_u16() {
+        100..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        _ => "5xx",
+    };
+    web.counted
+        .requests
+        .with_label_values(&[route.as_str(), class])
+        .inc();
+    response
+}
+
+/// The text of everything about the server itself.
+pub fn text(web: &Web, at: Timestamp) -> String {
+    let mut families = health(web, at);
+    families.extend(web.counted.requests.collect());
+    families.extend(process());
+    // The encoder refuses a family without series: a counter that nothing has counted yet.
+    families.retain(|family| !family.get_metric().is_empty());
+    let mut text = String::new();
+    if let Err(error) = TextEncoder::new().encode_utf8(&families, &mut text) {
+        tracing::error!(%error, "the server's own metrics could not be written");
+    }
+    text
+}
+
+fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
+    let health = web.app.fleet.health();
+    let drops = health
+        .drops
+        .iter()
+        .map(|(reason, count)| (reason.name(), count as f64));
+    let outcomes = health
+        .outcomes
+        .iter()
+        .map(|(name, count)| (*name, *count as f64));
+    let bytes = [
+        ("live", health.live_bytes as f64),
+        ("backfill", health.backfill_bytes as f64),
+    ];
+    let patience = DEFAULT_TICK.as_millis() as i64 * SILENT_TICKS;
+    let agents = web.app.fleet.agents();
+    let silent = agents
+        .iter()
+        .filter(|agent| at.millis() - agent.heard.millis() > patience)
+        .count();
+    let states = [
+        ("live", (agents.len() - silent) as f64),
+        ("silent", silent as f64),
+    ];
+    [
+        counters(&server::POINTS_REJECTED, "reason", drops),
+        counters(&server::REQUESTS, "outcome", outcomes),
+        counters(&server::POINTS, "lane", [("all", health.points as f64)]),
+        gauges(&server::UNCOMMITTED_BYTES, "lane", bytes),
+        gauges(&server::AGENTS, "state", states),
+        gauges(
+            &server::RESOURCES,
+            "kind",
+            [("all", health.resources as f64)],
+        ),
+        gauges(&server::HEARTBEAT, "", [("", at.millis() as f64 / 1e3)]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Memory and CPU, under our names too, so that one dashboard serves agent and server.
+fn process() -> Vec<MetricFamily> {
+    let families = prometheus::gather();
+    let known: HashMap<&str, f64> = families
+        .iter()
+        .filter_map(|family| {
+            let metric = family.get_metric().first()?;
+            let value = metric.get_gauge().get_value() + metric.get_counter().get_value();
+            Some((family.name(), value))
+        })
+        .collect();
+    let mut ours = Vec::new();
+    if let Some(bytes) = known.get("process_resident_memory_bytes") {
+        ours.extend(gauges(&server::MEMORY, "", [("", *bytes)]));
+    }
+    if let Some(seconds) = known.get("process_cpu_seconds_total") {
+        ours.extend(counters(&server::CPU, "", [("", *seconds)]));
+    }
+    ours.extend(families);
+    ours
+}
+
+/// One gauge by one label; without a label when its name is empty.
+fn gauges<'a>(
+    metric: &Metric,
+    label: &str,
+    values: impl IntoIterator<Item = (&'a str, f64)>,
+) -> Vec<MetricFamily> {
+    let labels: &[&str] = if label.is_empty() { &[] } else { &[label] };
+    let gauges = GaugeVec::new(Opts::new(metric.name, metric.help), labels)
+        .expect("the catalog's names are valid");
+    for (name, value) in values {
+        let names: &[&str] = if label.is_empty() { &[] } else { &[name] };
+        gauges.with_label_values(names).set(value);
+    }
+    gauges.collect()
+}
+
+/// The same for a counter whose total is kept elsewhere.
+fn counters<'a>(
+    metric: &Metric,
+    label: &str,
+    values: impl IntoIterator<Item = (&'a str, f64)>,
+) -> Vec<MetricFamily> {
+    let labels: &[&str] = if label.is_empty() { &[] } else { &[label] };
+    let counters = CounterVec::new(Opts::new(metric.name, metric.help), labels)
+        .expect("the catalog's names are valid");
+    for (name, value) in values {
+        let names: &[&str] = if label.is_empty() { &[] } else { &[name] };
+        counters.with_label_values(names).inc_by(value);
+    }
+    counters.collect()
+}
