@@ -12,9 +12,15 @@ pub mod read;
 
 pub mod sample;
 
+pub mod spool;
+
 pub mod ship;
 
 pub mod commands;
+
+pub mod run;
+
+pub mod log;
 
 pub mod prometheus;
 

@@ -189,6 +189,12 @@ where
         Ok(())
     }
 
+    /// Whether something was spooled that the server has not been sent.
+    pub async fn has_unsent(&self, now: Timestamp) -> bool {
+        let unsent = self.blocking(now, |shipper| Ok(shipper.has_unsent()));
+        unsent.await.unwrap_or(false)
+    }
+
     /// Ships both lanes until `stop` is cancelled or another process has this id. Commands that
     /// ride in the replies go to `commands`.
     ///

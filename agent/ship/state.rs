@@ -360,6 +360,15 @@ impl<D: Disk> Shipper<D> {
         })
     }
 
+    /// Whether the live epoch has a record that was not sent and answered yet.
+    pub fn has_unsent(&mut self) -> bool {
+        let epoch = self.spool.epoch();
+        Stream::ALL.into_iter().any(|stream| {
+            let next = self.track(epoch, stream).next;
+            self.spool.peek(epoch, stream, next).is_some()
+        })
+    }
+
     fn track(&mut self, epoch: Epoch, stream: Stream) -> &mut Track {
         let found = self
             .tracks

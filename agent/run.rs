@@ -1,0 +1,342 @@
+//! The running agent: everything put together, and taken apart again in order.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use gpufleet_spool::disk::RealDisk;
+use gpufleet_spool::{NewEpoch, Opened};
+use gpufleet_telemetry::command::{Command, REREAD_CONFIG};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{AgentId, Origin, ResourceKind};
+use gpufleet_telemetry::time::Clock;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::commands::{Commands, MAX_NVML_ORDERS, WAITING};
+use crate::config::{Config, Sources};
+use crate::read::{self, NodeFacts, Wiring};
+use crate::sample::own::{Own, ShipHealth};
+use crate::sample::{LatestCell, Loop, OUTPUT_WAITING, Output};
+use crate::ship::identity::{self, Found};
+use crate::ship::state::Shipper;
+use crate::ship::{End, Ship};
+use crate::{admin, config};
+
+/// How long a stop waits for the server to take what was spooled last; it is safe on disk anyway.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Why the agent stopped.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// It was told to.
+    Stopped,
+    /// It must begin again: with another config, or another identity.
+    Again(Box<Config>),
+}
+
+/// What a running agent is made of.
+struct Agent {
+    config: Config,
+    node: Arc<NodeFacts>,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+    ship: Option<Ship<RealDisk>>,
+    /// A config that was read again and is to be used.
+    reread: Arc<Mutex<Option<Config>>>,
+}
+
+/// Runs until `stop` is cancelled.
+///
+/// # Errors
+/// When the agent cannot start: each names the config key or the file, and the way out.
+pub async fn run(
+    config: &Config,
+    sources: &Sources,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) -> anyhow::Result<Ended> {
+    let (node, found) = node_facts(config)?;
+    let health = ShipHealth::default();
+    let (ship, opened) = open_ship(config, &node, found, &health, clock.as_ref())?;
+    let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
+    let wiring = Wiring {
+        node: Arc::clone(&node),
+        nvml_orders,
+    };
+    let readers = read::readers(config, wiring)?;
+    let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
+    let latest = Arc::new(LatestCell::default());
+    let looping = Loop {
+        config: config.sample.clone(),
+        node: Arc::clone(&node),
+        clock: Arc::clone(&clock),
+        latest: Arc::clone(&latest),
+        own: Own::new(health),
+        output: output.clone(),
+    };
+    let started = started(&node, &opened, found, clock.as_ref());
+    let _ = output.try_send(Output::Events(vec![started]));
+    let agent = Agent {
+        config: config.clone(),
+        node,
+        clock,
+        // A part that ends ends the others, without being taken for a stop from outside.
+        stop: stop.child_token(),
+        ship,
+        reread: Arc::default(),
+    };
+    let sampling = tokio::spawn(looping.run(readers, agent.stop.clone()));
+    let spooling = tokio::spawn(spool(agent.ship.clone(), outputs, Arc::clone(&agent.clock)));
+    let end = agent.serve_and_ship(latest, nvml, output, sources).await;
+    // In the order of the data: what is sampled is spooled, what is spooled is safe.
+    agent.stop.cancel();
+    sampling.await.context("the sample loop failed")?;
+    spooling.await.context("the way into the spool failed")?;
+    agent.ended(end?)
+}
+
+impl Agent {
+    /// Answers scrapers, ships, and does what the server asks, until one of them ends.
+    async fn serve_and_ship(
+        &self,
+        latest: Arc<LatestCell>,
+        nvml: mpsc::Sender<crate::commands::NvmlOrder>,
+        output: mpsc::Sender<Output>,
+        sources: &Sources,
+    ) -> anyhow::Result<End> {
+        let (given, commands) = mpsc::channel(WAITING);
+        let serving = admin::serve(
+            &self.config,
+            latest,
+            Arc::clone(&self.clock),
+            self.stop.clone(),
+        );
+        // Shipping goes on for a moment after the stop, so that the last tick gets its chance.
+        let farewell = CancellationToken::new();
+        let shipping = async {
+            match &self.ship {
+                Some(ship) => {
+                    let clock = Arc::clone(&self.clock);
+                    ship.run(&self.config.ship, clock, given, farewell.clone())
+                        .await
+                }
+                None => {
+                    farewell.cancelled().await;
+                    Ok(End::Stopped)
+                }
+            }
+        };
+        let obeying = self.obey(commands, nvml, output, sources);
+        let stopping = async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(FAREWELL).await;
+            farewell.cancel();
+        };
+        tokio::pin!(shipping, stopping);
+        tokio::select! {
+            served = serving => {
+                served?;
+                // The listener ends first when the agent stops.
+                tokio::select! {
+                    end = &mut shipping => end,
+                    () = self.settled() => Ok(End::Stopped),
+                    () = &mut stopping => Ok(End::Stopped),
+                }
+            }
+            end = &mut shipping => end,
+            () = obeying => Ok(End::Stopped),
+        }
+    }
+
+    /// Until the server has been sent everything that a stopping agent has spooled.
+    async fn settled(&self) {
+        let Some(ship) = &self.ship else { return };
+        // The last tick is on its way into the spool when the listener ends.
+        tokio::time::sleep(FAREWELL / 10).await;
+        while ship.has_unsent(self.clock.now()).await {
+            tokio::time::sleep(FAREWELL / 20).await;
+        }
+    }
+
+    /// Does commands until the agent is to begin again.
+    async fn obey(
+        &self,
+        mut given: mpsc::Receiver<Command>,
+        nvml: mpsc::Sender<crate::commands::NvmlOrder>,
+        output: mpsc::Sender<Output>,
+        sources: &Sources,
+    ) {
+        let mut commands = Commands::new(self.node.node.as_str(), nvml);
+        while let Some(command) = given.recv().await {
+            let mut read = None;
+            let reread = || {
+                read = Some(sources.load().map_err(|error| format!("{error:#}"))?);
+                Ok(())
+            };
+            let event = commands.obey(&command, self.clock.now(), reread).await;
+            tracing::info!(action = command.action, result = event.message, "a command");
+            let _ = output.send(Output::Events(vec![event])).await;
+            if command.action == REREAD_CONFIG && read.as_ref().is_some_and(|it| *it != self.config)
+            {
+                *self.reread.lock().unwrap_or_else(PoisonError::into_inner) = read;
+                return;
+            }
+        }
+        // Without a server there are no commands: that ends nothing.
+        std::future::pending::<()>().await;
+    }
+
+    /// What the end of a part means for the whole.
+    fn ended(self, end: End) -> anyhow::Result<Ended> {
+        let reread = self
+            .reread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(config) = reread {
+            return Ok(Ended::Again(Box::new(config)));
+        }
+        if end == End::Stopped {
+            return Ok(Ended::Stopped);
+        }
+        tracing::error!(
+            agent = %self.node.agent_id,
+            "another process sends under this agent's id: taking a new one, and a new spool"
+        );
+        drop(self.ship);
+        let state = &self.config.node.state_folder;
+        identity::renew(
+            state,
+            &config::machine_id(),
+            &self.node.node,
+            Uuid::new_v4(),
+        )?;
+        forget_spool(&self.config)?;
+        Ok(Ended::Again(Box::new(self.config)))
+    }
+}
+
+/// Brings what is sampled into the spool, until the sample loop ends.
+async fn spool(
+    ship: Option<Ship<RealDisk>>,
+    mut outputs: mpsc::Receiver<Output>,
+    clock: Arc<dyn Clock>,
+) {
+    while let Some(output) = outputs.recv().await {
+        let Some(ship) = &ship else { continue };
+        let now = clock.now();
+        let spooled = match output {
+            Output::Tick(ticks) if ticks.is_empty() => Ok(()),
+            Output::Tick(ticks) => ship.tick(ticks, now).await,
+            Output::Events(events) => ship.events(&events, now).await,
+        };
+        if let Err(error) = spooled {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a tick could not be spooled and is lost"
+            );
+        }
+    }
+}
+
+/// Who and where this agent is.
+fn node_facts(config: &Config) -> anyhow::Result<(Arc<NodeFacts>, Found)> {
+    let name = config.node.resolved_name();
+    let state = &config.node.state_folder;
+    let (agent_id, found) = if config.ship.endpoint.is_empty() {
+        // Nothing is sent, so nobody needs to know it again.
+        (AgentId(Uuid::new_v4()), Found::New)
+    } else {
+        identity::load(state, &config::machine_id(), &name, Uuid::new_v4())?
+    };
+    let facts = NodeFacts {
+        cluster: config.node.cluster.clone(),
+        node: name,
+        boot_id: config::boot_id(),
+        agent_id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    Ok((Arc::new(facts), found))
+}
+
+fn open_ship(
+    config: &Config,
+    node: &NodeFacts,
+    found: Found,
+    health: &ShipHealth,
+    clock: &dyn Clock,
+) -> anyhow::Result<(Option<Ship<RealDisk>>, Opened)> {
+    if config.ship.endpoint.is_empty() {
+        return Ok((None, Opened::default()));
+    }
+    if found == Found::Cloned {
+        // The spool of the original: it is sent from there.
+        forget_spool(config)?;
+    }
+    let (spool, opened) = config.spool.open(&spool_folder(config), clock.now())?;
+    if opened.bad_bytes > 0 {
+        tracing::warn!(
+            bytes = opened.bad_bytes,
+            "bytes of the spool are no record: a torn write or a bad disk"
+        );
+    }
+    let shipper = Shipper::new(node.agent_id, spool, Box::new(Uuid::new_v4));
+    let sender = node.resource(
+        ResourceKind::Node,
+        node.node.as_str(),
+        Origin::Live,
+        "agent",
+    );
+    let refused = config.node.state_folder.join("refused");
+    let ship = Ship::new(shipper, Arc::new(sender), Some(refused), health.clone());
+    Ok((Some(ship), opened))
+}
+
+fn spool_folder(config: &Config) -> PathBuf {
+    config.node.state_folder.join("spool")
+}
+
+fn forget_spool(config: &Config) -> anyhow::Result<()> {
+    let folder = spool_folder(config);
+    match std::fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
+            .with_context(|| format!("cannot remove the spool {} of another id", folder.display())),
+        _ => Ok(()),
+    }
+}
+
+/// The event that tells of this start.
+fn started(node: &NodeFacts, opened: &Opened, found: Found, clock: &dyn Clock) -> Event {
+    let epoch = match opened.new_epoch {
+        None => "goes on",
+        Some(NewEpoch::NoSpool) => "new: there was no spool",
+        Some(NewEpoch::Corrupt) => "new: the spool had holes or garbage",
+    };
+    let identity = match found {
+        Found::Kept => "kept",
+        Found::New => "new",
+        Found::Cloned => "new: the state folder is of another machine",
+    };
+    let attributes = [
+        ("version", node.version.clone()),
+        ("epoch", epoch.to_owned()),
+        ("identity", identity.to_owned()),
+        ("bad_bytes", opened.bad_bytes.to_string()),
+        ("waiting", opened.records.to_string()),
+    ];
+    Event {
+        at: clock.now(),
+        kind: EventKind::AgentStarted,
+        severity: Severity::Info,
+        resource_kind: ResourceKind::Node,
+        resource_id: node.node.as_str().into(),
+        message: format!("agent {} started", node.version),
+        attributes: attributes
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    }
+}
