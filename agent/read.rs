@@ -17,6 +17,10 @@ use crate::config::Config;
 
 pub mod nvml;
 
+pub mod gpm;
+
+pub mod xid;
+
 pub mod exporter;
 
 pub mod host;
@@ -118,6 +122,12 @@ pub struct Wiring {
 pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
     let node = &wiring.node;
     let mut readers: Vec<Box<dyn Read>> = Vec::new();
+    if config.nvml.enabled {
+        let period = Duration::from_millis(config.sample.period_ms);
+        let orders = wiring.nvml_orders;
+        let reader = nvml::Nvml::new(&config.nvml, period, Arc::clone(node), orders)?;
+        readers.push(Box::new(reader));
+    }
     if let Some(reader) = host::HostReader::new(&config.host)? {
         readers.push(Box::new(reader));
     }

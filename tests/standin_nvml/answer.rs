@@ -31,6 +31,7 @@ pub(crate) struct Answering {
 enum Field {
     Unsigned(u32),
     UnsignedLong(u64),
+    Signed(i32),
     Refused(u32),
 }
 
@@ -164,6 +165,7 @@ impl Answering {
         let (kind, answer) = match self.field(value.fieldId, value.scopeId) {
             Field::Unsigned(number) => (1, nvmlValue_t { uiVal: number }),
             Field::UnsignedLong(number) => (3, nvmlValue_t { ullVal: number }),
+            Field::Signed(number) => (5, nvmlValue_t { siVal: number }),
             Field::Refused(refusal) => {
                 value.nvmlReturn = refusal;
                 return;
@@ -181,6 +183,7 @@ impl Answering {
             4 | 6 => Field::UnsignedLong(gpu.ecc[1]),
             29..=31 if !model.remaps_rows => Field::UnsignedLong(0),
             74..=79 => Field::UnsignedLong(values.violation_ns[id as usize - 74]),
+            80 | 81 => Field::UnsignedLong(0),
             82 if model.memory_sensor => Field::Unsigned(values.memory_temperature_c),
             // What drivers were seen to say for "no sensor", with a success code.
             82 => Field::Unsigned(255),
@@ -192,6 +195,9 @@ impl Answering {
             }
             142..=145 if model.remaps_rows => Field::Unsigned(gpu.remapped[id as usize - 142]),
             161..=165 => self.link_field(id, scope),
+            173 | 179 | 180 => Field::Unsigned(0),
+            193..=196 if model.gpm => Field::Signed([-8, -2, 0, 0][id as usize - 193]),
+            208 | 213 | 214 | 219..=221 if model.architecture >= 10 => self.link_field(id, scope),
             185 | 186 => Field::Unsigned(values.power_mw),
             197 | 198 => Field::UnsignedLong(values.pcie_bytes[id as usize - 197]),
             230 => Field::Unsigned(gpu.recovery_action),
@@ -209,6 +215,10 @@ impl Answering {
         }
         let up = self.link_up(link);
         match id {
+            // Up to NVLink 4.
+            161..=163 if self.model().architecture >= 10 => Field::Refused(code::NOT_SUPPORTED),
+            // A bit error ratio of 15e-254 is how a driver says none.
+            220 => Field::UnsignedLong(0x0ffe),
             164 => Field::Unsigned(if up { speed } else { 0 }),
             165 => Field::Unsigned(u32::from(up)),
             _ => Field::UnsignedLong(u64::from(!up)),

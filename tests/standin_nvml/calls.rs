@@ -54,6 +54,8 @@ pub const FUNCTIONS: &[&str] = &[
     "nvmlDeviceGetTotalEccErrors",
     "nvmlDeviceGetMemoryErrorCounter",
     "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetRetiredPages_v2",
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetPcieReplayCounter",

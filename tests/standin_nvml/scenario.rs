@@ -77,6 +77,8 @@ pub struct Gpu {
     pub processes: Vec<Process>,
     /// Corrected and uncorrected ECC errors since the driver was loaded.
     pub ecc: [u64; 2],
+    /// On-chip memory errors since the driver was loaded: corrected, parity, SEC-DED.
+    pub sram: [u64; 3],
     /// Rows remapped for corrected and uncorrected errors, remapping pending, remapping failed.
     pub remapped: [u32; 4],
     /// What field 230 says.
@@ -199,6 +201,7 @@ impl Default for Gpu {
             gpm_nan: false,
             processes: Vec::new(),
             ecc: [0, 0],
+            sram: [0, 0, 0],
             remapped: [0, 0, 0, 0],
             recovery_action: 0,
             throttle: 0,
