@@ -59,7 +59,7 @@ start_server() {
         --set "ingest.grpc_listen=127.0.0.1:$grpc_port" \
         --set "ingest.http_listen=127.0.0.1:$http_port" \
         --set "ingest.spool_dir=$PWD/$home/server-spool" \
-        --set "store.url=sqlite://$PWD/$home/server.db"
+        --set "store.url=sqlite:$PWD/$home/server.db"
     local waited=0
     until curl -fsS -o /dev/null "http://127.0.0.1:$web_port/readyz" 2>/dev/null; do
         must_run server

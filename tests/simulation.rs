@@ -1,6 +1,16 @@
 //! Many bad days in one process: simulated clock, disk, network and store around the real agent's
-//! shipping and the real server's fleet. One seed replays one day.
+//! spool and shipping and the real server's fleet. One seed replays one day.
 //!
-//! Read in this order: [`memory_store`] (what a database would keep).
+//! Read in this order: [`wire`] (what the network does), [`memory_store`] (what a database would
+//! keep), [`receiver`] (the server in front of it), [`sender`] (an agent), [`day`] (all of them,
+//! and what must be true in the end).
+
+pub mod wire;
 
 pub mod memory_store;
+
+pub mod receiver;
+
+pub mod sender;
+
+pub mod day;

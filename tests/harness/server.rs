@@ -45,7 +45,7 @@ impl Place {
             web: format!("127.0.0.1:{}", free_port()),
             grpc: format!("127.0.0.1:{}", free_port()),
             http: format!("127.0.0.1:{}", free_port()),
-            database: format!("sqlite://{}", world.path("server.db").display()),
+            database: format!("sqlite:{}", world.path("server.db").display()),
             log: world.path("server.log"),
             spool: world.path("server-spool"),
             set: Vec::new(),

@@ -90,6 +90,11 @@ impl SimulatedNode {
         &self.facts
     }
 
+    /// The node itself as a resource.
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
     /// The ids of its GPUs.
     pub fn gpu_ids(&self) -> Vec<String> {
         self.gpus
