@@ -139,10 +139,14 @@ impl Day {
                 )]);
             }
         }
-        let wrong: Vec<_> = self.senders.iter_mut().flat_map(|sender| {
-            sender.take_drops();
-            differences(sender, &self.server, self.trouble.bit_flips > 0)
-        }).collect();
+        let wrong: Vec<_> = self
+            .senders
+            .iter_mut()
+            .flat_map(|sender| {
+                sender.take_drops();
+                differences(sender, &self.server, self.trouble.bit_flips > 0)
+            })
+            .collect();
         if !wrong.is_empty() {
             return Err(wrong);
         }
@@ -257,7 +261,8 @@ impl Day {
             }
             for request in requests {
                 let message = Message::Request(index, request, now);
-                self.wire.send(message, monotonic, self.weather, &mut self.random);
+                self.wire
+                    .send(message, monotonic, self.weather, &mut self.random);
             }
         }
     }
@@ -270,7 +275,8 @@ impl Day {
                     Message::Request(index, request, sent_at) => {
                         if let Some(answer) = self.server.take(&request, sent_at, now) {
                             let message = Message::Answer(index, request, answer);
-                            self.wire.send(message, monotonic, self.weather, &mut self.random);
+                            self.wire
+                                .send(message, monotonic, self.weather, &mut self.random);
                         }
                     }
                     Message::Answer(index, request, answer) => {
@@ -322,15 +328,24 @@ fn row_differences(
 ) -> Vec<String> {
     let (mut certain, mut plain, mut wrong) = (truth.sure.clone(), found.clone(), Vec::new());
     let mut unsure: BTreeMap<Minute, Vec<MinuteRow>> = BTreeMap::new();
-    for tick in truth.unsure.iter().filter(|it| (it.resource.kind, &*it.resource.id) == (kind, id)) {
+    for tick in truth
+        .unsure
+        .iter()
+        .filter(|it| (it.resource.kind, &*it.resource.id) == (kind, id))
+    {
         let mut alone = Record::default();
         alone.add(tick);
         let minute = tick.start.minute();
-        let row = alone.row(&(kind, id.to_owned(), minute)).cloned().unwrap_or_default();
+        let row = alone
+            .row(&(kind, id.to_owned(), minute))
+            .cloned()
+            .unwrap_or_default();
         unsure.entry(minute).or_default().push(row);
     }
     for (minute, maybe) in unsure {
-        let base = certain.remove(&(kind, id.to_owned(), minute)).unwrap_or_default();
+        let base = certain
+            .remove(&(kind, id.to_owned(), minute))
+            .unwrap_or_default();
         let have = plain.remove(&minute).unwrap_or_default();
         let is_right = (0_u32..1 << maybe.len()).any(|choice| {
             let mut row = base.clone();
@@ -342,7 +357,12 @@ fn row_differences(
             agree(&row, &have)
         });
         if !is_right {
-            wrong.push(format!("{} {id} minute {}: {have:?} is not right with any of its {} cut ticks", kind.name(), minute.0, maybe.len()));
+            wrong.push(format!(
+                "{} {id} minute {}: {have:?} is not right with any of its {} cut ticks",
+                kind.name(),
+                minute.0,
+                maybe.len()
+            ));
         }
     }
     wrong.extend(certain.differences(kind, id, &plain));
@@ -367,7 +387,10 @@ fn count_differences(
     }
     vec![format!(
         "{} {id}: {ticks} ticks in the store, {} were made, {} perhaps, {} told as dropped",
-        kind.name(), truth.ticks.0, truth.ticks.1, truth.told_dropped
+        kind.name(),
+        truth.ticks.0,
+        truth.ticks.1,
+        truth.told_dropped
     )]
 }
 

@@ -10,7 +10,7 @@ use gpufleet_spool::sim::Random;
 use gpufleet_telemetry::otlp::{Limits, decode_events, decode_metrics};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::{Refusal, Stream};
-use prost::Message as _;
+use prost::Message;
 
 use super::memory_store::MemoryStore;
 

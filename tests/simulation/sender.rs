@@ -161,7 +161,11 @@ impl Sender {
         let sender = self.node.resource();
         let payload = encode_events(&[event], sender).encode_to_vec();
         let is_safe = shipper.append(Stream::Logs, &payload, now).is_ok();
-        let list = if is_safe { &mut self.truth.events.0 } else { &mut self.truth.events.1 };
+        let list = if is_safe {
+            &mut self.truth.events.0
+        } else {
+            &mut self.truth.events.1
+        };
         list.push(message);
         is_safe
     }
@@ -231,7 +235,9 @@ impl Sender {
     pub fn is_drained(&mut self) -> bool {
         self.shipper.as_mut().is_some_and(|shipper| {
             let spool = shipper.spool();
-            Stream::ALL.into_iter().all(|stream| spool.waiting(stream).bytes == 0)
+            Stream::ALL
+                .into_iter()
+                .all(|stream| spool.waiting(stream).bytes == 0)
         })
     }
 

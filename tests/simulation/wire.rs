@@ -56,7 +56,8 @@ impl<M: Clone> Wire<M> {
             let most = u64::try_from(weather.delay.as_millis()).unwrap_or(u64::MAX);
             let delay = Duration::from_millis(random.below(most + 1));
             self.count += 1;
-            self.under_way.insert((now + delay, self.count), message.clone());
+            self.under_way
+                .insert((now + delay, self.count), message.clone());
         }
     }
 
