@@ -7,6 +7,8 @@
 
 mod control;
 
+mod history;
+
 mod run;
 
 use std::net::SocketAddr;
@@ -41,6 +43,13 @@ pub(crate) struct Arguments {
     /// Hours of history to fill in first; none where an earlier run left off later than that.
     #[arg(long, default_value_t = 0)]
     history_hours: u32,
+    /// Begins so many minutes ago with live ticks of 10 s, makes one every `--every-ms` until they
+    /// have caught up, waits until everything is durable, and ends.
+    #[arg(long, requires = "every_ms", conflicts_with = "history_hours")]
+    replay_minutes: Option<i64>,
+    /// Milliseconds between two ticks of a replay.
+    #[arg(long, requires = "replay_minutes")]
+    every_ms: Option<u64>,
     /// Folder of the spools and of how far the fleet has been simulated.
     #[arg(long, required_unless_present = "in_memory")]
     state: Option<PathBuf>,
