@@ -46,6 +46,9 @@ pub mod sender_clock;
 
 mod shard;
 
+#[cfg(test)]
+mod simulation;
+
 pub use agent::{CommandRefused, MAX_COMMANDS, MAX_STREAMS};
 pub use commit::Progress;
 pub use drops::{Drop, Drops};

@@ -112,7 +112,7 @@ impl Counters {
         growth
     }
 
-    /// Remembers a raw value that the store knows, with the earliest time it may have.
+    /// Remembers a raw value that the store knows, with its time.
     pub(super) fn seed(&mut self, metric: MetricId, raw: f64, at: Timestamp) {
         self.bring_to_front(SEEDED);
         let own = &mut self.epochs[0].1;
@@ -159,17 +159,13 @@ fn neighbour_before(
 ) -> Option<&mut Series> {
     others
         .iter_mut()
-        .filter_map(|(epoch, series)| {
-            // What the store knows has the time of its minute, which is up to 60 s too early.
-            let join = if *epoch == SEEDED {
-                join + 60 * NANOS_PER_SECOND
-            } else {
-                join
-            };
+        .filter_map(|(_, series)| {
             let place = series.binary_search_by_key(&metric, |it| it.metric).ok()?;
             let series = &mut series[place];
             let apart = at.since(series.at);
-            (0 < apart && apart <= join).then_some(series)
+            // One that was joined already is a neighbour only of what that joint covers.
+            let is_free = series.counted_until <= series.at || at <= series.counted_until;
+            (0 < apart && apart <= join && is_free).then_some(series)
         })
         .max_by_key(|series| series.at)
 }
@@ -256,7 +252,7 @@ mod tests {
     fn after_a_start_growth_goes_on_from_what_the_store_knows() {
         let mut counters = Counters::default();
         counters.seed(METRIC, 100.0, Timestamp::from_seconds(1_000_000));
-        let points = [(1, 60, 130.0), (1, 70, 140.0)];
+        let points = [(1, 20, 130.0), (1, 30, 140.0)];
         assert_eq!(feed(&mut counters, &points), [30.0, 10.0]);
         let mut long_ago = Counters::default();
         long_ago.seed(METRIC, 100.0, Timestamp::from_seconds(1_000_000));
