@@ -138,6 +138,10 @@ pub mod attribute {
     pub const MIG_GPU_INSTANCE: &str = "gpufleet.mig.gpu_instance";
     /// A MIG instance's compute slices, of the card's total.
     pub const MIG_SLICES: &str = "gpufleet.mig.slices";
+    /// The UUID of the NVLink fabric's cluster a GPU has joined.
+    pub const FABRIC_CLUSTER: &str = "gpufleet.fabric.cluster";
+    /// The clique of the NVLink fabric a GPU belongs to: GPUs of one clique reach each other.
+    pub const FABRIC_CLIQUE: &str = "gpufleet.fabric.clique";
     /// Who holds the resource: `pod:…`, `slurm:…`, `process:user/name`.
     pub const HOLDER: &str = "gpufleet.holder";
     /// The owner that the owner rules found for the holder.

@@ -179,6 +179,7 @@ impl Answering {
     fn field(&self, id: u32, scope: u32) -> Field {
         let (gpu, model, values) = (self.gpu(), self.model(), self.values());
         match id {
+            1 => Field::Unsigned(1),
             3 | 5 => Field::UnsignedLong(gpu.ecc[0]),
             4 | 6 => Field::UnsignedLong(gpu.ecc[1]),
             29..=31 if !model.remaps_rows => Field::UnsignedLong(0),

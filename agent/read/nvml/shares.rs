@@ -49,10 +49,13 @@ impl Shares {
         self.mig
     }
 
-    /// The mode as a reading.
+    /// The mode as a reading; a card that cannot be cut is not.
     pub(crate) fn mode(&self) -> Reading {
-        let on = f64::from(u8::from(self.mig));
-        self.asked.unwrap_or(Err(Missing::NotReady)).map(|()| on)
+        match self.asked {
+            Some(Ok(()) | Err(Missing::NotSupported)) => Ok(f64::from(u8::from(self.mig))),
+            Some(Err(missing)) => Err(missing),
+            None => Err(Missing::NotReady),
+        }
     }
 
     /// Whether the layout is no longer what was found.
