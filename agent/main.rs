@@ -45,7 +45,7 @@ enum Command {
     /// Writes what the readers return to a file that can be played back.
     Record(record::Arguments),
     /// One screen that says what works, what does not, why, and the fix.
-    Doctor,
+    Doctor(doctor::Arguments),
     /// Talks to the driver for a running agent.
     #[command(hide = true)]
     NvmlChild(read::nvml::ChildArguments),
@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<()> {
         .context("cannot start the runtime")?;
     let done = match &arguments.command {
         Some(Command::Record(record)) => runtime.block_on(record::run(&config, record)),
-        Some(Command::Doctor) => runtime.block_on(doctor::run(&config)),
+        Some(Command::Doctor(doctor)) => runtime.block_on(doctor::run(&config, doctor)),
         _ => runtime.block_on(agent(&sources)),
     };
     // What still blocks (a slow disk after a stop) is not waited for.

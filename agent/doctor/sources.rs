@@ -1,0 +1,267 @@
+//! What doctor asks of the sources: the agent's own readers, a few rounds each.
+//!
+//! The readers are the ones that run: NVML is asked in its watched child, so a driver that hangs
+//! costs this check its deadline and nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
+use gpufleet_telemetry::sample::{Missing, Readings};
+use gpufleet_telemetry::time::Clock;
+use tokio::sync::mpsc;
+
+use super::Finding;
+use super::machine::Machine;
+use crate::clock::RealClock;
+use crate::commands::MAX_NVML_ORDERS;
+use crate::config::Config;
+use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
+
+/// Longest all rounds of one source may take. A driver without persistence mode needs 1.5 s a GPU
+/// to wake.
+pub(super) const DEADLINE: Duration = Duration::from_secs(12);
+
+/// How many rounds a source gets: a rate is there in the second, a driver that wakes in the third.
+const ROUNDS: u32 = 4;
+
+/// The lines of NVML, GPM and exporters.
+pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
+    // Held until every round is over.
+    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
+    let node = Arc::new(NodeFacts {
+        cluster: config.node.cluster.clone(),
+        node: "doctor".to_owned(),
+        boot_id: String::new(),
+        agent_id: AgentId(uuid::Uuid::nil()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    let wiring = Wiring {
+        node: Arc::clone(&node),
+        nvml_orders,
+    };
+    let readers = match readers(config, wiring) {
+        Ok(readers) => readers,
+        Err(error) => {
+            let fix = "correct the config; gpufleet-agent --check-config tells when it is right";
+            return vec![Finding::no("sources", format!("{error:#}"), fix)];
+        }
+    };
+    let clock = RealClock::start();
+    let asked = readers
+        .into_iter()
+        .filter(|it| it.name() == "nvml" || it.name().starts_with("exporter:"))
+        .map(|reader| ask(reader, &node, &clock));
+    let answers = futures::future::join_all(asked).await;
+    let nvml = answers.iter().find(|(name, _)| name == "nvml");
+    let nvml = nvml.map(|(_, answer)| answer);
+    let mut findings = vec![nvml_finding(nvml, machine), gpm_finding(nvml)];
+    let exporters: Vec<_> = answers.iter().filter(|(name, _)| name != "nvml").collect();
+    if exporters.is_empty() {
+        findings.push(Finding::skip("exporter", "none is configured"));
+    }
+    findings.extend(
+        exporters
+            .iter()
+            .map(|(name, it)| exporter_finding(name, it)),
+    );
+    findings
+}
+
+type Answer = Result<Readings, ReadError>;
+
+/// Rounds until one has GPUs with a rate in it; the last answer otherwise.
+async fn ask(
+    mut reader: Box<dyn Read>,
+    node: &Arc<NodeFacts>,
+    clock: &RealClock,
+) -> (String, Answer) {
+    let name = reader.name().to_owned();
+    let deadline = reader.deadline();
+    let mut answer = Err(ReadError::Timeout { after: deadline });
+    let rounds = async {
+        for round in 0..ROUNDS {
+            if round > 0 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let turn = Turn {
+                at: clock.now(),
+                monotonic: clock.monotonic(),
+                node: Arc::clone(node),
+            };
+            let read = tokio::time::timeout(deadline, reader.read(turn)).await;
+            answer = read.unwrap_or(Err(ReadError::Timeout { after: deadline }));
+            if name != "nvml" || answer.as_ref().is_ok_and(has_rates) {
+                break;
+            }
+        }
+    };
+    // Out of time: the last answer stands.
+    let _ = tokio::time::timeout(DEADLINE, rounds).await;
+    (name, answer)
+}
+
+/// Whether the profiling counters have had the two samples they need.
+fn has_rates(readings: &Readings) -> bool {
+    let mut samples = readings.resources.iter().flat_map(|it| &it.samples);
+    samples.any(|it| it.metric == gpu::SM_ACTIVE.id && it.reading != Err(Missing::NotReady))
+}
+
+fn gpus(readings: &Readings) -> usize {
+    let resources = readings.resources.iter();
+    resources
+        .filter(|it| it.resource.kind == ResourceKind::Gpu)
+        .count()
+}
+
+fn nvml_finding(answer: Option<&Answer>, machine: &Machine) -> Finding {
+    const CHECK: &str = "NVML";
+    match answer {
+        None => Finding::skip(CHECK, "switched off: nvml.enabled = false"),
+        Some(Ok(readings)) if gpus(readings) > 0 => {
+            let mut resources = readings.resources.iter();
+            let model = resources.find_map(|it| it.resource.attribute(attribute::GPU_MODEL));
+            let (count, model) = (gpus(readings), model.unwrap_or("model unknown"));
+            Finding::yes(CHECK, format!("{count} GPUs, {model}"))
+        }
+        Some(_) if machine.has_nvidia_card() == Some(false) => {
+            Finding::skip(CHECK, "no NVIDIA card in this machine")
+        }
+        Some(Ok(_)) => Finding::no(
+            CHECK,
+            "it answers, and lists no GPU",
+            "give the container the devices (privileged, CDI or the device plugin)",
+        ),
+        Some(Err(error)) => Finding::no(
+            CHECK,
+            error.to_string(),
+            "nvidia-smi should work first; if libnvidia-ml.so.1 is elsewhere set nvml.library_path",
+        ),
+    }
+}
+
+fn gpm_finding(answer: Option<&Answer>) -> Finding {
+    const CHECK: &str = "GPM";
+    let Some(Ok(readings)) = answer else {
+        return Finding::skip(CHECK, "needs NVML");
+    };
+    let samples = readings.resources.iter().flat_map(|it| &it.samples);
+    let mut readings = samples.filter(|it| it.metric == gpu::SM_ACTIVE.id);
+    match readings.next().map(|it| it.reading) {
+        Some(Ok(_)) => Finding::yes(CHECK, "profiling counters are read"),
+        Some(Err(Missing::NotSupported | Missing::FunctionNotFound)) => Finding::skip(
+            CHECK,
+            "not on this card or driver (Hopper and newer have it); an exporter's PROF metrics are read where one runs",
+        ),
+        Some(Err(missing)) => Finding::no(
+            CHECK,
+            format!("no value: {missing}"),
+            "another profiler may hold the counters; on a vGPU there are none",
+        ),
+        None => Finding::skip(CHECK, "no GPU that could have it"),
+    }
+}
+
+fn exporter_finding(name: &str, answer: &Answer) -> Finding {
+    const CHECK: &str = "exporter";
+    match answer {
+        Ok(readings) if readings.resources.is_empty() => {
+            Finding::skip(CHECK, format!("{name}: none found on this node"))
+        }
+        Ok(readings) => {
+            // One of the resources is the reader's own word on itself.
+            let count = readings.resources.len().saturating_sub(1);
+            Finding::yes(CHECK, format!("{name}: {count} GPUs or models"))
+        }
+        Err(error) => Finding::no(
+            CHECK,
+            format!("{name}: {error}"),
+            "correct the target in [exporter], or set exporter.auto = false",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpufleet_telemetry::identity::Resource;
+    use gpufleet_telemetry::sample::{Reading, ResourceSamples, Sample};
+
+    use super::super::Verdict;
+
+    fn readings(sm_active: Option<Reading>) -> Readings {
+        let samples = sm_active.map(|reading| Sample {
+            metric: gpu::SM_ACTIVE.id,
+            part: None,
+            reading,
+        });
+        let resource = Resource::new(ResourceKind::Gpu, "GPU-1").with(attribute::GPU_MODEL, "L4");
+        Readings {
+            resources: vec![ResourceSamples {
+                resource: Arc::new(resource),
+                samples: samples.into_iter().collect(),
+            }],
+            ..Readings::default()
+        }
+    }
+
+    fn failed() -> Answer {
+        Err(ReadError::Unavailable {
+            why: "no library".to_owned(),
+        })
+    }
+
+    #[test]
+    fn what_nvml_and_gpm_answer_becomes_a_verdict() {
+        let machine = |card: bool| {
+            let root = tempfile::tempdir().expect("a folder");
+            let device = root.path().join("sys/bus/pci/devices/0000:00:01.0");
+            std::fs::create_dir_all(&device).expect("a folder");
+            let vendor = if card { "0x10de\n" } else { "0x8086\n" };
+            std::fs::write(device.join("vendor"), vendor).expect("written");
+            let machine = Machine::new(root.path().to_owned(), &Config::for_tests());
+            (root, machine)
+        };
+        use Verdict::{No, Skip, Yes};
+        let cases: [(Option<Answer>, bool, Verdict, Verdict); 8] = [
+            (None, true, Skip, Skip),
+            (Some(Ok(readings(Some(Ok(0.5))))), true, Yes, Yes),
+            (
+                Some(Ok(readings(Some(Err(Missing::NotSupported))))),
+                true,
+                Yes,
+                Skip,
+            ),
+            (
+                Some(Ok(readings(Some(Err(Missing::HeldByOther))))),
+                true,
+                Yes,
+                No,
+            ),
+            (Some(Ok(readings(None))), true, Yes, Skip),
+            (Some(Ok(Readings::default())), true, No, Skip),
+            (Some(failed()), true, No, Skip),
+            (Some(failed()), false, Skip, Skip),
+        ];
+        for (number, (answer, card, nvml, gpm)) in cases.into_iter().enumerate() {
+            let (_root, machine) = machine(card);
+            let got = nvml_finding(answer.as_ref(), &machine);
+            assert_eq!(got.verdict, nvml, "case {number}: {got:?}");
+            assert_eq!(gpm_finding(answer.as_ref()).verdict, gpm, "case {number}");
+        }
+    }
+
+    #[test]
+    fn an_exporter_that_fails_is_a_no_and_one_that_is_not_there_is_not() {
+        assert_eq!(exporter_finding("a", &failed()).verdict, Verdict::No);
+        assert_eq!(
+            exporter_finding("a", &Ok(Readings::default())).verdict,
+            Verdict::Skip
+        );
+        assert_eq!(
+            exporter_finding("a", &Ok(readings(None))).verdict,
+            Verdict::Yes
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! The checks on made-up machines, and the screen.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn write(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+    fs::write(path, text).expect("written");
+}
+
+/// What a check says of a machine with these files.
+async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Finding> {
+    let root = tempfile::tempdir().expect("a folder");
+    for (name, text) in files {
+        write(root.path(), name, text);
+    }
+    let mut config = Config::for_tests();
+    config.listen.address = "127.0.0.1:0".to_owned();
+    config.ship.endpoint = String::new();
+    change(&mut config);
+    look(&config, root.path().to_owned()).await
+}
+
+fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+    let found = findings.iter().find(|it| it.check == check);
+    found.unwrap_or_else(|| panic!("{check} in {findings:?}"))
+}
+
+const NVRM: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Jul\n";
+
+#[tokio::test]
+async fn each_machine_gets_its_verdicts_and_every_no_has_its_fix() {
+    use Verdict::{No, Skip, Yes};
+    type Case = (
+        &'static [(&'static str, &'static str)],
+        &'static str,
+        Verdict,
+        &'static str,
+    );
+    const CARD: (&str, &str) = ("sys/bus/pci/devices/0000:53:00.0/vendor", "0x10de\n");
+    const OTHER: (&str, &str) = ("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n");
+    const VERSION: (&str, &str) = ("proc/driver/nvidia/version", NVRM);
+    const DEVICE: (&str, &str) = ("dev/nvidiactl", "");
+    let cases: &[Case] = &[
+        (&[VERSION, DEVICE], "driver", Yes, "580.105.08"),
+        (&[VERSION], "driver", No, "/dev/nvidiactl"),
+        (&[CARD], "driver", No, "not loaded"),
+        (&[OTHER], "driver", Skip, "no NVIDIA card"),
+        (&[], "driver", Skip, "cannot be looked at"),
+        (
+            &[("proc/pressure/cpu", "some total=1")],
+            "pressure (PSI)",
+            Yes,
+            "counts",
+        ),
+        (&[], "pressure (PSI)", No, "/proc/pressure/cpu"),
+        (&[("proc/1/cgroup", "0::/")], "rights", Yes, "can be read"),
+        (&[], "rights", No, "holders of GPUs stay unknown"),
+        (
+            &[("run/gpufleet/x", "")],
+            "hooks folder",
+            Yes,
+            "can be written",
+        ),
+        (&[], "hooks folder", Skip, "only training hooks"),
+        (
+            &[("run/systemd/timesync/synchronized", "")],
+            "clock",
+            Yes,
+            "timesyncd",
+        ),
+        (&[], "clock", Skip, "no time service"),
+        (
+            &[("var/lib/kubelet/config.yaml", "")],
+            "kubelet",
+            No,
+            "socket is not there",
+        ),
+        (
+            &[("var/lib/kubelet/pod-resources/kubelet.sock", "")],
+            "kubelet",
+            No,
+            "its pod-resources socket",
+        ),
+        (&[], "NVML", Skip, "nvml.enabled = false"),
+        (&[], "exporter", Skip, "none is configured"),
+        (&[], "server", Skip, "ship.endpoint is empty"),
+        (&[], "listen", Yes, "is free"),
+    ];
+    for (files, check, verdict, why) in cases {
+        let findings = verdicts(files, |_| {}).await;
+        let finding = of(&findings, check);
+        assert_eq!(finding.verdict, *verdict, "{finding:?}");
+        assert!(finding.why.contains(why), "{finding:?} for {why}");
+        for finding in &findings {
+            assert_eq!(
+                finding.verdict == No,
+                !finding.fix.is_empty(),
+                "{finding:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_config_is_looked_at_too() {
+    type Case = (fn(&mut Config), &'static str, &'static str);
+    let cases: [Case; 5] = [
+        (
+            |it| it.ship.endpoint = "http://127.0.0.1:1".to_owned(),
+            "server",
+            "127.0.0.1:1",
+        ),
+        (
+            |it| it.ship.endpoint = "nonsense//".to_owned(),
+            "server",
+            "is no address",
+        ),
+        (
+            |it| it.listen.address = "0.0.0.0:9410".to_owned(),
+            "listen",
+            "allow_insecure",
+        ),
+        (
+            |it| it.recorded.files = vec!["/nowhere".into()],
+            "sources",
+            "/nowhere",
+        ),
+        (
+            |it| it.node.state_folder = "/proc/1/cgroup/x".into(),
+            "state folder",
+            "x: ",
+        ),
+    ];
+    for (change, check, why) in cases {
+        let findings = verdicts(&[("proc/1/cgroup", "0::/")], change).await;
+        let finding = of(&findings, check);
+        assert_eq!(finding.verdict, Verdict::No, "{finding:?}");
+        assert!(
+            finding.why.contains(why) && !finding.fix.is_empty(),
+            "{finding:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_and_an_exporter_that_answers_are_found() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let router = axum::Router::new().route(
+        "/metrics",
+        axum::routing::get(|| async { "DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-1\"} 1\n" }),
+    );
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let root = tempfile::tempdir().expect("a folder");
+    let mut config = Config::for_tests();
+    config.ship.endpoint = format!("http://{address}");
+    let url = format!("http://{address}/metrics");
+    config.exporter.targets = vec![crate::read::exporter::Target::at(&url)];
+    let findings = look(&config, root.path().to_owned()).await;
+    assert_eq!(of(&findings, "server").verdict, Verdict::Yes);
+    let exporter = of(&findings, "exporter");
+    assert_eq!(exporter.verdict, Verdict::Yes);
+    assert!(exporter.why.ends_with(": 1 GPUs or models"), "{exporter:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_hangs_costs_its_own_line_only() {
+    let hanging = within("driver", "reboot", CHECK_DEADLINE, std::future::pending());
+    let finding = hanging.await;
+    assert_eq!(
+        finding,
+        Finding::no("driver", "no answer within 3 s", "reboot")
+    );
+}
+
+#[test]
+fn the_screen_has_one_line_a_check_and_one_a_fix() {
+    let findings = [
+        Finding::yes("driver", "loaded"),
+        Finding::no("server", "refused", "start it"),
+        Finding::skip("kubelet", "none"),
+    ];
+    let lines: Vec<String> = screen(&findings).lines().map(str::to_owned).collect();
+    assert_eq!(
+        lines[2..],
+        [
+            "yes  driver   loaded",
+            "NO   server   refused",
+            "              fix: start it",
+            "-    kubelet  none",
+            "",
+            "1 thing to fix.",
+        ]
+    );
+    let json = serde_json::to_value(&findings[1]).expect("JSON");
+    assert_eq!(json["verdict"], "no");
+    assert_eq!(json["fix"], "start it");
+}
