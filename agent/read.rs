@@ -134,6 +134,9 @@ pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Re
     for reader in exporter::readers(&config.exporter, node)? {
         readers.push(Box::new(reader));
     }
+    for reader in recorded::readers(&config.recorded, &config.exporter.tables_folder)? {
+        readers.push(Box::new(reader));
+    }
     Ok(readers)
 }
 

@@ -43,6 +43,9 @@ mod now;
 
 mod second;
 
+#[cfg(test)]
+mod tests;
+
 pub use health::{Edge, FATAL_XIDS, HealthEvent, edge};
 pub use now::{Now, Recent, Status, now};
 

@@ -33,6 +33,8 @@ mod events;
 
 mod ledger;
 
+mod hours;
+
 mod retain;
 
 #[cfg(test)]
@@ -41,7 +43,8 @@ mod tests;
 pub use commit::{MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::MAX_EVENTS;
-pub use ledger::{MAX_BUCKETS, MAX_DIRTY, MAX_HOURS};
+pub use hours::{MAX_BUCKETS, MAX_HOURS};
+pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use subjects::MAX_RESOURCES;

@@ -148,6 +148,12 @@ pub mod attribute {
     pub const OWNER: &str = "gpufleet.owner";
     /// The job the holder belongs to.
     pub const JOB: &str = "gpufleet.job";
+    /// How many samples the recording has that is played back; 1 is a single capture.
+    pub const RECORDING_SAMPLES: &str = "gpufleet.recording.samples";
+    /// When the recording was taken, Unix seconds; absent where nobody knows.
+    pub const RECORDING_TAKEN_AT: &str = "gpufleet.recording.taken_at_seconds";
+    /// The reader that the recording was taken from (`nvml`, `exporter:dcgm`, `nvidia-smi`).
+    pub const RECORDING_READER: &str = "gpufleet.recording.reader";
     /// What a model server serves.
     pub const MODEL_NAME: &str = "gen_ai.request.model";
 }

@@ -127,3 +127,133 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::catalog::gpu;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
+
+    fn at(seconds: i64) -> Timestamp {
+        START.shifted(seconds * NANOS_PER_SECOND)
+    }
+
+    fn bits(held: bool, active: bool) -> Bitmaps {
+        let mut bits = Bitmaps::default();
+        bits.set(gpu::OBSERVED.id, 0x3ff);
+        bits.set(gpu::HOLDER_KNOWN.id, 0x3ff);
+        bits.set(gpu::HELD.id, if held { 0x3ff } else { 0 });
+        bits.set(gpu::ACTIVE.id, if active { 0x3ff } else { 0 });
+        bits
+    }
+
+    /// Ticks of ten seconds, one after the other.
+    fn watched(ticks: &[Bitmaps]) -> Recent {
+        let mut recent = Recent::default();
+        for (number, bits) in (0..).zip(ticks) {
+            recent.tick(at(number * 10), 10, bits, true);
+        }
+        recent
+    }
+
+    fn known(recent: Recent, now_s: i64) -> Now {
+        Now {
+            now: at(now_s),
+            last_point: recent.end,
+            interval: Duration::from_secs(10),
+            recent,
+            missing: None,
+            memory_bytes: Some(8_000_000_000),
+            unhealthy: None,
+        }
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_newest_second_since_it_began() {
+        let idle = vec![bits(true, false); 30];
+        let mut stalled = bits(true, true);
+        stalled.set(gpu::STALLED.id, 0x3ff);
+        let mut unknown = Bitmaps::default();
+        unknown.set(gpu::OBSERVED.id, 0x3ff);
+        for (ticks, state, reason, since) in [
+            (
+                vec![bits(true, true)],
+                State::ActiveUnrated,
+                Reason::Unknown,
+                0,
+            ),
+            (
+                vec![bits(true, true), bits(false, false)],
+                State::Unallocated,
+                Reason::Unknown,
+                10,
+            ),
+            (idle[..29].to_vec(), State::Gap, Reason::Unknown, 0),
+            (idle, State::Parked, Reason::Unknown, 0),
+            (vec![stalled; 30], State::ActiveUnrated, Reason::Unknown, 0),
+            (vec![stalled; 31], State::Stalled, Reason::Unknown, 0),
+            (vec![unknown], State::Unobserved, Reason::HolderUnknown, 0),
+        ] {
+            let seconds = ticks.len() as i64 * 10;
+            let status = now(&known(watched(&ticks), seconds), &Policy::default());
+            let since = Some(at(since));
+            assert_eq!(
+                status,
+                Status {
+                    state,
+                    reason,
+                    since
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn silence_of_more_than_two_ticks_is_unobserved_since_the_last_second() {
+        let recent = watched(&[bits(true, true)]);
+        let status = |now_s| now(&known(recent, now_s), &Policy::default());
+        assert_eq!(status(35).state, State::ActiveUnrated);
+        assert_eq!(status(36).state, State::Unobserved);
+        assert_eq!(
+            (status(36).reason, status(36).since),
+            (Reason::NoSample, Some(at(10)))
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_was_never_sampled_is_unobserved_and_not_idle() {
+        let status = now(&known(Recent::default(), 5), &Policy::default());
+        assert_eq!(status.state, State::Unobserved);
+        assert_eq!(status.since, None);
+    }
+
+    #[test]
+    fn a_reading_that_says_lost_is_unhealthy_while_it_is_fresh_and_an_event_as_long_as_it_holds() {
+        let mut lost = known(watched(&[bits(true, true)]), 12);
+        lost.missing = Some(Missing::GpuLost);
+        let status = now(&lost, &Policy::default());
+        assert_eq!(
+            (status.state, status.reason),
+            (State::Unhealthy, Reason::DeviceLost)
+        );
+        lost.now = at(100);
+        assert_eq!(now(&lost, &Policy::default()).state, State::Unobserved);
+        lost.unhealthy = Some(Reason::FatalXid);
+        let status = now(&lost, &Policy::default());
+        assert_eq!(
+            (status.state, status.reason),
+            (State::Unhealthy, Reason::FatalXid)
+        );
+    }
+
+    #[test]
+    fn a_tick_that_comes_again_or_late_changes_nothing() {
+        let mut recent = watched(&[bits(true, true), bits(false, false)]);
+        let before = recent;
+        recent.tick(at(0), 10, &bits(true, true), true);
+        recent.tick(at(10), 10, &bits(true, true), true);
+        assert_eq!(recent, before);
+    }
+}

@@ -23,6 +23,8 @@ mod harness;
 
 mod commits;
 
+mod hours;
+
 mod reading;
 
 mod troubles;
