@@ -70,10 +70,7 @@ pub fn text(web: &Web, at: Timestamp) -> String {
 
 fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
     let health = web.app.fleet.health();
-    let drops = health
-        .drops
-        .iter()
-        .map(|(reason, count)| (reason.name(), count as f64));
+    let drops = Drop::ALL.map(|reason| (reason.name(), health.drops.count(reason) as f64));
     let outcomes = health
         .outcomes
         .iter()
