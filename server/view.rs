@@ -140,6 +140,11 @@ pub struct Shown {
 }
 
 impl GpuView {
+    /// Whether its readings are of now. Those of a GPU that fell silent are the last that were told.
+    pub fn is_seen(&self) -> bool {
+        self.reason != Reason::NoSample
+    }
+
     /// Whether the driver says that it cannot be reached.
     pub fn is_lost(&self) -> bool {
         matches!(self.reason, Reason::DeviceLost | Reason::DriverHang)

@@ -193,9 +193,7 @@ fn headline(view: &FleetView, live: &Counts) -> Headline {
 /// One chip per look of a state; the three kinds of active share one.
 fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
     let mut chips: Vec<Chip> = Vec::new();
-    // The commonest good states first, then what needs an eye.
-    let order = ledger::State::ALL.into_iter().rev();
-    for state in order.filter(|state| live.of(*state) > 0) {
+    for state in words::ORDER.into_iter().filter(|state| live.of(*state) > 0) {
         let look = words::look(state);
         let count = live.of(state);
         let is_current = filter == Some(state);

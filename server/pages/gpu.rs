@@ -63,6 +63,7 @@ struct GpuPage {
     ranges: Vec<(i64, String, bool)>,
     series: Vec<Series>,
     series_from: String,
+    series_middle: String,
     series_to: String,
     told: Vec<Line>,
     never_told: Vec<String>,
@@ -76,6 +77,7 @@ struct GpuPage {
 struct Status {
     look: Look,
     is_lost: bool,
+    is_stale: bool,
     sentence: &'static str,
     since: Option<String>,
     why: Option<Why>,
@@ -233,6 +235,7 @@ fn page(
             .collect(),
         series: series::series(Some(live), &past.minutes, &minutes),
         series_from: text::clock_time(minutes.start.start()),
+        series_middle: text::clock_time(Minute((minutes.start.0 + minutes.end.0) / 2).start()),
         series_to: text::clock_time(minutes.end.start()),
         told: told
             .into_iter()
@@ -271,6 +274,7 @@ fn status(live: &Live, now: Timestamp) -> Status {
             judged.reason,
             ledger::Reason::DeviceLost | ledger::Reason::DriverHang
         ),
+        is_stale: judged.reason == ledger::Reason::NoSample,
         sentence: judged.state.help(),
         since: judged.since.map(|since| {
             format!(

@@ -52,6 +52,7 @@ struct Row {
     model: Name,
     look: Look,
     is_lost: bool,
+    is_stale: bool,
     state_title: String,
     utilization: Cell,
     tensor: Cell,
@@ -243,6 +244,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
         id: Name::new(&gpu.key.id),
         model: Name::new(&gpu.model),
         is_lost: gpu.is_lost(),
+        is_stale: !gpu.is_seen(),
         state_title: match words::reason(gpu.reason) {
             Some(why) => format!("{} {}", why.sentence, why.fix),
             None => gpu.state.help().to_owned(),

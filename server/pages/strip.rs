@@ -57,23 +57,6 @@ pub struct Strip {
     pub column_width: i64,
 }
 
-/// From below: what is best first, so that work is the ground and trouble on top.
-const ORDER: [State; 13] = [
-    State::ActiveEfficient,
-    State::ActiveUnrated,
-    State::ActiveInefficient,
-    State::Gap,
-    State::StartingPod,
-    State::StartingNode,
-    State::Draining,
-    State::Stalled,
-    State::Parked,
-    State::HeldEmpty,
-    State::Unallocated,
-    State::Unhealthy,
-    State::Unobserved,
-];
-
 /// Draws the [`HOURS`] hours up to `now` from the ledger; an hour that the ledger does not have was
 /// not observed.
 pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
@@ -97,7 +80,7 @@ pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
             .columns
             .push(column(place * STEP, hour, known, past_millis));
     }
-    for state in ORDER {
+    for state in words::ORDER {
         let look = words::look(state);
         let occurs = strip
             .columns
@@ -113,7 +96,7 @@ pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
 fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Column {
     let start = Timestamp::from_millis(hour * MILLIS_PER_HOUR);
     let total = known.map_or(0, LedgerHour::total_millis);
-    let mut spans: Vec<(State, i64)> = ORDER
+    let mut spans: Vec<(State, i64)> = words::ORDER
         .into_iter()
         .map(|state| (state, known.map_or(0, |it| it.millis(state))))
         .collect();

@@ -4,6 +4,7 @@
 //! A tile's address goes by node and index where the index is unique, because 10,000 random UUIDs
 //! alone would be 180 KB on the wire.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use gpufleet_analysis::ledger::State;
@@ -17,6 +18,9 @@ use crate::view::{ClusterView, Counts, GpuView, NodeView, Told};
 /// From this many nodes on a cluster is drawn with small tiles and one short line per node.
 const MANY_NODES: usize = 40;
 
+/// Kinds of card named in a cluster's heading.
+const MODELS_NAMED: usize = 3;
+
 /// A cluster ready for the template.
 pub struct Cluster {
     /// Its name.
@@ -25,6 +29,8 @@ pub struct Cluster {
     pub key: String,
     /// Its GPUs in words.
     pub counts: String,
+    /// Its kinds of card.
+    pub models: String,
     /// Whether it is drawn with small tiles.
     pub is_many: bool,
     /// Its nodes, as list items.
@@ -60,6 +66,7 @@ pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> C
         name: Name::new(&cluster.name),
         key: format!("{}/{}", cluster.origin.name(), cluster_path),
         counts: counts_in_words(&cluster.counts, cluster.nodes.len()),
+        models: models(cluster),
         is_many,
         nodes,
         hidden,
@@ -82,9 +89,17 @@ fn counts_in_words(counts: &Counts, nodes: usize) -> String {
         counted(counts.all, "GPU", "GPUs"),
         counted(nodes, "node", "nodes")
     );
-    for (index, (state, count)) in counts.by_state.iter().rev().enumerate() {
+    let known = words::ORDER
+        .into_iter()
+        .filter(|state| counts.of(*state) > 0);
+    for (index, state) in known.enumerate() {
         let word = if index == 0 { ": " } else { ", " };
-        let _ = write!(out, "{word}{count} {}", words::look(*state).name);
+        let _ = write!(
+            out,
+            "{word}{} {}",
+            counts.of(state),
+            words::look(state).name
+        );
     }
     out
 }
@@ -176,7 +191,7 @@ fn draw_title(out: &mut String, gpu: &GpuView, state: &str, is_short: bool) {
     if let Some(why) = words::reason(gpu.reason) {
         let _ = write!(out, " ({})", why.short);
     }
-    if let Some(Ok(utilization)) = gpu.readings.utilization {
+    if let Some(Ok(utilization)) = gpu.readings.utilization.filter(|_| gpu.is_seen()) {
         let _ = write!(out, ", {:.0} %", utilization * 100.0);
     }
     if is_short {
@@ -223,7 +238,7 @@ fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
     if node.gpus.is_empty() && !drawn.is_many {
         say("soft", "no GPU reported");
     }
-    if drawn.is_many {
+    if drawn.is_many || node.silent_since.is_some() {
         return;
     }
     for reader in &node.failing_readers {
@@ -231,18 +246,13 @@ fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
     }
 }
 
-/// `H100 · 87 % · 5.2 kW`: the node's GPUs in one glance.
+/// `87 % · 5.2 kW`: the node's GPUs in one glance. Only of GPUs that are seen now: what a silent node
+/// last said is not what it does.
 fn summary(node: &NodeView) -> String {
     let mut parts = Vec::new();
-    if let Some(first) = node.gpus.first() {
-        let is_one_model = node.gpus.iter().all(|gpu| gpu.model == first.model);
-        let short = first.model.trim_start_matches("NVIDIA ");
-        if is_one_model && !short.is_empty() {
-            parts.push(text::harmless(short, 18));
-        }
-    }
     let known = |told: fn(&GpuView) -> Told| {
-        let values: Vec<f64> = node.gpus.iter().filter_map(|gpu| told(gpu)?.ok()).collect();
+        let seen = node.gpus.iter().filter(|gpu| gpu.is_seen());
+        let values: Vec<f64> = seen.filter_map(|gpu| told(gpu)?.ok()).collect();
         (!values.is_empty()).then_some(values)
     };
     if let Some(values) = known(|gpu| gpu.readings.utilization) {
@@ -253,6 +263,28 @@ fn summary(node: &NodeView) -> String {
         parts.push(format!("{:.1} kW", values.iter().sum::<f64>() / 1000.0));
     }
     parts.join(" · ")
+}
+
+/// The kinds of card in a cluster, the commonest first: `H100 80GB HBM3, L4`.
+fn models(cluster: &ClusterView) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for gpu in cluster.nodes.iter().flat_map(|node| &node.gpus) {
+        if !gpu.model.is_empty() {
+            *counts.entry(&gpu.model).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let more = counts.len().saturating_sub(MODELS_NAMED);
+    let mut names: Vec<String> = counts
+        .into_iter()
+        .take(MODELS_NAMED)
+        .map(|(name, _)| text::harmless(name.trim_start_matches("NVIDIA "), 28))
+        .collect();
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
 }
 
 /// HTML's five.

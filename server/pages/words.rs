@@ -147,6 +147,24 @@ pub struct Look {
     pub name: &'static str,
 }
 
+/// The order in which states are listed and stacked: work first, then what is idle, then trouble.
+/// Not observed comes last: what is left over belongs to it.
+pub const ORDER: [State; 13] = [
+    State::ActiveEfficient,
+    State::ActiveUnrated,
+    State::ActiveInefficient,
+    State::Gap,
+    State::StartingPod,
+    State::StartingNode,
+    State::Draining,
+    State::Stalled,
+    State::Parked,
+    State::HeldEmpty,
+    State::Unallocated,
+    State::Unhealthy,
+    State::Unobserved,
+];
+
 /// How a state looks. The three kinds of active share a look: the split needs a job's target.
 pub const fn look(state: State) -> Look {
     let (letter, class, name) = match state {
@@ -296,6 +314,13 @@ mod tests {
         let letters: std::collections::BTreeSet<_> = looks.iter().map(|it| it.0).collect();
         let classes: std::collections::BTreeSet<_> = looks.iter().map(|it| it.1).collect();
         assert_eq!((looks.len(), letters.len(), classes.len()), (10, 10, 10));
+    }
+
+    #[test]
+    fn the_order_has_every_state_once_and_not_observed_last() {
+        let states: std::collections::BTreeSet<_> = ORDER.into();
+        assert_eq!(states.len(), State::ALL.len());
+        assert_eq!(ORDER.last(), Some(&State::Unobserved));
     }
 
     #[test]
