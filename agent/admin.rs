@@ -19,6 +19,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -115,6 +116,17 @@ struct Health {
     /// Seconds since the newest sample; none before the first.
     sample_age_seconds: Option<f64>,
     readers: Vec<Reader>,
+    /// GPUs that answer nothing or not as they should: a hang, a loss, a wanted reset.
+    troubled: Vec<Troubled>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Troubled {
+    id: String,
+    /// `driver_hang`, `gpu_lost`, `reset_required`, …
+    reason: &'static str,
+    /// How many of its readings are missing for that reason.
+    readings: usize,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -281,8 +293,36 @@ fn health(latest: &Latest, now: Timestamp, stalled_after: Duration) -> (bool, He
         status,
         sample_age_seconds: started.then(|| seconds(age)),
         readers: readers.collect(),
+        troubled: troubled(latest),
     };
     (healthy, health)
+}
+
+/// A reading that a card does not have is no trouble; these are.
+fn troubled(latest: &Latest) -> Vec<Troubled> {
+    const TROUBLES: [Missing; 6] = [
+        Missing::DriverHang,
+        Missing::GpuLost,
+        Missing::ResetRequired,
+        Missing::LibraryMismatch,
+        Missing::DriverNotLoaded,
+        Missing::Released,
+    ];
+    let mut troubled = Vec::new();
+    for it in &latest.resources {
+        for trouble in TROUBLES {
+            let missing = it.values.iter().filter(|it| it.reading == Err(trouble));
+            let readings = missing.count();
+            if readings > 0 {
+                troubled.push(Troubled {
+                    id: it.resource.id.to_string(),
+                    reason: trouble.name(),
+                    readings,
+                });
+            }
+        }
+    }
+    troubled
 }
 
 #[cfg(test)]

@@ -176,6 +176,24 @@ async fn the_endpoints_answer_and_the_token_guards_only_the_metrics() {
     assert_eq!(health["readers"][0]["error"], "no driver");
 }
 
+#[test]
+fn a_gpu_that_hangs_is_named_and_one_that_lacks_a_reading_is_not() {
+    let mut latest = with_gpu(with_gpu(latest_at(1000, Vec::new())));
+    latest.resources[0].values[0].reading = Err(Missing::DriverHang);
+    latest.resources[1].values[0].reading = Err(Missing::NotSupported);
+    let (_, health) = health(
+        &latest,
+        Timestamp::from_seconds(1000),
+        Duration::from_secs(10),
+    );
+    let expected = Troubled {
+        id: "GPU-1".to_owned(),
+        reason: "driver_hang",
+        readings: 1,
+    };
+    assert_eq!(health.troubled, [expected]);
+}
+
 #[tokio::test]
 async fn a_loop_that_stands_still_is_told() {
     let latest = latest_at(1000, vec![reader("host", Some(true), None)]);

@@ -219,6 +219,7 @@ impl Config {
         let mut config = Self::default();
         config.nvml.enabled = false;
         config.host.enabled = false;
+        config.exporter.auto = false;
         config.listen.address = "127.0.0.1:0".to_owned();
         config
     }

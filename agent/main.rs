@@ -28,6 +28,8 @@ struct Arguments {
     /// One key of the config, `section.key=value`; beats environment and file.
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
+    #[command(flatten)]
+    playback: read::recorded::Flags,
     /// Says whether the config can be used, and goes.
     #[arg(long)]
     check_config: bool,
@@ -62,7 +64,9 @@ fn main() -> anyhow::Result<()> {
         print!("{DEFAULT_FILE}");
         return Ok(());
     }
-    let sources = Sources::new(arguments.config, std::env::vars().collect(), arguments.set);
+    let mut set = arguments.playback.settings();
+    set.extend(arguments.set);
+    let sources = Sources::new(arguments.config, std::env::vars().collect(), set);
     let config = sources.load()?;
     if arguments.check_config {
         println!("the config can be used");

@@ -77,6 +77,45 @@ impl Default for RecordedConfig {
     }
 }
 
+/// The flags for playing something back without a config file. They switch the machine's own
+/// readers off: a playback beside a live agent must not report the machine twice.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Flags {
+    /// Plays this recording or capture back instead of reading this machine.
+    #[arg(long, value_name = "FILE")]
+    playback: Option<PathBuf>,
+    /// The node name the recording is shown under.
+    #[arg(long, value_name = "NAME", requires = "playback")]
+    node: Option<String>,
+    /// How many recorded seconds pass in one second.
+    #[arg(long, value_name = "X", requires = "playback")]
+    speed: Option<f64>,
+    /// Begins again when the recording has ended.
+    #[arg(long = "loop", requires = "playback")]
+    repeat: bool,
+}
+
+impl Flags {
+    /// The same as settings `section.key=value` of the config.
+    pub fn settings(&self) -> Vec<String> {
+        let Some(file) = &self.playback else {
+            return Vec::new();
+        };
+        let file = toml::Value::String(file.to_string_lossy().into_owned());
+        let mut settings = vec![
+            "nvml.enabled=false".to_owned(),
+            "host.enabled=false".to_owned(),
+            "exporter.auto=false".to_owned(),
+            format!("recorded.files=[{file}]"),
+            format!("recorded.repeat={}", self.repeat),
+        ];
+        settings.extend(self.node.iter().map(|node| format!("recorded.node={node}")));
+        let speed = self.speed.iter();
+        settings.extend(speed.map(|speed| format!("recorded.speed={speed:?}")));
+        settings
+    }
+}
+
 /// The reader of one file.
 #[derive(Debug)]
 pub struct RecordedReader {

@@ -390,3 +390,23 @@ fn a_wrong_config_names_its_key() {
             .is_empty()
     );
 }
+
+#[test]
+fn the_flags_are_a_config_that_plays_back_and_reads_nothing_else() {
+    let flags = Flags {
+        playback: Some("/a \"b\".jsonl".into()),
+        node: Some("shown".to_owned()),
+        speed: Some(4.0),
+        repeat: true,
+    };
+    let sources = crate::config::Sources::new(None, Vec::new(), flags.settings());
+    let config = sources.load().expect("right settings");
+    assert_eq!(config.recorded.files, [PathBuf::from("/a \"b\".jsonl")]);
+    assert_eq!(
+        (config.recorded.node.as_str(), config.recorded.speed),
+        ("shown", 4.0)
+    );
+    assert!(config.recorded.repeat && !config.nvml.enabled && !config.host.enabled);
+    assert!(!config.exporter.auto);
+    assert!(Flags::default().settings().is_empty());
+}
