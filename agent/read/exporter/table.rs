@@ -378,6 +378,18 @@ mod tests {
     }
 
     #[test]
+    fn the_table_in_the_docs_is_right() {
+        let docs = include_str!("../../../docs/exporter-tables.md");
+        let (_, own) = docs
+            .split_once("## A table of your own")
+            .expect("the section");
+        let (_, block) = own.split_once("```toml\n").expect("a block");
+        let (block, _) = block.split_once("```").expect("its end");
+        let table = Table::parse("docs", block).expect("right");
+        assert_eq!((table.name.as_str(), table.rows.len()), ("mine", 1));
+    }
+
+    #[test]
     fn the_dcgm_table_reads_every_name_the_catalog_gives_to_dcgm_with_its_scale() {
         let tables = shipped();
         let dcgm = tables.iter().find(|it| it.name == "dcgm").expect("dcgm");
