@@ -29,7 +29,6 @@ metrics! {
     POWER_LIMIT = last(32, "gpufleet_gpu_power_limit_watts", Gpu, Unit::Watts, "Power limit in force, the lowest of all that apply.").slow().otlp("hw.power.limit", &[]).in_minutes();
     ENERGY = counter(33, "gpufleet_gpu_energy_joules_total", Gpu, Unit::Joules, "Energy drawn since the driver was loaded (field 83).").otlp("hw.energy", &[]).dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1000.0).in_minutes();
     POWER_AVERAGE = gauge(34, "gpufleet_gpu_power_average_watts", Gpu, Unit::Watts, "Board power draw as the driver averages it over a second (field 185).");
-    POWER_LIMIT_SET = last(35, "gpufleet_gpu_power_limit_set_watts", Gpu, Unit::Watts, "Power limit that an administrator set (NVML GetPowerManagementLimit); the one in force may be lower.").slow();
 
     TEMPERATURE = gauge(40, "gpufleet_gpu_temperature_celsius", Gpu, Unit::Celsius, "Temperature of the die.").otlp("hw.temperature", &[("hw.sensor_location", "gpu")]).dcgm("DCGM_FI_DEV_GPU_TEMP", 1.0).with_max().in_minutes();
     MEMORY_TEMPERATURE = gauge(41, "gpufleet_gpu_memory_temperature_celsius", Gpu, Unit::Celsius, "Temperature of the device memory (field 82; above 200 the driver means none).").otlp("hw.temperature", &[("hw.sensor_location", "memory")]).dcgm("DCGM_FI_DEV_MEMORY_TEMP", 1.0).with_max().in_minutes();
@@ -53,8 +52,8 @@ metrics! {
     THROTTLE_RELIABILITY = counter(60, "gpufleet_gpu_throttle_reliability_seconds_total", Gpu, Unit::Seconds, "Time slowed down for reliability (field 79).").dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION", 1e9);
     THROTTLE_APPLICATION_CLOCKS = counter(61, "gpufleet_gpu_throttle_application_clocks_seconds_total", Gpu, Unit::Seconds, "Time in which the application clocks held the card back (field 80).");
     THROTTLE_BASE_CLOCKS = counter(62, "gpufleet_gpu_throttle_base_clocks_seconds_total", Gpu, Unit::Seconds, "Time below the base clocks for any reason (field 81).");
-    ECC_MODE = last(64, "gpufleet_gpu_ecc_enabled_flag", Gpu, Unit::Flag, "Whether ECC is on; without it memory errors go uncounted.").slow();
-    MIG_MODE = last(66, "gpufleet_gpu_mig_enabled_flag", Gpu, Unit::Flag, "Whether the card is in MIG mode, cut into instances or ready to be.").slow();
+    ECC_MODE = last(64, "gpufleet_gpu_ecc_enabled_flag", Gpu, Unit::Flag, "Whether ECC is on (field 1); without it memory errors go uncounted.").slow();
+    MIG_MODE = last(66, "gpufleet_gpu_mig_enabled_flag", Gpu, Unit::Flag, "Whether the card is in MIG mode, cut into instances or ready to be; 0 too on cards that cannot.").slow();
 
     ECC_CORRECTED_VOLATILE = counter(70, "gpufleet_gpu_ecc_corrected_volatile_total", Gpu, Unit::Count, "Memory errors corrected since the driver was loaded (field 3).").otlp("hw.errors", &[("error.type", "ecc_corrected")]).dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1.0).in_minutes();
     ECC_UNCORRECTED_VOLATILE = counter(71, "gpufleet_gpu_ecc_uncorrected_volatile_total", Gpu, Unit::Count, "Memory errors not corrected since the driver was loaded (field 4).").otlp("hw.errors", &[("error.type", "ecc_uncorrected")]).dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1.0).in_minutes();
@@ -93,7 +92,7 @@ metrics! {
     NVLINK_RECOVERIES = counter(104, "gpufleet_gpu_nvlink_recoveries_total", Gpu, Unit::Count, "NVLink recoveries, all links (field 162).").slow().dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 1.0);
     NVLINK_CRC_ERRORS = counter(105, "gpufleet_gpu_nvlink_crc_errors_total", Gpu, Unit::Count, "NVLink CRC errors, all links (field 163).").slow().dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 1.0);
     NVLINKS_ACTIVE = last(106, "gpufleet_gpu_nvlinks_active", Gpu, Unit::Count, "NVLink links that are up. One reading of a link down is not a fault.").slow();
-    FABRIC_STATE = last(110, "gpufleet_gpu_fabric_state_code", Gpu, Unit::Code, "How far the card has joined its NVLink fabric (NVML GetGpuFabricInfoV): 0 not supported, 1 not started, 2 in progress, 3 completed.").slow();
+    FABRIC_STATE = last(110, "gpufleet_gpu_fabric_state_code", Gpu, Unit::Code, "How far the card has joined its NVLink fabric (NVML GetGpuFabricInfoV): 1 not started, 2 in progress, 3 completed.").slow();
     FABRIC_HEALTH = last(111, "gpufleet_gpu_fabric_health_code", Gpu, Unit::Code, "Health of the card's place in the NVLink fabric, as NVML's mask (GetGpuFabricInfoV): two bits each (0 not supported, 1 true, 2 false) for degraded bandwidth, route recovery, unhealthy route, access timeout recovery, from the lowest.").slow();
 
     GRAPHICS_ACTIVE = gauge(120, "gpufleet_gpu_graphics_engine_active_ratio", Gpu, Unit::Ratio, "Share of time in which the graphics or compute engine was active (GPM 1).").dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0).in_minutes();

@@ -86,6 +86,14 @@ pub const NOT_READ: &[(Offer, &str)] = &[
         "A driver's buffer of past samples; we sample each second ourselves.",
     ),
     (
+        Function("nvmlDeviceGetPowerManagementLimit"),
+        "The limit that an administrator set; the one in force (GetEnforcedPowerLimit) slows the card.",
+    ),
+    (
+        Function("nvmlDeviceGetEccMode"),
+        "Field 1 comes with the other fields in one call.",
+    ),
+    (
         Function("nvmlDeviceGetTotalEnergyConsumption"),
         "Field 83 comes with the other fields in one call.",
     ),

@@ -168,10 +168,6 @@ const TABLE: &[(Metric, &[Source])] = &[
     ),
     (gpu::ENERGY, &[Field(83)]),
     (gpu::POWER_AVERAGE, &[Field(185)]),
-    (
-        gpu::POWER_LIMIT_SET,
-        &[Function("nvmlDeviceGetPowerManagementLimit")],
-    ),
     (gpu::TEMPERATURE, &[Function("nvmlDeviceGetTemperature")]),
     (gpu::MEMORY_TEMPERATURE, &[Field(82)]),
     (
@@ -205,7 +201,7 @@ const TABLE: &[(Metric, &[Source])] = &[
     (gpu::THROTTLE_RELIABILITY, &[Field(79)]),
     (gpu::THROTTLE_APPLICATION_CLOCKS, &[Field(80)]),
     (gpu::THROTTLE_BASE_CLOCKS, &[Field(81)]),
-    (gpu::ECC_MODE, &[Function("nvmlDeviceGetEccMode")]),
+    (gpu::ECC_MODE, &[Field(1)]),
     (gpu::MIG_MODE, &[Function("nvmlDeviceGetMigMode")]),
     (gpu::ECC_CORRECTED_VOLATILE, &[Field(3)]),
     (gpu::ECC_UNCORRECTED_VOLATILE, &[Field(4)]),

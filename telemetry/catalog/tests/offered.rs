@@ -11,6 +11,7 @@ use crate::catalog::{MetricId, all, gpu};
 
 /// Fields of nvmlDeviceGetFieldValues, first and last.
 const FIELDS: &[(u32, u32)] = &[
+    (1, 1),
     (3, 6),
     (29, 31),
     (74, 83),
