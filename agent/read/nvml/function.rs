@@ -47,6 +47,8 @@ functions! {
     MarginTemperature = "nvmlDeviceGetMarginTemperature";
     PowerUsage = "nvmlDeviceGetPowerUsage";
     EnforcedPowerLimit = "nvmlDeviceGetEnforcedPowerLimit";
+    PowerManagementLimit = "nvmlDeviceGetPowerManagementLimit";
+    EccMode = "nvmlDeviceGetEccMode";
     SramEccErrors = "nvmlDeviceGetSramEccErrorStatus";
     FabricInfo = "nvmlDeviceGetGpuFabricInfoV";
     PerformanceState = "nvmlDeviceGetPerformanceState";
