@@ -45,6 +45,7 @@ const EVERY_ROUND: &[Row] = &[
 
 /// Read in turn, because they change rarely.
 const IN_TURN: &[Row] = &[
+    (1, gpu::ECC_MODE, 1.0),
     (29, gpu::RETIRED_PAGES_SINGLE, 1.0),
     (30, gpu::RETIRED_PAGES_DOUBLE, 1.0),
     (31, gpu::RETIRED_PAGES_PENDING, 1.0),

@@ -47,8 +47,6 @@ functions! {
     MarginTemperature = "nvmlDeviceGetMarginTemperature";
     PowerUsage = "nvmlDeviceGetPowerUsage";
     EnforcedPowerLimit = "nvmlDeviceGetEnforcedPowerLimit";
-    PowerManagementLimit = "nvmlDeviceGetPowerManagementLimit";
-    EccMode = "nvmlDeviceGetEccMode";
     SramEccErrors = "nvmlDeviceGetSramEccErrorStatus";
     FabricInfo = "nvmlDeviceGetGpuFabricInfoV";
     PerformanceState = "nvmlDeviceGetPerformanceState";

@@ -26,12 +26,10 @@ pub(crate) enum Turn {
     Margin,
     ProcessUtilization,
     PowerLimit,
-    PowerLimitSet,
     MaxClock,
     Slowdown,
     PcieGeneration,
     PcieWidth,
-    EccMode,
     Sram,
     Fabric,
     Fields,
@@ -51,14 +49,12 @@ pub(crate) const OFTEN: [Turn; 5] = [
 ];
 
 /// [`SELDOM_PER_ROW`] of these after each row of [`OFTEN`].
-pub(crate) const SELDOM: [Turn; 14] = [
+pub(crate) const SELDOM: [Turn; 12] = [
     Turn::PowerLimit,
-    Turn::PowerLimitSet,
     Turn::MaxClock,
     Turn::Slowdown,
     Turn::PcieGeneration,
     Turn::PcieWidth,
-    Turn::EccMode,
     Turn::Sram,
     Turn::Fabric,
     Turn::Fields,
@@ -68,7 +64,7 @@ pub(crate) const SELDOM: [Turn; 14] = [
     Turn::Mig,
 ];
 
-/// With one turn a round, [`OFTEN`] comes every 7 s and [`SELDOM`] every 49 s.
+/// With one turn a round, [`OFTEN`] comes every 7 s and [`SELDOM`] every 42 s.
 const SELDOM_PER_ROW: usize = 2;
 
 /// Which turn is the n-th. Under MIG the whole chip has no codec or process figures, and their
@@ -125,14 +121,6 @@ pub(crate) fn simple(
                     .map(|milliwatts| f64::from(milliwatts) / 1e3)
             })?,
         ),
-        Turn::PowerLimitSet => (
-            gpu::POWER_LIMIT_SET,
-            one(Function::PowerManagementLimit, &|| {
-                device
-                    .power_management_limit()
-                    .map(|milliwatts| f64::from(milliwatts) / 1e3)
-            })?,
-        ),
         Turn::MaxClock => (
             gpu::SM_CLOCK_MAX,
             one(Function::MaxClockInfo, &|| {
@@ -159,14 +147,6 @@ pub(crate) fn simple(
             gpu::PCIE_WIDTH,
             one(Function::PcieLinkWidth, &|| {
                 device.current_pcie_link_width().map(f64::from)
-            })?,
-        ),
-        Turn::EccMode => (
-            gpu::ECC_MODE,
-            one(Function::EccMode, &|| {
-                device
-                    .is_ecc_enabled()
-                    .map(|it| f64::from(u8::from(it.currently_enabled)))
             })?,
         ),
         Turn::Margin => (gpu::TEMPERATURE_MARGIN, fatal(margin(library, at))?),

@@ -67,7 +67,6 @@ async fn eight_gpus_read_as_the_driver_says_in_base_units() {
             (gpu::TENSOR_ACTIVE, says.gpm_percent[4] / 100.0),
             (gpu::DRAM_ACTIVE, says.gpm_percent[9] / 100.0),
             (gpu::POWER_AVERAGE, f64::from(says.power_mw) / 1e3),
-            (gpu::POWER_LIMIT_SET, 700.0),
             (gpu::TEMPERATURE_MARGIN_SHUTDOWN, -8.0),
             (gpu::TEMPERATURE_MARGIN_SLOWDOWN, -2.0),
             (gpu::ECC_MODE, 1.0),
