@@ -15,14 +15,15 @@ pub mod disk;
 
 mod epoch;
 mod format;
+mod room;
 mod segment;
+mod words;
 
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
 
 use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::time::Timestamp;
@@ -34,146 +35,13 @@ use crate::format::{Header, RECORD_HEADER_BYTES, RecordHeader, STREAMS, index};
 use crate::segment::{Segment, file_name, file_ordinal};
 
 pub use crate::format::{MAX_RECORD_BYTES, VERSION};
+pub use crate::words::{
+    DropReason, Dropped, Limits, NewEpoch, Opened, Record, SpoolError, Waiting, WhenFull,
+};
 
 /// Most epochs kept side by side. Each outage and each corruption makes one; beyond this the oldest
 /// is dropped, because a node that collects more will not drain them before they are too old.
 pub const MAX_EPOCHS: usize = 64;
-
-/// Most drops remembered until they are taken; neighbours are joined, so more means that nobody
-/// takes them.
-const MAX_DROPS: usize = 256;
-
-/// When the spool is full and what it does then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// Age of the oldest record.
-    pub age: Duration,
-    /// Records, which bounds the index in memory (16 bytes each).
-    pub records: usize,
-    /// Size at which a segment is closed; what is dropped or trimmed is whole segments.
-    pub segment_bytes: u64,
-    /// Age at which a segment is closed.
-    pub segment_age: Duration,
-    /// Whether a full spool gives up its oldest records or refuses new ones.
-    pub when_full: WhenFull,
-}
-
-/// What a full spool does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenFull {
-    /// Gives up its oldest records, counted: the agent, to whom the newest data are dearest.
-    DropOldest,
-    /// Refuses new ones: the server, which has promised the old ones to their sender.
-    Refuse,
-}
-
-/// One record as it was appended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Its place in its stream.
-    pub seq: u64,
-    /// The time it was appended with.
-    pub at: Timestamp,
-    /// What was appended.
-    pub payload: Vec<u8>,
-}
-
-/// Records that were given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dropped {
-    /// In which epoch.
-    pub epoch: Epoch,
-    /// In which stream.
-    pub stream: Stream,
-    /// The first of them.
-    pub first: u64,
-    /// The last of them.
-    pub last: u64,
-    /// Why.
-    pub why: DropReason,
-}
-
-/// Why records were given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DropReason {
-    /// The spool or the disk was full.
-    Full,
-    /// They were too old.
-    Age,
-    /// Their bytes on disk are no longer what was written.
-    Corrupt,
-    /// The disk failed while they were made safe.
-    Disk,
-    /// The receiver refused them for ever.
-    Refused,
-}
-
-/// What opening found.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Opened {
-    /// Why a new epoch had to be made; none when the old one goes on.
-    pub new_epoch: Option<NewEpoch>,
-    /// Records that wait to be sent.
-    pub records: usize,
-    /// Bytes that are no record: torn writes and corruption.
-    pub bad_bytes: u64,
-}
-
-/// Why a new epoch was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NewEpoch {
-    /// There was none.
-    NoSpool,
-    /// The one that was there has holes or garbage.
-    Corrupt,
-}
-
-/// How much waits in one stream, over all epochs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waiting {
-    /// Payload bytes.
-    pub bytes: u64,
-    /// The time of the oldest record.
-    pub oldest: Option<Timestamp>,
-    /// Records given up since the spool was opened.
-    pub dropped: u64,
-}
-
-/// What went wrong, and the way out.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    /// The disk said no.
-    #[error("the spool's disk failed while it was to {doing}")]
-    Disk {
-        /// What was to be done.
-        doing: &'static str,
-        /// What the disk said.
-        #[source]
-        source: io::Error,
-    },
-    /// The disk or the spool's own limit is full, and nothing may be dropped.
-    #[error("the spool is full: it takes more when what it holds has been drained")]
-    Full,
-    /// A newer program wrote this.
-    #[error(
-        "the spool file {file} has format version {found}, and this program knows up to {VERSION}: \
-         run the newer program, or move the folder away to begin a new spool"
-    )]
-    Newer {
-        /// Which file.
-        file: String,
-        /// Its version.
-        found: u16,
-    },
-    /// The payload is too large for a record.
-    #[error("a record of {bytes} bytes is over the limit of {MAX_RECORD_BYTES}")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
-}
 
 /// The write-ahead log.
 #[derive(Debug)]
@@ -191,19 +59,6 @@ pub struct Spool<D: Disk> {
     waiting: [u64; STREAMS],
     dropped: [u64; STREAMS],
     drops: VecDeque<Dropped>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            bytes: 1 << 30,
-            age: Duration::from_secs(24 * 3600),
-            records: 200_000,
-            segment_bytes: 4 << 20,
-            segment_age: Duration::from_secs(15 * 60),
-            when_full: WhenFull::DropOldest,
-        }
-    }
 }
 
 impl<D: Disk> Spool<D> {
@@ -624,197 +479,6 @@ impl<D: Disk> Spool<D> {
             segment.seal();
         }
     }
-
-    /// Removes the files of segments without records, and the folders of epochs without any.
-    /// The live epoch keeps its last segment, which knows the next seqs.
-    fn forget_empty(&mut self) -> Result<(), SpoolError> {
-        let doing = "remove what is not needed any more";
-        let mut position = 0;
-        while position < self.epochs.len() {
-            let live = position + 1 == self.epochs.len();
-            let log = &mut self.epochs[position];
-            let kept = usize::from(live);
-            while log.segments.len() > kept && log.segments.front().is_some_and(Segment::is_empty) {
-                let file = log.segments[0].file();
-                match self.disk.remove(&log.folder, &file) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(disk_error(doing)(error));
-                    }
-                    _ => {}
-                }
-                // One by one, so that a crash never brings an older file back than it takes.
-                self.disk
-                    .sync_folder(&log.folder)
-                    .map_err(disk_error(doing))?;
-                self.bytes -= log.segments[0].bytes;
-                log.segments.pop_front();
-            }
-            if log.segments.is_empty() && !live {
-                self.remove_strays(position)?;
-                self.epochs.remove(position);
-            } else {
-                position += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes an epoch's folder with whatever a failed attempt left in it.
-    fn remove_strays(&self, position: usize) -> Result<(), SpoolError> {
-        let doing = "remove a drained epoch";
-        let folder = &self.epochs[position].folder;
-        for name in self.disk.files(folder).map_err(disk_error(doing))? {
-            self.disk.remove(folder, &name).map_err(disk_error(doing))?;
-        }
-        self.disk.remove_folder(folder).map_err(disk_error(doing))
-    }
-
-    /// Drops what is older than the age limit.
-    fn drop_aged(&mut self, now: Timestamp) -> Result<(), SpoolError> {
-        if self.limits.when_full == WhenFull::Refuse {
-            return Ok(());
-        }
-        let age = i64::try_from(self.limits.age.as_nanos()).unwrap_or(i64::MAX);
-        while self
-            .epochs
-            .iter()
-            .flat_map(|log| log.segments.front())
-            .next()
-            .is_some_and(|segment| !segment.is_empty() && now.since(segment.newest) > age)
-        {
-            if !self.drop_oldest(DropReason::Age)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops the oldest, or refuses, until `length` more bytes are within the limits.
-    fn make_room(&mut self, length: u64) -> Result<(), SpoolError> {
-        while self.bytes + length + RECORD_HEADER_BYTES as u64 > self.limits.bytes
-            || self.records >= self.limits.records
-        {
-            if self.limits.when_full == WhenFull::Refuse {
-                return Err(SpoolError::Full);
-            }
-            if !self.drop_oldest(DropReason::Full)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops the oldest segment with all its records; says whether there was one to drop.
-    fn drop_oldest(&mut self, why: DropReason) -> Result<bool, SpoolError> {
-        if self.limits.when_full == WhenFull::Refuse {
-            return Ok(false);
-        }
-        // Only records count: to drop files without any would never end on a full disk.
-        self.forget_empty()?;
-        let Some(position) = self.epochs.iter().position(|log| !log.is_empty()) else {
-            return Ok(false);
-        };
-        let live = position + 1 == self.epochs.len();
-        if live && self.epochs[position].segments.len() == 1 {
-            // Everything that is left is in the file that is written: close it first.
-            self.sync()?;
-            let newest = self.live().segments[0].newest;
-            self.new_segment(newest)?;
-        }
-        let log = &mut self.epochs[position];
-        let epoch = log.epoch;
-        let segment = &mut log.segments[0];
-        let mut gone = Vec::new();
-        self.records -= segment.records();
-        for stream in Stream::ALL {
-            let at = index(stream);
-            gone.extend(segment.runs(at).into_iter().map(|run| (stream, run)));
-            self.waiting[at] -= segment.forget_until(at, u64::MAX);
-        }
-        for (stream, run) in gone {
-            self.note_drop(epoch, stream, run, why);
-        }
-        self.forget_empty()?;
-        Ok(true)
-    }
-
-    /// Gives up what was appended to the live epoch since the last successful sync.
-    fn give_up_unsynced(&mut self) {
-        let live = self.epochs.last_mut().expect("there is a live epoch");
-        let epoch = live.epoch;
-        let mut gone = Vec::new();
-        for stream in Stream::ALL {
-            let at = index(stream);
-            let (first, next) = (live.synced[at], live.next[at]);
-            if first == next {
-                continue;
-            }
-            let before = live.records();
-            for segment in &mut live.segments {
-                self.waiting[at] -= segment.forget_from(at, first);
-            }
-            self.records -= before - live.records();
-            live.synced[at] = next;
-            gone.push((stream, (first, next - 1)));
-        }
-        for (stream, run) in gone {
-            self.note_drop(epoch, stream, run, DropReason::Disk);
-        }
-    }
-
-    /// Gives up one record.
-    fn give_up(&mut self, epoch: Epoch, stream: Stream, seq: u64, why: DropReason) {
-        let at = index(stream);
-        let Some(log) = self.epochs.iter_mut().find(|log| log.epoch == epoch) else {
-            return;
-        };
-        let before = log.records();
-        for segment in &mut log.segments {
-            self.waiting[at] -= segment.forget_one(at, seq);
-        }
-        let gone = before - log.records();
-        self.records -= gone;
-        if gone > 0 {
-            self.note_drop(epoch, stream, (seq, seq), why);
-        }
-    }
-
-    /// Counts a drop and remembers it to be told, joined with its neighbour.
-    fn note_drop(&mut self, epoch: Epoch, stream: Stream, run: (u64, u64), why: DropReason) {
-        let (first, last) = run;
-        self.dropped[index(stream)] += last - first + 1;
-        let neighbour = self.drops.iter_mut().rev().find(|drop| {
-            (drop.epoch, drop.stream, drop.why) == (epoch, stream, why) && drop.last + 1 == first
-        });
-        match neighbour {
-            Some(drop) => drop.last = last,
-            None => {
-                if self.drops.len() == MAX_DROPS {
-                    self.drops.pop_front();
-                }
-                self.drops.push_back(Dropped {
-                    epoch,
-                    stream,
-                    first,
-                    last,
-                    why,
-                });
-            }
-        }
-    }
-}
-
-impl DropReason {
-    /// The word for it in events and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Age => "age",
-            Self::Corrupt => "corrupt",
-            Self::Disk => "disk",
-            Self::Refused => "refused",
-        }
-    }
 }
 
 fn disk_error(doing: &'static str) -> impl FnOnce(io::Error) -> SpoolError {
@@ -823,3 +487,6 @@ fn disk_error(doing: &'static str) -> impl FnOnce(io::Error) -> SpoolError {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod simulation;
