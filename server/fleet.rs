@@ -49,6 +49,9 @@ mod shard;
 #[cfg(test)]
 mod simulation;
 
+#[cfg(test)]
+mod tests;
+
 pub use agent::{CommandRefused, MAX_COMMANDS, MAX_STREAMS};
 pub use commit::Progress;
 pub use drops::{Drop, Drops};
