@@ -157,3 +157,6 @@ async fn harden(request: Request<Body>, next: Next) -> Response {
     }
     response
 }
+
+#[cfg(test)]
+mod tests;

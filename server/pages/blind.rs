@@ -90,7 +90,7 @@ fn silent(spots: &mut Vec<BlindSpot>, places: &[Place<'_>], at: Timestamp) {
         counted(silent.len(), "node", "nodes"),
         counted(gpus, "GPU", "GPUs")
     );
-    let since = if silent.len() == 1 {
+    let since = if newest == oldest {
         format!(
             "since {} UTC ({})",
             text::moment(*newest),

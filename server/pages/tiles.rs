@@ -18,6 +18,9 @@ use crate::view::{ClusterView, Counts, GpuView, NodeView, Told};
 /// From this many nodes on a cluster is drawn with small tiles and one short line per node.
 const MANY_NODES: usize = 40;
 
+/// A node name this short fits over its small tiles, characters.
+const SHORT_NAME: usize = 18;
+
 /// Kinds of card named in a cluster's heading.
 const MODELS_NAMED: usize = 3;
 
@@ -45,6 +48,7 @@ pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> C
     let mut nodes = String::with_capacity(cluster.counts.all * 128);
     let mut hidden = 0;
     let cluster_path = segment(&cluster.name);
+    let shared = if is_many { shared_start(cluster) } else { 0 };
     for node in &cluster.nodes {
         if filter.is_some_and(|state| !node.gpus.iter().any(|gpu| gpu.state == state)) {
             hidden += 1;
@@ -57,6 +61,7 @@ pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> C
                 at,
                 filter,
                 is_many,
+                shared,
                 cluster_path: &cluster_path,
                 origin: cluster.origin,
             },
@@ -78,6 +83,8 @@ struct Drawn<'a> {
     at: Timestamp,
     filter: Option<State>,
     is_many: bool,
+    /// Characters at the start of the name that all nodes of the cluster share.
+    shared: usize,
     cluster_path: &'a str,
     origin: Origin,
 }
@@ -128,7 +135,12 @@ fn draw_node(out: &mut String, drawn: &Drawn<'_>) {
         out.push('"');
     }
     out.push('>');
-    escape(out, &name.text);
+    if drawn.shared > 0 {
+        // All names begin alike: what tells them apart is at the end.
+        out.push('…');
+    }
+    let told_apart: String = name.text.chars().skip(drawn.shared).collect();
+    escape(out, &told_apart);
     out.push_str("</a>");
     if !drawn.is_many {
         out.push_str("<small>");
@@ -285,6 +297,27 @@ fn models(cluster: &ClusterView) -> String {
         names.push(format!("{more} more"));
     }
     names.join(", ")
+}
+
+/// How many characters all node names of a cluster share at their start, where hiding them makes
+/// short of long names; 0 where names are short already.
+fn shared_start(cluster: &ClusterView) -> usize {
+    // Sorted by name: what the first and the last share, all share.
+    let (Some(first), Some(last)) = (cluster.nodes.first(), cluster.nodes.last()) else {
+        return 0;
+    };
+    let shared = first
+        .name
+        .chars()
+        .zip(last.name.chars())
+        .take_while(|(one, other)| one == other);
+    let is_short = |node: &NodeView| node.name.chars().count() <= SHORT_NAME;
+    if cluster.nodes.iter().all(is_short) {
+        0
+    } else {
+        // At least one character stays, and names are cut at their own length first.
+        shared.count().min(text::SHOWN_CHARACTERS / 2)
+    }
 }
 
 /// HTML's five.

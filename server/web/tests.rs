@@ -1,0 +1,591 @@
+//! The web port from outside: every route, hostile names, rights, and what must never be said.
+//!
+//! Longer than 500 lines because one fixture serves all, and each test asks pages and API alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode, header};
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
+use gpufleet_telemetry::time::{Clock, Timestamp};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use crate::App;
+use crate::auth::{Access, AuthConfig, Role, TokenFile};
+use crate::config::Config;
+use crate::fleet::Fleet;
+use crate::fleet::live::Live;
+use crate::store::{Store, StoreConfig};
+use crate::view::fixture::{self, Does, HOSTILE};
+
+const GPU: &str = "GPU-prod-h100-00-0000";
+const TOKEN: &str = "a-token-that-may-read";
+const OPERATOR: &str = "a-token-that-may-operate";
+
+/// A clock that stands still at the fixture's moment.
+struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Timestamp {
+        fixture::NOW
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A server with a known fleet and an empty store.
+struct Fixture {
+    router: Router,
+    store: Store,
+    _folder: tempfile::TempDir,
+}
+
+async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreConfig::for_tests(folder.path()))
+        .await
+        .unwrap();
+    let fleet = Fleet::new(Config::for_tests().fleet);
+    for live in lives {
+        fleet.put_for_tests(live);
+    }
+    let tokens = [(Role::Read, TOKEN), (Role::Operate, OPERATOR)].map(|(role, secret)| {
+        let file = folder.path().join(role.name());
+        std::fs::write(&file, secret).unwrap();
+        let file = file.display().to_string();
+        TokenFile {
+            role,
+            file,
+            cluster: None,
+        }
+    });
+    let auth = AuthConfig {
+        tokens: if guarded { tokens.to_vec() } else { Vec::new() },
+        ..AuthConfig::default()
+    };
+    let app = App {
+        fleet: Arc::new(fleet),
+        store: store.clone(),
+        config: Arc::new(Config::for_tests()),
+        access: Arc::new(Access::load(&auth).unwrap()),
+        clock: Arc::new(Standing),
+        commits: Arc::default(),
+    };
+    Fixture {
+        router: super::router(app),
+        store,
+        _folder: folder,
+    }
+}
+
+async fn server() -> Fixture {
+    server_of(fixture::fleet(), false).await
+}
+
+impl Fixture {
+    async fn ask(&self, request: Request<Body>) -> Response<Body> {
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    async fn get(&self, address: &str) -> (StatusCode, String) {
+        let response = self
+            .ask(Request::get(address).body(Body::empty()).unwrap())
+            .await;
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn json(&self, address: &str) -> Value {
+        let (status, body) = self.get(address).await;
+        assert_eq!(status, StatusCode::OK, "{address}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    async fn post(
+        &self,
+        address: &str,
+        kind: &str,
+        body: &str,
+        token: Option<&str>,
+    ) -> Response<Body> {
+        let mut request = Request::post(address).header(header::CONTENT_TYPE, kind);
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        self.ask(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    }
+}
+
+/// Every address of the document with its parameters filled in, by method.
+fn addresses() -> Vec<(String, String)> {
+    let document = serde_json::to_value(crate::api::document()).unwrap();
+    let mut found = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let id = if path.contains("/agents/") {
+            "67e55044-10b1-426f-9247-bb680e5fe0c8"
+        } else {
+            GPU
+        };
+        let address = path
+            .replace("{cluster}", "prod")
+            .replace("{node}", "h100-00")
+            .replace("{id}", id);
+        for method in methods.as_object().unwrap().keys() {
+            found.push((method.clone(), address.clone()));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn every_route_of_the_document_answers_as_it_says() {
+    let server = server().await;
+    let addresses = addresses();
+    assert!(addresses.len() >= 12, "{addresses:?}");
+    for (method, address) in addresses {
+        if method == "get" {
+            server.json(&address).await;
+        } else {
+            let body = r#"{"action":"release_nvml"}"#;
+            let answer = server.post(&address, "application/json", body, None).await;
+            assert_eq!(
+                answer.status(),
+                StatusCode::NOT_FOUND,
+                "no such agent: {address}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_openapi_3_1_and_the_reference_page_has_every_route() {
+    let server = server().await;
+    let document = server.json("/api/v1/openapi.json").await;
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let (status, page) = server.get("/api").await;
+    assert_eq!(status, StatusCode::OK);
+    for path in document["paths"].as_object().unwrap().keys() {
+        assert!(page.contains(path.as_str()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_404_and_says_where_to_look() {
+    let server = server().await;
+    for (address, says) in [
+        ("/clusters/prod/nodes/nobody", "nobody"),
+        ("/clusters/nowhere/nodes/h100-00", "nowhere"),
+        ("/clusters/prod/gpus/GPU-none", "GPU-none"),
+        ("/clusters/prod/nodes/h100-00/99", "index 99"),
+        ("/?state=asleep", "asleep"),
+        ("/no/such/page", "no such page"),
+        ("/api/v1/gpus/prod/GPU-none", "GPU-none"),
+        ("/api/v1/gpus/prod/GPU-none/minutes", "GPU-none"),
+        ("/api/v1/nodes/prod/nobody", "nobody"),
+        ("/api/v1/nothing", "/api lists them"),
+        ("/assets/0000000000000000/gpufleet.css", "no such asset"),
+    ] {
+        let (status, body) = server.get(address).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{address}");
+        assert!(body.contains(says), "{address}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
+    let server = server().await;
+    for (address, says) in [
+        (
+            format!("/api/v1/gpus/prod/{GPU}/minutes?from=yesterday"),
+            "yesterday",
+        ),
+        (
+            format!("/api/v1/gpus/prod/{GPU}/minutes?from=2020-01-01T00:00:00Z"),
+            "48 h",
+        ),
+        (
+            format!("/api/v1/gpus/prod/{GPU}/hours?from=2030-01-01T00:00:00Z"),
+            "is not before",
+        ),
+        ("/api/v1/gpus?state=asleep".to_owned(), "asleep"),
+        ("/api/v1/gpus?origin=dreamt".to_owned(), "dreamt"),
+        ("/api/v1/gpus?limit=0".to_owned(), "limit=0"),
+        ("/api/v1/gpus?limit=many".to_owned(), "limit"),
+        ("/api/v1/gpus?after=nonsense".to_owned(), "cursor"),
+        ("/api/v1/events?kind=party".to_owned(), "party"),
+        ("/api/v1/events?after=1".to_owned(), "cursor"),
+    ] {
+        let response = server
+            .ask(Request::get(&address).body(Body::empty()).unwrap())
+            .await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{address}");
+        assert_eq!(
+            response.headers()[header::CONTENT_TYPE],
+            "application/problem+json"
+        );
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem["status"], 400);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(says), "{address}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_in_pages_holds_every_gpu_once() {
+    let server = server().await;
+    let mut seen = std::collections::BTreeSet::new();
+    let mut address = "/api/v1/gpus?limit=10".to_owned();
+    loop {
+        let page = server.json(&address).await;
+        for gpu in page["items"].as_array().unwrap() {
+            assert!(
+                seen.insert((gpu["cluster"].to_string(), gpu["id"].to_string())),
+                "{gpu}"
+            );
+        }
+        match page["next"].as_str() {
+            Some(next) => {
+                address = format!(
+                    "/api/v1/gpus?limit=10&after={}",
+                    crate::pages::text::segment(next)
+                )
+            }
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 73 + 1 + 64);
+}
+
+#[tokio::test]
+async fn what_is_simulated_or_recorded_is_in_no_live_total_and_marked_on_every_page() {
+    let server = server().await;
+    let fleet = server.json("/api/v1/fleet").await;
+    assert_eq!(fleet["live"]["gpus"], 73);
+    assert_eq!(fleet["simulated"]["gpus"], 64);
+    assert_eq!(fleet["recorded"]["gpus"], 1);
+    let (_, page) = server.get("/").await;
+    assert!(page.contains("<b>61 GPUs live</b>"), "{page}");
+    for (address, word) in [
+        ("/clusters/demo/nodes/sim-0", "SIMULATED"),
+        ("/clusters/demo/gpus/GPU-demo-sim-0-0000", "SIMULATED"),
+        (
+            "/clusters/h200-recorded/gpus/GPU-h200-recorded-captured-node-0000",
+            "RECORDED",
+        ),
+    ] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
+        assert!(
+            page.contains(&format!(">{word}</span>")) && page.contains("watermarked"),
+            "{address}"
+        );
+        // Also where only the content is asked for, as the page does every ten seconds.
+        let request = Request::get(address).header("gpufleet-fragment", "1");
+        let response = server.ask(request.body(Body::empty()).unwrap()).await;
+        let fragment = response.into_body().collect().await.unwrap().to_bytes();
+        let fragment = String::from_utf8(fragment.to_vec()).unwrap();
+        assert!(fragment.trim_start().starts_with("<main") && fragment.contains(word));
+    }
+    let (_, live) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    assert!(!live.contains("SIMULATED") && !live.contains("RECORDED"));
+}
+
+#[tokio::test]
+async fn a_missing_reading_is_a_reason_and_never_zero() {
+    let server = server().await;
+    let gpu = server.json(&format!("/api/v1/gpus/prod/{GPU}")).await;
+    let tensor = &gpu["readings"]["tensor_active_ratio"];
+    assert_eq!(
+        (&tensor["value"], &tensor["missing"]),
+        (&Value::Null, &"not_supported".into())
+    );
+    let lost = server.json("/api/v1/gpus/prod/GPU-prod-h100-03-0005").await;
+    assert_eq!(lost["state"], "unhealthy");
+    for reading in ["power_watts", "utilization_ratio", "memory_used_bytes"] {
+        assert_eq!(lost["readings"][reading]["value"], Value::Null);
+        assert_eq!(lost["readings"][reading]["missing"], "gpu_lost");
+    }
+    let (_, page) = server
+        .get("/clusters/prod/gpus/GPU-prod-h100-03-0005")
+        .await;
+    assert!(
+        page.contains("GPU lost") && !page.contains("<dd>0 "),
+        "{page}"
+    );
+    let (_, page) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    assert!(page.contains("not supported by this card"));
+}
+
+#[tokio::test]
+async fn hostile_names_are_shown_as_text_and_cut() {
+    let long = "<b>".repeat(3_500);
+    let mut lives = fixture::fleet();
+    lives.push(fixture::gpu("long", &long, 0, Does::Work, Origin::Live));
+    lives.push(fixture::live(
+        "long",
+        &long,
+        ResourceKind::Node,
+        &long,
+        Origin::Live,
+    ));
+    let server = server_of(lives, false).await;
+    let segment = crate::pages::text::segment;
+    let hostile_gpu = format!("GPU-hostile-{HOSTILE}-0000");
+    for address in [
+        "/".to_owned(),
+        format!("/clusters/hostile/nodes/{}", segment(HOSTILE)),
+        format!("/clusters/hostile/gpus/{}", segment(&hostile_gpu)),
+        format!("/clusters/long/nodes/{}", segment(&long)),
+        format!("/clusters/<img src=x>/nodes/{}", segment(HOSTILE)).replace(['<', '>', ' '], "%3C"),
+        format!("/?state={}", segment(HOSTILE)),
+    ] {
+        let (_, page) = server.get(&address).await;
+        assert!(!page.contains("<img"), "{address}");
+        assert!(!page.contains("<b><b>"), "{address}");
+        assert!(
+            !page.contains('\u{202e}') && !page.contains('\u{0}'),
+            "{address}"
+        );
+        // The address of a node carries its whole name; nothing else may.
+        let shown = page.replace(&segment(&long), "");
+        assert!(!shown.contains(&"&lt;b&gt;".repeat(200)), "{address}");
+    }
+    let (_, node) = server
+        .get(&format!("/clusters/hostile/nodes/{}", segment(HOSTILE)))
+        .await;
+    assert!(
+        node.contains("&#60;img") || node.contains("&lt;img"),
+        "{node}"
+    );
+}
+
+#[tokio::test]
+async fn no_page_holds_inline_script_or_style_and_each_forbids_them() {
+    let server = server().await;
+    for address in [
+        "/".to_owned(),
+        "/api".to_owned(),
+        "/nothing".to_owned(),
+        "/clusters/prod/nodes/h100-00".to_owned(),
+        format!("/clusters/prod/gpus/{GPU}"),
+    ] {
+        let response = server
+            .ask(Request::get(&address).body(Body::empty()).unwrap())
+            .await;
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let page = String::from_utf8(body.to_vec()).unwrap();
+        for forbidden in [
+            " style=",
+            " onclick=",
+            "<style",
+            "javascript:",
+            "http://",
+            "https://",
+        ] {
+            assert!(!page.contains(forbidden), "{address} holds {forbidden}");
+        }
+        let scripts = page.matches("<script").count();
+        assert_eq!(
+            page.matches("<script src=\"/assets/").count(),
+            scripts,
+            "{address}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
+    let server = server_of(fixture::fleet(), true).await;
+    for address in [
+        "/",
+        "/metrics",
+        "/clusters/prod/nodes/h100-00",
+        "/api/v1/fleet",
+        "/api/v1/gpus",
+    ] {
+        let (status, body) = server.get(address).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{address}");
+        assert!(
+            !body.contains("H100") && !body.contains("gpus"),
+            "{address}: {body}"
+        );
+        for (name, value) in [
+            (header::AUTHORIZATION, format!("Bearer {TOKEN}")),
+            (
+                header::COOKIE,
+                format!("theme=dark; gpufleet_token={TOKEN}"),
+            ),
+            (header::AUTHORIZATION, format!("Bearer {OPERATOR}")),
+        ] {
+            let request = Request::get(address)
+                .header(name, value)
+                .body(Body::empty())
+                .unwrap();
+            assert_eq!(
+                server.ask(request).await.status(),
+                StatusCode::OK,
+                "{address}"
+            );
+        }
+    }
+    assert_eq!(server.get("/api/v1/health").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_sign_in_form_gives_a_cookie_only_for_a_good_token() {
+    const FORM: &str = "application/x-www-form-urlencoded";
+    let server = server_of(fixture::fleet(), true).await;
+    let good = server
+        .post("/sign-in", FORM, &format!("token={TOKEN}&back=/api"), None)
+        .await;
+    assert_eq!(
+        (good.status(), &good.headers()[header::LOCATION]),
+        (StatusCode::SEE_OTHER, &"/api".parse().unwrap())
+    );
+    let cookie = good.headers()[header::SET_COOKIE].to_str().unwrap();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+        "{cookie}"
+    );
+    let bad = server
+        .post("/sign-in", FORM, "token=a-token-that-is-wrong&back=/", None)
+        .await;
+    assert_eq!(bad.status(), StatusCode::UNAUTHORIZED);
+    assert!(!bad.headers().contains_key(header::SET_COOKIE));
+}
+
+#[tokio::test]
+async fn a_command_needs_the_right_to_operate_and_an_action_that_is_known() {
+    const ADDRESS: &str = "/api/v1/agents/67e55044-10b1-426f-9247-bb680e5fe0c8/commands";
+    let server = server_of(fixture::fleet(), true).await;
+    for (token, body, expected) in [
+        (
+            None,
+            r#"{"action":"release_nvml"}"#,
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            Some(TOKEN),
+            r#"{"action":"release_nvml"}"#,
+            StatusCode::FORBIDDEN,
+        ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"release_nvml"}"#,
+            StatusCode::NOT_FOUND,
+        ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"dance"}"#,
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"probe_now","expires_in_seconds":0}"#,
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"probe_now","when":"now"}"#,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (Some(OPERATOR), "not json", StatusCode::BAD_REQUEST),
+    ] {
+        let answer = server.post(ADDRESS, "application/json", body, token).await;
+        assert_eq!(answer.status(), expected, "{token:?} {body}");
+    }
+    let long = format!(
+        r#"{{"action":"probe_now","arguments":{{"gpu":"{}"}}}}"#,
+        "x".repeat(5_000)
+    );
+    let answer = server
+        .post(ADDRESS, "application/json", &long, Some(OPERATOR))
+        .await;
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn without_its_store_the_server_still_shows_what_is_live_and_says_what_is_not_known() {
+    let server = server().await;
+    server.store.close().await;
+    let (status, page) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.contains("The store does not answer") && page.contains("93 %"));
+    assert_eq!(server.get("/").await.0, StatusCode::OK);
+    for address in ["/api/v1/health", "/api/v1/events", "/api/v1/agents"] {
+        assert_eq!(
+            server.get(address).await.0,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{address}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_empty_fleet_says_the_command_that_connects_an_agent() {
+    let server = server_of(Vec::new(), false).await;
+    let (_, page) = server.get("/").await;
+    assert!(page.contains("No agent has reported yet"), "{page}");
+    assert!(page.contains("GPUFLEET_SHIP__ENDPOINT=") && page.contains("gpufleet-agent"));
+}
+
+#[tokio::test]
+async fn a_tile_leads_to_its_gpu() {
+    let server = server().await;
+    let (_, page) = server.get("/").await;
+    assert!(
+        page.contains("href=\"/clusters/prod/nodes/h100-00/0\""),
+        "{page}"
+    );
+    let request = Request::get("/clusters/prod/nodes/h100-00/0")
+        .body(Body::empty())
+        .unwrap();
+    let answer = server.ask(request).await;
+    assert_eq!(answer.status(), StatusCode::TEMPORARY_REDIRECT);
+    let place = answer.headers()[header::LOCATION].to_str().unwrap();
+    assert_eq!(place, format!("/clusters/prod/gpus/{GPU}"));
+}
+
+#[tokio::test]
+async fn the_page_of_ten_thousand_gpus_stays_under_200_kb_on_the_wire() {
+    let lives = (0..10_000_u32).map(|place| {
+        let (node, index) = (place / 8, place % 8);
+        let does = if (node * 7 + index) % 11 < 8 {
+            Does::Work
+        } else {
+            Does::Nothing
+        };
+        // Ids and names as random as real ones.
+        let name = format!(
+            "gke-pool-{:08x}-{node:04}",
+            node.wrapping_mul(2_654_435_761)
+        );
+        let mut live = fixture::gpu("prod", &name, index, does, Origin::Live);
+        live.key.id = format!("GPU-{}", uuid::Uuid::now_v7()).into();
+        live
+    });
+    let server = server_of(lives.collect(), false).await;
+    let request = Request::get("/").header(header::ACCEPT_ENCODING, "gzip");
+    let response = server.ask(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.len() <= 200_000, "{} bytes", body.len());
+}
