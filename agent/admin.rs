@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::prometheus::{self, PrometheusConfig};
 use crate::sample::{Latest, LatestCell};
 
-/// Most requests in work at once; one answer is up to 200 KB and costs about a millisecond. Two
+/// Most requests in work at once; one answer is about 300 KB and costs about a millisecond. Two
 /// Prometheus servers and a person need three.
 pub const MAX_CONCURRENT_REQUESTS: usize = 8;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Missing, Readings};
 use gpufleet_telemetry::time::Clock;
@@ -20,11 +21,11 @@ use crate::config::Config;
 use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
 
 /// Longest all rounds of one source may take. A driver without persistence mode needs 1.5 s a GPU
-/// to wake.
-pub(super) const DEADLINE: Duration = Duration::from_secs(12);
+/// to wake; a GPU that hangs is known as one, and the others read without it, after some 12 s.
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How many rounds a source gets: a rate is there in the second, a driver that wakes in the third.
-const ROUNDS: u32 = 4;
+/// How many rounds may fail before the failure is the answer: the reader may still be starting.
+const FAILED_ROUNDS: u32 = 3;
 
 /// The lines of NVML, GPM and exporters.
 pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
@@ -71,7 +72,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
 
 type Answer = Result<Readings, ReadError>;
 
-/// Rounds until one has GPUs with a rate in it; the last answer otherwise.
+/// Rounds until one has GPUs with their rates; the last answer otherwise.
 async fn ask(
     mut reader: Box<dyn Read>,
     node: &Arc<NodeFacts>,
@@ -79,22 +80,28 @@ async fn ask(
 ) -> (String, Answer) {
     let name = reader.name().to_owned();
     let deadline = reader.deadline();
-    let mut answer = Err(ReadError::Timeout { after: deadline });
+    let mut answer: Answer = Err(ReadError::Timeout { after: deadline });
     let rounds = async {
-        for round in 0..ROUNDS {
-            if round > 0 {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
+        let mut failed = 0;
+        loop {
             let turn = Turn {
                 at: clock.now(),
                 monotonic: clock.monotonic(),
                 node: Arc::clone(node),
             };
             let read = tokio::time::timeout(deadline, reader.read(turn)).await;
-            answer = read.unwrap_or(Err(ReadError::Timeout { after: deadline }));
-            if name != "nvml" || answer.as_ref().is_ok_and(has_rates) {
+            let mut read = read.unwrap_or(Err(ReadError::Timeout { after: deadline }));
+            // What happened in an earlier round is still true.
+            if let (Ok(earlier), Ok(newer)) = (&mut answer, &mut read) {
+                newer.events.splice(0..0, earlier.events.drain(..));
+            }
+            answer = read;
+            failed += u32::from(answer.is_err());
+            let settled = answer.as_ref().is_ok_and(has_rates) || failed == FAILED_ROUNDS;
+            if name != "nvml" || settled {
                 break;
             }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
     // Out of time: the last answer stands.
@@ -102,10 +109,26 @@ async fn ask(
     (name, answer)
 }
 
-/// Whether the profiling counters have had the two samples they need.
+/// Whether GPUs are there and none of them waits for the second sample of its profiling counters.
 fn has_rates(readings: &Readings) -> bool {
     let mut samples = readings.resources.iter().flat_map(|it| &it.samples);
-    samples.any(|it| it.metric == gpu::SM_ACTIVE.id && it.reading != Err(Missing::NotReady))
+    let waits =
+        samples.any(|it| it.metric == gpu::SM_ACTIVE.id && it.reading == Err(Missing::NotReady));
+    gpus(readings) > 0 && !waits
+}
+
+/// The first GPU that hangs or is lost, in the reader's words.
+fn trouble(readings: &Readings) -> Option<String> {
+    let mut events = readings.events.iter();
+    let event = events.find(|it| matches!(it.kind, EventKind::DriverHang | EventKind::GpuLost));
+    let by_event = event.map(|it| it.message.clone());
+    by_event.or_else(|| {
+        readings.resources.iter().find_map(|it| {
+            let mut missing = it.samples.iter().filter_map(|it| it.reading.err());
+            let found = missing.find(|it| matches!(it, Missing::DriverHang | Missing::GpuLost))?;
+            Some(format!("{}: {found}", it.resource.id))
+        })
+    })
 }
 
 fn gpus(readings: &Readings) -> usize {
@@ -119,6 +142,15 @@ fn nvml_finding(answer: Option<&Answer>, machine: &Machine) -> Finding {
     const CHECK: &str = "NVML";
     match answer {
         None => Finding::skip(CHECK, "switched off: nvml.enabled = false"),
+        Some(Ok(readings)) if trouble(readings).is_some() => Finding::no(
+            CHECK,
+            format!(
+                "{} GPUs are listed; {}",
+                gpus(readings),
+                trouble(readings).unwrap_or_default()
+            ),
+            "drain the node and reset the GPU (nvidia-smi --gpu-reset) or reboot",
+        ),
         Some(Ok(readings)) if gpus(readings) > 0 => {
             let mut resources = readings.resources.iter();
             let model = resources.find_map(|it| it.resource.attribute(attribute::GPU_MODEL));
@@ -224,7 +256,7 @@ mod tests {
             (root, machine)
         };
         use Verdict::{No, Skip, Yes};
-        let cases: [(Option<Answer>, bool, Verdict, Verdict); 8] = [
+        let cases: [(Option<Answer>, bool, Verdict, Verdict); 9] = [
             (None, true, Skip, Skip),
             (Some(Ok(readings(Some(Ok(0.5))))), true, Yes, Yes),
             (
@@ -240,6 +272,12 @@ mod tests {
                 No,
             ),
             (Some(Ok(readings(None))), true, Yes, Skip),
+            (
+                Some(Ok(readings(Some(Err(Missing::DriverHang))))),
+                true,
+                No,
+                No,
+            ),
             (Some(Ok(Readings::default())), true, No, Skip),
             (Some(failed()), true, No, Skip),
             (Some(failed()), false, Skip, Skip),
