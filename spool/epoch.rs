@@ -13,7 +13,7 @@ use gpufleet_telemetry::identity::Epoch;
 use uuid::Uuid;
 
 use crate::disk::Disk;
-use crate::format::STREAMS;
+use crate::format::{STREAMS, index};
 use crate::segment::{Place, Scan, Segment, file_ordinal, scan};
 
 /// One life of the spool.
@@ -190,6 +190,10 @@ impl Found {
                 self.sound &= first == *next;
                 *next = (*next).max(end);
             }
+        }
+        if newest && let Some(stream) = scan.cut.map(index) {
+            // It may have been whole and safe once, so it is told as lost.
+            self.lost.push((stream, next[stream], next[stream]));
         }
         *expected = Some(next);
         Ok(())

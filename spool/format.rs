@@ -163,6 +163,15 @@ impl RecordHeader {
         })
     }
 
+    /// Which stream a record that is cut or corrupt was probably of; only for counting it.
+    pub(crate) fn guess_stream(bytes: &[u8]) -> Option<Stream> {
+        match bytes.get(12)? {
+            0 => Some(Stream::Metrics),
+            1 => Some(Stream::Logs),
+            _ => None,
+        }
+    }
+
     /// Whether this is the payload that the header was written for.
     pub(crate) fn fits(&self, epoch: Epoch, payload: &[u8]) -> bool {
         payload.len() == self.length && self.checksum(epoch, payload) == self.crc

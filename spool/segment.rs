@@ -5,6 +5,7 @@ use std::io;
 
 use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::Stream;
 
 use crate::disk::Disk;
 use crate::format::{
@@ -59,6 +60,8 @@ pub(crate) struct Scan {
     pub(crate) good_end: u64,
     /// Bytes between good records that are no record.
     pub(crate) bad_bytes: u64,
+    /// What the garbage after the good bytes probably was.
+    pub(crate) cut: Option<Stream>,
 }
 
 impl Segment {
@@ -265,6 +268,7 @@ pub(crate) fn scan<D: Disk>(
             0
         },
         bad_bytes: 0,
+        cut: None,
     };
     let mut offset = scan.good_end;
     while offset < length {
@@ -280,6 +284,8 @@ pub(crate) fn scan<D: Disk>(
         }
     }
     scan.segment.bytes = length;
+    let cut = reader.read(scan.good_end, RECORD_HEADER_BYTES)?;
+    scan.cut = RecordHeader::guess_stream(&cut);
     Ok(Ok(scan))
 }
 

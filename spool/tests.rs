@@ -313,9 +313,11 @@ fn a_torn_last_record_is_cut_off_counted_and_its_seq_is_never_given_again() {
     let length = disk.length(&folder, "00000001").expect("the disk works");
     disk.truncate(&folder, "00000001", length - 7)
         .expect("the disk works");
-    let (spool, opened) = open(&disk, Limits::default(), 2);
+    let (mut spool, opened) = open(&disk, Limits::default(), 2);
     assert_eq!(opened.records, 4);
     assert!(opened.bad_bytes > 0, "{opened:?}");
+    let told: Vec<u64> = spool.take_drops().iter().map(|drop| drop.first).collect();
+    assert_eq!(told, [5]);
     // The server may have record 5: only a flipped bit or a torn write could tell, and neither can.
     assert_eq!(opened.new_epoch, Some(NewEpoch::Corrupt));
     assert_eq!(spool.epoch(), epoch(2));

@@ -13,8 +13,13 @@ use super::nanos;
 /// How long a reading stands after it was taken, at least: three samples.
 const FRESH_AT_LEAST: Duration = Duration::from_secs(3);
 
-/// How long a slow reading stands: it is read every 60 s, and may be missed once.
+/// How long a reading stands whose rhythm is slow, or not known yet: the slowest are read every
+/// 60 s, and may be missed once.
 const FRESH_SLOW: Duration = Duration::from_secs(150);
+
+/// A reading stands for so many of the gaps between the last two: some are taken in turns, every
+/// 7 s or every 45 s, though their reader works every second.
+const FRESH_GAPS: i64 = 3;
 
 /// One reader's word about a metric.
 #[derive(Debug, Clone, Copy)]
@@ -99,10 +104,14 @@ impl Series {
     }
 
     fn take(&mut self, word: Word) {
-        self.fresh = nanos(match self.metric.cadence {
-            Cadence::Slow => FRESH_SLOW.max(word.period * 3),
-            Cadence::Sample => FRESH_AT_LEAST.max(word.period * 3),
-        });
+        let slow = nanos(FRESH_SLOW.max(word.period * 3));
+        let least = nanos(FRESH_AT_LEAST.max(word.period * 3));
+        let gap = word.at.since(self.at);
+        self.fresh = match self.metric.cadence {
+            Cadence::Slow => slow,
+            Cadence::Sample if gap <= 0 => self.fresh.max(slow),
+            Cadence::Sample => gap.saturating_mul(FRESH_GAPS).clamp(least, slow),
+        };
         if let Ok(value) = word.reading {
             if self.metric.kind == Kind::Counter && self.last.is_ok_and(|previous| value < previous)
             {
@@ -255,8 +264,22 @@ mod tests {
             (1, 2, Ok(9.0)),
         ];
         assert_eq!(value(&held), 1.0);
-        let gone = [(0, 1, Ok(1.0)), (1, 6, Ok(9.0))];
+        let gone = [(0, 1, Ok(1.0)), (0, 2, Ok(1.0)), (1, 6, Ok(9.0))];
         assert_eq!(value(&gone), 9.0);
+    }
+
+    #[test]
+    fn a_reading_stands_as_long_as_its_rhythm_lets_the_next_one_come() {
+        for (gap, stands, gone) in [(1, 3, 4), (7, 21, 22), (45, 135, 136), (900, 150, 151)] {
+            let mut series = Series::new(&gpu::POWER, None, word(0, 0, Ok(1.0)));
+            assert!(
+                series.is_fresh(Timestamp::from_seconds(140)),
+                "rhythm unknown"
+            );
+            series.hear(word(0, gap, Ok(1.0)));
+            let fresh = |after| series.is_fresh(Timestamp::from_seconds(gap + after));
+            assert!(fresh(stands) && !fresh(gone), "every {gap} s");
+        }
     }
 
     #[test]

@@ -164,6 +164,7 @@ fn a_reader_that_fails_is_told_once_and_told_when_it_works_again() {
 fn what_is_not_read_any_more_leaves_the_newest_readings() {
     let mut collector = collector(&[("nvml", 1)]);
     let both = [(&gpu::POWER, 1.0), (&gpu::PROCESSES, 1.0)];
+    collector.round(gpu_round(0, 99, "nvml", &both));
     collector.round(gpu_round(0, 100, "nvml", &both));
     for second in 101..110 {
         collector.round(gpu_round(0, second, "nvml", &[(&gpu::POWER, 2.0)]));
