@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -13,6 +14,7 @@ use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 
+use crate::commit::CommitHealth;
 use crate::fleet::Drop;
 use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
@@ -57,6 +59,7 @@ pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) ->
 /// The text of everything about the server itself.
 pub fn text(web: &Web, at: Timestamp) -> String {
     let mut families = health(web, at);
+    families.extend(commits(&web.app.commits));
     families.extend(web.counted.requests.collect());
     families.extend(process());
     // The encoder refuses a family without series: a counter that nothing has counted yet.
@@ -105,6 +108,23 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// How commits go; nothing of the last one before there was one.
+fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
+    let done = health.commits.load(Ordering::Relaxed);
+    let failed = health.failures.load(Ordering::Relaxed);
+    let outcomes = [("success", done as f64), ("failure", failed as f64)];
+    let mut families = counters(&server::COMMITS, "outcome", outcomes);
+    if done > 0 {
+        let last = health.last_done_ms.load(Ordering::Relaxed) as f64 / 1e3;
+        let took = health.last_duration_us.load(Ordering::Relaxed) as f64 / 1e6;
+        let age = health.sample_age_ms.load(Ordering::Relaxed) as f64 / 1e3;
+        families.extend(gauges(&server::LAST_COMMIT, "", [("", last)]));
+        families.extend(gauges(&server::COMMIT_DURATION, "", [("", took)]));
+        families.extend(gauges(&server::SAMPLE_AGE_AT_COMMIT, "", [("", age)]));
+    }
+    families
 }
 
 /// Memory and CPU, under our names too, so that one dashboard serves agent and server.
@@ -159,4 +179,28 @@ fn counters<'a>(
         counters.with_label_values(names).inc_by(value);
     }
     counters.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_are_told_and_nothing_of_the_last_one_before_there_was_one() {
+        let health = CommitHealth::default();
+        let names = |health: &CommitHealth| -> Vec<String> {
+            let families = commits(health);
+            families.iter().map(|it| it.name().to_owned()).collect()
+        };
+        assert_eq!(names(&health), [server::COMMITS.name]);
+        health.commits.store(2, Ordering::Relaxed);
+        health.last_duration_us.store(1_500_000, Ordering::Relaxed);
+        let families = commits(&health);
+        let took = families
+            .iter()
+            .find(|it| it.name() == server::COMMIT_DURATION.name)
+            .expect("a commit is done");
+        assert_eq!(took.get_metric()[0].get_gauge().get_value(), 1.5);
+        assert_eq!(names(&health).len(), 4);
+    }
 }
