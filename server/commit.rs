@@ -48,6 +48,8 @@ pub struct CommitHealth {
     pub commits: AtomicU64,
     /// Tries that failed since the start.
     pub failures: AtomicU64,
+    /// Tries that failed since the last commit that is done.
+    pub failures_in_a_row: AtomicU64,
     /// When the last one was done, Unix milliseconds; 0 before the first.
     pub last_done_ms: AtomicI64,
     /// How long it took, microseconds.
@@ -141,6 +143,7 @@ async fn once(
         Err(CommitError::Fenced { .. }) => Err(Replaced),
         Err(error) => {
             health.failures.fetch_add(1, Ordering::Relaxed);
+            health.failures_in_a_row.fetch_add(1, Ordering::Relaxed);
             tracing::error!(number = commit.number, %error, "a commit failed, asking the store for its last one");
             match to.last_commit().await {
                 Ok(last) => match fleet.commit_failed(commit.number, last) {
@@ -165,6 +168,7 @@ fn note(fleet: &Fleet, commit: &Commit, clock: &dyn Clock, began: Duration, heal
     let now = clock.now();
     let store = Ordering::Relaxed;
     health.commits.fetch_add(1, store);
+    health.failures_in_a_row.store(0, store);
     health.last_done_ms.store(now.millis(), store);
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     health.last_duration_us.store(micros, store);

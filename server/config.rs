@@ -348,6 +348,17 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_default_file_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/server.toml");
+        let documented = std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            documented,
+            Config::default_file(),
+            "gpufleet-server --print-default-config > docs/server.toml"
+        );
+    }
+
+    #[test]
     fn the_printed_default_file_is_the_default_configuration() {
         let config = load(&Config::default_file(), &[], &[]).unwrap();
         assert_eq!(config, Config::default());

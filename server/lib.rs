@@ -23,6 +23,8 @@ pub mod commit;
 
 pub mod lead;
 
+pub mod health;
+
 pub mod ledger;
 
 pub mod retention;

@@ -17,7 +17,7 @@ use gpufleet_server::ingest::foreign::Foreign;
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
-use gpufleet_server::{lead, ledger, retention};
+use gpufleet_server::{health, lead, ledger, retention};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +133,7 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
             "pages and API",
             &app.config.web.listen,
             Role::Read,
-            gpufleet_server::web::router(app.clone()),
+            gpufleet_server::web::router(app.clone()).merge(health::router(app.clone())),
         ),
     ] {
         let listener = listen(what, address, &app, role).await?;
