@@ -230,3 +230,80 @@ impl AsyncWrite for Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::ClientConfig;
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    /// A certificate for localhost and its key, made for these tests and good for nothing else.
+    fn config() -> AuthConfig {
+        let file = |name: &str| format!("{}/ingest/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+        AuthConfig {
+            tls_certificate_file: file("certificate.pem"),
+            tls_key_file: file("key.pem"),
+            ..AuthConfig::default()
+        }
+    }
+
+    async fn ask(address: SocketAddr) -> String {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&config().tls_certificate_file).unwrap() {
+            roots.add(certificate).unwrap();
+        }
+        let client = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connector = TlsConnector::from(Arc::new(client));
+        let mut stream = connector.connect(name, stream).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        // A server may close without a TLS goodbye after its answer.
+        let _closed = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_silent_client_does_not_keep_others_from_their_tls_handshake() {
+        // Another test of this process may have chosen the provider already.
+        let _chosen = rustls::crypto::ring::default_provider().install_default();
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = Listener::new(socket, tls(&config()).unwrap()).unwrap();
+        let routes = axum::Router::new().route("/", axum::routing::get(async || "hello"));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let answer = ask(address).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"),
+            "{answer}"
+        );
+    }
+
+    #[test]
+    fn a_tls_file_that_cannot_be_used_is_named() {
+        let _chosen = rustls::crypto::ring::default_provider().install_default();
+        let good = config();
+        for (certificate, key) in [
+            ("/nowhere.pem", good.tls_key_file.as_str()),
+            (good.tls_certificate_file.as_str(), "/nowhere.pem"),
+            (good.tls_key_file.as_str(), good.tls_key_file.as_str()),
+        ] {
+            let bad = AuthConfig {
+                tls_certificate_file: certificate.to_owned(),
+                tls_key_file: key.to_owned(),
+                ..AuthConfig::default()
+            };
+            let error = tls(&bad).expect_err("unusable").to_string();
+            assert!(error.contains(".pem"), "{error}");
+        }
+        assert!(tls(&AuthConfig::default()).unwrap().is_none());
+    }
+}
