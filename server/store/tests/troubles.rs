@@ -84,17 +84,13 @@ async fn a_connection_that_is_killed_in_a_commit_leaves_it_out_and_the_retry_fol
         let second = second.clone();
         async move { store.commit(&second, token).await }
     });
+    waiting(&bench, 1).await;
     let kill = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let admin = bench.another().await;
-    loop {
-        let mut transaction = admin.write().await.unwrap();
-        if transaction.fetch_int(kill, &[]).await.unwrap() == Some(1) {
-            break;
-        }
-        assert!(!running.is_finished(), "it must wait for the lock");
-        tokio::task::yield_now().await;
-    }
+    let mut transaction = admin.write().await.unwrap();
+    assert_eq!(transaction.fetch_int(kill, &[]).await.unwrap(), Some(1));
+    drop(transaction);
     let failed = running.await.unwrap().unwrap_err();
     assert!(matches!(failed, CommitError::Unknown(_)), "{failed}");
     drop(blocker);
@@ -136,17 +132,23 @@ async fn reading_back_waits_for_a_commit_that_is_still_under_way() {
         .unwrap();
     let (store, token) = (bench.store.clone(), bench.token);
     let running = tokio::spawn(async move { store.commit(&commit(1, 1, START), token).await });
-    let waiting = "SELECT COUNT(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    waiting(&bench, 1).await;
     let store = bench.another().await;
     let reading = tokio::spawn(async move { store.last_commit().await });
-    while bench.int(waiting).await < 2 {
-        tokio::task::yield_now().await;
-    }
+    waiting(&bench, 2).await;
     blocker.commit().await.unwrap();
     running.await.unwrap().unwrap();
     assert_eq!(reading.await.unwrap().unwrap(), 1);
     bench.drop_database().await;
+}
+
+/// Returns when so many connections wait for a lock.
+async fn waiting(bench: &Bench, connections: i64) {
+    let sql = "SELECT COUNT(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let reached = async { while bench.int(sql).await < connections {} };
+    let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+    reached.expect("they wait for the lock");
 }
 
 #[tokio::test]
