@@ -143,6 +143,23 @@ impl Store {
             .map(|_| ())
     }
 
+    /// How many bytes the database takes on its disk, without SQLite's write-ahead log.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn size_bytes(&self) -> Result<u64, StoreError> {
+        let mut transaction = self.read().await?;
+        let sql = match transaction {
+            Transaction::Sqlite(_) => {
+                "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+            }
+            Transaction::Postgres(_) => "SELECT pg_database_size(current_database())",
+        };
+        let size = transaction.fetch_int(sql, &[]).await;
+        let size = size.doing("asking for the size of the database")?;
+        Ok(size.map_or(0, i64::unsigned_abs))
+    }
+
     async fn write(&self) -> Result<Transaction, StoreError> {
         let transaction = self.0.database.write().await;
         transaction.doing("beginning to write")

@@ -88,3 +88,13 @@ both! {
         assert_eq!(none, ResourcePage::default());
     }
 }
+
+both! {
+    async fn the_size_of_the_database_grows_with_what_is_in_it(bench) {
+        let before = bench.store.size_bytes().await.unwrap();
+        bench.commit(&commit(1, 3_000, START)).await;
+        let grown = bench.store.size_bytes().await.unwrap() - before;
+        assert!((300_000..5_000_000).contains(&grown), "{grown}");
+        bench.store.check().await.unwrap();
+    }
+}
