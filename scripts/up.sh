@@ -61,7 +61,7 @@ start_server() {
         --set "ingest.spool_dir=$PWD/$home/server-spool" \
         --set "store.url=sqlite:$PWD/$home/server.db"
     local waited=0
-    until curl -fsS -o /dev/null "http://127.0.0.1:$web_port/readyz" 2>/dev/null; do
+    until curl -fsS -o /dev/null "http://127.0.0.1:$web_port/api/v1/health" 2>/dev/null; do
         must_run server
         waited=$((waited + 1))
         [ "$waited" -lt 300 ] || {

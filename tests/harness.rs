@@ -23,6 +23,8 @@ pub mod browser;
 
 pub mod usage;
 
+pub mod checker;
+
 /// The folder of one test; removed when the test passes, kept and named when it fails.
 #[derive(Debug)]
 pub struct World {

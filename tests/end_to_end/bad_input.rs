@@ -73,7 +73,7 @@ fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
         "{}",
         answer.text()
     );
-    assert_eq!(server.get("/readyz").status, 200);
+    assert_eq!(server.get("/api/v1/health").status, 200);
     server.stop();
 }
 
@@ -96,7 +96,7 @@ fn a_bad_point_is_left_out_and_counted_and_its_neighbours_are_kept() {
         assert_eq!(answer.status, 200, "{what}: {}", answer.text());
         assert_eq!(otlp::rejected(&answer), 1, "{what}: {}", answer.text());
     }
-    let page = server.get("/api/v1/gpus?limit=1000").text();
+    let page = server.get("/api/v1/gpus?cluster=default").text();
     for what in ["NaN", "infinite", "from-1970", "from-next-year"] {
         assert!(
             page.contains(&format!("GPU-beside-{what}")),
@@ -131,6 +131,6 @@ fn a_port_that_is_taken_and_a_key_that_nobody_knows_end_the_start_with_the_reaso
         assert!(!output.status.success(), "{set}: {said}");
         assert!(said.contains(word), "{set}: {said}");
     }
-    assert!(http::get(&first.place.web, "/readyz").is_ok());
+    assert!(http::get(&first.place.web, "/api/v1/health").is_ok());
     first.stop();
 }

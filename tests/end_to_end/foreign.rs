@@ -39,7 +39,7 @@ fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success() {
                 &format!("{id} is there after the kill"),
                 Duration::from_secs(40),
                 || {
-                    let answer = running.get(&format!("/api/v1/gpus/{id}"));
+                    let answer = running.get(&format!("/api/v1/gpus/default/{id}"));
                     (answer.status == 200 && answer.text().contains(&format!("{watts}")))
                         .then_some(())
                 },

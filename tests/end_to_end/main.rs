@@ -7,6 +7,10 @@ mod peers;
 
 mod otlp;
 
+mod whole_way;
+
+mod kills;
+
 mod prometheus;
 
 mod victoria;

@@ -90,7 +90,7 @@ impl Place {
         let mut process = Process::start("gpufleet-server", self.command(), &self.log);
         wait::until("the server answers", START_LIMIT, || {
             process.must_run();
-            http::get(&self.web, "/readyz")
+            http::get(&self.web, "/api/v1/health")
                 .ok()
                 .filter(|answer| answer.status == 200)
         });

@@ -62,6 +62,25 @@ impl Simulator {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// kill -9.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.process.runs()
+    }
+
+    /// Waits until it ends by itself: a replay that has caught up and is durable.
+    ///
+    /// # Panics
+    /// When it does not, or ends with an error.
+    pub fn ends(self, limit: std::time::Duration) {
+        let status = self.process.wait(limit);
+        assert!(status.success(), "the simulator ended with {status}");
+    }
+
     /// Asks it to stop; what it has made by then is on its disk.
     ///
     /// # Panics

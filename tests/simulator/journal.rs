@@ -133,6 +133,12 @@ pub fn expected(plan: &Plan, text: &str) -> Expected {
 }
 
 impl Expected {
+    /// Every resource that was made.
+    pub fn resources(&self) -> BTreeSet<(gpufleet_telemetry::identity::ResourceKind, String)> {
+        let unsure = self.either.keys().map(|(kind, id, _)| (*kind, id.clone()));
+        self.sure.resources().into_iter().chain(unsure).collect()
+    }
+
     /// What is wrong with the rows that the store has of one resource.
     pub fn differences(
         &self,
