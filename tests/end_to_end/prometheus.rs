@@ -38,7 +38,7 @@ const PANELS: &[Panel] = &[
     ),
     (
         "DCGM_FI_DEV_FB_USED{instance=~\"$instance\", gpu=~\"$gpu\"}",
-        |it| it.memory_used_mib as f64,
+        |it| framebuffer_used_mib(it),
     ),
     (
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{instance=~\"$instance\", gpu=~\"$gpu\"}",
@@ -68,6 +68,13 @@ fn expected(slot: u8) -> Values {
     let model = models::by_name(MODEL);
     let at = scenario.time_s.expect("the scenario stands still");
     load::values(&scenario.gpus[usize::from(slot)], model, slot, at)
+}
+
+/// What of the memory without the driver's part is used, in whole MiB, as the stand-in tells it.
+fn framebuffer_used_mib(values: &Values) -> f64 {
+    let (total, reserved) = models::by_name(MODEL).memory_mib;
+    let share = values.memory_used_mib as f64 / total as f64;
+    ((total - reserved) as f64 * share).floor()
 }
 
 fn as_grafana_sends(query: &str) -> String {

@@ -1,6 +1,7 @@
 //! Reads a stopped server's database and compares it with what was made.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use gpufleet_server::store::model::ResourceKey;
 use gpufleet_server::store::{Store, StoreConfig};
@@ -9,6 +10,9 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
 use crate::simulator::journal::Expected;
+
+/// Minutes looked at before the first and after the last that was made: nothing may be there.
+const MARGIN: i64 = 60;
 
 /// Everything that differs, one line each; empty when nothing was lost and nothing counts twice.
 ///
@@ -29,7 +33,7 @@ pub fn differences(database: &str, cluster: &str, expected: &Expected) -> Vec<St
             .expect("the database can be read");
         let mut wrong = Vec::new();
         for (kind, id) in expected.resources() {
-            let found = minutes(&store, cluster, kind, &id).await;
+            let found = minutes(&store, cluster, kind, &id, expected.span(MARGIN)).await;
             wrong.extend(expected.differences(kind, &id, &found));
         }
         store.close().await;
@@ -42,15 +46,15 @@ async fn minutes(
     cluster: &str,
     kind: ResourceKind,
     id: &str,
+    range: Range<Minute>,
 ) -> BTreeMap<Minute, MinuteRow> {
     let key = ResourceKey {
         cluster: cluster.into(),
         kind,
         id: id.into(),
     };
-    let all = Minute(0)..Minute(i64::from(u32::MAX));
     let minutes = store
-        .minutes(&key, all)
+        .minutes(&key, range)
         .await
         .expect("the database can be read");
     assert_eq!(minutes.corrupt, Vec::<String>::new());

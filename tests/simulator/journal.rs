@@ -139,6 +139,19 @@ impl Expected {
         self.sure.resources().into_iter().chain(unsure).collect()
     }
 
+    /// From the first minute to the last, and `margin` minutes more on both sides.
+    pub fn span(&self, margin: i64) -> std::ops::Range<Minute> {
+        let minutes = || {
+            self.sure
+                .keys()
+                .chain(self.either.keys())
+                .map(|key| key.2.0)
+        };
+        let first = minutes().min().unwrap_or(0);
+        let last = minutes().max().unwrap_or(0);
+        Minute(first - margin)..Minute(last + margin + 1)
+    }
+
     /// What is wrong with the rows that the store has of one resource.
     pub fn differences(
         &self,

@@ -67,6 +67,11 @@ impl Record {
         self.rows.is_empty()
     }
 
+    /// Every minute of every resource.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.rows.keys()
+    }
+
     /// The resources it is about.
     pub fn resources(&self) -> BTreeSet<(ResourceKind, String)> {
         self.rows
