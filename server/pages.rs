@@ -50,6 +50,7 @@ pub mod events;
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(fleet::show))
+        .route("/clusters/{cluster}", get(fleet::show_cluster))
         .route("/clusters/{cluster}/nodes/{node}", get(node::show))
         .route(
             "/clusters/{cluster}/nodes/{node}/{index}",

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::blind::{self, BlindSpot};
 use super::frame::{Frame, Theme, html};
 use super::text::{counted, grouped};
 use super::{problem, tiles, words};
+use crate::auth::Grant;
 use crate::view::{Counts, FleetView};
 use crate::web::Web;
 
@@ -119,6 +120,37 @@ pub async fn show(
         },
     };
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    render(&web, &view, frame, state).await
+}
+
+/// `GET /clusters/{cluster}`: the same for one cluster.
+pub async fn show_cluster(
+    State(web): State<Arc<Web>>,
+    Path(cluster): Path<String>,
+    frame: Frame,
+) -> Response {
+    let one = Grant {
+        cluster: Some(cluster.as_str().into()),
+    };
+    let view = web.views.get(&web.app).await;
+    let view = view.seen_with(&frame.grant).seen_with(&one);
+    if view.clusters.is_empty() {
+        let said = super::text::harmless(&cluster, super::text::SHOWN_CHARACTERS);
+        return problem::not_found(
+            frame,
+            format!("No cluster “{said}”"),
+            vec!["No agent has reported from a cluster with this name.".to_owned()],
+        );
+    }
+    render(&web, &view, frame, None).await
+}
+
+async fn render(
+    web: &Web,
+    view: &Arc<FleetView>,
+    frame: Frame,
+    state: Option<ledger::State>,
+) -> Response {
     let key = Key {
         state,
         theme: frame.theme,
@@ -138,7 +170,7 @@ pub async fn show(
         at: view.at,
         ..frame
     };
-    match page(&web.app.config.ingest.grpc_listen, &view, &frame, state).render() {
+    match page(&web.app.config.ingest.grpc_listen, view, &frame, state).render() {
         Ok(body) => {
             let body = Bytes::from(body);
             if kept.1.len() < KEPT_RENDERINGS {

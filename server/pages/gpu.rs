@@ -24,7 +24,7 @@ use super::words::{self, Look, Why};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
-use crate::view::{judge, past};
+use crate::view::{FleetView, judge, past};
 use crate::web::Web;
 
 /// How far back the curves go, hours: a minute a column up to 8 h, 3 minutes a column for a day.
@@ -68,6 +68,8 @@ struct GpuPage {
     told: Vec<Line>,
     never_told: Vec<String>,
     parts: parts::Parts,
+    shares: Vec<ShareLine>,
+    cluster_address: String,
     xids: Vec<XidLine>,
     events: Vec<Entry>,
     past_failed: bool,
@@ -83,6 +85,14 @@ struct Status {
     why: Option<Why>,
     last_point: String,
     last_point_ago: String,
+}
+
+/// A share of it: a MIG instance, a time slice.
+struct ShareLine {
+    address: String,
+    name: Name,
+    look: Look,
+    holder: Option<Name>,
 }
 
 /// Who holds it.
@@ -147,6 +157,8 @@ pub async fn show(
     };
     let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
     let last_hours = end.minute().hour() - strip::HOURS + 1..end.minute().hour() + 1;
+    let view = web.views.get(&web.app).await;
+    let shares = shares(&view, &live.key);
     let past = past::of_gpu(
         &web.app,
         &live.key,
@@ -157,7 +169,7 @@ pub async fn show(
     .await;
     frame::page(
         StatusCode::OK,
-        &page(frame, &web.specs, &live, &past, hours, minutes, end),
+        &page(frame, &web.specs, &live, shares, &past, hours, minutes, end),
     )
 }
 
@@ -197,6 +209,7 @@ fn page(
     frame: Frame,
     specs: &Specs,
     live: &Live,
+    shares: Vec<ShareLine>,
     past: &past::Past,
     hours: i64,
     minutes: Range<Minute>,
@@ -228,7 +241,7 @@ fn page(
         holder: holder(live),
         figures: figures(live),
         peaks: peaks::of(live, specs),
-        strip: strip::strip(&past.hours, end),
+        strip: strip::strip(&past.hours, live.first_seen, end),
         ranges: RANGES
             .into_iter()
             .map(|it| (it, format!("{here}?hours={it}"), it == hours))
@@ -243,11 +256,31 @@ fn page(
             .collect(),
         never_told,
         parts: parts::of(live),
+        shares,
+        cluster_address: format!("/clusters/{}", segment(&live.key.cluster)),
         xids: xids(live, past),
         events: events::entries(&past.events, subject),
         past_failed: past.failed,
         frame,
     }
+}
+
+fn shares(view: &FleetView, key: &ResourceKey) -> Vec<ShareLine> {
+    let found = view.gpus().find(|gpu| gpu.key == *key);
+    let shares = found.map_or(&[][..], |gpu| &gpu.shares);
+    shares
+        .iter()
+        .map(|share| ShareLine {
+            address: format!(
+                "/clusters/{}/gpus/{}",
+                segment(&share.key.cluster),
+                segment(&share.key.id)
+            ),
+            name: Name::new(&share.key.id),
+            look: words::look(share.state),
+            holder: share.holder.as_deref().map(Name::new),
+        })
+        .collect()
 }
 
 /// `GPU 3 of node-7`, or what there is to call it by.
@@ -345,7 +378,11 @@ fn figures(live: &Live) -> Vec<Figure> {
     let of =
         |metric: Metric| known(metric).map(|it| format!("of {}", text::quantity(metric.unit, it)));
     let throttle = Cell::of_metric(&gpu::THROTTLE_REASONS, told(gpu::THROTTLE_REASONS));
-    let slowed = (throttle.missing.is_none()).then(|| format!("slowed by: {}", throttle.text));
+    let slowed = match (throttle.missing, throttle.text.as_str()) {
+        (Some(_), _) => None,
+        (None, "none") => Some("not slowed down".to_owned()),
+        (None, why) => Some(format!("slowed by: {why}")),
+    };
     vec![
         figure("Utilisation", gpu::UTILIZATION, Some(1.0), None),
         figure("Tensor cores active", gpu::TENSOR_ACTIVE, Some(1.0), None),

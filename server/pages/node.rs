@@ -29,6 +29,7 @@ struct NodePage {
     watermark: Option<&'static str>,
     watermark_sentence: &'static str,
     cluster: Name,
+    cluster_address: String,
     node: Name,
     silent: Option<String>,
     summary: String,
@@ -126,6 +127,7 @@ fn page(
         watermark: words::watermark(part.origin),
         watermark_sentence: words::watermark_sentence(part.origin),
         cluster: Name::new(&part.name),
+        cluster_address: format!("/clusters/{}", segment(&part.name)),
         node: Name::new(&found.name),
         silent: found.silent_since.map(|since| {
             format!(

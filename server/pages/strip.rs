@@ -58,10 +58,9 @@ pub struct Strip {
 }
 
 /// Draws the [`HOURS`] hours up to `now` from the ledger; an hour that the ledger does not have was
-/// not observed.
-pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
-    let current = now.minute().hour();
-    let first = current - HOURS + 1;
+/// not observed. Time before the GPU was first seen is empty: it may not have been there.
+pub fn strip(hours: &[LedgerHour], first_seen: Timestamp, now: Timestamp) -> Strip {
+    let first = now.minute().hour() - HOURS + 1;
     let mut strip = Strip {
         width: HOURS * STEP,
         height: HEIGHT,
@@ -71,11 +70,9 @@ pub fn strip(hours: &[LedgerHour], now: Timestamp) -> Strip {
     for place in 0..HOURS {
         let hour = first + place;
         let known = hours.iter().find(|it| it.hour == hour);
-        let past_millis = if hour == current {
-            now.millis() - hour * MILLIS_PER_HOUR
-        } else {
-            MILLIS_PER_HOUR
-        };
+        // The part of the hour in which it can have been observed: after it was first seen, before now.
+        let (start, end) = (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
+        let past_millis = (end.min(now.millis()) - start.max(first_seen.millis())).max(0);
         strip
             .columns
             .push(column(place * STEP, hour, known, past_millis));
@@ -127,10 +124,15 @@ fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Co
             None => {}
         }
     }
+    let words = if said.is_empty() {
+        "before it was first seen".to_owned()
+    } else {
+        said.join(", ")
+    };
     Column {
         x,
         name: text::clock_time(start),
-        words: said.join(", "),
+        words,
         blocks,
     }
 }
@@ -145,6 +147,9 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000 * 3_600 + 1_800);
 
+    /// Long before the day that is drawn.
+    const EVER: Timestamp = Timestamp::from_seconds(0);
+
     fn hour(hour: i64, spans: &[(State, i64)]) -> LedgerHour {
         let time: BTreeMap<_, _> = spans
             .iter()
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_hour_without_a_ledger_is_hatched_and_not_idle() {
-        let drawn = strip(&[], NOW);
+        let drawn = strip(&[], EVER, NOW);
         let full = Block {
             y: 0,
             height: 100,
@@ -166,8 +171,17 @@ mod tests {
     }
 
     #[test]
+    fn the_time_before_it_was_first_seen_is_empty_and_says_so() {
+        let first_seen = Timestamp::from_seconds(999 * 3_600 + 900);
+        let drawn = strip(&[], first_seen, NOW);
+        assert_eq!(drawn.columns[21].blocks, []);
+        assert_eq!(drawn.columns[21].words, "before it was first seen");
+        assert_eq!(drawn.columns[22].words, "not measured 45 min");
+    }
+
+    #[test]
     fn what_the_ledger_does_not_account_for_is_hatched() {
-        let drawn = strip(&[hour(999, &[(State::ActiveUnrated, 30)])], NOW);
+        let drawn = strip(&[hour(999, &[(State::ActiveUnrated, 30)])], EVER, NOW);
         let column = &drawn.columns[22];
         assert_eq!(column.words, "active 30 min, not measured 30 min");
         let heights: Vec<_> = column
@@ -180,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_part_of_the_hour_that_has_not_come_is_empty() {
-        let drawn = strip(&[hour(1_000, &[(State::Unallocated, 30)])], NOW);
+        let drawn = strip(&[hour(1_000, &[(State::Unallocated, 30)])], EVER, NOW);
         let column = &drawn.columns[23];
         assert_eq!(column.words, "free 30 min");
         assert_eq!(
@@ -200,7 +214,7 @@ mod tests {
             (State::Gap, 20),
             (State::Parked, 20),
         ];
-        let drawn = strip(&[hour(999, &thirds)], NOW);
+        let drawn = strip(&[hour(999, &thirds)], EVER, NOW);
         let sum: i64 = drawn.columns[22].blocks.iter().map(|it| it.height).sum();
         assert_eq!(sum, HEIGHT);
     }

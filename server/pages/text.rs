@@ -95,6 +95,12 @@ pub fn quantity(unit: Unit, value: f64) -> String {
         Unit::Hertz => format!("{:.0} MHz", value / 1e6),
         Unit::Bytes => binary(value),
         Unit::BytesPerSecond => decimal(value),
+        Unit::Seconds if value != 0.0 && value.abs() < 1e-3 => {
+            format!("{} µs", rounded(value * 1e6))
+        }
+        Unit::Seconds if value != 0.0 && value.abs() < 1.0 => {
+            format!("{} ms", rounded(value * 1e3))
+        }
         Unit::Seconds => span((value * 1e3) as i64),
         Unit::Ratio => format!("{} %", rounded(value * 100.0)),
         Unit::Count => grouped(value),
@@ -267,6 +273,10 @@ mod tests {
             (Unit::Joules, 7.2e6, "2.0 kWh"),
             (Unit::Count, 1_234_567.0, "1\u{202f}234\u{202f}567"),
             (Unit::Flag, 1.0, "yes"),
+            (Unit::Seconds, 0.0, "0 s"),
+            (Unit::Seconds, 0.00042, "420 µs"),
+            (Unit::Seconds, 0.0042, "4.2 ms"),
+            (Unit::Seconds, 200.0, "3 min 20 s"),
         ] {
             assert_eq!(quantity(unit, value), shown);
         }

@@ -28,6 +28,8 @@ const MODELS_NAMED: usize = 3;
 pub struct Cluster {
     /// Its name.
     pub name: Name,
+    /// The address of the page with it alone.
+    pub address: String,
     /// What live.js knows its parts by.
     pub key: String,
     /// Its GPUs in words.
@@ -69,6 +71,7 @@ pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> C
     }
     Cluster {
         name: Name::new(&cluster.name),
+        address: format!("/clusters/{cluster_path}"),
         key: format!("{}/{}", cluster.origin.name(), cluster_path),
         counts: counts_in_words(&cluster.counts, cluster.nodes.len()),
         models: models(cluster),

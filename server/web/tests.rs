@@ -182,6 +182,7 @@ async fn what_is_not_there_is_404_and_says_where_to_look() {
     let server = server().await;
     for (address, says) in [
         ("/clusters/prod/nodes/nobody", "nobody"),
+        ("/clusters/nowhere", "nowhere"),
         ("/clusters/nowhere/nodes/h100-00", "nowhere"),
         ("/clusters/prod/gpus/GPU-none", "GPU-none"),
         ("/clusters/prod/nodes/h100-00/99", "index 99"),
@@ -545,6 +546,41 @@ async fn an_empty_fleet_says_the_command_that_connects_an_agent() {
     let (_, page) = server.get("/").await;
     assert!(page.contains("No agent has reported yet"), "{page}");
     assert!(page.contains("GPUFLEET_SHIP__ENDPOINT=") && page.contains("gpufleet-agent"));
+}
+
+#[tokio::test]
+async fn the_page_of_a_cluster_shows_that_cluster_alone() {
+    let server = server().await;
+    let (status, page) = server.get("/clusters/demo").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.contains("sim-0") && !page.contains("h100-00"));
+    assert!(page.contains("No GPU is live") && page.contains("SIMULATED"));
+}
+
+#[tokio::test]
+async fn a_divided_card_leads_to_its_shares() {
+    let mut lives = fixture::fleet();
+    let mut share = fixture::gpu("prod", "h100-00", 0, Does::Work, Origin::Live);
+    share.key.kind = ResourceKind::Share;
+    share.key.id = "MIG-1".into();
+    let parent = gpufleet_telemetry::identity::attribute::PARENT;
+    share.resource = Arc::new((*share.resource).clone().with(parent, GPU));
+    lives.push(share);
+    let server = server_of(lives, false).await;
+    let (_, page) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    assert!(
+        page.contains("href=\"/clusters/prod/gpus/MIG-1\""),
+        "{page}"
+    );
+    assert_eq!(
+        server.get("/clusters/prod/gpus/MIG-1").await.0,
+        StatusCode::OK
+    );
+    assert_eq!(
+        server.json("/api/v1/fleet").await["live"]["gpus"],
+        73,
+        "a share is no GPU more"
+    );
 }
 
 #[tokio::test]

@@ -41,9 +41,11 @@
     const here = [...live()];
     const same = here.length === pieces.size && here.every((it) => pieces.has(it.dataset.live));
     const restore = remember();
+    const main = fresh.querySelector("main");
+    if (!main) throw new Error("the answer is no page");
+    document.querySelector("main").dataset.at = main.dataset.at;
     if (!same) { // A cluster came or went: the whole content changes.
-      const main = fresh.querySelector("main");
-      if (main) document.querySelector("main").replaceWith(document.adoptNode(main));
+      document.querySelector("main").replaceWith(document.adoptNode(main));
     } else {
       for (const old of here) {
         const piece = pieces.get(old.dataset.live);
@@ -70,7 +72,7 @@
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       swap(await response.text());
       lastGood = Date.now();
-      say("live", "on");
+      say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
     } catch (error) {
       const seconds = Math.round((Date.now() - lastGood) / 1000);
       say(`not refreshed for ${seconds} s: ${error.name === "TimeoutError" ? "no answer in time" : error.message}`, "off");
@@ -90,7 +92,7 @@
   });
 
   if (pulse && live().length) {
-    say("live", "on");
+    say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
     setInterval(refresh, PERIOD_MS);
     document.addEventListener("visibilitychange", refresh);
     window.addEventListener("online", refresh);
