@@ -14,7 +14,8 @@
 //!   or `held_empty`. A run is cut by whatever is not inactive, also by `unobserved`: what was not
 //!   seen is never called idle.
 //! - `unhealthy` from a fatal event to the event that ends it, or until it was seen active again
-//!   [`Policy::healed_after_s`] (60 s) or more after the last fatal event.
+//!   [`Policy::healed_after_s`] (60 s) or more after the last fatal event. A recovery action also
+//!   ends when the driver's reading says that it asks for nothing.
 //!
 //! Precedence: unhealthy, unobserved for want of a sample, holder unknown, unallocated, activity
 //! unknown, stalled, active, inactive. Starting, draining and the split of active need an inventory

@@ -3,8 +3,9 @@
 //! Which XIDs are fatal is NVIDIA's catalogue of actions: those that ask for a reset of the GPU, a
 //! reboot of the node or a restart of the VM. Application errors (13, 31, …) are not.
 
+use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::event::{Event, EventKind};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::second::Class;
 use super::{Hour, Policy};
@@ -84,6 +85,17 @@ pub(super) fn broken(
                 };
             }
             let healed = |since: i64| second - since >= i64::from(policy.healed_after_s);
+            // The driver asks for nothing any more: no event says so, its reading does.
+            let asks_nothing = || {
+                let row = asked.minutes.get(&Minute(second.div_euclid(60)));
+                let asked_for = row.and_then(|it| it.metrics.get(&gpu::RECOVERY_ACTION.id));
+                asked_for.is_some_and(|it| it.max == 0.0)
+            };
+            if broken.is_some_and(|(reason, since)| {
+                reason == Reason::RecoveryAction && healed(since) && asks_nothing()
+            }) {
+                broken = None;
+            }
             if *class == Class::Active && broken.is_some_and(|(_, since)| healed(since)) {
                 broken = None;
             }

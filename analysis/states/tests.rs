@@ -358,6 +358,27 @@ fn a_gpu_that_works_for_a_minute_after_a_fatal_event_is_healthy_again() {
 }
 
 #[test]
+fn a_recovery_action_holds_until_the_driver_asks_for_nothing() {
+    let mut rows = rows(0, &[(NotHeld, 3_600)], None);
+    for (minute, value) in [(10, 1.0), (40, 0.0)] {
+        let row = rows
+            .get_mut(&Minute(HOUR * 60 + minute))
+            .expect("it is there");
+        let point = Aggregate::of_gauge(value, None).expect("finite");
+        row.metrics.insert(gpu::RECOVERY_ACTION.id, point);
+    }
+    let events = health(&[(600, Edge::Broken(Reason::RecoveryAction))]);
+    let hour = &account(&rows, &events, 1, 7_200)[0];
+    assert_eq!(
+        seconds(hour),
+        [
+            (State::Unhealthy, Reason::RecoveryAction, 1_800),
+            (State::Unallocated, U, 1_800),
+        ]
+    );
+}
+
+#[test]
 fn application_xids_break_nothing_and_unknown_codes_neither() {
     let xid = |code: &str| Event {
         at: Timestamp::from_seconds(5),
