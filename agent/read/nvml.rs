@@ -12,19 +12,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::event::{EventKind, Severity};
-use gpufleet_telemetry::identity::{Resource, attribute};
 use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples};
 use serde::{Deserialize, Serialize};
 
 use super::xid::Actions;
 use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
-use crate::commands::{NvmlAction, NvmlOrder, NvmlOrders};
+use crate::commands::NvmlOrders;
 use fleet::{Fleet, SOURCE};
-use page::{Lane, Running, uptime};
+use page::uptime;
 pub use process::Spawner;
-use process::{Limits, Process, Stuck};
-use wire::{Done, Failure, FromChild, GpuAnswer, Start};
+use process::{Limits, Process};
+use wire::{Failure, FromChild, Start};
 use yard::Yard;
 
 pub mod function;
@@ -36,6 +34,12 @@ pub mod wire;
 mod process;
 
 mod yard;
+
+mod heard;
+
+mod recovery;
+
+mod orders;
 
 mod fleet;
 
@@ -77,9 +81,6 @@ const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// How often a busy child is looked at for a call that does not return.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// How long a released child may take to end before it counts as stuck.
-const RELEASE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Share of the deadline that a round uses; the rest is for what is done with it.
 const OF_DEADLINE: f64 = 0.95;
@@ -288,6 +289,7 @@ impl Nvml {
                 Ended::Again => asked = false,
             }
         }
+        resources.push(self.fleet.own(self.restarts));
         let opening = match &self.main {
             Main::Up(process) if process.rounds == 0 => Missing::NotReady,
             Main::Up(_) => Missing::Timeout,
@@ -314,44 +316,6 @@ impl Nvml {
                 resources,
                 events: self.fleet.take_events(),
             }),
-        }
-    }
-
-    /// Does what it was told to do between two rounds.
-    async fn obey(&mut self, turn: &Turn) {
-        while let Ok(NvmlOrder { action, done }) = self.orders.try_recv() {
-            let result = match action {
-                NvmlAction::Release => self.release().await,
-                NvmlAction::Acquire => {
-                    if matches!(self.main, Main::Released) {
-                        self.main = Main::down(Duration::ZERO, None);
-                    }
-                    Ok(())
-                }
-            };
-            tracing::info!(?action, ?result, at = turn.at.0, "NVML order");
-            // Whoever asked may have gone; the order is done all the same.
-            let _ = done.send(result);
-        }
-    }
-
-    /// Lets go of the driver: no process of this agent has it open afterwards.
-    async fn release(&mut self) -> Result<(), String> {
-        self.bury_main(Main::Released);
-        if let Some((_, probe)) = self.probe.take() {
-            self.yard.bury(probe.into_child());
-        }
-        // A killed process that was in no call is gone within moments.
-        let patience = uptime() + RELEASE_PATIENCE;
-        while self.yard.unreaped() > 0 && uptime() < patience {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            self.yard.reap();
-        }
-        match self.yard.unreaped() {
-            0 => Ok(()),
-            stuck => Err(format!(
-                "{stuck} of the agent's processes hang in a driver call and cannot end"
-            )),
         }
     }
 
@@ -463,304 +427,10 @@ impl Nvml {
         }
     }
 
-    fn heard_gpu(&mut self, answer: GpuAnswer, turn: &Turn, to: &mut Vec<ResourceSamples>) {
-        let Main::Up(process) = &mut self.main else {
-            return;
-        };
-        self.heard.insert(answer.index);
-        match answer.outcome {
-            Ok(()) => {
-                // A GPU that came back has a new handle, which nobody waits for XIDs of.
-                process.is_stale |= self.watched.remove(&answer.index).is_some();
-            }
-            Err(missing) if library::ends_library(missing) => process.is_stale = true,
-            Err(missing) => {
-                // Perhaps it is not there any more.
-                if !self.watched.contains_key(&answer.index) {
-                    self.listed_at = Duration::ZERO;
-                }
-                let next_try = uptime() + RETRY_LOST;
-                self.watched.entry(answer.index).or_insert(Watched {
-                    why: missing,
-                    next_try,
-                    every: RETRY_LOST,
-                });
-            }
-        }
-        // A turn can hear a GPU twice, when it began with the rest of the last round.
-        if let Some(id) = self.fleet.id_of(answer.index) {
-            to.retain(|it| !is_of(&it.resource, &id));
-        }
-        self.fleet.answer(answer, turn, to);
-    }
-
-    fn done(&mut self, done: &Done, turn: &Turn) {
-        let Main::Up(process) = &mut self.main else {
-            return;
-        };
-        process.ended_round();
-        let count = process.library.as_ref().map(|library| library.count);
-        process.is_stale |= done.count.is_some() && done.count != count;
-        if process.rounds == 1 {
-            let hung = self.watched.keys();
-            let listed = self.heard.iter().chain(hung).copied().collect();
-            self.fleet.settle(&listed, turn);
-        }
-        self.fleet.hears(done.xids_missing);
-        self.fleet.xids(&done.xids, uptime(), turn);
-        if done.xids_dropped > 0 {
-            let message = format!(
-                "{} driver events came faster than they are read",
-                done.xids_dropped
-            );
-            let attributes = [("events_dropped", done.xids_dropped.to_string())];
-            self.fleet.tell_node(
-                turn,
-                EventKind::ReaderFailed,
-                Severity::Warning,
-                message,
-                attributes,
-            );
-        }
-    }
-
-    /// The child is in a call that does not return.
-    fn hang(&mut self, stuck: Stuck, turn: &Turn) -> Ended {
-        let (lane, running) = match stuck {
-            Stuck::Call(lane, running) => (lane, running),
-            Stuck::Itself => {
-                let error = std::io::Error::other("it is busy with something else than the driver");
-                self.ended(&error, turn);
-                return Ended::Over;
-            }
-        };
-        self.tell_hang(running, turn);
-        self.bury_main(Main::down(Duration::ZERO, None));
-        match (running.gpu, lane) {
-            (Some(gpu), _) => {
-                if let Some(id) = self.fleet.id_of(gpu) {
-                    self.fleet.lose(&id, Missing::DriverHang, turn);
-                }
-                self.watch_hung(gpu);
-            }
-            (None, Lane::Wait) => self.deaf_until = uptime() + RETRY_GPU,
-            (None, Lane::Read) => {
-                self.main = Main::down(uptime() + RETRY_LIBRARY, None);
-                return Ended::Over;
-            }
-        }
-        if self.yard.is_full() {
-            let message = format!(
-                "{} processes hang in the driver and cannot be killed: no new one is started until \
-                 one of them ends; the node needs a reboot if none does",
-                self.yard.unreaped()
-            );
-            self.fleet
-                .tell_node(turn, EventKind::ReaderFailed, Severity::Error, message, []);
-            return Ended::Over;
-        }
-        Ended::Again
-    }
-
-    fn watch_hung(&mut self, gpu: u32) {
-        let watched = Watched {
-            why: Missing::DriverHang,
-            next_try: uptime() + RETRY_GPU,
-            every: RETRY_GPU,
-        };
-        self.watched.insert(gpu, watched);
-    }
-
-    fn tell_hang(&mut self, running: Running, turn: &Turn) {
-        let began = turn.at.shifted(-(running.age.as_nanos() as i64));
-        let function = running.function.name();
-        let seconds = running.age.as_secs_f64();
-        let attributes = [
-            ("function", function.to_owned()),
-            ("since", began.0.to_string()),
-            ("for_seconds", format!("{seconds:.1}")),
-        ];
-        let id = running.gpu.and_then(|gpu| self.fleet.id_of(gpu));
-        match (id, running.gpu) {
-            (Some(id), Some(gpu)) => {
-                let message = format!("GPU {gpu}: {function} has not returned for {seconds:.1} s");
-                self.fleet.tell(
-                    &id,
-                    turn,
-                    EventKind::DriverHang,
-                    Severity::Error,
-                    message,
-                    attributes,
-                );
-            }
-            (_, gpu) => {
-                let message = format!("{function} has not returned for {seconds:.1} s");
-                let gpu = gpu.map(|gpu| ("gpu", gpu.to_string()));
-                let attributes = attributes.into_iter().chain(gpu);
-                self.fleet.tell_node(
-                    turn,
-                    EventKind::DriverHang,
-                    Severity::Error,
-                    message,
-                    attributes,
-                );
-            }
-        }
-    }
-
-    /// The child ended by itself, or its socket failed.
-    fn ended(&mut self, error: &std::io::Error, turn: &Turn) {
-        let Main::Up(process) = &self.main else {
-            return;
-        };
-        let running = process.running();
-        let mut attributes = vec![("error", error.to_string())];
-        let mut message = format!("the process that talks to the driver ended ({error})");
-        if let Some(running) = running {
-            message = format!("{message} in {}", running.function.name());
-            attributes.push(("function", running.function.name().to_owned()));
-            if let Some(gpu) = running.gpu {
-                // A call that crashes is left alone like one that hangs.
-                message = format!("{message} of GPU {gpu}");
-                attributes.push(("gpu", gpu.to_string()));
-                self.watch_hung(gpu);
-            }
-        }
-        self.fleet.tell_node(
-            turn,
-            EventKind::ReaderFailed,
-            Severity::Error,
-            message.clone(),
-            attributes,
-        );
-        self.failing = true;
-        let failure = Failure {
-            missing: Missing::Unknown,
-            why: format!(
-                "{message}; a new one is started in {} s",
-                RETRY_CHILD.as_secs()
-            ),
-        };
-        self.bury_main(Main::down(uptime() + RETRY_CHILD, Some(failure)));
-    }
-
-    /// The library cannot be used.
-    fn fail(&mut self, failure: Failure, retry: Duration, turn: &Turn) {
-        // Without GPUs the whole round fails, and the sample loop tells of that.
-        if !self.fleet.is_empty() && !std::mem::replace(&mut self.failing, true) {
-            let message = format!("NVML cannot be used: {}", failure.why);
-            let attributes = [("error", failure.why.clone())];
-            self.fleet.tell_node(
-                turn,
-                EventKind::ReaderFailed,
-                Severity::Error,
-                message,
-                attributes,
-            );
-        }
-        self.bury_main(Main::down(uptime() + retry, Some(failure)));
-    }
-
-    fn works_again(&mut self, turn: &Turn) {
-        if std::mem::take(&mut self.failing) {
-            let message = "NVML can be used again".to_owned();
-            self.fleet.tell_node(
-                turn,
-                EventKind::ReaderRecovered,
-                Severity::Info,
-                message,
-                [],
-            );
-        }
-    }
-
     fn bury_main(&mut self, next: Main) {
         if let Main::Up(process) = std::mem::replace(&mut self.main, next) {
             self.restarts += 1;
             self.yard.bury(process.into_child());
-        }
-    }
-
-    /// Compares the kernel's list of GPUs with the one the library has had since it was loaded.
-    fn compare_lists(&mut self) {
-        let Main::Up(process) = &mut self.main else {
-            return;
-        };
-        let (Some(library), now) = (&process.library, uptime()) else {
-            return;
-        };
-        if self.config.kernel_list_path.as_os_str().is_empty()
-            || now.saturating_sub(self.listed_at) < LIST_EVERY.min(self.period * 10)
-        {
-            return;
-        }
-        self.listed_at = now;
-        let listed = std::fs::read_dir(&self.config.kernel_list_path)
-            .map(Iterator::count)
-            .ok();
-        // Acted on once per change: a container may be shown fewer GPUs than the kernel has.
-        if listed.is_some() && listed != self.listed {
-            let known_before = self.listed.is_some();
-            self.listed = listed;
-            process.is_stale |= known_before && listed != Some(library.count as usize);
-        }
-    }
-
-    /// Tries one GPU that does not answer, with a child that touches no other. Never waits.
-    fn probe(&mut self, turn: &Turn) {
-        if matches!(self.main, Main::Released) {
-            return;
-        }
-        if self.probe.is_none() {
-            self.start_probe();
-        }
-        let limits = self.limits();
-        let Some((gpu, mut probe)) = self.probe.take() else {
-            return;
-        };
-        loop {
-            match probe.try_next() {
-                Ok(Some(FromChild::Gpu(answer))) if answer.outcome.is_ok() => {
-                    // It answers: the next child of the main line reads it like the others.
-                    self.watched.remove(&gpu);
-                    if let Main::Up(process) = &mut self.main {
-                        process.is_stale = true;
-                    }
-                    tracing::info!(gpu, at = turn.at.0, "a GPU that did not answer does again");
-                    return self.yard.bury(probe.into_child());
-                }
-                Ok(Some(FromChild::Ready(_))) => {}
-                Ok(Some(_)) | Err(_) => return self.yard.bury(probe.into_child()),
-                Ok(None) => break,
-            }
-        }
-        match probe.stuck(limits) {
-            Some(_) => self.yard.bury(probe.into_child()),
-            None => self.probe = Some((gpu, probe)),
-        }
-    }
-
-    fn start_probe(&mut self) {
-        let now = uptime();
-        // A killed child that still hangs is the answer: the driver has not come back.
-        if self.yard.unreaped() > 0 {
-            return;
-        }
-        let Some((gpu, watched)) = self.watched.iter_mut().find(|(_, it)| now >= it.next_try)
-        else {
-            return;
-        };
-        watched.next_try = now + watched.every;
-        let gpu = *gpu;
-        let started = self.spawner.spawn(&Start {
-            library_path: self.config.library_path.to_string_lossy().into_owned(),
-            only: Some(gpu),
-            without: Vec::new(),
-            xids: false,
-        });
-        match started.and_then(|mut probe| probe.ask().map(|()| probe)) {
-            Ok(probe) => self.probe = Some((gpu, probe)),
-            Err(error) => tracing::warn!(gpu, %error, "cannot start a process to try a GPU again"),
         }
     }
 }
@@ -772,11 +442,6 @@ impl Main {
             failure,
         }
     }
-}
-
-/// Whether this is the GPU with this id, or a share of it.
-fn is_of(resource: &Resource, id: &str) -> bool {
-    *resource.id == *id || resource.attribute(attribute::PARENT) == Some(id)
 }
 
 fn error_of(failure: &Failure) -> ReadError {

@@ -15,7 +15,7 @@ pub(crate) const SUPPORTED: u64 = 0x1 | 0x2 | 0x8 | 0x100 | 0x4000 | 0x8000;
 pub(crate) const XID: u64 = 0x8;
 
 /// How often a waiting set looks for news.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 struct Registered {
     slot: u8,
