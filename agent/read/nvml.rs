@@ -418,6 +418,9 @@ impl Nvml {
                     self.fail(failure, RETRY_LIBRARY, turn);
                     return Ended::Over;
                 }
+                Ok(Ok(FromChild::Known(index, facts))) => {
+                    self.fleet.identify(index, &facts, turn);
+                }
                 Ok(Ok(FromChild::Gpu(answer))) => self.heard_gpu(*answer, turn, to),
                 Ok(Ok(FromChild::Done(done))) => {
                     self.done(&done, turn);

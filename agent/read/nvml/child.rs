@@ -91,7 +91,16 @@ impl Child {
                 now: uptime(),
             };
             // Each is sent at once: if the next one hangs, this one's readings are not lost.
-            send(to, &FromChild::Gpu(Box::new(gpu.read(&mut round))))?;
+            let answer = match gpu.open(&mut round) {
+                Err(missing) => gpu.silent(missing),
+                Ok(new) => {
+                    if let Some(facts) = new {
+                        send(to, &FromChild::Known(gpu.index(), Box::new(facts)))?;
+                    }
+                    gpu.read(&mut round)
+                }
+            };
+            send(to, &FromChild::Gpu(Box::new(answer)))?;
         }
         if self.rounds == 0 {
             self.wait_for_events();

@@ -25,7 +25,7 @@ use super::processes::Processes;
 use super::shares::Shares;
 use super::turns::{self, OFTEN, SELDOM, Turn};
 use super::values::Samples;
-use super::wire::GpuAnswer;
+use super::wire::{GpuAnswer, GpuFacts};
 use crate::read::gpm::{Gpm, Request};
 
 /// Driver calls for one GPU in one round. At 30 µs each, eight GPUs cost 0.3 % of a core at 1 s.
@@ -83,6 +83,11 @@ impl Gpu {
         Self { index, open: None }
     }
 
+    /// Its NVML index.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Its index and handle, once it has one.
     pub(crate) fn handle(&self) -> Option<(u32, nvmlDevice_t)> {
         let open = self.open.as_ref()?;
@@ -97,12 +102,42 @@ impl Gpu {
         }
     }
 
-    /// Reads it once.
+    /// Makes sure that it has a handle; who it is, when the handle is new.
+    pub(crate) fn open(&mut self, round: &mut Round<'_>) -> Result<Option<GpuFacts>, Missing> {
+        if self.open.is_some() {
+            return Ok(None);
+        }
+        let index = self.index;
+        let device = round
+            .library
+            .ask(Some(index), Function::HandleByIndex, |nvml| {
+                nvml.device_by_index(index)
+            })
+            // A GPU off the bus has been seen to answer "unknown error" here.
+            .map_err(|missing| match missing {
+                Missing::Unknown => Missing::GpuLost,
+                other => other,
+            })?;
+        let facts = facts::of(round.library, index, &device, round.now)?;
+        self.open = Some(Open::new(device));
+        Ok(Some(facts))
+    }
+
+    /// The answer of a GPU that gave no handle.
+    pub(crate) fn silent(&self, missing: Missing) -> GpuAnswer {
+        GpuAnswer {
+            index: self.index,
+            outcome: Err(missing),
+            samples: Vec::new(),
+            shares: Vec::new(),
+        }
+    }
+
+    /// Reads it once; it has a handle.
     pub(crate) fn read(&mut self, round: &mut Round<'_>) -> GpuAnswer {
         let mut answer = GpuAnswer {
             index: self.index,
             outcome: Ok(()),
-            facts: None,
             samples: Vec::new(),
             shares: Vec::new(),
         };
@@ -120,24 +155,10 @@ impl Gpu {
 
     fn fill(&mut self, round: &mut Round<'_>, answer: &mut GpuAnswer) -> Result<(), Missing> {
         let index = self.index;
-        let open = match &mut self.open {
-            Some(open) => open,
-            None => {
-                let device = round
-                    .library
-                    .ask(Some(index), Function::HandleByIndex, |nvml| {
-                        nvml.device_by_index(index)
-                    })
-                    // A GPU off the bus has been seen to answer "unknown error" here.
-                    .map_err(|missing| match missing {
-                        Missing::Unknown => Missing::GpuLost,
-                        other => other,
-                    })?;
-                answer.facts = Some(facts::of(round.library, index, &device, round.now)?);
-                self.open.insert(Open::new(device))
-            }
-        };
-        open.read(index, round, answer)
+        match &mut self.open {
+            Some(open) => open.read(index, round, answer),
+            None => Err(Missing::GpuLost),
+        }
     }
 }
 

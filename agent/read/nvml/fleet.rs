@@ -125,12 +125,7 @@ impl Fleet {
 
     /// One GPU's answer.
     pub(crate) fn answer(&mut self, answer: GpuAnswer, turn: &Turn, to: &mut Vec<ResourceSamples>) {
-        let id = match (&answer.facts, self.by_index.get(&answer.index)) {
-            (Some(facts), _) => self.identify(answer.index, facts, turn),
-            (None, Some(id)) => Arc::clone(id),
-            // It never said who it is: its place stands in.
-            (None, None) => self.identify(answer.index, &GpuFacts::default(), turn),
-        };
+        let id = self.at(answer.index, turn);
         match answer.outcome {
             Ok(()) => self.answered(&id, answer, turn, to),
             Err(missing) => {
@@ -140,21 +135,29 @@ impl Fleet {
         }
     }
 
-    fn identify(&mut self, index: u32, facts: &GpuFacts, turn: &Turn) -> Arc<str> {
+    /// The id of the GPU with this index; its place stands in for one that never said who it is.
+    pub(crate) fn at(&mut self, index: u32, turn: &Turn) -> Arc<str> {
+        match self.by_index.get(&index) {
+            Some(id) => Arc::clone(id),
+            None => self.identify(index, &GpuFacts::default(), turn),
+        }
+    }
+
+    /// A GPU said who it is.
+    pub(crate) fn identify(&mut self, index: u32, facts: &GpuFacts, turn: &Turn) -> Arc<str> {
         let place = match facts.pci_address.as_str() {
             "" => format!("index-{index}"),
             address => address.to_owned(),
         };
         let id: Arc<str> = gpu_id(&facts.uuid, &self.node.node, &place).into();
         let resource = Arc::new(self.resource(&id, index, facts));
-        let stood_in = self.by_index.insert(index, Arc::clone(&id));
-        if let Some(stood_in) = stood_in.filter(|it| **it != *id) {
-            // What was known by its place only now has a name; a GPU that really went is told of
-            // when the round is over.
-            if self.gpus.get(&stood_in).is_some_and(|gpu| !gpu.seen) {
-                self.gpus.remove(&stood_in);
-            }
-        }
+        let before = self.by_index.insert(index, Arc::clone(&id));
+        // What was known by its place only now has a name; a GPU that really went is told of when
+        // the round is over.
+        let stood_in = before
+            .filter(|before| *before != id && self.gpus.get(before).is_some_and(|gpu| !gpu.seen))
+            .and_then(|before| self.gpus.remove(&before));
+        let lost = stood_in.and_then(|gpu| gpu.lost);
         match self.gpus.get_mut(&id) {
             Some(known) => {
                 known.index = index;
@@ -164,7 +167,7 @@ impl Fleet {
                 let known = Known {
                     index,
                     resource,
-                    lost: None,
+                    lost,
                     energy: None,
                     recovery: 0.0,
                     xids: Counts::default(),

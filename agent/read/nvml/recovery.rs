@@ -26,9 +26,8 @@ impl Nvml {
         self.bury_main(Main::down(Duration::ZERO, None));
         match (running.gpu, lane) {
             (Some(gpu), _) => {
-                if let Some(id) = self.fleet.id_of(gpu) {
-                    self.fleet.lose(&id, Missing::DriverHang, turn);
-                }
+                let id = self.fleet.at(gpu, turn);
+                self.fleet.lose(&id, Missing::DriverHang, turn);
                 self.watch_hung(gpu);
             }
             (None, Lane::Wait) => self.deaf_until = uptime() + RETRY_GPU,
@@ -68,7 +67,7 @@ impl Nvml {
             ("since", began.0.to_string()),
             ("for_seconds", format!("{seconds:.1}")),
         ];
-        let id = running.gpu.and_then(|gpu| self.fleet.id_of(gpu));
+        let id = running.gpu.map(|gpu| self.fleet.at(gpu, turn));
         match (id, running.gpu) {
             (Some(id), Some(gpu)) => {
                 let message = format!("GPU {gpu}: {function} has not returned for {seconds:.1} s");
@@ -210,7 +209,7 @@ impl Nvml {
                     tracing::info!(gpu, at = turn.at.0, "a GPU that did not answer does again");
                     return self.yard.bury(probe.into_child());
                 }
-                Ok(Some(FromChild::Ready(_))) => {}
+                Ok(Some(FromChild::Ready(_) | FromChild::Known(..))) => {}
                 Ok(Some(_)) | Err(_) => return self.yard.bury(probe.into_child()),
                 Ok(None) => break,
             }

@@ -43,6 +43,9 @@ pub enum FromChild {
     Ready(LibraryFacts),
     /// The library cannot be used; the child ends.
     Failed(Failure),
+    /// A GPU gave a handle and said who it is. Told before it is read, so that a GPU that hangs from
+    /// the start has its name too.
+    Known(u32, Box<GpuFacts>),
     /// One GPU was read.
     Gpu(Box<GpuAnswer>),
     /// The round is over.
@@ -78,8 +81,6 @@ pub struct GpuAnswer {
     pub index: u32,
     /// Whether it could be reached; not, and there is nothing else.
     pub outcome: Result<(), Missing>,
-    /// What never changes, with the first answer.
-    pub facts: Option<GpuFacts>,
     /// What was read of the whole.
     pub samples: Vec<Sample>,
     /// What was read of its MIG instances.

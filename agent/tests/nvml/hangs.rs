@@ -107,6 +107,20 @@ async fn two_gpus_that_hang_one_after_the_other_cost_two() {
 }
 
 #[tokio::test]
+async fn a_gpu_that_hangs_from_the_start_is_shown_under_its_own_name() {
+    let mut scenario = Scenario::of(2, H200, Load::Training);
+    scenario.faults = vec![Fault::of(1, FaultKind::Hang).in_function("nvmlDeviceGetTemperature")];
+    let mut bench = Bench::new(scenario);
+    bench.read().await;
+    let round = bench.read().await;
+    assert_eq!(answering(&round), [0]);
+    assert_eq!(round.of(1, &gpu::TEMPERATURE), Err(Missing::DriverHang));
+    let id = &round.gpu(1).resource.id;
+    assert_eq!(**id, *"GPU-5eed0001-0000-4000-8000-000000000001");
+    assert_eq!(round.event(EventKind::DriverHang).resource_id, *id);
+}
+
+#[tokio::test]
 async fn a_gpu_that_hangs_when_its_handle_is_asked_for_costs_the_longer_limit_once() {
     let mut scenario = Scenario::of(4, H200, Load::Training);
     scenario.faults = vec![Fault::of(1, FaultKind::Hang)];
@@ -117,7 +131,14 @@ async fn a_gpu_that_hangs_when_its_handle_is_asked_for_costs_the_longer_limit_on
         round.event(EventKind::DriverHang).attributes["function"],
         "nvmlDeviceGetHandleByIndex_v2"
     );
-    assert_eq!(answering(&bench.read().await), [0, 2, 3]);
+    let round = bench.read().await;
+    assert_eq!(answering(&round), [0, 2, 3]);
+    assert_eq!(
+        round.of(1, &gpu::POWER),
+        Err(Missing::DriverHang),
+        "it is shown all the same"
+    );
+    assert_eq!(&*round.gpu(1).resource.id, "node-1/index-1");
 }
 
 #[tokio::test]
