@@ -75,6 +75,16 @@ struct GpuPage {
     past_failed: bool,
 }
 
+/// Which time is drawn.
+struct Drawn {
+    /// How far back the curves go, hours.
+    hours: i64,
+    /// The same in minutes.
+    minutes: Range<Minute>,
+    /// Where the day ends.
+    end: Timestamp,
+}
+
 /// What it does now.
 struct Status {
     look: Look,
@@ -157,19 +167,17 @@ pub async fn show(
     };
     let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
     let last_hours = end.minute().hour() - strip::HOURS + 1..end.minute().hour() + 1;
+    let drawn = Drawn {
+        hours,
+        minutes: minutes.clone(),
+        end,
+    };
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
-    let past = past::of_gpu(
-        &web.app,
-        &live.key,
-        minutes.clone(),
-        last_hours,
-        events::SHOWN,
-    )
-    .await;
+    let past = past::of_gpu(&web.app, &live.key, minutes, last_hours, events::SHOWN).await;
     frame::page(
         StatusCode::OK,
-        &page(frame, &web.specs, &live, shares, &past, hours, minutes, end),
+        &page(frame, &web.specs, &live, shares, &past, &drawn),
     )
 }
 
@@ -211,10 +219,13 @@ fn page(
     live: &Live,
     shares: Vec<ShareLine>,
     past: &past::Past,
-    hours: i64,
-    minutes: Range<Minute>,
-    end: Timestamp,
+    drawn: &Drawn,
 ) -> GpuPage {
+    let Drawn {
+        hours,
+        minutes,
+        end,
+    } = drawn;
     let subject = (live.key.kind, &*live.key.id);
     let (told, never_told) = reading::lines(live, catalog::gpu::ALL);
     let here = format!(
@@ -241,12 +252,12 @@ fn page(
         holder: holder(live),
         figures: figures(live),
         peaks: peaks::of(live, specs),
-        strip: strip::strip(&past.hours, live.first_seen, end),
+        strip: strip::strip(&past.hours, live.first_seen, *end),
         ranges: RANGES
             .into_iter()
-            .map(|it| (it, format!("{here}?hours={it}"), it == hours))
+            .map(|it| (it, format!("{here}?hours={it}"), it == *hours))
             .collect(),
-        series: series::series(Some(live), &past.minutes, &minutes),
+        series: series::series(Some(live), &past.minutes, minutes),
         series_from: text::clock_time(minutes.start.start()),
         series_middle: text::clock_time(Minute((minutes.start.0 + minutes.end.0) / 2).start()),
         series_to: text::clock_time(minutes.end.start()),

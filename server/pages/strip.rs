@@ -12,6 +12,10 @@ pub const HOURS: i64 = 24;
 /// Height of a column in its own units.
 const HEIGHT: i64 = 100;
 
+/// How far the ledger may be behind: an hour that runs is computed every five minutes. What is
+/// younger and not accounted is empty, not called unobserved.
+const SETTLING_MILLIS: i64 = 600_000;
+
 /// Width of a column, without the space beside it.
 const WIDTH: i64 = 9;
 
@@ -70,12 +74,22 @@ pub fn strip(hours: &[LedgerHour], first_seen: Timestamp, now: Timestamp) -> Str
     for place in 0..HOURS {
         let hour = first + place;
         let known = hours.iter().find(|it| it.hour == hour);
-        // The part of the hour in which it can have been observed: after it was first seen, before now.
+        // The part of the hour in which it can have been observed: after it was first seen,
+        // and long enough ago to be accounted.
         let (start, end) = (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
-        let past_millis = (end.min(now.millis()) - start.max(first_seen.millis())).max(0);
-        strip
-            .columns
-            .push(column(place * STEP, hour, known, past_millis));
+        let past_millis =
+            (end.min(now.millis() - SETTLING_MILLIS) - start.max(first_seen.millis())).max(0);
+        let mut column = column(place * STEP, hour, known, past_millis);
+        if column.words.is_empty() {
+            let is_before = end <= first_seen.millis();
+            let words = if is_before {
+                "before it was first seen"
+            } else {
+                "not accounted yet"
+            };
+            words.clone_into(&mut column.words);
+        }
+        strip.columns.push(column);
     }
     for state in words::ORDER {
         let look = words::look(state);
@@ -124,15 +138,10 @@ fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Co
             None => {}
         }
     }
-    let words = if said.is_empty() {
-        "before it was first seen".to_owned()
-    } else {
-        said.join(", ")
-    };
     Column {
         x,
         name: text::clock_time(start),
-        words,
+        words: said.join(", "),
         blocks,
     }
 }
@@ -177,6 +186,18 @@ mod tests {
         assert_eq!(drawn.columns[21].blocks, []);
         assert_eq!(drawn.columns[21].words, "before it was first seen");
         assert_eq!(drawn.columns[22].words, "not measured 45 min");
+    }
+
+    #[test]
+    fn what_the_ledger_could_not_account_yet_is_not_called_unobserved() {
+        let just_begun = Timestamp::from_seconds(1_000 * 3_600 + 300);
+        let drawn = strip(
+            &[hour(999, &[(State::ActiveUnrated, 55)])],
+            EVER,
+            just_begun,
+        );
+        assert_eq!(drawn.columns[22].words, "active 55 min");
+        assert_eq!(drawn.columns[23].words, "not accounted yet");
     }
 
     #[test]
