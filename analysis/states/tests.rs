@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::catalog::{MetricId, gpu};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::minute::Aggregate;
+use gpufleet_telemetry::minute::{Aggregate, Bitmaps};
 use proptest::prelude::*;
 
 use super::*;
@@ -484,14 +484,9 @@ proptest! {
     }
 }
 
-fn cut_bits(
-    bits: gpufleet_telemetry::minute::Bitmaps,
-    metric: gpufleet_telemetry::catalog::MetricId,
-    keep: u64,
-) -> gpufleet_telemetry::minute::Bitmaps {
-    let mut cut = gpufleet_telemetry::minute::Bitmaps::default();
-    for (number, bitmap) in (1..).zip(bits.all()) {
-        let number = gpufleet_telemetry::catalog::MetricId(number);
+fn cut_bits(bits: Bitmaps, metric: MetricId, keep: u64) -> Bitmaps {
+    let mut cut = Bitmaps::default();
+    for (number, bitmap) in (1..).map(MetricId).zip(bits.all()) {
         cut.set(
             number,
             if number == metric {
