@@ -5,5 +5,6 @@
 
 mod documents;
 mod layers;
+mod readers;
 mod source;
 mod tree;
