@@ -22,7 +22,7 @@ is_ours() {
 # stop_all: asks every program to stop, the senders before the server; kills what does not.
 stop_all() {
     local name pid file waited
-    for name in simulator recorded agent server; do
+    for name in simulator agent server; do
         file="$run/$name.pid"
         [ -f "$file" ] || continue
         pid=$(cat "$file")

@@ -37,20 +37,37 @@ has_gpu() {
     [ -e /dev/nvidia0 ] || [ -e /dev/nvidiactl ]
 }
 
-write_agent() { # NAME CLUSTER NODE PORT MORE
-    cat >"$home/$1.toml" <<TOML
+# The capture of a real H200 under load, where the machine has it: played back beside the live
+# readings by the same agent, in a cluster of its own.
+recorded_section() {
+    local capture=../shared/data/real/nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__load.metrics.gz
+    [ -f "$capture" ] || return 0
+    cat <<TOML
+[recorded]
+files = ["$(realpath "$capture")"]
+node = "h200-capture"
+cluster = "recorded"
+repeat = true
+TOML
+}
+
+start_agent() {
+    cat >"$home/agent.toml" <<TOML
 [node]
-cluster = "$2"
-name = "$3"
-state_folder = "$PWD/$home/$1"
+cluster = "local"
+name = "$(hostname)"
+state_folder = "$PWD/$home/agent"
 
 [listen]
-address = "127.0.0.1:$4"
+address = "127.0.0.1:$agent_port"
 
 [ship]
 endpoint = "http://127.0.0.1:$grpc_port"
-$5
+
+$(recorded_section)
 TOML
+    start agent target/fast/gpufleet-agent --config "$home/agent.toml"
+    ! grep -q '^\[recorded\]' "$home/agent.toml" || shown+=("a real H200 as it was captured (RECORDED)")
 }
 
 start_server() {
@@ -70,27 +87,6 @@ start_server() {
         }
         sleep 0.1
     done
-}
-
-start_recorded() {
-    # The capture of a real H200 under load, where the machine has it.
-    local capture=../shared/data/real/nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__load.metrics.gz
-    [ -f "$capture" ] || return 0
-    next_port 9420
-    write_agent recorded recorded h200-capture "$chosen" "
-[nvml]
-enabled = false
-
-[host]
-enabled = false
-
-[recorded]
-files = [\"$(realpath "$capture")\"]
-node = \"h200-capture\"
-cluster = \"recorded\"
-repeat = true"
-    start recorded target/fast/gpufleet-agent --config "$home/recorded.toml"
-    shown+=("a real H200 as it was captured (RECORDED)")
 }
 
 start_simulator() {
@@ -122,16 +118,14 @@ next_port "${GPUFLEET_GRPC_PORT:-4317}" && grpc_port=$chosen
 next_port "${GPUFLEET_HTTP_PORT:-4318}" && http_port=$chosen
 next_port "${GPUFLEET_AGENT_PORT:-9410}" && agent_port=$chosen
 start_server
-write_agent agent local "$(hostname)" "$agent_port" ""
-start agent target/fast/gpufleet-agent --config "$home/agent.toml"
-start_recorded
+start_agent
 if has_gpu; then
     say "a GPU is there: the demo fleet stays off"
 else
     start_simulator
 fi
 sleep 1
-for name in server agent recorded simulator; do
+for name in server agent simulator; do
     [ ! -f "$run/$name.pid" ] || must_run "$name"
 done
 trap - INT TERM
