@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 
 want_build() {
     need gcc gcc
+    # gcc only recommends the C library's headers, and nothing links without them.
+    [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
     need make make
     need curl curl
 }
@@ -54,12 +56,34 @@ install_missing() {
     echo "setup: installing with apt-get: ${packages[*]}"
     local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
         apt-get install -y -q --no-install-recommends "${packages[@]}")
-    # Debian's servers would start themselves on install; the tests start their own.
+    forbid_starting_services "${as_root[@]}"
     "${install[@]}" || {
         echo "setup: refreshing the package lists"
         "${as_root[@]}" apt-get update -q
         "${install[@]}"
     }
+    allow_starting_services "${as_root[@]}"
+}
+
+# Debian starts a server when it installs one, unless /usr/sbin/policy-rc.d says no. The tests start
+# their own on free ports, so nothing is to run on the user's machine for them. A policy that is
+# there already is the user's, and stays.
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=no
+
+forbid_starting_services() { # SUDO...
+    [ -e "$policy" ] && return
+    printf '#!/bin/sh\nexit 101\n' | "$@" tee "$policy" >/dev/null
+    "$@" chmod 755 "$policy"
+    policy_is_ours=yes
+    # shellcheck disable=SC2064 # what is sudo now is meant, not later
+    trap "$* rm -f $policy" EXIT
+}
+
+allow_starting_services() { # SUDO...
+    [ "$policy_is_ours" = yes ] || return 0
+    "$@" rm -f "$policy"
+    trap - EXIT
 }
 
 # The OpenTelemetry SDK of Python, as a foreign sender: in a folder of our own, not in the system.
