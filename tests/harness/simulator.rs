@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use super::process::Process;
-use super::{World, built, free_port, http};
+use super::{World, built, free_port, http, wait};
+
+/// How long it may take from its start until it takes faults: it makes its history first.
+const CONTROL_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running simulator.
 #[derive(Debug)]
@@ -38,8 +42,10 @@ impl Simulator {
     /// # Panics
     /// When the simulator does not know the fault.
     pub fn fault(&self, name: &str) -> String {
-        let answer = http::post(&self.control, &format!("/fault/{name}"), &[], b"")
-            .expect("the simulator takes faults while it runs");
+        // It takes faults a moment after it was started.
+        let answer = wait::until("the simulator takes faults", CONTROL_LIMIT, || {
+            http::post(&self.control, &format!("/fault/{name}"), &[], b"").ok()
+        });
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.text()
     }
