@@ -22,7 +22,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 
 use self::point::Shape;
 use self::sender::Sender;
-use super::limits::{Limits, Reject, Rejected};
+use super::limits::{Limits, Reject, Rejected, has_control};
 use super::names::{self, Dialect};
 use crate::catalog::{Metric, MetricId};
 use crate::event::Event;
@@ -297,6 +297,9 @@ impl Built {
         let known = self.parts.entry(kind).or_default();
         if let Some(id) = known.get(id) {
             return Ok(Part::new(kind, Arc::clone(id)));
+        }
+        if has_control(id) {
+            return Err(Reject::UnprintableId);
         }
         if known.len() >= limits.parts {
             return Err(Reject::TooManyParts);

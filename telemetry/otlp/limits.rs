@@ -96,6 +96,9 @@ pub enum Reject {
     TooLong,
     /// An id of a resource or part that is too long: a cut id would be another's.
     LongId,
+    /// An id of a resource, part, node or cluster with a control character in it: nobody can type
+    /// it, and a database refuses some of them.
+    UnprintableId,
     /// No time, a time before its start, outside what the server takes, or a tick over 60 s.
     TimeOutOfRange,
     /// Second bits with bits beyond the 60th.
@@ -134,7 +137,7 @@ impl Default for Limits {
 
 impl Reject {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::NotANumber,
         Self::Infinite,
         Self::NegativeCounter,
@@ -154,6 +157,7 @@ impl Reject {
         Self::TooManyAttributes,
         Self::TooLong,
         Self::LongId,
+        Self::UnprintableId,
         Self::TimeOutOfRange,
         Self::BadBits,
         Self::MaxAlone,
@@ -183,6 +187,7 @@ impl Reject {
             Self::TooManyAttributes => "too_many_attributes",
             Self::TooLong => "too_long",
             Self::LongId => "long_id",
+            Self::UnprintableId => "unprintable_id",
             Self::TimeOutOfRange => "time_out_of_range",
             Self::BadBits => "bad_bits",
             Self::MaxAlone => "max_alone",
@@ -262,6 +267,22 @@ impl fmt::Display for Rejected {
         }
         Ok(())
     }
+}
+
+/// Whether a text has control characters of ASCII in it. PostgreSQL refuses the first of them, NUL.
+pub(super) fn has_control(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_control())
+}
+
+/// The text with each control character but line ends and tabs replaced by U+FFFD.
+pub(super) fn printable(text: String) -> String {
+    if !has_control(&text) {
+        return text;
+    }
+    text.replace(
+        |it: char| it.is_ascii_control() && it != '\n' && it != '\t',
+        "\u{fffd}",
+    )
 }
 
 /// Cuts a text at the last character that fits; whether there was more.

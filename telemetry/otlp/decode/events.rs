@@ -12,7 +12,7 @@ use super::sender::Sender;
 use super::{DecodedEvent, DecodedEvents, as_text};
 use crate::event::{self, Event, EventKind, Severity};
 use crate::identity::{Resource, ResourceKind, attribute};
-use crate::otlp::limits::{Limits, Reject, Rejected, cut};
+use crate::otlp::limits::{Limits, Reject, Rejected, cut, has_control, printable};
 use crate::otlp::{EVENT_PREFIX, RESOURCE_ID};
 
 /// Reads a logs request. Events have to name their resource; everything else is counted under its
@@ -22,25 +22,29 @@ pub fn decode_events(request: ExportLogsServiceRequest, limits: &Limits) -> Deco
     for sent in request.resource_logs {
         let attributes = sent.resource.unwrap_or_default().attributes;
         let sender = match Sender::read(attributes, limits, &mut decoded.rejected) {
-            Sender::Ours(resource) => resource,
+            Sender::Ours(resource) => Some(Arc::new(resource)),
             Sender::Foreign(attributes) => {
                 let id = attributes.get(attribute::NODE).cloned().unwrap_or_default();
-                Resource {
+                Some(Arc::new(Resource {
                     attributes,
                     ..Resource::new(ResourceKind::Node, id)
-                }
+                }))
             }
+            Sender::Unprintable => None,
         };
-        let sender = Arc::new(sender);
         for record in sent.scope_logs.into_iter().flat_map(|it| it.log_records) {
             let name = record.event_name.clone();
             if decoded.events.len() >= limits.events {
                 decoded.rejected.add(Reject::TooManyEvents, 1, || name);
                 continue;
             }
+            let Some(sender) = &sender else {
+                decoded.rejected.add(Reject::UnprintableId, 1, || name);
+                continue;
+            };
             match read_record(record, limits, &mut decoded.rejected) {
                 Ok(event) => decoded.events.push(DecodedEvent {
-                    sender: Arc::clone(&sender),
+                    sender: Arc::clone(sender),
                     event,
                 }),
                 Err(reason) => decoded.rejected.add(reason, 1, || name),
@@ -67,7 +71,7 @@ fn read_record(
     if at < limits.earliest || at > limits.latest {
         return Err(Reject::TimeOutOfRange);
     }
-    let mut message = as_text(record.body).unwrap_or_default();
+    let mut message = printable(as_text(record.body).unwrap_or_default());
     if cut(&mut message, limits.message_bytes) {
         rejected.add(Reject::TooLong, 1, || format!("message of {}", kind.name()));
     }
@@ -82,9 +86,13 @@ fn read_record(
     };
     let mut resource_kind = None;
     for KeyValue { key, value, .. } in record.attributes {
-        let Some(mut value) = as_text(value) else {
+        let Some(value) = as_text(value) else {
             continue;
         };
+        if key == RESOURCE_ID && has_control(&value) {
+            return Err(Reject::UnprintableId);
+        }
+        let (key, mut value) = (printable(key), printable(value));
         if key.len() > limits.label_bytes {
             rejected.add(Reject::TooLong, 1, || format!("attribute {key}"));
             continue;

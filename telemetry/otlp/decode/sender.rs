@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use super::{as_text, text};
 use crate::catalog::{Metric, gpu};
 use crate::identity::{Resource, ResourceKind, attribute};
-use crate::otlp::limits::{Limits, Reject, Rejected};
+use crate::otlp::limits::{Limits, Reject, Rejected, has_control, printable};
 use crate::otlp::{HW_ID_KEY, INSTANCE_ID_KEY, SERVICE_NAME, SERVICE_NAME_KEY};
 
 /// The reader that foreign data is marked with.
@@ -32,12 +32,18 @@ const DCGM_ATTRIBUTES: [(&str, &str); 5] = [
     (DCGM_HOST, attribute::NODE),
 ];
 
+/// What names the sender, its node or its cluster: refused, not mended, when it cannot be printed,
+/// because a mended name would be another's.
+const IDENTITY: [&str; 3] = [INSTANCE_ID_KEY, attribute::NODE, attribute::CLUSTER];
+
 /// The Resource of a request.
 pub(super) enum Sender {
     /// One of our agents: it names its resource.
     Ours(Resource),
     /// Anyone else: its points name theirs.
     Foreign(BTreeMap<String, String>),
+    /// Someone whose name has control characters: nothing of it is kept.
+    Unprintable,
 }
 
 /// Which resource a point is about.
@@ -64,6 +70,10 @@ impl Sender {
             let Some(value) = as_text(value).filter(|it| !it.is_empty()) else {
                 continue;
             };
+            if IDENTITY.contains(&key.as_str()) && has_control(&value) {
+                return Self::Unprintable;
+            }
+            let (key, value) = (printable(key), printable(value));
             if value.len().max(key.len()) > limits.label_bytes {
                 rejected.add(Reject::TooLong, 1, || format!("attribute {key}"));
             } else {
@@ -100,6 +110,7 @@ impl Sender {
                 .into_iter()
                 .find_map(|key| known.get(key))
                 .map_or("an unnamed resource", String::as_str),
+            Self::Unprintable => "a resource whose name has control characters",
         }
     }
 
@@ -121,10 +132,12 @@ impl Sender {
                 Target::new(resource.kind, &resource.id)
             }
             Self::Foreign(known) => foreign_target(known, metric, attributes)?,
+            Self::Unprintable => return Err(Reject::UnprintableId),
         };
         match target.id.len() {
             0 => Err(Reject::UnidentifiedResource),
             length if length > limits.label_bytes => Err(Reject::LongId),
+            _ if has_control(&target.id) => Err(Reject::UnprintableId),
             _ => Ok(target),
         }
     }
@@ -139,16 +152,16 @@ impl Sender {
         let known = match self {
             Self::Ours(resource) => return resource.clone(),
             Self::Foreign(known) => known,
+            Self::Unprintable => return Resource::new(target.kind, &*target.id),
         };
         let mut resource = Resource {
             attributes: known.clone(),
             ..Resource::new(target.kind, &*target.id)
         };
         let mut learn = |name: &str, value: &str| {
+            let value = printable(value.to_owned());
             if value.len() <= limits.label_bytes && !resource.attributes.contains_key(name) {
-                resource
-                    .attributes
-                    .insert(name.to_owned(), value.to_owned());
+                resource.attributes.insert(name.to_owned(), value);
             }
         };
         learn(attribute::SOURCE, SOURCE_OTLP);
