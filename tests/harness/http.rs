@@ -81,12 +81,42 @@ pub fn send(
     // A server that refuses early may close before it has read everything; its answer counts.
     let sent = stream.write_all(body);
     let mut bytes = Vec::new();
-    let read = stream.read_to_end(&mut bytes);
+    let read = read_answer(&mut stream, &mut bytes);
     if bytes.is_empty() {
         sent?;
         read?;
     }
     parse(&bytes).ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
+}
+
+/// Reads until the answer is whole: not every server closes the connection when asked to.
+fn read_answer(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut piece = [0; 65_536];
+    while !is_whole(bytes) {
+        let count = stream.read(&mut piece)?;
+        if count == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&piece[..count]);
+    }
+    Ok(())
+}
+
+/// Whether the body is as long as the head says; false when it ends with the connection.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|it| it == b"\r\n\r\n") else {
+        return false;
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+    let body = &bytes[end + 4..];
+    let length = head
+        .split("\r\n")
+        .find_map(|line| line.strip_prefix("content-length:"))
+        .and_then(|length| length.trim().parse::<usize>().ok());
+    match length {
+        Some(length) => body.len() >= length,
+        None => head.contains("chunked") && body.ends_with(b"0\r\n\r\n"),
+    }
 }
 
 fn parse(bytes: &[u8]) -> Option<Answer> {
@@ -133,6 +163,31 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_whole_when_its_body_is() {
+        for (bytes, expected) in [
+            (&b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"[..], false),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh", false),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", true),
+            (
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n",
+                false,
+            ),
+            (
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n0\r\n\r\n",
+                true,
+            ),
+            (b"HTTP/1.0 200 OK\r\n\r\nuntil the end", false),
+        ] {
+            assert_eq!(
+                is_whole(bytes),
+                expected,
+                "{}",
+                String::from_utf8_lossy(bytes)
+            );
+        }
+    }
 
     #[test]
     fn an_answer_in_pieces_is_put_together() {
