@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::prometheus::{self, PrometheusConfig};
-use crate::sample::{Latest, LatestCell};
+use crate::sample::{Latest, LatestCell, nanos};
 
 /// Most requests in work at once; one answer is about 300 KB and costs about a millisecond. Two
 /// Prometheus servers and a person need three.
@@ -104,7 +104,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     prometheus: PrometheusConfig,
     token: Option<String>,
-    stalled_after: Duration,
+    period: Duration,
     places: Semaphore,
 }
 
@@ -192,7 +192,7 @@ pub fn router(
         clock,
         prometheus: config.prometheus.clone(),
         token: config.listen.token()?,
-        stalled_after: STALLED_AFTER_AT_LEAST.max(period * STALLED_AFTER_PERIODS),
+        period,
         places: Semaphore::new(MAX_CONCURRENT_REQUESTS),
     });
     Ok(Router::new()
@@ -245,13 +245,13 @@ fn shows_token(headers: &HeaderMap, token: &str) -> bool {
 
 async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
     let latest = shared.latest.get();
-    let (healthy, health) = health(&latest, shared.clock.now(), shared.stalled_after);
+    let (healthy, health) = health(&latest, shared.clock.now(), shared.period);
     answer(healthy, &health)
 }
 
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let latest = shared.latest.get();
-    let (_, health) = health(&latest, shared.clock.now(), shared.stalled_after);
+    let (_, health) = health(&latest, shared.clock.now(), shared.period);
     answer(health.status == "ok", &health)
 }
 
@@ -265,11 +265,13 @@ fn answer(good: bool, health: &Health) -> Response {
 }
 
 /// Whether the agent does what an agent can do here, and the whole of how it is doing.
-fn health(latest: &Latest, now: Timestamp, stalled_after: Duration) -> (bool, Health) {
+fn health(latest: &Latest, now: Timestamp, period: Duration) -> (bool, Health) {
     let seconds = |nanos: i64| nanos as f64 / NANOS_PER_SECOND as f64;
     let started = latest.at != Timestamp::default();
     let age = now.since(latest.at);
-    let stalled = u128::try_from(age).is_ok_and(|age| age > stalled_after.as_nanos());
+    let stalled_after = STALLED_AFTER_AT_LEAST.max(period * STALLED_AFTER_PERIODS);
+    // A sample of a time to come: the clock went back and none was taken since.
+    let stalled = age > nanos(stalled_after) || age < -nanos(period);
     let works = latest.readers.iter().any(|it| it.success == Some(true));
     let explained = latest
         .readers

@@ -40,6 +40,9 @@ pub const OUTPUT_WAITING: usize = 16;
 /// How long after its end a tick waits for rounds that were taken in it.
 const TICK_GRACE: Duration = Duration::from_millis(500);
 
+/// How far a turn may lie ahead of the clock: a timer fires a moment early, never a second.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// How often is sampled and shipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -236,13 +239,23 @@ impl Loop {
                     // After a jump of the clock, or a suspended machine, the next tick is now's.
                     let now = self.clock.now().aligned_to(self.config.interval());
                     let far = now.since(end).unsigned_abs() > self.config.interval().as_nanos() as u64;
+                    if far && now < end {
+                        collector.turn_back(now);
+                    }
                     start = if far { now } else { end };
                 }
                 Some(round) = arrived.recv() => {
-                    collector.round(round);
-                    while let Ok(round) = arrived.try_recv() {
-                        collector.round(round);
+                    let now = self.clock.now();
+                    // The clock went back: by it this tick would not end for as long as it went.
+                    if start.since(now) > nanos(self.config.interval()) {
+                        let tick = collector.close_tick(start, end);
+                        if !tick.is_empty() && self.output.send(Output::Tick(tick)).await.is_err() {
+                            break;
+                        }
+                        collector.turn_back(now);
+                        start = now.aligned_to(self.config.interval());
                     }
+                    take_rounds(round, &mut arrived, &mut collector, now);
                     let events = collector.take_events();
                     if !events.is_empty() && self.output.send(Output::Events(events)).await.is_err() {
                         break;
@@ -253,6 +266,24 @@ impl Loop {
         }
         let tick = collector.close_tick(start, start.shifted(nanos(self.config.interval())));
         let _ = self.output.send(Output::Tick(tick)).await;
+    }
+}
+
+/// Takes in this round and those that wait behind it.
+fn take_rounds(
+    first: Round,
+    arrived: &mut mpsc::Receiver<Round>,
+    collector: &mut Collector,
+    now: Timestamp,
+) {
+    let mut next = Some(first);
+    while let Some(mut round) = next {
+        // Its turn began by the clock before it went back.
+        if round.at.since(now) > nanos(AHEAD) {
+            round.at = now;
+        }
+        collector.round(round);
+        next = arrived.try_recv().ok();
     }
 }
 

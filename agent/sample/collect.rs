@@ -4,6 +4,8 @@
 //! counted by reason. Memory stays flat: a series lives until it was not read for
 //! [`FORGET_AFTER`], and its numbers are kept in place.
 
+mod times;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -341,26 +343,6 @@ impl Collector {
                 self.left_out.series_limit += 1;
             }
         }
-    }
-
-    /// Forgets what was not read for long.
-    fn forget(&mut self, now: Timestamp) {
-        let old = |at: Timestamp| now.since(at) > nanos(FORGET_AFTER);
-        for entry in self.resources.values_mut() {
-            if entry.series.iter().any(|series| old(series.at)) {
-                entry.series.retain(|series| !old(series.at));
-                let places = entry.series.iter().enumerate();
-                entry.places = places
-                    .map(|(index, series)| ((series.metric.id, series.part.clone()), index))
-                    .collect();
-            }
-            if entry.sources.iter().any(|source| old(source.seen)) {
-                entry.sources.retain(|source| !old(source.seen));
-                entry.merge();
-            }
-        }
-        self.resources.retain(|_, entry| !old(entry.seen));
-        self.series = self.resources.values().map(|it| it.series.len()).sum();
     }
 }
 

@@ -130,6 +130,13 @@ impl Series {
         self.touched = true;
     }
 
+    /// Nothing of it is from later than this moment: the clock went back.
+    pub(super) fn turn_back(&mut self, now: Timestamp) {
+        for moment in [&mut self.at, &mut self.valid_at, &mut self.since] {
+            *moment = now.min(*moment);
+        }
+    }
+
     /// Whether the newest reading still stands at this moment.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         now.since(self.at) <= self.fresh

@@ -266,3 +266,68 @@ async fn a_reader_that_hangs_delays_nobody_and_its_deadline_is_kept() {
     );
     assert_eq!(readers[1].failures, 0, "{readers:?}");
 }
+
+/// A real clock that can be set.
+struct Settable(RealClock, std::sync::atomic::AtomicI64);
+
+impl Clock for Settable {
+    fn now(&self) -> Timestamp {
+        let offset = self.1.load(std::sync::atomic::Ordering::Relaxed);
+        self.0.now().shifted(offset)
+    }
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_two_hours_stops_neither_ticks_nor_the_newest_readings() {
+    const TWO_HOURS: i64 = 7_200_000_000_000;
+    let (output, mut outputs) = mpsc::channel(OUTPUT_WAITING);
+    let latest = Arc::new(LatestCell::default());
+    let stop = CancellationToken::new();
+    let clock = Arc::new(Settable(RealClock::start(), 0.into()));
+    let looping = Loop {
+        config: SampleConfig {
+            period_ms: 100,
+            ship_interval_seconds: 1,
+        },
+        node: Arc::new(NodeFacts::for_tests()),
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        latest: Arc::clone(&latest),
+        own: Own::default(),
+        output,
+    };
+    let reader = Slow {
+        name: "nvml",
+        takes: Duration::ZERO,
+    };
+    let running = tokio::spawn(looping.run(vec![Box::new(reader)], stop.clone()));
+    let mut next_tick = async || loop {
+        let output = tokio::time::timeout(Duration::from_secs(10), outputs.recv());
+        match output.await.expect("the loop goes on").expect("open") {
+            Output::Tick(ticks) => break ticks[0].start,
+            Output::Events(_) => {}
+        }
+    };
+    let before = next_tick().await;
+    clock
+        .1
+        .store(-TWO_HOURS, std::sync::atomic::Ordering::Relaxed);
+    // The tick that ran when the clock was set is closed by its own time, the next is of the new.
+    let mut after = next_tick().await;
+    if after > before {
+        after = next_tick().await;
+    }
+    assert!(before.since(after) > TWO_HOURS / 2, "{before:?} {after:?}");
+    let latest = latest.get();
+    assert!(latest.at <= clock.now(), "{latest:?}");
+    let gpu = latest
+        .resources
+        .iter()
+        .find(|it| it.resource.kind == ResourceKind::Gpu);
+    assert!(gpu.is_some(), "{latest:?}");
+    stop.cancel();
+    while outputs.recv().await.is_some() {}
+    running.await.expect("the loop ends when it is told to");
+}
