@@ -1,7 +1,8 @@
 //! Who may do what: roles, token files bound to clusters, and when a listener refuses to start.
 //!
 //! A token file holds one token on its first line. Without any token file every role is open, which
-//! is why a listener that others can reach then refuses to start.
+//! is why a listener that others can reach then refuses to start. With one, a role without a token
+//! file is closed: whoever guards reading does not want commands from everyone.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -46,7 +47,8 @@ section! {
     /// Who may do what, and TLS. Loopback needs neither.
     pub struct AuthConfig {
         /// Token files: [{ role = "ingest", file = "/etc/gpufleet/ingest.token", cluster = "prod" }].
-        /// Roles: ingest, read, operate. A role without a token file is open to everyone.
+        /// Roles: ingest, read, operate. Without any token file everything is open;
+        /// with one, a role without a token file is closed.
         pub tokens: Vec<TokenFile> = Vec::new(),
         /// PEM file with the server's certificate chain; empty means no TLS.
         pub tls_certificate_file: String = String::new(),
@@ -89,6 +91,9 @@ pub enum AuthError {
     /// No token where one is needed.
     #[error("a bearer token with role {} is needed", .0.name())]
     Missing(Role),
+    /// No token file for a role while other roles have some.
+    #[error("role {name} is closed, because other roles have token files and it has none: add a token file with role = \"{name}\" to auth.tokens", name = .0.name())]
+    Closed(Role),
     /// A token that is not known, or not for this role.
     #[error("this token is not known or does not allow role {}", .0.name())]
     Refused(Role),
@@ -149,10 +154,14 @@ impl Access {
     /// Checks the value of an `authorization` header for a role.
     ///
     /// # Errors
-    /// When the role is guarded and the token is absent, unknown or of another role.
+    /// When any token file exists and the token is absent, unknown or of another role, or the role
+    /// has no token file.
     pub fn check(&self, role: Role, authorization: Option<&[u8]>) -> Result<Grant, AuthError> {
-        if !self.guards(role) {
+        if self.tokens.is_empty() {
             return Ok(Grant::default());
+        }
+        if !self.guards(role) {
+            return Err(AuthError::Closed(role));
         }
         let given = authorization
             .and_then(|it| it.strip_prefix(b"Bearer ").or(it.strip_prefix(b"bearer ")))
@@ -284,11 +293,17 @@ mod tests {
             check(Role::Ingest, None),
             Err(AuthError::Missing(Role::Ingest))
         );
-        assert_eq!(
-            check(Role::Operate, None).unwrap(),
-            Grant::default(),
-            "no token file for it: open"
-        );
+        for header in [None, Some("Bearer read-token-for-all")] {
+            assert_eq!(
+                check(Role::Operate, header),
+                Err(AuthError::Closed(Role::Operate)),
+                "no token file for it"
+            );
+        }
+        let closed = AuthError::Closed(Role::Operate).to_string();
+        assert!(closed.contains("role = \"operate\""), "{closed}");
+        let open = Access::default().check(Role::Operate, None);
+        assert_eq!(open, Ok(Grant::default()), "no token file at all");
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub fn may(web: &Web, headers: &HeaderMap, role: Role) -> Result<Grant, AuthErro
     let shown = header.or(cookie.as_deref().map(str::as_bytes));
     let access = &web.app.access;
     access.check(role, shown).or_else(|error| {
-        // Who may give commands may look; but an open operate role opens nothing else.
+        // Who may give commands may look; but a closed operate role says nothing about reading.
         if role == Role::Read && access.guards(Role::Operate) {
             access.check(Role::Operate, shown).map_err(|_| error)
         } else {

@@ -85,7 +85,7 @@ impl IntoResponse for Problem {
 /// 401 or 403 from the access check.
 pub fn refused(error: &AuthError) -> Response {
     let status = match error {
-        AuthError::Refused(_) => StatusCode::FORBIDDEN,
+        AuthError::Refused(_) | AuthError::Closed(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::UNAUTHORIZED,
     };
     let mut response = Problem::new(status, error).into_response();
