@@ -34,6 +34,8 @@ mod fold;
 
 mod foreign;
 
+mod introduce;
+
 pub mod live;
 
 pub mod naming;

@@ -13,6 +13,7 @@ use gpufleet_telemetry::identity::{AgentId, Epoch, Origin};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
+use super::introduce::Introduced;
 use super::live::LiveAgent;
 use crate::store::model::{Cursor, CursorKey, Gap};
 
@@ -99,6 +100,11 @@ pub(super) struct AgentState {
     pub(super) streams: Vec<StreamState>,
     /// Resources that are counted against the agent's limit.
     pub(super) resources: usize,
+    /// The cluster it was first heard in; none before its first data under a token of any cluster.
+    /// A token that is bound to another cluster does not speak for it.
+    pub(super) home: Option<Arc<str>>,
+    /// How much what `live` says of node, cluster and version is to be trusted.
+    pub(super) introduced: Introduced,
     /// The cluster name it sent last, and what it became.
     pub(super) cluster: Option<(Origin, Box<str>, Arc<str>)>,
     speaker: Option<Speaker>,
@@ -173,6 +179,8 @@ impl AgentState {
             },
             streams: Vec::new(),
             resources: 0,
+            home: None,
+            introduced: Introduced::Never,
             cluster: None,
             speaker: None,
             retired: VecDeque::new(),

@@ -85,6 +85,8 @@ pub enum Outcome {
     Conflict,
     /// Another process of the agent has sent something later: this one is gone, or is to try again.
     Late,
+    /// The token is bound to another cluster than the agent's.
+    OtherCluster,
     /// The sender's clock is too wrong.
     Quarantined {
         /// Our time of arrival minus its time of sending, nanoseconds.
@@ -105,7 +107,7 @@ pub(super) struct OfferTotals {
 
 impl Outcome {
     /// The names of the outcomes in metrics.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "folded",
         "already",
         "wrong_seq",
@@ -114,6 +116,7 @@ impl Outcome {
         "full",
         "too_many_agents",
         "late",
+        "other_cluster",
     ];
 
     /// Its place in [`Self::NAMES`].
@@ -127,6 +130,7 @@ impl Outcome {
             Self::Full => 5,
             Self::TooManyAgents => 6,
             Self::Late => 7,
+            Self::OtherCluster => 8,
         }
     }
 }
@@ -173,6 +177,10 @@ impl Fleet {
         let Some(agent) = self.agent(&mut shard.agents, offer) else {
             return refused(Outcome::TooManyAgents, 0);
         };
+        // Before the session: someone of another cluster must not silence the agent.
+        if !agent.is_of(offer.bound_cluster.as_deref()) {
+            return refused(Outcome::OtherCluster, 0);
+        }
         let known = agent.streams.iter().find(|it| it.cursor.key == offer.key);
         let durable = known.map_or(0, |it| it.durable);
         match agent.session(offer.session, offer.sent_at, offer.received) {
@@ -252,11 +260,10 @@ impl Fleet {
                 self.agents.fetch_add(1, Ordering::Relaxed);
                 let cluster = offer.bound_cluster.as_ref();
                 let cluster = cluster.unwrap_or(&offer.default_cluster);
-                Some(new.insert(AgentState::new(
-                    offer.key.agent,
-                    Arc::clone(cluster),
-                    offer.received,
-                )))
+                let mut agent =
+                    AgentState::new(offer.key.agent, Arc::clone(cluster), offer.received);
+                agent.home = offer.bound_cluster.clone();
+                Some(new.insert(agent))
             }
         }
     }
@@ -431,23 +438,21 @@ pub(super) fn cluster(
         .as_deref()
         .or(told)
         .unwrap_or(&offer.default_cluster);
-    match &agent.cluster {
+    let cluster = match &agent.cluster {
         Some((known_origin, known, cluster)) if *known_origin == origin && **known == *name => {
             Arc::clone(cluster)
         }
         _ => {
             let cluster: Name = cluster_for(origin, name).into();
             agent.cluster = Some((origin, name.into(), Arc::clone(&cluster)));
-            agent.live.cluster = Arc::clone(&cluster);
-            for (text, attribute) in [
-                (&mut agent.live.node, attribute::NODE),
-                (&mut agent.live.version, attribute::AGENT_VERSION),
-            ] {
-                *text = resource.attribute(attribute).unwrap_or_default().into();
-            }
             cluster
         }
+    };
+    agent.introduce(resource, &cluster);
+    if agent.home.is_none() {
+        agent.home = Some(Arc::clone(&cluster));
     }
+    cluster
 }
 
 /// Notes how old an agent's newest live point was when it arrived.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpufleet_telemetry::catalog::{self, Kind};
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
@@ -91,6 +92,9 @@ impl Fleet {
         let mut shard = lock(self.shard_of(reporter));
         if let Some(agent) = shard.agents.get_mut(&reporter) {
             agent.resources += 1;
+            if agent.home.is_none() || origin == Origin::Live {
+                agent.home = Some(Arc::clone(&key.cluster));
+            }
             if agent.live.cluster.is_empty() {
                 agent.live.cluster = Arc::clone(&key.cluster);
                 agent.live.node = Arc::clone(&tracked.live.node);

@@ -578,8 +578,8 @@ impl Agent {
                 panic!("the newest session is never refused");
             }
             Outcome::Conflict | Outcome::Full | Outcome::Late => {}
-            Outcome::Quarantined { .. } | Outcome::TooManyAgents => {
-                panic!("clocks are right and agents few")
+            Outcome::Quarantined { .. } | Outcome::TooManyAgents | Outcome::OtherCluster => {
+                panic!("clocks are right, agents few and tokens unbound")
             }
         }
     }

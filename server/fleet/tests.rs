@@ -363,6 +363,69 @@ fn a_clone_and_a_wrong_clock_are_refused_and_told_once() {
 }
 
 #[test]
+fn a_token_of_another_cluster_neither_speaks_for_an_agent_nor_silences_it() {
+    for first in [None, Some("c")] {
+        let fleet = fleet();
+        let say = |seq, session, bound| {
+            let mut tick = sent(seq, T + 10 * seq as i64);
+            (tick.session, tick.bound) = (session, bound);
+            tick.offer(&fleet)
+        };
+        folded(say(1, 1, first));
+        assert_eq!(say(2, 2, Some("d")), Outcome::OtherCluster);
+        folded(say(2, 1, Some("c")));
+        folded(say(3, 1, None));
+        let mut recorded = sent(4, T + 40);
+        recorded.resource = gpu_resource().with(attribute::ORIGIN, "recorded");
+        recorded.bound = Some("c");
+        folded(recorded.offer(&fleet));
+        let commit = fleet
+            .take_commit(Timestamp::from_seconds(T))
+            .expect("something");
+        assert!(commit.events.is_empty(), "nothing is told of a conflict");
+    }
+}
+
+#[test]
+fn an_agent_is_where_its_live_node_is_whatever_else_it_carries() {
+    let fleet = fleet();
+    let node = |name: &str, origin: &str, version: &str| {
+        Resource::new(ResourceKind::Node, name)
+            .with(attribute::CLUSTER, "c")
+            .with(attribute::NODE, name)
+            .with(attribute::AGENT_VERSION, version)
+            .with(attribute::ORIGIN, origin)
+    };
+    let played_gpu = Resource::new(ResourceKind::Gpu, "GPU-p")
+        .with(attribute::CLUSTER, "c")
+        .with(attribute::NODE, "played")
+        .with(attribute::ORIGIN, "recorded");
+    for (place, (resource, expected)) in [
+        (played_gpu.clone(), ("played", "c-recorded", "")),
+        (node("other", "recorded", "1"), ("other", "c-recorded", "1")),
+        (
+            node("played", "recorded", "1"),
+            ("other", "c-recorded", "1"),
+        ),
+        (gpu_resource(), ("other", "c-recorded", "1")),
+        (node("n", "live", "1"), ("n", "c", "1")),
+        (node("other", "recorded", "1"), ("n", "c", "1")),
+        (played_gpu, ("n", "c", "1")),
+        (node("n", "live", "2"), ("n", "c", "2")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut tick = sent(place as u64 + 1, T + 10 * (place as i64 + 1));
+        (tick.resource, tick.points) = (resource, Vec::new());
+        folded(tick.offer(&fleet));
+        let agents = fleet.agents();
+        let found = (&*agents[0].node, &*agents[0].cluster, &*agents[0].version);
+        assert_eq!(found, expected, "{place}");
+    }
+}
+
+#[test]
 fn a_gpu_that_moves_to_another_agent_is_shown_once_and_strangers_do_not_overrule_agents() {
     for mover in 2..40 {
         let fleet = fleet();

@@ -231,6 +231,10 @@ fn refusal(answer: &Answer) -> Refused {
             refused.refusal = Some(Refusal::ClockQuarantine);
             refused
         }
+        Outcome::OtherCluster => Refused::new(
+            Kind::Forbidden,
+            "this token is bound to another cluster than the one this agent id was first heard in: give the agent a token of its cluster, or a new id",
+        ),
         Outcome::TooManyAgents => Refused::new(
             Kind::Full,
             "this server has as many agents as it takes (120000): give the fleet a second one",

@@ -1,0 +1,57 @@
+//! Who an agent is: which cluster's tokens may speak for it, and on which node it runs.
+
+use std::sync::Arc;
+
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+
+use super::agent::AgentState;
+use super::naming::cluster_for;
+
+/// Which resource said on which node an agent runs. One agent may carry live and recorded data:
+/// it runs where its live data comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Introduced {
+    Never,
+    ByPart,
+    ByNode,
+    ByLiveNode,
+}
+
+impl AgentState {
+    /// Whether a token that is bound to this cluster may speak for the agent.
+    pub(super) fn is_of(&self, bound: Option<&str>) -> bool {
+        let (Some(bound), Some(home)) = (bound, &self.home) else {
+            return true;
+        };
+        // The home may be that of recorded or simulated data, which has a name of its own.
+        [Origin::Live, Origin::Recorded, Origin::Simulated]
+            .into_iter()
+            .any(|origin| cluster_for(origin, bound) == **home)
+    }
+
+    /// Learns from a resource on which node, in which cluster and of which version the agent is.
+    pub(super) fn introduce(&mut self, resource: &Resource, cluster: &Arc<str>) {
+        let is_live = resource.origin() == Origin::Live;
+        let by = match resource.kind {
+            ResourceKind::Node if is_live => Introduced::ByLiveNode,
+            ResourceKind::Node => Introduced::ByNode,
+            _ => Introduced::ByPart,
+        };
+        let text = |name| resource.attribute(name).unwrap_or_default();
+        let node = text(attribute::NODE);
+        let is_same = *self.live.node == *node && self.live.cluster == *cluster;
+        let is_better = by > self.introduced || by == Introduced::ByLiveNode;
+        if !(is_better || is_same && by == self.introduced) {
+            return;
+        }
+        self.introduced = by;
+        if !is_same {
+            self.live.node = node.into();
+            self.live.cluster = Arc::clone(cluster);
+        }
+        let version = text(attribute::AGENT_VERSION);
+        if *self.live.version != *version {
+            self.live.version = version.into();
+        }
+    }
+}
