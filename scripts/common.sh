@@ -22,7 +22,8 @@ is_ours() {
 # stop_all: asks every program to stop, the senders before the server; kills what does not.
 stop_all() {
     local name pid file waited
-    for name in simulator agent server; do
+    # A name that an older version of these scripts started is stopped as well.
+    for name in simulator agent $(cd "$run" 2>/dev/null && ls -- *.pid 2>/dev/null | sed 's/\.pid$//' | grep -vx server) server; do
         file="$run/$name.pid"
         [ -f "$file" ] || continue
         pid=$(cat "$file")
