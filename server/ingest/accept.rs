@@ -83,8 +83,7 @@ impl Ingest {
         grant: Grant,
         request: Request,
     ) -> Result<Accepted, Refused> {
-        let place = place::read(headers, request.stream())
-            .map_err(|error| Refused::new(Kind::Invalid, error.to_string()))?;
+        let place = place::read(headers, request.stream()).map_err(misplaced)?;
         match place {
             Some(place) => self.offer(&place, grant, request),
             None => {
@@ -175,6 +174,14 @@ pub(super) fn limits(received: Timestamp) -> Limits {
         latest: received.shifted(MAX_AHEAD),
         ..Limits::default()
     }
+}
+
+/// Headers that cannot be read say nothing about the data under them: a proxy may have lost one. So
+/// the agent is not told to give the request up.
+fn misplaced(error: impl std::fmt::Display) -> Refused {
+    let mut refused = Refused::new(Kind::Invalid, error.to_string());
+    refused.refusal = None;
+    refused
 }
 
 fn set_reply(headers: &mut HeaderMap, answer: &Answer) {

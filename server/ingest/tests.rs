@@ -326,6 +326,8 @@ async fn what_is_wrong_with_a_request_is_said_and_the_next_one_goes_on() {
         .unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert!(refused.message().contains(wire::SEQ), "{refused:?}");
+    let word = refused.metadata().get(wire::REFUSAL);
+    assert_eq!(word, None, "the data may be good: they are kept");
     let mut headers = place(1);
     let hours_ago = NOW.shifted(-3 * 3_600_000_000_000);
     headers.insert(wire::SENT_AT, hours_ago.0.to_string().parse().unwrap());
