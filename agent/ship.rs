@@ -283,8 +283,8 @@ where
                         .map(|()| Verdict::GoOn),
                     Err(failure) => {
                         let verdict = shipper.on_failure(&request, &failure, now, monotonic);
-                        if matches!(verdict, Ok(Verdict::MovedAside)) {
-                            inner.keep_aside(&request, &message);
+                        if let Ok(Verdict::MovedAside { in_a_row }) = verdict {
+                            inner.keep_aside(&request, &message, in_a_row);
                         }
                         verdict
                     }
@@ -292,7 +292,7 @@ where
                 .await;
             match verdict {
                 Ok(Verdict::NewIdentity) => return End::NewIdentity,
-                Ok(Verdict::GoOn | Verdict::MovedAside | Verdict::ClockIsOff) => {}
+                Ok(Verdict::GoOn | Verdict::MovedAside { .. } | Verdict::ClockIsOff) => {}
                 Err(error) => {
                     tracing::error!(error = &error as &dyn std::error::Error, "the spool failed");
                 }
@@ -333,12 +333,13 @@ where
 
 impl<D: Disk> Inner<D> {
     /// Keeps a copy of a request that no server will take, for a person to look at.
-    fn keep_aside(&self, request: &Request, message: &str) {
+    fn keep_aside(&self, request: &Request, message: &str, in_a_row: u32) {
         tracing::warn!(
             stream = request.stream.name(),
             seq = request.seq,
             answer = message,
-            "a request was refused for ever: it is moved aside"
+            in_a_row,
+            "a request was refused for ever: it is moved aside; after a few in a row it is sent slowly"
         );
         let Some(folder) = &self.refused_folder else {
             return;

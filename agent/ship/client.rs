@@ -9,12 +9,12 @@ use bytes::{Buf, BufMut, Bytes};
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::{self, Refusal, Stream};
+use tonic::Status;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::state::{Failure, Reply, Request};
@@ -180,19 +180,16 @@ fn command(metadata: &MetadataMap) -> Option<Command> {
         .ok()
 }
 
-/// What a refusal means, by its header, or by its code from a receiver that does not send it.
+/// What a refusal means, by its header alone. A code does not make it one for ever: a proxy on the
+/// way that loses a header would empty the spool.
 fn failure(status: &Status) -> Failure {
     let metadata = status.metadata();
     let told = metadata
         .get(wire::REFUSAL)
         .and_then(|value| value.to_str().ok())
         .and_then(Refusal::parse);
-    let implied = match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => Some(Refusal::Invalid),
-        _ => None,
-    };
     Failure {
-        refusal: told.or(implied),
+        refusal: told,
         wanted_seq: number(metadata, wire::WANTED_SEQ),
         durable_seq: number(metadata, wire::DURABLE_SEQ),
         retry_after: status
@@ -242,12 +239,13 @@ impl Decoder for RawCodec {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
     use tonic_types::ErrorDetails;
 
     use super::*;
 
     #[test]
-    fn a_refusal_is_read_from_its_header_and_else_from_its_code() {
+    fn a_refusal_is_read_from_its_header_and_never_from_its_code() {
         let mut status = Status::failed_precondition("not the next one");
         let headers = status.metadata_mut();
         headers.insert(wire::REFUSAL, MetadataValue::from_static("wrong_seq"));
@@ -257,8 +255,9 @@ mod tests {
             (told.refusal, told.wanted_seq),
             (Some(Refusal::WrongSeq), Some(7))
         );
-        let code = failure(&Status::invalid_argument("malformed"));
-        assert_eq!(code.refusal, Some(Refusal::Invalid));
+        for code in [Code::InvalidArgument, Code::OutOfRange] {
+            assert_eq!(failure(&Status::new(code, "malformed")), Failure::default());
+        }
         let down = failure(&Status::unavailable("no route"));
         assert_eq!(down, Failure::default());
     }

@@ -38,6 +38,10 @@ const RETRY_INFO_MOST: Duration = Duration::from_secs(300);
 /// Rewinds in a row without progress after which a lane backs off: server and spool disagree.
 const REWINDS: u32 = 3;
 
+/// Requests refused for ever in a row after which each one more waits: then it is not the requests
+/// that are wrong, and the spool must not be emptied as fast as the network goes.
+const REFUSALS: u32 = 3;
+
 /// One request to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -95,7 +99,10 @@ pub enum Verdict {
     /// Go on.
     GoOn,
     /// This request was refused for ever: it is out of the spool, keep a copy if you can.
-    MovedAside,
+    MovedAside {
+        /// How many in this lane since one was taken; from the third on the lane waits.
+        in_a_row: u32,
+    },
     /// Another process sends under this agent id: take a new identity.
     NewIdentity,
     /// The server says that the clock is off; the data are kept until it is right.
@@ -119,6 +126,8 @@ struct Track {
 #[derive(Debug, Default)]
 struct Patience {
     failures: u32,
+    /// Requests refused for ever since one was taken.
+    refusals: u32,
     not_before: Duration,
 }
 
@@ -314,8 +323,15 @@ impl<D: Disk> Shipper<D> {
             (Some(Refusal::Invalid), _) => {
                 self.spool
                     .refuse(request.epoch, request.stream, request.seq);
-                *self.patience(request.lane) = Patience::default();
-                Ok(Verdict::MovedAside)
+                let patience = self.patience(request.lane);
+                patience.refusals += 1;
+                let refusals = patience.refusals;
+                if refusals >= REFUSALS {
+                    self.back_off(request.lane, failure.retry_after, monotonic);
+                } else {
+                    patience.failures = 0;
+                }
+                Ok(Verdict::MovedAside { in_a_row: refusals })
             }
             (Some(Refusal::AgentIdConflict), _) => Ok(Verdict::NewIdentity),
             (Some(Refusal::ClockQuarantine), _) => {

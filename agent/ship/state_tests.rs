@@ -202,6 +202,29 @@ fn a_request_that_is_refused_for_ever_blocks_nothing_and_is_told_as_a_gap() {
 }
 
 #[test]
+fn a_server_that_refuses_everything_for_ever_does_not_empty_the_spool_at_once() {
+    let mut server = Server::default();
+    let mut shipper = open(&SimDisk::new(1), 1);
+    for _ in 0..1_000 {
+        shipper.append(Stream::Logs, b"bad!", at(0)).expect("room");
+    }
+    // Ten minutes, a try each second.
+    let mut refused = 0;
+    for second in 0..600 {
+        refused += usize::from(turn(
+            &mut shipper,
+            &mut server,
+            Lane::Live,
+            second,
+            false,
+            false,
+        ));
+    }
+    assert!((20..60).contains(&refused), "{refused}");
+    assert!(shipper.health()[1].failures >= 20);
+}
+
+#[test]
 fn after_an_outage_live_data_go_first_and_the_backlog_newest_epoch_first() {
     let mut server = Server::default();
     let mut shipper = open(&SimDisk::new(1), 1);
