@@ -1,6 +1,6 @@
 //! The running agent: everything put together, and taken apart again in order.
 
-use std::path::PathBuf;
+use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::config::{Config, Sources};
 use crate::read::{self, NodeFacts, Wiring};
 use crate::sample::own::{Own, ShipHealth};
 use crate::sample::{LatestCell, Loop, OUTPUT_WAITING, Output};
+use crate::ship::aside;
 use crate::ship::identity::{self, Found};
 use crate::ship::state::Shipper;
 use crate::ship::{End, Ship};
@@ -46,6 +47,8 @@ struct Agent {
     ship: Option<Ship<RealDisk>>,
     /// A config that was read again and is to be used.
     reread: Arc<Mutex<Option<Config>>>,
+    /// The state folder is this process's until the agent has ended.
+    _state: Option<File>,
 }
 
 /// Runs until `stop` is cancelled.
@@ -58,9 +61,14 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) -> anyhow::Result<Ended> {
-    let (node, found) = node_facts(config)?;
+    let state = match config.ship.endpoint.is_empty() {
+        // Nothing is sent, so nothing is kept.
+        true => None,
+        false => Some(identity::lock(&config.node.state_folder)?),
+    };
+    let (node, found) = node_facts(config, clock.as_ref())?;
     let health = ShipHealth::default();
-    let (ship, opened) = open_ship(config, &node, found, &health, clock.as_ref())?;
+    let (ship, opened) = open_ship(config, &node, &health, clock.as_ref())?;
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let wiring = Wiring {
         node: Arc::clone(&node),
@@ -78,7 +86,12 @@ pub async fn run(
         output: output.clone(),
     };
     let started = started(&node, &opened, found, clock.as_ref());
-    let _ = output.try_send(Output::Events(vec![started]));
+    let mut events = vec![started];
+    if state.is_some() {
+        let folder = &config.node.state_folder;
+        events.extend(aside::tell(folder, &config.spool, &node, clock.now())?);
+    }
+    let _ = output.try_send(Output::Events(events));
     let agent = Agent {
         config: config.clone(),
         node,
@@ -87,6 +100,7 @@ pub async fn run(
         stop: stop.child_token(),
         ship,
         reread: Arc::default(),
+        _state: state,
     };
     let sampling = tokio::spawn(looping.run(readers, agent.stop.clone()));
     let spooling = tokio::spawn(spool(agent.ship.clone(), outputs, Arc::clone(&agent.clock)));
@@ -213,8 +227,8 @@ impl Agent {
             &config::machine_id(),
             &self.node.node,
             Uuid::new_v4(),
+            self.clock.now(),
         )?;
-        forget_spool(&self.config)?;
         Ok(Ended::Again(Box::new(self.config)))
     }
 }
@@ -243,14 +257,20 @@ async fn spool(
 }
 
 /// Who and where this agent is.
-fn node_facts(config: &Config) -> anyhow::Result<(Arc<NodeFacts>, Found)> {
+fn node_facts(config: &Config, clock: &dyn Clock) -> anyhow::Result<(Arc<NodeFacts>, Found)> {
     let name = config.node.resolved_name();
     let state = &config.node.state_folder;
     let (agent_id, found) = if config.ship.endpoint.is_empty() {
         // Nothing is sent, so nobody needs to know it again.
         (AgentId(Uuid::new_v4()), Found::New)
     } else {
-        identity::load(state, &config::machine_id(), &name, Uuid::new_v4())?
+        identity::load(
+            state,
+            &config::machine_id(),
+            &name,
+            Uuid::new_v4(),
+            clock.now(),
+        )?
     };
     let facts = NodeFacts {
         cluster: config.node.cluster.clone(),
@@ -265,18 +285,14 @@ fn node_facts(config: &Config) -> anyhow::Result<(Arc<NodeFacts>, Found)> {
 fn open_ship(
     config: &Config,
     node: &NodeFacts,
-    found: Found,
     health: &ShipHealth,
     clock: &dyn Clock,
 ) -> anyhow::Result<(Option<Ship<RealDisk>>, Opened)> {
     if config.ship.endpoint.is_empty() {
         return Ok((None, Opened::default()));
     }
-    if found == Found::Cloned {
-        // The spool of the original: it is sent from there.
-        forget_spool(config)?;
-    }
-    let (spool, opened) = config.spool.open(&spool_folder(config), clock.now())?;
+    let folder = config.node.state_folder.join(aside::SPOOL);
+    let (spool, opened) = config.spool.open(&folder, clock.now())?;
     if opened.bad_bytes > 0 {
         tracing::warn!(
             bytes = opened.bad_bytes,
@@ -293,19 +309,6 @@ fn open_ship(
     let refused = config.node.state_folder.join("refused");
     let ship = Ship::new(shipper, Arc::new(sender), Some(refused), health.clone());
     Ok((Some(ship), opened))
-}
-
-fn spool_folder(config: &Config) -> PathBuf {
-    config.node.state_folder.join("spool")
-}
-
-fn forget_spool(config: &Config) -> anyhow::Result<()> {
-    let folder = spool_folder(config);
-    match std::fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
-            .with_context(|| format!("cannot remove the spool {} of another id", folder.display())),
-        _ => Ok(()),
-    }
 }
 
 /// The event that tells of this start.
@@ -338,5 +341,36 @@ fn started(node: &NodeFacts, opened: &Opened, found: Found, clock: &dyn Clock) -
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::RealClock;
+
+    #[tokio::test]
+    async fn a_second_agent_on_one_state_folder_is_refused_before_it_touches_anything() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let _running = identity::lock(folder.path()).expect("the first agent");
+        let identity = folder.path().join("identity.json");
+        let of_another = r#"{"agent_id":"00000000-0000-0000-0000-000000000001","machine_id":"another","node":"a"}"#;
+        std::fs::write(&identity, of_another).expect("a file");
+        let record = folder.path().join("spool/record");
+        std::fs::create_dir(folder.path().join("spool")).expect("a folder");
+        std::fs::write(&record, "x").expect("a file");
+        let mut config = Config::for_tests();
+        config.node.state_folder = folder.path().to_owned();
+        let clock = Arc::new(RealClock::start());
+        let (sources, stop) = (Sources::default(), CancellationToken::new());
+        let ran = run(&config, &sources, clock, stop).await;
+        let error = ran.expect_err("the folder is taken").to_string();
+        assert!(
+            error.contains("stop that one") && error.contains(&folder.path().display().to_string()),
+            "{error}"
+        );
+        let text = std::fs::read_to_string(identity).expect("it is still there");
+        assert_eq!(text, of_another);
+        assert!(record.exists(), "the spool is the running agent's");
     }
 }

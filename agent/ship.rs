@@ -3,6 +3,7 @@
 //! What to send and what a reply means is decided in [`state`]; this drives it. The disk is only
 //! touched from blocking threads, so that a slow one delays nobody's turn.
 
+pub mod aside;
 mod client;
 pub mod identity;
 pub mod state;

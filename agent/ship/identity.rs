@@ -1,17 +1,25 @@
 //! Who this agent is: a random id in its state folder, bound to the machine it was made on.
 //!
 //! A cloned disk brings the file along, but not the machine: then a new id is made, and the spool
-//! of the original is not sent a second time.
+//! of the original is not sent a second time. A node that only changes its name stays itself. The
+//! folder is locked before any of it is read, so that a second agent changes nothing there.
 
+use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use anyhow::Context;
 use gpufleet_telemetry::identity::AgentId;
+use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::aside;
+
 /// The file in the state folder.
 const FILE: &str = "identity.json";
+
+/// The file that is locked while an agent runs.
+const LOCK: &str = "lock";
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +40,28 @@ pub enum Found {
     Cloned,
 }
 
+/// Takes the state folder for this process, for as long as the file is held.
+///
+/// # Errors
+/// When another agent has it, or it cannot be written.
+pub fn lock(state_folder: &Path) -> anyhow::Result<File> {
+    let path = state_folder.display();
+    let file = std::fs::create_dir_all(state_folder)
+        .and_then(|()| File::create(state_folder.join(LOCK)))
+        .with_context(|| {
+            format!("cannot write {path}: give node.state_folder a folder that this user may write")
+        })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => anyhow::bail!(
+            "another agent runs on the state folder {path}: stop that one, or give this one another node.state_folder"
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock the state folder {path}"))
+        }
+    }
+}
+
 /// The agent's id on this machine, made if need be.
 ///
 /// # Errors
@@ -41,6 +71,7 @@ pub fn load(
     machine_id: &str,
     node: &str,
     random: Uuid,
+    now: Timestamp,
 ) -> anyhow::Result<(AgentId, Found)> {
     let path = state_folder.join(FILE);
     let found = match std::fs::read(&path) {
@@ -51,7 +82,17 @@ pub fn load(
                     path.display()
                 )
             })?;
-            if identity.machine_id == machine_id && identity.node == node {
+            // Where the machine has no id, the name is all there is to tell it by.
+            let named = !machine_id.is_empty() || identity.node == node;
+            if identity.machine_id == machine_id && named {
+                if identity.node != node {
+                    tracing::info!(
+                        before = identity.node,
+                        now = node,
+                        "this node has a new name"
+                    );
+                    write(state_folder, machine_id, node, identity.agent_id)?;
+                }
                 return Ok((AgentId(identity.agent_id), Found::Kept));
             }
             Found::Cloned
@@ -61,11 +102,11 @@ pub fn load(
             return Err(error).with_context(|| format!("cannot read {}", path.display()));
         }
     };
-    renew(state_folder, machine_id, node, random)?;
+    renew(state_folder, machine_id, node, random, now)?;
     Ok((AgentId(random), found))
 }
 
-/// Writes a new id in place of the old one.
+/// Writes a new id in place of the old one, whose spool is set aside first.
 ///
 /// # Errors
 /// When the state folder cannot be written.
@@ -74,7 +115,13 @@ pub fn renew(
     machine_id: &str,
     node: &str,
     random: Uuid,
+    now: Timestamp,
 ) -> anyhow::Result<()> {
+    aside::set_aside(state_folder, now)?;
+    write(state_folder, machine_id, node, random)
+}
+
+fn write(state_folder: &Path, machine_id: &str, node: &str, random: Uuid) -> anyhow::Result<()> {
     let identity = Identity {
         agent_id: random,
         machine_id: machine_id.to_owned(),
@@ -103,21 +150,24 @@ mod tests {
     fn an_id_stays_with_its_machine_and_a_cloned_disk_gets_another() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let load = |machine, node, number| {
-            load(folder.path(), machine, node, Uuid::from_u128(number)).expect("it can be written")
+            let random = Uuid::from_u128(number);
+            load(folder.path(), machine, node, random, Timestamp(0)).expect("it can be written")
         };
         let id = |number| AgentId(Uuid::from_u128(number));
         assert_eq!(load("m1", "a", 1), (id(1), Found::New));
         assert_eq!(load("m1", "a", 2), (id(1), Found::Kept));
         assert_eq!(load("m2", "a", 3), (id(3), Found::Cloned));
-        assert_eq!(load("m2", "b", 4), (id(4), Found::Cloned));
-        assert_eq!(load("m2", "b", 5), (id(4), Found::Kept));
+        assert_eq!(load("m2", "b", 4), (id(3), Found::Kept), "only the name");
+        assert_eq!(load("m1", "b", 5), (id(5), Found::Cloned));
+        assert_eq!(load("", "b", 6), (id(6), Found::Cloned));
+        assert_eq!(load("", "c", 7), (id(7), Found::Cloned), "a name is all");
     }
 
     #[test]
     fn a_file_that_is_no_identity_is_named_with_the_way_out() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join(FILE), "{").expect("a file");
-        let error = load(folder.path(), "m", "n", Uuid::nil()).expect_err("not JSON");
+        let error = load(folder.path(), "m", "n", Uuid::nil(), Timestamp(0)).expect_err("not JSON");
         assert!(error.to_string().contains("remove it"), "{error}");
     }
 }
