@@ -77,6 +77,14 @@ impl Recent {
     }
 }
 
+impl Recent {
+    /// Whether its newest second is one of work, at least so long after this moment.
+    pub fn works_after(&self, at: Timestamp, seconds: u32) -> bool {
+        self.class == Class::Active
+            && self.end.since(at) >= i64::from(seconds).saturating_mul(NANOS_PER_SECOND)
+    }
+}
+
 /// The state a GPU is in now. Same order and numbers as [`super::hour`], except that a pause is
 /// known only as far back as the server has watched it.
 pub fn now(known: &Now, policy: &Policy) -> Status {

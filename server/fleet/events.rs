@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpufleet_analysis::states;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::agent::AgentState;
 use super::offer::{Offer, cluster};
 use super::sender_clock;
 use super::shard::Shard;
-use crate::store::model::StoredEvent;
+use crate::store::model::{ResourceKey, StoredEvent};
 
 /// What an event that waits for its commit takes beside its texts, in bytes.
 const EVENT_BYTES: usize = 512;
@@ -45,6 +46,16 @@ pub(super) fn keep(
         .attributes
         .iter()
         .map(|(name, text)| name.len() + text.len());
+    if let Some(health) = states::edge(&event) {
+        let key = ResourceKey {
+            cluster: Arc::clone(&cluster),
+            kind: event.resource_kind,
+            id: Arc::clone(&event.resource_id),
+        };
+        if let Some(tracked) = shard.resources.get_mut(&key) {
+            tracked.note(health);
+        }
+    }
     let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
     shard.events.push(StoredEvent {
         cluster,

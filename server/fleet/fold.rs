@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::states::Recent;
+use gpufleet_analysis::states::{Edge, HealthEvent, Policy, Recent};
 use gpufleet_telemetry::catalog::{Kind, MetricId, gpu};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::{Aggregate, Bitmaps, MinuteRow, seconds_by_minute};
@@ -102,6 +102,7 @@ impl Tracked {
                 bits: Bitmaps::default(),
                 bits_start: Timestamp::default(),
                 recent: Recent::default(),
+                health: None,
             },
             visible: false,
             changed: true,
@@ -345,11 +346,25 @@ impl Tracked {
             let seconds = u32::try_from(self.interval_nanos / NANOS_PER_SECOND).unwrap_or(0);
             live.recent
                 .tick(live.bits_start, seconds, &live.bits, activity_known);
+            // The ledger's rule: what works for a while after the event is whole again.
+            let healed_after_s = Policy::default().healed_after_s;
+            if let Some(health) = &mut live.health
+                && live.recent.works_after(health.at, healed_after_s)
+            {
+                health.edge = Edge::Whole;
+            }
         }
         if newest.minute() != self.pruned {
             self.pruned = newest.minute();
             live.values
                 .retain(|it| it.part.is_none() || newest.since(it.at) <= PART_FORGOTTEN);
+        }
+    }
+
+    /// Notes what an event says of its health; one that is older than the last one says nothing.
+    pub(super) fn note(&mut self, event: HealthEvent) {
+        if self.live.health.is_none_or(|known| known.at <= event.at) {
+            self.live.health = Some(event);
         }
     }
 

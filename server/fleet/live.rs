@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::states::Recent;
+use gpufleet_analysis::states::{HealthEvent, Recent};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource};
 use gpufleet_telemetry::minute::Bitmaps;
@@ -42,6 +42,8 @@ pub struct Live {
     pub bits_start: Timestamp,
     /// The run of equal seconds that it is in.
     pub recent: Recent,
+    /// The newest event since the server started that broke or healed it, or its work that healed it.
+    pub health: Option<HealthEvent>,
 }
 
 /// One reading as it was last told.

@@ -1,5 +1,7 @@
 //! The rules of the fleet, one by one, through its front door.
 
+mod health;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -64,6 +64,7 @@ pub(crate) fn live(
         bits: Bitmaps::default(),
         bits_start: NOW.shifted(-13_000_000_000),
         recent: Recent::default(),
+        health: None,
     }
 }
 

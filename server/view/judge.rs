@@ -1,7 +1,7 @@
 //! What a GPU does now: hands what the fleet knows live to the one judgement of [`states::now`].
 
 use gpufleet_analysis::ledger::Reason;
-use gpufleet_analysis::states::{self, Now, Policy, Status};
+use gpufleet_analysis::states::{self, Edge, Now, Policy, Status};
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
@@ -25,7 +25,7 @@ pub fn judge(live: &Live, now: Timestamp) -> Status {
         recent: live.recent,
         missing: missing(live),
         memory_bytes: memory.and_then(|it| it.reading.ok()).map(|it| it as u64),
-        unhealthy: asked_for(live),
+        unhealthy: broken(live).or_else(|| asked_for(live)),
     };
     states::now(&known, &Policy::default())
 }
@@ -41,6 +41,17 @@ fn missing(live: &Live) -> Option<Missing> {
                 Missing::GpuLost | Missing::ResetRequired | Missing::DriverHang
             )
         })
+}
+
+/// Why it is broken, if its newest event of health says so. What the driver asks for it also says
+/// itself: when it asks for nothing any more, the event is over.
+fn broken(live: &Live) -> Option<Reason> {
+    let Edge::Broken(reason) = live.health?.edge else {
+        return None;
+    };
+    let asks = live.value(gpu::RECOVERY_ACTION.id);
+    let is_over = reason == Reason::RecoveryAction && asks.is_some_and(|it| it.reading == Ok(0.0));
+    (!is_over).then_some(reason)
 }
 
 /// Whether the driver asks for a reset, a drain or a reboot.

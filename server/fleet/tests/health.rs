@@ -1,0 +1,73 @@
+//! What events say of a GPU's health is seen live.
+
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_telemetry::event::{Event, Severity};
+use gpufleet_telemetry::otlp::{DecodedEvent, DecodedEvents};
+
+use super::*;
+use crate::view::judge::judge;
+
+#[test]
+fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
+    let fleet = fleet();
+    let tell = |seq: u64, at: i64, kind: EventKind, xid: &str| {
+        let sender = Arc::new(gpu_resource());
+        let event = Event {
+            at: Timestamp::from_seconds(at),
+            kind,
+            severity: Severity::Error,
+            resource_kind: ResourceKind::Gpu,
+            resource_id: "GPU-1".into(),
+            message: String::new(),
+            attributes: [("xid".to_owned(), xid.to_owned())].into(),
+        };
+        let decoded = DecodedEvents {
+            events: vec![DecodedEvent { sender, event }],
+            rejected: Rejected::default(),
+        };
+        let answer = fleet.offer(&Offer {
+            key: CursorKey {
+                agent: AgentId(Uuid::from_u128(1)),
+                epoch: Epoch(Uuid::from_u128(1_001)),
+                stream: Stream::Logs,
+            },
+            seq,
+            session: 1,
+            lane: Lane::Live,
+            dropped: None,
+            sent_at: Timestamp::from_seconds(at),
+            received: Timestamp::from_seconds(at),
+            bound_cluster: None,
+            default_cluster: "default".into(),
+            body: Body::Events(&decoded),
+        });
+        folded(answer.outcome);
+    };
+    let works = |seq, end| {
+        let mut tick = sent(seq, end);
+        for metric in [gpu::OBSERVED, gpu::ACTIVE, gpu::HELD, gpu::HOLDER_KNOWN] {
+            tick.points
+                .push((metric, None, PointValue::SecondBits(0x3ff)));
+        }
+        tick.points.push((gpu::UTILIZATION, None, watts(1.0)));
+        folded(tick.offer(&fleet));
+    };
+    let reason = |now| {
+        let live = fleet.get(&key()).expect("live");
+        let status = judge(&live, Timestamp::from_seconds(now));
+        (status.state == State::Unhealthy).then_some(status.reason)
+    };
+    works(1, T + 10);
+    tell(1, T + 11, EventKind::Xid, "13");
+    assert_eq!(reason(T + 11), None, "the application's error");
+    tell(2, T + 12, EventKind::Xid, "79");
+    assert_eq!(reason(T + 12), Some(Reason::FatalXid));
+    works(2, T + 20);
+    assert_eq!(reason(T + 20), Some(Reason::FatalXid), "too early");
+    tell(3, T + 21, EventKind::GpuRecovered, "");
+    assert_eq!(reason(T + 21), None);
+    tell(4, T + 22, EventKind::GpuLost, "");
+    assert_eq!(reason(T + 22), Some(Reason::DeviceLost));
+    works(3, T + 90);
+    assert_eq!(reason(T + 90), None, "it works again");
+}
