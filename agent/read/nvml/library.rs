@@ -1,6 +1,8 @@
 //! The driver's library in the child: loaded once, and every call marked on the shared page first.
 
 use std::ffi::OsStr;
+use std::fs::DirEntry;
+use std::path::Path;
 use std::sync::Arc;
 
 use gpufleet_telemetry::sample::Missing;
@@ -11,6 +13,9 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlReturn_t};
 use super::function::Function;
 use super::page::{Lane, Page};
 use super::wire::{Failure, LibraryFacts};
+
+/// Their number among the vendors of PCI devices, as the kernel writes it.
+const NVIDIA_VENDOR: &str = "0x10de";
 
 /// The loaded library, as one thread of the child uses it.
 #[derive(Clone)]
@@ -31,7 +36,10 @@ impl Library {
             path => Nvml::builder().lib_path(OsStr::new(path)).init(),
         };
         page.leave(lane);
-        let nvml = loaded.map_err(|error| failure(path, error))?;
+        let nvml = loaded.map_err(|error| {
+            let here = is_gpu_here(Path::new("/dev"), Path::new("/sys/bus/pci/devices"));
+            failure(path, error, here)
+        })?;
         let library = Self {
             nvml: Box::leak(Box::new(nvml)),
             page,
@@ -177,7 +185,32 @@ pub(crate) fn ends_gpu(missing: Missing) -> bool {
     ends_library(missing) || matches!(missing, Missing::GpuLost | Missing::ResetRequired)
 }
 
-fn failure(path: &str, error: NvmlError) -> Failure {
+/// Whether there is anything of NVIDIA's here: a PCI device of theirs, or a device file. What
+/// cannot be looked at may be there.
+fn is_gpu_here(devices: &Path, pci: &Path) -> bool {
+    let is_theirs = |device: &DirEntry| {
+        let vendor = std::fs::read_to_string(device.path().join("vendor"));
+        vendor.is_ok_and(|vendor| vendor.trim() == NVIDIA_VENDOR)
+    };
+    let is_file = |device: &DirEntry| device.file_name().to_string_lossy().starts_with("nvidia");
+    let any = |folder: &Path, found: &dyn Fn(&DirEntry) -> bool| {
+        std::fs::read_dir(folder).map_or(true, |entries| entries.flatten().any(|it| found(&it)))
+    };
+    any(devices, &is_file) || any(pci, &is_theirs)
+}
+
+fn failure(path: &str, error: NvmlError, is_gpu_here: bool) -> Failure {
+    let not_there = matches!(
+        error,
+        NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded
+    );
+    // A path that was set speaks of a library that is meant to be there.
+    if not_there && !is_gpu_here && path.is_empty() {
+        return Failure {
+            missing: Missing::DriverNotLoaded,
+            why: "this machine has no NVIDIA GPU: set nvml.enabled = false to silence".to_owned(),
+        };
+    }
     if let NvmlError::LibloadingError(error) = &error {
         let tried = if path.is_empty() {
             "libnvidia-ml.so.1"
@@ -255,6 +288,25 @@ mod tests {
             let wrapped = NvmlError::from(code);
             assert_eq!(missing_of(&wrapped), reason, "{code} through the wrapper");
         }
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_is_told_so_and_one_whose_driver_is_away_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (dev, pci) = (folder.path().join("dev"), folder.path().join("pci"));
+        for device in ["a", "b"] {
+            std::fs::create_dir_all(pci.join(device)).expect("a folder");
+            std::fs::write(pci.join(device).join("vendor"), "0x8086\n").expect("a file");
+        }
+        std::fs::create_dir(&dev).expect("a folder");
+        let why = || failure("", NvmlError::from(9), is_gpu_here(&dev, &pci)).why;
+        assert!(why().contains("no NVIDIA GPU: set nvml.enabled = false"));
+        std::fs::write(pci.join("b/vendor"), "0x10de\n").expect("a file");
+        assert!(why().contains("modprobe"), "{}", why());
+        std::fs::write(pci.join("b/vendor"), "0x8086\n").expect("a file");
+        std::fs::write(dev.join("nvidiactl"), "").expect("a file");
+        assert!(why().contains("modprobe"), "{}", why());
+        assert!(is_gpu_here(&dev, Path::new("/nowhere")), "nobody knows");
     }
 
     #[test]
