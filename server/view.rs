@@ -103,6 +103,8 @@ pub struct GpuView {
     pub reason: Reason,
     /// The first point ever.
     pub first_seen: Timestamp,
+    /// Whether a recording holds just one sample of it, however often it is played.
+    pub is_one_sample: bool,
     /// The newest point.
     pub last_point: Timestamp,
     /// Who holds it; none when nobody does or when it is not known.
@@ -148,11 +150,6 @@ impl GpuView {
     /// Whether the driver says that it cannot be reached.
     pub fn is_lost(&self) -> bool {
         matches!(self.reason, Reason::DeviceLost | Reason::DriverHang)
-    }
-
-    /// Whether a recording holds just this one sample of it.
-    pub fn is_one_sample(&self) -> bool {
-        self.origin == Origin::Recorded && self.first_seen == self.last_point
     }
 }
 
@@ -286,7 +283,7 @@ mod tests {
             .node("h200-recorded", "captured-node")
             .expect("it is there");
         assert_eq!(node.silent_since, None);
-        assert!(node.gpus[0].is_one_sample());
+        assert!(node.gpus[0].is_one_sample);
         assert_eq!(node.gpus[0].state, State::ActiveUnrated);
     }
 

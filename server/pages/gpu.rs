@@ -24,6 +24,7 @@ use super::words::{self, Look, Why};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
+use crate::view::gather::is_one_sample;
 use crate::view::{FleetView, judge, past};
 use crate::web::Web;
 
@@ -239,7 +240,7 @@ fn page(
         origin: live.origin,
         watermark: words::watermark(live.origin),
         watermark_sentence: words::watermark_sentence(live.origin),
-        one_sample: live.origin == Origin::Recorded && live.first_seen == live.last_point,
+        one_sample: is_one_sample(live),
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: format!(

@@ -242,7 +242,7 @@ fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
         };
         say("warn", &since_words);
     }
-    if node.gpus.iter().any(GpuView::is_one_sample) {
+    if node.gpus.iter().any(|gpu| gpu.is_one_sample) {
         say("soft", "recorded, one sample");
     } else if drawn.origin == Origin::Recorded {
         say(

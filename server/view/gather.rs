@@ -31,6 +31,13 @@ pub fn gather(app: &App) -> FleetView {
 }
 
 /// The picture of the given resources.
+/// Whether a recording holds just one sample of a resource: it says so, or only one has come.
+pub fn is_one_sample(live: &Live) -> bool {
+    let told = live.resource.attribute(attribute::RECORDING_SAMPLES);
+    live.origin == Origin::Recorded
+        && told.map_or(live.first_seen == live.last_point, |samples| samples == "1")
+}
+
 #[cfg(test)]
 pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> FleetView {
     let mut grouping = Grouping::default();
@@ -157,6 +164,7 @@ pub fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
         state: judged.state,
         reason: judged.reason,
         first_seen: live.first_seen,
+        is_one_sample: is_one_sample(live),
         last_point: live.last_point,
         holder: live.resource.attribute(attribute::HOLDER).map(Arc::from),
         holder_known: live.bits.holder_known != 0,
