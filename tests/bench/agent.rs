@@ -15,7 +15,7 @@ use crate::figures::{Spread, line, told};
 
 const MIB: f64 = 1_048_576.0;
 const KIB: f64 = 1_024.0;
-/// What the agent must stay within (issue "The main job").
+/// What the agent must stay within.
 const MAX_CPU_PERCENT: f64 = 1.0;
 const MAX_PSS_MIB: f64 = 24.0;
 const MAX_GROWTH_KIB: f64 = 256.0;
