@@ -104,18 +104,20 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     )?;
     let ingest = Ingest::new(app.clone(), foreign);
     let mut tasks = JoinSet::new();
-    tasks.spawn(ledger::run(
+    let ledger = ledger::run(
         app.store.clone(),
         app.config.ledger.clone(),
         Arc::clone(&app.clock),
         stop.clone(),
-    ));
-    tasks.spawn(retention::run(
+    );
+    tasks.spawn(named("the ledger", ledger));
+    let retention = retention::run(
         app.store.clone(),
         app.config.retention.clone(),
         Arc::clone(&app.clock),
         stop.clone(),
-    ));
+    );
+    tasks.spawn(named("retention", retention));
     for (what, address, role, router) in [
         (
             "OTLP over gRPC",
@@ -137,10 +139,14 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
         ),
     ] {
         let listener = listen(what, address, &app, role).await?;
-        tasks.spawn(serve(what, listener, router, stop.clone()));
+        tasks.spawn(named(what, serve(what, listener, router, stop.clone())));
     }
-    let written = write(&app, &leased, &stop).await;
-    stop.cancel();
+    let writing = async {
+        let written = write(&app, &leased, &stop).await;
+        stop.cancel();
+        written
+    };
+    let (written, gone) = tokio::join!(writing, stop_when_one_ends(&mut tasks, &stop));
     // Agents keep their connections open: those that do not end in time are cut.
     let ended = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
@@ -148,7 +154,36 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     }
     app.store.release_lease(leased.token).await?;
     app.store.close().await;
-    Ok(written?)
+    written?;
+    match gone {
+        Some(what) => anyhow::bail!("{what} ended by itself; the log before this says why"),
+        None => Ok(()),
+    }
+}
+
+/// A task that says which one it was when it ends.
+async fn named(what: &'static str, task: impl Future<Output = ()>) -> &'static str {
+    task.await;
+    what
+}
+
+/// Stops the server when a task ends that nobody told to: without its ledger or a listener it would
+/// go on looking well. Returns which one, or nothing when the server was told to stop.
+async fn stop_when_one_ends(
+    tasks: &mut JoinSet<&'static str>,
+    stop: &CancellationToken,
+) -> Option<String> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        ended = tasks.join_next() => {
+            stop.cancel();
+            Some(match ended? {
+                Ok(what) => what.to_owned(),
+                Err(panicked) => panicked.to_string(),
+            })
+        }
+    }
 }
 
 /// Commits and keeps the lease, until told to stop or replaced. The last commit comes after the
@@ -216,4 +251,29 @@ fn stop_when_told(stop: CancellationToken) {
         tracing::info!("asked to stop");
         stop.cancel();
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ends_by_itself_stops_the_server_and_is_named() {
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(named("retention", std::future::pending()));
+        tasks.spawn(named("the ledger", async {}));
+        let gone = stop_when_one_ends(&mut tasks, &stop).await;
+        assert_eq!(gone.as_deref(), Some("the ledger"));
+        assert!(stop.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_told_to_stop_misses_nobody() {
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(named("retention", std::future::pending()));
+        stop.cancel();
+        assert_eq!(stop_when_one_ends(&mut tasks, &stop).await, None);
+    }
 }
