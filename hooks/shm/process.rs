@@ -1,0 +1,74 @@
+//! What a process knows of itself and the kernel of it: time, start, random numbers.
+#![expect(
+    unsafe_code,
+    reason = "getrandom is called where std has no random numbers"
+)]
+
+use std::fs;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Field 22 of /proc/<pid>/stat, counted from the field after the closing parenthesis.
+const START_FIELD: usize = 19;
+
+/// Unix nanoseconds now. No system call: the kernel answers from a page it shares with the process.
+pub fn unix_ns() -> i64 {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec.saturating_mul(1_000_000_000) + now.tv_nsec
+}
+
+/// Nanoseconds of the monotonic clock, for durations. No system call either.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000) + now.tv_nsec as u64
+}
+
+/// Start of a process in clock ticks since boot; with the pid it names one process for ever. `None`
+/// when the process is gone or /proc is not there.
+pub fn start_ticks(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name is in parentheses and may hold anything, parentheses too.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
+}
+
+/// 128 random bits.
+pub(crate) fn random() -> [u64; 2] {
+    let mut numbers = [0_u64; 2];
+    // SAFETY: the buffer is as long as said, and any bytes make a valid `u64`.
+    let got = unsafe {
+        libc::getrandom(
+            numbers.as_mut_ptr().cast(),
+            size_of_val(&numbers),
+            libc::GRND_NONBLOCK,
+        )
+    };
+    if got != size_of_val(&numbers) as isize {
+        // Only before the kernel has gathered entropy at boot: then time and pid have to do.
+        return [monotonic_ns(), u64::from(std::process::id())];
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_started_after_boot_and_before_now() {
+        let ticks = start_ticks("self").expect("this process is in /proc");
+        assert_eq!(
+            Some(ticks),
+            start_ticks(&std::process::id().to_string()),
+            "by pid as by self"
+        );
+        // 100 ticks a second on every Linux.
+        assert!(ticks > 0 && ticks * 10_000_000 <= monotonic_ns() + 1_000_000_000);
+        assert_eq!(start_ticks("0"), None);
+    }
+
+    #[test]
+    fn random_numbers_differ() {
+        assert_ne!(random(), random());
+    }
+}
