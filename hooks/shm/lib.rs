@@ -14,9 +14,12 @@ mod cell;
 mod memory;
 mod place;
 
+pub mod client;
 pub mod process;
 pub mod reader;
 pub mod records;
+pub mod server;
+pub mod wire;
 pub mod writer;
 
 pub use memory::{MapError, Mapped, create};

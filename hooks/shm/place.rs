@@ -9,7 +9,7 @@
     reason = "fork handlers are registered with the C library, files are closed by number"
 )]
 
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -83,6 +83,16 @@ impl Place {
         let number = self.memory.load(Ordering::Relaxed);
         // SAFETY: the number is of a file that only the fork handler closes, after which it is none.
         (number != NONE).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// Tells the fork handler which socket to close in a child.
+    pub(crate) fn connected(&self, socket: &OwnedFd) {
+        self.socket.store(socket.as_raw_fd(), Ordering::Relaxed);
+    }
+
+    /// The socket is about to be closed.
+    pub(crate) fn disconnected(&self) {
+        self.socket.store(NONE, Ordering::Relaxed);
     }
 }
 

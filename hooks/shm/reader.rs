@@ -174,6 +174,14 @@ impl Reader {
         })
     }
 
+    /// Who writes the region. `now` as for [`Reader::snapshot`].
+    ///
+    /// # Errors
+    /// The region is not one.
+    pub fn header(&self, now: i64) -> Result<Header, ReadError> {
+        header(self.mapped.region(), &mut Check::new(now))
+    }
+
     /// Goes on where another reader of the same region stopped, [`Reader::place`] of that one.
     pub const fn go_on_from(&mut self, place: (u64, u64)) {
         (self.steps_read, self.collectives_read) = place;

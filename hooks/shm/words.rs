@@ -44,6 +44,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 words! {
     /// What writes a region.
     WriterKind {

@@ -78,6 +78,16 @@ impl Writer {
         self.place.memory()?.try_clone_to_owned().ok()
     }
 
+    /// Where the region is kept.
+    pub(crate) fn place(self) -> &'static Place {
+        self.place
+    }
+
+    /// An agent took the region.
+    pub(crate) fn taken(self) {
+        add(&self.region().header.connections, 1);
+    }
+
     #[inline]
     pub(crate) fn region(self) -> &'static Region {
         self.place.region()
