@@ -37,4 +37,7 @@ bench-server: ## Measure the server with 10,000 simulated GPUs (ARGS=--short for
 bench-otlp: ## Measure OTLP decoding and folding alone
 	@scripts/bench.sh otlp $(ARGS)
 
-.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-otlp
+bench-hooks: ## Measure what the hooks cost a training process
+	@scripts/bench.sh hooks
+
+.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-otlp bench-hooks

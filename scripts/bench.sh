@@ -5,6 +5,7 @@
 #   scripts/bench.sh server  [--short]   the server under 10,000 simulated GPUs; Prometheus and
 #                                        VictoriaMetrics with the same samples
 #   scripts/bench.sh otlp                encoding and decoding alone
+#   scripts/bench.sh hooks               what a training process pays for a step record
 #
 # Builds with the release profile: several minutes the first time.
 set -euo pipefail
@@ -22,8 +23,11 @@ agent | server)
 otlp)
     cargo bench -q -p gpufleet-telemetry --bench otlp
     ;;
+hooks)
+    cargo bench -q -p gpufleet-hooks-shm --bench step
+    ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
