@@ -2,7 +2,7 @@
 //!
 //! A number is for ever: it is the key in minute rows, spools and recordings. Never reuse one.
 //! Numbers by room: 1-9 evidence, 10-199 GPU, 200-249 parts of a GPU, 300-399 node and its parts,
-//! 400-499 model servers, 500-599 the agent, 600-699 the server.
+//! 400-499 model servers, 500-599 the agent, 600-699 the server, 700-799 training ranks.
 //!
 //! Names are `gpufleet_<subject>_<thing>_<unit>[_total]` in base units, plain counts without a unit
 //! (Prometheus keeps `_count` for histograms); a test checks it. A GPU metric costs one entry here
@@ -24,6 +24,8 @@ pub mod serving;
 pub mod own;
 
 pub mod server;
+
+pub mod training;
 
 pub mod sources;
 
@@ -256,7 +258,14 @@ macro_rules! metrics {
 pub(crate) use metrics;
 
 /// Every room, in the order of the numbers.
-pub const ROOMS: [&[Metric]; 5] = [gpu::ALL, node::ALL, serving::ALL, own::ALL, server::ALL];
+pub const ROOMS: [&[Metric]; 6] = [
+    gpu::ALL,
+    node::ALL,
+    serving::ALL,
+    own::ALL,
+    server::ALL,
+    training::ALL,
+];
 
 /// Every metric, in the order of the rooms.
 pub fn all() -> impl Iterator<Item = &'static Metric> {

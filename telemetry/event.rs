@@ -51,6 +51,21 @@ pub enum EventKind {
     CommandResult,
     /// The wall clock of the node is off by more than is corrected; attribute: offset.
     ClockOffset,
+    /// A rank of a training run came up; attributes: its fingerprint.
+    RunStarted,
+    /// A rank of a training run ended; attributes: how, its last step and last checkpoint.
+    RunEnded,
+    /// A rank died of an exception that nobody caught; attributes: type, first line, traceback, step.
+    RankException,
+    /// A rank saved a checkpoint; attributes: step, seconds.
+    CheckpointSaved,
+    /// A rank went back to a checkpoint; attributes: step, seconds.
+    CheckpointRestored,
+    /// What a run is made of changed while it ran; attributes: the new fingerprint.
+    FingerprintChanged,
+    /// A collective has been in flight for longer than it ever took; attributes: communicator,
+    /// function, sequence number, since.
+    CollectiveStuck,
 }
 
 /// How bad it is.
@@ -86,7 +101,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 25] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -105,6 +120,13 @@ impl EventKind {
         Self::SpoolDropped,
         Self::CommandResult,
         Self::ClockOffset,
+        Self::RunStarted,
+        Self::RunEnded,
+        Self::RankException,
+        Self::CheckpointSaved,
+        Self::CheckpointRestored,
+        Self::FingerprintChanged,
+        Self::CollectiveStuck,
     ];
 
     /// The name on the wire (`gpufleet.<name>`), in SQL and on the page.
@@ -128,6 +150,13 @@ impl EventKind {
             Self::SpoolDropped => "spool_dropped",
             Self::CommandResult => "command_result",
             Self::ClockOffset => "clock_offset",
+            Self::RunStarted => "run_started",
+            Self::RunEnded => "run_ended",
+            Self::RankException => "rank_exception",
+            Self::CheckpointSaved => "checkpoint_saved",
+            Self::CheckpointRestored => "checkpoint_restored",
+            Self::FingerprintChanged => "fingerprint_changed",
+            Self::CollectiveStuck => "collective_stuck",
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Agent = random UUID in its state folder. Node = (cluster, node name, boot id). GPU = NVML UUID;
 //! a null UUID is never an identity, node + PCI address stands in. Share = MIG UUID or `uuid::n`.
-//! Job = (cluster, namespace, name, uid); run = (job, attempt); rank = (run, global rank).
+//! Job = (cluster, namespace, name, uid); run = (job, attempt); rank = (run, global rank): these
+//! have a file of their own, [`crate::training`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +36,9 @@ pub enum ResourceKind {
     Share,
     /// A model server's endpoint (vLLM, Triton); its id is `<scrape target>/<model>`.
     Endpoint,
+    /// One process of a training run; its id is `<namespace>/<job>/<uid>/<attempt>/<rank>`
+    /// ([`crate::training::RankId`]).
+    Rank,
 }
 
 /// What kind of part of a resource a sample is about.
@@ -55,6 +59,8 @@ pub enum PartKind {
     Reader,
     /// A stream of the agent's spool.
     Stream,
+    /// The collectives of one function on one communicator of a rank, `<communicator>/<function>`.
+    Collective,
 }
 
 /// A resource and what is known about it beside its readings. Cheap to clone: hold it in an `Arc`.
@@ -156,6 +162,34 @@ pub mod attribute {
     pub const RECORDING_READER: &str = "gpufleet.recording.reader";
     /// What a model server serves.
     pub const MODEL_NAME: &str = "gen_ai.request.model";
+    /// Of a rank: which attempt of its job it belongs to, counted from 0.
+    pub const ATTEMPT: &str = "gpufleet.run.attempt";
+    /// Of a rank: its number among all of its run.
+    pub const RANK: &str = "gpufleet.rank";
+    /// Of a rank: how many ranks its run has.
+    pub const WORLD: &str = "gpufleet.rank.world";
+    /// Of a rank: its number on its node.
+    pub const LOCAL_RANK: &str = "gpufleet.rank.local";
+    /// Of a rank: where it stands in the mesh, `dp=3/8 tp=1/2` ([`crate::training::Mesh`]).
+    pub const MESH: &str = "gpufleet.rank.mesh";
+    /// Of a rank: who said where it stands ([`crate::training::MeshSource`]).
+    pub const MESH_SOURCE: &str = "gpufleet.rank.mesh_source";
+    /// Of a rank: whether its identity is `proved` or `claimed` ([`crate::training::Trust`]).
+    pub const TRUST: &str = "gpufleet.rank.trust";
+    /// Of a rank: the id of the GPU or share it computes on.
+    pub const GPU_ID: &str = "gpufleet.gpu.id";
+    /// Of a rank: its process on the host.
+    pub const PID: &str = "process.pid";
+    /// Of a rank: the framework and its version, `pytorch 2.9.1`.
+    pub const FRAMEWORK: &str = "gpufleet.framework";
+    /// Of a rank: what told it rank and world: `torchrun`, `slurm`, `jobset`, `mpi`, `ray`, `given`.
+    pub const LAUNCHER: &str = "gpufleet.launcher";
+    /// Of a rank: the type of its matrix arithmetic, as in the table of peaks: `bf16`, `fp8`.
+    pub const DATA_TYPE: &str = "gpufleet.data_type";
+    /// Of a rank: how its FLOPs were got: `explicit`, `model_shape` or `measured`.
+    pub const FLOPS_SOURCE: &str = "gpufleet.flops_source";
+    /// Of a rank: the tags its user gave the run are attributes with this before the tag's name.
+    pub const TAG_PREFIX: &str = "gpufleet.tag.";
 }
 
 /// Whether a UUID identifies nothing: empty or all zeros (`GPU-00000000-…`), as some drivers,
@@ -220,7 +254,13 @@ impl Part {
 
 impl ResourceKind {
     /// Every kind, in the order of the way of the data.
-    pub const ALL: [Self; 4] = [Self::Node, Self::Gpu, Self::Share, Self::Endpoint];
+    pub const ALL: [Self; 5] = [
+        Self::Node,
+        Self::Gpu,
+        Self::Share,
+        Self::Endpoint,
+        Self::Rank,
+    ];
 
     /// The name on the wire and in SQL.
     pub const fn name(self) -> &'static str {
@@ -229,6 +269,7 @@ impl ResourceKind {
             Self::Gpu => "gpu",
             Self::Share => "share",
             Self::Endpoint => "endpoint",
+            Self::Rank => "rank",
         }
     }
 
@@ -240,7 +281,7 @@ impl ResourceKind {
 
 impl PartKind {
     /// Every kind of part.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NvLink,
         Self::Process,
         Self::Xid,
@@ -248,6 +289,7 @@ impl PartKind {
         Self::Nic,
         Self::Reader,
         Self::Stream,
+        Self::Collective,
     ];
 
     /// The attribute that carries the part's id on an OTLP point.
@@ -260,6 +302,7 @@ impl PartKind {
             Self::Nic => "network.interface.name",
             Self::Reader => "gpufleet.reader",
             Self::Stream => "gpufleet.stream",
+            Self::Collective => "gpufleet.collective",
         }
     }
 
@@ -272,6 +315,7 @@ impl PartKind {
             Self::Disk | Self::Nic => "device",
             Self::Reader => "reader",
             Self::Stream => "stream",
+            Self::Collective => "collective",
         }
     }
 }

@@ -3,13 +3,17 @@
 //! No I/O, no async and no clock in this crate: everything here is a value or a pure function, so
 //! that a recording, a stored day and live data go through the same code.
 //!
-//! Read in this order: [`time`] and [`identity`] (when and who), [`catalog`] (every metric once),
-//! [`sample`] and [`event`] (what was read), [`minute`] (what is kept), [`otlp`] and [`wire`] (how
-//! it travels), [`gpu_specs`] (what a card could do at best).
+//! Read in this order: [`time`], [`identity`] and [`training`] (when and who), [`catalog`] (every
+//! metric once), [`sample`] and [`event`] (what was read), [`minute`] and [`steps`] (what is kept),
+//! [`otlp`] and [`wire`] (how it travels), [`gpu_specs`] (what a card could do at best).
 
 pub mod time;
 
+mod varint;
+
 pub mod identity;
+
+pub mod training;
 
 pub mod catalog;
 
@@ -20,6 +24,8 @@ pub mod event;
 pub mod tick;
 
 pub mod minute;
+
+pub mod steps;
 
 pub mod otlp;
 

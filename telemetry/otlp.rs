@@ -7,6 +7,9 @@
 //! maximum is a metric of its own, `<name>.max`. The part of a resource is a point attribute
 //! ([`crate::identity::PartKind::attribute`]), and `hw.*` points carry `hw.id` and `hw.type=gpu`.
 //!
+//! The steps of a rank are one log record a shipment, `gpufleet.steps`, whose body is the bytes of
+//! [`crate::steps`].
+//!
 //! Others': known `hw.*` and `DCGM_FI_*` names map through the catalog, each point to the GPU it
 //! names; the rest is counted as not kept. Limits and reasons: [`limits`].
 
@@ -19,10 +22,10 @@ mod decode;
 pub mod limits;
 
 pub use decode::{
-    DecodedEvent, DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource, decode_events,
-    decode_metrics,
+    DecodedEvent, DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource, DecodedSteps,
+    decode_events, decode_metrics,
 };
-pub use encode::{encode_events, encode_metrics};
+pub use encode::{encode_events, encode_metrics, encode_steps};
 pub use limits::{Limits, Reject, Rejected};
 pub use names::{max_name, name, unit};
 
@@ -37,6 +40,9 @@ pub const RESOURCE_ID: &str = "gpufleet.resource.id";
 
 /// What comes before an event's kind in a log record's event name.
 pub const EVENT_PREFIX: &str = "gpufleet.";
+
+/// The event name of a log record with the steps of a rank.
+pub const STEPS_EVENT: &str = "gpufleet.steps";
 
 /// OpenTelemetry's attribute for the name of what sends.
 const SERVICE_NAME_KEY: &str = "service.name";
@@ -64,6 +70,7 @@ mod tests {
     use crate::event::{Event, EventKind, Severity};
     use crate::identity::{Part, Resource, ResourceKind, attribute};
     use crate::sample::Missing;
+    use crate::steps::{StepBlock, StepTimes};
     use crate::tick::{Point, PointValue, ResourceTick};
     use crate::time::Timestamp;
 
@@ -186,6 +193,81 @@ mod tests {
         let decoded = through_the_wire(&ticks);
         let values: Vec<_> = decoded.resources.iter().map(as_points).collect();
         assert_eq!(values, [[point(1.0)], [point(2.0)], [point(3.0)]]);
+    }
+
+    #[test]
+    fn a_rank_that_no_agent_stands_behind_is_claimed_whatever_it_says() {
+        let decoded = |id: &str| {
+            let rank = Resource::new(ResourceKind::Rank, id).with(attribute::TRUST, "proved");
+            let point = Point {
+                metric: catalog::training::STEPS.id,
+                part: None,
+                value: PointValue::Counter {
+                    value: 3.0,
+                    since: START,
+                },
+            };
+            let mut request = encode_metrics(&[tick(rank, vec![point])]);
+            let resource = request.resource_metrics[0].resource.as_mut();
+            let attributes = &mut resource.expect("it has one").attributes;
+            attributes.retain(|it| it.key != SERVICE_NAME_KEY);
+            decode_metrics(request, &Limits::default())
+        };
+        let found = decoded("team/llama/u/0/3");
+        let rank = &found.resources[0].resource;
+        assert_eq!(rank.attribute(attribute::TRUST), Some("claimed"));
+        assert_eq!(
+            (rank.kind, &*rank.id),
+            (ResourceKind::Rank, "team/llama/u/0/3")
+        );
+        let refused = decoded("team/llama").rejected;
+        assert_eq!(refused.count(Reject::UnidentifiedResource), 1);
+    }
+
+    #[test]
+    fn steps_travel_beside_events_and_what_is_no_block_of_a_rank_is_refused() {
+        let times = |wall_ns| StepTimes {
+            wall_ns,
+            busy_ns: wall_ns / 2,
+            data_wait_ns: 80_000,
+            comm_wait_ns: 160_000,
+        };
+        let block = StepBlock {
+            first_step: 7,
+            steps_log2: 0,
+            started_at: START,
+            ended_at: END,
+            tokens: 4_096,
+            samples: 2,
+            times: vec![times(4_000_000_000), times(6_000_000_000)],
+        };
+        let sent = |id: &str| {
+            encode_steps(
+                [(id, [block.clone()].as_slice())],
+                &resource(ResourceKind::Node),
+            )
+        };
+        let mut request = sent("team/llama/u/0/3");
+        let records = &mut request.resource_logs[0].scope_logs[0].log_records;
+        let mut torn = records[0].clone();
+        torn.body = None;
+        let wrong = sent("team/llama").resource_logs[0].scope_logs[0].log_records[0].clone();
+        let mut early = records[0].clone();
+        early.time_unix_nano = 1;
+        records.extend([torn, wrong, early]);
+        let decoded = decode_events(
+            request,
+            &Limits {
+                earliest: START,
+                ..Limits::default()
+            },
+        );
+        assert_eq!(decoded.steps.len(), 1);
+        assert_eq!(decoded.steps[0].rank.to_string(), "team/llama/u/0/3");
+        assert_eq!(*decoded.steps[0].sender, resource(ResourceKind::Node));
+        assert_eq!(decoded.steps[0].blocks, [block]);
+        assert_eq!(decoded.rejected.count(Reject::BadSteps), 2);
+        assert_eq!(decoded.rejected.count(Reject::TimeOutOfRange), 1);
     }
 
     #[test]

@@ -443,7 +443,7 @@ fn labels(resource: &Resource, latest: &Latest) -> Option<String> {
             });
             found.map_or(resource, |it| &it.resource)
         }
-        ResourceKind::Node | ResourceKind::Endpoint => return None,
+        ResourceKind::Node | ResourceKind::Endpoint | ResourceKind::Rank => return None,
     };
     let of_gpu = |name| gpu.attribute(name).unwrap_or_default();
     let of_share = |name| resource.attribute(name).unwrap_or_default();

@@ -114,6 +114,12 @@ fn resource_labels(resource: &Resource) -> String {
             push("endpoint", Some(&resource.id));
             push("model", attribute(attribute::MODEL_NAME));
         }
+        ResourceKind::Rank => {
+            push("job", attribute(attribute::JOB));
+            push("attempt", attribute(attribute::ATTEMPT));
+            push("rank", attribute(attribute::RANK));
+            push("uuid", attribute(attribute::GPU_ID));
+        }
     }
     if resource.origin() != Origin::Live {
         push("origin", Some(resource.origin().name()));

@@ -146,6 +146,12 @@ fn everything() -> Latest {
             Resource::new(ResourceKind::Endpoint, "e/m"),
             of(ResourceKind::Endpoint),
         ),
+        (
+            Resource::new(ResourceKind::Rank, "team/llama/u/0/3")
+                .with(attribute::JOB, "team/llama/u")
+                .with(attribute::RANK, "3"),
+            of(ResourceKind::Rank),
+        ),
     ])
 }
 

@@ -153,7 +153,7 @@ pub struct Hours {
 pub struct EventsAsked {
     /// Of this cluster.
     pub cluster: Option<String>,
-    /// About this kind of resource: `node`, `gpu`, `share` or `endpoint`.
+    /// About this kind of resource: `node`, `gpu`, `share`, `endpoint` or `rank`.
     pub resource_kind: Option<String>,
     /// About the resource with this id.
     pub resource_id: Option<String>,

@@ -249,6 +249,13 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::SpoolDropped => "data given up",
         EventKind::CommandResult => "command answered",
         EventKind::ClockOffset => "clock is off",
+        EventKind::RunStarted => "rank started",
+        EventKind::RunEnded => "rank ended",
+        EventKind::RankException => "exception in a rank",
+        EventKind::CheckpointSaved => "checkpoint saved",
+        EventKind::CheckpointRestored => "checkpoint restored",
+        EventKind::FingerprintChanged => "run's make-up changed",
+        EventKind::CollectiveStuck => "collective is stuck",
     }
 }
 

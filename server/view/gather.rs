@@ -82,7 +82,7 @@ impl Grouping {
                 parts.shares.push((parent.into(), gpu_view(live, now)));
             }
             ResourceKind::Node => add_own_health(&mut parts.node, live),
-            ResourceKind::Endpoint => {}
+            ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     }
 

@@ -3,7 +3,7 @@
 //! [`of`] answers for every metric; a test holds this table, [`super::not_read`] and the list of
 //! what NVIDIA's driver and exporter offer against each other, so that nothing is forgotten.
 
-use super::{Metric, MetricId, gpu, node, own, server, serving};
+use super::{Metric, MetricId, gpu, node, own, server, serving, training};
 
 /// One place a metric is read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,9 +26,11 @@ pub enum Source {
     Agent,
     /// The server counts it itself.
     Server,
+    /// The memory that a training process shares with the agent.
+    Hooks,
 }
 
-use Source::{Agent, Derived, Event, Exporter, Field, File, Function, Gpm, Server};
+use Source::{Agent, Derived, Event, Exporter, Field, File, Function, Gpm, Hooks, Server};
 
 /// What the driver is called for beside metrics, and why.
 pub const CALLED: &[(&str, &str)] = &[
@@ -125,6 +127,7 @@ pub fn of(metric: MetricId) -> &'static [Source] {
         () if in_room(serving::ALL) => &[Exporter],
         () if in_room(own::ALL) => &[Agent],
         () if in_room(server::ALL) => &[Server],
+        () if in_room(training::ALL) => &[Hooks],
         () => &[],
     }
 }

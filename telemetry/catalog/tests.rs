@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::*;
 
 /// The rooms of the numbers: first, last, and how the names of the room begin.
-const NUMBERS: [(u16, u16, &str); 7] = [
+const NUMBERS: [(u16, u16, &str); 8] = [
     (1, 9, "gpufleet_gpu_"),
     (10, 199, "gpufleet_gpu_"),
     (200, 249, "gpufleet_gpu_"),
@@ -17,6 +17,7 @@ const NUMBERS: [(u16, u16, &str); 7] = [
     (400, 499, "gpufleet_serving_"),
     (500, 599, "gpufleet_agent_"),
     (600, 699, "gpufleet_server_"),
+    (700, 799, "gpufleet_training_"),
 ];
 
 #[test]

@@ -24,6 +24,7 @@
 
 use super::{ALL_SECONDS, Aggregate, Bitmaps, MinuteRow};
 use crate::catalog::MetricId;
+use crate::varint::{self, put};
 
 /// The version this code writes, and the newest it reads.
 pub const VERSION: u8 = 1;
@@ -271,14 +272,6 @@ fn common_count(counts: impl Iterator<Item = u32>) -> u32 {
         .map_or(0, |run| run[0])
 }
 
-fn put(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 /// What is left to unpack.
 struct Input<'a> {
     rest: &'a [u8],
@@ -287,30 +280,14 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn number(&mut self, what: &'static str, most: u64) -> Result<u64, UnpackError> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let Some((byte, rest)) = self.rest.split_first() else {
-                return Err(UnpackError::Truncated {
-                    what,
-                    at: self.length,
-                });
-            };
-            self.rest = rest;
-            let bits = u64::from(byte & 0x7f);
-            if (bits << shift) >> shift != bits {
-                return Err(self.out_of_range(what));
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                let is_padded = *byte == 0 && shift > 0;
-                return if number > most || is_padded {
-                    Err(self.out_of_range(what))
-                } else {
-                    Ok(number)
-                };
-            }
+        match varint::take(&mut self.rest) {
+            Ok(number) if number <= most => Ok(number),
+            Err(varint::Bad::Truncated) => Err(UnpackError::Truncated {
+                what,
+                at: self.length,
+            }),
+            Ok(_) | Err(varint::Bad::OutOfRange) => Err(self.out_of_range(what)),
         }
-        Err(self.out_of_range(what))
     }
 
     fn count(&mut self, what: &'static str, least: u32) -> Result<u32, UnpackError> {

@@ -27,8 +27,10 @@ use super::names::{self, Dialect};
 use crate::catalog::{Metric, MetricId};
 use crate::event::Event;
 use crate::identity::{Part, PartKind, Resource, ResourceKind};
+use crate::steps::StepBlock;
 use crate::tick::PointValue;
 use crate::time::Timestamp;
+use crate::training::RankId;
 
 pub use self::events::decode_events;
 
@@ -71,6 +73,8 @@ pub struct DecodedPoint {
 pub struct DecodedEvents {
     /// What was kept, in the order of the request.
     pub events: Vec<DecodedEvent>,
+    /// The steps of ranks, in the order of the request.
+    pub steps: Vec<DecodedSteps>,
     /// What was left out, by reason.
     pub rejected: Rejected,
 }
@@ -82,6 +86,17 @@ pub struct DecodedEvent {
     pub sender: Arc<Resource>,
     /// What happened.
     pub event: Event,
+}
+
+/// What one record tells of a rank's steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecodedSteps {
+    /// The resource that the request names as its sender: the agent's node, or the process itself.
+    pub sender: Arc<Resource>,
+    /// Whose steps they are.
+    pub rank: RankId,
+    /// The steps.
+    pub blocks: Vec<StepBlock>,
 }
 
 /// Reads a request, ours or someone else's. What is wrong or unknown is counted under its reason

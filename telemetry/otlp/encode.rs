@@ -17,11 +17,12 @@ use opentelemetry_proto::tonic::resource::v1::Resource as OtlpResource;
 
 use super::{
     EVENT_PREFIX, HW_ID_KEY, HW_TYPE_GPU, HW_TYPE_KEY, INSTANCE_ID_KEY, MISSING_REASON,
-    RESOURCE_ID, SERVICE_NAME, SERVICE_NAME_KEY, names,
+    RESOURCE_ID, SERVICE_NAME, SERVICE_NAME_KEY, STEPS_EVENT, names,
 };
 use crate::catalog::{self, Kind, Metric};
 use crate::event::{Event, Severity};
 use crate::identity::{Resource, ResourceKind, attribute};
+use crate::steps::{self, StepBlock};
 use crate::tick::{Point, PointValue, ResourceTick};
 use crate::time::Timestamp;
 
@@ -46,12 +47,42 @@ pub fn encode_metrics(ticks: &[ResourceTick]) -> ExportMetricsServiceRequest {
 /// One request with these events. `sender` is the node of the agent that tells them; each record
 /// says itself which resource it is about.
 pub fn encode_events(events: &[Event], sender: &Resource) -> ExportLogsServiceRequest {
+    logs(events.iter().map(encode_event).collect(), sender)
+}
+
+/// One request with the steps of these ranks, by id. `sender` is the node of their agent. Ranks
+/// without a block are left out.
+pub fn encode_steps<'a>(
+    ranks: impl IntoIterator<Item = (&'a str, &'a [StepBlock])>,
+    sender: &Resource,
+) -> ExportLogsServiceRequest {
+    let record = |(id, blocks): (&str, &[StepBlock])| {
+        let ended_at = blocks.last()?.ended_at;
+        Some(LogRecord {
+            time_unix_nano: nanos(ended_at),
+            observed_time_unix_nano: nanos(ended_at),
+            severity_number: SeverityNumber::Info as i32,
+            body: Some(AnyValue {
+                value: Some(Value::BytesValue(steps::encode(blocks))),
+            }),
+            attributes: vec![
+                text(attribute::KIND, ResourceKind::Rank.name()),
+                text(RESOURCE_ID, id),
+            ],
+            event_name: STEPS_EVENT.to_owned(),
+            ..LogRecord::default()
+        })
+    };
+    logs(ranks.into_iter().filter_map(record).collect(), sender)
+}
+
+fn logs(log_records: Vec<LogRecord>, sender: &Resource) -> ExportLogsServiceRequest {
     ExportLogsServiceRequest {
         resource_logs: vec![ResourceLogs {
             resource: Some(encode_resource(sender)),
             scope_logs: vec![ScopeLogs {
                 scope: Some(scope()),
-                log_records: events.iter().map(encode_event).collect(),
+                log_records,
                 schema_url: String::new(),
             }],
             schema_url: String::new(),

@@ -109,6 +109,8 @@ pub enum Reject {
     TooManyEvents,
     /// A log record that is not one of the catalog's events: not kept.
     UnknownEvent,
+    /// A record of steps that is not about a rank, or whose bytes are not blocks of steps.
+    BadSteps,
 }
 
 /// What was left out of one request, counted by reason.
@@ -137,7 +139,7 @@ impl Default for Limits {
 
 impl Reject {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::NotANumber,
         Self::Infinite,
         Self::NegativeCounter,
@@ -163,6 +165,7 @@ impl Reject {
         Self::MaxAlone,
         Self::TooManyEvents,
         Self::UnknownEvent,
+        Self::BadSteps,
     ];
 
     /// The name in metrics and in answers.
@@ -193,6 +196,7 @@ impl Reject {
             Self::MaxAlone => "max_alone",
             Self::TooManyEvents => "too_many_events",
             Self::UnknownEvent => "unknown_event",
+            Self::BadSteps => "bad_steps",
         }
     }
 

@@ -5,7 +5,7 @@ use gpufleet_telemetry::catalog;
 use super::tree::{File, files, none, root};
 
 /// Subjects that begin a metric's name after `gpufleet_`.
-const SUBJECTS: [&str; 5] = ["gpu", "node", "serving", "agent", "server"];
+const SUBJECTS: [&str; 6] = ["gpu", "node", "serving", "agent", "server", "training"];
 
 /// Suffixes that an encoder adds to a catalog name: the maximum of a tick, a histogram's series,
 /// an info metric.

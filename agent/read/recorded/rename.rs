@@ -5,6 +5,7 @@
 
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::training::{JobId, RankId};
 use uuid::Uuid;
 
 /// The name space of derived ids; a random UUID, for ever.
@@ -57,6 +58,9 @@ impl Renamer {
         if kind == ResourceKind::Endpoint {
             return format!("{}/{id}", self.to_node);
         }
+        if kind == ResourceKind::Rank {
+            return self.rank(id);
+        }
         // A place stands in for a null UUID: `<node>/00000000:53:00.0`.
         let place = id.strip_prefix(self.from_node.as_str());
         if let Some(place) = place.and_then(|rest| rest.strip_prefix('/')) {
@@ -70,6 +74,25 @@ impl Renamer {
         let name = format!("{}|{whole}", self.salt);
         let uuid = Uuid::new_v5(&NAMESPACE, name.as_bytes());
         format!("{}{uuid}{share}", prefix.unwrap_or_default())
+    }
+
+    /// A rank of a job without its names, which are people's.
+    fn rank(&self, id: &str) -> String {
+        let found = RankId::parse(id).ok();
+        let job = found
+            .as_ref()
+            .map_or(id.to_owned(), |it| it.job.to_string());
+        let uid = Uuid::new_v5(&NAMESPACE, format!("{}|{job}", self.salt).as_bytes());
+        let renamed = RankId {
+            job: JobId {
+                namespace: String::new(),
+                name: "job".to_owned(),
+                uid: uid.to_string(),
+            },
+            attempt: found.as_ref().map_or(0, |it| it.attempt),
+            rank: found.as_ref().map_or(0, |it| it.rank),
+        };
+        renamed.to_string()
     }
 
     /// The resource under its new id, without what is private.
@@ -128,6 +151,13 @@ mod tests {
         assert_eq!(first.id(ResourceKind::Node, "recorded"), "a");
         assert_eq!(first.id(ResourceKind::Gpu, "recorded/00:1.0"), "a/00:1.0");
         assert_eq!(first.id(ResourceKind::Endpoint, "e:80/m"), "a/e:80/m");
+        let rank = |id: &str| first.id(ResourceKind::Rank, id);
+        assert!(!rank("team/secret/u/2/7").contains("secret"));
+        assert!(rank("team/secret/u/2/7").ends_with("/2/7"));
+        assert_eq!(
+            rank("team/secret/u/2/7").strip_suffix('7'),
+            rank("team/secret/u/2/0").strip_suffix('0')
+        );
     }
 
     #[test]

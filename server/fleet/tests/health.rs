@@ -23,7 +23,7 @@ fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
         };
         let decoded = DecodedEvents {
             events: vec![DecodedEvent { sender, event }],
-            rejected: Rejected::default(),
+            ..DecodedEvents::default()
         };
         let answer = fleet.offer(&Offer {
             key: CursorKey {

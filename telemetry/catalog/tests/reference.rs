@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::catalog::not_read::{NOT_READ, Offer};
 use crate::catalog::sources::{self, Source};
-use crate::catalog::{Kind, Metric, Unit, gpu, node, own, server, serving};
+use crate::catalog::{Kind, Metric, Unit, gpu, node, own, server, serving, training};
 use crate::otlp;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -23,7 +23,7 @@ travel in OTLP only. \
 Metrics marked *by …* have one series for each such part.
 ";
 
-const ROOMS: [(&str, &str, &[Metric]); 5] = [
+const ROOMS: [(&str, &str, &[Metric]); 6] = [
     (
         "GPUs",
         "Of a GPU; those marked *also by share* of its MIG instances too.",
@@ -40,6 +40,11 @@ const ROOMS: [(&str, &str, &[Metric]); 5] = [
         "The server",
         "The server's own health, on its own `/metrics` only.",
         server::ALL,
+    ),
+    (
+        "Training",
+        "Of one rank of a training run, told by the process itself through `hooks`.",
+        training::ALL,
     ),
 ];
 
@@ -98,6 +103,7 @@ fn source(metric: &Metric) -> String {
         Source::Derived(from) => format!("from {from}"),
         Source::Agent => "agent".to_owned(),
         Source::Server => "server".to_owned(),
+        Source::Hooks => "hooks".to_owned(),
     };
     let sources: Vec<_> = sources::of(metric.id).iter().map(of_one).collect();
     sources.join(", ")

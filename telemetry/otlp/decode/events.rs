@@ -1,19 +1,23 @@
-//! From OTLP log records to events. Records that are not events of the catalog are counted.
+//! From OTLP log records to events and to the steps of ranks. Records that are not events of the catalog are counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 
 use super::point::time;
 use super::sender::Sender;
-use super::{DecodedEvent, DecodedEvents, as_text};
+use super::{DecodedEvent, DecodedEvents, DecodedSteps, as_text, text};
 use crate::event::{self, Event, EventKind, Severity};
 use crate::identity::{Resource, ResourceKind, attribute};
 use crate::otlp::limits::{Limits, Reject, Rejected, cut, has_control, printable};
-use crate::otlp::{EVENT_PREFIX, RESOURCE_ID};
+use crate::otlp::{EVENT_PREFIX, RESOURCE_ID, STEPS_EVENT};
+use crate::steps::{self, StepBlock};
+use crate::time::Timestamp;
+use crate::training::RankId;
 
 /// Reads a logs request. Events have to name their resource; everything else is counted under its
 /// reason and the rest goes on.
@@ -34,7 +38,7 @@ pub fn decode_events(request: ExportLogsServiceRequest, limits: &Limits) -> Deco
         };
         for record in sent.scope_logs.into_iter().flat_map(|it| it.log_records) {
             let name = record.event_name.clone();
-            if decoded.events.len() >= limits.events {
+            if decoded.events.len() + decoded.steps.len() >= limits.events {
                 decoded.rejected.add(Reject::TooManyEvents, 1, || name);
                 continue;
             }
@@ -42,6 +46,17 @@ pub fn decode_events(request: ExportLogsServiceRequest, limits: &Limits) -> Deco
                 decoded.rejected.add(Reject::UnprintableId, 1, || name);
                 continue;
             };
+            if name == STEPS_EVENT {
+                match read_steps(record, limits) {
+                    Ok((rank, blocks)) => decoded.steps.push(DecodedSteps {
+                        sender: Arc::clone(sender),
+                        rank,
+                        blocks,
+                    }),
+                    Err(reason) => decoded.rejected.add(reason, 1, || name),
+                }
+                continue;
+            }
             match read_record(record, limits, &mut decoded.rejected) {
                 Ok(event) => decoded.events.push(DecodedEvent {
                     sender: Arc::clone(sender),
@@ -64,13 +79,7 @@ fn read_record(
         .strip_prefix(EVENT_PREFIX)
         .and_then(EventKind::parse)
         .ok_or(Reject::UnknownEvent)?;
-    let at = match record.time_unix_nano {
-        0 => time(record.observed_time_unix_nano)?,
-        nanos => time(nanos)?,
-    };
-    if at < limits.earliest || at > limits.latest {
-        return Err(Reject::TimeOutOfRange);
-    }
+    let at = time_of(&record, limits)?;
     let mut message = printable(as_text(record.body).unwrap_or_default());
     if cut(&mut message, limits.message_bytes) {
         rejected.add(Reject::TooLong, 1, || format!("message of {}", kind.name()));
@@ -116,6 +125,32 @@ fn read_record(
         length if length > limits.label_bytes => Err(Reject::LongId),
         _ => Ok(event),
     }
+}
+
+fn read_steps(record: LogRecord, limits: &Limits) -> Result<(RankId, Vec<StepBlock>), Reject> {
+    time_of(&record, limits)?;
+    let is_of_rank = text(&record.attributes, attribute::KIND) == Some(ResourceKind::Rank.name());
+    let id = text(&record.attributes, RESOURCE_ID).filter(|_| is_of_rank);
+    let rank = id.and_then(|id| RankId::parse(id).ok());
+    let rank = rank.ok_or(Reject::BadSteps)?;
+    match record.body.and_then(|body| body.value) {
+        Some(Value::BytesValue(bytes)) => {
+            let blocks = steps::decode(&bytes).map_err(|_| Reject::BadSteps)?;
+            Ok((rank, blocks))
+        }
+        _ => Err(Reject::BadSteps),
+    }
+}
+
+fn time_of(record: &LogRecord, limits: &Limits) -> Result<Timestamp, Reject> {
+    let at = match record.time_unix_nano {
+        0 => time(record.observed_time_unix_nano)?,
+        nanos => time(nanos)?,
+    };
+    if at < limits.earliest || at > limits.latest {
+        return Err(Reject::TimeOutOfRange);
+    }
+    Ok(at)
 }
 
 /// OTLP's 24 steps as our three; unspecified is info.

@@ -2,7 +2,7 @@
 //!
 //! Ours say it in the Resource. Of others a GPU is what `hw.id` or dcgm-exporter's `UUID` names on
 //! the point, else what the Resource names so; a node is `host.name`, an endpoint
-//! `service.instance.id`. A GPU is never guessed from a host's name: eight would become one.
+//! `service.instance.id`; so is a rank, whose identity is then a claim. A GPU is never guessed from a host's name: eight would become one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use crate::catalog::{Metric, gpu};
 use crate::identity::{Resource, ResourceKind, attribute};
 use crate::otlp::limits::{Limits, Reject, Rejected, has_control, printable};
 use crate::otlp::{HW_ID_KEY, INSTANCE_ID_KEY, SERVICE_NAME, SERVICE_NAME_KEY};
+use crate::training::{RankId, Trust};
 
 /// The reader that foreign data is marked with.
 const SOURCE_OTLP: &str = "otlp";
@@ -171,6 +172,14 @@ impl Sender {
                 learn(attribute::MIG_GPU_INSTANCE, instance);
             }
         }
+        if target.kind == ResourceKind::Rank {
+            // No agent stands behind it: whatever it says of itself is a claim.
+            let claimed = Trust::Claimed.name().to_owned();
+            resource
+                .attributes
+                .insert(attribute::TRUST.to_owned(), claimed);
+            return resource;
+        }
         if target.kind != ResourceKind::Endpoint {
             for (label, name) in DCGM_ATTRIBUTES {
                 if let Some(value) = text(attributes, label) {
@@ -195,6 +204,7 @@ fn foreign_target<'a>(
             .or_else(|| said(INSTANCE_ID_KEY).filter(is_uuid)),
         ResourceKind::Node => said(attribute::NODE).or_else(|| said(DCGM_HOST)),
         ResourceKind::Endpoint => said(INSTANCE_ID_KEY),
+        ResourceKind::Rank => said(INSTANCE_ID_KEY).filter(|id| RankId::parse(id).is_ok()),
     };
     let id = id.ok_or(Reject::UnidentifiedResource)?;
     if metric.resource != ResourceKind::Gpu {
