@@ -215,12 +215,9 @@ fn converse(socket: &OwnedFd, memory: impl AsFd, path: &Path) -> Result<Option<D
     let memory = [memory.as_fd()];
     files.push(SendAncillaryMessage::ScmRights(&memory));
     let bytes = hello.to_bytes();
-    sendmsg(
-        socket,
-        &[IoSlice::new(&bytes)],
-        &mut files,
-        SendFlags::NOSIGNAL,
-    )?;
+    let text = [IoSlice::new(&bytes)];
+    // An agent that refuses may close before it is told anything: its answer says why.
+    let _sent = sendmsg(socket, &text, &mut files, SendFlags::NOSIGNAL);
     if !is_readable(socket, ANSWER)? {
         return Err(Errno::TIMEDOUT);
     }

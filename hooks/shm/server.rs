@@ -290,6 +290,13 @@ impl Listener {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(Errno::CONNABORTED) => continue,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // No file is left for it: tried again in the next second, not in a busy loop.
+                    self.taken_this_second = self.limits.connections_per_second;
+                    let reason = Refusal::Clients;
+                    events.push(Event::Refused { reason, peer: None });
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             };
             self.taken_this_second += 1;
