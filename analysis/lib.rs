@@ -6,3 +6,13 @@
 pub mod ledger;
 
 pub mod states;
+
+pub mod mfu;
+
+pub mod goodput;
+
+pub mod ending;
+
+pub mod scaling;
+
+pub mod plan;

@@ -1,0 +1,213 @@
+//! What is known of an attempt that ended, and what each piece of it says on its own.
+
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::Ended;
+
+use super::Cause;
+
+/// Everything known of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attempt {
+    /// When it ended; none while that is not known.
+    pub ended_at: Option<Timestamp>,
+    /// Its ranks, as far as they told anything or were seen to vanish.
+    pub ranks: Vec<RankEnd>,
+    /// How its pods ended.
+    pub pods: Vec<Pod>,
+    /// XIDs on its GPUs.
+    pub gpu_faults: Vec<GpuFault>,
+    /// Its nodes that were lost, and when.
+    pub nodes_lost: Vec<(String, Timestamp)>,
+    /// Who asked for it to stop (a person, a scheduler's time limit), and when.
+    pub stop_asked: Option<(String, Timestamp)>,
+    /// Whether a rank's hooks were read, so that silence of `ranks` means something.
+    pub hooks_were_read: bool,
+    /// Whether pods and nodes were watched.
+    pub cluster_was_watched: bool,
+    /// Whether the GPUs' events were read.
+    pub gpus_were_read: bool,
+    /// Its first step.
+    pub first_step: Option<u64>,
+    /// Its last step.
+    pub last_step: Option<u64>,
+    /// The step of its last checkpoint; none when it saved none.
+    pub checkpoint_step: Option<u64>,
+    /// How long an ideal step takes.
+    pub step_ns: Option<u64>,
+    /// GPUs it held.
+    pub gpus: u32,
+    /// Nano-USD of one GPU for one hour.
+    pub nano_usd_per_gpu_hour: Option<i64>,
+}
+
+/// Where a rank ran; empty what is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Its node.
+    pub node: String,
+    /// Its GPU.
+    pub gpu_id: String,
+    /// Its pod.
+    pub pod: String,
+}
+
+/// How a rank ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RankEnd {
+    /// Which rank.
+    pub rank: u32,
+    /// Where it ran.
+    pub place: Place,
+    /// When it ended, or was last heard of.
+    pub at: Option<Timestamp>,
+    /// How it said that it ended; none while it lives.
+    pub ended: Option<Ended>,
+    /// The exception that nobody caught: type and first line.
+    pub exception: Option<(String, String)>,
+    /// The signal that ended it.
+    pub signal: Option<u32>,
+    /// The collective that it was in for longer than any before: function and seconds.
+    pub stuck: Option<(String, u64)>,
+}
+
+/// How a pod ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Kubernetes' reason of pod or container: `OOMKilled`, `Evicted`, `Preempted`, `Error`.
+    pub reason: String,
+    /// The container's exit code.
+    pub exit_code: Option<i32>,
+    /// When.
+    pub at: Option<Timestamp>,
+}
+
+/// An XID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuFault {
+    /// On which GPU.
+    pub gpu_id: String,
+    /// Its number.
+    pub xid: u32,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Attempt {
+    /// The lowest rank at a place.
+    pub(super) fn rank_on(&self, is_there: impl Fn(&Place) -> bool) -> Option<u32> {
+        let there = self.ranks.iter().filter(|it| is_there(&it.place));
+        there.map(|it| it.rank).min()
+    }
+
+    /// What was looked at for a cause.
+    pub(super) fn looked_at(&self) -> Vec<&'static str> {
+        let sources = [
+            (self.hooks_were_read, "what the processes left behind"),
+            (self.cluster_was_watched, "pods and nodes"),
+            (self.gpus_were_read, "the GPUs' events"),
+        ];
+        let looked = sources.into_iter().filter(|(was_read, _)| *was_read);
+        let looked: Vec<_> = looked.map(|(_, name)| name).collect();
+        match looked.is_empty() {
+            true => vec!["nothing: neither hooks, cluster nor GPUs were read"],
+            false => looked,
+        }
+    }
+}
+
+impl RankEnd {
+    /// Whether it ended otherwise than it should.
+    pub(super) fn has_failed(&self) -> bool {
+        match self.ended {
+            Some(Ended::Finished) => false,
+            Some(Ended::Stopped | Ended::Exception | Ended::Vanished) => true,
+            None => self.stuck.is_some(),
+        }
+    }
+
+    /// Whether its end is the echo of another's: it waited for someone who did not come, or its
+    /// launcher killed it because another had died.
+    pub(super) fn is_echo(&self) -> bool {
+        let is_signalled = self.exception.is_none() && self.signal == Some(15);
+        is_signalled || self.cause() == Some(Cause::CollectiveTimeout)
+    }
+
+    /// What its own end says.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        if let Some((kind, message)) = &self.exception {
+            let text = format!("{kind}: {message}");
+            let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+            // The names that torch and NCCL give them.
+            return Some(
+                if says(&[
+                    "OutOfMemoryError",
+                    "CUDA out of memory",
+                    "CUDA_ERROR_OUT_OF_MEMORY",
+                ]) {
+                    Cause::CudaOutOfMemory
+                } else if says(&["KeyboardInterrupt", "SignalException", "SystemExit"]) {
+                    Cause::StoppedByUser
+                } else if says(&[
+                    "collective operation timeout",
+                    "DistBackendError",
+                    "NCCL communicator was aborted",
+                    "Connection closed by peer",
+                    "Connection reset by peer",
+                    "DistNetworkError",
+                ]) {
+                    Cause::CollectiveTimeout
+                } else if says(&["MemoryError", "Cannot allocate memory"]) {
+                    Cause::HostOutOfMemory
+                } else {
+                    Cause::Exception
+                },
+            );
+        }
+        match (self.ended, &self.stuck) {
+            (_, Some(_)) => Some(Cause::CollectiveTimeout),
+            (Some(Ended::Stopped), None) => Some(Cause::StoppedByUser),
+            _ => None,
+        }
+    }
+
+    /// Its end in words.
+    pub(super) fn words(&self) -> String {
+        match (&self.exception, &self.stuck) {
+            (Some((kind, message)), _) if message.is_empty() => kind.clone(),
+            (Some((kind, message)), _) => format!("{kind}: {message}"),
+            (None, Some((function, seconds))) => {
+                format!("{function} had been in flight for {seconds} s")
+            }
+            (None, None) => "the process said that it was stopped".to_owned(),
+        }
+    }
+}
+
+impl Pod {
+    /// What its reason and exit code say.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        match self.reason.as_str() {
+            "OOMKilled" => Some(Cause::HostOutOfMemory),
+            "Preempted" | "Preempting" | "PreemptionByScheduler" => Some(Cause::Preempted),
+            "Evicted"
+            | "EvictionByEvictionAPI"
+            | "DeletionByTaintManager"
+            | "TerminationByKubelet" => Some(Cause::Evicted),
+            "NodeLost" | "NodeShutdown" => Some(Cause::NodeLost),
+            _ => None,
+        }
+    }
+
+    /// Its end in words.
+    pub(super) fn words(&self) -> String {
+        let code = self.exit_code.map(|it| format!(", exit code {it}"));
+        format!(
+            "pod {} ended: {}{}",
+            self.name,
+            self.reason,
+            code.unwrap_or_default()
+        )
+    }
+}

@@ -1,0 +1,245 @@
+//! Each cause by the evidence that names it, and the first failing rank among many echoes.
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_seconds(1_700_000_000 + seconds)
+}
+
+/// A rank on a node of its own that is in the middle of training.
+fn rank(number: u32) -> RankEnd {
+    RankEnd {
+        rank: number,
+        place: Place {
+            node: format!("node-{number}"),
+            gpu_id: format!("GPU-{number}"),
+            pod: format!("pod-{number}"),
+        },
+        at: Some(at(100)),
+        ..RankEnd::default()
+    }
+}
+
+fn raised(number: u32, seconds: i64, kind: &str, message: &str) -> RankEnd {
+    RankEnd {
+        at: Some(at(seconds)),
+        ended: Some(Ended::Exception),
+        exception: Some((kind.to_owned(), message.to_owned())),
+        ..rank(number)
+    }
+}
+
+fn timed_out(number: u32, seconds: i64) -> RankEnd {
+    let message = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)";
+    raised(
+        number,
+        seconds,
+        "torch.distributed.DistBackendError",
+        message,
+    )
+}
+
+/// Steps 100 to 180, the last checkpoint at 150, two seconds each, 16 GPUs at 3.60 USD.
+fn attempt(ranks: Vec<RankEnd>) -> Attempt {
+    Attempt {
+        ended_at: Some(at(1_000)),
+        ranks,
+        hooks_were_read: true,
+        cluster_was_watched: true,
+        gpus_were_read: true,
+        first_step: Some(100),
+        last_step: Some(180),
+        checkpoint_step: Some(150),
+        step_ns: Some(2_000_000_000),
+        gpus: 16,
+        nano_usd_per_gpu_hour: Some(3_600_000_000),
+        ..Attempt::default()
+    }
+}
+
+fn pod(number: u32, reason: &str, exit_code: i32) -> Pod {
+    Pod {
+        name: format!("pod-{number}"),
+        reason: reason.to_owned(),
+        exit_code: Some(exit_code),
+        at: Some(at(110)),
+    }
+}
+
+fn vanished(number: u32, seconds: i64) -> RankEnd {
+    RankEnd {
+        at: Some(at(seconds)),
+        ended: Some(Ended::Vanished),
+        ..rank(number)
+    }
+}
+
+#[test]
+fn an_exception_names_its_rank_its_type_and_what_it_cost() {
+    let found = ending(&attempt(vec![
+        timed_out(0, 700),
+        raised(3, 95, "ValueError", "loss is nan"),
+        timed_out(1, 90),
+    ]));
+    assert_eq!((found.cause, found.first_rank), (Cause::Exception, Some(3)));
+    assert_eq!(found.at, Some(at(95)));
+    assert_eq!(found.steps_lost, Some(30));
+    // 30 steps of 2 s on 16 GPUs are 0.2667 GPU-hours.
+    assert_eq!(found.nano_usd_lost, Some(960_000_000));
+    assert_eq!(
+        found.sentence,
+        "The script failed, first at rank 3 on node-3: ValueError: loss is nan; \
+         30 steps since the last checkpoint are lost."
+    );
+}
+
+#[test]
+fn what_lies_deeper_wins_over_its_echoes() {
+    let mut lost = attempt(vec![timed_out(0, 700), timed_out(1, 700), vanished(2, 99)]);
+    lost.nodes_lost = vec![("node-2".to_owned(), at(140))];
+    lost.pods = vec![pod(0, "Error", 1)];
+    let found = ending(&lost);
+    assert_eq!((found.cause, found.first_rank), (Cause::NodeLost, Some(2)));
+    assert!(
+        found.sentence.contains("node node-2 was lost"),
+        "{}",
+        found.sentence
+    );
+
+    let mut fault = attempt(vec![timed_out(0, 700), timed_out(5, 701)]);
+    fault.gpu_faults = vec![
+        GpuFault {
+            gpu_id: "GPU-0".to_owned(),
+            xid: 31,
+            at: at(50),
+        },
+        GpuFault {
+            gpu_id: "GPU-5".to_owned(),
+            xid: 79,
+            at: at(98),
+        },
+    ];
+    let found = ending(&fault);
+    assert_eq!((found.cause, found.first_rank), (Cause::GpuFault, Some(5)));
+    assert_eq!(found.at, Some(at(98)));
+    assert_eq!(found.evidence[0], "XID 79 on GPU-5");
+}
+
+#[test]
+fn a_fault_long_before_the_first_failing_rank_did_not_end_the_run() {
+    let mut old = attempt(vec![raised(0, 5_000, "ValueError", "bad shape")]);
+    old.gpu_faults = vec![GpuFault {
+        gpu_id: "GPU-0".to_owned(),
+        xid: 79,
+        at: at(0),
+    }];
+    old.nodes_lost = vec![("node-9".to_owned(), at(6_000))];
+    assert_eq!(ending(&old).cause, Cause::Exception);
+}
+
+#[test]
+fn every_cause_has_evidence_that_names_it() {
+    let with_pod = |reason: &str, code| {
+        let mut it = attempt(vec![vanished(1, 100)]);
+        it.pods = vec![pod(1, reason, code)];
+        it
+    };
+    let mut asked = attempt(vec![raised(0, 99, "KeyboardInterrupt", "")]);
+    asked.stop_asked = Some(("ada".to_owned(), at(98)));
+    let finished = |number| RankEnd {
+        ended: Some(Ended::Finished),
+        ..rank(number)
+    };
+    let stuck = RankEnd {
+        stuck: Some(("AllReduce".to_owned(), 1_800)),
+        ..rank(4)
+    };
+    let stopped = RankEnd {
+        ended: Some(Ended::Stopped),
+        signal: Some(15),
+        ..rank(2)
+    };
+    let message = "CUDA out of memory. Tried to allocate 2.00 GiB.";
+    let cases = [
+        (with_pod("OOMKilled", 137), Cause::HostOutOfMemory, Some(1)),
+        (with_pod("Preempted", 143), Cause::Preempted, Some(1)),
+        (with_pod("Evicted", 143), Cause::Evicted, Some(1)),
+        (with_pod("NodeShutdown", 137), Cause::NodeLost, Some(1)),
+        (asked, Cause::StoppedByUser, None),
+        (attempt(vec![stopped]), Cause::StoppedByUser, None),
+        (
+            attempt(vec![
+                timed_out(0, 50),
+                raised(6, 60, "torch.OutOfMemoryError", message),
+            ]),
+            Cause::CudaOutOfMemory,
+            Some(6),
+        ),
+        (
+            attempt(vec![raised(0, 9, "MemoryError", "")]),
+            Cause::HostOutOfMemory,
+            Some(0),
+        ),
+        (attempt(vec![stuck]), Cause::CollectiveTimeout, Some(4)),
+        (
+            attempt(vec![timed_out(8, 20), timed_out(7, 30)]),
+            Cause::CollectiveTimeout,
+            Some(8),
+        ),
+        (
+            attempt(vec![finished(0), finished(1)]),
+            Cause::Finished,
+            None,
+        ),
+        (attempt(vec![vanished(3, 100)]), Cause::Unknown, Some(3)),
+        (Attempt::default(), Cause::Unknown, None),
+    ];
+    for (attempt, cause, first) in cases {
+        let found = ending(&attempt);
+        assert_eq!(
+            (found.cause, found.first_rank),
+            (cause, first),
+            "{}",
+            found.sentence
+        );
+    }
+    let seen: Vec<&str> = Cause::ALL.iter().map(|it| it.name()).collect();
+    assert_eq!(seen.len(), Cause::Unknown as usize + 1);
+}
+
+#[test]
+fn what_is_not_known_is_said_with_what_was_looked_at() {
+    let mut silent = attempt(vec![vanished(3, 100)]);
+    silent.gpus_were_read = false;
+    silent.checkpoint_step = None;
+    silent.nano_usd_per_gpu_hour = None;
+    let found = ending(&silent);
+    assert_eq!(
+        found.sentence,
+        "It is not known why the run ended, first at rank 3 on node-3: looked at what the processes \
+         left behind, pods and nodes; 81 steps are lost, because no checkpoint was saved."
+    );
+    assert_eq!((found.steps_lost, found.nano_usd_lost), (Some(81), None));
+    let nothing = ending(&Attempt::default());
+    assert_eq!(nothing.steps_lost, None);
+    assert!(
+        nothing.sentence.contains("neither hooks"),
+        "{}",
+        nothing.sentence
+    );
+}
+
+#[test]
+fn a_run_that_finished_lost_nothing_whatever_happened_beside_it() {
+    let mut done = attempt(vec![RankEnd {
+        ended: Some(Ended::Finished),
+        ..rank(0)
+    }]);
+    done.nodes_lost = vec![("node-0".to_owned(), at(101))];
+    let found = ending(&done);
+    assert_eq!((found.cause, found.steps_lost), (Cause::Finished, Some(0)));
+    assert_eq!(
+        found.sentence,
+        "The run finished: all 1 ranks said that they finished."
+    );
+}

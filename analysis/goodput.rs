@@ -1,0 +1,272 @@
+//! Where the time of a run went: goodput, and badput by category.
+//!
+//! The time is what the run held its GPUs, from its first attempt to the end of its last, the gaps
+//! between attempts included. Each nanosecond is in exactly one category, integers only; a test
+//! holds the sum against the total. Categories, as Google's goodput library has them:
+//!
+//! - productive: steps that were not thrown away, without their wait for data;
+//! - initialisation: from when the GPUs were held to the first step, without going back to a
+//!   checkpoint;
+//! - program startup: what the first step of an attempt took above the ideal one (compilation,
+//!   autotuning);
+//! - data loading: waiting for the next batch, in steps that were kept;
+//! - checkpoint save and restore: time in which training stood still for it;
+//! - wasted progress: steps that a later attempt did again, and what an attempt that broke off did
+//!   after its last step;
+//! - infrastructure recovery: between the end of one attempt and the start of the next;
+//! - custom: evaluation, and phases that the script named itself;
+//! - other: what nothing above explains.
+//!
+//! Ideal step: the mean of the steps up to median + 3·MAD. Where what was measured overlaps and adds
+//! up to more than an attempt's time, the categories are cut in the order below, so that none
+//! counts twice.
+
+use gpufleet_telemetry::time::Timestamp;
+
+/// Multiples of the median absolute deviation above the median that a step may have to count
+/// towards the ideal one.
+pub const IDEAL_DEVIATIONS: u64 = 3;
+
+/// Categories, productive first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Category {
+    /// Steps that were kept.
+    Productive,
+    /// Before the first step.
+    Initialisation,
+    /// The first step's surplus.
+    ProgramStartup,
+    /// Waiting for batches.
+    DataLoading,
+    /// Saving.
+    CheckpointSave,
+    /// Going back.
+    CheckpointRestore,
+    /// Done and lost.
+    WastedProgress,
+    /// Between attempts.
+    InfrastructureRecovery,
+    /// Evaluation and named phases.
+    Custom,
+    /// Not explained.
+    Other,
+}
+
+/// One step of an attempt, of the rank that stands for the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// The run's number of it.
+    pub step: u64,
+    /// How long it took, nanoseconds.
+    pub wall_ns: u64,
+    /// How long of it was waiting for data.
+    pub data_wait_ns: u64,
+}
+
+/// One attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attempt {
+    /// When it began to hold its GPUs.
+    pub started_at: Timestamp,
+    /// When it let go of them; now, while it runs.
+    pub ended_at: Timestamp,
+    /// When its first step began; none when it did none.
+    pub first_step_at: Option<Timestamp>,
+    /// When its last step ended; none when it did none.
+    pub last_step_at: Option<Timestamp>,
+    /// Whether it broke off: neither finished nor still running.
+    pub was_disrupted: bool,
+    /// Its steps, oldest first.
+    pub steps: Vec<Step>,
+    /// Time in which training stood still to save checkpoints, outside of steps, nanoseconds.
+    pub checkpoint_save_ns: u64,
+    /// Time spent going back to a checkpoint.
+    pub checkpoint_restore_ns: u64,
+    /// Time of evaluation and of phases that the script named, outside of steps.
+    pub custom_ns: u64,
+}
+
+/// The partition of a run's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Goodput {
+    ns: [u64; Category::ALL.len()],
+    /// The ideal step, nanoseconds; 0 when there was none.
+    pub ideal_step_ns: u64,
+    /// Of the productive time, what steps took above the ideal one.
+    pub above_ideal_ns: u64,
+    /// Steps that were kept.
+    pub steps: u64,
+    /// Steps that a later attempt did again.
+    pub steps_wasted: u64,
+}
+
+impl Category {
+    /// Every category, in the order in which time is given out.
+    pub const ALL: [Self; 10] = [
+        Self::Productive,
+        Self::Initialisation,
+        Self::ProgramStartup,
+        Self::DataLoading,
+        Self::CheckpointSave,
+        Self::CheckpointRestore,
+        Self::WastedProgress,
+        Self::InfrastructureRecovery,
+        Self::Custom,
+        Self::Other,
+    ];
+
+    /// The name in the API and on the page.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Productive => "productive",
+            Self::Initialisation => "initialisation",
+            Self::ProgramStartup => "program_startup",
+            Self::DataLoading => "data_loading",
+            Self::CheckpointSave => "checkpoint_save",
+            Self::CheckpointRestore => "checkpoint_restore",
+            Self::WastedProgress => "wasted_progress",
+            Self::InfrastructureRecovery => "infrastructure_recovery",
+            Self::Custom => "custom",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl Goodput {
+    /// The time of a category, nanoseconds.
+    pub const fn of(&self, category: Category) -> u64 {
+        self.ns[category as usize]
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.ns.iter().sum()
+    }
+
+    /// The share that was productive; none of a run without time.
+    pub fn ratio(&self) -> Option<f64> {
+        let total = self.total();
+        (total > 0).then(|| self.of(Category::Productive) as f64 / total as f64)
+    }
+}
+
+/// What is left of a span to give out.
+struct Span<'a> {
+    left: u64,
+    goodput: &'a mut Goodput,
+}
+
+impl Span<'_> {
+    fn give(&mut self, category: Category, ns: u64) {
+        let given = ns.min(self.left);
+        self.left -= given;
+        self.goodput.ns[category as usize] += given;
+    }
+}
+
+/// The partition of the time of a run's attempts, oldest first.
+pub fn goodput(attempts: &[Attempt]) -> Goodput {
+    let mut goodput = Goodput {
+        ideal_step_ns: ideal_step(attempts.iter().flat_map(|it| &it.steps)),
+        ..Goodput::default()
+    };
+    let mut behind: Option<Timestamp> = None;
+    for (place, attempt) in attempts.iter().enumerate() {
+        // Attempts that overlap count once: the later one begins where the earlier ended.
+        let started_at = behind.map_or(attempt.started_at, |end| end.max(attempt.started_at));
+        if let Some(end) = behind {
+            let gap = between(end, started_at);
+            goodput.ns[Category::InfrastructureRecovery as usize] += gap;
+        }
+        let ended_at = attempt.ended_at.max(started_at);
+        behind = Some(ended_at);
+        let redone_from = redone_from(&attempts[place + 1..]);
+        give_out(attempt, started_at, ended_at, redone_from, &mut goodput);
+    }
+    goodput
+}
+
+/// The first step that a later attempt did again.
+fn redone_from(later: &[Attempt]) -> u64 {
+    let first = |attempt: &Attempt| attempt.steps.iter().map(|it| it.step).min();
+    later.iter().filter_map(first).min().unwrap_or(u64::MAX)
+}
+
+fn give_out(
+    attempt: &Attempt,
+    started_at: Timestamp,
+    ended_at: Timestamp,
+    redone_from: u64,
+    goodput: &mut Goodput,
+) {
+    let ideal = goodput.ideal_step_ns;
+    let first = attempt.steps.first().copied();
+    let (mut productive, mut data, mut wasted, mut startup) = (0_u64, 0_u64, 0_u64, 0_u64);
+    for step in &attempt.steps {
+        if step.step >= redone_from {
+            wasted = wasted.saturating_add(step.wall_ns);
+            goodput.steps_wasted += 1;
+            continue;
+        }
+        let data_wait = step.data_wait_ns.min(step.wall_ns);
+        let mut busy = step.wall_ns - data_wait;
+        if first.is_some_and(|it| it == *step) {
+            startup = busy.saturating_sub(ideal);
+            busy -= startup;
+        }
+        data = data.saturating_add(data_wait);
+        productive = productive.saturating_add(busy);
+        goodput.above_ideal_ns += busy.saturating_sub(ideal);
+        goodput.steps += 1;
+    }
+    let before = attempt.first_step_at.unwrap_or(ended_at).min(ended_at);
+    let before = between(started_at, before);
+    let restore = attempt.checkpoint_restore_ns;
+    let after = attempt.last_step_at.map_or(0, |at| between(at, ended_at));
+    let mut span = Span {
+        left: between(started_at, ended_at),
+        goodput,
+    };
+    span.give(Category::Productive, productive);
+    span.give(Category::ProgramStartup, startup);
+    span.give(Category::DataLoading, data);
+    span.give(Category::WastedProgress, wasted);
+    span.give(Category::CheckpointRestore, restore);
+    span.give(Category::Initialisation, before.saturating_sub(restore));
+    span.give(Category::CheckpointSave, attempt.checkpoint_save_ns);
+    span.give(Category::Custom, attempt.custom_ns);
+    if attempt.was_disrupted {
+        span.give(Category::WastedProgress, after);
+    }
+    span.give(Category::Other, u64::MAX);
+}
+
+/// The mean of the steps up to median + 3·MAD, without their wait for data; 0 of no steps.
+pub fn ideal_step<'a>(steps: impl Iterator<Item = &'a Step>) -> u64 {
+    let mut busy: Vec<u64> = steps
+        .map(|it| it.wall_ns.saturating_sub(it.data_wait_ns))
+        .collect();
+    busy.sort_unstable();
+    let Some(median) = middle(&busy) else {
+        return 0;
+    };
+    let mut deviations: Vec<u64> = busy.iter().map(|it| it.abs_diff(median)).collect();
+    deviations.sort_unstable();
+    let deviation = middle(&deviations).unwrap_or(0);
+    let most = median.saturating_add(deviation.saturating_mul(IDEAL_DEVIATIONS));
+    let kept = busy.partition_point(|it| *it <= most);
+    let sum: u128 = busy[..kept].iter().map(|it| u128::from(*it)).sum();
+    u64::try_from(sum / kept.max(1) as u128).unwrap_or(u64::MAX)
+}
+
+/// The middle of sorted numbers; of two middles the lower.
+fn middle(sorted: &[u64]) -> Option<u64> {
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+}
+
+fn between(from: Timestamp, to: Timestamp) -> u64 {
+    to.since(from).max(0).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests;

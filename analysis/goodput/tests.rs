@@ -1,0 +1,156 @@
+//! Each nanosecond in one category, and each category by its own evidence.
+
+use proptest::prelude::*;
+
+use super::Category::{
+    CheckpointRestore, CheckpointSave, Custom, DataLoading, InfrastructureRecovery, Initialisation,
+    Other, Productive, ProgramStartup, WastedProgress,
+};
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_seconds(1_700_000_000 + seconds)
+}
+
+fn steps(range: std::ops::Range<u64>, wall: u64, data_wait: u64) -> Vec<Step> {
+    range
+        .map(|step| Step {
+            step,
+            wall_ns: wall * SECOND,
+            data_wait_ns: data_wait * SECOND,
+        })
+        .collect()
+}
+
+/// An attempt from `start` on: 20 s until the first step, then the steps, then `tail`.
+fn attempt(start: i64, steps: Vec<Step>, tail: i64) -> Attempt {
+    let wall: u64 = steps.iter().map(|it| it.wall_ns).sum::<u64>() / SECOND;
+    let last = start + 20 + wall as i64;
+    Attempt {
+        started_at: at(start),
+        first_step_at: Some(at(start + 20)),
+        last_step_at: Some(at(last)),
+        ended_at: at(last + tail),
+        steps,
+        ..Attempt::default()
+    }
+}
+
+fn seconds(goodput: &Goodput) -> Vec<(Category, u64)> {
+    let of = |it: &Category| (*it, goodput.of(*it) / SECOND);
+    Category::ALL.iter().map(of).filter(|it| it.1 > 0).collect()
+}
+
+#[test]
+fn a_quiet_run_is_productive_but_for_its_start_its_data_and_its_checkpoints() {
+    let mut all = steps(0..100, 3, 1);
+    all[0].wall_ns = 33 * SECOND;
+    let mut run = attempt(0, all, 50);
+    run.checkpoint_save_ns = 30 * SECOND;
+    run.custom_ns = 15 * SECOND;
+    let found = goodput(&[run]);
+    let expected = [
+        (Productive, 200),
+        (Initialisation, 20),
+        (ProgramStartup, 30),
+        (DataLoading, 100),
+        (CheckpointSave, 30),
+        (Custom, 15),
+        (Other, 5),
+    ];
+    assert_eq!(seconds(&found), expected);
+    assert_eq!((found.steps, found.ideal_step_ns), (100, 2 * SECOND));
+    assert_eq!(found.ratio(), Some(0.5));
+}
+
+#[test]
+fn a_disruption_costs_the_steps_done_again_the_wait_and_the_way_back() {
+    let mut first = attempt(0, steps(0..60, 1, 0), 40);
+    first.was_disrupted = true;
+    let mut second = attempt(220, steps(50..100, 1, 0), 0);
+    second.checkpoint_restore_ns = 8 * SECOND;
+    let found = goodput(&[first, second]);
+    let expected = [
+        (Productive, 100),
+        (Initialisation, 32),
+        (CheckpointRestore, 8),
+        // Ten steps done again, and 40 s in which nothing came any more.
+        (WastedProgress, 50),
+        (InfrastructureRecovery, 100),
+    ];
+    assert_eq!(seconds(&found), expected);
+    assert_eq!((found.steps, found.steps_wasted), (100, 10));
+}
+
+#[test]
+fn steps_that_any_later_attempt_did_again_are_wasted_and_not_only_the_next_ones() {
+    let attempts = [
+        attempt(0, steps(0..10, 1, 0), 0),
+        attempt(30, steps(8..12, 1, 0), 0),
+        attempt(54, steps(4..20, 1, 0), 0),
+    ];
+    let found = goodput(&attempts);
+    assert_eq!((found.steps, found.steps_wasted), (4 + 16, 6 + 4));
+    assert_eq!(found.of(InfrastructureRecovery), 0);
+}
+
+#[test]
+fn an_attempt_without_a_step_is_initialisation() {
+    let run = Attempt {
+        started_at: at(0),
+        ended_at: at(90),
+        was_disrupted: true,
+        ..Attempt::default()
+    };
+    assert_eq!(seconds(&goodput(&[run])), [(Initialisation, 90)]);
+    assert_eq!(goodput(&[]).ratio(), None);
+}
+
+#[test]
+fn the_ideal_step_leaves_slow_ones_out_and_they_are_named() {
+    let mut all = steps(1..100, 2, 0);
+    all[50].wall_ns = 62 * SECOND;
+    all[7].wall_ns = 2 * SECOND + 1;
+    let found = goodput(&[attempt(0, all, 0)]);
+    assert_eq!(found.ideal_step_ns, 2 * SECOND);
+    assert_eq!(found.above_ideal_ns, 60 * SECOND + 1);
+}
+
+proptest! {
+    #[test]
+    fn every_nanosecond_is_in_exactly_one_category(
+        raw in proptest::collection::vec(
+            (0_i64..500, 0_i64..500, 0_i64..400, 0_i64..400, any::<bool>(), [0_u64..300, 0..300, 0..300],
+             proptest::collection::vec((0_u64..50, 0_u64..9, 0_u64..9), 0..30)),
+            0..5,
+        ),
+    ) {
+        let mut attempts: Vec<Attempt> = raw
+            .into_iter()
+            .map(|(start, length, first, last, was_disrupted, [save, restore, custom], raw)| Attempt {
+                started_at: at(start),
+                ended_at: at(start + length),
+                first_step_at: (first > 50).then(|| at(first)),
+                last_step_at: (last > 50).then(|| at(last)),
+                was_disrupted,
+                steps: raw
+                    .into_iter()
+                    .map(|(step, wall, wait)| Step {
+                        step,
+                        wall_ns: wall * SECOND + 7,
+                        data_wait_ns: wait * SECOND,
+                    })
+                    .collect(),
+                checkpoint_save_ns: save * SECOND,
+                checkpoint_restore_ns: restore * SECOND,
+                custom_ns: custom * SECOND,
+            })
+            .collect();
+        attempts.sort_by_key(|it| it.started_at);
+        let start = attempts.first().map_or(at(0), |it| it.started_at);
+        let end = attempts.iter().map(|it| it.ended_at).max().unwrap_or(start);
+        prop_assert_eq!(goodput(&attempts).total(), between(start, end));
+    }
+}
