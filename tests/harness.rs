@@ -19,6 +19,8 @@ pub mod postgres;
 
 pub mod simulator;
 
+pub mod relay;
+
 pub mod browser;
 
 pub mod usage;

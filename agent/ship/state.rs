@@ -358,6 +358,10 @@ impl<D: Disk> Shipper<D> {
             // comes next must not be taken for what the server has already.
             return self.start_epoch(now);
         }
+        // After a restart the server may have what is still in the spool: that leaves it now, and
+        // must not be told as a gap.
+        let track = self.track(request.epoch, request.stream);
+        track.next = track.next.max(durable + 1);
         self.spool.trim(request.epoch, request.stream, durable)
     }
 

@@ -339,6 +339,27 @@ fn a_server_that_knows_more_than_the_spool_makes_it_begin_anew() {
 }
 
 #[test]
+fn what_the_server_has_already_is_not_told_as_given_up() {
+    let disk = SimDisk::new(1);
+    let mut server = Server::default();
+    let mut shipper = open(&disk, 1);
+    for second in 0..3 {
+        shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
+        turn(&mut shipper, &mut server, Lane::Live, second, false, false);
+    }
+    server.commit();
+    drop(shipper);
+    // The agent was killed before it heard that all three are durable.
+    let mut shipper = open(&disk, 2);
+    turn(&mut shipper, &mut server, Lane::Live, 3, false, false);
+    shipper.append(Stream::Metrics, b"y", at(3)).expect("room");
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::from_secs(4)) else {
+        panic!("there is something to send");
+    };
+    assert_eq!((request.seq, request.dropped), (4, None));
+}
+
+#[test]
 fn a_cloned_id_is_told_to_the_driver() {
     let mut shipper = open(&SimDisk::new(1), 1);
     shipper.append(Stream::Logs, b"x", at(0)).expect("room");

@@ -8,6 +8,7 @@ use gpufleet_tests::harness::{World, agent, wait};
 
 const GPUS: u8 = 8;
 const HUNG: u8 = 3;
+const ENERGY: &str = "gpufleet_gpu_energy_joules_total";
 /// Two ticks of 10 s.
 const TWO_TICKS: Duration = Duration::from_secs(20);
 
@@ -55,9 +56,9 @@ fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_ticks() {
         || (reporting(&agent) == others).then_some(()),
     );
     // And they go on: their energy counters still move.
-    let before = energy(&agent);
+    let before = agent.values(ENERGY);
     wait::until("their counters still move", TWO_TICKS, || {
-        let now = energy(&agent);
+        let now = agent.values(ENERGY);
         (now.len() == others.len() && now.iter().zip(&before).all(|(now, then)| now > then))
             .then_some(())
     });
@@ -67,15 +68,4 @@ fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_ticks() {
         "/healthz must say that a GPU hangs: {}",
         health.text()
     );
-}
-
-fn energy(agent: &agent::Agent) -> Vec<f64> {
-    let text = agent
-        .get("/metrics")
-        .map(|answer| answer.text())
-        .unwrap_or_default();
-    text.lines()
-        .filter(|line| line.starts_with("gpufleet_gpu_energy_joules_total{"))
-        .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
-        .collect()
 }

@@ -11,6 +11,8 @@ mod whole_way;
 
 mod kills;
 
+mod agent_kills;
+
 mod prometheus;
 
 mod victoria;

@@ -16,6 +16,8 @@ pub struct Place {
     pub listen: String,
     /// Its config file.
     pub config: PathBuf,
+    /// Its state folder.
+    pub state: PathBuf,
     /// The scenario file of the stand-in driver.
     pub scenario: PathBuf,
     /// Where its log is appended.
@@ -48,6 +50,7 @@ impl Place {
         Self {
             listen,
             config: world.file(&format!("{name}.toml"), &config),
+            state,
             scenario: world.path(&format!("{name}-scenario.toml")),
             log: world.path(&format!("{name}.log")),
         }
@@ -110,5 +113,15 @@ impl Agent {
     /// GET of its endpoint, if it answers.
     pub fn get(&self, path: &str) -> Option<Answer> {
         http::get(&self.place.listen, path).ok()
+    }
+
+    /// Every value that its endpoint has under a name now; none when it does not answer.
+    pub fn values(&self, name: &str) -> Vec<f64> {
+        let text = self.get("/metrics").map(|answer| answer.text());
+        let text = text.unwrap_or_default();
+        text.lines()
+            .filter(|line| line.split('{').next() == Some(name))
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect()
     }
 }

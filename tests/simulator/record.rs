@@ -4,11 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_telemetry::catalog::{self, Kind};
-use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::catalog::{self, Kind, MetricId};
+use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::minute::{Aggregate, MinuteRow, seconds_by_minute};
+use gpufleet_telemetry::otlp::DecodedResource;
 use gpufleet_telemetry::tick::{PointValue, ResourceTick};
-use gpufleet_telemetry::time::Minute;
+use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
+
+/// How far two sums of the same numbers may differ for their order alone, as a ratio: far above
+/// what 60 additions lose, far below what one number more or less would make.
+const SUM_ERROR: f64 = 1e-12;
 
 /// A minute of a resource.
 pub type Key = (ResourceKind, String, Minute);
@@ -22,28 +27,49 @@ pub struct Record {
 impl Record {
     /// Takes in one resource's tick.
     pub fn add(&mut self, tick: &ResourceTick) {
-        let key = |minute| (tick.resource.kind, tick.resource.id.to_string(), minute);
-        let seconds = u32::try_from(tick.end.since(tick.start) / 1_000_000_000).unwrap_or(0);
         for point in tick.points.iter().filter(|point| point.part.is_none()) {
-            let kept = catalog::by_id(point.metric).filter(|metric| metric.in_minutes);
-            let Some(metric) = kept else { continue };
-            let aggregate = match point.value {
-                PointValue::SecondBits(bits) => {
-                    for (minute, bits) in seconds_by_minute(tick.start, seconds, bits) {
-                        let row = self.rows.entry(key(minute)).or_default();
-                        row.bitmaps.set(point.metric, bits);
-                    }
-                    continue;
+            let span = (tick.start, tick.end);
+            self.point(&tick.resource, span, point.metric, point.value);
+        }
+    }
+
+    /// Takes in what was sent of one resource.
+    pub fn add_sent(&mut self, sent: &DecodedResource) {
+        for point in sent.points.iter().filter(|point| point.part.is_none()) {
+            let span = (point.start, point.at);
+            self.point(&sent.resource, span, point.metric.id, point.value);
+        }
+    }
+
+    fn point(
+        &mut self,
+        resource: &Resource,
+        (start, end): (Timestamp, Timestamp),
+        metric: MetricId,
+        value: PointValue,
+    ) {
+        if !catalog::by_id(metric).is_some_and(|metric| metric.in_minutes) {
+            return;
+        }
+        let key = |minute| (resource.kind, resource.id.to_string(), minute);
+        let aggregate = match value {
+            PointValue::SecondBits(bits) => {
+                let seconds = u32::try_from(end.since(start) / NANOS_PER_SECOND).unwrap_or(0);
+                for (minute, bits) in seconds_by_minute(start, seconds, bits) {
+                    let row = self.rows.entry(key(minute)).or_default();
+                    row.bitmaps.set(metric, bits);
                 }
-                PointValue::Gauge { value, max } => Aggregate::of_gauge(value, max),
-                PointValue::Counter { value, .. } => Aggregate::of_counter(value, 0.0),
-                PointValue::Missing(_) => continue,
-            };
-            if let Some(aggregate) = aggregate {
-                let row = self.rows.entry(key(tick.start.minute())).or_default();
-                debug_assert_ne!(metric.kind, Kind::SecondBits);
-                row.add(point.metric, aggregate);
+                return;
             }
+            PointValue::Gauge { value, max } => Aggregate::of_gauge(value, max),
+            PointValue::Counter { value, .. } => Aggregate::of_counter(value, 0.0),
+            PointValue::Missing(_) => return,
+        };
+        if let Some(aggregate) = aggregate {
+            // A point's time is its tick's end: the minute is that of the moment before.
+            let minute = end.shifted(-1).minute();
+            let row = self.rows.entry(key(minute)).or_default();
+            row.add(metric, aggregate);
         }
     }
 
@@ -135,7 +161,7 @@ fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: 
             wrong.push(format!("{place}: {name} lost"));
             continue;
         };
-        let sums_agree = is_counter || have.sum == want.sum;
+        let sums_agree = is_counter || (have.sum - want.sum).abs() <= SUM_ERROR * want.sum.abs();
         if have.count != want.count || !sums_agree || (have.min, have.max) != (want.min, want.max) {
             wrong.push(format!("{place}: {name} is {have:?}, must be {want:?}"));
         }
@@ -147,7 +173,6 @@ mod tests {
     use super::*;
     use crate::simulator::faults::Faults;
     use crate::simulator::node::{Plan, SimulatedNode};
-    use gpufleet_telemetry::time::Timestamp;
 
     #[test]
     fn what_is_lost_or_doubled_or_made_up_is_named() {

@@ -1,0 +1,146 @@
+//! kill -9 of real agents and of the server at seeded moments under load: nothing that an agent has
+//! spooled is lost, and nothing counts twice.
+//!
+//! The agents read the stand-in driver and ship a request a second. A relay between them and the
+//! server keeps each request by its seq. Once the killing has ended and everything is durable, the
+//! database is compared with that, and what the relay has seen with what the spools say they sent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use gpufleet_spool::disk::RealDisk;
+use gpufleet_spool::sim::Random;
+use gpufleet_spool::{Limits, Spool};
+use gpufleet_standin_nvml::Scenario;
+use gpufleet_standin_nvml::load::Load;
+use gpufleet_telemetry::identity::Epoch;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::wire::Stream;
+use gpufleet_tests::harness::agent::{self, Agent};
+use gpufleet_tests::harness::postgres::Database;
+use gpufleet_tests::harness::relay::Relay;
+use gpufleet_tests::harness::{World, checker, server, wait};
+
+/// Real kills on each database.
+const KILLS: u64 = 20;
+const AGENTS: usize = 4;
+const GPUS: u8 = 2;
+/// Four samples and one request a second: the most that an agent can be made to do.
+const FAST: &str =
+    "[sample]\nperiod_ms = 250\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
+/// How long agents may take until they ship, with everything starting at once.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long the last catching up may take: an agent waits up to a minute after failures.
+const DRAIN_LIMIT: Duration = Duration::from_secs(90);
+/// An agent whose oldest request is younger has caught up, seconds.
+const CAUGHT_UP_SECONDS: f64 = 4.0;
+
+fn place(world: &World, relay: &Relay, number: usize) -> agent::Place {
+    let place = agent::Place::new(world, &format!("node-{number}"), &relay.endpoint(), FAST);
+    let mut scenario = Scenario::of(GPUS, "NVIDIA H100 80GB HBM3", Load::Training);
+    scenario.time_s = None;
+    place.show(&scenario);
+    place
+}
+
+fn has_caught_up(agent: &Agent) -> bool {
+    let ages = agent.values("gpufleet_agent_spool_oldest_age_seconds");
+    !ages.is_empty() && ages.iter().all(|age| *age < CAUGHT_UP_SECONDS)
+}
+
+/// The highest seq that each stream of a stopped agent's spool has given out, by epoch.
+fn given_out(spool: &Path) -> BTreeMap<(String, &'static str), u64> {
+    let disk = RealDisk::open(spool).expect("the agent has stopped");
+    let (now, new) = (
+        Timestamp::from_seconds(wait::unix_seconds()),
+        Epoch(uuid::Uuid::new_v4()),
+    );
+    let (spool, _) = Spool::open(disk, Limits::default(), new, now).expect("a sound spool");
+    let mut ends = BTreeMap::new();
+    for epoch in spool.epochs() {
+        for stream in Stream::ALL {
+            let next = spool.next_seq(epoch, stream);
+            ends.insert((epoch.to_string(), stream.name()), next - 1);
+        }
+    }
+    ends
+}
+
+/// Kills under load, then lets everything become durable and compares.
+fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
+    let mut random = Random::new(seed);
+    // Commits each second, so that kills fall into commits as well.
+    let place_of_server = place_of_server.with("fleet.commit_interval_s=1");
+    let relay = Relay::start(&format!("http://{}", place_of_server.grpc));
+    let mut server = place_of_server.start();
+    let places: Vec<_> = (0..AGENTS).map(|it| place(world, &relay, it)).collect();
+    let mut agents: Vec<Agent> = places.iter().map(agent::Place::start).collect();
+    wait::until("every agent ships metrics", START_LIMIT, || {
+        let ends = relay.ends();
+        let metrics = ends.keys().filter(|line| line.2 == Stream::Metrics.name());
+        (metrics.count() == AGENTS).then_some(())
+    });
+    let (mut server_kills, mut agent_kills) = (0, 0);
+    for _ in 0..KILLS {
+        wait::pause(Duration::from_millis(200 + random.below(1_200)));
+        if random.one_in(2) {
+            server = server.kill().start();
+            server_kills += 1;
+        } else {
+            let victim = random.below(AGENTS as u64) as usize;
+            let killed = agents.swap_remove(victim).kill();
+            agents.push(killed.start());
+            agent_kills += 1;
+        }
+    }
+    assert!(
+        server_kills > 3 && agent_kills > 3,
+        "{server_kills} {agent_kills}"
+    );
+    wait::until("every agent has caught up", DRAIN_LIMIT, || {
+        agents.iter().all(has_caught_up).then_some(())
+    });
+    agents.into_iter().for_each(|agent| drop(agent.stop()));
+    server.stop();
+    assert_eq!(relay.wrong(), Vec::<String>::new(), "seed {seed}");
+    let passed: BTreeMap<_, _> = relay
+        .ends()
+        .into_iter()
+        .map(|((_, epoch, stream), seq)| ((epoch, stream), seq))
+        .collect();
+    let spooled: BTreeMap<_, _> = places
+        .iter()
+        .flat_map(|it| given_out(&it.state.join("spool")))
+        .collect();
+    assert_eq!(passed, spooled, "seed {seed}: spooled, but never sent");
+    let (expected, events) = relay.expected();
+    assert!(expected.sure.len() > AGENTS, "{}", expected.sure.len());
+    assert!(events.len() > AGENTS, "each start is told: {events:?}");
+    let mut wrong = checker::differences(&place_of_server.database, "test", &expected);
+    wrong.extend(checker::event_differences(
+        &place_of_server.database,
+        "test",
+        &events,
+    ));
+    assert!(
+        wrong.is_empty(),
+        "seed {seed}, {server_kills} server kills, {agent_kills} agent kills, {} differences:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(10)].join("\n")
+    );
+}
+
+#[test]
+fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing_on_sqlite() {
+    let world = World::new();
+    after_kills(server::Place::sqlite(&world), &world, 3);
+}
+
+#[test]
+fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing_on_postgres() {
+    let world = World::new();
+    let database = Database::new();
+    let place = server::Place::sqlite(&world).on(&database.url());
+    after_kills(place, &world, 4);
+}
