@@ -129,6 +129,11 @@ impl Database {
             .acquire_timeout(PATIENCE)
             .max_lifetime(None)
             .idle_timeout(None)
+            // When the disk is full SQLite rolls back by itself; the driver then believes for ever
+            // that the connection is in a transaction, and begins no other on it.
+            .before_acquire(|connection, _| {
+                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+            })
             .connect_with(
                 options
                     .clone()
