@@ -24,7 +24,7 @@ use crate::ship::aside;
 use crate::ship::identity::{self, Found};
 use crate::ship::state::Shipper;
 use crate::ship::{End, Ship};
-use crate::{admin, config};
+use crate::{admin, config, spool};
 
 /// How long a stop waits for the server to take what was spooled last; it is safe on disk anyway.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -103,7 +103,12 @@ pub async fn run(
         _state: state,
     };
     let sampling = tokio::spawn(looping.run(readers, agent.stop.clone()));
-    let spooling = tokio::spawn(spool(agent.ship.clone(), outputs, Arc::clone(&agent.clock)));
+    let spooling = tokio::spawn(spool::fill(
+        agent.ship.clone(),
+        outputs,
+        Arc::clone(&agent.node),
+        Arc::clone(&agent.clock),
+    ));
     let end = agent.serve_and_ship(latest, nvml, output, sources).await;
     // In the order of the data: what is sampled is spooled, what is spooled is safe.
     agent.stop.cancel();
@@ -230,29 +235,6 @@ impl Agent {
             self.clock.now(),
         )?;
         Ok(Ended::Again(Box::new(self.config)))
-    }
-}
-
-/// Brings what is sampled into the spool, until the sample loop ends.
-async fn spool(
-    ship: Option<Ship<RealDisk>>,
-    mut outputs: mpsc::Receiver<Output>,
-    clock: Arc<dyn Clock>,
-) {
-    while let Some(output) = outputs.recv().await {
-        let Some(ship) = &ship else { continue };
-        let now = clock.now();
-        let spooled = match output {
-            Output::Tick(ticks) if ticks.is_empty() => Ok(()),
-            Output::Tick(ticks) => ship.tick(ticks, now).await,
-            Output::Events(events) => ship.events(&events, now).await,
-        };
-        if let Err(error) = spooled {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "a tick could not be spooled and is lost"
-            );
-        }
     }
 }
 

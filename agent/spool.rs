@@ -1,15 +1,23 @@
-//! The agent's spool: where it lies and when it is full.
+//! The agent's spool: where it lies, when it is full, and how what is sampled gets into it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use gpufleet_spool::disk::RealDisk;
-use gpufleet_spool::{Limits, Opened, Spool};
-use gpufleet_telemetry::identity::Epoch;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_spool::{Limits, Opened, Spool, SpoolError};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{Epoch, ResourceKind};
+use gpufleet_telemetry::time::{Clock, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 use uuid::Uuid;
+
+use crate::read::NodeFacts;
+use crate::sample::Output;
+use crate::ship::Ship;
 
 /// When the spool is full; then it drops its oldest requests, counted and told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,5 +77,80 @@ impl SpoolConfig {
             ..Limits::default()
         };
         Spool::open(disk, limits, Epoch(Uuid::new_v4()), now).context("cannot open the spool")
+    }
+}
+
+/// What could not be spooled since something last could.
+#[derive(Debug, Default)]
+struct Lost {
+    count: u64,
+    since: Timestamp,
+    why: String,
+}
+
+/// Brings what is sampled into the spool, until the sample loop ends. What a full or failing disk
+/// did not take is told once it takes something again.
+pub async fn fill(
+    ship: Option<Ship<RealDisk>>,
+    mut outputs: mpsc::Receiver<Output>,
+    node: Arc<NodeFacts>,
+    clock: Arc<dyn Clock>,
+) {
+    let mut lost = Lost::default();
+    while let Some(output) = outputs.recv().await {
+        let Some(ship) = &ship else { continue };
+        let now = clock.now();
+        let spooled = match output {
+            Output::Tick(ticks) if ticks.is_empty() => continue,
+            Output::Tick(ticks) => ship.tick(ticks, now).await,
+            Output::Events(events) => ship.events(&events, now).await,
+        };
+        match spooled {
+            Err(error) => lost.note(&error, now),
+            Ok(()) if lost.count > 0 => {
+                let told = ship.events(&[lost.event(&node, now)], now).await;
+                if told.is_ok() {
+                    lost = Lost::default();
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+}
+
+impl Lost {
+    fn note(&mut self, error: &SpoolError, now: Timestamp) {
+        tracing::error!(
+            error = error as &dyn std::error::Error,
+            "a tick could not be spooled and is lost: make room on the disk of node.state_folder"
+        );
+        if self.count == 0 {
+            self.since = now;
+        }
+        self.count += 1;
+        self.why = std::error::Error::source(error)
+            .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+    }
+
+    /// The event that tells of it.
+    fn event(&self, node: &NodeFacts, now: Timestamp) -> Event {
+        let (count, seconds) = (self.count, now.since(self.since) / 1_000_000_000);
+        let attributes = [
+            ("why", "disk".to_owned()),
+            ("records", count.to_string()),
+            ("error", self.why.clone()),
+        ];
+        Event {
+            at: now,
+            kind: EventKind::SpoolDropped,
+            severity: Severity::Error,
+            resource_kind: ResourceKind::Node,
+            resource_id: node.node.as_str().into(),
+            message: format!(
+                "{count} requests of the last {seconds} s could not be spooled and are lost: {}",
+                self.why
+            ),
+            attributes: BTreeMap::from(attributes.map(|(name, value)| (name.to_owned(), value))),
+        }
     }
 }
