@@ -23,6 +23,7 @@ want_test() {
     need victoria-metrics victoria-metrics
     need chromium chromium
     need chromedriver chromium-driver
+    need faketime faketime
     need python3 python3
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
     # Debian splits venv off python3; a Python from elsewhere brings its own.

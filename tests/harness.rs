@@ -21,6 +21,8 @@ pub mod simulator;
 
 pub mod relay;
 
+pub mod small_disk;
+
 pub mod browser;
 
 pub mod usage;

@@ -12,8 +12,6 @@ use std::time::Duration;
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_spool::sim::Random;
 use gpufleet_spool::{Limits, Spool};
-use gpufleet_standin_nvml::Scenario;
-use gpufleet_standin_nvml::load::Load;
 use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Stream;
@@ -31,22 +29,13 @@ const FAST: &str =
     "[sample]\nperiod_ms = 250\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
 /// How long agents may take until they ship, with everything starting at once.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long the last catching up may take: an agent waits up to a minute after failures.
-const DRAIN_LIMIT: Duration = Duration::from_secs(90);
-/// An agent whose oldest request is younger has caught up, seconds.
-const CAUGHT_UP_SECONDS: f64 = 4.0;
 
 fn place(world: &World, relay: &Relay, number: usize) -> agent::Place {
     let place = agent::Place::new(world, &format!("node-{number}"), &relay.endpoint(), FAST);
-    let mut scenario = Scenario::of(GPUS, "NVIDIA H100 80GB HBM3", Load::Training);
+    let mut scenario = agent::gpus(number as u8, GPUS);
     scenario.time_s = None;
     place.show(&scenario);
     place
-}
-
-fn has_caught_up(agent: &Agent) -> bool {
-    let ages = agent.values("gpufleet_agent_spool_oldest_age_seconds");
-    !ages.is_empty() && ages.iter().all(|age| *age < CAUGHT_UP_SECONDS)
 }
 
 /// The highest seq that each stream of a stopped agent's spool has given out, by epoch.
@@ -98,9 +87,7 @@ fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
         server_kills > 3 && agent_kills > 3,
         "{server_kills} {agent_kills}"
     );
-    wait::until("every agent has caught up", DRAIN_LIMIT, || {
-        agents.iter().all(has_caught_up).then_some(())
-    });
+    agents.iter().for_each(Agent::catches_up);
     agents.into_iter().for_each(|agent| drop(agent.stop()));
     server.stop();
     assert_eq!(relay.wrong(), Vec::<String>::new(), "seed {seed}");

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, repository, server, wait};
 
 const GPUS: usize = 3;
@@ -21,10 +22,8 @@ fn send(protocol: &str, endpoint: &str, prefix: &str) {
     );
 }
 
-#[test]
-fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success() {
-    let world = World::new();
-    let mut running = server::Place::sqlite(&world).start();
+fn survives_a_kill_after_the_success(place: &server::Place) {
+    let mut running = place.start();
     for (protocol, prefix) in [("http/protobuf", "http"), ("grpc", "grpc")] {
         let endpoint = match protocol {
             "grpc" => running.place.grpc.clone(),
@@ -47,4 +46,17 @@ fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success() {
         }
     }
     running.stop();
+}
+
+#[test]
+fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success_on_sqlite() {
+    let world = World::new();
+    survives_a_kill_after_the_success(&server::Place::sqlite(&world));
+}
+
+#[test]
+fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success_on_postgres() {
+    let world = World::new();
+    let database = Database::new();
+    survives_a_kill_after_the_success(&server::Place::sqlite(&world).on(&database.url()));
 }

@@ -1,14 +1,18 @@
 //! A driver call that does not return: the other GPUs report on, and the agent says which hangs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Scenario};
-use gpufleet_tests::harness::{World, agent, wait};
+use gpufleet_tests::harness::{World, agent, server, wait};
+use serde_json::Value;
 
 const GPUS: u8 = 8;
 const HUNG: u8 = 3;
 const ENERGY: &str = "gpufleet_gpu_energy_joules_total";
+/// Two ship intervals and the start.
+const FIRST_DATA_LIMIT: Duration = Duration::from_secs(60);
 /// Two ticks of 10 s.
 const TWO_TICKS: Duration = Duration::from_secs(20);
 
@@ -31,7 +35,9 @@ fn reporting(agent: &agent::Agent) -> Vec<String> {
 #[test]
 fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_ticks() {
     let world = World::new();
-    let place = agent::Place::new(&world, "node-1", "", "");
+    let server = server::Place::sqlite(&world).start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let place = agent::Place::new(&world, "node-1", &endpoint, "");
     // Time goes on in this scenario, so that a stale value would be seen as one.
     let mut scenario = Scenario {
         time_s: None,
@@ -43,8 +49,20 @@ fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_ticks() {
     wait::until("all eight GPUs report", Duration::from_secs(30), || {
         (reporting(&agent) == all).then_some(())
     });
+    wait::until("the server has all eight", FIRST_DATA_LIMIT, || {
+        (energies(&server).len() == usize::from(GPUS)).then_some(())
+    });
     scenario.faults = vec![Fault::of(HUNG, FaultKind::Hang)];
     place.show(&scenario);
+    let then = energies(&server);
+    let hung = format!("GPU-5eed{HUNG:04x}");
+    let is_hung = |id: &str| id.starts_with(&hung);
+    wait::until("the server hears of the other seven", TWO_TICKS, || {
+        let now = energies(&server);
+        let others = then.iter().filter(|(id, _)| !is_hung(id));
+        let mut grown = others.map(|(id, then)| now.get(id).is_some_and(|now| now > then));
+        grown.all(|it| it).then_some(())
+    });
     let others: Vec<_> = all
         .iter()
         .filter(|gpu| **gpu != HUNG.to_string())
@@ -62,10 +80,33 @@ fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_ticks() {
         (now.len() == others.len() && now.iter().zip(&before).all(|(now, then)| now > then))
             .then_some(())
     });
+    wait::until(
+        "the server shows no value of the hung one",
+        TWO_TICKS,
+        || {
+            let now = energies(&server);
+            let gone = !now.keys().any(|id| is_hung(id)) && now.len() == others.len();
+            gone.then_some(())
+        },
+    );
     let health = agent.get("/healthz").expect("the agent answers");
     assert!(
         health.text().contains("hang"),
         "/healthz must say that a GPU hangs: {}",
         health.text()
     );
+}
+
+/// The energy of every GPU of which the server has a value now, by id.
+fn energies(server: &server::Server) -> BTreeMap<String, f64> {
+    let list = server.get("/api/v1/gpus?cluster=test").json();
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    let energy = |item: &Value| {
+        let id = item["id"].as_str()?;
+        let gpu = server.get(&format!("/api/v1/gpus/test/{id}")).json();
+        let readings = gpu["all_readings"].as_array()?;
+        let energy = readings.iter().find(|it| it["metric"] == ENERGY)?;
+        Some((id.to_owned(), energy["value"].as_f64()?))
+    };
+    items.iter().filter_map(energy).collect()
 }

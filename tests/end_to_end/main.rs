@@ -22,3 +22,7 @@ mod hang;
 mod foreign;
 
 mod bad_input;
+
+mod bad_disk;
+
+mod bad_node;

@@ -10,7 +10,8 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
-    Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric, number_data_point,
+    AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+    metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
@@ -34,6 +35,27 @@ fn attribute(key: &str, value: &str) -> KeyValue {
 
 /// A request of a foreign sender: `hw.power` of these GPUs, each with a value and a time.
 pub(crate) fn power(points: &[(&str, f64, u64)]) -> ExportMetricsServiceRequest {
+    request("hw.power", points, |data_points| {
+        metric::Data::Gauge(Gauge { data_points })
+    })
+}
+
+/// The same for the running total `hw.energy`.
+pub(crate) fn energy(points: &[(&str, f64, u64)]) -> ExportMetricsServiceRequest {
+    request("hw.energy", points, |data_points| {
+        metric::Data::Sum(Sum {
+            data_points,
+            aggregation_temporality: AggregationTemporality::Cumulative.into(),
+            is_monotonic: true,
+        })
+    })
+}
+
+fn request(
+    name: &str,
+    points: &[(&str, f64, u64)],
+    data: fn(Vec<NumberDataPoint>) -> metric::Data,
+) -> ExportMetricsServiceRequest {
     let point = |(gpu, value, at): &(&str, f64, u64)| NumberDataPoint {
         attributes: vec![attribute("hw.id", gpu), attribute("hw.type", "gpu")],
         time_unix_nano: *at,
@@ -41,10 +63,8 @@ pub(crate) fn power(points: &[(&str, f64, u64)]) -> ExportMetricsServiceRequest 
         ..NumberDataPoint::default()
     };
     let metric = Metric {
-        name: "hw.power".to_owned(),
-        data: Some(metric::Data::Gauge(Gauge {
-            data_points: points.iter().map(point).collect(),
-        })),
+        name: name.to_owned(),
+        data: Some(data(points.iter().map(point).collect())),
         ..Metric::default()
     };
     ExportMetricsServiceRequest {

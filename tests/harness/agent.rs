@@ -1,13 +1,34 @@
 //! The real agent, by default against the stand-in driver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{SCENARIO_VARIABLE, Scenario};
 
 use super::http::{self, Answer};
 use super::process::Process;
-use super::{World, built, free_port, standin_nvml};
+use super::{World, built, free_port, standin_nvml, wait};
+
+/// How long an agent may take to catch up.
+const DRAIN_LIMIT: Duration = Duration::from_secs(90);
+/// One whose oldest request is younger has caught up, seconds.
+const CAUGHT_UP_SECONDS: f64 = 4.0;
+
+/// The path of the stand-in driver, as it stands in an agent's config.
+pub fn library() -> String {
+    standin_nvml().display().to_string()
+}
+
+/// GPUs in training that no other number has: a UUID follows from its slot.
+pub fn gpus(number: u8, count: u8) -> Scenario {
+    let first = number * count;
+    Scenario {
+        absent: (0..first).collect(),
+        ..Scenario::of(first + count, "NVIDIA H100 80GB HBM3", Load::Training)
+    }
+}
 
 /// Where an agent listens and keeps its data: the same before and after a kill.
 #[derive(Debug, Clone)]
@@ -45,7 +66,7 @@ impl Place {
              [prometheus]\ndcgm_names = \"on\"\n\
              [nvml]\nlibrary_path = \"{}\"\n{more}\n",
             state.display(),
-            standin_nvml().display(),
+            library(),
         );
         Self {
             listen,
@@ -54,6 +75,23 @@ impl Place {
             scenario: world.path(&format!("{name}-scenario.toml")),
             log: world.path(&format!("{name}.log")),
         }
+    }
+
+    /// Its state folder is another one from now on.
+    pub fn keep_state_in(&mut self, folder: &Path) {
+        let old = self.state.display().to_string();
+        self.replace_in_config(&old, &folder.display().to_string());
+        self.state = folder.to_path_buf();
+    }
+
+    /// Another text in its config file, from the next start on.
+    ///
+    /// # Panics
+    /// When the old one is not there.
+    pub fn replace_in_config(&self, old: &str, new: &str) {
+        let text = std::fs::read_to_string(&self.config).expect("it was written here");
+        assert!(text.contains(old), "{old} is not in {text}");
+        std::fs::write(&self.config, text.replace(old, new)).expect("so can it be again");
     }
 
     /// What the stand-in driver shows from now on; a running agent sees the change.
@@ -76,8 +114,15 @@ impl Place {
 
     /// Starts it; does not wait for anything.
     pub fn start(&self) -> Agent {
+        self.start_with(&[])
+    }
+
+    /// Starts it with these variables in its environment.
+    pub fn start_with(&self, variables: &[(&str, &str)]) -> Agent {
+        let mut command = self.command();
+        command.envs(variables.iter().copied());
         Agent {
-            process: Process::start("gpufleet-agent", self.command(), &self.log),
+            process: Process::start("gpufleet-agent", command, &self.log),
             place: self.clone(),
         }
     }
@@ -123,5 +168,17 @@ impl Agent {
             .filter(|line| line.split('{').next() == Some(name))
             .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
             .collect()
+    }
+
+    /// Waits until the server has nearly everything that it has spooled.
+    ///
+    /// # Panics
+    /// When that does not come to be: it waits up to a minute after failures.
+    pub fn catches_up(&self) {
+        wait::until("the agent has caught up", DRAIN_LIMIT, || {
+            let ages = self.values("gpufleet_agent_spool_oldest_age_seconds");
+            let caught_up = !ages.is_empty() && ages.iter().all(|age| *age < CAUGHT_UP_SECONDS);
+            caught_up.then_some(())
+        });
     }
 }

@@ -33,6 +33,22 @@ pub fn differences(database: &str, cluster: &str, expected: &Expected) -> Vec<St
     })
 }
 
+/// The minute rows of a resource.
+///
+/// # Panics
+/// When the database cannot be read.
+pub fn rows(
+    database: &str,
+    cluster: &str,
+    kind: ResourceKind,
+    id: &str,
+    range: Range<Minute>,
+) -> BTreeMap<Minute, MinuteRow> {
+    with_store(database, async |store| {
+        minutes(store, cluster, kind, id, range).await
+    })
+}
+
 /// The events of a cluster that are there more or less often than they were told, one line each.
 ///
 /// # Panics

@@ -1,0 +1,249 @@
+//! Nodes as they are found in the wild: cloned disks, clocks hours off, no driver, no right to it,
+//! recordings that were cut. Each is told in words, and the rest of the node goes on.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use gpufleet_standin_nvml::Scenario;
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_tests::harness::relay::Relay;
+use gpufleet_tests::harness::{World, agent, checker, server, wait};
+
+const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
+const LIMIT: Duration = Duration::from_secs(60);
+const GPUS: u8 = 2;
+/// Debian's package faketime has it here.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// What the driver answers when its devices are not for this user (NVML_ERROR_NO_PERMISSION).
+const NO_PERMISSION: u32 = 4;
+
+/// Waits until a page has these words.
+fn page_says(server: &server::Server, path: &str, words: &[&str]) {
+    wait::until(&format!("{path} says {words:?}"), LIMIT, || {
+        let text = server.get(path).text();
+        words.iter().all(|it| text.contains(it)).then_some(())
+    });
+}
+
+#[test]
+fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_doubled() {
+    let world = World::new();
+    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let server = place.start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let places: Vec<_> = (0..2)
+        .map(|number| {
+            let name = format!("node-{number}");
+            let place = agent::Place::new(&world, &name, &endpoint, EACH_SECOND);
+            place.show(&agent::gpus(number, GPUS));
+            place
+        })
+        .collect();
+    let began = Timestamp::from_seconds(wait::unix_seconds());
+    let original = places[0].start();
+    page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(&places[0].state)
+        .arg(&places[1].state)
+        .status();
+    assert!(copied.is_ok_and(|it| it.success()));
+    let clone = places[1].start();
+    page_says(
+        &server,
+        "/api/v1/events?cluster=test",
+        &["agent_id_conflict", "a cloned disk"],
+    );
+    // Both are on the page, live, with ids of their own.
+    let all = [
+        "GPU-5eed0000",
+        "GPU-5eed0001",
+        "GPU-5eed0002",
+        "GPU-5eed0003",
+    ];
+    page_says(&server, "/api/v1/gpus?cluster=test", &all);
+    let id = |place: &agent::Place| {
+        std::fs::read_to_string(place.state.join("identity.json"))
+            .ok()
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+            .and_then(|identity| Some(identity["agent_id"].as_str()?.to_owned()))
+    };
+    wait::until("the ids differ", LIMIT, || {
+        (id(&places[0]) != id(&places[1])).then_some(())
+    });
+    for node in ["node-0", "node-1"] {
+        wait::until(
+            &format!("{node} is heard after the conflict"),
+            LIMIT,
+            || {
+                let agents = server.get("/api/v1/agents?cluster=test").json();
+                let heard = agents["items"]
+                    .as_array()?
+                    .iter()
+                    .any(|it| it["node"] == node);
+                heard.then_some(())
+            },
+        );
+    }
+    clone.stop();
+    original.stop();
+    server.stop();
+    let ended = Timestamp::from_seconds(wait::unix_seconds() + 60);
+    for uuid in (0..4).map(|slot| format!("GPU-5eed{slot:04x}-0000-4000-8000-{slot:012x}")) {
+        let minutes = began.minute()..ended.minute();
+        let rows = checker::rows(&place.database, "test", ResourceKind::Gpu, &uuid, minutes);
+        assert!(!rows.is_empty(), "{uuid} has come");
+        for (minute, row) in rows {
+            // A request a second: more than 60 in a minute came twice.
+            let most = row.metrics.values().map(|it| it.count).max().unwrap_or(0);
+            assert!(most <= 60, "{uuid} minute {}: {most} requests", minute.0);
+        }
+    }
+}
+
+#[test]
+fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_is_right() {
+    let world = World::new();
+    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let relay = Relay::start(&format!("http://{}", place.grpc));
+    let server = place.start();
+    let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
+    agent_place.show(&agent::gpus(0, GPUS));
+    assert!(
+        Path::new(FAKETIME).exists(),
+        "scripts/setup.sh test installs faketime"
+    );
+    let set_clock = world.file("clock", "+0");
+    let wrong = agent_place.start_with(&[
+        ("LD_PRELOAD", FAKETIME),
+        ("FAKETIME_TIMESTAMP_FILE", &set_clock.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ]);
+    page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
+    world.file("clock", "-3h");
+    page_says(
+        &server,
+        "/clusters/test/nodes/node-1",
+        &["The clock of node-1 is 1080", "NTP"],
+    );
+    wait::until("the agent says what the server said", LIMIT, || {
+        wrong.output().contains("fix the clock (NTP)").then_some(())
+    });
+    assert!(
+        !wrong.values("gpufleet_agent_spool_bytes").is_empty(),
+        "it reads on"
+    );
+    let agent = wrong.stop().start();
+    agent.catches_up();
+    agent.stop();
+    server.stop();
+    assert_eq!(relay.wrong(), Vec::<String>::new());
+    let (expected, _) = relay.expected();
+    let span = expected.span(0);
+    assert!(
+        span.end.0 - span.start.0 > 170,
+        "the data of the wrong clock are there: {span:?}"
+    );
+    let differ = checker::differences(&place.database, "test", &expected);
+    assert_eq!(differ, Vec::<String>::new());
+}
+
+#[test]
+fn what_an_agent_cannot_read_is_named_with_the_way_out_and_the_rest_is_read() {
+    let world = World::new();
+    let cut = cut_recording(&world);
+    let recorded = format!("[recorded]\nfiles = [\"{}\"]\n", cut.display());
+    let denied = Scenario {
+        init: NO_PERMISSION,
+        ..agent::gpus(0, GPUS)
+    };
+    let fine = agent::gpus(0, GPUS);
+    for (name, more, scenario, library, words) in [
+        (
+            "no-library",
+            "",
+            &fine,
+            Some("/nowhere/libnvidia-ml.so.1"),
+            ["/nowhere/libnvidia-ml.so.1", "nvml.library_path"],
+        ),
+        (
+            "no-right",
+            "",
+            &denied,
+            None,
+            ["may not talk to the NVIDIA driver", "/dev/nvidiactl"],
+        ),
+        (
+            "cut",
+            recorded.as_str(),
+            &fine,
+            None,
+            ["cut.jsonl", "line "],
+        ),
+    ] {
+        let place = agent::Place::new(&world, name, "", &format!("{EACH_SECOND}{more}"));
+        if let Some(library) = library {
+            place.replace_in_config(&agent::library(), library);
+        }
+        place.show(scenario);
+        let agent = place.start();
+        let said = wait::until(&format!("{name}: it says {words:?}"), LIMIT, || {
+            let health = agent
+                .get("/healthz")
+                .map(|it| it.text())
+                .unwrap_or_default();
+            let said = format!("{health}\n{}", agent.output());
+            words.iter().all(|it| said.contains(it)).then_some(said)
+        });
+        wait::until(
+            &format!("{name}: the machine is read all the same; {said}"),
+            LIMIT,
+            || (!agent.values("gpufleet_node_cpu_busy_ratio").is_empty()).then_some(()),
+        );
+        let gpus = agent.values("gpufleet_gpu_power_watts").len();
+        assert!(gpus == 0 || name == "cut", "{name} has no GPU to read");
+        agent.stop();
+    }
+}
+
+/// A recording whose last line was cut.
+fn cut_recording(world: &World) -> std::path::PathBuf {
+    let capture = world.file(
+        "capture.metrics",
+        "# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n\
+         DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-recorded\",device=\"nvidia0\",\
+         modelName=\"NVIDIA H200\",Hostname=\"h\"} 300\n",
+    );
+    let whole = world.path("whole.jsonl");
+    let made = Command::new(gpufleet_tests::harness::built("gpufleet-agent"))
+        .arg("record")
+        .arg("--from")
+        .arg(&capture)
+        .arg("--output")
+        .arg(&whole)
+        .output()
+        .expect("the agent was built");
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "{said}");
+    let text = std::fs::read_to_string(&whole).expect("it was recorded");
+    let last = text.lines().last().expect("a header and a round");
+    world.file("cut.jsonl", &format!("{text}{}", &last[..last.len() / 2]))
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_ends_the_start_with_the_way_out() {
+    let world = World::new();
+    let mut place = agent::Place::new(&world, "node-1", "http://127.0.0.1:9", "");
+    place.keep_state_in(Path::new("/proc/gpufleet"));
+    place.show(&agent::gpus(0, GPUS));
+    let output = place.command().output().expect("the agent was built");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("/proc/gpufleet") && said.contains("node.state_folder"),
+        "{said}"
+    );
+}
