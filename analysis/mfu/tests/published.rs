@@ -3,6 +3,8 @@
 //! A row's convention, peak and way to count parameters are what its source says; where the source
 //! does not say, the row says so in its note. Nothing is chosen because it fits: rows that do not
 //! come out within 2 % stand in the table with the reason.
+//!
+//! Longer than 500 lines because it is one table, each row with its source beside it.
 
 use super::super::{Convention, Kind, Learning, ModelShape, Recomputed};
 
