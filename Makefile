@@ -34,10 +34,13 @@ bench-agent: ## Measure the agent against the stand-in driver (minutes)
 bench-server: ## Measure the server with 10,000 simulated GPUs (ARGS=--short for a quick look)
 	@scripts/bench.sh server $(ARGS)
 
+bench-outage: ## Measure the server after an outage of 2 h of 1,000 agents (ARGS=--short for a quick look)
+	@scripts/bench.sh outage $(ARGS)
+
 bench-otlp: ## Measure OTLP decoding and folding alone
 	@scripts/bench.sh otlp $(ARGS)
 
 bench-hooks: ## Measure what the hooks cost a training process
 	@scripts/bench.sh hooks
 
-.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-otlp bench-hooks
+.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks

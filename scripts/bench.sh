@@ -4,6 +4,7 @@
 #   scripts/bench.sh agent   [--short]   the agent against the stand-in driver
 #   scripts/bench.sh server  [--short]   the server under 10,000 simulated GPUs; Prometheus and
 #                                        VictoriaMetrics with the same samples
+#   scripts/bench.sh outage  [--short]   the server after an outage of 2 h of 1,000 agents
 #   scripts/bench.sh otlp                encoding and decoding alone
 #   scripts/bench.sh hooks               what a training process pays for a step record
 #
@@ -14,7 +15,7 @@ cd "$(dirname "$0")/.."
 what="${1:-}"
 [ $# -gt 0 ] && shift
 case "$what" in
-agent | server)
+agent | server | outage)
     [ "$what" = server ] && scripts/setup.sh test
     cargo build --release -p gpufleet-agent -p gpufleet-server -p gpufleet-standin-nvml -p gpufleet-tests \
         --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-bench --lib

@@ -3,7 +3,7 @@
 //!
 //! Read in this order: [`wire`] (what the network does), [`memory_store`] (what a database would
 //! keep), [`receiver`] (the server in front of it), [`sender`] (an agent), [`day`] (all of them,
-//! and what must be true in the end).
+//! and what must be true in the end), [`outage`] (a day on which only the server is away).
 
 pub mod wire;
 
@@ -14,3 +14,5 @@ pub mod receiver;
 pub mod sender;
 
 pub mod day;
+
+pub mod outage;

@@ -7,6 +7,12 @@
 //! and [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] and
 //! [`journal`] (what was made, for the checkers), [`fleet`] (all of them).
 
+/// What the program logs when the ticks of an outage wait in its spools.
+pub const OUTAGE_MADE: &str = "the outage is in the spools";
+
+/// What it logs when the server has them on its disk.
+pub const OUTAGE_DRAINED: &str = "the outage is drained";
+
 pub mod noise;
 
 pub mod role;

@@ -1,9 +1,11 @@
 //! A thousand bad days: kills, power losses, partitions, failing disks and commits, lost and
-//! doubled messages. After each, everything that was made is in the store once.
+//! doubled messages. After each, everything that was made is in the store once. And long outages of
+//! the server alone, in whose drain the live view stays live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpufleet_tests::simulation::day::{Day, Outcome};
+use gpufleet_tests::simulation::outage;
 
 const SEEDS: u64 = 1_000;
 /// `GPUFLEET_TEST_SEED=n` replays one day.
@@ -66,4 +68,16 @@ fn after_a_thousand_bad_days_nothing_is_lost_and_nothing_counts_twice() {
     // A day without trouble would prove nothing.
     let days = seeds.end - seeds.start;
     assert!(sum.deaths > days * 5 && sum.ticks > days * 50, "{sum:?}");
+}
+
+#[test]
+fn two_hours_without_a_server_are_drained_once_within_bounds_beside_live_data() {
+    for seed in 1..=2 {
+        let drained = outage::run(seed).unwrap_or_else(|wrong| {
+            let first = &wrong[..wrong.len().min(5)];
+            panic!("seed {seed}: {}", first.join("\n    "))
+        });
+        // A bound that nobody met would prove nothing.
+        assert!(drained.full > 100, "seed {seed}: {drained:?}");
+    }
 }

@@ -9,7 +9,6 @@ use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::scenario::CallCost;
 use gpufleet_tests::harness::{World, agent, server, usage, wait};
-use hdrhistogram::Histogram;
 
 use crate::figures::{Spread, line, told};
 
@@ -73,17 +72,15 @@ fn steady(windows: usize) -> bool {
         cpu.add((after.cpu_seconds - before.cpu_seconds) / seconds * 100.0);
         pss.add(after.pss_bytes / MIB);
     }
-    let mut scrapes = Histogram::<u64>::new(3).expect("three digits are allowed");
+    let mut scrapes = Spread::default();
     let mut bytes = 0;
     for _ in 0..1_000 {
         let began = wait::now();
         let answer = agent.get("/metrics").expect("the agent answers");
-        let took = (wait::now() - began).as_micros();
-        scrapes.saturating_record(u64::try_from(took).unwrap_or(u64::MAX));
+        scrapes.add((wait::now() - began).as_secs_f64() * 1_000.0);
         bytes = answer.body.len();
     }
-    let p99 = scrapes.value_at_quantile(0.99) as f64 / 1_000.0;
-    let median = scrapes.value_at_quantile(0.5) as f64 / 1_000.0;
+    let (p99, median) = (scrapes.quantile(0.99), scrapes.quantile(0.5));
     agent.stop();
     server.stop();
     let results = [

@@ -9,12 +9,32 @@ impl Spread {
         self.0.push(value);
     }
 
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.0.extend_from_slice(&other.0);
+    }
+
     pub(crate) fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
     pub(crate) fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::MIN, f64::max)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The smallest value that `share` (0 to 1) of all do not exceed; NaN when there are none.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let place = (sorted.len() as f64 * share).ceil() as usize;
+        sorted
+            .get(place.saturating_sub(1))
+            .copied()
+            .unwrap_or(f64::NAN)
     }
 
     fn min(&self) -> f64 {
@@ -34,14 +54,20 @@ impl Spread {
 }
 
 /// Prints one line; returns whether the limit is kept.
-#[expect(
-    clippy::print_stdout,
-    reason = "printing figures is what the program is for"
-)]
 pub(crate) fn line(name: &str, figure: &str, value: f64, limit: f64) -> bool {
-    let kept = value <= limit;
+    verdict(name, figure, "limit", limit, value <= limit)
+}
+
+/// The same of a figure that must not be smaller.
+pub(crate) fn at_least(name: &str, figure: &str, value: f64, least: f64) -> bool {
+    verdict(name, figure, "least", least, value >= least)
+}
+
+fn verdict(name: &str, figure: &str, word: &str, bound: f64, kept: bool) -> bool {
     let verdict = if kept { "reached" } else { "NOT REACHED" };
-    println!("{name:<52} {figure:<40} limit {limit:<8} {verdict}");
+    told(&format!(
+        "{name:<56} {figure:<40} {word} {bound:<8} {verdict}"
+    ));
     kept
 }
 

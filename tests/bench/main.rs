@@ -5,7 +5,13 @@ mod agent;
 
 mod server;
 
+mod outage;
+
+mod pages;
+
 mod remote_write;
+
+mod exposition;
 
 mod figures;
 
@@ -33,12 +39,22 @@ enum What {
         #[arg(long)]
         short: bool,
     },
+    /// The server after an outage of 2 h of 1,000 agents, whose live data goes on.
+    Outage {
+        /// A quick look: 100 agents, 20 minutes.
+        #[arg(long)]
+        short: bool,
+        /// GPUs of each agent; 8 take 14 GB for the spools.
+        #[arg(long, default_value_t = 2)]
+        gpus: usize,
+    },
 }
 
 fn main() {
     let reached = match Arguments::parse().what {
         What::Agent { short } => agent::run(short),
         What::Server { short } => server::run(short),
+        What::Outage { short, gpus } => outage::run(short, gpus),
     };
     std::process::exit(i32::from(!reached));
 }

@@ -12,8 +12,9 @@ use gpufleet_tests::harness::{World, free_port, http, server, usage, wait};
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::node::Plan;
 
+use crate::exposition::{sum, values};
 use crate::figures::{Spread, line, told};
-use crate::remote_write;
+use crate::{pages, remote_write};
 
 const MIB: f64 = 1_048_576.0;
 const NODES: usize = 1_250;
@@ -86,6 +87,7 @@ fn ours(minutes: u64) -> bool {
     told(&format!(
         "{rate:.0} samples a second folded over {seconds:.0} s"
     ));
+    pages::measure(&server);
     let simulator_cpu = usage::of_group(simulator.id()).cpu_seconds;
     told(&format!("simulator: {simulator_cpu:.1} CPU seconds in all"));
     simulator.stop();
@@ -120,13 +122,6 @@ fn points(server: &server::Server) -> f64 {
     sum(&server.get("/metrics").text(), catalog::server::POINTS.name)
 }
 
-fn sum(text: &str, name: &str) -> f64 {
-    text.lines()
-        .filter(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum()
-}
-
 /// The greatest of what the server says at each commit (the 99th percentile of the samples' age),
 /// over a minute: it commits every 20 s, so looking every 5 s misses none.
 fn greatest_age_of_a_minute(server: &server::Server) -> f64 {
@@ -135,10 +130,7 @@ fn greatest_age_of_a_minute(server: &server::Server) -> f64 {
     for _ in 0..12 {
         wait::pause(Duration::from_secs(5));
         let text = server.get("/metrics").text();
-        let told = text
-            .lines()
-            .find(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']))
-            .and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        let told = values(&text, name).next();
         greatest = greatest.into_iter().chain(told).reduce(f64::max);
     }
     // A server that never said how old its samples were has not met the limit.
@@ -182,6 +174,7 @@ fn other(name: &str, command: fn(&World, u16) -> Command, ready: &str, ticks: i6
     });
     let plan = Plan {
         nodes: NODES,
+        metrics: METRICS,
         ..Plan::demo()
     };
     let mut fleet = SimulatedFleet::new(&plan);
@@ -193,10 +186,7 @@ fn other(name: &str, command: fn(&World, u16) -> Command, ready: &str, ticks: i6
         let before = usage::of_group(process.id());
         let mut sent = 0;
         for node in &mut fleet.nodes {
-            let mut made = node.tick(at, 10, &fleet.faults);
-            for tick in &mut made {
-                tick.points.truncate(METRICS);
-            }
+            let made = node.tick(at, 10, &fleet.faults);
             sent += remote_write::send(&address, &made[1..]);
         }
         let used = usage::of_group(process.id()).cpu_seconds - before.cpu_seconds;

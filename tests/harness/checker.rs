@@ -10,7 +10,9 @@ use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
+use crate::simulator::fleet::SimulatedFleet;
 use crate::simulator::journal::Expected;
+use crate::simulator::node::Plan;
 
 /// Minutes looked at before the first and after the last that was made: nothing may be there.
 const MARGIN: i64 = 60;
@@ -92,6 +94,45 @@ pub fn events(database: &str, cluster: &str) -> Vec<Event> {
                 return found;
             }
         }
+    })
+}
+
+/// Everything that is not complete in these minutes, one line each: a simulated fleet without faults
+/// has six ticks of 10 s in each minute, no second without evidence, and no reading missing.
+///
+/// # Panics
+/// When the database cannot be read.
+pub fn incomplete(database: &str, plan: &Plan, range: Range<Minute>) -> Vec<String> {
+    const TICKS: u32 = 6;
+    const ALL_SECONDS: u64 = (1 << 60) - 1;
+    let mut resources = Vec::new();
+    for node in SimulatedFleet::new(plan).nodes {
+        resources.push((ResourceKind::Node, node.facts().node.clone()));
+        let gpus = node.gpu_ids().into_iter();
+        resources.extend(gpus.map(|id| (ResourceKind::Gpu, id)));
+    }
+    with_store(database, async |store| {
+        let mut wrong = Vec::new();
+        for (kind, id) in resources {
+            let found = minutes(store, &plan.cluster, kind, &id, range.clone()).await;
+            for minute in (range.start.0..range.end.0).map(Minute) {
+                let why = match found.get(&minute) {
+                    None => "lost",
+                    Some(row) if row.metrics.is_empty() => "without any metric",
+                    Some(row) if row.metrics.values().any(|it| it.count != TICKS) => {
+                        "with more or fewer ticks than were made"
+                    }
+                    Some(row)
+                        if kind == ResourceKind::Gpu && row.bitmaps.observed != ALL_SECONDS =>
+                    {
+                        "with seconds that are not observed"
+                    }
+                    Some(_) => continue,
+                };
+                wrong.push(format!("{} {id} minute {}: {why}", kind.name(), minute.0));
+            }
+        }
+        wrong
     })
 }
 

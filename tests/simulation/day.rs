@@ -13,7 +13,7 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::receiver::{CommitFate, Receiver};
-use super::sender::{Sender, Truth};
+use super::sender::{POINTS, Sender, Truth};
 use super::wire::{Weather, Wire};
 use crate::simulator::faults::Faults;
 use crate::simulator::node::Plan;
@@ -37,8 +37,8 @@ enum Message {
 }
 
 /// What goes wrong how often: once in so many seconds, per thing; 0 means never.
-#[derive(Debug, Clone, Copy)]
-struct Trouble {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Trouble {
     agent_killed: u64,
     agent_loses_power: u64,
     disk_dies_in_a_call: u64,
@@ -50,12 +50,12 @@ struct Trouble {
 /// One day under way.
 pub struct Day {
     random: Random,
-    second: u64,
+    pub(super) second: u64,
     senders: Vec<Sender>,
     restart_at: Vec<u64>,
     cut_until: Vec<u64>,
-    server: Receiver,
-    server_restart_at: u64,
+    pub(super) server: Receiver,
+    pub(super) server_restart_at: u64,
     wire: Wire<Message>,
     weather: Weather,
     trouble: Trouble,
@@ -81,6 +81,7 @@ impl Day {
             seed,
             nodes: AGENTS,
             gpus_per_node: 1,
+            metrics: POINTS,
             cluster: "demo".to_owned(),
         };
         let often = |random: &mut Random, least: u64| least + random.below(least * 4);
@@ -95,14 +96,24 @@ impl Day {
             bit_flips: if seed.is_multiple_of(8) { 120 } else { 0 },
         };
         let weather = Weather::bad(&mut random);
-        let senders = (0..AGENTS)
-            .map(|index| Sender::new(&plan, index, random.next()))
-            .collect();
+        Self::of(&plan, FleetConfig::default(), weather, trouble, random)
+    }
+
+    /// The day of this fleet, before anything has begun.
+    pub(super) fn of(
+        plan: &Plan,
+        config: FleetConfig,
+        weather: Weather,
+        trouble: Trouble,
+        mut random: Random,
+    ) -> Self {
         Self {
-            senders,
-            restart_at: vec![0; AGENTS],
-            cut_until: vec![0; AGENTS],
-            server: Receiver::new(FleetConfig::default()),
+            senders: (0..plan.nodes)
+                .map(|index| Sender::new(plan, index, random.next()))
+                .collect(),
+            restart_at: vec![0; plan.nodes],
+            cut_until: vec![0; plan.nodes],
+            server: Receiver::new(config),
             server_restart_at: 0,
             second: 0,
             wire: Wire::default(),
@@ -121,15 +132,14 @@ impl Day {
         let mut deaths = 0;
         while self.second < TROUBLE_SECONDS {
             deaths += self.trouble();
-            self.step(true);
+            self.step(true, true);
         }
         self.weather = Weather::FAIR;
-        self.cut_until = vec![0; AGENTS];
+        self.cut_until.fill(0);
         let end = self.second + DRAIN_SECONDS;
         loop {
-            self.step(false);
-            let all_run = self.server.runs() && self.senders.iter().all(Sender::runs);
-            if all_run && self.senders.iter_mut().all(Sender::is_drained) {
+            self.step(false, false);
+            if self.is_drained() {
                 break;
             }
             if self.second >= end {
@@ -139,14 +149,7 @@ impl Day {
                 )]);
             }
         }
-        let wrong: Vec<_> = self
-            .senders
-            .iter_mut()
-            .flat_map(|sender| {
-                sender.take_drops();
-                differences(sender, &self.server, self.trouble.bit_flips > 0)
-            })
-            .collect();
+        let wrong = self.differences();
         if !wrong.is_empty() {
             return Err(wrong);
         }
@@ -158,7 +161,30 @@ impl Day {
         })
     }
 
-    fn now(&self) -> Timestamp {
+    /// Whether all run, and everything that was made is durable.
+    pub(super) fn is_drained(&mut self) -> bool {
+        let all_run = self.server.runs() && self.senders.iter().all(Sender::runs);
+        all_run && self.senders.iter_mut().all(Sender::is_drained)
+    }
+
+    /// Whether everything that was made until this second is durable.
+    pub(super) fn is_drained_until(&self, second: u64) -> bool {
+        let until = BEGIN.shifted(second.cast_signed() * 1_000_000_000);
+        let waits = |sender: &Sender| sender.oldest_spooled().is_some_and(|at| at <= until);
+        !self.senders.iter().any(waits)
+    }
+
+    /// What is wrong with what the store has.
+    pub(super) fn differences(&mut self) -> Vec<String> {
+        let may_drop = self.trouble.bit_flips > 0;
+        let differences = |sender: &mut Sender| {
+            sender.take_drops();
+            differences(sender, &self.server, may_drop)
+        };
+        self.senders.iter_mut().flat_map(differences).collect()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
         BEGIN.shifted(self.second.cast_signed() * 1_000_000_000)
     }
 
@@ -173,7 +199,7 @@ impl Day {
     /// Lets this second's misfortunes happen; returns how many processes died.
     fn trouble(&mut self) -> u64 {
         let mut deaths = 0;
-        for index in 0..AGENTS {
+        for index in 0..self.senders.len() {
             if !self.senders[index].runs() {
                 continue;
             }
@@ -217,27 +243,27 @@ impl Day {
         self.wire.cut(|_| true);
     }
 
-    /// One second: starts what is due, makes ticks, sends, delivers, commits.
-    fn step(&mut self, in_trouble: bool) {
+    /// One second: starts what is due, makes ticks where that is asked, sends, delivers, commits.
+    pub(super) fn step(&mut self, makes_ticks: bool, commits_may_fail: bool) {
         self.second += 1;
         let (now, monotonic) = (self.now(), self.monotonic());
         if !self.server.runs() && self.second >= self.server_restart_at {
             self.server.start(now);
         }
-        for index in 0..AGENTS {
+        for index in 0..self.senders.len() {
             if !self.senders[index].runs() && self.second >= self.restart_at[index] {
                 self.senders[index].start(now, &mut self.random);
             }
             let is_tick = now.seconds() % TICK_SECONDS == 0;
             let start = now.shifted(-TICK_SECONDS * 1_000_000_000);
-            if in_trouble && is_tick && !self.senders[index].tick(start, now, &self.faults) {
+            if makes_ticks && is_tick && !self.senders[index].tick(start, now, &self.faults) {
                 self.agent_dies(index, true);
             }
         }
         self.send(now, monotonic);
         self.deliver(now, monotonic);
         if self.second.is_multiple_of(COMMIT_SECONDS) && self.server.runs() {
-            let fate = if in_trouble {
+            let fate = if commits_may_fail {
                 CommitFate::by_chance(&mut self.random)
             } else {
                 CommitFate::Done
@@ -250,7 +276,7 @@ impl Day {
     }
 
     fn send(&mut self, now: Timestamp, monotonic: Duration) {
-        for index in 0..AGENTS {
+        for index in 0..self.senders.len() {
             let mut requests = Vec::new();
             if !self.senders[index].poll(now, monotonic, &mut requests) {
                 self.agent_dies(index, true);

@@ -2,6 +2,7 @@
 //! succeed without a word.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpufleet_agent::ship::state::{Failure, Reply, Request};
 use gpufleet_server::fleet::{Body, Fleet, FleetConfig, Offer, Outcome, Progress};
@@ -13,6 +14,9 @@ use gpufleet_telemetry::wire::{Refusal, Stream};
 use prost::Message;
 
 use super::memory_store::MemoryStore;
+
+/// When an agent that met a full server is to come again, as the server says it.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What may become of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,9 +78,9 @@ impl Receiver {
         self.fleet = None;
     }
 
-    /// Bytes that wait for a commit.
-    pub fn pending_bytes(&self) -> usize {
-        self.fleet.as_ref().map_or(0, Fleet::pending_bytes)
+    /// The fleet, while it runs.
+    pub fn fleet(&self) -> Option<&Fleet> {
+        self.fleet.as_ref()
     }
 
     /// Takes a request; none when nobody is there to answer.
@@ -125,7 +129,7 @@ impl Receiver {
                 refusal: Some(refusal),
                 wanted_seq,
                 durable_seq,
-                retry_after: None,
+                retry_after: (refusal == Refusal::Full).then_some(RETRY_AFTER),
             })
         };
         Some(match answer.outcome {

@@ -19,9 +19,9 @@ use crate::simulator::faults::Faults;
 use crate::simulator::node::{Plan, SimulatedNode};
 use crate::simulator::record::Record;
 
-/// Points kept of a resource's tick: evidence and a few gauges and counters; more would only take
+/// Points of a GPU's tick: evidence and a few gauges and counters; more would only take
 /// longer.
-const POINTS: usize = 14;
+pub const POINTS: usize = 14;
 /// How long an unanswered request waits, as the agent's default.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -125,10 +125,7 @@ impl Sender {
         let Some(shipper) = &mut self.shipper else {
             return true;
         };
-        let mut ticks = self.node.tick(start, 10, faults);
-        for tick in &mut ticks {
-            tick.points.truncate(POINTS);
-        }
+        let ticks = self.node.tick(start, 10, faults);
         self.made += 1;
         let payload = encode_metrics(&ticks).encode_to_vec();
         let is_safe = shipper.append(Stream::Metrics, &payload, now).is_ok();
@@ -239,6 +236,12 @@ impl Sender {
                 .into_iter()
                 .all(|stream| spool.waiting(stream).bytes == 0)
         })
+    }
+
+    /// The time of the oldest record that is not known to be durable on the server.
+    pub fn oldest_spooled(&self) -> Option<Timestamp> {
+        let health = self.shipper.as_ref()?.health();
+        health.iter().filter_map(|stream| stream.oldest).min()
     }
 
     /// Bytes on its disk.

@@ -34,7 +34,7 @@ pub(crate) struct Span {
 
 /// From so many hours ago, or from where an earlier run left off, until the minute that has begun.
 pub(crate) fn span(arguments: &Arguments, now: Timestamp, goes_on: Option<Timestamp>) -> Span {
-    if let Some(minutes) = arguments.replay_minutes {
+    if let Some(minutes) = arguments.replay_minutes.or(arguments.outage_minutes) {
         let first = now.minute().start().shifted(-minutes * TICK_NANOS);
         return Span {
             minutes: Vec::new(),

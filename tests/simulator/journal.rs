@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::ops::Range;
 use std::path::Path;
 
 use gpufleet_telemetry::minute::MinuteRow;
@@ -80,9 +81,23 @@ pub fn goes_on_at(text: &str) -> Option<Timestamp> {
         .max()
 }
 
+/// The minutes of which every tick was made.
+pub fn whole_minutes(text: &str) -> Range<Minute> {
+    let made = parse(text);
+    let first = made.iter().map(|made| made.start).min().unwrap_or_default();
+    let last = goes_on_at(text).unwrap_or(first);
+    first.shifted(59_999_999_999).minute()..last.minute()
+}
+
 /// What the store must hold after everything was shipped.
 pub fn expected(plan: &Plan, text: &str) -> Expected {
-    let made = parse(text);
+    expected_of(plan, text, |_| true)
+}
+
+/// The same of some nodes only.
+pub fn expected_of(plan: &Plan, text: &str, is_asked: impl Fn(usize) -> bool) -> Expected {
+    let mut made = parse(text);
+    made.retain(|made| is_asked(made.node));
     let mut expected = Expected::default();
     let mut unsure: BTreeMap<Key, Vec<Record>> = BTreeMap::new();
     let lives: BTreeSet<usize> = made.iter().map(|it| it.life).collect();
@@ -140,7 +155,7 @@ impl Expected {
     }
 
     /// From the first minute to the last, and `margin` minutes more on both sides.
-    pub fn span(&self, margin: i64) -> std::ops::Range<Minute> {
+    pub fn span(&self, margin: i64) -> Range<Minute> {
         let minutes = || {
             self.sure
                 .keys()

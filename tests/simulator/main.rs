@@ -2,7 +2,8 @@
 //! marked simulated.
 //!
 //! It fills in history first (in the lane for old data), then ships live ticks of 10 s until it is
-//! stopped. With a state folder it goes on where it was stopped, and nothing counts twice. Faults
+//! stopped. With a state folder it goes on where it was stopped, and nothing counts twice. A replay
+//! makes ticks faster than time goes; an outage makes the agents of a server that was away. Faults
 //! are taken on the control address: `POST /fault/xid79`.
 
 mod control;
@@ -50,10 +51,15 @@ pub(crate) struct Arguments {
     /// Milliseconds between two ticks of a replay.
     #[arg(long, requires = "replay_minutes")]
     every_ms: Option<u64>,
+    /// Begins with this many minutes of ticks of 10 s in the spools, as agents have whose server was
+    /// away; goes on live until the server has them, waits until everything is durable, and ends.
+    #[arg(long, conflicts_with_all = ["history_hours", "replay_minutes"])]
+    outage_minutes: Option<i64>,
     /// Folder of the spools and of how far the fleet has been simulated.
     #[arg(long, required_unless_present = "in_memory")]
     state: Option<PathBuf>,
-    /// Keeps the spools in memory: for measuring the server without this side's disk.
+    /// Keeps the spools in memory: for measuring the server without this side's disk. The journal
+    /// of what was made is still written to the state folder, if there is one.
     #[arg(long)]
     in_memory: bool,
     /// Where faults are taken; loopback only.
@@ -68,6 +74,7 @@ impl Arguments {
             cluster: self.cluster.clone(),
             nodes: self.nodes,
             gpus_per_node: self.gpus,
+            metrics: self.metrics,
         }
     }
 }

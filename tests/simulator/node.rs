@@ -23,6 +23,8 @@ pub struct Plan {
     pub nodes: usize,
     /// How many GPUs each has.
     pub gpus_per_node: usize,
+    /// How many metrics each GPU has at most.
+    pub metrics: usize,
 }
 
 /// One node with its agent's identity.
@@ -34,6 +36,7 @@ pub struct SimulatedNode {
     gpus: Vec<SimulatedGpu>,
     fleet_noise: Noise,
     noise: Noise,
+    metrics: usize,
     booted: Timestamp,
 }
 
@@ -45,6 +48,7 @@ impl Plan {
             cluster: "demo".to_owned(),
             nodes: 8,
             gpus_per_node: 8,
+            metrics: usize::MAX,
         }
     }
 }
@@ -76,6 +80,7 @@ impl SimulatedNode {
             resource: Arc::new(resource),
             fleet_noise: Noise::new(plan.seed, 0, 0),
             noise,
+            metrics: plan.metrics,
             booted: Timestamp::default(),
         }
     }
@@ -118,11 +123,13 @@ impl SimulatedNode {
         let (index, fleet) = (self.index, self.fleet_noise);
         ticks.extend(self.gpus.iter_mut().enumerate().map(|(place, gpu)| {
             let condition = faults.condition(index, place);
+            let mut points = gpu.tick(fleet, start, seconds, condition);
+            points.truncate(self.metrics);
             ResourceTick {
                 resource: Arc::clone(gpu.resource()),
                 start,
                 end,
-                points: gpu.tick(fleet, start, seconds, condition),
+                points,
             }
         }));
         ticks

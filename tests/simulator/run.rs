@@ -17,6 +17,7 @@ use gpufleet_tests::simulator::faults::Faults;
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::journal::{Journal, goes_on_at};
 use gpufleet_tests::simulator::node::SimulatedNode;
+use gpufleet_tests::simulator::{OUTAGE_DRAINED, OUTAGE_MADE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -68,10 +69,12 @@ async fn with_disks<D: Disk + 'static>(
     let faults = Arc::new(fleet.faults);
     let (mut journal, goes_on) = open_journal(arguments)?;
     let span = history::span(arguments, clock.now(), goes_on);
+    // An agent that has seen an outage was there before it.
+    let opened = clock.now().min(span.live_from);
     let mut members = Vec::new();
     for mut node in fleet.nodes {
         let disk = disk(node.index()).context("cannot use the folder of a spool")?;
-        let (mut spool, _) = Spool::open(disk, limits(), Epoch(Uuid::new_v4()), clock.now())
+        let (mut spool, _) = Spool::open(disk, limits(), Epoch(Uuid::new_v4()), opened)
             .context("cannot open a spool")?;
         history::fill(&mut node, &mut spool, &span, &mut journal, clock.now())?;
         let shipper = Shipper::new(node.facts().agent_id, spool, Box::new(Uuid::new_v4));
@@ -131,7 +134,7 @@ fn limits() -> Limits {
 
 /// The journal, if there is a state folder, and where an earlier run left off.
 fn open_journal(arguments: &Arguments) -> anyhow::Result<(Option<Journal>, Option<Timestamp>)> {
-    let Some(folder) = arguments.state.as_ref().filter(|_| !arguments.in_memory) else {
+    let Some(folder) = &arguments.state else {
         return Ok((None, None));
     };
     std::fs::create_dir_all(folder).context("cannot make the state folder")?;
@@ -157,8 +160,8 @@ async fn way<D: Disk + 'static>(
     }
 }
 
-/// Live ticks: in real time until the process is stopped, or quickly until they have caught up with
-/// it and everything is durable.
+/// Live ticks: in real time until the process is stopped; in a replay quickly, in an outage at once,
+/// until they have caught up with it.
 async fn live<D: Disk + 'static>(
     arguments: &Arguments,
     members: &mut [Member<D>],
@@ -168,35 +171,75 @@ async fn live<D: Disk + 'static>(
     from: Timestamp,
 ) -> anyhow::Result<()> {
     let mut next = from;
+    let mut outage_until = None;
     loop {
         let end = next.shifted(i64::from(TICK_SECONDS) * NANOS);
         let left = u64::try_from(end.since(clock.now())).unwrap_or(0);
-        match arguments.every_ms {
-            Some(_) if left > 0 => return drained(members).await,
-            Some(every) => tokio::time::sleep(Duration::from_millis(every)).await,
-            None => tokio::time::sleep(Duration::from_nanos(left)).await,
+        let is_past = left == 0 && outage_until.is_none();
+        if arguments.outage_minutes.is_some() && is_past {
+            make(members, faults, journal, next, end).await?;
+            next = end;
+            continue;
         }
-        for member in members.iter_mut() {
-            let index = member.node.index();
-            let mut ticks = member.node.tick(next, TICK_SECONDS, faults);
-            for tick in &mut ticks {
-                tick.points.truncate(arguments.metrics);
-            }
-            if let Some(journal) = journal {
-                journal.begin(index, next, TICK_SECONDS)?;
-            }
-            let now = clock.now();
-            let events = faults.take_events(index);
-            if !events.is_empty() {
-                member.ship.events(&events, now).await?;
-            }
-            member.ship.tick(ticks, now).await?;
-            if let Some(journal) = journal {
-                journal.end(index, next)?;
+        let due = tokio::time::sleep(Duration::from_nanos(left));
+        match (arguments.every_ms, arguments.outage_minutes) {
+            (Some(_), _) if left > 0 => return drained(members).await,
+            (Some(every), _) => tokio::time::sleep(Duration::from_millis(every)).await,
+            (None, None) => due.await,
+            (None, Some(_)) => {
+                let until = *outage_until.get_or_insert_with(|| {
+                    tracing::info!("{OUTAGE_MADE}");
+                    next
+                });
+                tokio::select! {
+                    () = due => {}
+                    () = outage_drained(members, until) => return drained(members).await,
+                }
             }
         }
+        make(members, faults, journal, next, clock.now()).await?;
         next = end;
     }
+}
+
+/// Makes the tick that begins at `start` and hands it to each node's agent at the time `at`.
+async fn make<D: Disk + 'static>(
+    members: &mut [Member<D>],
+    faults: &Faults,
+    journal: &mut Option<Journal>,
+    start: Timestamp,
+    at: Timestamp,
+) -> anyhow::Result<()> {
+    for member in members {
+        let index = member.node.index();
+        let ticks = member.node.tick(start, TICK_SECONDS, faults);
+        if let Some(journal) = journal {
+            journal.begin(index, start, TICK_SECONDS)?;
+        }
+        let events = faults.take_events(index);
+        if !events.is_empty() {
+            member.ship.events(&events, at).await?;
+        }
+        member.ship.tick(ticks, at).await?;
+        if let Some(journal) = journal {
+            journal.end(index, start)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns when the server has on its disk what was made before `until`.
+async fn outage_drained<D: Disk>(members: &[Member<D>], until: Timestamp) {
+    let waits = |member: &Member<D>| {
+        let health = member.health.get();
+        health
+            .iter()
+            .any(|it| it.oldest.is_some_and(|at| at <= until))
+    };
+    while members.iter().any(waits) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    tracing::info!("{OUTAGE_DRAINED}");
 }
 
 /// Returns when the server has everything on its disk.
