@@ -19,9 +19,10 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use gpufleet_program::{section, token};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -39,26 +40,16 @@ const STALLED_AFTER_PERIODS: u32 = 5;
 /// But never less than this: a machine under load skips seconds.
 const STALLED_AFTER_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// Where the agent listens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ListenConfig {
-    /// Address and port of /metrics, /healthz and /readyz. The agent speaks plain HTTP, so beyond
-    /// loopback it needs `allow_insecure`.
-    pub address: String,
-    /// Whether it may listen beyond loopback without TLS.
-    pub allow_insecure: bool,
-    /// A file with the token that a scraper must show for /metrics; empty means none.
-    pub token_file: PathBuf,
-}
-
-impl Default for ListenConfig {
-    fn default() -> Self {
-        Self {
-            address: "127.0.0.1:9410".to_owned(),
-            allow_insecure: false,
-            token_file: PathBuf::new(),
-        }
+section! {
+    /// Where the agent listens.
+    pub struct ListenConfig {
+        /// Address and port of /metrics, /healthz and /readyz. The agent speaks plain HTTP, so beyond
+        /// loopback it needs `allow_insecure`.
+        pub address: String = "127.0.0.1:9410".to_owned(),
+        /// Whether it may listen beyond loopback without TLS.
+        pub allow_insecure: bool = false,
+        /// A file with the token that a scraper must show for /metrics; empty means none.
+        pub token_file: PathBuf = PathBuf::new(),
     }
 }
 
@@ -220,27 +211,16 @@ async fn limit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
-    if let Some(token) = &shared.token
-        && !shows_token(&headers, token)
+    let shown = headers.get(header::AUTHORIZATION);
+    let shown = shown.and_then(|it| token::shown(it.as_bytes()));
+    if let Some(secret) = &shared.token
+        && !shown.is_some_and(|it| token::equals(secret.as_bytes(), it))
     {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         return (StatusCode::UNAUTHORIZED, challenge, "a token is wanted\n").into_response();
     }
     let text = prometheus::encode(&shared.latest.get(), &shared.prometheus);
     ([(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)], text).into_response()
-}
-
-/// Compares in constant time, so that the time of a refusal says nothing about the token.
-fn shows_token(headers: &HeaderMap, token: &str) -> bool {
-    let Some(shown) = headers.get(header::AUTHORIZATION) else {
-        return false;
-    };
-    let Some(shown) = shown.as_bytes().strip_prefix(b"Bearer ") else {
-        return false;
-    };
-    let pairs = shown.iter().zip(token.as_bytes());
-    let differences = pairs.fold(0_u8, |so_far, (left, right)| so_far | (left ^ right));
-    shown.len() == token.len() && differences == 0
 }
 
 async fn healthz(State(shared): State<Arc<Shared>>) -> Response {

@@ -10,9 +10,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
 use super::*;
-use crate::clock::RealClock;
 use crate::read::NodeFacts;
 use crate::sample::{LatestResource, LatestValue, ReaderHealth};
+use gpufleet_program::clock::SystemClock;
 
 struct FixedClock(Mutex<Timestamp>);
 
@@ -208,7 +208,7 @@ async fn when_every_place_is_taken_a_request_is_refused_not_kept_waiting() {
     let cell = Arc::new(LatestCell::default());
     let shared = Arc::new(Shared {
         latest: cell,
-        clock: Arc::new(RealClock::start()),
+        clock: Arc::new(SystemClock::start()),
         prometheus: PrometheusConfig::default(),
         token: None,
         period: Duration::from_secs(1),

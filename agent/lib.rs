@@ -4,8 +4,6 @@
 //! to the server), [`prometheus`] and [`admin`] (the way to a scraper), [`commands`] (what the
 //! server may ask), [`config`].
 
-pub mod clock;
-
 pub mod config;
 
 pub mod read;
@@ -19,8 +17,6 @@ pub mod ship;
 pub mod commands;
 
 pub mod run;
-
-pub mod log;
 
 pub mod prometheus;
 

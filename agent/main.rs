@@ -1,14 +1,15 @@
 //! `gpufleet-agent`: one per node.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use gpufleet_agent::clock::RealClock;
-use gpufleet_agent::config::{DEFAULT_FILE, Sources};
+use gpufleet_agent::config::Config;
 use gpufleet_agent::run::Ended;
-use gpufleet_agent::{doctor, log, read, record, run};
+use gpufleet_agent::{doctor, read, record, run};
+use gpufleet_program::clock::SystemClock;
+use gpufleet_program::config::{ConfigFlags, Sources};
+use gpufleet_program::log;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -22,20 +23,10 @@ const STACK_BYTES: usize = 512 << 10;
 #[derive(Debug, Parser)]
 #[command(name = "gpufleet-agent", version)]
 struct Arguments {
-    /// The config file; without it /etc/gpufleet/agent.toml if it is there, else the defaults.
-    #[arg(long, global = true, env = "GPUFLEET_CONFIG")]
-    config: Option<PathBuf>,
-    /// One key of the config, `section.key=value`; beats environment and file.
-    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    config: ConfigFlags,
     #[command(flatten)]
     playback: read::recorded::Flags,
-    /// Says whether the config can be used, and goes.
-    #[arg(long)]
-    check_config: bool,
-    /// Prints the documented default config, and goes.
-    #[arg(long)]
-    print_default_config: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -53,25 +44,16 @@ enum Command {
     NvmlChild(read::nvml::ChildArguments),
 }
 
-#[expect(clippy::print_stdout, reason = "a program asked to print prints")]
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     // The child comes first: it must not carry a runtime, a config or a log of its own.
     if let Some(Command::NvmlChild(child)) = &arguments.command {
         return read::nvml::child(child);
     }
-    if arguments.print_default_config {
-        print!("{DEFAULT_FILE}");
+    let playback = arguments.playback.settings();
+    let Some((sources, config)) = arguments.config.load(playback)? else {
         return Ok(());
-    }
-    let mut set = arguments.playback.settings();
-    set.extend(arguments.set);
-    let sources = Sources::new(arguments.config, std::env::vars().collect(), set);
-    let config = sources.load()?;
-    if arguments.check_config {
-        println!("the config can be used");
-        return Ok(());
-    }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -81,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     let done = match &arguments.command {
         Some(Command::Record(record)) => runtime.block_on(record::run(&config, record)),
         Some(Command::Doctor(doctor)) => runtime.block_on(doctor::run(&config, doctor)),
-        _ => runtime.block_on(agent(&sources)),
+        _ => runtime.block_on(agent(&sources, config)),
     };
     // What still blocks (a slow disk after a stop) is not waited for.
     runtime.shutdown_background();
@@ -89,12 +71,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Runs the agent until SIGTERM or SIGINT, beginning again where it must.
-async fn agent(sources: &Sources) -> anyhow::Result<()> {
-    let mut config = sources.load()?;
-    let traces = log::start(&config.trace)?;
+async fn agent(sources: &Sources, mut config: Config) -> anyhow::Result<()> {
+    let traces = log::start("gpufleet-agent", &config.trace)?;
     let stop = CancellationToken::new();
     stop_on_signals(stop.clone())?;
-    let clock = Arc::new(RealClock::start());
+    let clock = Arc::new(SystemClock::start());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "gpufleet-agent starts");
     loop {
         match run::run(&config, sources, clock.clone(), stop.clone()).await? {

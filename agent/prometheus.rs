@@ -3,6 +3,7 @@
 //! Both come from one snapshot, so a scrape never mixes two rounds. No limit of its own: what can be
 //! written is bounded by what the readers may return.
 
+use gpufleet_program::section;
 use gpufleet_telemetry::catalog::own as own_metrics;
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +15,13 @@ mod dcgm;
 
 mod own;
 
-/// How /metrics is written.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PrometheusConfig {
-    /// Whether dcgm-exporter's names are served: `auto` (off where another exporter was found on
-    /// the node, so that no sum doubles), `on` or `off`.
-    pub dcgm_names: DcgmNames,
+section! {
+    /// How /metrics is written.
+    pub struct PrometheusConfig {
+        /// Whether dcgm-exporter's names are served: `auto` (off where another exporter was found on
+        /// the node, so that no sum doubles), `on` or `off`.
+        pub dcgm_names: DcgmNames = DcgmNames::default(),
+    }
 }
 
 /// Whether dcgm-exporter's names are served.

@@ -21,7 +21,6 @@ use gpufleet_telemetry::time::{Clock, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::clock::RealClock;
 use crate::commands::MAX_NVML_ORDERS;
 use crate::config::Config;
 use crate::read::exporter::table::{self, Table};
@@ -30,6 +29,7 @@ use crate::read::recorded::format::{Header, VERSION, Writer};
 use crate::read::recorded::rename::Renamer;
 use crate::read::recorded::source::Source;
 use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
+use gpufleet_program::clock::SystemClock;
 
 /// Shortest recording: below a minute there is not one whole minute row in it.
 pub const MIN_SECONDS: u64 = 60;
@@ -108,7 +108,7 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
         node: Arc::clone(&node),
         nvml_orders,
     };
-    let clock = RealClock::start();
+    let clock = SystemClock::start();
     let mut recorded: Vec<Recorded> = readers(config, wiring)?
         .into_iter()
         .map(|reader| Recorded {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use gpufleet_program::config::Sources;
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_spool::{NewEpoch, Opened};
 use gpufleet_telemetry::command::{Command, REREAD_CONFIG};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::commands::{Commands, MAX_NVML_ORDERS, WAITING};
-use crate::config::{Config, Sources};
+use crate::config::Config;
 use crate::read::{self, NodeFacts, Wiring};
 use crate::sample::own::{Own, ShipHealth};
 use crate::sample::{LatestCell, Loop, OUTPUT_WAITING, Output};
@@ -329,7 +330,7 @@ fn started(node: &NodeFacts, opened: &Opened, found: Found, clock: &dyn Clock) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::RealClock;
+    use gpufleet_program::clock::SystemClock;
 
     #[tokio::test]
     async fn a_second_agent_on_one_state_folder_is_refused_before_it_touches_anything() {
@@ -343,7 +344,7 @@ mod tests {
         std::fs::write(&record, "x").expect("a file");
         let mut config = Config::for_tests();
         config.node.state_folder = folder.path().to_owned();
-        let clock = Arc::new(RealClock::start());
+        let clock = Arc::new(SystemClock::start());
         let (sources, stop) = (Sources::default(), CancellationToken::new());
         let ran = run(&config, &sources, clock, stop).await;
         let error = ran.expect_err("the folder is taken").to_string();

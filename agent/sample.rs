@@ -15,6 +15,7 @@ mod series;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{Part, Resource};
@@ -22,7 +23,6 @@ use gpufleet_telemetry::sample::Reading;
 use gpufleet_telemetry::sample::Readings;
 use gpufleet_telemetry::tick::{MAX_TICK_SECONDS, ResourceTick};
 use gpufleet_telemetry::time::{Clock, Timestamp};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -43,14 +43,14 @@ const TICK_GRACE: Duration = Duration::from_millis(500);
 /// How far a turn may lie ahead of the clock: a timer fires a moment early, never a second.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// How often is sampled and shipped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SampleConfig {
-    /// Milliseconds between two samples; a divisor of the ship interval.
-    pub period_ms: u64,
-    /// Seconds of samples that make one request; at most 60.
-    pub ship_interval_seconds: u32,
+section! {
+    /// How often is sampled and shipped.
+    pub struct SampleConfig {
+        /// Milliseconds between two samples; a divisor of the ship interval.
+        pub period_ms: u64 = 1_000,
+        /// Seconds of samples that make one request; at most 60.
+        pub ship_interval_seconds: u32 = 10,
+    }
 }
 
 /// The newest reading of everything; a new one replaces it after each sample.
@@ -116,15 +116,6 @@ impl LatestCell {
     /// Replaces them.
     pub fn set(&self, latest: Arc<Latest>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = latest;
-    }
-}
-
-impl Default for SampleConfig {
-    fn default() -> Self {
-        Self {
-            period_ms: 1_000,
-            ship_interval_seconds: 10,
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_spool::disk::Disk;
 use gpufleet_spool::{Dropped, SpoolError};
 use gpufleet_telemetry::command::Command;
@@ -39,27 +40,27 @@ const MAX_REFUSED_FILES: usize = 16;
 /// A failing server is named in the log at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Where and how readings are sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ShipConfig {
-    /// The server's OTLP/gRPC address, `http://host:4317` or `https://…`; empty means that nothing
-    /// is sent and nothing is spooled: the agent then serves /metrics only.
-    pub endpoint: String,
-    /// A file with the bearer token of role `ingest`; read again for each request. Empty means
-    /// none.
-    pub token_file: PathBuf,
-    /// A file with the certificates (PEM) that the server's must come from; empty means the
-    /// system's.
-    pub ca_file: PathBuf,
-    /// A file with this agent's own certificate (PEM), for mutual TLS; empty means none.
-    pub certificate_file: PathBuf,
-    /// A file with the key of that certificate (PEM).
-    pub key_file: PathBuf,
-    /// How requests are compressed: `gzip`, `zstd` or `none`.
-    pub compression: Compression,
-    /// Seconds after which an unanswered request counts as failed.
-    pub timeout_seconds: u64,
+section! {
+    /// Where and how readings are sent.
+    pub struct ShipConfig {
+        /// The server's OTLP/gRPC address, `http://host:4317` or `https://…`; empty means that nothing
+        /// is sent and nothing is spooled: the agent then serves /metrics only.
+        pub endpoint: String = "http://127.0.0.1:4317".to_owned(),
+        /// A file with the bearer token of role `ingest`; read again for each request. Empty means
+        /// none.
+        pub token_file: PathBuf = PathBuf::new(),
+        /// A file with the certificates (PEM) that the server's must come from; empty means the
+        /// system's.
+        pub ca_file: PathBuf = PathBuf::new(),
+        /// A file with this agent's own certificate (PEM), for mutual TLS; empty means none.
+        pub certificate_file: PathBuf = PathBuf::new(),
+        /// A file with the key of that certificate (PEM).
+        pub key_file: PathBuf = PathBuf::new(),
+        /// How requests are compressed: `gzip`, `zstd` or `none`.
+        pub compression: Compression = Compression::default(),
+        /// Seconds after which an unanswered request counts as failed.
+        pub timeout_seconds: u64 = 10,
+    }
 }
 
 /// How requests are compressed.
@@ -97,20 +98,6 @@ pub enum End {
     Stopped,
     /// Another process sends under this agent's id.
     NewIdentity,
-}
-
-impl Default for ShipConfig {
-    fn default() -> Self {
-        Self {
-            endpoint: "http://127.0.0.1:4317".to_owned(),
-            token_file: PathBuf::new(),
-            ca_file: PathBuf::new(),
-            certificate_file: PathBuf::new(),
-            key_file: PathBuf::new(),
-            compression: Compression::default(),
-            timeout_seconds: 10,
-        }
-    }
 }
 
 impl<D: Disk> Clone for Ship<D> {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gpufleet_program::section;
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_spool::{Limits, Opened, Spool, SpoolError};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Epoch, ResourceKind};
 use gpufleet_telemetry::time::{Clock, Timestamp};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -19,22 +19,13 @@ use crate::read::NodeFacts;
 use crate::sample::Output;
 use crate::ship::Ship;
 
-/// When the spool is full; then it drops its oldest requests, counted and told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpoolConfig {
-    /// Megabytes (2^20 bytes) on disk, at least 16.
-    pub limit_mib: u64,
-    /// Hours that a request waits for a server at most.
-    pub limit_hours: u64,
-}
-
-impl Default for SpoolConfig {
-    fn default() -> Self {
-        Self {
-            limit_mib: 1_024,
-            limit_hours: 24,
-        }
+section! {
+    /// When the spool is full; then it drops its oldest requests, counted and told.
+    pub struct SpoolConfig {
+        /// Megabytes (2^20 bytes) on disk, at least 16.
+        pub limit_mib: u64 = 1_024,
+        /// Hours that a request waits for a server at most.
+        pub limit_hours: u64 = 24,
     }
 }
 

@@ -8,9 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
-
-use crate::config::section;
 
 /// Most token files one server reads: each is compared on every request.
 pub const MAX_TOKENS: usize = 256;
@@ -164,13 +163,13 @@ impl Access {
             return Err(AuthError::Closed(role));
         }
         let given = authorization
-            .and_then(|it| it.strip_prefix(b"Bearer ").or(it.strip_prefix(b"bearer ")))
+            .and_then(token::shown)
             .ok_or(AuthError::Missing(role))?;
         // Every token is compared, whichever fits, so that time says nothing of which came close.
         let mut found = None;
-        for token in &self.tokens {
-            if equal_in_constant_time(&token.secret, given) && token.role == role {
-                found = Some(token.cluster.clone());
+        for known in &self.tokens {
+            if token::equals(&known.secret, given) && known.role == role {
+                found = Some(known.cluster.clone());
             }
         }
         match found {
@@ -227,15 +226,6 @@ fn read_token(entry: &TokenFile) -> Result<Token, AuthError> {
         secret: secret.as_bytes().to_vec(),
         cluster: entry.cluster.as_deref().map(Arc::from),
     })
-}
-
-/// Whether two byte strings are equal, in a time that depends only on the length of `given`.
-fn equal_in_constant_time(secret: &[u8], given: &[u8]) -> bool {
-    let mut difference = secret.len() ^ given.len();
-    for (index, byte) in given.iter().enumerate() {
-        difference |= usize::from(secret[index % secret.len()] ^ byte);
-    }
-    std::hint::black_box(difference) == 0
 }
 
 #[cfg(test)]

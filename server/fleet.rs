@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+use gpufleet_program::section;
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Lane;
 use uuid::Uuid;
 
-use crate::config::section;
 use crate::store::model::{CursorKey, ResourceKey};
 
 mod agent;

@@ -53,10 +53,10 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::clock::SystemClock;
     use crate::config::Config;
     use crate::fleet::Fleet;
     use crate::store::{Store, StoreConfig};
+    use gpufleet_program::clock::SystemClock;
 
     #[tokio::test]
     async fn a_server_whose_commits_or_database_fail_says_so() {

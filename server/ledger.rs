@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_analysis::states::{Carry, Hour, Policy, hour};
+use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Clock, Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::section;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{MAX_DIRTY, Store, StoreError};
 

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use gpufleet_telemetry::time::Clock;
 
-pub mod clock;
-
 pub mod config;
 
 pub mod auth;

@@ -1,15 +1,16 @@
 //! gpufleet-server: reads its configuration, opens what it needs, and serves until it is told to
 //! stop.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use gpufleet_program::clock::SystemClock;
+use gpufleet_program::config::ConfigFlags;
+use gpufleet_program::log;
 use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Role};
-use gpufleet_server::clock::SystemClock;
 use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
 use gpufleet_server::fleet::Fleet;
@@ -21,9 +22,6 @@ use gpufleet_server::{health, lead, ledger, retention};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Where the configuration is looked for when no flag names it.
-const DEFAULT_CONFIG: &str = "/etc/gpufleet/server.toml";
-
 /// How long open connections may go on after the server was asked to stop.
 const CONNECTIONS_END: Duration = Duration::from_secs(3);
 
@@ -31,61 +29,30 @@ const CONNECTIONS_END: Duration = Duration::from_secs(3);
 #[derive(Parser)]
 #[command(name = "gpufleet-server", version)]
 struct Arguments {
-    /// The configuration file [default: /etc/gpufleet/server.toml where it exists].
-    #[arg(long, env = "GPUFLEET_CONFIG")]
-    config: Option<PathBuf>,
-    /// Sets one key, over file and environment: --set web.listen=127.0.0.1:8081.
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
-    /// Checks the configuration and exits.
-    #[arg(long)]
-    check_config: bool,
-    /// Prints every key with its documentation and default and exits.
-    #[arg(long)]
-    print_default_config: bool,
+    #[command(flatten)]
+    config: ConfigFlags,
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if arguments.print_default_config {
-        #[expect(clippy::print_stdout, reason = "printing is what was asked for")]
-        {
-            print!("{}", Config::default_file());
-        }
+    let Some((_, config)) = Arguments::parse().config.load(Vec::new())? else {
         return Ok(());
-    }
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .init();
+    };
     rustls::crypto::ring::default_provider()
         .install_default()
-        .expect("no other provider is installed before the first line of main");
-    let file = arguments.config.or_else(|| {
-        let default = PathBuf::from(DEFAULT_CONFIG);
-        default.exists().then_some(default)
-    });
-    let config = Config::load(file.as_deref(), std::env::vars(), &arguments.set)?;
-    let access = Access::load(&config.auth)?;
-    if arguments.check_config {
-        tracing::info!("the configuration is good");
-        return Ok(());
-    }
+        .expect("no other provider is installed before this line of main");
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?
-        .block_on(run(config, access))
+        .block_on(run(config))
 }
 
-async fn run(config: Config, access: Access) -> anyhow::Result<()> {
+async fn run(config: Config) -> anyhow::Result<()> {
+    let traces = log::start("gpufleet-server", &config.trace)?;
     let app = App {
         store: Store::open(&config.store).await?,
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
-        access: Arc::new(access),
+        access: Arc::new(Access::load(&config.auth)?),
         commits: Arc::default(),
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
@@ -154,6 +121,7 @@ async fn run(config: Config, access: Access) -> anyhow::Result<()> {
     }
     app.store.release_lease(leased.token).await?;
     app.store.close().await;
+    traces.finish();
     written?;
     match gone {
         Some(what) => anyhow::bail!("{what} ended by itself; the log before this says why"),

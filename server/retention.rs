@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::section;
 use crate::store::{Deleted, Expiry, Store, StoreError};
 
 /// How often the job looks, when there was nothing more to delete.

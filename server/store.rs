@@ -49,9 +49,9 @@ pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use subjects::MAX_RESOURCES;
 
-use crate::config::section;
 use database::{Database, Transaction};
 use error::Doing;
+use gpufleet_program::section;
 use model::ResourceKey;
 use subjects::CachedSubject;
 

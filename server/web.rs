@@ -52,7 +52,7 @@ pub struct Web {
 /// The router of the web port.
 pub fn router(app: App) -> Router {
     let specs = Specs::with(&app.config.gpu.peaks)
-        .expect("Config::load refuses lines that do not describe a card");
+        .expect("Config::check refuses lines that do not describe a card");
     let web = Arc::new(Web {
         app,
         specs,

@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 
 use super::Finding;
 use super::machine::Machine;
-use crate::clock::RealClock;
 use crate::commands::MAX_NVML_ORDERS;
 use crate::config::Config;
 use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
+use gpufleet_program::clock::SystemClock;
 
 /// Longest all rounds of one source may take. A driver without persistence mode needs 1.5 s a GPU
 /// to wake; a GPU that hangs is known as one, and the others read without it, after some 12 s.
@@ -49,7 +49,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
             return vec![Finding::no("sources", format!("{error:#}"), fix)];
         }
     };
-    let clock = RealClock::start();
+    let clock = SystemClock::start();
     let asked = readers
         .into_iter()
         .filter(|it| it.name() == "nvml" || it.name().starts_with("exporter:"))
@@ -76,7 +76,7 @@ type Answer = Result<Readings, ReadError>;
 async fn ask(
     mut reader: Box<dyn Read>,
     node: &Arc<NodeFacts>,
-    clock: &RealClock,
+    clock: &SystemClock,
 ) -> (String, Answer) {
     let name = reader.name().to_owned();
     let deadline = reader.deadline();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::catalog::own;
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
@@ -36,16 +37,16 @@ pub const DCGM_URL: &str = "http://127.0.0.1:9400/metrics";
 /// The name of the table that dcgm-exporter is read by.
 const DCGM_TABLE: &str = "dcgm";
 
-/// Which endpoints are scraped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExporterConfig {
-    /// Whether a dcgm-exporter on 127.0.0.1:9400 is looked for and read where it is found.
-    pub auto: bool,
-    /// Endpoints to scrape, at most 64.
-    pub targets: Vec<Target>,
-    /// A folder with mapping tables of your own (`*.toml`), beside the shipped ones. Empty: none.
-    pub tables_folder: PathBuf,
+section! {
+    /// Which endpoints are scraped.
+    pub struct ExporterConfig {
+        /// Whether a dcgm-exporter on 127.0.0.1:9400 is looked for and read where it is found.
+        pub auto: bool = true,
+        /// Endpoints to scrape, at most 64.
+        pub targets: Vec<Target> = Vec::new(),
+        /// A folder with mapping tables of your own (`*.toml`), beside the shipped ones. Empty: none.
+        pub tables_folder: PathBuf = PathBuf::new(),
+    }
 }
 
 /// One endpoint.
@@ -77,16 +78,6 @@ fn default_period_seconds() -> u32 {
 
 fn default_timeout_ms() -> u64 {
     5_000
-}
-
-impl Default for ExporterConfig {
-    fn default() -> Self {
-        Self {
-            auto: true,
-            targets: Vec::new(),
-            tables_folder: PathBuf::new(),
-        }
-    }
 }
 
 impl Target {

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Metric, node};
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading, Readings, ResourceSamples, Sample};
 use gpufleet_telemetry::time::Timestamp;
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 use super::{Read, ReadError, ReadFuture, Turn};
@@ -31,28 +31,17 @@ pub mod disk;
 
 pub mod network;
 
-/// How the machine is read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HostConfig {
-    /// Whether the machine's own numbers are read.
-    pub enabled: bool,
-    /// Seconds between two readings, 1 to 60.
-    pub period_seconds: u32,
-    /// Where /proc is; in a container the host's, mounted (`/host/proc`).
-    pub proc_folder: PathBuf,
-    /// Where /sys is; in a container the host's, mounted (`/host/sys`).
-    pub sys_folder: PathBuf,
-}
-
-impl Default for HostConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            period_seconds: 5,
-            proc_folder: PathBuf::from("/proc"),
-            sys_folder: PathBuf::from("/sys"),
-        }
+section! {
+    /// How the machine is read.
+    pub struct HostConfig {
+        /// Whether the machine's own numbers are read.
+        pub enabled: bool = true,
+        /// Seconds between two readings, 1 to 60.
+        pub period_seconds: u32 = 5,
+        /// Where /proc is; in a container the host's, mounted (`/host/proc`).
+        pub proc_folder: PathBuf = PathBuf::from("/proc"),
+        /// Where /sys is; in a container the host's, mounted (`/host/sys`).
+        pub sys_folder: PathBuf = PathBuf::from("/sys"),
     }
 }
 

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples};
-use serde::{Deserialize, Serialize};
 
 use super::xid::Actions;
 use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
@@ -88,42 +88,29 @@ const OF_DEADLINE: f64 = 0.95;
 /// Longest deadline of a round, however long the sampling period is.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How NVIDIA GPUs are read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NvmlConfig {
-    /// Whether NVML is read at all. Where no driver is installed the reader says so and waits for
-    /// one.
-    pub enabled: bool,
-    /// The library to load; empty means libnvidia-ml.so.1 from where the loader looks.
-    pub library_path: PathBuf,
-    /// Milliseconds that a driver call may take before its GPU is left alone; default 1200.
-    pub call_timeout_ms: u64,
-    /// Milliseconds for loading the library and for a GPU's first handle, which powers it up where
-    /// persistence mode is off; default 10000.
-    pub open_timeout_ms: u64,
-    /// The folder in which the kernel driver lists its GPUs; empty means that it is not looked at.
-    pub kernel_list_path: PathBuf,
-    /// A table of what to do about which XID, over the shipped one; empty means the shipped one.
-    pub xid_actions_path: PathBuf,
+section! {
+    /// How NVIDIA GPUs are read.
+    pub struct NvmlConfig {
+        /// Whether NVML is read at all. Where no driver is installed the reader says so and waits for
+        /// one.
+        pub enabled: bool = true,
+        /// The library to load; empty means libnvidia-ml.so.1 from where the loader looks.
+        pub library_path: PathBuf = PathBuf::new(),
+        /// Milliseconds that a driver call may take before its GPU is left alone; default 1200.
+        pub call_timeout_ms: u64 = 1_200,
+        /// Milliseconds for loading the library and for a GPU's first handle, which powers it up where
+        /// persistence mode is off; default 10000.
+        pub open_timeout_ms: u64 = 10_000,
+        /// The folder in which the kernel driver lists its GPUs; empty means that it is not looked at.
+        pub kernel_list_path: PathBuf = PathBuf::from("/proc/driver/nvidia/gpus"),
+        /// A table of what to do about which XID, over the shipped one; empty means the shipped one.
+        pub xid_actions_path: PathBuf = PathBuf::new(),
+    }
 }
 
 /// Arguments of the child process; it takes none, because its parent tells it all over a socket.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChildArguments {}
-
-impl Default for NvmlConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            library_path: PathBuf::new(),
-            call_timeout_ms: 1_200,
-            open_timeout_ms: 10_000,
-            kernel_list_path: PathBuf::from("/proc/driver/nvidia/gpus"),
-            xid_actions_path: PathBuf::new(),
-        }
-    }
-}
 
 /// What the child process does until its parent is gone.
 ///

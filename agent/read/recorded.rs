@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{self, Kind, MetricId};
 use gpufleet_telemetry::identity::{Origin, Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Reading, Readings, ResourceSamples, Sample};
-use serde::{Deserialize, Serialize};
 
 use super::exporter::table;
 use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
@@ -47,33 +47,21 @@ pub const MAX_SPEED: f64 = 100.0;
 /// How long after its last round a recording that is repeated begins again.
 const LAP_PAUSE_NS: i64 = 1_000_000_000;
 
-/// What is played back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RecordedConfig {
-    /// Recordings to play back, or captures of an exporter (`.metrics`) or of `nvidia-smi -q -x`
-    /// (`.xml`), each plain or gzip; at most 16.
-    pub files: Vec<PathBuf>,
-    /// The node name the recording is shown under; empty means the file's name. With several files
-    /// a number is added.
-    pub node: String,
-    /// The cluster the recording is shown in: `recorded`, or a name that ends in `-recorded`.
-    pub cluster: String,
-    /// How many recorded seconds pass in one second, above 0 and at most 100.
-    pub speed: f64,
-    /// Whether a recording begins again when it has ended.
-    pub repeat: bool,
-}
-
-impl Default for RecordedConfig {
-    fn default() -> Self {
-        Self {
-            files: Vec::new(),
-            node: String::new(),
-            cluster: Origin::Recorded.name().to_owned(),
-            speed: 1.0,
-            repeat: false,
-        }
+section! {
+    /// What is played back.
+    pub struct RecordedConfig {
+        /// Recordings to play back, or captures of an exporter (`.metrics`) or of `nvidia-smi -q -x`
+        /// (`.xml`), each plain or gzip; at most 16.
+        pub files: Vec<PathBuf> = Vec::new(),
+        /// The node name the recording is shown under; empty means the file's name. With several files
+        /// a number is added.
+        pub node: String = String::new(),
+        /// The cluster the recording is shown in: `recorded`, or a name that ends in `-recorded`.
+        pub cluster: String = Origin::Recorded.name().to_owned(),
+        /// How many recorded seconds pass in one second, above 0 and at most 100.
+        pub speed: f64 = 1.0,
+        /// Whether a recording begins again when it has ended.
+        pub repeat: bool = false,
     }
 }
 

@@ -7,8 +7,8 @@ use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 use gpufleet_telemetry::tick::PointValue;
 
 use super::*;
-use crate::clock::RealClock;
 use crate::read::ReadFuture;
+use gpufleet_program::clock::SystemClock;
 
 fn gpu_round(reader: usize, second: i64, source: &str, readings: &[(&Metric, f64)]) -> Round {
     let node = NodeFacts::for_tests();
@@ -229,7 +229,7 @@ async fn a_reader_that_hangs_delays_nobody_and_its_deadline_is_kept() {
             ship_interval_seconds: 1,
         },
         node: Arc::new(NodeFacts::for_tests()),
-        clock: Arc::new(RealClock::start()),
+        clock: Arc::new(SystemClock::start()),
         latest: Arc::clone(&latest),
         own: Own::default(),
         output,
@@ -268,7 +268,7 @@ async fn a_reader_that_hangs_delays_nobody_and_its_deadline_is_kept() {
 }
 
 /// A real clock that can be set.
-struct Settable(RealClock, std::sync::atomic::AtomicI64);
+struct Settable(SystemClock, std::sync::atomic::AtomicI64);
 
 impl Clock for Settable {
     fn now(&self) -> Timestamp {
@@ -286,7 +286,7 @@ async fn a_clock_that_goes_back_two_hours_stops_neither_ticks_nor_the_newest_rea
     let (output, mut outputs) = mpsc::channel(OUTPUT_WAITING);
     let latest = Arc::new(LatestCell::default());
     let stop = CancellationToken::new();
-    let clock = Arc::new(Settable(RealClock::start(), 0.into()));
+    let clock = Arc::new(Settable(SystemClock::start(), 0.into()));
     let looping = Loop {
         config: SampleConfig {
             period_ms: 100,

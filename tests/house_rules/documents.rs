@@ -1,5 +1,6 @@
 //! What pages, documents and code say must be there: metrics in the catalog, linked files on disk.
 
+use gpufleet_program::config::{ProgramConfig, Sources};
 use gpufleet_telemetry::catalog;
 
 use super::tree::{File, files, none, root};
@@ -87,4 +88,31 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .skip(1)
         .filter_map(|rest| rest.split(')').next())
         .filter(|target| !target.contains([' ', '\n']))
+}
+
+/// Holds a documented default file against the code it is made from.
+fn documented_by<C: ProgramConfig + PartialEq + std::fmt::Debug>() {
+    let path = root().join(format!("docs/{}.toml", C::PROGRAM));
+    if std::env::var_os("GPUFLEET_BLESS").is_some_and(|it| it == "1") {
+        std::fs::write(&path, C::default_file()).expect("it can be written");
+        return;
+    }
+    let text = std::fs::read_to_string(&path).expect("the documented file is there");
+    assert_eq!(
+        text,
+        C::default_file(),
+        "stale: GPUFLEET_BLESS=1 cargo test -p gpufleet-tests --test house_rules default_file"
+    );
+    let sources = Sources {
+        file: Some(path),
+        ..Sources::default()
+    };
+    let config: C = sources.load().expect("the default file can be used");
+    assert_eq!(config, C::default());
+}
+
+#[test]
+fn every_documented_default_file_is_what_the_code_says() {
+    documented_by::<gpufleet_agent::config::Config>();
+    documented_by::<gpufleet_server::config::Config>();
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use gpufleet_agent::clock::RealClock;
 use gpufleet_agent::sample::own::ShipHealth;
 use gpufleet_agent::ship::state::Shipper;
 use gpufleet_agent::ship::{End, Ship, ShipConfig};
+use gpufleet_program::clock::SystemClock;
 use gpufleet_spool::disk::{Disk, RealDisk};
 use gpufleet_spool::sim::SimDisk;
 use gpufleet_spool::{Limits, Spool};
@@ -63,7 +63,7 @@ async fn with_disks<D: Disk + 'static>(
     arguments: &Arguments,
     disk: impl Fn(usize) -> std::io::Result<D>,
 ) -> anyhow::Result<()> {
-    let clock: Arc<dyn Clock> = Arc::new(RealClock::start());
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let fleet = SimulatedFleet::new(&arguments.plan());
     let gpu_ids = Arc::new(fleet.gpu_ids());
     let faults = Arc::new(fleet.faults);

@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use gpufleet_program::config::Sources;
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::PartKind;
@@ -12,6 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::format::{Header, VERSION, Writer};
 use super::*;
+use crate::config::Config;
 
 fn header() -> Header {
     Header {
@@ -399,8 +401,11 @@ fn the_flags_are_a_config_that_plays_back_and_reads_nothing_else() {
         speed: Some(4.0),
         repeat: true,
     };
-    let sources = crate::config::Sources::new(None, Vec::new(), flags.settings());
-    let config = sources.load().expect("right settings");
+    let sources = Sources {
+        set: flags.settings(),
+        ..Sources::default()
+    };
+    let config: Config = sources.load().expect("right settings");
     assert_eq!(config.recorded.files, [PathBuf::from("/a \"b\".jsonl")]);
     assert_eq!(
         (config.recorded.node.as_str(), config.recorded.speed),

@@ -1,4 +1,4 @@
-//! The server's one real clock. Everything else is given a [`Clock`].
+//! The one real clock. Everything else is handed a [`Clock`].
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ impl SystemClock {
     /// A clock whose monotonic time counts from now.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the one place that reads the clock"
+        reason = "this is the clock that is passed in"
     )]
     pub fn start() -> Self {
         Self {
@@ -26,7 +26,7 @@ impl SystemClock {
 impl Clock for SystemClock {
     #[expect(
         clippy::disallowed_methods,
-        reason = "the one place that reads the clock"
+        reason = "this is the clock that is passed in"
     )]
     fn now(&self) -> Timestamp {
         // A clock before 1970 or after 2262 reads as the nearest end of what a timestamp can say.
