@@ -43,12 +43,40 @@ stop_all() {
     done
 }
 
-# start NAME COMMAND...: starts a program in a session of its own, its output in logs/NAME.log.
+# one_at_a_time: ends when another `make up` or `make down` starts and stops programs here.
+one_at_a_time() {
+    exec 9<scripts/common.sh
+    flock --nonblock 9 && return
+    echo "another make up or make down is at work here; wait for it" >&2
+    exit 1
+}
+
+# start NAME COMMAND...: starts a program in a session of its own, its output in logs/NAME.log, and
+# returns when the process is that program, or has ended: until then it is a shell, which is_ours
+# does not know.
 start() {
     local name=$1
     shift
-    setsid "$@" >>"$logs/$name.log" 2>&1 </dev/null &
+    setsid "$@" >>"$logs/$name.log" 2>&1 </dev/null 9<&- &
     echo $! >"$run/$name.pid"
+    until is_ours "$!" || ! kill -0 "$!" 2>/dev/null; do sleep 0.02; done
+}
+
+# answers NAME URL: waits until the program that was started answers there, whatever it says; ends
+# when the program does, or after 30 s.
+answers() {
+    local waited=0
+    until curl -sS -o /dev/null --max-time 2 "$2" 2>/dev/null; do
+        must_run "$1"
+        waited=$((waited + 1))
+        [ "$waited" -lt 300 ] || {
+            echo "$1 does not answer at $2 after 30 s; see $logs/$1.log" >&2
+            exit 1
+        }
+        sleep 0.1
+    done
+    # Another program may have taken the port in between, and answer.
+    must_run "$1"
 }
 
 # runs NAME: whether a program that was started still runs.

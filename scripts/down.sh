@@ -8,6 +8,7 @@ if [ ! -d "$home" ]; then
     echo "down: nothing to stop: there is no $home here"
     exit 0
 fi
+one_at_a_time
 stop_all
 rm -rf "$home"
 echo "down: everything is stopped and $home is removed"

@@ -67,6 +67,7 @@ endpoint = "http://127.0.0.1:$grpc_port"
 $(recorded_section)
 TOML
     start agent target/fast/gpufleet-agent --config "$home/agent.toml"
+    answers agent "http://127.0.0.1:$agent_port/"
     ! grep -q '^\[recorded\]' "$home/agent.toml" || shown+=("a real H200 as it was captured (RECORDED)")
 }
 
@@ -77,16 +78,7 @@ start_server() {
         --set "ingest.http_listen=127.0.0.1:$http_port" \
         --set "ingest.spool_dir=$PWD/$home/server-spool" \
         --set "store.url=sqlite:$PWD/$home/server.db"
-    local waited=0
-    until curl -fsS -o /dev/null "http://127.0.0.1:$web_port/api/v1/health" 2>/dev/null; do
-        must_run server
-        waited=$((waited + 1))
-        [ "$waited" -lt 300 ] || {
-            say "the server does not answer after 30 s; see $logs/server.log" >&2
-            exit 1
-        }
-        sleep 0.1
-    done
+    answers server "http://127.0.0.1:$web_port/api/v1/health"
 }
 
 start_simulator() {
@@ -98,18 +90,25 @@ start_simulator() {
     shown+=("the demo fleet: 64 GPUs, 24 h of history, a training job (SIMULATED); the history fills in within a minute")
 }
 
-given_up() {
-    echo
-    say "given up; stopping what was started"
+# Whatever ends this script before everything runs (a key, a port, a full disk): nothing of it is
+# left running. Its own children are stopped by id too: one may not have its pid file yet.
+not_started() {
+    trap - EXIT INT TERM
+    set +e
+    say "not started; stopping what was" >&2
     stop_all
-    exit 130
+    local child
+    for child in $(jobs -p); do kill -KILL -- "-$child" 2>/dev/null || kill -KILL "$child" 2>/dev/null; done
+    rm -rf "$run"
 }
 
 announce
 scripts/setup.sh build
 build
+one_at_a_time
 mkdir -p "$run" "$logs"
-trap given_up INT TERM
+trap not_started EXIT
+trap 'exit 130' INT TERM
 stop_all
 taken=()
 shown=("this machine, live: node $(hostname)")
@@ -124,12 +123,14 @@ if has_gpu; then
 else
     start_simulator
 fi
+# The simulator makes its history before it answers: that it is not gone after a second is all that
+# can be said of it now.
 sleep 1
 for name in server agent simulator; do
     [ ! -f "$run/$name.pid" ] || must_run "$name"
 done
-trap - INT TERM
 echo "http://127.0.0.1:$web_port/" >"$run/address"
+trap - EXIT INT TERM
 echo
 say "open http://127.0.0.1:$web_port/ and see:"
 for line in "${shown[@]}"; do say "  - $line"; done
