@@ -90,6 +90,8 @@ pub struct LedgerHour {
     pub entries: Vec<Entry>,
     /// Whether no data that is in time can change it any more.
     pub is_final: bool,
+    /// Whether it was changed after it was final; what by, its corrections say.
+    pub is_restated: bool,
     /// What the accounted time costs, nano-USD; absent when there is no price.
     pub cost_nano_usd: Option<i64>,
 }
@@ -235,6 +237,7 @@ impl LedgerHour {
             hour,
             entries,
             is_final: false,
+            is_restated: false,
             cost_nano_usd: None,
         }
     }

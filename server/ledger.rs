@@ -4,7 +4,7 @@
 //! the five minutes after it, and what the hour before handed over; it is replaced as a whole.
 //!
 //! Numbers: an hour that runs is computed every 5 minutes, an hour that is over once more when the 5
-//! minutes after it are in, and a last time when it is final. One round takes [`MAX_DIRTY`] (64)
+//! minutes after it are in, and a last time when it is final. One round takes [`crate::store::MAX_DIRTY`] (64)
 //! hours; 10,000 GPUs are 35 hours a second, about 1,200 minute rows read.
 //!
 //! Limits: the job looks at data up to `settle_s` ago, so that a tick on its way is not taken for
@@ -23,7 +23,7 @@ use gpufleet_telemetry::time::{Clock, Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
-use crate::store::{MAX_DIRTY, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// How often the job looks for work, when there was none.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub async fn run(
         if let Err(error) = &done {
             tracing::error!(%error, "the ledger could not be computed, it will be tried again");
         }
-        if done.is_ok_and(|hours| hours == MAX_DIRTY) {
+        if done.is_ok_and(|hours| hours > 0) {
             continue;
         }
         tokio::select! {
@@ -66,7 +66,7 @@ pub async fn run(
     }
 }
 
-/// Computes the oldest hours that are due, at most [`MAX_DIRTY`]. Returns how many.
+/// Computes the oldest hours that are due, at most [`crate::store::MAX_DIRTY`]. Returns how many.
 ///
 /// # Errors
 /// When the store refuses; then nothing has changed.

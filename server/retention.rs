@@ -39,11 +39,18 @@ section! {
         /// Cursors of agents that were not heard since, days. Agents keep a day of data, so they have
         /// nothing left from before.
         pub senders_d: i64 = 30,
+        /// Cursors of an epoch that an agent has replaced, hours since either was heard first. Must be
+        /// longer than agents keep data: their spool.limit_hours (24), and as much again to be safe.
+        pub epochs_h: i64 = 48,
     }
 }
 
 /// Least time that minute rows are kept, hours: an hour, what is computed after it, and late data.
 const LEAST_MINUTES_H: i64 = 3;
+
+/// How much longer than anything else a resource's name is kept, hours: its last ledger hours are
+/// up to two hours younger than its last sample, and when it was last seen is a few minutes behind.
+const RESOURCE_MARGIN_H: i64 = 48;
 
 impl RetentionConfig {
     /// What is too old at this moment.
@@ -69,7 +76,18 @@ impl RetentionConfig {
             hours: before(self.ledger_d * 24).minute().hour(),
             events: before(self.events_d * 24),
             senders: before(self.senders_d * 24),
+            epochs: before(self.epochs_h),
+            resources: before(self.longest_h(minutes_h).saturating_add(RESOURCE_MARGIN_H)),
         }
+    }
+}
+
+impl RetentionConfig {
+    /// How long the longest is kept, hours.
+    fn longest_h(&self, minutes_h: i64) -> i64 {
+        let days = [self.ten_minute_rows_d, self.ledger_d, self.events_d];
+        let hours = days.into_iter().map(|it| it.saturating_mul(24));
+        hours.fold(minutes_h, i64::max)
     }
 }
 

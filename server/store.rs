@@ -31,7 +31,11 @@ mod minutes;
 
 mod events;
 
+mod aside;
+
 mod ledger;
+
+mod restate;
 
 mod hours;
 
@@ -40,7 +44,8 @@ mod retain;
 #[cfg(test)]
 mod tests;
 
-pub use commit::{MAX_FOREIGN_MARKS, MAX_GAPS};
+pub use aside::UnreadableRows;
+pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::MAX_EVENTS;
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
@@ -85,6 +90,7 @@ struct Inner {
     lease: String,
     /// Numbers of resources, and what was last written of them.
     subjects: Mutex<HashMap<ResourceKey, CachedSubject>>,
+    unreadable: UnreadableRows,
 }
 
 impl Store {
@@ -100,6 +106,7 @@ impl Store {
             database,
             lease: config.lease.clone(),
             subjects: Mutex::default(),
+            unreadable: UnreadableRows::default(),
         })))
     }
 
@@ -119,6 +126,7 @@ impl Store {
             },
             lease: StoreConfig::default().lease,
             subjects: Mutex::default(),
+            unreadable: UnreadableRows::default(),
         }))
     }
 

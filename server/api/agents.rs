@@ -64,7 +64,7 @@ pub struct Agent {
     pub clock_offset_seconds: f64,
     /// Whether old data is being drained from it.
     pub backfilling: bool,
-    /// How far its streams are durable.
+    /// How far its streams are durable; the 32 that were heard last.
     pub cursors: Vec<CursorKnown>,
 }
 
@@ -104,28 +104,28 @@ pub async fn agents(
     let mut agents = web.app.fleet.agents();
     agents.retain(|it| may_see(&grant, it));
     agents.sort_by_key(|it| it.agent);
-    let stored = web
-        .app
-        .store
-        .cursors()
-        .await
-        .map_err(|error| Problem::store(&error))?;
+    let page = paging.page(
+        agents.iter(),
+        |it| it.agent,
+        |words| match words {
+            [id] => Some(AgentId(id.parse().ok()?)),
+            _ => None,
+        },
+        |it| vec![it.agent.to_string()],
+        |it| it,
+    )?;
+    let ids: Vec<AgentId> = page.items.iter().map(|it| it.agent).collect();
+    let stored = web.app.store.cursors_of(&ids).await;
     let mut cursors: HashMap<AgentId, Vec<Cursor>> = HashMap::new();
-    for cursor in stored {
+    for cursor in stored.map_err(|error| Problem::store(&error))? {
         cursors.entry(cursor.key.agent).or_default().push(cursor);
     }
-    paging
-        .page(
-            agents.iter(),
-            |it| it.agent,
-            |words| match words {
-                [id] => Some(AgentId(id.parse().ok()?)),
-                _ => None,
-            },
-            |it| vec![it.agent.to_string()],
-            |it| agent(it, cursors.get(&it.agent).map_or(&[], Vec::as_slice)),
-        )
-        .map(Json)
+    let items = page.items.into_iter();
+    let items = items.map(|it| agent(it, cursors.get(&it.agent).map_or(&[], Vec::as_slice)));
+    Ok(Json(Page {
+        items: items.collect(),
+        next: page.next,
+    }))
 }
 
 /// Gives an agent a command. It rides in the reply to the agent's next request. Needs role operate.

@@ -120,6 +120,8 @@ pub struct HourKnown {
     pub at: String,
     /// Whether no data in time can change it any more.
     pub is_final: bool,
+    /// Whether data that came after it was final changed it.
+    pub restated: bool,
     /// Milliseconds accounted for: a whole hour, or less where it was not there or the hour runs.
     pub accounted_millis: i64,
     /// Where the time went.
@@ -426,19 +428,17 @@ fn minute(at: Minute, row: &MinuteRow) -> MinuteKnown {
 }
 
 fn hour(hour: &LedgerHour, at: String) -> HourKnown {
+    let states = hour.entries.iter().map(|entry| StateTime {
+        state: entry.state.name(),
+        reason: entry.reason.name(),
+        millis: entry.millis,
+    });
     HourKnown {
         at,
         is_final: hour.is_final,
+        restated: hour.is_restated,
         accounted_millis: hour.total_millis(),
-        states: hour
-            .entries
-            .iter()
-            .map(|entry| StateTime {
-                state: entry.state.name(),
-                reason: entry.reason.name(),
-                millis: entry.millis,
-            })
-            .collect(),
+        states: states.collect(),
         cost_nano_usd: hour.cost_nano_usd,
     }
 }

@@ -60,6 +60,9 @@ pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) ->
 pub fn text(web: &Web, at: Timestamp) -> String {
     let mut families = health(web, at);
     families.extend(commits(&web.app.commits));
+    let unreadable = web.app.store.unreadable_rows().by_table();
+    let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
+    families.extend(counters(&server::UNREADABLE_ROWS, "table", unreadable));
     families.extend(web.counted.requests.collect());
     families.extend(process());
     // The encoder refuses a family without series: a counter that nothing has counted yet.

@@ -12,14 +12,19 @@ use gpufleet_telemetry::wire::Stream;
 use uuid::Uuid;
 
 use super::Store;
+use super::aside::Unreadable;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{Commit, Committed, Cursor, CursorKey, FencingToken, ForeignMark, Gap};
+use super::subjects::Resolved;
 use super::{events, minutes};
 
 /// Most gaps that one question returns, the newest first.
 pub const MAX_GAPS: usize = 10_000;
+
+/// Most cursors of one agent in one answer: a spool has at most 16 epochs of two streams.
+pub const MAX_CURSORS: usize = 32;
 
 /// Most marks of foreign series that are read at the start: 1 million series of 24 bytes.
 pub const MAX_FOREIGN_MARKS: usize = 1_000_000;
@@ -38,7 +43,7 @@ impl Store {
         let mut transaction = self.write().await.map_err(CommitError::Unknown)?;
         fence(&mut transaction, &self.0.lease, token).await?;
         let written = Box::pin(self.write_commit(&mut transaction, commit, token)).await;
-        let Some((committed, resolved)) = written.map_err(CommitError::Unknown)? else {
+        let Some((committed, resolved, bad)) = written.map_err(CommitError::Unknown)? else {
             return Ok(Committed {
                 already: true,
                 ..Committed::default()
@@ -47,6 +52,7 @@ impl Store {
         let done = transaction.commit().await.doing("committing");
         done.map_err(CommitError::Unknown)?;
         self.remember(resolved);
+        self.was_set_aside(&bad);
         Ok(committed)
     }
 
@@ -56,14 +62,16 @@ impl Store {
         transaction: &mut Transaction,
         commit: &Commit,
         token: FencingToken,
-    ) -> Result<Option<(Committed, super::subjects::Resolved)>, StoreError> {
+    ) -> Result<Option<(Committed, Resolved, Vec<Unreadable>)>, StoreError> {
         let number = to_sql(commit.number, "commit number")?;
         let last = last_commit(transaction, &self.0.lease).await?;
         if last.is_some_and(|last| number <= last) {
             return Ok(None);
         }
         let resolved = self.resolve(transaction, commit).await?;
-        let committed = minutes::merge(transaction, &commit.minutes, &resolved.ids).await?;
+        let mut bad = Vec::new();
+        let merged = minutes::merge(transaction, &commit.minutes, &resolved.ids, &mut bad).await;
+        let committed = merged?;
         write_cursors(transaction, &commit.cursors).await?;
         write_gaps(transaction, &commit.gaps).await?;
         write_marks(transaction, &commit.foreign).await?;
@@ -77,7 +85,7 @@ impl Store {
             ON CONFLICT (lease) DO UPDATE SET number = excluded.number, token = excluded.token";
         let logged = transaction.execute(sql, &values).await;
         logged.doing("writing the commit's number")?;
-        Ok(Some((committed, resolved)))
+        Ok(Some((committed, resolved, bad)))
     }
 
     /// The number of the newest commit under this lease; 0 before the first.
@@ -100,20 +108,32 @@ impl Store {
     /// # Errors
     /// When the database refuses, or holds a row that cannot be read.
     pub async fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
-        let doing = "reading cursors";
         let mut transaction = self.read().await?;
         let sql = "SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms
             FROM agent_cursor ORDER BY agent, epoch, stream";
-        let rows = transaction.fetch(sql, &[]).await.doing(doing)?;
-        let cursor = |row: &Row| {
-            Ok(Cursor {
-                key: cursor_key(row)?,
-                seq: from_sql(row.int(3).doing(doing)?),
-                clock_offset_nanos: row.int(4).doing(doing)?,
-                seen: Timestamp::from_millis(row.int(5).doing(doing)?),
-            })
-        };
-        rows.iter().map(cursor).collect()
+        let rows = transaction.fetch(sql, &[]).await;
+        rows.doing("reading cursors")?.iter().map(cursor).collect()
+    }
+
+    /// How far the streams of some agents are folded, of each the [`MAX_CURSORS`] that were heard
+    /// last. Costs what these agents have, however many others there are.
+    ///
+    /// # Errors
+    /// When the database refuses, or holds a row that cannot be read.
+    pub async fn cursors_of(&self, agents: &[AgentId]) -> Result<Vec<Cursor>, StoreError> {
+        let mut transaction = self.read().await?;
+        let ids = agents.iter().map(|it| &it.0.as_bytes()[..]).collect();
+        let after = format!(
+            ") SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms FROM (
+                SELECT c.*, ROW_NUMBER() OVER (PARTITION BY c.agent
+                    ORDER BY c.seen_ms DESC, c.epoch, c.stream) AS place
+                FROM k CROSS JOIN agent_cursor c WHERE c.agent = k.agent) n
+             WHERE place <= {MAX_CURSORS}"
+        );
+        let rows = transaction
+            .rows("WITH k (agent) AS (", &[Column::Blobs(ids)], &after)
+            .await;
+        rows.doing("reading cursors")?.iter().map(cursor).collect()
     }
 
     /// What senders gave up, the newest first, at most [`MAX_GAPS`]; of one agent where one is named.
@@ -168,6 +188,17 @@ impl Store {
     }
 }
 
+/// A cursor from (agent, epoch, stream, seq, offset, seen).
+fn cursor(row: &Row) -> Result<Cursor, StoreError> {
+    let doing = "reading cursors";
+    Ok(Cursor {
+        key: cursor_key(row)?,
+        seq: from_sql(row.int(3).doing(doing)?),
+        clock_offset_nanos: row.int(4).doing(doing)?,
+        seen: Timestamp::from_millis(row.int(5).doing(doing)?),
+    })
+}
+
 async fn last_commit(
     transaction: &mut Transaction,
     lease: &str,
@@ -194,9 +225,10 @@ async fn write_cursors(
         Column::Ints(seqs),
         Column::Ints(cursors.values().map(|it| it.clock_offset_nanos).collect()),
         Column::Ints(cursors.values().map(|it| it.seen.millis()).collect()),
+        Column::Ints(cursors.values().map(|it| it.seen.millis()).collect()),
     ];
     let before = "INSERT INTO agent_cursor
-        (agent, epoch, stream, seq, clock_offset_nanos, seen_ms)";
+        (agent, epoch, stream, seq, clock_offset_nanos, seen_ms, first_seen_ms)";
     let after = "ON CONFLICT (agent, epoch, stream) DO UPDATE
         SET seq = excluded.seq, clock_offset_nanos = excluded.clock_offset_nanos,
             seen_ms = excluded.seen_ms

@@ -10,14 +10,15 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use log::LevelFilter;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
 };
 use sqlx::{
-    Arguments, AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Row as _, Sqlite,
-    SqlitePool,
+    Arguments, AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
+    Row as _, Sqlite, SqlitePool,
 };
 
 use super::error::StoreError;
@@ -30,6 +31,11 @@ const CONNECTIONS: u32 = 8;
 
 /// Longest wait for a connection or for SQLite's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A statement that takes longer is told to who asks for debug messages. sqlx would print every one
+/// over a second as a warning, with all its SQL: on a busy machine each commit of a large fleet.
+/// How long commits take is a metric.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// Page cache of the writing connection, KiB: the minute being written for 20,000 GPUs is 8 MB.
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
@@ -71,6 +77,7 @@ pub(super) enum Value<'a> {
 /// One column of many rows.
 pub(super) enum Column<'a> {
     Ints(Vec<i64>),
+    OptionalInts(Vec<Option<i64>>),
     Texts(Vec<&'a str>),
     OptionalTexts(Vec<Option<&'a str>>),
     Blobs(Vec<&'a [u8]>),
@@ -93,7 +100,8 @@ impl Database {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             let options = PgConnectOptions::from_str(url)
                 .map_err(refused)?
-                .application_name("gpufleet-server");
+                .application_name("gpufleet-server")
+                .log_slow_statements(LevelFilter::Debug, SLOW);
             // Once by itself: the pool would try for as long as its patience lasts and then say
             // "timed out" and not why.
             let first = PgConnection::connect_with(&options).await;
@@ -118,7 +126,8 @@ impl Database {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            .busy_timeout(PATIENCE);
+            .busy_timeout(PATIENCE)
+            .log_slow_statements(LevelFilter::Debug, SLOW);
         make_folder(options.get_filename()).map_err(|error| StoreError::Url {
             url: url.to_owned(),
             why: format!("its folder cannot be made: {error}"),
@@ -321,6 +330,7 @@ impl Column<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Ints(it) => it.len(),
+            Self::OptionalInts(it) => it.len(),
             Self::Texts(it) => it.len(),
             Self::OptionalTexts(it) => it.len(),
             Self::Blobs(it) => it.len(),
@@ -330,7 +340,7 @@ impl Column<'_> {
 
     fn postgres_type(&self) -> &'static str {
         match self {
-            Self::Ints(_) => "bigint",
+            Self::Ints(_) | Self::OptionalInts(_) => "bigint",
             Self::Texts(_) | Self::OptionalTexts(_) => "text",
             Self::Blobs(_) | Self::OptionalBlobs(_) => "bytea",
         }
@@ -339,6 +349,7 @@ impl Column<'_> {
     fn add_one(&self, row: usize, to: &mut SqliteArguments) -> Result<(), sqlx::Error> {
         match self {
             Self::Ints(it) => to.add(it[row]),
+            Self::OptionalInts(it) => to.add(it[row]),
             Self::Texts(it) => to.add(it[row]),
             Self::OptionalTexts(it) => to.add(it[row]),
             Self::Blobs(it) => to.add(it[row]),
@@ -354,6 +365,7 @@ impl Column<'_> {
     ) -> Result<(), sqlx::Error> {
         match self {
             Self::Ints(it) => to.add(&it[rows]),
+            Self::OptionalInts(it) => to.add(&it[rows]),
             Self::Texts(it) => to.add(&it[rows]),
             Self::OptionalTexts(it) => to.add(&it[rows]),
             Self::Blobs(it) => to.add(&it[rows]),
@@ -382,6 +394,14 @@ impl Row {
         match self {
             Self::Sqlite(row) => row.try_get(index),
             Self::Postgres(row) => row.try_get(index),
+        }
+    }
+
+    /// The bytes of a text, which need not be one: a spoilt page of SQLite holds anything.
+    pub(super) fn bytes(&self, index: usize) -> Result<&[u8], sqlx::Error> {
+        match self {
+            Self::Sqlite(row) => row.try_get_unchecked(index),
+            Self::Postgres(row) => row.try_get::<&str, _>(index).map(str::as_bytes),
         }
     }
 

@@ -1,12 +1,11 @@
 //! What happened: written with the commit, read newest first, page by page.
 
-use std::sync::Arc;
-
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
+use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{EventFilter, EventPage, EventPlace, StoredEvent};
@@ -24,7 +23,7 @@ impl Store {
     /// [`MAX_EVENTS`].
     ///
     /// # Errors
-    /// When the database refuses. An event that cannot be read is named in the log and left out.
+    /// When the database refuses. An event that cannot be read is set aside and left out.
     pub async fn events(
         &self,
         filter: &EventFilter,
@@ -77,18 +76,18 @@ impl Store {
         );
         let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await;
-        page(&rows.doing("reading events")?, limit)
+        drop(transaction);
+        let mut bad = Vec::new();
+        let page = page(&rows.doing("reading events")?, limit, &mut bad)?;
+        self.set_aside(&bad).await?;
+        Ok(page)
     }
 }
 
-fn page(rows: &[Row], limit: usize) -> Result<EventPage, StoreError> {
+fn page(rows: &[Row], limit: usize, bad: &mut Vec<Unreadable>) -> Result<EventPage, StoreError> {
     let mut page = EventPage::default();
     for row in rows {
-        let id = row.int(0).doing("reading events")?;
-        match read(row)? {
-            Ok(event) => page.events.push(event),
-            Err(why) => tracing::error!(id, why, "an event that cannot be read"),
-        }
+        page.events.extend(read(row, bad)?);
     }
     if let Some(row) = rows.last().filter(|_| rows.len() == limit) {
         page.next = Some(EventPlace {
@@ -99,35 +98,62 @@ fn page(rows: &[Row], limit: usize) -> Result<EventPage, StoreError> {
     Ok(page)
 }
 
-/// An event from [`COLUMNS`], or what is wrong with it.
-pub(super) fn read(row: &Row) -> Result<Result<StoredEvent, String>, StoreError> {
+/// An event from [`COLUMNS`]; none when it cannot be read.
+pub(super) fn read(
+    row: &Row,
+    bad: &mut Vec<Unreadable>,
+) -> Result<Option<StoredEvent>, StoreError> {
     let doing = "reading events";
-    let (kind, severity) = (row.text(3).doing(doing)?, row.text(4).doing(doing)?);
-    let (resource_kind, attributes) = (row.text(5).doing(doing)?, row.text(9).doing(doing)?);
-    let (Some(kind), Some(severity), Some(resource_kind), Ok(attributes), Ok(agent)) = (
-        EventKind::parse(kind),
-        Severity::parse(severity),
-        ResourceKind::parse(resource_kind),
-        serde_json::from_str(attributes),
-        agent(row.optional_blob(7).doing(doing)?),
-    ) else {
-        return Ok(Err(format!(
-            "{kind} {severity} {resource_kind} {attributes}"
-        )));
-    };
-    Ok(Ok(StoredEvent {
-        cluster: row.text(2).doing(doing)?.into(),
-        agent,
+    let at = Timestamp::from_millis(row.int(1).doing(doing)?);
+    let agent = row.optional_blob(7).doing(doing)?;
+    let mut texts = [&[][..]; 7];
+    for (text, index) in texts.iter_mut().zip([2, 3, 4, 5, 6, 8, 9]) {
+        *text = row.bytes(index).doing(doing)?;
+    }
+    match parse(at, agent, texts) {
+        Ok(event) => Ok(Some(event)),
+        Err(what) => {
+            let id = row.int(0).doing(doing)?;
+            let at_ms = at.millis();
+            bad.push(Unreadable {
+                place: Place::Event { id, at_ms },
+                data: texts.join(&b'\n'),
+                error: format!("its {what} is none"),
+            });
+            Ok(None)
+        }
+    }
+}
+
+/// An event from its columns, or the name of the first that is wrong.
+fn parse(
+    at: Timestamp,
+    from: Option<&[u8]>,
+    [
+        cluster,
+        kind,
+        severity,
+        resource_kind,
+        resource_id,
+        message,
+        attributes,
+    ]: [&[u8]; 7],
+) -> Result<StoredEvent, &'static str> {
+    let word = |bytes, what| std::str::from_utf8(bytes).map_err(|_| what);
+    Ok(StoredEvent {
+        cluster: word(cluster, "cluster")?.into(),
+        agent: agent(from).map_err(|_| "agent")?,
         event: Event {
-            at: Timestamp::from_millis(row.int(1).doing(doing)?),
-            kind,
-            severity,
-            resource_kind,
-            resource_id: Arc::from(row.text(6).doing(doing)?),
-            message: row.text(8).doing(doing)?.to_owned(),
-            attributes,
+            at,
+            kind: EventKind::parse(word(kind, "kind")?).ok_or("kind")?,
+            severity: Severity::parse(word(severity, "severity")?).ok_or("severity")?,
+            resource_kind: ResourceKind::parse(word(resource_kind, "kind of resource")?)
+                .ok_or("kind of resource")?,
+            resource_id: word(resource_id, "resource")?.into(),
+            message: word(message, "message")?.to_owned(),
+            attributes: serde_json::from_slice(attributes).map_err(|_| "list of attributes")?,
         },
-    }))
+    })
 }
 
 /// Writes the events of a commit.

@@ -7,6 +7,7 @@ use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_telemetry::minute::MinuteRow;
 
 use super::Store;
+use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Value};
 use super::error::{Doing, StoreError};
 use super::minutes;
@@ -23,7 +24,7 @@ impl Store {
     /// part. Hours of which nothing is known are not there.
     ///
     /// # Errors
-    /// When the database refuses, or holds a state that this server does not know.
+    /// When the database refuses. Time in a state that this server does not know is set aside.
     pub async fn hours(
         &self,
         key: &ResourceKey,
@@ -40,19 +41,29 @@ impl Store {
             Column::Ints(hours),
         ];
         let before = "WITH k (subject, hour) AS (";
-        let after = ") SELECT h.hour, h.is_final, t.state, t.reason, t.time_ms, t.cost_nano_usd
-            FROM k CROSS JOIN ledger_hour h CROSS JOIN ledger_time t
-            WHERE h.hour = k.hour AND h.subject = k.subject
-            AND t.hour = h.hour AND t.subject = h.subject";
+        let after = ") SELECT h.hour, h.is_final, t.state, t.reason, t.time_ms, t.cost_nano_usd,
+            CASE WHEN EXISTS (SELECT 1 FROM ledger_correction c WHERE c.hour = h.hour
+                AND c.subject = h.subject) THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END,
+            t.holder
+            FROM k CROSS JOIN ledger_hour h
+            LEFT JOIN ledger_time t ON t.hour = h.hour AND t.subject = h.subject
+            WHERE h.hour = k.hour AND h.subject = k.subject";
         let rows = transaction.rows(before, &columns, after).await;
-        ledger(&rows.doing("reading ledger hours")?)
+        let rows = rows.doing("reading ledger hours")?;
+        drop(transaction);
+        let (mut hours, unknown) = ledger(&rows)?;
+        hours.retain(|it| it.is_restated || !it.entries.is_empty());
+        let bad: Result<Vec<_>, _> = unknown.iter().map(|row| unreadable(row, subject)).collect();
+        self.set_aside(&bad?).await?;
+        Ok(hours)
     }
 
     /// The ledger of all GPUs and shares of a cluster in a range of hours of at most [`MAX_HOURS`].
     /// An hour is final when all of its resources' are.
     ///
     /// # Errors
-    /// When the database refuses, or holds a state that this server does not know.
+    /// When the database refuses. Time in a state that this server does not know is named in the log
+    /// and left out.
     pub async fn cluster_hours(
         &self,
         cluster: &str,
@@ -63,9 +74,13 @@ impl Store {
         let sql = "SELECT t.hour, MIN(h.is_final), t.state, t.reason,
                 CAST(SUM(t.time_ms) AS BIGINT),
                 CASE WHEN COUNT(t.cost_nano_usd) = COUNT(*)
-                    THEN CAST(SUM(t.cost_nano_usd) AS BIGINT) END
+                    THEN CAST(SUM(t.cost_nano_usd) AS BIGINT) END,
+                CAST(MAX(CASE WHEN c.hour IS NULL THEN 0 ELSE 1 END) AS BIGINT)
             FROM ledger_time t JOIN subject s ON s.id = t.subject
             JOIN ledger_hour h ON h.hour = t.hour AND h.subject = t.subject
+            LEFT JOIN (SELECT DISTINCT hour, subject FROM ledger_correction
+                       WHERE hour >= $1 AND hour < $2) c
+                ON c.hour = h.hour AND c.subject = h.subject
             WHERE t.hour >= $1 AND t.hour < $2 AND s.cluster = $3
             GROUP BY t.hour, t.state, t.reason";
         let values = [
@@ -74,14 +89,20 @@ impl Store {
             Value::Text(cluster),
         ];
         let rows = transaction.fetch(sql, &values).await;
-        ledger(&rows.doing("reading ledger hours")?)
+        let rows = rows.doing("reading ledger hours")?;
+        let (hours, unknown) = ledger(&rows)?;
+        for row in unknown {
+            let hour = row.int(0).doing("reading ledger hours")?;
+            tracing::error!(hour, cluster, "time in an unknown state is left out");
+        }
+        Ok(hours)
     }
 
     /// The ten-minute rows of a resource in a range of buckets of at most [`MAX_BUCKETS`]; of a
     /// longer one its last part.
     ///
     /// # Errors
-    /// When the database refuses. A row that cannot be read is named in the log and left out.
+    /// When the database refuses. A row that cannot be read is set aside and left out.
     pub async fn ten_minutes(
         &self,
         key: &ResourceKey,
@@ -103,13 +124,19 @@ impl Store {
             m.holder_known_s, m.data FROM k CROSS JOIN minute10_row m
             WHERE m.bucket = k.bucket AND m.subject = k.subject";
         let rows = transaction.rows(before, &columns, after).await;
-        let mut found = BTreeMap::new();
+        let (mut found, mut bad) = (BTreeMap::new(), Vec::new());
+        drop(transaction);
         for row in rows.doing(doing)? {
             let bucket = row.int(0).doing(doing)?;
-            let metrics = match MinuteRow::unpack(row.blob(6).doing(doing)?) {
+            let data = row.blob(6).doing(doing)?;
+            let metrics = match MinuteRow::unpack(data) {
                 Ok(packed) => packed.metrics,
                 Err(error) => {
-                    tracing::error!(%error, bucket, subject, "a ten-minute row cannot be read");
+                    bad.push(Unreadable {
+                        place: Place::TenMinutes { bucket, subject },
+                        data: data.to_vec(),
+                        error: error.to_string(),
+                    });
                     continue;
                 }
             };
@@ -124,39 +151,65 @@ impl Store {
             };
             found.insert(bucket, row);
         }
+        self.set_aside(&bad).await?;
         Ok(found.into_values().collect())
     }
 }
 
-/// Ledger hours from rows of (hour, is_final, state, reason, ms, cost), in any order.
-fn ledger(rows: &[Row]) -> Result<Vec<LedgerHour>, StoreError> {
+/// A row of [`Store::hours`] whose state or reason this server does not know.
+fn unreadable(row: &Row, subject: i64) -> Result<Unreadable, StoreError> {
+    let int = |index: usize| row.int(index).doing("reading ledger hours");
+    let (state, reason) = (int(2)?, int(3)?);
+    Ok(Unreadable {
+        place: Place::Time {
+            hour: int(0)?,
+            subject,
+            codes: [int(7)?, state, reason],
+        },
+        data: format!("{} ms", int(4)?).into_bytes(),
+        error: format!("state {state}, reason {reason} is not known to this server"),
+    })
+}
+
+/// Ledger hours from rows of (hour, is_final, state, reason, ms, cost, is_restated), in any order;
+/// without a state for an hour of which nothing is left. And the rows whose state or reason is not
+/// known.
+fn ledger(rows: &[Row]) -> Result<(Vec<LedgerHour>, Vec<&Row>), StoreError> {
     let doing = "reading ledger hours";
-    let mut hours: BTreeMap<i64, (BTreeMap<_, i64>, bool, Option<i64>)> = BTreeMap::new();
+    let mut hours: BTreeMap<i64, LedgerHour> = BTreeMap::new();
+    let mut times: BTreeMap<i64, BTreeMap<_, i64>> = BTreeMap::new();
+    let mut unknown = Vec::new();
     for row in rows {
-        let hour = row.int(0).doing(doing)?;
-        let (state, reason) = (row.int(2).doing(doing)?, row.int(3).doing(doing)?);
+        let number = row.int(0).doing(doing)?;
+        let hour = hours.entry(number).or_insert_with(|| LedgerHour {
+            hour: number,
+            is_final: true,
+            cost_nano_usd: Some(0),
+            ..LedgerHour::default()
+        });
+        hour.is_final &= row.int(1).doing(doing)? != 0;
+        hour.is_restated |= row.int(6).doing(doing)? != 0;
+        let Some(state) = row.optional_int(2).doing(doing)? else {
+            continue;
+        };
+        let reason = row.int(3).doing(doing)?;
         let (Some(state), Some(reason)) = (State::from_code(state), Reason::from_code(reason))
         else {
-            return Err(StoreError::Corrupt {
-                what: format!("hour {hour} of the ledger"),
-                why: format!("state {state}, reason {reason} is not known to this server"),
-            });
+            unknown.push(row);
+            continue;
         };
-        let (time, is_final, cost) = hours
-            .entry(hour)
-            .or_insert((BTreeMap::new(), true, Some(0)));
+        let time = times.entry(number).or_default();
         *time.entry((state, reason)).or_default() += row.int(4).doing(doing)?;
-        *is_final &= row.int(1).doing(doing)? != 0;
         // One price that is not known makes the sum not known.
-        *cost = match (*cost, row.optional_int(5).doing(doing)?) {
-            (Some(sum), Some(more)) => sum.checked_add(more),
-            _ => None,
-        };
+        let more = row.optional_int(5).doing(doing)?;
+        hour.cost_nano_usd = hour
+            .cost_nano_usd
+            .zip(more)
+            .and_then(|(a, b)| a.checked_add(b));
     }
-    let ledger = hours.into_iter().map(|(hour, (time, is_final, cost))| {
-        let mut ledger = LedgerHour::new(hour, time);
-        (ledger.is_final, ledger.cost_nano_usd) = (is_final, cost);
-        ledger
-    });
-    Ok(ledger.collect())
+    for (number, time) in times {
+        let hour = hours.get_mut(&number).expect("it was made with its time");
+        hour.entries = LedgerHour::new(number, time).entries;
+    }
+    Ok((hours.into_values().collect(), unknown))
 }

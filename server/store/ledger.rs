@@ -11,9 +11,11 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::Store;
+use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{ComputedHour, DirtyHour, LedgerInput, TenMinutes};
+use super::restate::{self, Why};
 use super::{events, minutes, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
@@ -24,7 +26,8 @@ const HEALTH_KINDS: &str = "'gpu_lost', 'driver_hang', 'xid', 'recovery_action',
      'gpu_reset', 'gpu_added', 'driver_recovered'";
 
 impl Store {
-    /// Hours that are to be computed now, the oldest first, at most [`MAX_DIRTY`].
+    /// Hours that are to be computed now, the oldest first, at most [`MAX_DIRTY`]; of a resource's
+    /// hours one at a time, because each is computed from what the one before it hands over.
     ///
     /// # Errors
     /// When the database refuses.
@@ -32,8 +35,10 @@ impl Store {
         let doing = "reading which hours are to be computed";
         let mut transaction = self.read().await?;
         let sql = format!(
-            "SELECT hour, subject, mark FROM ledger_dirty WHERE due_ms <= $1
-             ORDER BY hour, subject LIMIT {MAX_DIRTY}"
+            "SELECT d.hour, d.subject, d.mark FROM ledger_dirty d WHERE d.due_ms <= $1
+             AND NOT EXISTS (SELECT 1 FROM ledger_dirty p
+                WHERE p.hour = d.hour - 1 AND p.subject = d.subject AND p.due_ms <= $1)
+             ORDER BY d.hour, d.subject LIMIT {MAX_DIRTY}"
         );
         let rows = transaction.fetch(&sql, &[Value::Int(now.millis())]).await;
         let rows = rows.doing(doing)?;
@@ -47,36 +52,59 @@ impl Store {
         rows.iter().map(dirty).collect()
     }
 
-    /// What these hours are computed from. An hour of an unknown resource is left out.
+    /// What these hours are computed from. An hour of a resource that is not there any more is left
+    /// out and its mark goes. What cannot be read is set aside and counts as not known; only what the
+    /// hour before handed over is computed anew first.
     ///
     /// # Errors
-    /// When the database refuses. A minute row that cannot be read is named in the log and counts as
-    /// not observed.
+    /// When the database refuses.
     pub async fn ledger_inputs(&self, dirty: &[DirtyHour]) -> Result<Vec<LedgerInput>, StoreError> {
+        let mut bad = Vec::new();
+        let (inputs, unknown) = self.read_inputs(dirty, &mut bad).await?;
+        self.set_aside(&bad).await?;
+        self.forget_marks(&unknown).await?;
+        Ok(inputs.into_values().collect())
+    }
+
+    /// The inputs, and the hours of no known resource.
+    async fn read_inputs(
+        &self,
+        dirty: &[DirtyHour],
+        bad: &mut Vec<Unreadable>,
+    ) -> Result<(Inputs, Vec<DirtyHour>), StoreError> {
         let mut transaction = self.read().await?;
-        let mut inputs = resources(&mut transaction, dirty).await?;
+        let mut inputs = resources(&mut transaction, dirty, bad).await?;
+        let is_unknown = |it: &&DirtyHour| !inputs.contains_key(&(it.hour, it.subject));
+        let unknown = dirty.iter().filter(is_unknown).copied().collect();
+        carries(&mut transaction, &mut inputs, bad).await?;
         let (mut wanted, mut of) = (Vec::new(), Vec::new());
         for input in inputs.values() {
             let first = input.dirty.hour * 60;
             wanted.extend(first..first + 60 + LOOKAHEAD_MINUTES);
             of.resize(wanted.len(), input.dirty.subject);
         }
-        for (minute, subject, row) in minutes::read(&mut transaction, wanted, of).await? {
-            match row {
-                Ok(row) => spread(&mut inputs, minute, subject, &row),
-                Err(bad) => {
-                    let named = format!("resource number {subject}");
-                    tracing::error!(
-                        "{}; it counts as not observed",
-                        bad.sentence(minute, &named)
-                    );
-                }
-            }
+        for (minute, subject, row) in minutes::read(&mut transaction, wanted, of, bad).await? {
+            spread(&mut inputs, minute, subject, &row);
         }
-        carries(&mut transaction, &mut inputs).await?;
-        health(&mut transaction, &mut inputs).await?;
+        health(&mut transaction, &mut inputs, bad).await?;
         shares(&mut transaction, &mut inputs).await?;
-        Ok(inputs.into_values().collect())
+        Ok((inputs, unknown))
+    }
+
+    /// Removes the marks of hours that cannot be computed: they would be the oldest for ever, and
+    /// [`MAX_DIRTY`] of them would keep every other hour waiting.
+    async fn forget_marks(&self, dirty: &[DirtyHour]) -> Result<(), StoreError> {
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.write().await?;
+        for dirty in dirty {
+            let (hour, subject) = (dirty.hour, dirty.subject);
+            tracing::error!(hour, subject, "an hour of no known resource is left out");
+            take_mark(&mut transaction, dirty).await?;
+        }
+        let gone = transaction.commit().await;
+        gone.doing("leaving out hours of no known resource")
     }
 
     /// Replaces hours by what was computed of them, in one transaction. Hours that changed since
@@ -90,13 +118,18 @@ impl Store {
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut transaction = self.write().await?;
-        let mut ours = Vec::new();
+        let (mut ours, mut why) = (Vec::new(), Vec::new());
         for hour in computed {
-            if take_mark(&mut transaction, &hour.dirty).await? {
+            if let Some(because) = take_mark(&mut transaction, &hour.dirty).await? {
                 ours.push(hour);
+                why.push(because);
             }
         }
-        let before = old_carries(&mut transaction, &ours).await?;
+        let before = replaced(&mut transaction, &ours).await?;
+        let was_final = |it: &ComputedHour| before.get(&it.key()).is_some_and(|old| old.is_final);
+        let finals = ours.iter().copied().zip(why);
+        let finals: Vec<_> = finals.filter(|(it, _)| was_final(it)).collect();
+        restate::write(&mut transaction, &finals, now).await?;
         for hour in &ours {
             let values = [Value::Int(hour.dirty.hour), Value::Int(hour.dirty.subject)];
             for table in ["ledger_time", "ledger_hour"] {
@@ -105,25 +138,33 @@ impl Store {
                 gone.doing("replacing ledger hours")?;
             }
         }
-        write_hours(&mut transaction, &ours, now).await?;
+        write_hours(&mut transaction, &ours, was_final, now).await?;
         write_ten_minutes(&mut transaction, &ours).await?;
-        let mut again = Vec::new();
+        // One hour may be both its own and its predecessor's next: the earlier time counts.
+        let mut again = minutes::Marks::new();
         for hour in &ours {
-            let (number, subject) = (hour.dirty.hour, hour.dirty.subject);
+            let (number, subject) = hour.key();
+            let mut mark = |number: i64, due_ms: i64, why: Why| {
+                let known = again.entry((number, subject)).or_insert((due_ms, why));
+                *known = (due_ms.min(known.0), known.1 | why);
+            };
             if let Some(at) = hour.again {
-                again.push((number, subject, at.millis()));
+                mark(number, at.millis(), Why::TIME);
             }
-            let old = before.get(&(number, subject)).map_or("", String::as_str);
-            if old != carry_text(hour.carry.as_ref()) {
-                again.push((number + 1, subject, now.millis()));
+            let old = before.get(&hour.key()).map_or(&[][..], |it| &it.carry);
+            if old != carry_text(hour.carry.as_ref()).as_bytes() {
+                mark(number + 1, now.millis(), Why::HOUR_BEFORE);
             }
         }
-        // One hour may be both its own and its predecessor's next: the earlier time counts.
-        again.sort();
-        again.dedup_by_key(|(hour, subject, _)| (*hour, *subject));
         minutes::mark_hours(&mut transaction, &again, rand::random()).await?;
         transaction.commit().await.doing("replacing ledger hours")?;
         Ok(ours.len())
+    }
+}
+
+impl ComputedHour {
+    fn key(&self) -> (i64, i64) {
+        (self.dirty.hour, self.dirty.subject)
     }
 }
 
@@ -147,6 +188,7 @@ fn spread(inputs: &mut Inputs, minute: i64, subject: i64, row: &MinuteRow) {
 async fn resources(
     transaction: &mut Transaction,
     dirty: &[DirtyHour],
+    bad: &mut Vec<Unreadable>,
 ) -> Result<Inputs, StoreError> {
     let doing = "reading resources of the ledger";
     let mut of: Vec<i64> = dirty.iter().map(|it| it.subject).collect();
@@ -162,7 +204,8 @@ async fn resources(
         .await;
     let mut known = HashMap::new();
     for row in rows.doing(doing)? {
-        known.insert(row.int(0).doing(doing)?, subjects::read(&row)?);
+        let id = row.int(0).doing(doing)?;
+        known.extend(subjects::read(&row, bad)?.map(|it| (id, it)));
     }
     let input = |dirty: &DirtyHour| {
         let input = LedgerInput {
@@ -178,7 +221,11 @@ async fn resources(
     Ok(dirty.iter().filter_map(input).collect())
 }
 
-async fn carries(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<(), StoreError> {
+async fn carries(
+    transaction: &mut Transaction,
+    inputs: &mut Inputs,
+    bad: &mut Vec<Unreadable>,
+) -> Result<(), StoreError> {
     let doing = "reading what the hour before handed over";
     let columns = [
         Column::Ints(inputs.keys().map(|(hour, _)| hour - 1).collect()),
@@ -187,27 +234,36 @@ async fn carries(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<(
     let rows = old_hours(transaction, &columns).await?;
     for row in rows {
         let (hour, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
-        let text = row.text(2).doing(doing)?;
+        let text = row.bytes(2).doing(doing)?;
         if text.is_empty() {
             continue;
         }
-        let carry: Carry = serde_json::from_str(text).map_err(|error| StoreError::Corrupt {
-            what: format!("the carry of hour {hour} of resource number {subject}"),
-            why: error.to_string(),
-        })?;
-        if let Some(input) = inputs.get_mut(&(hour + 1, subject)) {
-            input.carry = Some(carry);
+        match serde_json::from_slice(text) {
+            Ok(carry) => {
+                if let Some(input) = inputs.get_mut(&(hour + 1, subject)) {
+                    input.carry = Some(carry);
+                }
+            }
+            Err(error) => {
+                // Its mark stays: it is computed after the hour before, which is marked with this.
+                inputs.remove(&(hour + 1, subject));
+                bad.push(Unreadable {
+                    place: Place::Carry { hour, subject },
+                    data: text.to_vec(),
+                    error: error.to_string(),
+                });
+            }
         }
     }
     Ok(())
 }
 
-/// (hour, resource, carry) of hours that are there.
+/// (hour, resource, carry, is_final) of hours that are there.
 async fn old_hours(
     transaction: &mut Transaction,
     columns: &[Column<'_>],
 ) -> Result<Vec<Row>, StoreError> {
-    let after = ") SELECT h.hour, h.subject, h.carry FROM k CROSS JOIN ledger_hour h
+    let after = ") SELECT h.hour, h.subject, h.carry, h.is_final FROM k CROSS JOIN ledger_hour h
         WHERE h.hour = k.hour AND h.subject = k.subject";
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", columns, after)
@@ -216,7 +272,11 @@ async fn old_hours(
 }
 
 /// Events that broke or healed the resource itself, or the GPU it is a share of.
-async fn health(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<(), StoreError> {
+async fn health(
+    transaction: &mut Transaction,
+    inputs: &mut Inputs,
+    bad: &mut Vec<Unreadable>,
+) -> Result<(), StoreError> {
     let doing = "reading what broke or healed";
     let ahead = LOOKAHEAD_MINUTES * 60_000;
     for whose in [
@@ -239,13 +299,11 @@ async fn health(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<()
             .await;
         for row in rows.doing(doing)? {
             let of = (row.int(10).doing(doing)?, row.int(11).doing(doing)?);
-            match events::read(&row)? {
-                Ok(stored) => {
-                    if let (Some(input), Some(edge)) = (inputs.get_mut(&of), edge(&stored.event)) {
-                        input.health.push(edge);
-                    }
-                }
-                Err(why) => tracing::error!(why, "an event that cannot be read"),
+            let read = events::read(&row, bad)?;
+            if let (Some(input), Some(edge)) =
+                (inputs.get_mut(&of), read.and_then(|it| edge(&it.event)))
+            {
+                input.health.push(edge);
             }
         }
     }
@@ -276,30 +334,44 @@ async fn shares(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<()
     Ok(())
 }
 
-/// Removes the mark of an hour; false when the hour changed since.
-async fn take_mark(transaction: &mut Transaction, dirty: &DirtyHour) -> Result<bool, StoreError> {
+/// Removes the mark of an hour and says why it was there; none when the hour changed since.
+async fn take_mark(
+    transaction: &mut Transaction,
+    dirty: &DirtyHour,
+) -> Result<Option<Why>, StoreError> {
     let values = [
         Value::Int(dirty.hour),
         Value::Int(dirty.subject),
         Value::Int(dirty.mark),
     ];
-    let sql = "DELETE FROM ledger_dirty WHERE hour = $1 AND subject = $2 AND mark = $3";
-    let taken = transaction.execute(sql, &values).await;
-    Ok(taken.doing("taking an hour to be replaced")? > 0)
+    let sql = "DELETE FROM ledger_dirty WHERE hour = $1 AND subject = $2 AND mark = $3
+        RETURNING why";
+    let taken = transaction.fetch_int(sql, &values).await;
+    Ok(taken.doing("taking an hour to be replaced")?.map(Why))
 }
 
-async fn old_carries(
+/// An hour that is about to be replaced.
+struct Replaced {
+    carry: Vec<u8>,
+    is_final: bool,
+}
+
+async fn replaced(
     transaction: &mut Transaction,
     hours: &[&ComputedHour],
-) -> Result<HashMap<(i64, i64), String>, StoreError> {
+) -> Result<HashMap<(i64, i64), Replaced>, StoreError> {
     let doing = "reading ledger hours";
     let rows = old_hours(transaction, &key_columns(hours)).await?;
-    let mut carries = HashMap::new();
+    let mut replaced = HashMap::new();
     for row in rows {
         let of = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
-        carries.insert(of, row.text(2).doing(doing)?.to_owned());
+        let hour = Replaced {
+            carry: row.bytes(2).doing(doing)?.to_vec(),
+            is_final: row.int(3).doing(doing)? != 0,
+        };
+        replaced.insert(of, hour);
     }
-    Ok(carries)
+    Ok(replaced)
 }
 
 fn key_columns<'a>(hours: &[&ComputedHour]) -> [Column<'a>; 2] {
@@ -316,15 +388,18 @@ fn carry_text(carry: Option<&Carry>) -> String {
     })
 }
 
+/// Writes hours of which there is something to keep. What was final once stays so, and stays even when
+/// nothing is left of it: its corrections belong to it.
 async fn write_hours(
     transaction: &mut Transaction,
     hours: &[&ComputedHour],
+    was_final: impl Fn(&ComputedHour) -> bool,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let kept: Vec<&ComputedHour> = hours
         .iter()
         .copied()
-        .filter(|it| !it.ledger.entries.is_empty() || it.carry.is_some())
+        .filter(|it| !it.ledger.entries.is_empty() || it.carry.is_some() || was_final(it))
         .collect();
     let carries: Vec<String> = kept
         .iter()
@@ -337,7 +412,7 @@ async fn write_hours(
         Column::Ints(kept.iter().map(|it| it.ledger.total_millis()).collect()),
         Column::Ints(
             kept.iter()
-                .map(|it| i64::from(it.ledger.is_final))
+                .map(|it| i64::from(it.ledger.is_final || was_final(it)))
                 .collect(),
         ),
         Column::Texts(carries.iter().map(String::as_str).collect()),

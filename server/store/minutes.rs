@@ -8,9 +8,11 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
 use super::Store;
+use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{Committed, MinuteDelta, Minutes, ResourceKey};
+use super::restate::Why;
 
 /// Minute rows merged at a time: bounds the memory of a commit to a few MB, whatever the fleet.
 const MERGE_ROWS: usize = 4_096;
@@ -47,19 +49,17 @@ impl Store {
         let first = range.start.0.max(range.end.0.saturating_sub(MAX_MINUTES));
         let minutes: Vec<i64> = (first..range.end.0).collect();
         let subjects = vec![subject; minutes.len()];
-        let mut found = Minutes::default();
-        let named = |_| format!("{} {} of cluster {}", key.kind.name(), key.id, key.cluster);
-        for (minute, subject, row) in read(&mut transaction, minutes, subjects).await? {
-            match row {
-                Ok(row) => _ = found.rows.insert(Minute(minute), row),
-                Err(bad) => found.corrupt.push(bad.sentence(minute, &named(subject))),
-            }
+        let (mut found, mut bad) = (Minutes::default(), Vec::new());
+        for (minute, _, row) in read(&mut transaction, minutes, subjects, &mut bad).await? {
+            found.rows.insert(Minute(minute), row);
         }
+        let named = format!("{} {} of cluster {}", key.kind.name(), key.id, key.cluster);
+        found.corrupt = bad.iter().map(|it| it.sentence(&named)).collect();
         Ok(found)
     }
 
     /// The newest minute row since `since` of every resource that has one: where counters go on after
-    /// a start. Rows that cannot be read are named in the log and left out.
+    /// a start. Rows that cannot be read are set aside and left out.
     ///
     /// # Errors
     /// When the database refuses.
@@ -75,40 +75,23 @@ impl Store {
             CROSS JOIN minute_row m CROSS JOIN subject s
             WHERE m.minute = n.minute AND m.subject = n.subject AND s.id = n.subject";
         let rows = transaction.fetch(sql, &[Value::Int(since.0)]).await;
-        let mut newest = Vec::new();
+        drop(transaction);
+        let (mut newest, mut bad) = (Vec::new(), Vec::new());
         for row in rows.doing(doing)? {
             let (cluster, kind) = (row.text(3).doing(doing)?, row.text(4).doing(doing)?);
             let id = row.text(5).doing(doing)?;
-            let minute = row.int(0).doing(doing)?;
-            match (unpack(&row)?, ResourceKind::parse(kind)) {
-                (Ok(minutes), Some(kind)) => {
-                    let (cluster, id) = (cluster.into(), id.into());
-                    newest.push((ResourceKey { cluster, kind, id }, Minute(minute), minutes));
-                }
-                (Ok(_), None) => tracing::error!(kind, id, cluster, "a resource of no known kind"),
-                (Err(bad), _) => {
-                    let named = format!("{kind} {id} of cluster {cluster}");
-                    tracing::error!("{}", bad.sentence(minute, &named));
-                }
-            }
+            let Some((minute, _, minutes)) = unpack(&row, &mut bad)? else {
+                continue;
+            };
+            let Some(kind) = ResourceKind::parse(kind) else {
+                tracing::error!(kind, id, cluster, "a resource of no known kind");
+                continue;
+            };
+            let (cluster, id) = (cluster.into(), id.into());
+            newest.push((ResourceKey { cluster, kind, id }, Minute(minute), minutes));
         }
+        self.set_aside(&bad).await?;
         Ok(newest)
-    }
-}
-
-/// A minute row whose bytes are not one.
-pub(super) struct Unreadable {
-    data: Vec<u8>,
-    error: String,
-}
-
-impl Unreadable {
-    pub(super) fn sentence(&self, minute: i64, whose: &str) -> String {
-        let at = Minute(minute).start().seconds();
-        format!(
-            "the minute row of {whose} at Unix time {at} cannot be read: {}",
-            self.error
-        )
     }
 }
 
@@ -128,34 +111,43 @@ pub(super) async fn subject(
 }
 
 /// What is read of one minute row: its minute, its resource's number, and the row.
-pub(super) type ReadRow = (i64, i64, Result<MinuteRow, Unreadable>);
+pub(super) type ReadRow = (i64, i64, MinuteRow);
 
-/// The minute rows with these keys, those that are there, in no order.
+/// The minute rows with these keys, those that are there and can be read, in no order.
 pub(super) async fn read(
     transaction: &mut Transaction,
     minutes: Vec<i64>,
     subjects: Vec<i64>,
+    bad: &mut Vec<Unreadable>,
 ) -> Result<Vec<ReadRow>, StoreError> {
     let columns = [Column::Ints(minutes), Column::Ints(subjects)];
     let rows = transaction
         .rows("WITH k (minute, subject) AS (", &columns, READ)
         .await;
     let rows = rows.doing("reading minute rows")?;
-    rows.iter()
-        .map(|row| {
-            let minute = row.int(0).doing("reading minute rows")?;
-            let subject = row.int(1).doing("reading minute rows")?;
-            Ok((minute, subject, unpack(row)?))
-        })
-        .collect()
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        found.extend(unpack(row, bad)?);
+    }
+    Ok(found)
 }
 
-fn unpack(row: &Row) -> Result<Result<MinuteRow, Unreadable>, StoreError> {
-    let data = row.blob(2).doing("reading minute rows")?;
-    Ok(MinuteRow::unpack(data).map_err(|error| Unreadable {
-        data: data.to_vec(),
-        error: error.to_string(),
-    }))
+/// A minute row from (minute, resource, data); none when it cannot be read.
+fn unpack(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<ReadRow>, StoreError> {
+    let doing = "reading minute rows";
+    let (minute, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+    let data = row.blob(2).doing(doing)?;
+    match MinuteRow::unpack(data) {
+        Ok(row) => Ok(Some((minute, subject, row))),
+        Err(error) => {
+            bad.push(Unreadable {
+                place: Place::Minute { minute, subject },
+                data: data.to_vec(),
+                error: error.to_string(),
+            });
+            Ok(None)
+        }
+    }
 }
 
 /// Merges what a commit adds into the rows that are there, and marks their hours dirty.
@@ -163,6 +155,7 @@ pub(super) async fn merge(
     transaction: &mut Transaction,
     deltas: &[MinuteDelta],
     ids: &HashMap<ResourceKey, i64>,
+    bad: &mut Vec<Unreadable>,
 ) -> Result<Committed, StoreError> {
     let horizon = horizon(transaction).await?;
     let mut committed = Committed::default();
@@ -185,8 +178,10 @@ pub(super) async fn merge(
         .collect::<Vec<_>>()
         .chunks(MERGE_ROWS)
     {
-        committed.corrupt += merge_piece(transaction, piece, mark).await?;
+        merge_piece(transaction, piece, bad).await?;
     }
+    aside::put(transaction, bad).await?;
+    committed.corrupt = bad.len() as u64;
     let minutes = sorted
         .iter()
         .map(|(minute, subject, _)| (*minute, *subject));
@@ -194,26 +189,20 @@ pub(super) async fn merge(
     Ok(committed)
 }
 
-/// Merges some rows; each item has what is to be merged into one row. Returns how many rows could
-/// not be read and were set aside.
+/// Merges some rows; each item has what is to be merged into one row. A row that cannot be read is
+/// written over.
 async fn merge_piece(
     transaction: &mut Transaction,
     piece: &[&[(i64, i64, &MinuteRow)]],
-    mark: i64,
-) -> Result<u64, StoreError> {
+    bad: &mut Vec<Unreadable>,
+) -> Result<(), StoreError> {
     let minutes: Vec<i64> = piece.iter().map(|it| it[0].0).collect();
     let subjects: Vec<i64> = piece.iter().map(|it| it[0].1).collect();
-    let mut known: HashMap<(i64, i64), MinuteRow> = HashMap::new();
-    let mut corrupt = 0;
-    for (minute, subject, row) in read(transaction, minutes.clone(), subjects.clone()).await? {
-        match row {
-            Ok(row) => _ = known.insert((minute, subject), row),
-            Err(bad) => {
-                set_aside(transaction, minute, subject, mark, &bad).await?;
-                corrupt += 1;
-            }
-        }
-    }
+    let known = read(transaction, minutes.clone(), subjects.clone(), bad).await?;
+    let mut known: HashMap<(i64, i64), MinuteRow> = known
+        .into_iter()
+        .map(|(minute, subject, row)| ((minute, subject), row))
+        .collect();
     let mut packed = Vec::with_capacity(piece.len());
     for rows in piece {
         let mut row = known.remove(&(rows[0].0, rows[0].1)).unwrap_or_default();
@@ -228,34 +217,7 @@ async fn merge_piece(
     let before = "INSERT INTO minute_row (minute, subject, data)";
     let after = "ON CONFLICT (minute, subject) DO UPDATE SET data = excluded.data";
     let rows = transaction.rows(before, &columns, after).await;
-    rows.doing("writing minute rows")?;
-    Ok(corrupt)
-}
-
-/// Keeps a row that cannot be read, so that the new data of its minute can take its place.
-async fn set_aside(
-    transaction: &mut Transaction,
-    minute: i64,
-    subject: i64,
-    mark: i64,
-    bad: &Unreadable,
-) -> Result<(), StoreError> {
-    let named = format!("resource number {subject}");
-    tracing::error!(
-        "{}; set aside in table corrupt_row",
-        bad.sentence(minute, &named)
-    );
-    let values = [
-        Value::Int(minute),
-        Value::Int(subject),
-        Value::Blob(&bad.data),
-        Value::Text(&bad.error),
-        Value::Int(mark),
-    ];
-    let sql = "INSERT INTO corrupt_row (minute, subject, data, error, mark)
-        VALUES ($1, $2, $3, $4, $5)";
-    let kept = transaction.execute(sql, &values).await;
-    kept.doing("setting a row aside").map(|_| ())
+    rows.doing("writing minute rows").map(|_| ())
 }
 
 /// Marks the hours that depend on these (minute, resource): their own, and the hour before when they
@@ -279,27 +241,32 @@ async fn mark_dirty(
             add(Minute(minute).hour() - 1);
         }
     }
-    let hours: Vec<(i64, i64, i64)> = hours
+    let hours = hours
         .into_iter()
-        .map(|((hour, subject), due)| (hour, subject, due))
+        .map(|(of, due_ms)| (of, (due_ms, Why::DATA)))
         .collect();
     mark_hours(transaction, &hours, mark).await
 }
 
-/// Marks (hour, resource, due at) as to be computed.
+/// Hours (hour, resource) that are to be computed: when, ms, and why.
+pub(super) type Marks = BTreeMap<(i64, i64), (i64, Why)>;
+
+/// Marks hours as to be computed.
 pub(super) async fn mark_hours(
     transaction: &mut Transaction,
-    hours: &[(i64, i64, i64)],
+    hours: &Marks,
     mark: i64,
 ) -> Result<(), StoreError> {
     let columns = [
-        Column::Ints(hours.iter().map(|it| it.0).collect()),
-        Column::Ints(hours.iter().map(|it| it.1).collect()),
+        Column::Ints(hours.keys().map(|it| it.0).collect()),
+        Column::Ints(hours.keys().map(|it| it.1).collect()),
         Column::Ints(vec![mark; hours.len()]),
-        Column::Ints(hours.iter().map(|it| it.2).collect()),
+        Column::Ints(hours.values().map(|it| it.0).collect()),
+        Column::Ints(hours.values().map(|it| it.1.0).collect()),
     ];
-    let before = "INSERT INTO ledger_dirty (hour, subject, mark, due_ms)";
+    let before = "INSERT INTO ledger_dirty (hour, subject, mark, due_ms, why)";
     let after = "ON CONFLICT (hour, subject) DO UPDATE SET mark = excluded.mark,
+        why = ledger_dirty.why | excluded.why,
         due_ms = CASE WHEN excluded.due_ms < ledger_dirty.due_ms
             THEN excluded.due_ms ELSE ledger_dirty.due_ms END";
     let rows = transaction.rows(before, &columns, after).await;

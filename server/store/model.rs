@@ -251,6 +251,29 @@ pub struct LedgerInput {
     pub has_shares: bool,
 }
 
+/// What a final hour was changed by, in one state for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Correction {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// Which restatement of the hour; 1 is the first.
+    pub number: i64,
+    /// The number of the holder; 0 while it is not known.
+    pub holder: i64,
+    /// The code of the state.
+    pub state: i64,
+    /// The code of the reason.
+    pub reason: i64,
+    /// What is added, milliseconds; below 0 what is taken away.
+    pub millis: i64,
+    /// What is added, nano-USD; none without a price before or after.
+    pub cost_nano_usd: Option<i64>,
+    /// When it was computed.
+    pub computed: Timestamp,
+    /// Why, in words.
+    pub why: String,
+}
+
 /// A computed hour, to replace what is there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComputedHour {

@@ -3,9 +3,10 @@
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::Store;
-use super::database::{Transaction, Value};
+use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::minutes::HORIZON;
+use crate::fleet::FOREIGN_AGENT;
 
 /// Most rows that one call deletes of one table: about 50 ms in which commits wait, on SQLite.
 pub const MAX_DELETED: u64 = 10_000;
@@ -23,6 +24,11 @@ pub struct Expiry {
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
     pub senders: Timestamp,
+    /// Epochs that were not heard since, where a younger one of the same agent was heard before:
+    /// whatever the older still had to send, its spool has given up by now.
+    pub epochs: Timestamp,
+    /// Resources that were not seen since: before everything else that is kept of them.
+    pub resources: Timestamp,
 }
 
 /// How many rows went.
@@ -38,6 +44,8 @@ pub struct Deleted {
     pub events: u64,
     /// Cursors, gaps, marks of foreign series, rows that were set aside.
     pub others: u64,
+    /// Resources.
+    pub resources: u64,
     /// Whether there may be more to delete.
     pub more: bool,
 }
@@ -56,6 +64,10 @@ const TIMES: &str = "DELETE FROM ledger_time WHERE (hour, subject) IN (
     SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
     ORDER BY h.hour, h.subject LIMIT $2)";
 
+const CORRECTIONS: &str = "DELETE FROM ledger_correction WHERE (hour, subject) IN (
+    SELECT c.hour, c.subject FROM ledger_correction c WHERE c.hour < $1
+    ORDER BY c.hour, c.subject LIMIT $2)";
+
 const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
     SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
     ORDER BY h.hour, h.subject LIMIT $2)";
@@ -63,11 +75,25 @@ const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
 const EVENTS: &str = "DELETE FROM event WHERE id IN (
     SELECT id FROM event WHERE at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
 
-const CORRUPT: &str = "DELETE FROM corrupt_row WHERE (minute, subject, mark) IN (
-    SELECT minute, subject, mark FROM corrupt_row WHERE minute < $1 / 60000 LIMIT $2)";
+const ASIDE: &str = "DELETE FROM set_aside WHERE id IN (
+    SELECT id FROM set_aside WHERE at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
-const CURSORS: &str = "DELETE FROM agent_cursor WHERE (agent, epoch, stream) IN (
-    SELECT agent, epoch, stream FROM agent_cursor WHERE seen_ms < $1 LIMIT $2)";
+/// An epoch goes with all of its streams: one that has had nothing to say for a month, beside one
+/// that has, is not dead. `younger` is the youngest epoch of the same agent that is old enough.
+const CURSORS: &str = "DELETE FROM agent_cursor WHERE (agent, epoch) IN (
+    SELECT agent, epoch FROM (
+        SELECT agent, epoch, seen, first, MAX(seen) OVER (PARTITION BY agent) AS heard,
+            MAX(CASE WHEN first < $1 THEN first END) OVER (PARTITION BY agent) AS younger
+        FROM (SELECT agent, epoch, MAX(seen_ms) AS seen, MIN(first_seen_ms) AS first
+              FROM agent_cursor GROUP BY agent, epoch) e) n
+    WHERE (seen < $1 AND first < younger) OR (heard < $2 AND agent <> $3)
+    ORDER BY agent, epoch LIMIT $4)";
+
+/// What is older than $1 of a resource that is gone is gone too: only its name is left.
+const SUBJECTS: &str = "SELECT n.subject FROM subject_seen n
+    WHERE n.last_seen_ms < $1
+    AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = n.subject)
+    ORDER BY n.subject LIMIT $2";
 
 const GAPS: &str = "DELETE FROM gap WHERE (agent, epoch, stream, first) IN (
     SELECT agent, epoch, stream, first FROM gap WHERE seen_ms < $1 LIMIT $2)";
@@ -105,20 +131,65 @@ impl Store {
         gone.events = delete(&mut transaction, EVENTS, events).await?;
         let mut most = 0;
         for (sql, before) in [
-            (CORRUPT, events),
-            (CURSORS, senders),
+            (ASIDE, events),
             (GAPS, senders),
             (MARKS, senders),
+            (CORRECTIONS, expiry.hours),
         ] {
             let deleted = delete(&mut transaction, sql, before).await?;
             most = deleted.max(most);
             gone.others += deleted;
         }
+        let epochs = forget_epochs(&mut transaction, expiry).await?;
+        gone.others += epochs;
         transaction.commit().await.doing("deleting old rows")?;
-        gone.more =
-            [gone.minutes, gone.buckets, gone.hours, gone.events, most].contains(&MAX_DELETED);
+        gone.more = [
+            gone.minutes,
+            gone.buckets,
+            gone.hours,
+            gone.events,
+            most.max(epochs),
+        ]
+        .iter()
+        .any(|it| *it >= MAX_DELETED);
+        if !gone.more {
+            gone.resources = self.forget_resources(expiry.resources.millis()).await?;
+            gone.more = gone.resources == MAX_DELETED;
+        }
         Ok(gone)
     }
+
+    /// Deletes resources that were not seen since. Called when everything else that is old is gone.
+    async fn forget_resources(&self, before: i64) -> Result<u64, StoreError> {
+        let doing = "deleting resources that are gone";
+        let mut transaction = self.write().await?;
+        let values = [Value::Int(before), Value::Int(MAX_DELETED as i64)];
+        let rows = transaction.fetch(SUBJECTS, &values).await.doing(doing)?;
+        let ids: Result<Vec<i64>, _> = rows.iter().map(|row| row.int(0)).collect();
+        let ids = ids.doing(doing)?;
+        for (table, column) in [("subject_seen", "subject"), ("subject", "id")] {
+            let before = "WITH k (id) AS (";
+            let after =
+                format!(") DELETE FROM {table} WHERE {column} IN (SELECT k.id FROM k) RETURNING 1");
+            let columns = [Column::Ints(ids.clone())];
+            let gone = transaction.rows(before, &columns, &after);
+            gone.await.doing(doing)?;
+        }
+        transaction.commit().await.doing(doing)?;
+        self.forget(&ids);
+        Ok(ids.len() as u64)
+    }
+}
+
+async fn forget_epochs(transaction: &mut Transaction, expiry: &Expiry) -> Result<u64, StoreError> {
+    let values = [
+        Value::Int(expiry.epochs.millis()),
+        Value::Int(expiry.senders.millis()),
+        Value::Blob(FOREIGN_AGENT.0.as_bytes()),
+        Value::Int(MAX_DELETED as i64),
+    ];
+    let gone = transaction.execute(CURSORS, &values).await;
+    gone.doing("forgetting epochs that are over")
 }
 
 async fn delete(transaction: &mut Transaction, sql: &str, before: i64) -> Result<u64, StoreError> {

@@ -28,7 +28,12 @@ macro_rules! migration {
 }
 
 /// Every migration, in order.
-const MIGRATIONS: &[Migration] = &[migration!(1, "0001_main.sql")];
+const MIGRATIONS: &[Migration] = &[
+    migration!(1, "0001_main.sql"),
+    migration!(2, "0002_set_aside.sql"),
+    migration!(3, "0003_cursor_first_seen.sql"),
+    migration!(4, "0004_ledger_correction.sql"),
+];
 
 /// Any number: servers that start together on one PostgreSQL migrate one after the other.
 const ADVISORY_LOCK: &str = "SELECT pg_advisory_xact_lock(7233171)";

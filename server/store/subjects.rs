@@ -8,6 +8,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::Store;
+use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{Commit, KnownResource, ResourceKey, ResourcePage};
@@ -15,6 +16,9 @@ use super::model::{Commit, KnownResource, ResourceKey, ResourcePage};
 /// How far a resource's last_seen in the database may be behind, ms: it is written at most once a
 /// minute, since the live view has the exact time.
 const SEEN_STEP_MS: i64 = 60_000;
+
+/// The same of a resource whose minutes come without a word about it, ms.
+const UNTOLD_STEP_MS: i64 = 3_600_000;
 
 /// Most resources whose numbers are held in memory; beyond it the memory is emptied and filled
 /// again. Ten times the largest fleet we plan for, with its nodes.
@@ -58,7 +62,7 @@ impl Store {
     /// kind where one is named. At most [`MAX_RESOURCES`] a page. `last_seen` may be a minute behind.
     ///
     /// # Errors
-    /// When the database refuses, or holds a row that cannot be read.
+    /// When the database refuses. A resource whose attributes cannot be read comes without them.
     pub async fn resource_page(
         &self,
         cluster: Option<&str>,
@@ -84,14 +88,23 @@ impl Store {
             }
             _ => None,
         };
-        let resources = rows.iter().map(read).collect::<Result<_, _>>()?;
-        Ok(ResourcePage { resources, next })
+        drop(transaction);
+        let mut page = ResourcePage {
+            next,
+            ..ResourcePage::default()
+        };
+        let mut bad = Vec::new();
+        for row in &rows {
+            page.resources.extend(read(row, &mut bad)?);
+        }
+        self.set_aside(&bad).await?;
+        Ok(page)
     }
 
     /// Every resource, of one cluster or kind where one is named.
     ///
     /// # Errors
-    /// When the database refuses, or holds a row that cannot be read.
+    /// When the database refuses. A resource whose attributes cannot be read comes without them.
     pub async fn resources(
         &self,
         cluster: Option<&str>,
@@ -122,6 +135,7 @@ impl Store {
             fresh: Vec::new(),
         };
         let (mut changed, mut unknown, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        let mut untold = BTreeMap::new();
         {
             let cache = self.subjects();
             for (key, known) in &told {
@@ -141,7 +155,17 @@ impl Store {
                 .filter(|it| !told.contains_key(&it.key))
             {
                 match cache.get(&delta.key) {
-                    Some(cached) => _ = resolved.ids.insert(delta.key.clone(), cached.id),
+                    Some(cached) => {
+                        resolved.ids.insert(delta.key.clone(), cached.id);
+                        let seen_ms = delta.minute.start().millis();
+                        if seen_ms - cached.seen_ms >= UNTOLD_STEP_MS {
+                            let seen = CachedSubject {
+                                seen_ms,
+                                ..cached.clone()
+                            };
+                            untold.insert(&delta.key, seen);
+                        }
+                    }
                     None => unknown.push(&delta.key),
                 }
             }
@@ -155,7 +179,11 @@ impl Store {
             .collect();
         changed.extend(&bare);
         upsert(transaction, &changed, &mut resolved).await?;
-        write_seen(transaction, &changed, &seen, &mut resolved).await?;
+        let fresh: Vec<_> = written(&changed, &seen, &resolved.ids)
+            .chain(untold.into_iter().map(|(key, it)| (key.clone(), it)))
+            .collect();
+        write_seen(transaction, &fresh).await?;
+        resolved.fresh.extend(fresh);
         Ok(resolved)
     }
 
@@ -166,6 +194,13 @@ impl Store {
             cache.clear();
         }
         cache.extend(resolved.fresh);
+    }
+
+    /// Forgets what was last written of the resources with these numbers.
+    pub(super) fn forget(&self, ids: &[i64]) {
+        if !ids.is_empty() {
+            self.subjects().retain(|_, it| !ids.contains(&it.id));
+        }
     }
 
     fn subjects(&self) -> MutexGuard<'_, HashMap<ResourceKey, CachedSubject>> {
@@ -267,37 +302,37 @@ async fn upsert(
     Ok(())
 }
 
-/// Writes when the changed resources, and those not written for a while, were last seen.
+/// What is to be remembered of the changed resources, and of those not written for a while.
+fn written<'a>(
+    changed: &'a [&'a KnownResource],
+    seen: &'a [&'a KnownResource],
+    ids: &'a HashMap<ResourceKey, i64>,
+) -> impl Iterator<Item = (ResourceKey, CachedSubject)> + 'a {
+    changed.iter().chain(seen).filter_map(|known| {
+        let cached = CachedSubject {
+            id: *ids.get(&known.key)?,
+            agent: known.agent,
+            resource: Some(Arc::clone(&known.resource)),
+            seen_ms: known.last_seen.millis(),
+        };
+        Some((known.key.clone(), cached))
+    })
+}
+
+/// Writes when resources were last seen.
 async fn write_seen(
     transaction: &mut Transaction,
-    changed: &[&KnownResource],
-    seen: &[&KnownResource],
-    resolved: &mut Resolved,
+    seen: &[(ResourceKey, CachedSubject)],
 ) -> Result<(), StoreError> {
-    let all: Vec<(i64, &KnownResource)> = changed
-        .iter()
-        .chain(seen)
-        .filter_map(|it| Some((*resolved.ids.get(&it.key)?, *it)))
-        .collect();
     let columns = [
-        Column::Ints(all.iter().map(|(id, _)| *id).collect()),
-        Column::Ints(all.iter().map(|(_, it)| it.last_seen.millis()).collect()),
+        Column::Ints(seen.iter().map(|(_, it)| it.id).collect()),
+        Column::Ints(seen.iter().map(|(_, it)| it.seen_ms).collect()),
     ];
     let before = "INSERT INTO subject_seen (subject, last_seen_ms)";
     let after = "ON CONFLICT (subject) DO UPDATE SET last_seen_ms = excluded.last_seen_ms
         WHERE excluded.last_seen_ms > subject_seen.last_seen_ms";
     let rows = transaction.rows(before, &columns, after).await;
-    rows.doing("writing when resources were seen")?;
-    for (id, known) in all {
-        let cached = CachedSubject {
-            id,
-            agent: known.agent,
-            resource: Some(Arc::clone(&known.resource)),
-            seen_ms: known.last_seen.millis(),
-        };
-        resolved.fresh.push((known.key.clone(), cached));
-    }
-    Ok(())
+    rows.doing("writing when resources were seen").map(|_| ())
 }
 
 fn id_and_key(row: &Row) -> Result<(i64, ResourceKey), StoreError> {
@@ -312,24 +347,46 @@ fn id_and_key(row: &Row) -> Result<(i64, ResourceKey), StoreError> {
     Ok((id, key))
 }
 
-/// A resource from [`COLUMNS`].
-pub(super) fn read(row: &Row) -> Result<KnownResource, StoreError> {
+/// A resource from [`COLUMNS`]. Of one whose attributes or agent cannot be read, what can be; none
+/// when it is of no kind that this server knows, which the log says.
+pub(super) fn read(
+    row: &Row,
+    bad: &mut Vec<Unreadable>,
+) -> Result<Option<KnownResource>, StoreError> {
     let doing = "reading a resource";
-    let (id, key) = id_and_key(row)?;
-    let attributes = serde_json::from_str(row.text(4).doing(doing)?)
-        .map_err(|error| corrupt(id, &format!("attributes: {error}")))?;
-    Ok(KnownResource {
+    let (id, key) = match id_and_key(row) {
+        Ok(named) => named,
+        Err(error @ StoreError::Corrupt { .. }) => {
+            tracing::error!(%error, "left out");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let last_seen = Timestamp::from_millis(row.int(7).doing(doing)?);
+    let text = row.bytes(4).doing(doing)?;
+    let attributes = serde_json::from_slice(text).map_err(|error| format!("attributes: {error}"));
+    let from = agent(row.optional_blob(5).doing(doing)?).map_err(|error| format!("agent: {error}"));
+    for error in [attributes.as_ref().err(), from.as_ref().err()] {
+        bad.extend(error.map(|error| Unreadable {
+            place: Place::Resource {
+                id,
+                seen_ms: last_seen.millis(),
+            },
+            data: text.to_vec(),
+            error: error.clone(),
+        }));
+    }
+    Ok(Some(KnownResource {
         resource: Arc::new(Resource {
             kind: key.kind,
             id: Arc::clone(&key.id),
-            attributes,
+            attributes: attributes.unwrap_or_default(),
         }),
-        agent: agent(row.optional_blob(5).doing(doing)?)
-            .map_err(|error| corrupt(id, &format!("agent: {error}")))?,
+        agent: from.unwrap_or_default(),
         first_seen: Timestamp::from_millis(row.int(6).doing(doing)?),
-        last_seen: Timestamp::from_millis(row.int(7).doing(doing)?),
+        last_seen,
         key,
-    })
+    }))
 }
 
 /// An agent's id from its 16 bytes.

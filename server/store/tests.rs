@@ -29,6 +29,12 @@ mod reading;
 
 mod troubles;
 
+mod unreadable;
+
+mod forgetting;
+
+mod restatements;
+
 use harness::{Bench, both};
 
 /// The agent of every commit here.

@@ -12,6 +12,7 @@ metrics! {
     COMMITS = counter(611, "gpufleet_server_commits_total", Node, Unit::Count, "Commits tried, by outcome (success, failure).");
     LAST_COMMIT = last(612, "gpufleet_server_last_commit_timestamp_seconds", Node, Unit::Seconds, "When the last commit succeeded, Unix time.");
     UNCOMMITTED_BYTES = last(613, "gpufleet_server_uncommitted_bytes", Node, Unit::Bytes, "Memory of what is folded and not yet committed, by lane (live, backfill).");
+    UNREADABLE_ROWS = counter(614, "gpufleet_server_unreadable_rows_total", Node, Unit::Count, "Rows of the database that could not be read and were set aside, by table.");
     AGENTS = last(620, "gpufleet_server_agents", Node, Unit::Count, "Agents heard of, by state (live, silent).");
     RESOURCES = last(621, "gpufleet_server_resources", Node, Unit::Count, "Resources in memory, by kind and origin (live, recorded, simulated).");
     HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last finished its round, Unix time. Alert rules stay quiet while it is fresh.");

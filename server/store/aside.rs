@@ -1,0 +1,267 @@
+//! Rows that cannot be read: named in the log, counted, and taken out of the way, so that one of
+//! them never stops the rest.
+//!
+//! What such a row held is kept in table set_aside for as long as events are. What can be computed
+//! again from minutes that are still kept, is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Store;
+use super::database::{Transaction, Value};
+use super::error::{Doing, StoreError};
+use super::minutes;
+use super::restate::Why;
+
+/// Where a row stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Minute {
+        minute: i64,
+        subject: i64,
+    },
+    TenMinutes {
+        bucket: i64,
+        subject: i64,
+    },
+    Carry {
+        hour: i64,
+        subject: i64,
+    },
+    Time {
+        hour: i64,
+        subject: i64,
+        codes: [i64; 3],
+    },
+    Resource {
+        id: i64,
+        seen_ms: i64,
+    },
+    Event {
+        id: i64,
+        at_ms: i64,
+    },
+}
+
+/// A row that cannot be read.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub(super) place: Place,
+    /// What it held.
+    pub(super) data: Vec<u8>,
+    /// What is wrong with it.
+    pub(super) error: String,
+}
+
+/// How many rows could not be read and were set aside since the start, by table.
+#[derive(Debug, Default)]
+pub struct UnreadableRows([AtomicU64; TABLES.len()]);
+
+/// Every table that [`Place`] names.
+const TABLES: [&str; 6] = [
+    "minute_row",
+    "minute10_row",
+    "ledger_hour",
+    "ledger_time",
+    "subject",
+    "event",
+];
+
+impl UnreadableRows {
+    fn count(&self, bad: &[Unreadable]) {
+        for bad in bad {
+            let known = TABLES.iter().position(|it| *it == bad.place.table());
+            let known = known.expect("every table of a place is listed");
+            self.0[known].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The tables with their counts.
+    pub fn by_table(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.0.iter().map(|it| it.load(Ordering::Relaxed));
+        TABLES.into_iter().zip(counts)
+    }
+}
+
+impl Place {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Minute { .. } => TABLES[0],
+            Self::TenMinutes { .. } => TABLES[1],
+            Self::Carry { .. } => TABLES[2],
+            Self::Time { .. } => TABLES[3],
+            Self::Resource { .. } => TABLES[4],
+            Self::Event { .. } => TABLES[5],
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Minute { minute, subject } => {
+                format!("minute {minute} of resource number {subject}")
+            }
+            Self::TenMinutes { bucket, subject } => {
+                format!("ten minutes {bucket} of resource number {subject}")
+            }
+            Self::Carry { hour, subject } => {
+                format!("carry of hour {hour} of resource number {subject}")
+            }
+            Self::Time {
+                hour,
+                subject,
+                codes,
+            } => {
+                let [holder, state, reason] = codes;
+                format!(
+                    "hour {hour} of resource number {subject}, holder {holder}, state {state}, \
+                     reason {reason}"
+                )
+            }
+            Self::Resource { id, .. } => format!("resource number {id}"),
+            Self::Event { id, .. } => format!("event number {id}"),
+        }
+    }
+
+    /// The time that the row is about.
+    fn at_ms(self) -> i64 {
+        match self {
+            Self::Minute { minute, .. } => minute * 60_000,
+            Self::TenMinutes { bucket, .. } => bucket * 600_000,
+            Self::Carry { hour, .. } | Self::Time { hour, .. } => hour * 3_600_000,
+            Self::Resource { seen_ms, .. } => seen_ms,
+            Self::Event { at_ms, .. } => at_ms,
+        }
+    }
+
+    /// The hour that gives the row anew when it is computed again.
+    fn recomputed(self) -> Option<(i64, i64)> {
+        match self {
+            Self::TenMinutes { bucket, subject } => Some((bucket.div_euclid(6), subject)),
+            Self::Carry { hour, subject } | Self::Time { hour, subject, .. } => {
+                Some((hour, subject))
+            }
+            Self::Minute { .. } | Self::Resource { .. } | Self::Event { .. } => None,
+        }
+    }
+}
+
+impl Unreadable {
+    /// A minute row with its owner's name, for people.
+    pub(super) fn sentence(&self, whose: &str) -> String {
+        format!(
+            "the minute row of {whose} at Unix time {} cannot be read: {}",
+            self.place.at_ms() / 1_000,
+            self.error
+        )
+    }
+
+    /// Takes it out of the way: what is left there is as if nothing had been known.
+    async fn remove(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
+        let int = Value::Int;
+        let (sql, values) = match self.place {
+            Place::Minute { minute, subject } => (
+                "DELETE FROM minute_row WHERE minute = $1 AND subject = $2 AND data = $3",
+                vec![int(minute), int(subject), Value::Blob(&self.data)],
+            ),
+            Place::TenMinutes { bucket, subject } => (
+                "DELETE FROM minute10_row WHERE bucket = $1 AND subject = $2 AND data = $3",
+                vec![int(bucket), int(subject), Value::Blob(&self.data)],
+            ),
+            Place::Carry { hour, subject } => (
+                "UPDATE ledger_hour SET carry = '' WHERE hour = $1 AND subject = $2",
+                vec![int(hour), int(subject)],
+            ),
+            Place::Time {
+                hour,
+                subject,
+                codes,
+            } => (
+                "DELETE FROM ledger_time WHERE hour = $1 AND subject = $2
+                 AND holder = $3 AND state = $4 AND reason = $5",
+                [hour, subject].into_iter().chain(codes).map(int).collect(),
+            ),
+            Place::Resource { id, .. } => (
+                "UPDATE subject SET attributes = '{}', agent = NULL WHERE id = $1",
+                vec![int(id)],
+            ),
+            Place::Event { id, .. } => ("DELETE FROM event WHERE id = $1", vec![int(id)]),
+        };
+        let gone = transaction.execute(sql, &values).await;
+        gone.doing("taking a row that cannot be read out of the way")
+            .map(|_| ())
+    }
+}
+
+impl Store {
+    /// How many rows could not be read since the start.
+    pub fn unreadable_rows(&self) -> &UnreadableRows {
+        &self.0.unreadable
+    }
+
+    /// Sets rows aside that a read has found.
+    pub(super) async fn set_aside(&self, bad: &[Unreadable]) -> Result<(), StoreError> {
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.write().await?;
+        put(&mut transaction, bad).await?;
+        let horizon = minutes::horizon(&mut transaction).await?;
+        let mut again = minutes::Marks::new();
+        for bad in bad {
+            let why = match bad.place {
+                Place::Time { .. } => Why::UNREADABLE,
+                _ => Why::TIME,
+            };
+            if let Some((hour, subject)) = bad.place.recomputed()
+                && hour * 60 >= horizon
+            {
+                let due_ms = hour * 3_600_000;
+                let known = again.entry((hour, subject)).or_insert((due_ms, why));
+                known.1 = known.1 | why;
+            }
+        }
+        minutes::mark_hours(&mut transaction, &again, rand::random()).await?;
+        let done = transaction.commit().await;
+        done.doing("setting rows aside that cannot be read")?;
+        self.was_set_aside(bad);
+        Ok(())
+    }
+
+    /// Counts rows that were set aside, now that it is durable; and forgets what was last written of
+    /// resources, so that the next word of them is written again.
+    pub(super) fn was_set_aside(&self, bad: &[Unreadable]) {
+        self.0.unreadable.count(bad);
+        for bad in bad {
+            if let Place::Resource { id, .. } = bad.place {
+                self.forget(&[id]);
+            }
+        }
+    }
+}
+
+/// Names rows in the log and moves them to table set_aside.
+pub(super) async fn put(
+    transaction: &mut Transaction,
+    bad: &[Unreadable],
+) -> Result<(), StoreError> {
+    for bad in bad {
+        let place = bad.place.words();
+        tracing::error!(
+            table = bad.place.table(),
+            error = bad.error,
+            "{place} cannot be read; set aside in table set_aside"
+        );
+        bad.remove(transaction).await?;
+        let values = [
+            Value::Text(bad.place.table()),
+            Value::Text(&place),
+            Value::Blob(&bad.data),
+            Value::Text(&bad.error),
+            Value::Int(bad.place.at_ms()),
+        ];
+        let sql = "INSERT INTO set_aside (source, place, data, error, at_ms)
+            VALUES ($1, $2, $3, $4, $5)";
+        let kept = transaction.execute(sql, &values).await;
+        kept.doing("setting a row aside")?;
+    }
+    Ok(())
+}
