@@ -11,11 +11,16 @@
 //! [`crate::steps`].
 //!
 //! Others': known `hw.*` and `DCGM_FI_*` names map through the catalog, each point to the GPU it
-//! names; the rest is counted as not kept. Limits and reasons: [`limits`].
+//! names; the rest is counted as not kept. What a request may take in memory is told before it is
+//! parsed: [`weigh`]. Limits and reasons: [`limits`].
 
 mod names;
 
 mod encode;
+
+pub mod weigh;
+
+mod parse;
 
 mod decode;
 
@@ -28,6 +33,7 @@ pub use decode::{
 pub use encode::{encode_events, encode_metrics, encode_steps};
 pub use limits::{Limits, Reject, Rejected};
 pub use names::{max_name, name, unit};
+pub use parse::{Encoding, ParseError, Request, parse};
 
 /// `service.name` of everything an agent sends.
 pub const SERVICE_NAME: &str = "gpufleet-agent";

@@ -1,9 +1,10 @@
-//! What a sample costs on the wire: nanoseconds to encode, to parse (prost) and to decode it.
+//! What a sample costs on the wire: nanoseconds to encode it, to weigh its request, to parse (prost)
+//! and to decode it.
 //!
 //! One agent with 8 GPUs, every metric of the catalog for each, as `cargo bench -p
 //! gpufleet-telemetry --bench otlp` (or `make bench-otlp`) runs it. Prints the best of [`ROUNDS`]
 //! rounds, because other work on the machine only ever makes a round slower. Exits with 1 when
-//! parse and decode together take more than [`TARGET_NANOS`].
+//! weigh, parse and decode together take more than [`TARGET_NANOS`].
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![expect(
     clippy::disallowed_methods,
@@ -17,7 +18,7 @@ use std::time::Instant;
 
 use gpufleet_telemetry::catalog::{Kind, gpu};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
-use gpufleet_telemetry::otlp::{Limits, decode_metrics, encode_metrics};
+use gpufleet_telemetry::otlp::{Limits, decode_metrics, encode_metrics, weigh};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
 use gpufleet_telemetry::time::Timestamp;
@@ -45,19 +46,26 @@ fn main() -> ExitCode {
         || (),
         |()| encode_metrics(black_box(&ticks)).encode_to_vec(),
     );
+    let weight = weigh::metrics(&bytes).expect("our own bytes");
+    let weigh_nanos = best(|| (), |()| weigh::metrics(black_box(&bytes)));
     let parse_nanos = best(|| (), |()| parse());
     let decode_nanos = best(parse, |request| decode_metrics(request, &limits));
     let per_sample = |nanos: f64| nanos / samples as f64;
-    let total = per_sample(parse_nanos + decode_nanos);
+    let total = per_sample(weigh_nanos + parse_nanos + decode_nanos);
     println!(
         "{samples} samples in {} bytes, {:.1} bytes a sample before compression",
         bytes.len(),
         per_sample(bytes.len() as f64)
     );
     println!("encode {:6.1} ns a sample", per_sample(encode_nanos));
+    println!(
+        "weigh  {:6.1} ns a sample: {:.1} bytes in memory",
+        per_sample(weigh_nanos),
+        per_sample(weight.bytes as f64)
+    );
     println!("parse  {:6.1} ns a sample", per_sample(parse_nanos));
     println!("decode {:6.1} ns a sample", per_sample(decode_nanos));
-    println!("parse and decode {total:.1} ns a sample, target {TARGET_NANOS:.0}");
+    println!("weigh, parse and decode {total:.1} ns a sample, target {TARGET_NANOS:.0}");
     if total > TARGET_NANOS {
         return ExitCode::FAILURE;
     }
