@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::routing::get;
 use http::StatusCode;
 
-use crate::App;
+use crate::{App, files};
 
 /// Commits that may fail in a row before the server calls itself ill: the database was restarted.
 const MAX_FAILURES: u64 = 3;
@@ -31,7 +31,11 @@ async fn healthy(State(app): State<App>) -> (StatusCode, String) {
         );
         return (StatusCode::SERVICE_UNAVAILABLE, text);
     }
-    (StatusCode::OK, "ok\n".to_owned())
+    let warning = files::warning().map(|it| format!("warning: {it}\n"));
+    (
+        StatusCode::OK,
+        format!("ok\n{}", warning.unwrap_or_default()),
+    )
 }
 
 async fn ready(State(app): State<App>) -> (StatusCode, String) {

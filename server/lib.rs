@@ -21,6 +21,8 @@ pub mod commit;
 
 pub mod lead;
 
+pub mod files;
+
 pub mod health;
 
 pub mod ledger;

@@ -18,7 +18,7 @@ use gpufleet_server::ingest::foreign::Foreign;
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
-use gpufleet_server::{health, lead, ledger, retention};
+use gpufleet_server::{files, health, lead, ledger, retention};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +46,7 @@ fn main() -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .expect("no other provider is installed before this line of main");
+    files::raise();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

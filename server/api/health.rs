@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::files;
 use crate::pages::text;
 use crate::web::Web;
 
@@ -29,6 +30,8 @@ pub struct Health {
     pub at: String,
     /// What was looked at.
     pub checks: Vec<Check>,
+    /// What will become a problem when the fleet grows.
+    pub warnings: Vec<String>,
 }
 
 /// One thing that was looked at.
@@ -66,6 +69,7 @@ pub async fn health(State(web): State<Arc<Web>>) -> Response {
         version: env!("CARGO_PKG_VERSION"),
         at: text::rfc3339(web.app.clock.now()),
         checks,
+        warnings: files::warning().into_iter().collect(),
     };
     let status = if is_ok {
         StatusCode::OK
