@@ -73,6 +73,7 @@ mod tests {
             config: Arc::new(config),
             access: Arc::default(),
             commits: Arc::default(),
+            rejections: Arc::default(),
             clock: Arc::new(SystemClock::start()),
         };
         let ask = async |path: &str| {

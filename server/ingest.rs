@@ -4,6 +4,9 @@
 //! straight to the fleet. Any other request goes through the server's own spool and is on disk
 //! before its reply.
 //!
+//! Both doors go one way: the guard reads the body, [`gpufleet_telemetry::otlp::parse`] says what it
+//! would take in memory before it becomes messages, and then it is accepted.
+//!
 //! Limits: [`MAX_COMPRESSED_BYTES`], [`MAX_MESSAGE_BYTES`], [`MAX_CONNECTIONS`], requests at the same
 //! time and their longest time by configuration; what one request may hold is in
 //! [`gpufleet_telemetry::otlp::limits`].
@@ -20,16 +23,24 @@ mod guard;
 
 mod http;
 
+mod idle;
+
 pub mod listen;
 
 mod place;
+
+mod reply;
+
+mod room;
+
+pub mod tls;
 
 mod refuse;
 
 #[cfg(test)]
 mod tests;
 
-pub use accept::Ingest;
+pub use accept::{Ingest, Rejections};
 pub use refuse::{Kind, Refused};
 
 /// Largest request as it comes over the wire. A tick of the largest node is 1 MiB before

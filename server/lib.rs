@@ -50,6 +50,8 @@ pub struct App {
     pub config: Arc<config::Config>,
     /// Who may do what.
     pub access: Arc<auth::Access>,
+    /// What was left out of requests while decoding.
+    pub rejections: Arc<ingest::Rejections>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.

@@ -46,7 +46,6 @@ fn main() -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .expect("no other provider is installed before this line of main");
-    files::raise();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -56,11 +55,14 @@ fn main() -> anyhow::Result<()> {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-server", &config.trace)?;
+    ingest::tls::read(&config.auth)?;
+    files::raise();
     let app = App {
         store: Store::open(&config.store).await?,
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         access: Arc::new(Access::load(&config.auth)?),
         commits: Arc::default(),
+        rejections: Arc::default(),
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
     };
@@ -194,7 +196,7 @@ async fn listen(
         .with_context(|| {
             format!("{what}: cannot listen on {address}; is another server running?")
         })?;
-    let tls = ingest::listen::tls(&app.config.auth)?;
+    let tls = ingest::tls::read(&app.config.auth)?;
     let is_tls = tls.is_some();
     let listener = Listener::new(socket, tls)?;
     let address = axum::serve::Listener::local_addr(&listener)?;
@@ -208,7 +210,7 @@ async fn serve(
     router: axum::Router,
     stop: CancellationToken,
 ) {
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    let serving = ingest::listen::serve(listener, router, stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "{what} ended");
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpufleet_telemetry::command::{Command, MAX_COMMAND_BYTES};
-use gpufleet_telemetry::otlp::{self, Limits, Reject, Rejected};
+use gpufleet_telemetry::otlp::{self, Encoding, Limits, ParseError, Reject, Rejected};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::wire::{self, Refusal, Stream};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -15,6 +15,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use super::foreign::Foreign;
 use super::place::{self, Place};
 use super::refuse::{Kind, Refused};
+use super::room::Room;
 use crate::App;
 use crate::auth::Grant;
 use crate::fleet::{Answer, Body, Drops, Offer, Outcome};
@@ -52,29 +53,36 @@ pub(super) struct Accepted {
 pub struct Ingest {
     pub(super) app: App,
     pub(super) foreign: Foreign,
-    totals: Arc<Totals>,
+    pub(super) room: Arc<Room>,
 }
 
-/// Points and events left out while decoding, since the server started.
-#[derive(Default)]
-struct Totals([AtomicU64; Reject::ALL.len()]);
+/// Points, attributes and events that were left out while decoding, since the server started. What
+/// is left out later, while folding, is a [`crate::fleet::Drop`].
+#[derive(Debug, Default)]
+pub struct Rejections([AtomicU64; Reject::ALL.len()]);
+
+impl Rejections {
+    /// Every reason with its count.
+    pub fn counts(&self) -> [(Reject, u64); Reject::ALL.len()] {
+        Reject::ALL.map(|reason| (reason, self.0[reason as usize].load(Ordering::Relaxed)))
+    }
+
+    fn add(&self, rejected: &Rejected) {
+        for (reason, count) in rejected.iter() {
+            self.0[reason as usize].fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Ingest {
     /// Takes requests for `app`; those of others than agents go through `foreign`.
     pub fn new(app: App, foreign: Foreign) -> Self {
+        let room = Room::new(app.config.ingest.max_concurrent_requests);
         Self {
             app,
             foreign,
-            totals: Arc::default(),
+            room: Arc::new(room),
         }
-    }
-
-    /// What was left out while decoding, by reason, since the server started.
-    pub fn rejected(&self) -> impl Iterator<Item = (Reject, u64)> + '_ {
-        Reject::ALL.into_iter().map(|reason| {
-            let count = self.totals.0[reason as usize].load(Ordering::Relaxed);
-            (reason, count)
-        })
     }
 
     pub(super) async fn accept(
@@ -137,9 +145,7 @@ impl Ingest {
 
     /// Counts what was left out and puts it into words.
     fn accepted(&self, rejected: &Rejected, drops: &Drops) -> Accepted {
-        for (reason, count) in rejected.iter() {
-            self.totals.0[reason as usize].fetch_add(count, Ordering::Relaxed);
-        }
+        self.app.rejections.add(rejected);
         let lost: u64 = rejected
             .iter()
             .filter(|(reason, _)| !reason.is_partial())
@@ -159,6 +165,23 @@ impl Ingest {
 }
 
 impl Request {
+    /// Parses a request, unless it would take too much memory. What calls this folds the request or
+    /// writes it away before it waits for anything: so there are no more parsed requests than threads.
+    pub(super) fn parse(stream: Stream, encoding: Encoding, bytes: &[u8]) -> Result<Self, Refused> {
+        let parsed = match stream {
+            Stream::Metrics => otlp::parse(encoding, bytes).map(Self::Metrics),
+            Stream::Logs => otlp::parse(encoding, bytes).map(Self::Logs),
+        };
+        parsed.map_err(|error: ParseError| {
+            let kind = if error.is_too_large() {
+                Kind::TooLarge
+            } else {
+                Kind::Invalid
+            };
+            Refused::new(kind, error.to_string())
+        })
+    }
+
     pub(super) const fn stream(&self) -> Stream {
         match self {
             Self::Metrics(_) => Stream::Metrics,

@@ -1,11 +1,11 @@
-//! Reads the body of an OTLP/HTTP request: protobuf or JSON, plain, gzip or zstd, within the caps.
+//! The body of an OTLP/HTTP request: protobuf or JSON, plain, gzip or zstd, within the caps.
 
+use std::borrow::Cow;
 use std::io::Read;
 
+use gpufleet_telemetry::otlp::Encoding;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use prost::Message;
-use serde::de::DeserializeOwned;
 
 use super::refuse::{Kind, Refused};
 use super::{MAX_COMPRESSED_BYTES, MAX_MESSAGE_BYTES};
@@ -23,39 +23,39 @@ pub(super) fn too_large(bytes: usize) -> Refused {
     Refused::new(Kind::TooLarge, message)
 }
 
-/// Reads a request from its body.
-pub(super) fn read<T: Message + Default + DeserializeOwned>(
+/// The body without its compression, and how it is written.
+pub(super) fn plain<'a>(
     headers: &HeaderMap,
-    body: &[u8],
-) -> Result<T, Refused> {
+    body: &'a [u8],
+) -> Result<(Encoding, Cow<'a, [u8]>), Refused> {
     if body.len() > MAX_COMPRESSED_BYTES {
         return Err(too_large(body.len()));
     }
     let invalid = |message: String| Refused::new(Kind::Invalid, message);
-    let encoding = headers.get(CONTENT_ENCODING);
-    let plain = match encoding.map_or("identity", |it| it.to_str().unwrap_or("?")) {
-        "identity" | "" => None,
-        "gzip" => Some(decompress("gzip", flate2::read::MultiGzDecoder::new(body))?),
+    let encoding = match media_type(headers.get(CONTENT_TYPE)) {
+        "application/x-protobuf" | "application/protobuf" => Encoding::Protobuf,
+        "application/json" => Encoding::Json,
+        other => {
+            let message =
+                format!("content-type {other:?}: send application/x-protobuf or application/json");
+            return Err(invalid(message));
+        }
+    };
+    let compression = headers.get(CONTENT_ENCODING);
+    let plain = match compression.map_or("identity", |it| it.to_str().unwrap_or("?")) {
+        "identity" | "" => Cow::Borrowed(body),
+        "gzip" => decompress("gzip", flate2::read::MultiGzDecoder::new(body))?.into(),
         "zstd" => {
             let decoder = zstd::Decoder::new(body);
             let decoder = decoder.map_err(|error| invalid(format!("not zstd: {error}")))?;
-            Some(decompress("zstd", decoder)?)
+            decompress("zstd", decoder)?.into()
         }
         other => {
             let message = format!("content-encoding {other:?}: send gzip, zstd or identity");
             return Err(invalid(message));
         }
     };
-    let plain = plain.as_deref().unwrap_or(body);
-    match media_type(headers.get(CONTENT_TYPE)) {
-        "application/x-protobuf" | "application/protobuf" => T::decode(plain)
-            .map_err(|error| invalid(format!("not an OTLP request in protobuf: {error}"))),
-        "application/json" => serde_json::from_slice(plain)
-            .map_err(|error| invalid(format!("not an OTLP request in JSON: {error}"))),
-        other => Err(invalid(format!(
-            "content-type {other:?}: send application/x-protobuf or application/json"
-        ))),
-    }
+    Ok((encoding, plain))
 }
 
 /// The media type without its parameters.
@@ -84,10 +84,13 @@ fn decompress(name: &str, decoder: impl Read) -> Result<Vec<u8>, Refused> {
 mod tests {
     use std::io::Write;
 
+    use gpufleet_telemetry::wire::Stream;
     use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
     use opentelemetry_proto::tonic::metrics::v1::ResourceMetrics;
+    use prost::Message;
 
     use super::*;
+    use crate::ingest::accept::Request;
 
     fn headers(content_type: &'static str, encoding: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -108,7 +111,11 @@ mod tests {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<ExportMetricsServiceRequest, Refused> {
-        read(headers, body)
+        let (encoding, plain) = plain(headers, body)?;
+        match Request::parse(Stream::Metrics, encoding, &plain)? {
+            Request::Metrics(request) => Ok(request),
+            Request::Logs(_) => unreachable!("metrics were asked for"),
+        }
     }
 
     #[test]
@@ -155,6 +162,24 @@ mod tests {
         let refused =
             read_metrics(&headers("application/x-protobuf", ""), &long).expect_err("long");
         assert_eq!(refused.kind, Kind::TooLarge);
+    }
+
+    #[test]
+    fn a_request_that_would_fill_the_memory_once_parsed_is_refused_in_both_languages() {
+        let protobuf = [0x0a, 0].repeat(2 << 20);
+        let json = format!("{{\"resourceMetrics\":[{}{{}}]}}", "{},".repeat(1 << 20));
+        for (content_type, body) in [
+            ("application/x-protobuf", protobuf),
+            ("application/json", json.into_bytes()),
+        ] {
+            let refused = read_metrics(&headers(content_type, ""), &body).expect_err("a bomb");
+            assert_eq!(refused.kind, Kind::TooLarge, "{content_type}");
+            assert!(
+                refused.message.contains("bytes in memory"),
+                "{}",
+                refused.message
+            );
+        }
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! What stands before both protocols: rights, size, how many at once, how long.
+//! What stands before both protocols: rights, size, the reading of the body, how many at once, how
+//! long.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
-use tokio::sync::Semaphore;
 
 use super::MAX_COMPRESSED_BYTES;
 use super::accept::Ingest;
@@ -31,7 +31,6 @@ const GRPC_RESOURCE_EXHAUSTED: &str = "8";
 struct Guard {
     ingest: Ingest,
     protocol: Protocol,
-    slots: Arc<Semaphore>,
     timeout: Duration,
 }
 
@@ -41,7 +40,6 @@ pub(super) fn guarded(routes: Router, ingest: &Ingest, protocol: Protocol) -> Ro
     let guard = Guard {
         ingest: ingest.clone(),
         protocol,
-        slots: Arc::new(Semaphore::new(config.max_concurrent_requests.max(1))),
         timeout: Duration::from_millis(config.request_timeout_ms),
     };
     routes.layer(from_fn_with_state(guard, pass))
@@ -50,7 +48,7 @@ pub(super) fn guarded(routes: Router, ingest: &Ingest, protocol: Protocol) -> Ro
 async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
     let is_json = super::body::is_json(request.headers().get(CONTENT_TYPE));
     let refuse = |refused: &Refused| match guard.protocol {
-        Protocol::Grpc => refused.status().into_http::<axum::body::Body>(),
+        Protocol::Grpc => refused.status().into_http::<Body>(),
         Protocol::Http => refuse_http(refused, is_json),
     };
     let authorization = request.headers().get(AUTHORIZATION);
@@ -72,16 +70,16 @@ async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> R
     if length > MAX_COMPRESSED_BYTES {
         return refuse(&super::body::too_large(length));
     }
+    let room = &guard.ingest.room;
     let work = async {
-        let _slot = guard
-            .slots
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
-        next.run(request).await
+        let (parts, body) = request.into_parts();
+        let held = room.read(body).await?;
+        let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
+        Ok(room.work(next.run(request)).await)
     };
     match tokio::time::timeout(guard.timeout, work).await {
-        Ok(mut response) => {
+        Ok(Err(refused)) => refuse(&refused),
+        Ok(Ok(mut response)) => {
             let status = response.headers_mut().get_mut("grpc-status");
             if let Some(status) = status.filter(|it| **it == GRPC_OUT_OF_RANGE) {
                 *status = http::HeaderValue::from_static(GRPC_RESOURCE_EXHAUSTED);

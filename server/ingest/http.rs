@@ -5,109 +5,72 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use axum::{Extension, Router};
+use gpufleet_telemetry::otlp::Encoding;
+use gpufleet_telemetry::wire::Stream;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use opentelemetry_proto::tonic::collector::logs::v1::{
-    ExportLogsPartialSuccess, ExportLogsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
-};
 use prost::Message;
-use serde::Serialize;
 
 use super::accept::{Accepted, Ingest, Request};
-use super::guard;
 use super::refuse::{Kind, Refused};
-use super::{MAX_COMPRESSED_BYTES, body};
+use super::{body, guard, reply};
 use crate::auth::Grant;
 
 const PROTOBUF: &str = "application/x-protobuf";
 const JSON: &str = "application/json";
 
 pub(super) fn router(ingest: &Ingest) -> Router {
-    let routes = Router::new()
-        .route("/v1/metrics", post(metrics))
-        .route("/v1/logs", post(logs))
-        .route("/v1/traces", any(traces))
-        .layer(DefaultBodyLimit::max(MAX_COMPRESSED_BYTES))
-        .with_state(ingest.clone());
-    guard::guarded(routes, ingest, guard::Protocol::Http)
+    let mut routes = Router::new().route("/v1/traces", any(traces));
+    for (path, stream) in [("/v1/metrics", Stream::Metrics), ("/v1/logs", Stream::Logs)] {
+        let take = move |State(ingest): State<Ingest>,
+                         Extension(grant): Extension<Grant>,
+                         headers: HeaderMap,
+                         sent: Bytes| async move {
+            let is_json = body::is_json(headers.get(CONTENT_TYPE));
+            match take(&ingest, grant, &headers, stream, &sent).await {
+                Ok(accepted) => answer(&accepted, stream, is_json),
+                Err(refused) => refuse_http(&refused, is_json),
+            }
+        };
+        routes = routes.route(path, post(take));
+    }
+    // The guard has read the body, within its own cap.
+    let routes = routes.layer(DefaultBodyLimit::disable());
+    guard::guarded(
+        routes.with_state(ingest.clone()),
+        ingest,
+        guard::Protocol::Http,
+    )
 }
 
-async fn metrics(
-    State(ingest): State<Ingest>,
-    Extension(grant): Extension<Grant>,
-    headers: HeaderMap,
-    sent: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Response {
-    let request = whole(sent).and_then(|sent| body::read(&headers, &sent));
-    let is_json = body::is_json(headers.get(CONTENT_TYPE));
-    let accepted = match request {
-        Ok(request) => {
-            ingest
-                .accept(&headers, grant, Request::Metrics(request))
-                .await
-        }
-        Err(refused) => Err(refused),
+async fn take(
+    ingest: &Ingest,
+    grant: Grant,
+    headers: &HeaderMap,
+    stream: Stream,
+    sent: &[u8],
+) -> Result<Accepted, Refused> {
+    let request = {
+        let (encoding, plain) = body::plain(headers, sent)?;
+        Request::parse(stream, encoding, &plain)?
     };
-    answer(accepted, is_json, |accepted| ExportMetricsServiceResponse {
-        partial_success: is_partial(accepted).then(|| ExportMetricsPartialSuccess {
-            rejected_data_points: accepted.rejected,
-            error_message: accepted.message.clone(),
-        }),
-    })
+    ingest.accept(headers, grant, request).await
 }
 
-async fn logs(
-    State(ingest): State<Ingest>,
-    Extension(grant): Extension<Grant>,
-    headers: HeaderMap,
-    sent: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Response {
-    let request = whole(sent).and_then(|sent| body::read(&headers, &sent));
-    let is_json = body::is_json(headers.get(CONTENT_TYPE));
-    let accepted = match request {
-        Ok(request) => ingest.accept(&headers, grant, Request::Logs(request)).await,
-        Err(refused) => Err(refused),
+fn answer(accepted: &Accepted, stream: Stream, is_json: bool) -> Response {
+    let (encoding, content_type) = if is_json {
+        (Encoding::Json, JSON)
+    } else {
+        (Encoding::Protobuf, PROTOBUF)
     };
-    answer(accepted, is_json, |accepted| ExportLogsServiceResponse {
-        partial_success: is_partial(accepted).then(|| ExportLogsPartialSuccess {
-            rejected_log_records: accepted.rejected,
-            error_message: accepted.message.clone(),
-        }),
-    })
+    let body = reply::encode(accepted, stream, encoding);
+    let headers = accepted.headers.clone();
+    (headers, [(CONTENT_TYPE, content_type)], body).into_response()
 }
 
 async fn traces() -> Response {
     let text = "this server keeps metrics and events, not traces: send traces elsewhere";
     (StatusCode::NOT_FOUND, text).into_response()
-}
-
-/// The body, unless it broke off or was over the cap.
-fn whole(sent: Result<Bytes, axum::extract::rejection::BytesRejection>) -> Result<Bytes, Refused> {
-    sent.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => body::too_large(MAX_COMPRESSED_BYTES + 1),
-        _ => Refused::new(Kind::Invalid, format!("the body broke off: {error}")),
-    })
-}
-
-fn is_partial(accepted: &Accepted) -> bool {
-    accepted.rejected > 0 || !accepted.message.is_empty()
-}
-
-fn answer<T: Message + Serialize>(
-    accepted: Result<Accepted, Refused>,
-    is_json: bool,
-    body: impl FnOnce(&Accepted) -> T,
-) -> Response {
-    match accepted {
-        Ok(accepted) => {
-            let body = body(&accepted);
-            (accepted.headers, encoded(&body, is_json)).into_response()
-        }
-        Err(refused) => refuse_http(&refused, is_json),
-    }
 }
 
 /// A refusal as OTLP/HTTP wants it: a google.rpc.Status in the language of the request.
@@ -132,13 +95,4 @@ pub(super) fn refuse_http(refused: &Refused, is_json: bool) -> Response {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     (refused.kind.http(), headers, body).into_response()
-}
-
-fn encoded<T: Message + Serialize>(body: &T, is_json: bool) -> Response {
-    if is_json {
-        let json = serde_json::to_vec(body).expect("an OTLP reply is plain data");
-        ([(CONTENT_TYPE, JSON)], json).into_response()
-    } else {
-        ([(CONTENT_TYPE, PROTOBUF)], body.encode_to_vec()).into_response()
-    }
 }

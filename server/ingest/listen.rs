@@ -1,20 +1,18 @@
-//! Listeners: plain or TLS, so many connections at most.
+//! Listeners: plain or TLS, so many connections at most, none of them silent for long.
 //!
 //! Handshakes run beside each other, each with its own deadline, so that a silent client does not
 //! keep the others out.
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use axum::Router;
+use axum::middleware::from_fn;
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -22,7 +20,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::MAX_CONNECTIONS;
-use crate::auth::AuthConfig;
+use super::idle::{self, Idle, PATIENCE, Patience};
+
+pub use super::idle::Peer;
 
 /// Longest time a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,22 +33,6 @@ const MAX_READY: usize = 64;
 /// How long to wait after the system refused a connection, for want of file handles most likely.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// Why TLS could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A PEM file cannot be used.
-    #[error("{file}: {why}")]
-    File {
-        /// Which file.
-        file: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Certificate and key do not fit, or the authorities cannot be used.
-    #[error("the TLS files do not fit together: {0}")]
-    Unfit(String),
-}
-
 /// A listener that hands out connections, after their handshake where there is TLS.
 pub struct Listener {
     address: SocketAddr,
@@ -58,6 +42,7 @@ pub struct Listener {
 /// A connection; it counts against the limit as long as it lives.
 pub struct Connection {
     stream: Stream,
+    idle: Idle,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -66,72 +51,50 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Reads the TLS files, if there are any. `protocols` are offered to the client, the best first.
-///
-/// # Errors
-/// When a file cannot be read or the files do not fit together.
-pub fn tls(config: &AuthConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    if config.tls_certificate_file.is_empty() || config.tls_key_file.is_empty() {
-        return Ok(None);
-    }
-    let unfit = |error: &dyn std::fmt::Display| TlsError::Unfit(error.to_string());
-    let certificates = certificates(&config.tls_certificate_file)?;
-    let key = PrivateKeyDer::from_pem_file(Path::new(&config.tls_key_file))
-        .map_err(|error| file_error(&config.tls_key_file, &error))?;
-    let builder = ServerConfig::builder();
-    let builder = if config.tls_client_ca_file.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let mut roots = RootCertStore::empty();
-        for certificate in self::certificates(&config.tls_client_ca_file)? {
-            roots.add(certificate).map_err(|error| unfit(&error))?;
-        }
-        let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-        builder.with_client_cert_verifier(verifier.map_err(|error| unfit(&error))?)
-    };
-    let mut tls = builder
-        .with_single_cert(certificates, key)
-        .map_err(|error| unfit(&error))?;
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Some(Arc::new(tls)))
-}
-
-fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(Path::new(file))
-        .and_then(Iterator::collect)
-        .map_err(|error| file_error(file, &error))?;
-    if certificates.is_empty() {
-        let why = "no certificate in it".to_owned();
-        let file = file.to_owned();
-        return Err(TlsError::File { file, why });
-    }
-    Ok(certificates)
-}
-
-fn file_error(file: &str, error: &dyn std::fmt::Display) -> TlsError {
-    TlsError::File {
-        file: file.to_owned(),
-        why: error.to_string(),
-    }
-}
-
 impl Listener {
     /// Takes connections from a bound socket.
     ///
     /// # Errors
     /// When the socket has no address.
     pub fn new(socket: TcpListener, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+        Self::patient(socket, tls, PATIENCE)
+    }
+
+    fn patient(
+        socket: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        patience: Patience,
+    ) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let (sender, ready) = mpsc::channel(MAX_READY);
-        tokio::spawn(take(socket, tls.map(TlsAcceptor::from), sender));
+        tokio::spawn(take(socket, tls.map(TlsAcceptor::from), patience, sender));
         Ok(Self { address, ready })
     }
+}
+
+/// Serves a listener until told to stop, and then ends the connections that are open.
+///
+/// # Errors
+/// When the listener fails for good.
+pub async fn serve(
+    listener: Listener,
+    router: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let router = router.layer(from_fn(idle::count));
+    axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<Peer>(),
+    )
+    .with_graceful_shutdown(stop)
+    .await
 }
 
 /// Takes connections until nobody wants them any more.
 async fn take(
     socket: TcpListener,
     tls: Option<TlsAcceptor>,
+    patience: Patience,
     ready: mpsc::Sender<(Connection, SocketAddr)>,
 ) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -166,11 +129,18 @@ async fn take(
             };
             let connection = Connection {
                 stream,
+                idle: Idle::begin(patience),
                 _slot: slot,
             };
             // Nobody takes it any more when the server stops.
             let _stopped = ready.send((connection, peer)).await;
         });
+    }
+}
+
+impl Connection {
+    pub(super) fn requests(&self) -> Arc<idle::Requests> {
+        self.idle.requests()
     }
 }
 
@@ -197,6 +167,9 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.idle.poll_over(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -233,26 +206,17 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
-    use rustls::ClientConfig;
     use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_rustls::TlsConnector;
 
     use super::*;
-
-    /// A certificate for localhost and its key, made for these tests and good for nothing else.
-    fn config() -> AuthConfig {
-        let file = |name: &str| format!("{}/ingest/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
-        AuthConfig {
-            tls_certificate_file: file("certificate.pem"),
-            tls_key_file: file("key.pem"),
-            ..AuthConfig::default()
-        }
-    }
+    use crate::ingest::tls::{self, tests::config};
 
     async fn ask(address: SocketAddr) -> String {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&config().tls_certificate_file).unwrap() {
+        for certificate in tls::certificates(&config().tls_certificate_file).unwrap() {
             roots.add(certificate).unwrap();
         }
         let client = ClientConfig::builder()
@@ -276,9 +240,9 @@ mod tests {
         let _chosen = rustls::crypto::ring::default_provider().install_default();
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = Listener::new(socket, tls(&config()).unwrap()).unwrap();
+        let listener = Listener::new(socket, tls::read(&config()).unwrap()).unwrap();
         let routes = axum::Router::new().route("/", axum::routing::get(async || "hello"));
-        tokio::spawn(async move { axum::serve(listener, routes).await });
+        tokio::spawn(serve(listener, routes, std::future::pending()));
         let _silent = TcpStream::connect(address).await.unwrap();
         let answer = ask(address).await;
         assert!(
@@ -287,23 +251,48 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_tls_file_that_cannot_be_used_is_named() {
-        let _chosen = rustls::crypto::ring::default_provider().install_default();
-        let good = config();
-        for (certificate, key) in [
-            ("/nowhere.pem", good.tls_key_file.as_str()),
-            (good.tls_certificate_file.as_str(), "/nowhere.pem"),
-            (good.tls_key_file.as_str(), good.tls_key_file.as_str()),
-        ] {
-            let bad = AuthConfig {
-                tls_certificate_file: certificate.to_owned(),
-                tls_key_file: key.to_owned(),
-                ..AuthConfig::default()
-            };
-            let error = tls(&bad).expect_err("unusable").to_string();
-            assert!(error.contains(".pem"), "{error}");
-        }
-        assert!(tls(&AuthConfig::default()).unwrap().is_none());
+    /// Sends `bytes` and no more; returns what came back when the server closes the connection.
+    async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        let _reset = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_request_is_closed_and_a_working_one_is_not() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let patience = Patience {
+            first_request: Duration::from_millis(100),
+            idle: Duration::from_millis(100),
+        };
+        let listener = Listener::patient(socket, None, patience).unwrap();
+        // This answer is ready only when the silent connections are closed.
+        let (done, work) = tokio::sync::watch::channel(false);
+        let slow = async move || {
+            let mut work = work.clone();
+            let _closed = work.wait_for(|is_done| *is_done).await;
+            "at last"
+        };
+        let routes = Router::new()
+            .route("/slow", axum::routing::get(slow))
+            .route("/", axum::routing::get(async || "hello"));
+        tokio::spawn(serve(listener, routes, std::future::pending()));
+        let slow = b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let working = tokio::spawn(until_closed(address, slow));
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        let (_, _, _, kept_alive) = tokio::join!(
+            until_closed(address, b""),
+            until_closed(address, b"GET / HTTP/1.1\r\nhost"),
+            until_closed(address, preface),
+            until_closed(address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
+        );
+        assert!(kept_alive.ends_with("hello"), "{kept_alive}");
+        assert!(!working.is_finished());
+        done.send(true).unwrap();
+        let answer = working.await.unwrap();
+        assert!(answer.ends_with("at last"), "{answer}");
     }
 }

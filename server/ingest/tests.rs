@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
-use gpufleet_telemetry::otlp::encode_metrics;
+use gpufleet_telemetry::otlp::{Reject, encode_metrics};
 use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use gpufleet_telemetry::wire;
@@ -19,6 +19,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResp
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::metrics::v1::ScopeMetrics;
 use prost::Message;
 use tonic::codec::CompressionEncoding;
 use tower::ServiceExt;
@@ -64,6 +65,7 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let app = App {
         store: crate::store::Store::unopened(),
         commits: Arc::default(),
+        rejections: Arc::default(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),
         access: Arc::new(access),
@@ -294,10 +296,10 @@ async fn bombs_are_refused_by_both_protocols_with_the_cap() {
     assert!(String::from_utf8_lossy(&body).contains(&MAX_COMPRESSED_BYTES.to_string()));
     let mut request = tick(NOW, 1.0);
     request.resource_metrics[0].schema_url = "x".repeat(MAX_MESSAGE_BYTES);
-    for encoding in [
-        None,
-        Some(CompressionEncoding::Gzip),
-        Some(CompressionEncoding::Zstd),
+    for (encoding, cap) in [
+        (None, MAX_COMPRESSED_BYTES),
+        (Some(CompressionEncoding::Gzip), MAX_MESSAGE_BYTES),
+        (Some(CompressionEncoding::Zstd), MAX_MESSAGE_BYTES),
     ] {
         let refused = server
             .grpc(place(1), request.clone(), encoding)
@@ -308,11 +310,52 @@ async fn bombs_are_refused_by_both_protocols_with_the_cap() {
             tonic::Code::ResourceExhausted,
             "{encoding:?}"
         );
-        assert!(
-            refused.message().contains(&MAX_MESSAGE_BYTES.to_string()),
-            "{refused:?}"
-        );
+        assert!(refused.message().contains(&cap.to_string()), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn a_request_that_would_fill_the_memory_once_parsed_is_refused_by_both_doors() {
+    let server = server(Access::default());
+    let mut request = tick(NOW, 1.0);
+    request.resource_metrics = vec![request.resource_metrics[0].clone(); 2];
+    request.resource_metrics[1].scope_metrics = vec![ScopeMetrics::default(); 1 << 20];
+    let refused = server
+        .grpc(place(1), request.clone(), Some(CompressionEncoding::Zstd))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(refused.message().contains("scopes"), "{refused:?}");
+    let body = request.encode_to_vec();
+    let (status, _, reply) = server.http("/v1/metrics", &[PROTOBUF], body).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(String::from_utf8_lossy(&reply).contains("scopes"));
+    let folded = server.app.fleet.get(&key("told"));
+    assert!(folded.is_none(), "nothing of it was folded");
+}
+
+#[tokio::test]
+async fn senders_that_never_finish_keep_no_slot_from_the_others() {
+    let server = server(Access::default());
+    let slots = server.app.config.ingest.max_concurrent_requests;
+    let router = super::http_router(&server.ingest);
+    let mut slow = tokio::task::JoinSet::new();
+    for _ in 0..2 * slots {
+        let never = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        let request = http::Request::post("/v1/metrics")
+            .header(PROTOBUF.0, PROTOBUF.1)
+            .body(Body::from_stream(never))
+            .unwrap();
+        slow.spawn(router.clone().oneshot(request));
+    }
+    tokio::task::yield_now().await;
+    let body = tick(NOW, 1.0).encode_to_vec();
+    let good = server.http("/v1/metrics", &[PROTOBUF], body);
+    let (status, ..) = tokio::time::timeout(Duration::from_secs(5), good)
+        .await
+        .expect("the slots are free");
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(slow.len(), 2 * slots, "they are still being read");
 }
 
 #[tokio::test]
@@ -350,6 +393,9 @@ async fn what_is_wrong_with_a_request_is_said_and_the_next_one_goes_on() {
         partial.error_message.contains("not_a_number"),
         "{partial:?}"
     );
+    let counts = server.app.rejections.counts();
+    let counted: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [&(Reject::NotANumber, 1)]);
     assert!(
         server.app.fleet.get(&key("told")).is_some(),
         "the rest was folded"

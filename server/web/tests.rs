@@ -76,6 +76,7 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
         access: Arc::new(Access::load(&auth).unwrap()),
         clock: Arc::new(Standing),
         commits: Arc::default(),
+        rejections: Arc::default(),
     };
     Fixture {
         router: super::router(app),
