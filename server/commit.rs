@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::{Fleet, Progress};
-use crate::store::model::{Commit, FencingToken};
+use crate::store::model::{Commit, Committed, FencingToken};
 use crate::store::{CommitError, Store};
 
 /// How often the task looks whether it is time for a commit.
@@ -27,7 +27,10 @@ const LAST_TRIES: u32 = 5;
 /// Where commits go: the store, or in tests one that fails as told.
 pub trait CommitTo: Send + Sync {
     /// Makes a commit durable.
-    fn commit(&self, commit: &Commit) -> impl Future<Output = Result<(), CommitError>> + Send;
+    fn commit(
+        &self,
+        commit: &Commit,
+    ) -> impl Future<Output = Result<Committed, CommitError>> + Send;
     /// The number of the last commit that is durable.
     fn last_commit(&self) -> impl Future<Output = Result<u64, CommitError>> + Send;
 }
@@ -57,6 +60,10 @@ pub struct CommitHealth {
     /// The age of its fresh samples when it was done, 99th percentile over resources, of each the
     /// oldest, milliseconds.
     pub sample_age_ms: AtomicI64,
+    /// Minute rows left out because their minute is no longer kept.
+    pub minutes_too_late: AtomicU64,
+    /// Minute rows of the store that could not be read and were set aside.
+    pub minutes_corrupt: AtomicU64,
 }
 
 /// Another server has taken over.
@@ -65,16 +72,8 @@ pub struct CommitHealth {
 pub struct Replaced;
 
 impl CommitTo for Leased {
-    async fn commit(&self, commit: &Commit) -> Result<(), CommitError> {
-        let committed = self.store.commit(commit, self.token).await?;
-        if committed.too_late > 0 || committed.corrupt > 0 {
-            tracing::warn!(
-                too_late = committed.too_late,
-                corrupt = committed.corrupt,
-                "a commit left minutes out"
-            );
-        }
-        Ok(())
+    async fn commit(&self, commit: &Commit) -> Result<Committed, CommitError> {
+        self.store.commit(commit, self.token).await
     }
 
     async fn last_commit(&self) -> Result<u64, CommitError> {
@@ -135,8 +134,9 @@ async fn once(
     };
     let began = clock.monotonic();
     match to.commit(&commit).await {
-        Ok(()) => {
+        Ok(committed) => {
             fleet.committed(commit.number);
+            note_left_out(&committed, health);
             note(fleet, &commit, clock, began, health);
             Ok(true)
         }
@@ -160,6 +160,17 @@ async fn once(
                 }
             }
         }
+    }
+}
+
+fn note_left_out(committed: &Committed, health: &CommitHealth) {
+    let (too_late, corrupt) = (committed.too_late, committed.corrupt);
+    health
+        .minutes_too_late
+        .fetch_add(too_late, Ordering::Relaxed);
+    health.minutes_corrupt.fetch_add(corrupt, Ordering::Relaxed);
+    if too_late > 0 || corrupt > 0 {
+        tracing::warn!(too_late, corrupt, "a commit left minutes out");
     }
 }
 
@@ -229,7 +240,7 @@ mod tests {
     }
 
     impl CommitTo for Fake {
-        async fn commit(&self, commit: &Commit) -> Result<(), CommitError> {
+        async fn commit(&self, commit: &Commit) -> Result<Committed, CommitError> {
             self.offered.lock().unwrap().push(commit.number);
             let next = self.next.lock().unwrap().pop().unwrap();
             if matches!(next, Next::Takes | Next::TakesAndLosesItsReply) {
@@ -240,7 +251,11 @@ mod tests {
                 why: "cut".to_owned(),
             };
             match next {
-                Next::Takes => Ok(()),
+                Next::Takes => Ok(Committed {
+                    too_late: 2,
+                    corrupt: 1,
+                    ..Committed::default()
+                }),
                 Next::Fails | Next::TakesAndLosesItsReply => Err(CommitError::Unknown(lost)),
                 Next::IsFenced => Err(CommitError::Fenced {
                     lease: "l".to_owned(),
@@ -328,5 +343,7 @@ mod tests {
         assert!(once().await.is_err(), "another server has taken over");
         assert_eq!(*fake.offered.lock().unwrap(), [1, 1, 2, 3]);
         assert_eq!(health.commits.load(Ordering::Relaxed), 2);
+        assert_eq!(health.minutes_too_late.load(Ordering::Relaxed), 2);
+        assert_eq!(health.minutes_corrupt.load(Ordering::Relaxed), 1);
     }
 }

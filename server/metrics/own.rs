@@ -77,6 +77,8 @@ pub fn text(web: &Web, at: Timestamp) -> String {
 fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
     let health = web.app.fleet.health();
     let drops = Drop::ALL.map(|reason| (reason.name(), health.drops.count(reason) as f64));
+    let rejected = web.app.rejections.counts();
+    let rejected = rejected.map(|(reason, count)| (reason.name(), count as f64));
     let outcomes = health
         .outcomes
         .iter()
@@ -96,7 +98,8 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
         ("silent", silent as f64),
     ];
     [
-        counters(&server::POINTS_REJECTED, "reason", drops),
+        counters(&server::POINTS_REJECTED, "reason", rejected),
+        counters(&server::POINTS_DROPPED, "reason", drops),
         counters(&server::REQUESTS, "outcome", outcomes),
         counters(&server::POINTS, "lane", [("all", health.points as f64)]),
         gauges(&server::UNCOMMITTED_BYTES, "lane", bytes),
@@ -119,6 +122,10 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
     let failed = health.failures.load(Ordering::Relaxed);
     let outcomes = [("success", done as f64), ("failure", failed as f64)];
     let mut families = counters(&server::COMMITS, "outcome", outcomes);
+    let too_late = health.minutes_too_late.load(Ordering::Relaxed) as f64;
+    let corrupt = health.minutes_corrupt.load(Ordering::Relaxed) as f64;
+    let left_out = [("too_late", too_late), ("corrupt", corrupt)];
+    families.extend(counters(&server::ROWS_LEFT_OUT, "reason", left_out));
     if done > 0 {
         let last = health.last_done_ms.load(Ordering::Relaxed) as f64 / 1e3;
         let took = health.last_duration_us.load(Ordering::Relaxed) as f64 / 1e6;
@@ -195,7 +202,8 @@ mod tests {
             let families = commits(health);
             families.iter().map(|it| it.name().to_owned()).collect()
         };
-        assert_eq!(names(&health), [server::COMMITS.name]);
+        let always = [server::COMMITS.name, server::ROWS_LEFT_OUT.name];
+        assert_eq!(names(&health), always);
         health.commits.store(2, Ordering::Relaxed);
         health.last_duration_us.store(1_500_000, Ordering::Relaxed);
         let families = commits(&health);
@@ -204,6 +212,6 @@ mod tests {
             .find(|it| it.name() == server::COMMIT_DURATION.name)
             .expect("a commit is done");
         assert_eq!(took.get_metric()[0].get_gauge().get_value(), 1.5);
-        assert_eq!(names(&health).len(), 4);
+        assert_eq!(names(&health).len(), 5);
     }
 }

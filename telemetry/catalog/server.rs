@@ -6,7 +6,9 @@ use crate::identity::ResourceKind::Node;
 metrics! {
     REQUESTS = counter(600, "gpufleet_server_requests_total", Node, Unit::Count, "Requests of agents taken in or refused, by outcome.");
     POINTS = counter(601, "gpufleet_server_points_total", Node, Unit::Count, "Points folded, by lane.");
-    POINTS_REJECTED = counter(602, "gpufleet_server_points_rejected_total", Node, Unit::Count, "Points, attributes and events left out, by reason.");
+    POINTS_REJECTED = counter(602, "gpufleet_server_points_rejected_total", Node, Unit::Count, "Points, attributes and events of requests left out because they say nothing that can be kept, by reason.");
+    POINTS_DROPPED = counter(603, "gpufleet_server_points_dropped_total", Node, Unit::Count, "Points and events that were understood and left out all the same, by reason: too old, come twice, over a limit.");
+    ROWS_LEFT_OUT = counter(604, "gpufleet_server_rows_left_out_total", Node, Unit::Count, "Minute rows left out of the record, by reason (too_late: no longer kept; corrupt: unreadable in the store and set aside).");
     SAMPLE_AGE_AT_COMMIT = gauge(605, "gpufleet_server_sample_age_at_commit_seconds", Node, Unit::Seconds, "Age of the fresh samples of the last commit when they became durable, the oldest of each resource, 99th percentile over the resources.");
     COMMIT_DURATION = gauge(610, "gpufleet_server_commit_duration_seconds", Node, Unit::Seconds, "How long the last commit took.");
     COMMITS = counter(611, "gpufleet_server_commits_total", Node, Unit::Count, "Commits tried, by outcome (success, failure).");
