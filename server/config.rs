@@ -10,6 +10,7 @@ use gpufleet_telemetry::gpu_specs::Specs;
 
 use crate::auth::{Access, AuthConfig};
 use crate::fleet::FleetConfig;
+use crate::ingest::tls;
 use crate::ledger::LedgerConfig;
 use crate::retention::RetentionConfig;
 use crate::store::StoreConfig;
@@ -79,6 +80,7 @@ impl ProgramConfig for Config {
     fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         Specs::with(&self.gpu.peaks)?;
         Access::load(&self.auth)?;
+        tls::read(&self.auth)?;
         Ok(())
     }
 }

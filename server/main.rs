@@ -40,12 +40,12 @@ struct Arguments {
 }
 
 fn main() -> anyhow::Result<()> {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .expect("no other provider is installed before the first line of main");
     let Some((_, config)) = Arguments::parse().config.load(Vec::new())? else {
         return Ok(());
     };
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .expect("no other provider is installed before this line of main");
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -55,7 +55,6 @@ fn main() -> anyhow::Result<()> {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-server", &config.trace)?;
-    ingest::tls::read(&config.auth)?;
     files::raise();
     let app = App {
         store: Store::open(&config.store).await?,
