@@ -16,3 +16,7 @@ pub mod ending;
 pub mod scaling;
 
 pub mod plan;
+
+pub mod robust;
+
+pub mod straggler;

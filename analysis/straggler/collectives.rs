@@ -1,0 +1,90 @@
+//! Busy times from collectives alone, without a common clock: who waits least is the late one.
+//!
+//! A collective ends nearly together on all ranks, so the last to arrive has the shortest duration:
+//! the wait of a rank is its duration above the shortest. Its busy time is the step's wall time
+//! without its waits in all of its communicators; adding them up keeps a wait that is inherited (a
+//! tensor-parallel neighbour of a rank that its data-parallel group waits for) from looking like
+//! its cause. When the shortest durations grow themselves, the network is slow and no rank is.
+//!
+//! Limits: durations of AllReduce, AllGather and ReduceScatter only ([`Function::synchronises`]);
+//! waits below [`FLOOR_NS`] are noise; a rank without a measured collective gets no reading.
+
+use std::collections::BTreeMap;
+
+use super::{Reading, Seat};
+use crate::robust::median;
+
+/// Waits up to this are launch jitter, nanoseconds.
+pub const FLOOR_NS: u64 = 50_000;
+/// Growth of the shortest durations from which the network is called slow.
+pub const SLOW_NETWORK_RATIO: f64 = 1.2;
+/// Operations it takes to say so.
+pub const LEAST_OPERATIONS: usize = 10;
+
+/// What a collective does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Function {
+    /// All get the sum.
+    AllReduce,
+    /// All get all parts.
+    AllGather,
+    /// Each gets a part of the sum.
+    ReduceScatter,
+    /// Any other.
+    Other,
+}
+
+/// One collective on the ranks that reported it.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation<'a> {
+    /// What it does.
+    pub function: Function,
+    /// Ranks and how long it ran on each, nanoseconds.
+    pub durations: &'a [(u32, u64)],
+}
+
+impl Function {
+    /// Whether it ends together on all ranks. In a Broadcast, Reduce, Send or MoE AlltoAll a rank
+    /// may leave early.
+    pub const fn synchronises(self) -> bool {
+        !matches!(self, Self::Other)
+    }
+}
+
+/// The busy times of a step, for [`super::Source::Collectives`].
+pub fn readings(
+    wall_ns: u64,
+    operations: &[Operation<'_>],
+    seats: &BTreeMap<u32, Seat>,
+) -> Vec<Reading> {
+    let mut waits: BTreeMap<u32, u64> = BTreeMap::new();
+    let compared = |it: &&Operation<'_>| it.function.synchronises() && it.durations.len() > 1;
+    for operation in operations.iter().filter(compared) {
+        let least = operation.durations.iter().map(|it| it.1).min().unwrap_or(0);
+        for (rank, duration_ns) in operation.durations {
+            let wait_ns = duration_ns - least;
+            let wait_ns = if wait_ns > FLOOR_NS { wait_ns } else { 0 };
+            let sum = waits.entry(*rank).or_default();
+            *sum = sum.saturating_add(wait_ns);
+        }
+    }
+    let reading = |(rank, wait_ns): (u32, u64)| Reading {
+        rank,
+        seat: seats.get(&rank).copied().unwrap_or_default(),
+        busy_ns: wall_ns.saturating_sub(wait_ns),
+    };
+    waits.into_iter().map(reading).collect()
+}
+
+/// How much slower the network is, from shortest durations of operations of the same communicator,
+/// function and size: usual and now. None when it is as fast as usual, or too few are known.
+pub fn slower_network(usual_and_now: &[(u64, u64)]) -> Option<f64> {
+    let known = usual_and_now
+        .iter()
+        .filter(|(usual, now)| *usual > 0 && *now > 0);
+    let mut ratios: Vec<f64> = known
+        .map(|(usual, now)| *now as f64 / *usual as f64)
+        .collect();
+    let is_enough = ratios.len() >= LEAST_OPERATIONS;
+    median(&mut ratios).filter(|ratio| is_enough && *ratio >= SLOW_NETWORK_RATIO)
+}

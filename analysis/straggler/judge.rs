@@ -1,0 +1,332 @@
+//! The verdict over what is known: who is blamed, who no longer, and what no rank is to blame for.
+//!
+//! Limits: σ is the peers' spread about their median, and with fewer than [`FEW`] peers about each
+//! one's own, because one of four moves the spread of all.
+
+use super::{
+    CLEAR_RATIO, Confidence, FIRE_RATIO, FIRE_Z, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving,
+    Price, Rank, Run, SCALE, SIGMA_FLOOR, SLOW_SHARE, SLOW_STEP, STAGE_RATIO, Silent, Source,
+    StageImbalance, Straggler, WINDOWS,
+};
+use crate::robust::{MEDIAN_ERROR, median, sigma_about};
+use std::collections::BTreeMap;
+
+/// Fewer peers than this are few.
+const FEW: usize = 8;
+/// Values beyond this do not decide how much a column shares.
+const SHARED_CLIP: f64 = 0.3;
+/// A column shares at most this times what the other stages show.
+const MAX_SHARED: f64 = 1.5;
+/// Without stages, at most 1 of this many ranks is blamed at once.
+const UNKNOWN_MESH_PART: usize = 16;
+/// Of more than 1 of this many peers the confidence is low.
+const MANY_PART: usize = 4;
+/// A slowest rank that is this much slower than its peers in half the steps is worth a word.
+const MOVING_RATIO: f64 = 1.1;
+
+/// What the detector says now.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Verdict {
+    /// Ranks to blame.
+    pub stragglers: Vec<Straggler>,
+    /// Stages with more work than the others.
+    pub stages: Vec<StageImbalance>,
+    /// The slowest rank keeps changing.
+    pub moving: Option<Moving>,
+    /// Why nobody is judged or blamed.
+    pub silent: Option<Silent>,
+}
+
+/// What a window says of a rank.
+#[derive(Clone, Copy)]
+struct Evidence {
+    window: usize,
+    z: f64,
+    slowness: f64,
+}
+
+impl Run {
+    /// Judges what is known, and remembers who is blamed.
+    pub fn judge(&mut self) -> Verdict {
+        let mut verdict = Verdict::default();
+        let last = self.last_step.unwrap_or(0);
+        self.ranks
+            .retain(|_, rank| last.saturating_sub(rank.last_step) <= FORGOTTEN_STEPS);
+        let mut stages: BTreeMap<Option<u32>, Vec<u32>> = BTreeMap::new();
+        for (number, rank) in self.current() {
+            if rank.slow.len() >= LEAST_STEPS {
+                stages.entry(rank.seat.stage).or_default().push(*number);
+            }
+        }
+        stages.retain(|_, peers| peers.len() > 1);
+        if self.incomplete.count_ones() * 2 > u64::BITS.min(self.seen) {
+            verdict.silent = Some(Silent::RanksMissing);
+        } else if stages.is_empty() {
+            verdict.silent = Some(self.why_no_peers());
+        } else {
+            for (stage, peers) in &stages {
+                self.judge_stage(*stage, peers, &mut verdict);
+            }
+            verdict.stages = self.imbalance();
+            verdict.moving = self.moving(&verdict);
+        }
+        verdict
+    }
+
+    fn why_no_peers(&self) -> Silent {
+        let is_old = |rank: &Rank| rank.slow.len() >= LEAST_STEPS;
+        match self.current().any(|(_, rank)| is_old(rank)) {
+            true => Silent::NoPeers,
+            false => Silent::Starting,
+        }
+    }
+
+    fn judge_stage(&mut self, stage: Option<u32>, peers: &[u32], verdict: &mut Verdict) {
+        let evidence = self.evidence(peers);
+        let most = match stage {
+            Some(_) => peers.len(),
+            None => (peers.len() / UNKNOWN_MESH_PART).max(1),
+        };
+        if evidence.len() > most {
+            verdict.silent = Some(Silent::MeshUnknown);
+            for number in peers {
+                self.clear(*number);
+            }
+            return;
+        }
+        for number in peers {
+            match evidence.get(number) {
+                Some(evidence) => self.blame(*number, evidence.window),
+                None if self.is_over(*number) => self.clear(*number),
+                None => {}
+            }
+        }
+        let blamed = |number: &&u32| self.ranks[number].blamed_since.is_some();
+        let many = peers.iter().filter(blamed).count() * MANY_PART > peers.len();
+        let confidence = self.confidence(stage, peers.len(), many);
+        for number in peers.iter().filter(blamed) {
+            let now = evidence.get(number).copied();
+            let now = now.unwrap_or_else(|| self.lately(*number));
+            let rank = &self.ranks[number];
+            verdict.stragglers.push(Straggler {
+                rank: *number,
+                since_step: rank.blamed_since.unwrap_or(rank.last_step),
+                ratio: now.slowness.exp(),
+                z: now.z,
+                window: now.window,
+                confidence,
+                price: self.price_of(*number),
+            });
+        }
+    }
+
+    /// Ranks whose evidence is enough, by the window with the highest z.
+    fn evidence(&self, peers: &[u32]) -> BTreeMap<u32, Evidence> {
+        let mut found: BTreeMap<u32, Evidence> = BTreeMap::new();
+        for window in WINDOWS {
+            let own: Vec<(u32, Vec<f64>)> = self.looks(peers, window, |rank| &rank.slow);
+            let columns = self.looks(peers, window, |rank| &rank.column);
+            let shared = shared(&own, &columns);
+            let looks = [Some(0.0), (shared > 0.0).then_some(shared)];
+            for part in looks.into_iter().flatten() {
+                let x: Vec<(u32, Vec<f64>)> = std::iter::zip(&own, &columns)
+                    .map(|((rank, own), (_, column))| {
+                        let less = |(x, y): (&f64, &f64)| x - part * y;
+                        (*rank, std::iter::zip(own, column).map(less).collect())
+                    })
+                    .collect();
+                let sigma = sigma(&x);
+                for (index, (rank, x)) in x.iter().enumerate() {
+                    let plain = median(&mut own[index].1.clone()).unwrap_or(0.0);
+                    if let Some(now) = enough(x, sigma).filter(|_| plain >= CLEAR_RATIO.ln())
+                        && found.get(rank).is_none_or(|before| before.z < now.z)
+                    {
+                        found.insert(*rank, now);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The last `window` values of the peers that have as many.
+    fn looks(
+        &self,
+        peers: &[u32],
+        window: usize,
+        of: impl Fn(&Rank) -> &Vec<i16>,
+    ) -> Vec<(u32, Vec<f64>)> {
+        let last = |number: &u32| {
+            let kept = of(&self.ranks[number]);
+            let from = kept.len().checked_sub(window)?;
+            let values = kept[from..].iter().map(|x| f64::from(*x) / SCALE);
+            Some((*number, values.collect()))
+        };
+        peers.iter().filter_map(last).collect()
+    }
+
+    fn lately(&self, number: u32) -> Evidence {
+        let window = LEAST_STEPS;
+        let kept = self.looks(&[number], window, |rank| &rank.slow);
+        let slowness = kept
+            .into_iter()
+            .next()
+            .and_then(|(_, mut x)| median(&mut x));
+        Evidence {
+            window,
+            z: 0.0,
+            slowness: slowness.unwrap_or(0.0),
+        }
+    }
+
+    /// Whether a rank's last steps are as fast as its peers'.
+    fn is_over(&self, number: u32) -> bool {
+        WINDOWS[..2].iter().all(|window| {
+            let kept = self.looks(&[number], *window, |rank| &rank.slow);
+            let slowness = kept
+                .into_iter()
+                .next()
+                .and_then(|(_, mut x)| median(&mut x));
+            slowness.is_none_or(|it| it < CLEAR_RATIO.ln())
+        })
+    }
+
+    fn clear(&mut self, number: u32) {
+        if let Some(rank) = self.ranks.get_mut(&number) {
+            rank.blamed_since = None;
+            rank.lost_ns = 0;
+        }
+    }
+
+    fn blame(&mut self, number: u32, window: usize) {
+        let Some(rank) = self
+            .ranks
+            .get_mut(&number)
+            .filter(|it| it.blamed_since.is_none())
+        else {
+            return;
+        };
+        let slow = rank.slow.iter().rev().take(window).rev();
+        let first = slow.clone().position(|x| f64::from(*x) / SCALE > SLOW_STEP);
+        let steps = slow.len() - first.unwrap_or(0);
+        let from = self.recent.len().saturating_sub(steps);
+        let recent = &self.recent[from..];
+        rank.blamed_since = Some(recent.first().map_or(rank.last_step, |it| it.step));
+        let own = recent.iter().filter(|it| it.longest == number);
+        rank.lost_ns = own.map(|it| it.excess_ns).sum();
+    }
+
+    fn confidence(&self, stage: Option<u32>, peers: usize, many: bool) -> Confidence {
+        let certain = self.source == Source::Hooks && stage.is_some();
+        match (self.source, stage) {
+            (Source::Telemetry, _) | (Source::Collectives, None) => Confidence::Low,
+            _ if peers < 3 || many => Confidence::Low,
+            _ if certain => Confidence::High,
+            _ => Confidence::Medium,
+        }
+    }
+
+    fn price_of(&self, number: u32) -> Option<Price> {
+        let lately = &self.recent[self.recent.len().saturating_sub(LEAST_STEPS)..];
+        let is_priced = self.source != Source::Telemetry && lately.iter().all(|it| it.wall_ns > 0);
+        let mut walls: Vec<f64> = lately.iter().map(|it| it.wall_ns as f64).collect();
+        let excess = |it: &super::Recent| {
+            if it.longest == number {
+                it.excess_ns
+            } else {
+                0
+            }
+        };
+        let mut without: Vec<f64> = lately
+            .iter()
+            .map(|it| (it.wall_ns - excess(it).min(it.wall_ns)) as f64)
+            .collect();
+        let ranks = self.current().count() as u128;
+        is_priced.then_some(Price {
+            step_ns: median(&mut walls)? as u64,
+            without_ns: median(&mut without)? as u64,
+            lost_gpu_ns: u128::from(self.ranks[&number].lost_ns) * ranks,
+        })
+    }
+
+    fn imbalance(&self) -> Vec<StageImbalance> {
+        let busy =
+            |times: &Vec<u64>| median(&mut times.iter().map(|it| *it as f64).collect::<Vec<_>>());
+        let full = self
+            .stages
+            .iter()
+            .filter(|(_, times)| times.len() == LEAST_STEPS);
+        let stages: Vec<(u32, f64)> = full
+            .filter_map(|(stage, times)| Some((*stage, busy(times)?)))
+            .collect();
+        let ratio = |(stage, own): &(u32, f64)| {
+            let others = stages.iter().filter(|(other, _)| other != stage);
+            let others = median(&mut others.map(|(_, busy)| *busy).collect::<Vec<_>>())?;
+            let ratio = own / others;
+            let stage = *stage;
+            (ratio >= STAGE_RATIO).then_some(StageImbalance { stage, ratio })
+        };
+        stages.iter().filter_map(ratio).collect()
+    }
+
+    fn moving(&self, verdict: &Verdict) -> Option<Moving> {
+        let mut x: Vec<f64> = self
+            .recent
+            .iter()
+            .map(|it| f64::from(it.x) / SCALE)
+            .collect();
+        let ratio = median(&mut x)?.exp();
+        let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
+        for step in &self.recent {
+            *turns.entry(step.slowest).or_default() += 1;
+        }
+        let is_one = turns.values().any(|turns| turns * 2 > self.recent.len());
+        let is_full = self.recent.len() >= LONGEST / 2;
+        let nobody = verdict.stragglers.is_empty() && verdict.silent.is_none();
+        let ranks = turns.len();
+        (nobody && is_full && !is_one && ratio >= MOVING_RATIO).then_some(Moving { ratio, ranks })
+    }
+}
+
+/// How much of what a column's other stages show is in a rank too, by least squares.
+fn shared(own: &[(u32, Vec<f64>)], columns: &[(u32, Vec<f64>)]) -> f64 {
+    let clip = |x: &f64| x.clamp(-SHARED_CLIP, SHARED_CLIP);
+    let pairs = std::iter::zip(own, columns).flat_map(|((_, x), (_, y))| std::iter::zip(x, y));
+    let (with, square) = pairs.fold((0.0, 0.0), |(with, square), (x, y)| {
+        (with + clip(x) * clip(y), square + clip(y) * clip(y))
+    });
+    if square > 0.0 {
+        (with / square).clamp(0.0, MAX_SHARED)
+    } else {
+        0.0
+    }
+}
+
+fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
+    let is_few = x.len() < FEW;
+    let mut values: Vec<f64> = Vec::new();
+    for (_, x) in x {
+        let own = median(&mut x.clone()).unwrap_or(0.0);
+        let centre = if is_few { own } else { 0.0 };
+        values.extend(x.iter().map(|x| x - centre));
+    }
+    let centre = median(&mut values).unwrap_or(0.0);
+    sigma_about(&mut values, centre)
+        .unwrap_or(0.0)
+        .max(SIGMA_FLOOR)
+}
+
+/// What a rank's values say, if it is enough to blame it.
+fn enough(x: &[f64], sigma: f64) -> Option<Evidence> {
+    let slow = x.iter().filter(|x| **x > SLOW_STEP).count() as f64;
+    let slowness = median(&mut x.to_vec())?;
+    let z = slowness / (MEDIAN_ERROR * sigma / (x.len() as f64).sqrt());
+    let is_enough =
+        z >= FIRE_Z && slowness >= FIRE_RATIO.ln() && slow >= SLOW_SHARE * x.len() as f64;
+    let window = x.len();
+    is_enough.then_some(Evidence {
+        window,
+        z,
+        slowness,
+    })
+}
