@@ -17,6 +17,8 @@ pub mod scaling;
 
 pub mod plan;
 
+pub mod regression;
+
 pub mod robust;
 
 pub mod straggler;

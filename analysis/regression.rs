@@ -1,0 +1,274 @@
+//! Whether a run became slower than it was ([`Watch`]), or than runs before it ([`between`]).
+//!
+//! Method within a run: a one-sided CUSUM against a frozen baseline. 5 warm-up steps are skipped,
+//! the next 50 give the median m and σ = max(1.4826·MAD, 0.2 %·m). Per step z = clamp((y−m)/σ, ±4),
+//! S ← max(0, S+z−k), k = clamp(0.5·2 %·m/σ, 0.5, 2); S ≥ 12 asks, the last 20 steps confirm: their
+//! median at least +2 % and 80 % of them above m. Then the next 50 steps are the new baseline; the
+//! first m is kept, so that small steps and slow drift add up in [`Change::ratio_to_first`]. The
+//! same downwards ends a finding, so that the next rise is seen again. Repeats after each evaluation
+//! or checkpoint are one finding ([`merged`]).
+//!
+//! Measured on 149 real runs of 37,817 steps (MLPerf; the replay in the tests): 0.08 findings per
+//! 1,000 steps as they are; slowed by 2, 5 and 10 %, 0.904, 1 and 1 of them found, median delay 16,
+//! 11 and 11 steps.
+//!
+//! Limits: a change within the first 55 steps becomes the baseline; below the noise (k·σ) nothing is
+//! seen; steps of evaluation and checkpoints are the caller's to leave out (`is_quiet`); a run's state
+//! is ≤80 bytes, whatever its ranks, and while it learns 200 more. Steps that come again or late are left out; 10 of them
+//! in order are a restart, which begins anew.
+
+use serde::{Deserialize, Serialize};
+
+use crate::robust::{MAD_TO_SIGMA, median, sigma_about};
+
+pub mod between;
+
+#[cfg(test)]
+mod tests;
+
+/// First steps that are skipped: compilation, autotuning, cold caches.
+pub const WARM_UP_STEPS: u32 = 5;
+/// Steps of a baseline: fewer make σ too uncertain, more hide early changes.
+pub const BASELINE_STEPS: usize = 50;
+/// Least change that matters.
+pub const LEAST_CHANGE: f64 = 0.02;
+/// σ is at least this part of m: clocks and logs are not finer.
+const SIGMA_FLOOR: f64 = 0.002;
+/// One step counts at most this much, so that a spike alone never fires.
+const CLIP: f64 = 4.0;
+/// The allowance k lies between these; it must stay below the clip.
+const ALLOWANCE: (f64, f64) = (0.5, 2.0);
+/// The sum that asks for confirmation.
+pub const FIRE_SUM: f64 = 12.0;
+/// Steps that confirm, and how many of them have to be on the new side of m.
+const CONFIRM_STEPS: u32 = 20;
+const CONFIRM_ABOVE: u32 = 16;
+/// Steps in order below the last one that mean a restart.
+const RESTART_STEPS: u8 = 10;
+/// The state's version: another is not read, the watch begins anew.
+pub const VERSION: u8 = 1;
+/// Findings that repeat at the same distance, give or take this part, are periodic.
+const PERIOD_TOLERANCE: f64 = 0.1;
+
+/// Which way the times changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Longer: a finding.
+    Slower,
+    /// Shorter: what ends one.
+    Faster,
+}
+
+/// A confirmed change.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    /// Which way.
+    pub direction: Direction,
+    /// Where it began, by the sum.
+    pub since_step: u64,
+    /// Where it was confirmed.
+    pub at_step: u64,
+    /// The baseline, nanoseconds.
+    pub baseline_ns: f64,
+    /// How large it is: the mean since it began ÷ the baseline, a step counting at most ×2.
+    pub ratio: f64,
+    /// The same ÷ the run's first baseline: small changes add up here.
+    pub ratio_to_first: f64,
+}
+
+/// What is kept of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Steps of a baseline that is being learnt, nanoseconds.
+    learning: Vec<f32>,
+    first_ns: f32,
+    middle_ns: f32,
+    sigma_ns: f32,
+    up: Sum,
+    down: Sum,
+    last_step: u32,
+    skipped: u8,
+    behind: u8,
+    version: u8,
+}
+
+/// One side of the CUSUM.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Sum {
+    value: f32,
+    /// Steps since it was 0.
+    steps: u16,
+    /// By what part of m these steps together were beyond it.
+    beyond_sum: f32,
+    /// How many of the last 20 were on this side of m, one bit each.
+    side: Bits,
+    /// How many were beyond the least change.
+    beyond: Bits,
+}
+
+/// The last 20 steps, one bit each, in 3 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Bits([u8; 3]);
+
+impl Bits {
+    fn push(&mut self, is_set: bool) {
+        let [low, middle, high] = self.0;
+        let all = u32::from_le_bytes([low, middle, high, 0]) << 1 | u32::from(is_set);
+        let [low, middle, high, _] = (all & ((1 << CONFIRM_STEPS) - 1)).to_le_bytes();
+        self.0 = [low, middle, high];
+    }
+
+    fn count(self) -> u32 {
+        self.0.iter().map(|byte| byte.count_ones()).sum()
+    }
+}
+
+impl Sum {
+    /// Takes in a step by what part it is beyond m and by how many σ, both turned so that this side
+    /// is positive; says whether the change is confirmed.
+    fn add(&mut self, part: f64, z: f64, allowance: f64) -> bool {
+        let value = f64::from(self.value) + z.clamp(-CLIP, CLIP) - allowance;
+        self.value = value.max(0.0) as f32;
+        if value > 0.0 {
+            self.steps = self.steps.saturating_add(1);
+            self.beyond_sum += part.clamp(-1.0, 1.0) as f32;
+        } else {
+            self.steps = 0;
+            self.beyond_sum = 0.0;
+        }
+        self.side.push(z > 0.0);
+        self.beyond.push(part >= LEAST_CHANGE);
+        let is_confirmed =
+            self.side.count() >= CONFIRM_ABOVE && self.beyond.count() * 2 >= CONFIRM_STEPS;
+        value >= FIRE_SUM && is_confirmed
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            learning: Vec::new(),
+            first_ns: 0.0,
+            middle_ns: 0.0,
+            sigma_ns: 0.0,
+            up: Sum::default(),
+            down: Sum::default(),
+            last_step: 0,
+            skipped: 0,
+            behind: 0,
+            version: VERSION,
+        }
+    }
+}
+
+impl Watch {
+    /// A state that was stored; one of another version or beyond its limits begins anew.
+    pub fn restored(self) -> Self {
+        let is_whole = self.version == VERSION && self.learning.len() < BASELINE_STEPS;
+        if is_whole { self } else { Self::default() }
+    }
+
+    /// The baseline it compares with, nanoseconds; none while it learns.
+    pub fn baseline_ns(&self) -> Option<f64> {
+        (self.sigma_ns > 0.0).then(|| f64::from(self.middle_ns))
+    }
+
+    /// Takes in a step. `is_quiet` leaves it out: it saved a checkpoint or evaluated.
+    pub fn observe(&mut self, step: u64, wall_ns: u64, is_quiet: bool) -> Option<Change> {
+        // Numbers above 32 bits would take a step a millisecond for 49 days.
+        let number = u32::try_from(step).unwrap_or(u32::MAX);
+        if number <= self.last_step && (self.skipped > 0 || self.behind > 0) {
+            self.behind += 1;
+            if self.behind < RESTART_STEPS {
+                return None;
+            }
+            *self = Self::default();
+        }
+        self.behind = 0;
+        self.last_step = number;
+        if u32::from(self.skipped) < WARM_UP_STEPS {
+            self.skipped += 1;
+            return None;
+        }
+        if is_quiet || wall_ns == 0 {
+            return None;
+        }
+        if self.sigma_ns > 0.0 {
+            return self.compare(step, wall_ns as f64);
+        }
+        self.learn(wall_ns as f32);
+        None
+    }
+
+    fn learn(&mut self, wall_ns: f32) {
+        self.learning.push(wall_ns);
+        if self.learning.len() < BASELINE_STEPS {
+            return;
+        }
+        let learnt = std::mem::take(&mut self.learning);
+        let mut values: Vec<f64> = learnt.into_iter().map(f64::from).collect();
+        let middle = median(&mut values).unwrap_or(0.0);
+        let sigma = sigma_about(&mut values, middle).unwrap_or(0.0);
+        self.middle_ns = middle as f32;
+        self.sigma_ns = sigma.max(SIGMA_FLOOR * middle) as f32;
+        if self.first_ns == 0.0 {
+            self.first_ns = self.middle_ns;
+        }
+    }
+
+    fn compare(&mut self, step: u64, wall_ns: f64) -> Option<Change> {
+        let middle = f64::from(self.middle_ns);
+        let sigma = f64::from(self.sigma_ns);
+        let z = (wall_ns - middle) / sigma;
+        let allowance = (0.5 * LEAST_CHANGE * middle / sigma).clamp(ALLOWANCE.0, ALLOWANCE.1);
+        let part = wall_ns / middle - 1.0;
+        let is_slower = self.up.add(part, z, allowance);
+        let is_faster = self.down.add(-part, -z, allowance);
+        let (direction, sum) = match (is_slower, is_faster) {
+            (true, _) => (Direction::Slower, self.up),
+            (_, true) => (Direction::Faster, self.down),
+            _ => return None,
+        };
+        let beyond = f64::from(sum.beyond_sum) / f64::from(sum.steps.max(1));
+        let ratio = match direction {
+            Direction::Slower => 1.0 + beyond,
+            Direction::Faster => 1.0 - beyond,
+        };
+        let change = Change {
+            direction,
+            since_step: (step + 1).saturating_sub(u64::from(sum.steps)),
+            at_step: step,
+            baseline_ns: middle,
+            ratio,
+            ratio_to_first: ratio * middle / f64::from(self.first_ns),
+        };
+        self.up = Sum::default();
+        self.down = Sum::default();
+        self.sigma_ns = 0.0;
+        Some(change)
+    }
+}
+
+/// Findings of a run with those that come back periodically told once: the first, and how often.
+pub fn merged(changes: &[Change]) -> Vec<(Change, usize)> {
+    let slower = |it: &&Change| it.direction == Direction::Slower;
+    let slower: Vec<Change> = changes.iter().filter(slower).copied().collect();
+    let gaps: Vec<f64> = slower
+        .windows(2)
+        .map(|pair| pair[1].since_step.abs_diff(pair[0].since_step) as f64)
+        .collect();
+    let usual = median(&mut gaps.clone()).unwrap_or(0.0);
+    let is_periodic = gaps.len() > 1
+        && gaps
+            .iter()
+            .all(|gap| (gap - usual).abs() <= PERIOD_TOLERANCE * usual);
+    match slower.first() {
+        Some(first) if is_periodic => vec![(*first, slower.len())],
+        _ => slower.into_iter().map(|it| (it, 1)).collect(),
+    }
+}
+
+/// A spread of medians as σ, for [`between`].
+const fn as_sigma(mad: f64) -> f64 {
+    mad * MAD_TO_SIGMA
+}

@@ -1,0 +1,218 @@
+//! Changes that are there and that are not, and scores on real and seeded step times.
+
+mod real;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::between::{Verdict, a_b, compare, mann_whitney};
+use super::*;
+
+const STEP_NS: f64 = 1e9;
+
+/// Steps of 1 s with noise of `sigma`, from `from` on longer by `part`.
+fn steps(seed: u64, count: usize, sigma: f64, from: usize, part: f64) -> Vec<f64> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let normal =
+        |random: &mut ChaCha8Rng| (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
+    (0..count)
+        .map(|step| {
+            let noise = 1.0 + sigma * normal(&mut random);
+            STEP_NS * noise * if step >= from { 1.0 + part } else { 1.0 }
+        })
+        .collect()
+}
+
+fn watched(times: &[f64]) -> Vec<Change> {
+    let mut watch = Watch::default();
+    let observe = |(step, wall): (usize, &f64)| watch.observe(step as u64 + 1, *wall as u64, false);
+    times.iter().enumerate().filter_map(observe).collect()
+}
+
+#[test]
+fn a_run_that_becomes_slower_is_told_with_onset_and_size_soon() {
+    let found = watched(&steps(1, 300, 0.01, 150, 0.05));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let change = found[0];
+    assert_eq!(change.direction, Direction::Slower);
+    assert!(change.since_step.abs_diff(151) <= 5, "{change:?}");
+    assert!(change.at_step - 151 <= 20, "{change:?}");
+    assert!((1.045..1.055).contains(&change.ratio), "{change:?}");
+}
+
+#[test]
+fn an_even_run_spikes_and_too_little_are_quiet() {
+    assert_eq!(watched(&steps(2, 2_000, 0.02, 0, 0.0)), []);
+    assert_eq!(watched(&steps(3, 600, 0.01, 300, 0.01)), []);
+    let mut spikes = steps(4, 600, 0.01, 0, 0.0);
+    spikes
+        .iter_mut()
+        .skip(60)
+        .step_by(12)
+        .for_each(|it| *it *= 2.5);
+    assert_eq!(watched(&spikes), []);
+}
+
+#[test]
+fn nothing_is_said_of_no_steps_few_steps_unknown_times_and_quiet_ones() {
+    assert_eq!(watched(&[]), []);
+    assert_eq!(watched(&steps(5, 54, 0.01, 10, 1.0)), []);
+    assert_eq!(watched(&[0.0; 300]), []);
+    let mut watch = Watch::default();
+    for (step, wall) in steps(6, 300, 0.01, 100, 1.0).iter().enumerate() {
+        let found = watch.observe(step as u64, *wall as u64, step >= 100);
+        assert_eq!(found, None, "evaluation is left out");
+    }
+}
+
+#[test]
+fn a_recovery_ends_it_and_the_next_rise_is_told_again_once_for_periodic_ones() {
+    let mut times = steps(7, 1_800, 0.005, 0, 0.0);
+    for (step, wall) in times.iter_mut().enumerate() {
+        *wall *= if step >= 100 && (step / 100) % 2 == 0 {
+            1.2
+        } else {
+            1.0
+        };
+    }
+    let found = watched(&times);
+    assert_eq!(found[0].direction, Direction::Slower);
+    assert_eq!(found[1].direction, Direction::Faster);
+    let told = merged(&found);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].1, 8);
+    assert_eq!(merged(&found[..3]).len(), 2, "two are no period");
+}
+
+#[test]
+fn small_changes_add_up_against_the_first_baseline() {
+    let mut times = steps(8, 800, 0.002, 0, 0.0);
+    for (step, wall) in times.iter_mut().enumerate() {
+        *wall *= 1.03_f64.powi((step / 200) as i32);
+    }
+    let found = watched(&times);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[2].ratio < 1.04 && found[2].ratio_to_first > 1.07,
+        "{found:?}"
+    );
+}
+
+#[test]
+fn repeated_steps_count_once_and_numbers_that_begin_anew_are_a_restart() {
+    let mut watch = Watch::default();
+    for step in 1..=200 {
+        watch.observe(step, 1_000_000_000, false);
+    }
+    let before = watch.clone();
+    for step in 190..199 {
+        assert_eq!(watch.observe(step, 9_000_000_000, false), None);
+    }
+    assert_eq!(watch.baseline_ns(), before.baseline_ns());
+    watch.observe(201, 1_000_000_000, false);
+    for step in 1..=100 {
+        watch.observe(step, 2_000_000_000, false);
+    }
+    assert_eq!(watch.baseline_ns(), Some(2e9));
+}
+
+#[test]
+fn the_state_is_at_most_80_bytes_a_run_and_another_version_begins_anew() {
+    assert!(size_of::<Watch>() <= 80, "{}", size_of::<Watch>());
+    let mut watch = Watch::default();
+    for step in 1..=200 {
+        watch.observe(step, 1_000_000_000, false);
+    }
+    let stored = serde_json::to_string(&watch).expect("it can be stored");
+    let again: Watch = serde_json::from_str(&stored).expect("and read");
+    assert_eq!(again.restored(), watch);
+    let newer = stored.replace("\"version\":1", "\"version\":2");
+    let newer: Watch = serde_json::from_str(&newer).expect("the same shape");
+    assert_eq!(newer.restored(), Watch::default());
+}
+
+#[test]
+fn seeded_scores_by_size_are_at_least_these() {
+    // Noise, slower by, found at least of 50 seeds; every one within 40 steps.
+    for (sigma, part, least) in [
+        (0.005, 0.02, 40),
+        (0.005, 0.05, 50),
+        (0.02, 0.05, 49),
+        (0.02, 0.1, 50),
+    ] {
+        let found = (0..50)
+            .filter(|seed| {
+                let changes = watched(&steps(*seed, 240, sigma, 150, part));
+                changes
+                    .iter()
+                    .any(|it| it.direction == Direction::Slower && it.at_step > 150)
+            })
+            .count();
+        assert!(found >= least, "noise {sigma}, +{part}: {found} of 50");
+    }
+}
+
+fn slices(runs: &[Vec<f64>]) -> Vec<&[f64]> {
+    runs.iter().map(Vec::as_slice).collect()
+}
+
+#[test]
+fn a_run_slower_than_three_alike_is_told_and_than_two_only_shown() {
+    let runs: Vec<Vec<f64>> = (0..3)
+        .map(|seed| steps(seed, 200, 0.01, 0, 0.003 * seed as f64))
+        .collect();
+    let slow = steps(9, 200, 0.01, 0, 0.06);
+    let told = compare(&slices(&runs), &slow).expect("enough steps");
+    assert_eq!(told.verdict, Verdict::Slower);
+    assert!((told.ratio - 1.057).abs() < 0.005, "{told:?}");
+    let shown = compare(&slices(&runs[..2]), &slow).expect("enough steps");
+    assert_eq!(shown.verdict, Verdict::TooFewRuns);
+    let alike = compare(&slices(&runs), &steps(10, 200, 0.01, 0, 0.01)).expect("enough steps");
+    assert_eq!(alike.verdict, Verdict::Alike, "significant but below 2 %");
+    assert!(alike.p < between::FIRE_P);
+    let fast = compare(&slices(&runs), &steps(11, 200, 0.01, 0, -0.06)).expect("enough steps");
+    assert_eq!(fast.verdict, Verdict::Faster);
+}
+
+#[test]
+fn a_change_within_what_runs_differ_by_anyway_is_alike_and_no_steps_are_not_compared() {
+    let runs: Vec<Vec<f64>> = (0..5)
+        .map(|seed| steps(seed, 200, 0.01, 0, 0.04 * seed as f64))
+        .collect();
+    let told = compare(&slices(&runs), &steps(9, 200, 0.01, 0, 0.15)).expect("enough steps");
+    assert_eq!(told.verdict, Verdict::Alike);
+    assert_eq!(compare(&slices(&runs), &[]), None);
+    assert_eq!(compare(&[], &runs[0]), None);
+    assert_eq!(compare(&slices(&runs), &[f64::NAN; 50]), None);
+}
+
+#[test]
+fn a_b_takes_three_runs_of_each_that_agree() {
+    let of = |seeds: std::ops::Range<u64>, part: f64| -> Vec<Vec<f64>> {
+        seeds.map(|seed| steps(seed, 100, 0.01, 0, part)).collect()
+    };
+    let (a, b) = (of(0..3, 0.0), of(10..13, -0.05));
+    let verdict =
+        |a: &[Vec<f64>], b: &[Vec<f64>]| a_b(&slices(a), &slices(b)).expect("enough").verdict;
+    assert_eq!(verdict(&a, &b), Verdict::Faster);
+    assert_eq!(verdict(&a, &b[..2]), Verdict::TooFewRuns);
+    assert_eq!(verdict(&a, &of(20..23, 0.001)), Verdict::Alike);
+    let torn = [b[0].clone(), b[1].clone(), steps(30, 100, 0.01, 0, 0.3)];
+    assert_eq!(
+        verdict(&a, &torn),
+        Verdict::Alike,
+        "one run is on the other side"
+    );
+}
+
+#[test]
+fn mann_whitney_gives_the_tables_chances() {
+    let a: Vec<f64> = (0..20).map(f64::from).collect();
+    let same = mann_whitney(&a, &a);
+    assert!(same > 0.98, "{same}");
+    let b: Vec<f64> = (20..40).map(f64::from).collect();
+    // U = 0, n = 20 and 20: z = (200 − 0.5)/36.97 = 5.396.
+    let apart = mann_whitney(&a, &b);
+    assert!((apart / 6.8e-8 - 1.0).abs() < 0.3, "{apart}");
+    assert_eq!(mann_whitney(&[1.0; 20], &[1.0; 20]), 1.0, "all ties");
+}
