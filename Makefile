@@ -42,5 +42,12 @@ bench-otlp: ## Measure OTLP decoding and folding alone
 
 bench-hooks: ## Measure what the hooks cost a training process
 	@scripts/bench.sh hooks
+	@scripts/hooks.sh bench
 
-.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks
+wheel: ## Build the Python package of the hooks into target/wheels
+	@scripts/hooks.sh wheel
+
+test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
+	@scripts/hooks.sh adapters
+
+.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel test-adapters

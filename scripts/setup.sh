@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    what `make up` needs: a C compiler, curl
 #   scripts/setup.sh test     the real components that the tests run against
+#   scripts/setup.sh hooks    Debian's PyTorch, for the tests of the hooks
 #
 # Run as root or as somebody who may sudo. Installs nothing that is there.
 set -euo pipefail
@@ -28,6 +29,13 @@ want_test() {
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
     # Debian splits venv off python3; a Python from elsewhere brings its own.
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+}
+
+# Debian's Python and nobody else's: its torch is built for it.
+want_hooks() {
+    want_build
+    [ -e /usr/lib/python3/dist-packages/torch ] || missing+=(python3-torch)
+    /usr/bin/python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3 python3-venv)
 }
 
 # need COMMAND PACKAGE
@@ -110,8 +118,12 @@ test)
     install_missing
     install_python
     ;;
+hooks)
+    want_hooks
+    install_missing
+    ;;
 *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

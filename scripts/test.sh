@@ -3,6 +3,7 @@
 #
 #   scripts/test.sh                 all stages
 #   scripts/test.sh build unit      only these: setup build unit lints end-to-end browser
+#                                   hooks-setup hooks
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
 # The full output of each stage is kept in target/test-logs/.
@@ -10,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Budgets of the design, in seconds: setup 300, build 480, unit 600, lints 300, end to end 600,
-# browser 300.
+# browser 300, hooks and torch 300 and as much to install torch.
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 export NEXTEST_HIDE_PROGRESS_BAR=1
 logs=target/test-logs
@@ -50,11 +51,17 @@ stage() {
     return "$status"
 }
 
-# Adds up what nextest ("N tests run: N passed, N failed") and cargo test ("N passed; N failed") say.
+# Adds up what nextest ("N tests run: N passed, N failed"), cargo test ("N passed; N failed") and
+# Python's unittest ("Ran N tests", "FAILED (failures=N, errors=N)") say.
 count_tests() {
     local good bad
     good=$(grep -aE '^ *Summary |^test result:' "$1" | grep -aoE '[0-9]+ passed' | awk '{n += $1} END {print n + 0}')
     bad=$(grep -aE '^ *Summary |^test result:' "$1" | grep -aoE '[0-9]+ (failed|timed out)' | awk '{n += $1} END {print n + 0}')
+    local ran wrong
+    ran=$(awk '/^Ran [0-9]+ tests? in / {n += $2} END {print n + 0}' "$1")
+    wrong=$(grep -aE '^FAILED \(' "$1" | grep -aoE '(failures|errors)=[0-9]+' | awk -F= '{n += $2} END {print n + 0}')
+    good=$((good + ran - wrong))
+    bad=$((bad + wrong))
     passed_tests=$((passed_tests + good))
     failed_tests=$((failed_tests + bad))
 }
@@ -136,6 +143,7 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage lints 300 lints
     stage end-to-end 600 end_to_end
     stage browser 300 browser
+    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 300 scripts/hooks.sh test
 else
     rows+=("everything after it was not run")
 fi

@@ -19,6 +19,7 @@ pub mod process;
 pub mod reader;
 pub mod records;
 pub mod server;
+pub mod stepping;
 pub mod wire;
 pub mod writer;
 

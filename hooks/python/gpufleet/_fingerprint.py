@@ -1,0 +1,147 @@
+"""What a run is made of: versions, settings, an allow-list of the environment. Never a secret."""
+
+import os
+import platform
+import sys
+
+#: Packages whose versions change how fast a run is.
+_PACKAGES = (
+    "torch", "transformers", "accelerate", "deepspeed", "lightning", "pytorch-lightning", "megatron-core",
+    "transformer-engine", "flash-attn", "xformers", "triton", "jax", "jaxlib", "numpy", "ray",
+)
+
+#: Variables that are told. Whatever is not here is not read: a prefix would let tokens through.
+_VARIABLES = (
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CROSS_NIC", "NCCL_IB_DISABLE", "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT",
+    "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL",
+    "NCCL_NET_GDR_READ", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_SHM_DISABLE",
+    "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
+    "NCCL_DMABUF_ENABLE", "NCCL_LAUNCH_MODE", "NCCL_WORK_FIFO_DEPTH", "NCCL_RAS_ENABLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_NCCL_HIGH_PRIORITY", "TORCH_FR_BUFFER_SIZE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM",
+    "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "XLA_FLAGS",
+)  # fmt: skip
+
+
+def of_process():
+    """Versions and environment."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in _PACKAGES:
+        version = _version(name)
+        if version:
+            found[name] = version
+    found["driver"] = _driver()
+    for name in _VARIABLES:
+        found[name] = os.environ.get(name, "")
+    return _cleaned(found)
+
+
+def _version(package):
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _driver():
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            words = file.readline().split()
+        return next((word for word in words if word[:1].isdigit() and "." in word), "")
+    except OSError:
+        return ""
+
+
+def of_torch():
+    """How torch is set up now; empty where it is not loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    found = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "matmul_precision": _try(torch.get_float32_matmul_precision),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": _try(torch.are_deterministic_algorithms_enabled),
+    }
+    if torch.cuda.is_initialized():
+        found["gpu"] = torch.cuda.get_device_name()
+        found["nccl"] = ".".join(str(it) for it in _try(torch.cuda.nccl.version) or ())
+        found["cudnn"] = _try(torch.backends.cudnn.version)
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    if counters:
+        found["graph_breaks"] = sum(counters.get("graph_break", {}).values())
+    return _cleaned(found)
+
+
+def of_loader(loader):
+    """The settings of a torch DataLoader."""
+    names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
+    return _cleaned({f"loader.{name}": getattr(loader, name, None) for name in names})
+
+
+def of_optimizer(optimizer):
+    """An optimizer and how its kernels are chosen."""
+    defaults = getattr(optimizer, "defaults", None) or {}
+    found = {"optimizer": type(optimizer).__name__}
+    for name in ("lr", "fused", "foreach", "capturable"):
+        found[f"optimizer.{name}"] = defaults.get(name)
+    return _cleaned(found)
+
+
+def of_model(model):
+    """A model: its class, how it is wrapped, compiled and sharded, the types of its parameters."""
+    found = {}
+    wrappers = []
+    inner = model
+    for _ in range(8):
+        name = type(inner).__name__
+        if name == "OptimizedModule":
+            found["compiled"] = True
+            inner = inner._orig_mod
+        elif name in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"):
+            wrappers.append(name)
+            strategy = getattr(inner, "sharding_strategy", None)
+            if strategy is not None:
+                found["fsdp.strategy"] = getattr(strategy, "name", strategy)
+            if name == "DeepSpeedEngine":
+                found["zero_stage"] = _try(inner.zero_optimization_stage)
+            inner = inner.module
+        else:
+            break
+    if getattr(inner, "_is_fsdp_managed_module", False) or type(inner).__name__.startswith("FSDP"):
+        wrappers.append("fully_shard")
+    found["model"] = type(inner).__name__
+    found["wrappers"] = " ".join(wrappers)
+    types = {str(parameter.dtype).replace("torch.", "") for parameter in inner.parameters()}
+    found["parameter_types"] = " ".join(sorted(types))
+    found["gradient_checkpointing"] = getattr(inner, "is_gradient_checkpointing", None)
+    attention = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+    found["attention"] = attention
+    return _cleaned(found)
+
+
+def of_autocast():
+    """The type that autocast computes in now."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_autocast_enabled():
+        return {}
+    return {"autocast": str(torch.get_autocast_gpu_dtype()).replace("torch.", "")}
+
+
+def _try(function):
+    try:
+        return function()
+    except Exception:
+        return None
+
+
+def _cleaned(found):
+    return {key: str(value) for key, value in found.items() if value is not None and value != ""}

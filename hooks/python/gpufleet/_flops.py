@@ -1,0 +1,88 @@
+"""What a step costs in FLOPs: by the model's shape, or counted once."""
+
+#: Names of a configuration's fields, as models of the Hugging Face hub and Megatron have them.
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
+
+
+def of_shape(model, sequence_length, config=None):
+    """Model FLOPs of one token of a training step, and the number of parameters.
+
+    PaLM's convention: 6N + 12·L·H·Q·T, where N are the parameters that a token is multiplied with
+    (the head, not the look-up of the embedding; of experts those it goes through), and attention
+    counts in full. Weights that are frozen cost 4 instead of 6.
+    """
+    config = config if config is not None else getattr(model, "config", None)
+    config = getattr(config, "text_config", None) or config
+    layers, heads, hidden = (_field(config, names) for names in (_LAYERS, _HEADS, _HIDDEN))
+    if not layers or not heads or not hidden or sequence_length <= 0:
+        raise ValueError("the model's config does not say how many layers and heads it has")
+    head_size = getattr(config, "head_dim", None) or hidden // heads
+    total, products = _parameters(model, _share_of_experts(config))
+    return products + 12.0 * layers * heads * head_size * sequence_length, total
+
+
+def _field(config, names):
+    return next((getattr(config, name) for name in names if getattr(config, name, None)), 0)
+
+
+def _share_of_experts(config):
+    """Of a mixture's experts, the share that a token goes through."""
+    experts = _field(config, ("num_local_experts", "num_experts", "n_routed_experts"))
+    active = _field(config, ("num_experts_per_tok", "moe_topk", "top_k"))
+    return active / experts if experts and active else 1.0
+
+
+def _parameters(model, share_of_experts):
+    """How many there are, and what multiplying with them costs a token."""
+    lookups, multiplied = set(), set()
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if weight is not None:
+            is_lookup = type(module).__name__.endswith("Embedding")
+            (lookups if is_lookup else multiplied).add(id(weight))
+    total, cost = 0, 0.0
+    for name, parameter in model.named_parameters():
+        # DeepSpeed's ZeRO 3 leaves an empty tensor here and its size beside it.
+        count = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+        total += count
+        if id(parameter) in lookups and id(parameter) not in multiplied:
+            continue
+        share = share_of_experts if ".experts." in name else 1.0
+        cost += count * share * (6.0 if parameter.requires_grad else 4.0)
+    return total, cost
+
+
+class Counted:
+    """`with run.measure_flops():` around one step: counts the FLOPs of every kernel torch knows."""
+
+    def __init__(self, done):
+        self._done = done
+        self._counter = None
+
+    def __enter__(self):
+        from gpufleet._safe import FAILURES, failed
+
+        try:
+            from torch.utils.flop_counter import FlopCounterMode
+
+            self._counter = FlopCounterMode(display=False)
+            self._counter.__enter__()
+        except FAILURES as error:
+            self._counter = None
+            failed("measure_flops", error)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self._counter is None:
+            return False
+        from gpufleet._safe import FAILURES, failed
+
+        try:
+            self._counter.__exit__(kind, error, traceback)
+            if kind is None:
+                self._done(float(self._counter.get_total_flops()))
+        except FAILURES as problem:
+            failed("measure_flops", problem)
+        return False

@@ -1,0 +1,411 @@
+"""A run: what a training script says while it trains."""
+
+import datetime
+import os
+import sys
+import time
+
+from gpufleet import _fingerprint, _flops, _identity, _mesh
+from gpufleet._ending import Ending
+from gpufleet._readings import Readings
+from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
+
+#: Seconds between looks at settings that may change while a run goes on.
+_LOOK_EVERY = 60
+
+#: Phases that a script may name itself; any other name counts as `other`.
+PHASES = (
+    "data_wait", "forward", "backward", "optimizer", "communication", "checkpoint_save", "checkpoint_restore",
+    "evaluation", "other",
+)  # fmt: skip
+
+_READINGS = ("loss", "gradient_norm", "learning_rate", "evaluation_loss")
+
+
+class Run:
+    """What `gpufleet.init` returns. Every method does nothing where it cannot do what it says."""
+
+    def __init__(self, socket=None):
+        recorder = Nothing()
+        why = why_off()
+        if why:
+            debug(f"off: {why}")
+        else:
+            from gpufleet import _native
+
+            recorder = _native.Recorder(socket, _identity.process_age_ns())
+        self._set_up(recorder)
+
+    def _set_up(self, recorder):
+        self._recorder = recorder
+        self._readings = Readings(recorder)
+        self._pid = os.getpid()
+        self._identity = {}
+        self._given = {}
+        self._given_mesh = None
+        self._model = None
+        self._plan = {}
+        self._pairs = {}
+        self._tags = {}
+        self._looked_at = 0.0
+        self._is_identified = False
+        self._ending = None
+        self._memory_limit = None
+        self._watch = None
+        self._inferred = [0, 0]
+
+    @classmethod
+    def of_nothing(cls):
+        """A run that does nothing."""
+        run = cls.__new__(cls)
+        run._set_up(Nothing())
+        return run
+
+    def __deepcopy__(self, _memo):
+        # Whatever is copied with it belongs to the same run.
+        return self
+
+    def __reduce__(self):
+        # In another process, or later, it is no run.
+        return Run.of_nothing, ()
+
+    # What is said at every step.
+
+    def step(self, tokens=None, samples=None, *, number=-1, flops=0.0, **readings):
+        """A step ended: to be called after `optimizer.step()`.
+
+        tokens, samples: of this rank, in this step. number: where the script counts itself; else the
+        one after the last. loss, gradient_norm, learning_rate: numbers or tensors; one on the GPU is
+        read a few steps later, without waiting for it.
+        """
+        try:
+            if self._watch is not None and self._watch.is_step_said(self):
+                self.add(tokens or 0, samples or 0)
+                self.log(**readings)
+                return
+            self._end_step(tokens, samples, number, flops)
+            if readings:
+                self.log(**readings)
+        except FAILURES as error:
+            failed("Run.step", error)
+
+    def _end_step(self, tokens=None, samples=None, number=-1, flops=0.0):
+        inferred, self._inferred = self._inferred, [0, 0]
+        if type(tokens) is not int:
+            tokens = inferred[0] if tokens is None else self._count("tokens", tokens)
+        if type(samples) is not int:
+            samples = inferred[1] if samples is None else self._count("samples", samples)
+        if self._recorder.step(number, tokens, samples, flops):
+            self._now_and_then()
+        elif not self._is_identified:
+            # torch.distributed and the GPU are there by now.
+            self._is_identified = True
+            self._identify()
+
+    def add(self, tokens=0, samples=0, flops=0.0):
+        """More tokens and samples of the running step: one micro-batch of several."""
+        try:
+            self._recorder.add(self._count("tokens", tokens), self._count("samples", samples), flops)
+        except FAILURES as error:
+            failed("Run.add", error)
+
+    def _count(self, name, value):
+        """A count; one that is on the GPU is added when it has arrived."""
+        if getattr(value, "is_cuda", False):
+            self._readings.take(name, value, 0)
+            return 0
+        return int(value)
+
+    def log(self, **readings):
+        """loss, gradient_norm, learning_rate or evaluation_loss of the last step."""
+        try:
+            step = self._recorder.last_step()
+            for name, value in readings.items():
+                if value is None:
+                    continue
+                if name not in _READINGS:
+                    debug(f"there is no value {name}: {', '.join(_READINGS)} are kept")
+                    continue
+                self._readings.take(name, value, step)
+        except FAILURES as error:
+            failed("Run.log", error)
+
+    def scaler_skipped(self, steps=1):
+        """The gradient scaler skipped this step because a gradient was not finite."""
+        try:
+            self._recorder.scaler_skipped(steps)
+        except FAILURES as error:
+            failed("Run.scaler_skipped", error)
+
+    # Where the time goes.
+
+    def data(self, loader, tokens=None):
+        """The loader, with the wait for each batch measured: `for batch in run.data(loader)`.
+
+        tokens: a function of a batch, where counting is easier here than at the step.
+        """
+        try:
+            return Data(self, loader, tokens)
+        except FAILURES as error:
+            failed("Run.data", error)
+            return loader
+
+    def phase(self, name):
+        """`with run.phase("other"):`, one of gpufleet.PHASES."""
+        try:
+            return self._recorder.span(name if name in PHASES else "other")
+        except FAILURES as error:
+            failed("Run.phase", error)
+            return Nothing()
+
+    def checkpoint(self, step=None):
+        """`with run.checkpoint():` around the part of saving in which training stands still."""
+        return _Occasion(self, "checkpoint_save", step)
+
+    def restoring(self):
+        """`with run.restoring() as restored:`; set `restored.step` to the step that was gone back to."""
+        return _Occasion(self, "checkpoint_restore", None)
+
+    def evaluation(self):
+        """`with run.evaluation() as evaluation:`; set `evaluation.loss` where there is one."""
+        return _Occasion(self, "evaluation", None)
+
+    @fail_open
+    def checkpoint_saved(self, step=None, seconds=0.0):
+        """A checkpoint was saved while training went on (an asynchronous one)."""
+        step = self._recorder.last_step() if step is None else step
+        self._recorder.checkpoint_saved(step, int(seconds * 1e9))
+
+    @fail_open
+    def resume(self, step):
+        """The run goes on after this step."""
+        self._recorder.go_on_after(step)
+
+    # What the run is and intends.
+
+    @fail_open
+    def plan(self, *, deadline=None, **said):
+        """total_steps, total_tokens (of the whole job), deadline (a datetime, ISO text or Unix
+        seconds), parameters, dtype (`bf16`: the type of the matrix products)."""
+        if deadline is not None:
+            said["deadline_at"] = _unix_ns(deadline)
+        self._plan.update({key: value for key, value in said.items() if value is not None})
+        self._recorder.plan(**self._plan)
+
+    @fail_open
+    def flops(self, per_step=None, per_token=None, *, hardware_per_step=None, source="explicit"):
+        """Model FLOPs of a step or a token of this rank. hardware_per_step: recomputation included."""
+        self._recorder.flops(per_step or 0.0, per_token or 0.0)
+        self.plan(
+            flops_per_step=per_step,
+            flops_per_token=per_token,
+            hardware_flops_per_step=hardware_per_step,
+            flops_source=source,
+        )
+
+    @fail_open
+    def flops_of_shape(self, model, sequence_length, config=None):
+        """FLOPs by the model's shape, see docs/hooks.md. To be called before the model is sharded."""
+        per_token, parameters = _flops.of_shape(model, sequence_length, config)
+        self.flops(per_token=per_token, source="model_shape")
+        self.plan(parameters=parameters)
+
+    def measure_flops(self):
+        """`with run.measure_flops():` around one warm-up step: counted once, kept for the rest."""
+
+        def done(total):
+            recomputes = self._pairs.get("gradient_checkpointing") == "True"
+            model_flops = None if recomputes else total
+            self.flops(per_step=model_flops, hardware_per_step=total, source="measured")
+
+        return _flops.Counted(done)
+
+    @fail_open
+    def tags(self, **tags):
+        """What people call this run: `run.tags(experiment="rope-2", stage="after")`."""
+        self._tags.update({key: str(value) for key, value in tags.items()})
+        self._recorder.tags(self._tags)
+
+    @fail_open
+    def fingerprint(self, pairs=None, **more):
+        """More of what the run is made of. Written when something changed."""
+        pairs = {**(pairs or {}), **more}
+        new = {key: str(value) for key, value in pairs.items()}
+        if any(self._pairs.get(key) != value for key, value in new.items()):
+            self._pairs.update(new)
+            self._recorder.fingerprint(self._pairs)
+
+    @fail_open
+    def identify(self, *, mesh=None, **given):
+        """Who this rank is, where the launcher does not say: rank, world, local_rank, local_world,
+        job_name, job_namespace, job_uid, attempt, cluster; mesh: a DeviceMesh or
+        `{"dp": (coordinate, size)}`. What is given here goes before what is found."""
+        given = {key: value for key, value in given.items() if value is not None}
+        if "rank" in given:
+            given.setdefault("launcher", "given")
+        self._given.update(given)
+        self._given_mesh = mesh if mesh is not None else self._given_mesh
+        self._identify()
+
+    def watch(self, model=None, optimizer=None, loader=None, **settings):
+        """See gpufleet.watch."""
+        try:
+            from gpufleet._torch import Watch
+
+            if not isinstance(self._recorder, Nothing):
+                self._watch = self._watch or Watch(self)
+                self._watch.add(model, optimizer, loader, **settings)
+                self._model = model if model is not None else self._model
+        except FAILURES as error:
+            failed("Run.watch", error)
+        return self
+
+    @fail_open
+    def finish(self):
+        """The run did what it was to do. Said by itself when the script ends."""
+        self._readings.drain()
+        if self._ending is not None:
+            self._ending.say("finished", 0)
+
+    @property
+    def state(self):
+        """Whether an agent reads this: away, connected, refused or off."""
+        return self._recorder.state()
+
+    def snapshot(self):
+        """What an agent would read now, as a dict; empty where there is nothing to read."""
+        try:
+            return self._recorder.snapshot()
+        except FAILURES as error:
+            failed("Run.snapshot", error)
+            return {}
+
+    # What is done now and then.
+
+    @fail_open
+    def _begin(self):
+        self._ending = Ending(self._recorder, lambda: self._identity.get("rank", -1))
+        if not isinstance(self._recorder, Nothing):
+            self._ending.install()
+            self.fingerprint({**_fingerprint.of_process(), **_fingerprint.of_torch()})
+
+    @fail_open
+    def _identify(self):
+        found = {
+            **_identity.from_environment(),
+            **_identity.from_frameworks(),
+            **self._given,
+            **_mesh.find(self._given_mesh, self._model),
+        }
+        if self._is_identified and "rank" not in found:
+            found.update(rank=0, world=1, local_rank=0, local_world=1, launcher="single")
+        if found != self._identity:
+            self._identity = found
+            self._recorder.identity(**found)
+
+    @fail_open
+    def _now_and_then(self):
+        """About once a second, at the end of a step."""
+        self._readings.drain()
+        if self._watch is not None:
+            self._watch.drain()
+        self._read_memory()
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_EVERY:
+            self._looked_at = now
+            self._identify()
+            self.fingerprint(_fingerprint.of_torch())
+
+    @fail_open
+    def _read_memory(self):
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        device = torch.cuda.current_device()
+        if self._memory_limit is None:
+            self._memory_limit = torch.cuda.get_device_properties(device).total_memory
+        counts = torch.cuda.memory_stats_as_nested_dict(device)
+        allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
+        self._recorder.memory(
+            allocated_bytes=allocated["current"],
+            reserved_bytes=reserved["current"],
+            peak_allocated_bytes=allocated["peak"],
+            peak_reserved_bytes=reserved["peak"],
+            limit_bytes=self._memory_limit,
+            retries=counts["num_alloc_retries"],
+            out_of_memory=counts["num_ooms"],
+        )
+
+
+class Data:
+    """A loader whose batches are waited for in measured time; everything else is the loader's."""
+
+    def __init__(self, run, loader, tokens=None):
+        self._gpufleet = (run, loader, tokens)
+        run.fingerprint(_fingerprint.of_loader(loader))
+
+    def __iter__(self):
+        run, loader, tokens = self._gpufleet
+        on_batch = None if tokens is None else lambda batch: run.add(tokens=tokens(batch))
+        return run._recorder.batches(iter(loader), on_batch)
+
+    def __len__(self):
+        return len(self._gpufleet[1])
+
+    def __getattr__(self, name):
+        if name == "_gpufleet":
+            raise AttributeError(name)
+        return getattr(self._gpufleet[1], name)
+
+
+class _Occasion:
+    """A checkpoint, a way back to one, or an evaluation."""
+
+    def __init__(self, run, kind, step):
+        self._run = run
+        self._kind = kind
+        self._span = Nothing()
+        self.step = step
+        self.loss = None
+
+    def __enter__(self):
+        try:
+            self._span = self._run._recorder.span(self._kind)
+            self._span.__enter__()
+        except FAILURES as error:
+            failed(self._kind, error)
+        return self
+
+    def __exit__(self, kind, _error, _traceback):
+        try:
+            duration_ns = self._span.end()
+            self._ended(kind is not None, duration_ns)
+        except FAILURES as error:
+            failed(self._kind, error)
+        return False
+
+    def _ended(self, is_failed, duration_ns):
+        recorder = self._run._recorder
+        step = recorder.last_step() if self.step is None else self.step
+        if self._kind == "checkpoint_save":
+            if is_failed:
+                recorder.checkpoint_failed()
+            else:
+                recorder.checkpoint_saved(step, duration_ns)
+        elif is_failed:
+            return
+        elif self._kind == "checkpoint_restore":
+            if self.step is not None:
+                recorder.go_on_after(self.step)
+            recorder.checkpoint_restored(step, duration_ns)
+        else:
+            recorder.evaluated(step, duration_ns)
+            self._run.log(evaluation_loss=self.loss)
+
+
+def _unix_ns(moment):
+    if isinstance(moment, str):
+        moment = datetime.datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    if isinstance(moment, datetime.datetime):
+        return int(moment.timestamp() * 1e9)
+    return int(float(moment) * 1e9)

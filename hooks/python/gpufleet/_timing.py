@@ -1,0 +1,114 @@
+"""How long forward, backward and optimizer take: by the GPU's own clock, or by ours on a CPU."""
+
+from collections import deque
+
+from gpufleet._safe import FAILURES, failed
+
+#: Pairs of events that wait for the GPU at once; when all do, a phase is not timed. 64 steps of three
+#: phases: more than a GPU is ever behind.
+_MOST_PAIRS = 192
+
+#: Pairs that wait before they are looked at between two ticks.
+_LOOK_AT = 32
+
+
+class GpuClock:
+    """Pairs of CUDA events around phases, looked at later and never waited for."""
+
+    def __init__(self, recorder, torch):
+        self._recorder = recorder
+        self._cuda = torch.cuda
+        self._free = []
+        self._made = 0
+        self._on_the_way = deque()
+
+    def begin(self, phase):
+        """What `end` is given."""
+        self._recorder.now_in(phase)
+        # An event recorded into a graph would belong to the graph.
+        if self._cuda.is_current_stream_capturing():
+            return None
+        if self._free:
+            pair = self._free.pop()
+        elif self._made < _MOST_PAIRS:
+            self._made += 1
+            pair = (self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True))
+        else:
+            return None
+        pair[0].record()
+        return phase, pair
+
+    def end(self, begun):
+        self._recorder.now_in()
+        if begun is None or self._cuda.is_current_stream_capturing():
+            return
+        begun[1][1].record()
+        self._on_the_way.append(begun)
+        if len(self._on_the_way) >= _LOOK_AT:
+            self.drain()
+
+    def drop(self, begun):
+        """It began and will not end."""
+        if begun is not None:
+            self._free.append(begun[1])
+
+    def drain(self):
+        """Counts the phases that the GPU is through with."""
+        while self._on_the_way:
+            phase, pair = self._on_the_way[0]
+            if not pair[1].query():
+                return
+            self._on_the_way.popleft()
+            try:
+                self._recorder.spent(phase, int(pair[0].elapsed_time(pair[1]) * 1e6))
+            except FAILURES as error:
+                failed(phase, error)
+            self._free.append(pair)
+
+
+class HostClock:
+    """For a model on the CPU: what takes time there takes it now."""
+
+    def __init__(self, recorder):
+        self._recorder = recorder
+
+    def begin(self, phase):
+        span = self._recorder.span(phase)
+        span.__enter__()
+        return span
+
+    def end(self, begun):
+        if begun is not None:
+            begun.end()
+
+    def drop(self, _begun):
+        """It began and will not end: nothing is kept of it."""
+
+    def drain(self):
+        """Nothing is on its way."""
+
+
+class NoClock:
+    """For devices whose work is neither here nor timed by events: XLA, Apple."""
+
+    def __init__(self, recorder):
+        self._recorder = recorder
+
+    def begin(self, phase):
+        self._recorder.now_in(phase)
+
+    def end(self, _begun):
+        self._recorder.now_in()
+
+    def drop(self, _begun):
+        """It began and will not end: nothing is kept of it."""
+
+    def drain(self):
+        """Nothing is on its way."""
+
+
+def clock_for(device_type, recorder, torch):
+    """The clock for a model on this kind of device."""
+    if device_type == "cuda":
+        return GpuClock(recorder, torch)
+    return HostClock(recorder) if device_type == "cpu" else NoClock(recorder)

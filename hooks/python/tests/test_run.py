@@ -1,0 +1,355 @@
+"""A run in this process: every call with right and with wrong arguments."""
+
+import copy
+import os
+import pickle
+import unittest
+from unittest import mock
+
+import torch
+
+import gpufleet
+from gpufleet import _fingerprint, _identity, _mesh
+from gpufleet._flops import of_shape
+from gpufleet._run import Run
+from gpufleet._timing import GpuClock
+
+
+def run_of_test():
+    """A run without hooks into the interpreter and without an agent."""
+    return Run("/nowhere/hooks.sock")
+
+
+class Recording(unittest.TestCase):
+    def test_an_evaluation_takes_its_loader_with_it(self):
+        run = run_of_test()
+        for _ in run.data([1]):
+            with run.evaluation() as evaluation:
+                for _ in run.data([1, 2, 3]):
+                    pass
+                evaluation.loss = 2.5
+            run.step()
+        said = run.snapshot()
+        self.assertEqual(said["phases"]["data_wait"][1], 2, "the training loader's batch and its end")
+        self.assertEqual(said["evaluation"]["count"], 1)
+        self.assertEqual(said["steps"][0]["evaluation_ns"], said["evaluation_ns"])
+        self.assertLessEqual(said["evaluation"]["total_ns"], said["wall_ns"])
+        self.assertEqual(said["learning"]["evaluation_loss"], (2.5, 0))
+
+    def test_checkpoints_are_counted_by_how_they_ended(self):
+        run = run_of_test()
+        with run.restoring() as restored:
+            restored.step = 500
+        run.step()
+        with run.checkpoint():
+            pass
+        with self.assertRaises(OSError), run.checkpoint():
+            raise OSError("the disk is full")
+        run.checkpoint_saved(step=501, seconds=2.0)
+        said = run.snapshot()
+        self.assertEqual(said["last_step"], 501)
+        self.assertEqual((said["checkpoint_restored"]["count"], said["checkpoint_restored"]["last_step"]), (1, 500))
+        saved = said["checkpoint_saved"]
+        self.assertEqual((saved["count"], saved["failures"], saved["last_step"]), (2, 1, 501))
+        self.assertEqual(saved["last_ns"], 2_000_000_000)
+
+    def test_micro_batches_add_up_to_their_step(self):
+        run = run_of_test()
+        for _ in range(3):
+            run.add(tokens=10, samples=2)
+        run.step(tokens=1)
+        run.step(tokens=5, flops=1e12)
+        steps = run.snapshot()["steps"]
+        self.assertEqual([(step["tokens"], step["samples"]) for step in steps], [(31, 6), (5, 0)])
+        self.assertEqual(steps[1]["model_flops"], 1e12)
+
+    def test_flops_follow_the_tokens(self):
+        run = run_of_test()
+        run.flops(per_token=1e9)
+        run.step(tokens=100)
+        said = run.snapshot()
+        self.assertEqual(said["model_flops"], 1e11)
+        self.assertEqual((said["plan"]["flops_per_token"], said["plan"]["flops_source"]), (1e9, "explicit"))
+
+    def test_measured_flops_are_those_of_the_step(self):
+        if not hasattr(torch.utils, "flop_counter") and torch.__version__ < "2.1":
+            self.assertIsNone(run_of_test().measure_flops().__enter__()._counter, "it fails open")
+            return
+        run = run_of_test()
+        with run.measure_flops():
+            torch.ones(4, 8) @ torch.ones(8, 16)
+        self.assertEqual(run.snapshot()["plan"]["flops_per_step"], 2 * 4 * 8 * 16)
+
+    def test_values_are_kept_and_those_that_are_no_numbers_counted(self):
+        run = run_of_test()
+        run.step(loss=torch.tensor(float("nan")), gradient_norm=1.5, learning_rate=1e-4)
+        run.step(loss=torch.tensor(0.25, dtype=torch.bfloat16, requires_grad=True))
+        run.scaler_skipped()
+        learning = run.snapshot()["learning"]
+        self.assertEqual((learning["loss"], learning["gradient_norm"]), ((0.25, 2), (1.5, 1)))
+        self.assertEqual((learning["non_finite_losses"], learning["scaler_skips"]), (1, 1))
+
+    def test_the_loader_stays_what_it_was(self):
+        run = run_of_test()
+        loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2)
+        data = run.data(loader, tokens=lambda batch: int(batch.sum()))
+        self.assertEqual((len(data), data.batch_size, data.dataset), (5, 2, loader.dataset))
+        self.assertEqual([batch.tolist() for batch in data], [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]])
+        run.step()
+        self.assertEqual(run.snapshot()["tokens_total"], 45)
+
+    def test_what_the_loader_raises_reaches_the_script(self):
+        def broken():
+            yield 1
+            raise ValueError("a broken file")
+
+        run = run_of_test()
+        with self.assertRaisesRegex(ValueError, "a broken file"):
+            list(run.data(broken()))
+        self.assertFalse(run._recorder.is_stalled())
+
+    def test_a_scalers_skip_is_seen_and_its_step_is_not_one(self):
+        class Scaler:
+            def step(self, optimizer, skip):
+                if not skip:
+                    optimizer.step()
+
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer, scaler = torch.optim.SGD([parameter], lr=0.1), Scaler()
+        run = run_of_test().watch(optimizer=optimizer, scaler=scaler)
+        for skip in (False, True, False):
+            scaler.step(optimizer, skip)
+        said = run.snapshot()
+        self.assertEqual((said["steps_total"], said["learning"]["scaler_skips"]), (2, 1))
+
+    def test_a_script_that_says_its_steps_goes_before_the_optimizer(self):
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        run = run_of_test().watch(optimizer=optimizer)
+        for _ in range(3):
+            optimizer.step()
+            run.step(tokens=10)
+        self.assertEqual(run.snapshot()["steps_total"], 3)
+
+
+class Hooks(unittest.TestCase):
+    def test_a_watched_model_can_be_copied_and_saved(self):
+        model = torch.nn.Linear(2, 2)
+        run = run_of_test().watch(model)
+        copied = copy.deepcopy(model)
+        loaded = pickle.loads(pickle.dumps(model))
+        loaded(torch.ones(1, 2)).sum().backward()
+        self.assertNotIn("forward", run.snapshot()["phases"], "a loaded model is no longer watched")
+        copied(torch.ones(1, 2)).sum().backward()
+        self.assertEqual(run.snapshot()["phases"]["forward"][1], 1)
+
+    def test_a_forward_that_raises_leaves_nothing_behind(self):
+        model = torch.nn.Linear(2, 2)
+        run = run_of_test().watch(model)
+        for _ in range(3):
+            with self.assertRaises(RuntimeError):
+                model(torch.ones(1, 3))
+        model(torch.ones(1, 2)).sum().backward()
+        phases = run.snapshot()["phases"]
+        self.assertEqual((phases["forward"][1], phases["backward"][1]), (1, 1))
+        self.assertEqual(run._watch._open, {})
+
+    def test_what_is_evaluated_is_no_forward_pass(self):
+        model = torch.nn.Linear(2, 2)
+        run = run_of_test().watch(model)
+        with run.evaluation():
+            model(torch.ones(1, 2))
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        self.assertNotIn("forward", run.snapshot()["phases"])
+
+    def test_the_gpus_clock_counts_what_the_gpu_is_through_with(self):
+        class Event:
+            """A CUDA event that is through when the test says so."""
+
+            through = set()
+
+            def record(self):
+                self.is_recorded = True
+
+            def query(self):
+                return self in self.through
+
+            def elapsed_time(self, _end):
+                return 2.5
+
+        class Cuda:
+            is_capturing = False
+            made = []
+
+            def is_current_stream_capturing(self):
+                return self.is_capturing
+
+            def Event(self, enable_timing):
+                assert enable_timing
+                self.made.append(Event())
+                return self.made[-1]
+
+        run = run_of_test()
+        cuda = Cuda()
+        clock = GpuClock(run._recorder, mock.Mock(cuda=cuda))
+        for _ in range(3):
+            clock.end(clock.begin("forward"))
+        clock.drain()
+        self.assertEqual(run.snapshot()["phases"], {}, "nothing is waited for")
+        Event.through.update(cuda.made[:4])
+        clock.drain()
+        self.assertEqual(run.snapshot()["phases"]["forward"], (5_000_000, 2))
+        self.assertEqual(run.snapshot()["now"], None)
+        clock.end(clock.begin("backward"))
+        self.assertEqual(len(cuda.made), 6, "events are used again")
+        cuda.is_capturing = True
+        clock.end(clock.begin("optimizer"))
+        self.assertEqual(len(clock._on_the_way), 2, "nothing goes into a graph that is captured")
+
+
+class FailingOpen(unittest.TestCase):
+    def test_no_wrong_argument_raises(self):
+        run = run_of_test()
+        run.step(tokens="many", samples=object())
+        run.step(tokens=-5, number=2**70)
+        run.step(loss="low", nonsense=1)
+        run.add(tokens=None)
+        run.log(loss=torch.ones(3))
+        run.plan(deadline="soon", total_steps="all")
+        run.flops(per_step="much")
+        run.flops_of_shape(object(), 128)
+        run.identify(mesh={"dp": "left"}, rank="first")
+        run.tags(a=object())
+        run.watch(model=1, optimizer=2, loader=3, scaler=4)
+        run.resume(None)
+        run.checkpoint_saved(step="last")
+        with run.phase(None), run.phase("made up"):
+            pass
+        self.assertEqual(run.data(None).__class__.__name__, "Data")
+        run.step(tokens=7)
+        self.assertEqual(run.snapshot()["steps"][-1]["tokens"], 7, "and goes on recording")
+
+    def test_a_run_that_is_off_takes_every_call(self):
+        with mock.patch.dict(os.environ, GPUFLEET_DISABLE="1"):
+            run = Run()
+        self.assertEqual((run.state, run.snapshot()), ("off", {}))
+        self.assertEqual(list(run.data([1, 2])), [1, 2])
+        with run.evaluation() as evaluation, run.checkpoint(), run.restoring(), run.phase("other"):
+            evaluation.loss = 1.0
+        run.watch(torch.nn.Linear(1, 1))
+        run.step(tokens=1, loss=1.0)
+        run.finish()
+
+    def test_what_a_script_does_wrong_stays_its_own(self):
+        run = run_of_test()
+        with self.assertRaises(KeyError), run.phase("other"):
+            raise KeyError("of the script")
+        with self.assertRaises(TypeError):
+            iter(run.data(None))
+
+    def test_the_probe_says_that_it_is_not_built_in(self):
+        self.assertEqual(gpufleet.probe(every=100).verdict, "not built in")
+
+
+class Identity(unittest.TestCase):
+    def check(self, environment, **expected):
+        found = _identity.from_environment(environment)
+        self.assertEqual({key: found.get(key) for key in expected}, expected, environment)
+
+    def test_every_launcher_is_understood(self):
+        torchrun = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
+        self.check(torchrun, launcher="environment", rank=9, world=16, local_rank=1, local_world=8)
+        elastic = {**torchrun, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2"}
+        self.check(elastic, launcher="torchrun", attempt=2, job_uid=None)
+        slurm = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1",
+                 "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+                 "SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "llama", "SLURM_RESTART_COUNT": "1",
+                 "SLURM_CLUSTER_NAME": "alps"}  # fmt: skip
+        self.check(slurm, launcher="slurm", rank=5, world=8, local_rank=1, local_world=4, job_name="llama",
+                   job_uid="77", attempt=1, cluster="alps")  # fmt: skip
+        self.check({**slurm, **elastic}, launcher="torchrun", rank=9, job_name="llama", job_uid="77", attempt=1)
+        array = {**slurm, "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "7"}
+        self.check(array, job_uid="70_7")
+        mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        self.check(mpi, launcher="mpi", rank=1, world=2, local_rank=1, local_world=None)
+        jobset = {**torchrun, "JOBSET_NAME": "train", "JOBSET_UID": "u-1", "POD_NAMESPACE": "team",
+                  "JOBSET_RESTART_ATTEMPT": "4"}  # fmt: skip
+        self.check(jobset, launcher="jobset", job_name="train", job_namespace="team", job_uid="u-1", attempt=4)
+        batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "77"}
+        self.check(batch, rank=None, launcher=None, job_uid="77")
+        self.check({"RANK": "x", "WORLD_SIZE": "2"}, rank=None, launcher=None)
+        self.check({**slurm, "GPUFLEET_JOB_NAME": "mine", "GPUFLEET_ATTEMPT": "0"}, job_name="mine", attempt=0)
+
+    def test_the_mesh_comes_from_a_device_mesh_by_its_names(self):
+        class DeviceMesh:
+            mesh_dim_names = ("dp_replicate", "dp_shard", "tp")
+            mesh = torch.zeros(2, 4, 8)
+
+            def get_coordinate(self):
+                return [1, 2, 3]
+
+        found = _mesh.find(DeviceMesh())
+        self.assertEqual(found, {"dp": (6, 8), "tp": (3, 8), "mesh_source": "device_mesh"})
+
+    def test_the_mesh_comes_from_megatron_where_it_is_loaded(self):
+        state = mock.Mock(spec=["model_parallel_is_initialized", "get_tensor_model_parallel_rank",
+                                "get_tensor_model_parallel_world_size"])  # fmt: skip
+        state.get_tensor_model_parallel_rank.return_value = 1
+        state.get_tensor_model_parallel_world_size.return_value = 2
+        with mock.patch.dict("sys.modules", {"megatron.core.parallel_state": state}):
+            self.assertEqual(_mesh.find(), {"tp": (1, 2), "mesh_source": "megatron"})
+
+
+class Fingerprint(unittest.TestCase):
+    def test_no_variable_outside_the_list_is_told(self):
+        secrets = {"HF_TOKEN": "hf_secret", "NCCL_SECRET_KEY": "hush", "WANDB_API_KEY": "k", "NCCL_ALGO": "Ring"}
+        with mock.patch.dict(os.environ, secrets):
+            found = _fingerprint.of_process()
+        self.assertEqual(found["NCCL_ALGO"], "Ring")
+        for name, value in secrets.items():
+            if name != "NCCL_ALGO":
+                self.assertNotIn(name, found)
+                self.assertNotIn(value, found.values())
+
+    def test_it_is_written_again_only_when_something_changed(self):
+        run = run_of_test()
+        written = []
+        recorder = mock.Mock(wraps=run._recorder)
+        recorder.fingerprint = written.append
+        run._recorder = recorder
+        run.fingerprint(precision="bf16")
+        run.fingerprint(precision="bf16")
+        run.fingerprint(precision="fp8", note=1)
+        self.assertEqual(len(written), 2)
+        self.assertEqual(written[-1]["precision"], "fp8")
+
+
+class Flops(unittest.TestCase):
+    def test_by_shape_they_are_those_of_the_convention(self):
+        class Config:
+            num_hidden_layers, num_attention_heads, hidden_size = 2, 4, 16
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.config = Config()
+                self.embedding = torch.nn.Embedding(100, 16)
+                self.body = torch.nn.Linear(16, 32, bias=False)
+                self.head = torch.nn.Linear(32, 100, bias=False)
+
+        model = Model()
+        attention = 12 * 2 * 16 * 64
+        multiplied = 16 * 32 + 32 * 100
+        per_token, parameters = of_shape(model, 64)
+        self.assertEqual((per_token, parameters), (6 * multiplied + attention, 100 * 16 + multiplied))
+        model.body.weight.requires_grad_(False)
+        self.assertEqual(of_shape(model, 64)[0], 6 * multiplied - 2 * 16 * 32 + attention)
+        # A head that is the embedding counts: a token is multiplied with it.
+        model.head = torch.nn.Linear(16, 100, bias=False)
+        model.head.weight = model.embedding.weight
+        self.assertEqual(of_shape(model, 64)[0], 4 * 16 * 32 + 6 * 1600 + attention)
+
+
+if __name__ == "__main__":
+    unittest.main()

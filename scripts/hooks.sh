@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Builds the Python package of the hooks and runs it on real PyTorch.
+#
+#   scripts/hooks.sh setup      Debian's torch and a folder with maturin: target/hooks/python
+#   scripts/hooks.sh test       lints, the wheel, its tests
+#   scripts/hooks.sh bench      what it costs
+#   scripts/hooks.sh wheel      a release wheel in target/wheels
+#   scripts/hooks.sh adapters   the tests with PyPI's torch, Transformers, Lightning (3 GB, minutes)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export CARGO_TARGET_DIR="$PWD/target/hooks"
+venv=target/hooks/python
+crate=hooks/python
+
+# Debian's Python, because Debian's torch is built for it.
+setup() {
+    scripts/setup.sh hooks
+    [ -x "$venv/bin/maturin" ] && return
+    /usr/bin/python3 -m venv --system-site-packages "$venv"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check 'maturin>=1.7,<2'
+}
+
+# build PROFILE: a wheel in target/hooks/wheels, installed into the folder.
+build() {
+    rm -f target/hooks/wheels/*.whl
+    "$venv/bin/maturin" build --locked --profile "$1" -m "$crate/Cargo.toml" -i "$venv/bin/python" -o target/hooks/wheels
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall \
+        target/hooks/wheels/*.whl
+}
+
+# Whatever is tested is what was installed: no test finds the package in the source tree.
+tests() { # PYTHON FOLDER
+    PYTHONPATH="$crate/tests" "$1" -m unittest discover -s "$2" -t "$2"
+}
+
+case "${1:-}" in
+setup)
+    setup
+    ;;
+test)
+    cargo fmt --manifest-path "$crate/Cargo.toml" --check
+    # The profile of the wheel, so that what both need is checked once.
+    cargo clippy --manifest-path "$crate/Cargo.toml" --locked --profile fast -- -D warnings
+    build fast
+    tests "$venv/bin/python" "$crate/tests"
+    ;;
+bench)
+    setup
+    build release
+    "$venv/bin/python" "$crate/bench.py"
+    ;;
+wheel)
+    setup
+    "$venv/bin/maturin" build --locked --release -m "$crate/Cargo.toml" -i "$venv/bin/python" -o target/wheels
+    ;;
+adapters)
+    setup
+    build fast
+    newest=target/hooks/newest
+    [ -x "$newest/bin/python" ] || python3 -m venv "$newest"
+    "$newest/bin/python" -m pip install -q --disable-pip-version-check torch transformers accelerate lightning
+    "$newest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall \
+        target/hooks/wheels/*.whl
+    "$newest/bin/python" -c '
+import lightning, torch, transformers
+print("torch", torch.__version__, "transformers", transformers.__version__, "lightning", lightning.__version__)'
+    tests "$newest/bin/python" "$crate/tests"
+    tests "$newest/bin/python" "$crate/tests/adapters"
+    ;;
+*)
+    sed -n '4,8s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
