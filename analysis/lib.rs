@@ -17,6 +17,10 @@ pub mod scaling;
 
 pub mod plan;
 
+pub mod hang;
+
+pub mod leak;
+
 pub mod regression;
 
 pub mod robust;

@@ -1,0 +1,267 @@
+//! Whether a run stands still, and which rank it waits for.
+//!
+//! Method: no step for max(120 s, 10 × the median of the last 9 step gaps), and evidence that nothing
+//! computes either: tensor activity of all its GPUs at most 1 %, or collectives that do not move:
+//! one in flight for as long, or sequence numbers of one communicator that differ while it stands.
+//! Quiet while the run starts, evaluates, saves or restores: the clock begins anew when it is over.
+//!
+//! Suspect: in a communicator that stands, the ranks with the lowest sequence number, or that never
+//! entered what the others are in; of those the ones that are in no collective themselves, because
+//! who is in one waits for somebody else. All in the same one: nobody, the network is asked.
+//!
+//! Measured: 0 false alarms in 149 real runs (MLPerf, 37,668 steps; the replay in the tests, with
+//! nothing known to compute); by others on 432 job-hours 3 × the median alone gave 919, this none.
+//!
+//! Limits: state ≤64 bytes a run; at most [`MAX_SUSPECTS`] named; utilisation says nothing here (it
+//! reads 100 % in a deadlock) and is not asked; without hooks heard from, or without any evidence
+//! but silence, nothing is called a hang and the reason is said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+/// Shortest stand-still that is a hang, nanoseconds: shorter pauses are checkpoints and evaluations
+/// that say nothing of themselves.
+pub const LEAST_NS: i64 = 120_000_000_000;
+/// Multiple of the median gap.
+pub const GAPS: i64 = 10;
+/// Tensor activity at or below this is none.
+pub const IDLE_ACTIVITY: f64 = 0.01;
+/// Most ranks that are named: more are not looked at one by one.
+pub const MAX_SUSPECTS: usize = 8;
+/// Step gaps that the median is of.
+const KEPT_GAPS: usize = 9;
+/// The state's version: another is not read, the watch begins anew.
+pub const VERSION: u8 = 1;
+
+/// Where a rank is in a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The communicator.
+    pub communicator: u64,
+    /// The rank.
+    pub rank: u32,
+    /// Number of the newest collective that it entered.
+    pub sequence: u64,
+    /// Since when it is in that one; none when it has left it.
+    pub in_since: Option<Timestamp>,
+}
+
+/// What is known of a run at a tick.
+#[derive(Debug, Clone, Copy)]
+pub struct Tick<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// The newest step of any rank; none before the first.
+    pub step: Option<u64>,
+    /// Whether its ranks were heard from, so that no step means something.
+    pub is_heard: bool,
+    /// Whether it starts, evaluates, saves or restores a checkpoint.
+    pub is_quiet: bool,
+    /// Highest tensor activity of its GPUs over the last minute; none is unknown.
+    pub activity: Option<f64>,
+    /// Ranks' places in collectives, as far as they are known.
+    pub positions: &'a [Position],
+}
+
+/// What makes it a hang and not a long step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Ranks of one communicator are at different collectives.
+    SequencesDiffer,
+    /// A collective is in flight for as long.
+    CollectiveStands,
+    /// No GPU of it computes.
+    NothingComputes,
+}
+
+/// A run that stands still.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hang {
+    /// When its last step ended.
+    pub since: Timestamp,
+    /// How long it had to stand to be called so, nanoseconds.
+    pub limit_ns: i64,
+    /// What shows it.
+    pub evidence: Evidence,
+    /// The communicator that stands, where it is known.
+    pub communicator: Option<u64>,
+    /// The collective that the others are in.
+    pub sequence: Option<u64>,
+    /// Who they wait for; empty when it cannot be told.
+    pub suspects: Vec<u32>,
+}
+
+/// What is said at a tick.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It moves, or has not stood for long.
+    Moving,
+    /// Not judged: it does what takes long.
+    Quiet,
+    /// Not judged: its ranks are not heard from.
+    Unheard,
+    /// It has no steps for long, and nothing else is known.
+    NoEvidence,
+    /// It stands.
+    Hung(Hang),
+}
+
+/// What is kept of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Watch {
+    moved_at: i64,
+    step: u64,
+    /// The last gaps between steps, milliseconds; 0 none.
+    gaps_ms: [u32; KEPT_GAPS],
+    next: u8,
+    has_begun: bool,
+    version: u8,
+}
+
+impl Watch {
+    /// Nothing known yet.
+    pub fn new() -> Self {
+        Self {
+            version: VERSION,
+            ..Self::default()
+        }
+    }
+
+    /// A state that was stored; one of another version begins anew.
+    pub fn restored(self) -> Self {
+        if self.version == VERSION {
+            self
+        } else {
+            Self::new()
+        }
+    }
+
+    /// How long it may stand, nanoseconds.
+    pub fn limit_ns(&self) -> i64 {
+        let mut gaps = self.gaps_ms;
+        gaps.sort_unstable();
+        let known = &gaps[gaps.partition_point(|gap| *gap == 0)..];
+        let middle = known.get(known.len() / 2).copied().unwrap_or(0);
+        (i64::from(middle) * 1_000_000 * GAPS).max(LEAST_NS)
+    }
+
+    /// Judges a tick.
+    pub fn observe(&mut self, tick: &Tick<'_>) -> Verdict {
+        let now = tick.now.0;
+        if let Some(step) = tick
+            .step
+            .filter(|step| !self.has_begun || *step != self.step)
+        {
+            self.move_on(step, now);
+            return Verdict::Moving;
+        }
+        if tick.is_quiet || !self.has_begun {
+            self.moved_at = now;
+            return Verdict::Quiet;
+        }
+        if !tick.is_heard {
+            return Verdict::Unheard;
+        }
+        let limit_ns = self.limit_ns();
+        if now.saturating_sub(self.moved_at) < limit_ns {
+            return Verdict::Moving;
+        }
+        self.hang(tick, limit_ns)
+            .map_or(Verdict::NoEvidence, Verdict::Hung)
+    }
+
+    fn move_on(&mut self, step: u64, now: i64) {
+        let steps = step.saturating_sub(self.step);
+        // Numbers that went back are a restart: what lies between is no gap.
+        if self.has_begun && steps > 0 {
+            let gap_ms = now.saturating_sub(self.moved_at) / 1_000_000;
+            let gap_ms = u64::try_from(gap_ms).unwrap_or(0) / steps;
+            self.gaps_ms[usize::from(self.next) % KEPT_GAPS] =
+                u32::try_from(gap_ms.max(1)).unwrap_or(u32::MAX);
+            self.next = (self.next + 1) % KEPT_GAPS as u8;
+        }
+        self.has_begun = true;
+        self.step = step;
+        self.moved_at = now;
+    }
+
+    fn hang(&self, tick: &Tick<'_>, limit_ns: i64) -> Option<Hang> {
+        let hang = |evidence| Hang {
+            since: Timestamp(self.moved_at),
+            limit_ns,
+            evidence,
+            communicator: None,
+            sequence: None,
+            suspects: Vec::new(),
+        };
+        let stands = |it: &Position| {
+            it.in_since
+                .is_some_and(|at| tick.now.0.saturating_sub(at.0) >= limit_ns)
+        };
+        let busy: BTreeSet<u32> = tick
+            .positions
+            .iter()
+            .filter(|it| it.in_since.is_some())
+            .map(|it| it.rank)
+            .collect();
+        let mut communicators: BTreeMap<u64, Vec<&Position>> = BTreeMap::new();
+        for position in tick.positions {
+            communicators
+                .entry(position.communicator)
+                .or_default()
+                .push(position);
+        }
+        let mut found: Option<Hang> = None;
+        for (communicator, ranks) in communicators {
+            // Only one that somebody stands in: others are merely between two collectives.
+            let Some(newest) = ranks
+                .iter()
+                .filter(|it| stands(it))
+                .map(|it| it.sequence)
+                .max()
+            else {
+                continue;
+            };
+            let behind: Vec<u32> = ranks
+                .iter()
+                .filter(|it| it.sequence < newest)
+                .map(|it| it.rank)
+                .collect();
+            let mut free: Vec<u32> = behind
+                .iter()
+                .copied()
+                .filter(|rank| !busy.contains(rank))
+                .collect();
+            let is_last_word = !free.is_empty();
+            if free.is_empty() {
+                free = behind;
+            }
+            free.truncate(MAX_SUSPECTS);
+            let evidence = match free.is_empty() {
+                true => Evidence::CollectiveStands,
+                false => Evidence::SequencesDiffer,
+            };
+            let is_better = found
+                .as_ref()
+                .is_none_or(|it| it.suspects.is_empty() || is_last_word);
+            if is_better {
+                found = Some(Hang {
+                    communicator: Some(communicator),
+                    sequence: Some(newest),
+                    suspects: free,
+                    ..hang(evidence)
+                });
+            }
+            if is_last_word {
+                break;
+            }
+        }
+        let computes_nothing = tick.activity.is_some_and(|it| it <= IDLE_ACTIVITY);
+        found.or_else(|| computes_nothing.then(|| hang(Evidence::NothingComputes)))
+    }
+}

@@ -1,0 +1,236 @@
+//! Runs that stand, that are slow or quiet, and that nobody hears from; and real step times.
+
+use std::io::Read;
+
+use super::*;
+
+const SECOND: i64 = 1_000_000_000;
+
+const NOTHING: Tick<'static> = Tick {
+    now: Timestamp(0),
+    step: None,
+    is_heard: true,
+    is_quiet: false,
+    activity: None,
+    positions: &[],
+};
+
+/// A run of 20 steps, one every `gap_s` seconds; the last ended at 20 gaps.
+fn begun(gap_s: i64) -> Watch {
+    let mut watch = Watch::new();
+    for step in 0..=20 {
+        let now = Timestamp(step * gap_s * SECOND);
+        let step = Some(step.unsigned_abs());
+        assert_eq!(
+            watch.observe(&Tick {
+                now,
+                step,
+                ..NOTHING
+            }),
+            Verdict::Moving
+        );
+    }
+    watch
+}
+
+fn stood(watch: &mut Watch, at_s: i64, activity: Option<f64>, positions: &[Position]) -> Verdict {
+    let now = Timestamp(at_s * SECOND);
+    watch.observe(&Tick {
+        now,
+        step: Some(20),
+        activity,
+        positions,
+        ..NOTHING
+    })
+}
+
+fn position(communicator: u64, rank: u32, sequence: u64, in_since_s: Option<i64>) -> Position {
+    let in_since = in_since_s.map(|at| Timestamp(at * SECOND));
+    Position {
+        communicator,
+        rank,
+        sequence,
+        in_since,
+    }
+}
+
+fn suspects(positions: &[Position]) -> (Evidence, Vec<u32>) {
+    match stood(&mut begun(1), 200, Some(0.0), positions) {
+        Verdict::Hung(hang) => (hang.evidence, hang.suspects),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_run_that_computes_nothing_hangs_after_two_minutes_and_a_slow_one_after_ten_gaps() {
+    let mut watch = begun(1);
+    assert_eq!(stood(&mut watch, 139, Some(0.0), &[]), Verdict::Moving);
+    let Verdict::Hung(hang) = stood(&mut watch, 140, Some(0.01), &[]) else {
+        panic!("120 s have passed");
+    };
+    assert_eq!(hang.since, Timestamp(20 * SECOND));
+    assert_eq!(hang.evidence, Evidence::NothingComputes);
+    let mut slow = begun(60);
+    assert_eq!(stood(&mut slow, 1_799, Some(0.0), &[]), Verdict::Moving);
+    assert!(matches!(
+        stood(&mut slow, 1_800, Some(0.0), &[]),
+        Verdict::Hung(_)
+    ));
+}
+
+#[test]
+fn a_long_step_that_computes_and_silence_alone_are_no_hang() {
+    assert_eq!(
+        stood(&mut begun(1), 500, Some(0.4), &[]),
+        Verdict::NoEvidence
+    );
+    assert_eq!(stood(&mut begun(1), 500, None, &[]), Verdict::NoEvidence);
+    let unheard = Tick {
+        now: Timestamp(500 * SECOND),
+        activity: Some(0.0),
+        is_heard: false,
+        ..NOTHING
+    };
+    assert_eq!(begun(1).observe(&unheard), Verdict::Unheard);
+    let before_the_first = Tick {
+        now: Timestamp(500 * SECOND),
+        activity: Some(0.0),
+        ..NOTHING
+    };
+    assert_eq!(Watch::new().observe(&before_the_first), Verdict::Quiet);
+}
+
+#[test]
+fn evaluation_is_quiet_and_the_clock_begins_anew_after_it() {
+    let mut watch = begun(1);
+    for at in 21..=600 {
+        let tick = Tick {
+            now: Timestamp(at * SECOND),
+            is_quiet: true,
+            activity: Some(0.0),
+            ..NOTHING
+        };
+        assert_eq!(watch.observe(&tick), Verdict::Quiet);
+    }
+    assert_eq!(stood(&mut watch, 719, Some(0.0), &[]), Verdict::Moving);
+    assert!(matches!(
+        stood(&mut watch, 720, Some(0.0), &[]),
+        Verdict::Hung(_)
+    ));
+}
+
+#[test]
+fn the_rank_behind_is_the_suspect_and_one_that_waits_itself_is_not() {
+    let never_entered = [
+        position(1, 0, 7, Some(20)),
+        position(1, 1, 7, Some(20)),
+        position(1, 2, 6, None),
+    ];
+    assert_eq!(
+        suspects(&never_entered),
+        (Evidence::SequencesDiffer, vec![2])
+    );
+    // Rank 2 is behind in communicator 1 because it waits in 2 for rank 5, which is nowhere.
+    let mut inherited = never_entered.to_vec();
+    inherited.push(position(2, 2, 3, Some(20)));
+    inherited.push(position(2, 5, 2, None));
+    assert_eq!(suspects(&inherited), (Evidence::SequencesDiffer, vec![5]));
+}
+
+#[test]
+fn all_in_the_same_collective_is_nobody_and_short_ones_are_no_evidence() {
+    let all = [position(1, 0, 7, Some(20)), position(1, 1, 7, Some(21))];
+    assert_eq!(suspects(&all), (Evidence::CollectiveStands, vec![]));
+    let fresh = [position(1, 0, 7, Some(199)), position(1, 1, 6, None)];
+    assert_eq!(
+        stood(&mut begun(1), 200, Some(0.4), &fresh),
+        Verdict::NoEvidence
+    );
+}
+
+#[test]
+fn at_most_8_suspects_are_named() {
+    let many: Vec<Position> = (0..20)
+        .map(|rank| position(1, rank, u64::from(rank == 0), (rank == 0).then_some(20)))
+        .collect();
+    assert_eq!(suspects(&many).1.len(), MAX_SUSPECTS);
+}
+
+#[test]
+fn a_step_ends_it_and_a_restart_is_no_gap() {
+    let mut watch = begun(1);
+    assert!(matches!(
+        stood(&mut watch, 400, Some(0.0), &[]),
+        Verdict::Hung(_)
+    ));
+    let restarted = Tick {
+        now: Timestamp(10_000 * SECOND),
+        step: Some(3),
+        ..NOTHING
+    };
+    assert_eq!(watch.observe(&restarted), Verdict::Moving);
+    assert_eq!(watch.limit_ns(), LEAST_NS);
+}
+
+#[test]
+fn the_state_is_at_most_64_bytes_and_another_version_begins_anew() {
+    assert!(size_of::<Watch>() <= 64, "{}", size_of::<Watch>());
+    let watch = begun(60);
+    let stored = serde_json::to_string(&watch).expect("it can be stored");
+    let again: Watch = serde_json::from_str(&stored).expect("and read");
+    assert_eq!(again.restored(), watch);
+    assert_eq!(
+        Watch {
+            version: 2,
+            ..watch
+        }
+        .restored(),
+        Watch::new()
+    );
+}
+
+#[test]
+fn real_runs_never_hang_even_if_nothing_is_known_to_compute_and_all_do_when_they_stop() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/data/real/mlperf_step_times.jsonl.gz"
+    );
+    let Ok(packed) = std::fs::read(path) else {
+        eprintln!("NOT RUN: the real step times are not there");
+        return;
+    };
+    let mut text = String::new();
+    let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+    unpacked.read_to_string(&mut text).expect("it is text");
+    for line in text.lines() {
+        let run: serde_json::Value = serde_json::from_str(line).expect("a JSON object");
+        let gaps = run["dt_ms"].as_array().expect("gaps between log lines");
+        let mut watch = Watch::new();
+        let mut at_ms = 0;
+        for (step, gap) in gaps
+            .iter()
+            .filter_map(serde_json::Value::as_i64)
+            .enumerate()
+        {
+            for now_ms in (at_ms..at_ms + gap).step_by(10_000) {
+                let step = Some(step as u64);
+                let now = Timestamp(now_ms * 1_000_000);
+                let told = watch.observe(&Tick {
+                    now,
+                    step,
+                    activity: Some(0.0),
+                    ..NOTHING
+                });
+                assert_eq!(told, Verdict::Moving, "{} at step {step:?}", run["run"]);
+            }
+            at_ms += gap;
+        }
+        let late = Timestamp(at_ms * 1_000_000 + watch.limit_ns());
+        let told = watch.observe(&Tick {
+            now: late,
+            activity: Some(0.0),
+            ..NOTHING
+        });
+        assert!(matches!(told, Verdict::Hung(_)), "{}: {told:?}", run["run"]);
+    }
+}
