@@ -50,4 +50,8 @@ wheel: ## Build the Python package of the hooks into target/wheels
 test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
 	@scripts/hooks.sh adapters
 
-.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel test-adapters
+nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nccl-profiler.so
+	@cargo build --profile plugin -p gpufleet-nccl-profiler
+	@cp target/plugin/libgpufleet_nccl_profiler.so target/plugin/libgpufleet-nccl-profiler.so
+
+.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters

@@ -26,6 +26,8 @@ otlp)
     ;;
 hooks)
     cargo bench -q -p gpufleet-hooks-shm --bench step
+    cargo build -q --profile plugin -p gpufleet-nccl-profiler
+    cargo bench -q -p gpufleet-nccl-profiler --bench callback
     ;;
 *)
     sed -n '2,10s/^# \{0,1\}//p' "$0" >&2

@@ -513,8 +513,20 @@ section! {
         started: Word,
         /// Records of `recent` ended.
         done: Word,
+        /// How they are counted: 0 not said, 1 timed, 2 untimed, 3 switched_off, 4 one_rank, 5 silent.
+        collecting: Word,
+        /// Version of NCCL, 22809 for 2.28.9; 0 unknown.
+        nccl_version: Word,
+        /// Version of NCCL's profiler interface that is in use; 0 none.
+        profiler_interface: Word,
+        /// Collectives whose end was never reported in full.
+        given_up: Word,
+        /// Reports about collectives that were no longer known.
+        reports_late: Word,
+        /// Durations that cannot be, which count as unknown.
+        durations_refused: Word,
         /// For later.
-        reserved: [Word; 10],
+        reserved: [Word; 4],
         /// Begun and not ended.
         in_flight: [InFlight; IN_FLIGHT],
         /// Every communicator seen.

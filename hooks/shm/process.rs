@@ -1,26 +1,42 @@
 //! What a process knows of itself and the kernel of it: time, start, random numbers.
 #![expect(
     unsafe_code,
-    reason = "getrandom is called where std has no random numbers"
+    reason = "getrandom and clock_gettime are called where std has nothing of the kind"
 )]
 
 use std::fs;
-
-use rustix::time::{ClockId, clock_gettime};
 
 /// Field 22 of /proc/<pid>/stat, counted from the field after the closing parenthesis.
 const START_FIELD: usize = 19;
 
 /// Unix nanoseconds now. No system call: the kernel answers from a page it shares with the process.
 pub fn unix_ns() -> i64 {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec.saturating_mul(1_000_000_000) + now.tv_nsec
+    now(libc::CLOCK_REALTIME)
+}
+
+/// Unix nanoseconds at the kernel's last tick, some milliseconds ago at most: a quarter of the cost,
+/// and no system call even where the machine's clock is one that only the kernel can read.
+pub fn unix_ns_coarse() -> i64 {
+    now(libc::CLOCK_REALTIME_COARSE)
 }
 
 /// Nanoseconds of the monotonic clock, for durations. No system call either.
 pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).saturating_mul(1_000_000_000) + now.tv_nsec as u64
+    now(libc::CLOCK_MONOTONIC) as u64
+}
+
+/// A clock by the C library. rustix looks for the kernel's page by itself, which ends a process under
+/// valgrind, and asserts that it succeeds, which would be a way to panic in NCCL's callbacks.
+fn now(clock: libc::clockid_t) -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: what is written is ours. It cannot fail: every Linux has these clocks.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec)
 }
 
 /// Start of a process in clock ticks since boot; with the pid it names one process for ever. `None`
@@ -65,6 +81,13 @@ mod tests {
         // 100 ticks a second on every Linux.
         assert!(ticks > 0 && ticks * 10_000_000 <= monotonic_ns() + 1_000_000_000);
         assert_eq!(start_ticks("0"), None);
+    }
+
+    #[test]
+    fn the_coarse_clock_is_at_most_a_few_ticks_behind() {
+        let (coarse, now) = (unix_ns_coarse(), unix_ns());
+        // A tick is 10 ms on the slowest kernel; a busy machine may stop us between the two looks.
+        assert!((-20_000_000..10_000_000_000).contains(&(now - coarse)));
     }
 
     #[test]

@@ -153,6 +153,24 @@ words! {
 }
 
 words! {
+    /// How collectives are counted: why there are none, or none with a duration.
+    Collecting {
+        /// Nobody said: no plugin is loaded.
+        NotSaid = 0 "not_said",
+        /// With the time each took on the GPU.
+        Timed = 1 "timed",
+        /// Without: with this NCCL the time would cost too much, or was not asked for.
+        Untimed = 2 "untimed",
+        /// The user switched the plugin off.
+        SwitchedOff = 3 "switched_off",
+        /// So far only communicators of one rank, on which NCCL does nothing.
+        OneRank = 4 "one_rank",
+        /// Asked for with the time, but NCCL does not report when kernels begin and end.
+        Silent = 5 "silent",
+    }
+}
+
+words! {
     /// The type of a collective's elements.
     DataType {
         /// Not said, or newer than this list.

@@ -155,7 +155,8 @@ struct gpufleet_collective {
 
 struct gpufleet_collectives {
     uint64_t in_flight_taken, in_flight_left_out, communicators_taken, communicators_left_out;
-    uint64_t started, done, reserved[10];
+    uint64_t started, done, collecting, nccl_version, profiler_interface;
+    uint64_t given_up, reports_late, durations_refused, reserved[4];
     struct gpufleet_in_flight in_flight[GPUFLEET_IN_FLIGHT];
     struct gpufleet_communicator communicators[GPUFLEET_COMMUNICATORS];
     struct gpufleet_collective recent[GPUFLEET_COLLECTIVES];

@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::cell::{get, get_signed, read};
 use crate::layout::{self, COLLECTIVES, COMMUNICATORS};
 use crate::records::{Collective, Communicator, CommunicatorIndex};
-use crate::words::{DataType, Function};
+use crate::words::{Collecting, DataType, Function};
 
 use super::ReadError;
 use super::check::{Check, Reason};
@@ -57,6 +57,18 @@ pub struct Together {
     pub recent: Vec<Collective>,
     /// Those that the ring no longer has: they are in the totals.
     pub recent_missed: u64,
+    /// How they are counted; `None`: in a way that a newer plugin has.
+    pub collecting: Option<Collecting>,
+    /// Version of NCCL, 22809 for 2.28.9; 0 unknown.
+    pub nccl_version: u64,
+    /// Version of NCCL's profiler interface in use; 0 none.
+    pub profiler_interface: u64,
+    /// Collectives whose end was never reported in full.
+    pub given_up: u64,
+    /// Reports about collectives that were no longer known.
+    pub reports_late: u64,
+    /// Durations that cannot be, which count as unknown.
+    pub durations_refused: u64,
 }
 
 /// Everything, and the last record looked at.
@@ -73,6 +85,12 @@ pub(super) fn together(
         communicators_left_out: get(&section.communicators_left_out),
         recent,
         recent_missed,
+        collecting: Collecting::from_number(get(&section.collecting)),
+        nccl_version: get(&section.nccl_version),
+        profiler_interface: get(&section.profiler_interface),
+        given_up: get(&section.given_up),
+        reports_late: get(&section.reports_late),
+        durations_refused: get(&section.durations_refused),
     };
     Ok((together, upto))
 }

@@ -314,6 +314,23 @@ fn a_collective_is_in_flight_until_it_is_given_back() {
 }
 
 #[test]
+fn why_there_are_no_collectives_is_a_word() {
+    let (writer, mut reader, _file) = region();
+    let mut together = || reader.snapshot(unix_ns()).expect("a region").together;
+    assert_eq!(together().collecting, Some(Collecting::NotSaid));
+    writer.nccl(22_809, 5);
+    writer.collecting(Collecting::Untimed);
+    writer.collective_given_up();
+    (0..2).for_each(|_| writer.report_late());
+    (0..3).for_each(|_| writer.duration_refused());
+    let it = together();
+    assert_eq!(it.collecting, Some(Collecting::Untimed));
+    assert_eq!((it.nccl_version, it.profiler_interface), (22_809, 5));
+    let counts = [it.given_up, it.reports_late, it.durations_refused];
+    assert_eq!(counts, [1, 2, 3]);
+}
+
+#[test]
 fn tables_that_are_full_take_no_more_and_say_so() {
     let (writer, mut reader, _file) = region();
     let now = unix_ns();

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::cell::{self, add, get, set, set_text};
 use crate::layout::{COLLECTIVES, COMMUNICATORS, IN_FLIGHT, Word};
 use crate::records::{Collective, Communicator, CommunicatorIndex};
+use crate::words::Collecting;
 
 use super::Writer;
 
@@ -28,6 +29,33 @@ impl InFlight {
 }
 
 impl Writer {
+    /// How collectives are counted from now on.
+    pub fn collecting(self, collecting: Collecting) {
+        set(&self.region().collectives.collecting, collecting.number());
+    }
+
+    /// Which NCCL, as it says it (22809 is 2.28.9), and by which version of its profiler interface.
+    pub fn nccl(self, version: u64, interface: u64) {
+        let table = &self.region().collectives;
+        set(&table.nccl_version, version);
+        set(&table.profiler_interface, interface);
+    }
+
+    /// The end of a collective was not reported in full.
+    pub fn collective_given_up(self) {
+        add(&self.region().collectives.given_up, 1);
+    }
+
+    /// A report came about a collective that is no longer known.
+    pub fn report_late(self) {
+        add(&self.region().collectives.reports_late, 1);
+    }
+
+    /// A duration cannot be.
+    pub fn duration_refused(self) {
+        add(&self.region().collectives.durations_refused, 1);
+    }
+
     /// A communicator was made. `None` when the table is full, which the region counts.
     pub fn communicator(self, communicator: &Communicator) -> Option<CommunicatorIndex> {
         let table = &self.region().collectives;
