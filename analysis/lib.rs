@@ -19,7 +19,11 @@ pub mod plan;
 
 pub mod hang;
 
+pub mod health;
+
 pub mod leak;
+
+pub mod loss;
 
 pub mod regression;
 

@@ -1,0 +1,380 @@
+//! What is wrong with a GPU: events, edges and absence, not statistics, because of seven studied GPUs
+//! that fell off the bus the only sign was that their metrics stopped.
+//!
+//! Method, each rule on its own: an XID whose action is more than restarting the program, until the
+//! GPU is healed; 13 or 31 in two jobs within 7 days on one GPU (that is the GPU, not the program);
+//! uncorrectable ECC errors at all, correctable ones by rate; a failed or pending row remap;
+//! throttling with its cause: hardware slowdowns by rate, heat and hardware brake by time, the power
+//! cap only where like GPUs do not have it; temperature and power away from like GPUs by 5σ and a
+//! floor; PCIe below what it or like GPUs had and NVLinks down, by consecutive readings; links that
+//! go and come; GPU lost; driver hung; a series that stops while the agent goes on.
+//!
+//! Numbers: hardware slowdown >0.6 a minute; link down ≥25 s and back ≥3 times; NVLink by 5 readings
+//! in a row and not within 10 minutes of the boot (one reading called 214 of 288 healthy machines
+//! broken); the others are starting points beside their names below.
+//!
+//! Measured: quiet on seven real machines (`nvidia-smi -q` of 8×B200, 8×H100, …; the replay in the
+//! tests; one reading each). No real series of sick GPUs is beside this repository: those tests are made up.
+//!
+//! Limits: no state, a call judges the window it is given (an hour is meant) from facts that are
+//! there; what is not known is none and finds nothing. What an XID asks for comes with its event,
+//! by the agent's table (`agent/read/xid_actions.toml`). Like GPUs are the caller's choice: the same
+//! model and the same job, at least 4.
+
+use std::collections::BTreeSet;
+
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::robust::{median, sigma_about};
+
+pub mod links;
+
+#[cfg(test)]
+mod tests;
+
+pub use links::{Links, Pcie};
+
+/// XIDs that a program causes, unless they come back in another job on the same GPU.
+pub const PROGRAM_XIDS: [u32; 2] = [13, 31];
+/// How far back they are remembered, and in how many jobs they are the GPU's.
+pub const REPEAT_NS: i64 = 7 * 24 * 3_600_000_000_000;
+/// See [`REPEAT_NS`].
+pub const REPEAT_JOBS: usize = 2;
+/// Actions that ask nothing of the GPU: the program's error, a note, and codes that point at others.
+pub const HARMLESS_ACTIONS: [&str; 4] = [
+    "application_error",
+    "observe",
+    "read_recovery_action",
+    "unknown",
+];
+/// Correctable ECC errors an hour from which a GPU is watched.
+pub const CORRECTABLE_PER_HOUR: f64 = 60.0;
+/// Hardware slowdowns a minute.
+pub const SLOWDOWNS_PER_MINUTE: f64 = 0.6;
+/// Part of the window that heat or the hardware's brake may slow a GPU down.
+pub const THROTTLED_PART: f64 = 0.05;
+/// Part of the window that the power cap may, where like GPUs are below a quarter of it.
+pub const CAPPED_PART: f64 = 0.2;
+/// σ and floors by which a GPU is apart from like ones.
+pub const OUTLIER_SIGMAS: f64 = 5.0;
+/// See [`OUTLIER_SIGMAS`]: inlet and slot alone make 8 °C.
+pub const OUTLIER_CELSIUS: f64 = 10.0;
+/// See [`OUTLIER_SIGMAS`]: like GPUs of one job draw within a tenth.
+pub const OUTLIER_POWER_PART: f64 = 0.25;
+/// Fewest like GPUs that say what is usual.
+pub const LEAST_LIKE: usize = 4;
+/// A series is gone after this, nanoseconds: three ticks.
+pub const VANISHED_NS: i64 = 30_000_000_000;
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An XID that asks for more than a restart of the program.
+    Xid(u32),
+    /// A program's XID that came back in another job.
+    RepeatedXid(u32),
+    /// Uncorrectable ECC errors.
+    EccUncorrectable,
+    /// Correctable ones, often.
+    EccRate,
+    /// A row could not be remapped.
+    RemapFailed,
+    /// A row is remapped at the next reset.
+    RemapPending,
+    /// Slowed down.
+    Throttled(Cause),
+    /// Hotter than like GPUs.
+    Hot,
+    /// Draws less than like GPUs.
+    Underpowered,
+    /// PCIe below what it had.
+    PcieDegraded,
+    /// NVLinks down.
+    NvlinkDown,
+    /// A link that goes and comes.
+    LinkFlaps,
+    /// Listed and not reachable.
+    Lost,
+    /// A driver call does not return.
+    DriverHung,
+    /// Its series stopped while its agent goes on.
+    Vanished,
+}
+
+/// Why a GPU is slowed down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Heat.
+    Heat,
+    /// The power supply's or the board's brake.
+    HardwareBrake,
+    /// The power cap, where like GPUs are not at theirs.
+    PowerCap,
+    /// The hardware, without saying why.
+    Hardware,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Keep an eye on it.
+    Watch,
+    /// Look at cooling or power.
+    CheckCoolingOrPower,
+    /// Drain its jobs and reset it.
+    DrainAndReset,
+    /// Drain the node and reboot it.
+    DrainAndReboot,
+    /// Have it replaced.
+    Replace,
+    /// Run a diagnosis.
+    Diagnose,
+    /// What the XID's table says.
+    AsTheTableSays,
+}
+
+/// One thing that is wrong, with the reading and the limit it is over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finding {
+    /// What.
+    pub kind: Kind,
+    /// What to do.
+    pub action: Action,
+    /// Since when, where an event says so.
+    pub since: Option<Timestamp>,
+    /// The reading.
+    pub reading: f64,
+    /// What it is held against.
+    pub limit: f64,
+}
+
+/// An XID of the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Xid<'a> {
+    /// When.
+    pub at: Timestamp,
+    /// Its number.
+    pub code: u32,
+    /// What it asks for, by the name in the agent's table.
+    pub action: &'a str,
+    /// The job that held the GPU; empty is unknown.
+    pub job: &'a str,
+}
+
+/// What is known of a GPU over a window. None is unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gpu<'a> {
+    /// The window's end.
+    pub now: Timestamp,
+    /// The window's length, hours.
+    pub hours: f64,
+    /// When its node came up.
+    pub booted_at: Option<Timestamp>,
+    /// XIDs of the last 7 days.
+    pub xids: &'a [Xid<'a>],
+    /// When it was last reset or worked again.
+    pub healed_at: Option<Timestamp>,
+    /// Uncorrectable ECC errors in the window.
+    pub ecc_uncorrectable: Option<u64>,
+    /// Correctable ones.
+    pub ecc_correctable: Option<u64>,
+    /// Whether a row could not be remapped.
+    pub has_remap_failure: Option<bool>,
+    /// Whether a row is to be remapped.
+    pub has_remap_pending: Option<bool>,
+    /// Hardware slowdowns that began in the window.
+    pub slowdowns: Option<u64>,
+    /// Part of the window slowed down by heat, by the hardware's brake and by the power cap.
+    pub heat_part: Option<f64>,
+    /// See `heat_part`.
+    pub brake_part: Option<f64>,
+    /// See `heat_part`.
+    pub cap_part: Option<f64>,
+    /// Median of `cap_part` of like GPUs.
+    pub like_cap_part: Option<f64>,
+    /// Mean temperature, and that of like GPUs, °C.
+    pub temperature_celsius: Option<f64>,
+    /// See `temperature_celsius`.
+    pub like_celsius: &'a [f64],
+    /// Mean power, and that of like GPUs, watts.
+    pub power_watts: Option<f64>,
+    /// See `power_watts`.
+    pub like_watts: &'a [f64],
+    /// Its links.
+    pub links: Links<'a>,
+    /// Since when it is lost.
+    pub lost_since: Option<Timestamp>,
+    /// Since when a driver call hangs.
+    pub hung_since: Option<Timestamp>,
+    /// When it was last read.
+    pub last_seen: Option<Timestamp>,
+    /// Whether its agent was heard within two ticks, and did not say that it was taken out.
+    pub is_expected: bool,
+}
+
+/// Everything that is wrong with it, in the order of [`Kind`].
+pub fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let mut found = xids(gpu);
+    found.extend(memory(gpu));
+    found.extend(throttled(gpu));
+    found.extend(apart(gpu));
+    found.extend(links::findings(gpu));
+    found.extend(absent(gpu));
+    found.sort_by_key(|it| it.kind);
+    found
+}
+
+fn over(kind: Kind, action: Action, reading: f64, limit: f64) -> Finding {
+    let since = None;
+    Finding {
+        kind,
+        action,
+        since,
+        reading,
+        limit,
+    }
+}
+
+fn xids(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    let is_open = |xid: &&Xid<'_>| gpu.healed_at.is_none_or(|at| at < xid.at);
+    let asks = |xid: &&Xid<'_>| !HARMLESS_ACTIONS.contains(&xid.action);
+    for xid in gpu.xids.iter().filter(is_open).filter(asks) {
+        let kind = Kind::Xid(xid.code);
+        match found.iter_mut().find(|it| it.kind == kind) {
+            Some(told) => {
+                told.reading += 1.0;
+                told.since = told.since.min(Some(xid.at));
+            }
+            None => found.push(Finding {
+                since: Some(xid.at),
+                ..over(kind, Action::AsTheTableSays, 1.0, 0.0)
+            }),
+        }
+    }
+    for code in PROGRAM_XIDS {
+        let is_late = |xid: &&Xid<'_>| gpu.now.0.saturating_sub(xid.at.0) <= REPEAT_NS;
+        let of_code = gpu
+            .xids
+            .iter()
+            .filter(|it| it.code == code && !it.job.is_empty());
+        let jobs: BTreeSet<&str> = of_code.filter(is_late).map(|it| it.job).collect();
+        if jobs.len() >= REPEAT_JOBS {
+            let kind = Kind::RepeatedXid(code);
+            found.push(over(
+                kind,
+                Action::Diagnose,
+                jobs.len() as f64,
+                REPEAT_JOBS as f64,
+            ));
+        }
+    }
+    found
+}
+
+fn memory(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let per_hour = |count: u64| count as f64 / gpu.hours;
+    let uncorrectable = gpu.ecc_uncorrectable.filter(|it| *it > 0);
+    let often = gpu.ecc_correctable.map(per_hour);
+    let often = often.filter(|it| gpu.hours > 0.0 && *it > CORRECTABLE_PER_HOUR);
+    let is = |known: Option<bool>| known == Some(true);
+    let rows = [
+        uncorrectable.map(|it| {
+            over(
+                Kind::EccUncorrectable,
+                Action::DrainAndReset,
+                it as f64,
+                0.0,
+            )
+        }),
+        often.map(|it| over(Kind::EccRate, Action::Watch, it, CORRECTABLE_PER_HOUR)),
+        is(gpu.has_remap_failure).then(|| over(Kind::RemapFailed, Action::Replace, 1.0, 0.0)),
+        is(gpu.has_remap_pending)
+            .then(|| over(Kind::RemapPending, Action::DrainAndReset, 1.0, 0.0)),
+    ];
+    rows.into_iter().flatten().collect()
+}
+
+fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let slow = |cause: Cause, part: Option<f64>, limit: f64| {
+        let part = part.filter(|it| *it > limit)?;
+        Some(over(
+            Kind::Throttled(cause),
+            Action::CheckCoolingOrPower,
+            part,
+            limit,
+        ))
+    };
+    let alone = gpu.like_cap_part.is_some_and(|it| it < CAPPED_PART / 4.0);
+    let known = [
+        slow(Cause::Heat, gpu.heat_part, THROTTLED_PART),
+        slow(Cause::HardwareBrake, gpu.brake_part, THROTTLED_PART),
+        slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), CAPPED_PART),
+    ];
+    let mut found: Vec<Finding> = known.into_iter().flatten().collect();
+    let per_minute = gpu.slowdowns.map(|it| it as f64 / (gpu.hours * 60.0));
+    let often = per_minute.filter(|it| gpu.hours > 0.0 && *it > SLOWDOWNS_PER_MINUTE);
+    // Heat and brake are the hardware's slowdowns with a cause: they are not told twice.
+    if let Some(often) = often.filter(|_| found.is_empty()) {
+        let kind = Kind::Throttled(Cause::Hardware);
+        found.push(over(
+            kind,
+            Action::CheckCoolingOrPower,
+            often,
+            SLOWDOWNS_PER_MINUTE,
+        ));
+    }
+    found
+}
+
+/// How far like GPUs go: their median, and the distance from which one is apart.
+fn usual(like: &[f64], floor: impl Fn(f64) -> f64) -> Option<(f64, f64)> {
+    let mut like: Vec<f64> = like.iter().copied().filter(|it| it.is_finite()).collect();
+    let is_enough = like.len() >= LEAST_LIKE;
+    let middle = median(&mut like).filter(|_| is_enough)?;
+    let sigma = sigma_about(&mut like, middle)?;
+    Some((middle, (OUTLIER_SIGMAS * sigma).max(floor(middle))))
+}
+
+fn apart(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let hot = usual(gpu.like_celsius, |_| OUTLIER_CELSIUS).and_then(|(middle, far)| {
+        let own = gpu.temperature_celsius.filter(|own| *own > middle + far)?;
+        Some(over(
+            Kind::Hot,
+            Action::CheckCoolingOrPower,
+            own,
+            middle + far,
+        ))
+    });
+    let low = usual(gpu.like_watts, |it| it * OUTLIER_POWER_PART).and_then(|(middle, far)| {
+        let own = gpu.power_watts.filter(|own| *own < middle - far)?;
+        Some(over(
+            Kind::Underpowered,
+            Action::CheckCoolingOrPower,
+            own,
+            middle - far,
+        ))
+    });
+    hot.into_iter().chain(low).collect()
+}
+
+fn absent(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let since = |kind: Kind, action: Action, since: Option<Timestamp>| {
+        let since = since?;
+        let seconds = gpu.now.0.saturating_sub(since.0) as f64 / 1e9;
+        let since = Some(since);
+        Some(Finding {
+            since,
+            ..over(kind, action, seconds, 0.0)
+        })
+    };
+    let is_told = gpu.lost_since.is_some() || gpu.hung_since.is_some();
+    let is_gone = |at: &Timestamp| gpu.is_expected && gpu.now.0.saturating_sub(at.0) > VANISHED_NS;
+    let gone = gpu.last_seen.filter(is_gone).filter(|_| !is_told);
+    let rows = [
+        since(Kind::Lost, Action::DrainAndReboot, gpu.lost_since),
+        since(Kind::DriverHung, Action::DrainAndReboot, gpu.hung_since),
+        since(Kind::Vanished, Action::Diagnose, gone),
+    ];
+    rows.into_iter().flatten().collect()
+}

@@ -1,0 +1,95 @@
+//! Links of a GPU: PCIe below what it had, NVLinks down, links that go and come.
+//!
+//! Limits: one bad reading is no fault; a PCIe generation counts only while the GPU works, because an
+//! idle link saves power by a lower one; a card without NVLink has none down.
+
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{Action, Finding, Gpu, Kind, over};
+
+/// PCIe readings in a row that are below.
+pub const PCIE_READINGS: usize = 3;
+/// NVLink readings in a row that are below.
+pub const NVLINK_READINGS: usize = 5;
+/// For this long after a boot NVLinks train, nanoseconds.
+pub const TRAINING_NS: i64 = 600_000_000_000;
+/// A link that was down for this long and came back has flapped, nanoseconds.
+pub const FLAP_NS: i64 = 25_000_000_000;
+/// Flaps in a window that are a fault.
+pub const FLAPS: usize = 3;
+
+/// One reading of the PCIe link. The best is what this GPU was seen with, or like GPUs in machines
+/// of the same type are: what the card itself could do says nothing of its slot (a real T4 that is
+/// well has 8 of 16 lanes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pcie {
+    /// Lanes now and at best.
+    pub width: u32,
+    /// See `width`.
+    pub best_width: u32,
+    /// Generation now and at best.
+    pub generation: u32,
+    /// See `generation`.
+    pub best_generation: u32,
+    /// Whether the GPU worked.
+    pub is_active: bool,
+}
+
+/// Links over a window, oldest reading first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Links<'a> {
+    /// PCIe.
+    pub pcie: &'a [Pcie],
+    /// NVLinks that were up at each reading.
+    pub nvlinks_up: &'a [u32],
+    /// NVLinks that the model has; 0 none, or unknown.
+    pub nvlinks: u32,
+    /// When any link went down (false) and came back (true).
+    pub edges: &'a [(Timestamp, bool)],
+}
+
+/// What is wrong with the links.
+pub(super) fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
+    let links = &gpu.links;
+    let lately = &links.pcie[links.pcie.len().saturating_sub(PCIE_READINGS)..];
+    let is_below = |it: &Pcie| {
+        it.width < it.best_width || (it.is_active && it.generation < it.best_generation)
+    };
+    let is_slow = lately.len() == PCIE_READINGS && lately.iter().all(is_below);
+    let pcie = lately.last().filter(|_| is_slow).map(|it| {
+        let part = f64::from(it.width * it.generation)
+            / f64::from((it.best_width * it.best_generation).max(1));
+        over(Kind::PcieDegraded, Action::Diagnose, part, 1.0)
+    });
+    let up = &links.nvlinks_up[links.nvlinks_up.len().saturating_sub(NVLINK_READINGS)..];
+    let is_settled = gpu
+        .booted_at
+        .is_some_and(|at| gpu.now.0.saturating_sub(at.0) > TRAINING_NS);
+    let is_down = up.len() == NVLINK_READINGS && up.iter().all(|it| *it < links.nvlinks);
+    let nvlink = up.last().filter(|_| is_down && is_settled).map(|it| {
+        over(
+            Kind::NvlinkDown,
+            Action::DrainAndReset,
+            f64::from(*it),
+            f64::from(links.nvlinks),
+        )
+    });
+    let flaps = flaps(links.edges);
+    let flapping = (flaps >= FLAPS).then(|| {
+        over(
+            Kind::LinkFlaps,
+            Action::Diagnose,
+            flaps as f64,
+            FLAPS as f64,
+        )
+    });
+    pcie.into_iter().chain(nvlink).chain(flapping).collect()
+}
+
+fn flaps(edges: &[(Timestamp, bool)]) -> usize {
+    let back = |pair: &&[(Timestamp, bool)]| {
+        let down_ns = pair[1].0.0.saturating_sub(pair[0].0.0);
+        !pair[0].1 && pair[1].1 && down_ns >= FLAP_NS
+    };
+    edges.windows(2).filter(back).count()
+}

@@ -1,0 +1,386 @@
+//! Each rule firing, quiet and without data; and real machines that are well.
+
+use std::io::Read;
+
+use super::*;
+
+const MINUTE: i64 = 60_000_000_000;
+const NOW: Timestamp = Timestamp(1_000_000 * MINUTE);
+
+/// A GPU of which nothing is known.
+fn unknown() -> Gpu<'static> {
+    Gpu {
+        now: NOW,
+        hours: 1.0,
+        is_expected: true,
+        ..Gpu::default()
+    }
+}
+
+fn ago(minutes: i64) -> Timestamp {
+    Timestamp(NOW.0 - minutes * MINUTE)
+}
+
+fn kinds(gpu: &Gpu<'_>) -> Vec<Kind> {
+    findings(gpu).iter().map(|it| it.kind).collect()
+}
+
+fn xid<'a>(minutes: i64, code: u32, action: &'a str, job: &'a str) -> Xid<'a> {
+    let at = ago(minutes);
+    Xid {
+        at,
+        code,
+        action,
+        job,
+    }
+}
+
+#[test]
+fn what_is_not_known_finds_nothing() {
+    assert_eq!(findings(&unknown()), []);
+    assert_eq!(
+        findings(&Gpu {
+            hours: 0.0,
+            ecc_correctable: Some(9),
+            slowdowns: Some(9),
+            ..unknown()
+        }),
+        []
+    );
+}
+
+#[test]
+fn an_xid_that_asks_for_more_than_a_restart_is_told_until_it_is_healed() {
+    let xids = [
+        xid(30, 119, "reset_gpu", "a"),
+        xid(20, 119, "reset_gpu", "a"),
+        xid(10, 43, "observe", "a"),
+        xid(10, 31, "application_error", "a"),
+    ];
+    let gpu = Gpu {
+        xids: &xids,
+        ..unknown()
+    };
+    let found = findings(&gpu);
+    assert_eq!(kinds(&gpu), [Kind::Xid(119)]);
+    assert_eq!((found[0].since, found[0].reading), (Some(ago(30)), 2.0));
+    assert_eq!(
+        kinds(&Gpu {
+            healed_at: Some(ago(25)),
+            ..gpu
+        }),
+        [Kind::Xid(119)]
+    );
+    assert_eq!(
+        kinds(&Gpu {
+            healed_at: Some(ago(5)),
+            ..gpu
+        }),
+        []
+    );
+}
+
+#[test]
+fn a_programs_xid_in_two_jobs_within_a_week_is_the_gpu() {
+    let of = |jobs: [&'static str; 2], minutes: i64| {
+        let xids = jobs.map(|job| xid(minutes, 31, "application_error", job));
+        kinds(&Gpu {
+            xids: &xids,
+            ..unknown()
+        })
+    };
+    assert_eq!(of(["a", "b"], 10), [Kind::RepeatedXid(31)]);
+    assert_eq!(of(["a", "a"], 10), []);
+    assert_eq!(of(["a", ""], 10), [], "an unknown job is no second one");
+    assert_eq!(of(["a", "b"], 8 * 24 * 60), [], "more than 7 days ago");
+}
+
+#[test]
+fn memory_errors_are_told_by_count_and_by_rate() {
+    let sick = Gpu {
+        ecc_uncorrectable: Some(1),
+        ecc_correctable: Some(61),
+        has_remap_failure: Some(true),
+        has_remap_pending: Some(true),
+        ..unknown()
+    };
+    let all = [
+        Kind::EccUncorrectable,
+        Kind::EccRate,
+        Kind::RemapFailed,
+        Kind::RemapPending,
+    ];
+    assert_eq!(kinds(&sick), all);
+    let well = Gpu {
+        ecc_uncorrectable: Some(0),
+        ecc_correctable: Some(60),
+        has_remap_failure: Some(false),
+        has_remap_pending: Some(false),
+        ..unknown()
+    };
+    assert_eq!(kinds(&well), []);
+}
+
+#[test]
+fn throttling_is_told_with_its_cause_and_the_power_cap_only_where_others_are_not_at_theirs() {
+    let heat = Gpu {
+        heat_part: Some(0.06),
+        slowdowns: Some(60),
+        ..unknown()
+    };
+    assert_eq!(
+        kinds(&heat),
+        [Kind::Throttled(Cause::Heat)],
+        "told once, with its cause"
+    );
+    let brake = Gpu {
+        brake_part: Some(0.06),
+        ..unknown()
+    };
+    assert_eq!(kinds(&brake), [Kind::Throttled(Cause::HardwareBrake)]);
+    let hardware = Gpu {
+        slowdowns: Some(37),
+        ..unknown()
+    };
+    assert_eq!(kinds(&hardware), [Kind::Throttled(Cause::Hardware)]);
+    assert_eq!(
+        kinds(&Gpu {
+            slowdowns: Some(36),
+            heat_part: Some(0.05),
+            ..unknown()
+        }),
+        []
+    );
+    let capped = Gpu {
+        cap_part: Some(0.9),
+        like_cap_part: Some(0.0),
+        ..unknown()
+    };
+    assert_eq!(kinds(&capped), [Kind::Throttled(Cause::PowerCap)]);
+    assert_eq!(
+        kinds(&Gpu {
+            like_cap_part: Some(0.9),
+            ..capped
+        }),
+        [],
+        "all are at their cap"
+    );
+    assert_eq!(
+        kinds(&Gpu {
+            like_cap_part: None,
+            ..capped
+        }),
+        []
+    );
+}
+
+#[test]
+fn a_gpu_apart_from_four_like_ones_is_told_and_from_three_not() {
+    let celsius = [60.0, 61.0, 62.0, 63.0];
+    let watts = [680.0, 690.0, 700.0, 695.0];
+    let gpu = Gpu {
+        temperature_celsius: Some(75.0),
+        like_celsius: &celsius,
+        power_watts: Some(400.0),
+        like_watts: &watts,
+        ..unknown()
+    };
+    assert_eq!(kinds(&gpu), [Kind::Hot, Kind::Underpowered]);
+    let well = Gpu {
+        temperature_celsius: Some(70.0),
+        power_watts: Some(600.0),
+        ..gpu
+    };
+    assert_eq!(kinds(&well), []);
+    assert_eq!(
+        kinds(&Gpu {
+            like_celsius: &celsius[..3],
+            like_watts: &watts[..3],
+            ..gpu
+        }),
+        []
+    );
+    let wide = [40.0, 55.0, 70.0, 85.0];
+    assert_eq!(
+        kinds(&Gpu {
+            like_celsius: &wide,
+            power_watts: None,
+            ..gpu
+        }),
+        [],
+        "they differ anyway"
+    );
+}
+
+#[test]
+fn links_below_what_they_can_are_told_by_readings_in_a_row() {
+    let full = Pcie {
+        width: 16,
+        best_width: 16,
+        generation: 5,
+        best_generation: 5,
+        is_active: true,
+    };
+    let narrow = Pcie { width: 8, ..full };
+    let old = Pcie {
+        generation: 3,
+        ..full
+    };
+    let idle = Pcie {
+        is_active: false,
+        ..old
+    };
+    let of = |pcie: &[Pcie]| {
+        let links = Links {
+            pcie,
+            ..Links::default()
+        };
+        kinds(&Gpu { links, ..unknown() })
+    };
+    assert_eq!(of(&[narrow; 3]), [Kind::PcieDegraded]);
+    assert_eq!(of(&[old; 3]), [Kind::PcieDegraded]);
+    assert_eq!(of(&[idle; 3]), [], "an idle link saves power");
+    assert_eq!(of(&[narrow, full, narrow]), []);
+    assert_eq!(of(&[narrow; 2]), []);
+}
+
+#[test]
+fn nvlinks_are_down_after_five_readings_on_a_card_that_has_them_long_after_the_boot() {
+    let of = |nvlinks_up: &[u32], nvlinks: u32, booted_at: Option<Timestamp>| {
+        let links = Links {
+            nvlinks_up,
+            nvlinks,
+            ..Links::default()
+        };
+        kinds(&Gpu {
+            links,
+            booted_at,
+            ..unknown()
+        })
+    };
+    let long_ago = Some(ago(11));
+    assert_eq!(of(&[17; 5], 18, long_ago), [Kind::NvlinkDown]);
+    assert_eq!(of(&[17, 17, 18, 17, 17], 18, long_ago), []);
+    assert_eq!(of(&[17; 4], 18, long_ago), []);
+    assert_eq!(of(&[0; 5], 0, long_ago), [], "a PCIe card");
+    assert_eq!(of(&[17; 5], 18, Some(ago(9))), [], "it still trains");
+    assert_eq!(of(&[17; 5], 18, None), [], "nobody knows when it booted");
+}
+
+#[test]
+fn a_link_that_goes_and_comes_three_times_flaps() {
+    let flap = |down_s: i64, times: i64| -> Vec<(Timestamp, bool)> {
+        let edges = |it: i64| {
+            let down = NOW.0 - (60 - it) * MINUTE;
+            [
+                (Timestamp(down), false),
+                (Timestamp(down + down_s * 1_000_000_000), true),
+            ]
+        };
+        (0..times).flat_map(edges).collect()
+    };
+    let of = |edges: &[(Timestamp, bool)]| {
+        let links = Links {
+            edges,
+            ..Links::default()
+        };
+        kinds(&Gpu { links, ..unknown() })
+    };
+    assert_eq!(of(&flap(25, 3)), [Kind::LinkFlaps]);
+    assert_eq!(of(&flap(25, 2)), []);
+    assert_eq!(of(&flap(24, 3)), []);
+}
+
+#[test]
+fn a_gpu_that_is_lost_hung_or_gone_is_told_once_and_not_without_its_agent() {
+    let gone = Gpu {
+        last_seen: Some(ago(1)),
+        ..unknown()
+    };
+    assert_eq!(kinds(&gone), [Kind::Vanished]);
+    assert_eq!(findings(&gone)[0].reading, 60.0);
+    assert_eq!(
+        kinds(&Gpu {
+            is_expected: false,
+            ..gone
+        }),
+        [],
+        "nobody hears its agent"
+    );
+    assert_eq!(
+        kinds(&Gpu {
+            last_seen: Some(Timestamp(NOW.0 - VANISHED_NS)),
+            ..gone
+        }),
+        []
+    );
+    assert_eq!(
+        kinds(&Gpu {
+            lost_since: Some(ago(2)),
+            ..gone
+        }),
+        [Kind::Lost]
+    );
+    assert_eq!(
+        kinds(&Gpu {
+            hung_since: Some(ago(2)),
+            ..gone
+        }),
+        [Kind::DriverHung]
+    );
+}
+
+/// The numbers between these tags, in order; what is not a number is left out.
+fn numbers(text: &str, tag: &str) -> Vec<f64> {
+    let opening = format!("<{tag}>");
+    let parts = text.split(&opening).skip(1);
+    let number = |part: &str| part.split([' ', '<', 'x']).next()?.parse::<f64>().ok();
+    parts.filter_map(number).collect()
+}
+
+#[test]
+fn real_machines_that_are_well_give_no_finding() {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/data/real/nvidia_smi/hardware"
+    );
+    let Ok(files) = std::fs::read_dir(folder) else {
+        eprintln!("NOT RUN: the real machines are not there");
+        return;
+    };
+    let mut judged = 0;
+    for file in files {
+        let path = file.expect("an entry").path();
+        let packed = std::fs::read(&path).expect("it can be read");
+        let mut text = String::new();
+        let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+        unpacked.read_to_string(&mut text).expect("it is text");
+        let like_celsius = numbers(&text, "gpu_temp");
+        let widths = numbers(&text, "current_link_width");
+        let best_width = widths.iter().copied().fold(0.0, f64::max) as u32;
+        assert!(!like_celsius.is_empty(), "{}", path.display());
+        for (at, own) in like_celsius.iter().enumerate() {
+            let width = widths.get(at).map_or(best_width, |it| *it as u32);
+            let pcie = [Pcie {
+                width,
+                best_width,
+                generation: 1,
+                best_generation: 5,
+                is_active: false,
+            }; 3];
+            let gpu = Gpu {
+                temperature_celsius: Some(*own),
+                like_celsius: &like_celsius,
+                links: Links {
+                    pcie: &pcie,
+                    ..Links::default()
+                },
+                has_remap_failure: Some(text.contains("<remapped_row_failure>Yes")),
+                ..unknown()
+            };
+            assert_eq!(findings(&gpu), [], "{} GPU {at}", path.display());
+            judged += 1;
+        }
+    }
+    assert!(judged >= 7, "{judged}");
+}
