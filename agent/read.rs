@@ -27,6 +27,12 @@ pub mod host;
 
 pub mod recorded;
 
+pub mod nccl_inspector;
+
+pub mod nccl_ras;
+
+pub mod torch_flight;
+
 /// One source of readings. The sample loop gives it its turn, its deadline and its clock; it only
 /// reads.
 pub trait Read: Send {

@@ -321,6 +321,32 @@ pub struct Collective {
     pub wait_ns: u64,
 }
 
+impl Function {
+    /// What the bytes over the time of this function are multiplied by to be comparable with the rate of
+    /// a link, whatever the number of ranks: nccl-tests' bus bandwidth. `None` where nobody knows.
+    pub fn bus_factor(self, ranks: u64) -> Option<f64> {
+        if ranks < 2 {
+            return None;
+        }
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Self::Other => None,
+            Self::AllReduce => Some(2.0 * others),
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => Some(others),
+            Self::Broadcast | Self::Reduce | Self::PointToPoint => Some(1.0),
+        }
+    }
+}
+
+impl Collective {
+    /// Bus bandwidth, bytes a second, on a communicator of `ranks`; `None` without a duration.
+    pub fn bus_bandwidth(&self, ranks: u64) -> Option<f64> {
+        let factor = self.function.bus_factor(ranks)?;
+        let seconds = self.duration_ns as f64 / 1e9;
+        (self.duration_ns != 0).then(|| self.bytes as f64 / seconds * factor)
+    }
+}
+
 /// The phase a process is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
@@ -348,5 +374,43 @@ impl Now {
             }),
             None => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bus_bandwidth_is_what_nccl_tests_prints() {
+        let check = |function, bytes, duration_ns, ranks, expected: Option<f64>| {
+            let collective = Collective {
+                communicator: CommunicatorIndex(0),
+                number: 1,
+                function,
+                data_type: DataType::Int8,
+                channels: 1,
+                bytes,
+                started_at: 0,
+                peer: -1,
+                duration_ns,
+                wait_ns: 0,
+            };
+            let found = collective.bus_bandwidth(ranks).map(f64::round);
+            assert_eq!(found, expected, "{function:?} {ranks}");
+        };
+        let gigabyte = 1_000_000_000;
+        // NVIDIA's own figures of one AllReduce on eight ranks: 277.2 GB/s, on the bus 485.1 GB/s.
+        let expected = Some(485_119_099_493.0);
+        check(Function::AllReduce, 17_179_869_184, 61_974_000, 8, expected);
+        let half = Some(0.5e9);
+        check(Function::AllGather, gigabyte, gigabyte, 2, half);
+        check(Function::ReduceScatter, gigabyte, gigabyte, 2, half);
+        check(Function::AllToAll, gigabyte, gigabyte, 4, Some(0.75e9));
+        check(Function::Broadcast, gigabyte, gigabyte, 8, Some(1e9));
+        check(Function::PointToPoint, gigabyte, gigabyte / 2, 8, Some(2e9));
+        check(Function::Other, gigabyte, gigabyte, 8, None);
+        check(Function::AllReduce, gigabyte, 0, 8, None);
+        check(Function::AllReduce, gigabyte, gigabyte, 1, None);
     }
 }
