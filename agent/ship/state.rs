@@ -42,6 +42,13 @@ const REWINDS: u32 = 3;
 /// that are wrong, and the spool must not be emptied as fast as the network goes.
 const REFUSALS: u32 = 3;
 
+/// A process that appended nothing for so long stood still: two and a half of the longest ticks.
+pub const STOOD_STILL: Duration = Duration::from_secs(150);
+
+/// Epochs in the spool beyond which a new process goes on in the last one: a process that dies again
+/// and again while the server is away must not push old data out of the spool's table of 64.
+const MOST_EPOCHS_TO_BEGIN: usize = 32;
+
 /// One request to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -136,6 +143,8 @@ pub struct Shipper<D: Disk> {
     agent: AgentId,
     session: u64,
     spool: Spool<D>,
+    /// When this process last appended something.
+    appended: Option<Timestamp>,
     tracks: Vec<Track>,
     live: Patience,
     backfill: Patience,
@@ -154,6 +163,7 @@ impl<D: Disk> Shipper<D> {
             agent,
             session: random().as_u64_pair().1,
             spool,
+            appended: None,
             tracks: Vec::new(),
             live: Patience::default(),
             backfill: Patience::default(),
@@ -162,7 +172,10 @@ impl<D: Disk> Shipper<D> {
         }
     }
 
-    /// Adds a request and makes it safe.
+    /// Adds a request and makes it safe. The first one of a process begins an epoch, and so does the first
+    /// one after it stood still, unless the spool's newest is unused: the machine may have been set back
+    /// to a snapshot of its disk, or of its disk and memory, so that the server has other requests under
+    /// the seqs that come next.
     ///
     /// # Errors
     /// As [`Spool::append`] and [`Spool::sync`].
@@ -172,6 +185,15 @@ impl<D: Disk> Shipper<D> {
         payload: &[u8],
         at: Timestamp,
     ) -> Result<u64, SpoolError> {
+        let last = self.appended.replace(at);
+        if last.is_none_or(|last| at.since(last) > nanos(STOOD_STILL)) {
+            let epoch = self.spool.epoch();
+            let mut streams = Stream::ALL.into_iter();
+            let is_used = streams.any(|stream| self.spool.next_seq(epoch, stream) > 1);
+            if is_used && self.spool.epochs().count() < MOST_EPOCHS_TO_BEGIN {
+                self.start_epoch(at)?;
+            }
+        }
         let seq = self.spool.append(stream, payload, at)?;
         self.spool.sync()?;
         Ok(seq)

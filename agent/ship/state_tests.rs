@@ -348,15 +348,86 @@ fn what_the_server_has_already_is_not_told_as_given_up() {
         turn(&mut shipper, &mut server, Lane::Live, second, false, false);
     }
     server.commit();
+    shipper.append(Stream::Metrics, b"y", at(3)).expect("room");
     drop(shipper);
-    // The agent was killed before it heard that all three are durable.
+    // The agent was killed before it heard that the first three are durable.
     let mut shipper = open(&disk, 2);
     turn(&mut shipper, &mut server, Lane::Live, 3, false, false);
-    shipper.append(Stream::Metrics, b"y", at(3)).expect("room");
     let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::from_secs(4)) else {
         panic!("there is something to send");
     };
     assert_eq!((request.seq, request.dropped), (4, None));
+}
+
+#[test]
+fn what_a_machine_makes_after_it_was_set_back_is_not_taken_for_what_the_server_has() {
+    let mut server = Server::default();
+    let mut first = open(&SimDisk::new(1), 1);
+    let snapshot = SimDisk::new(1);
+    let mut copy = open(&snapshot, 1);
+    let add = |shipper: &mut Shipper<SimDisk>, payload: &[u8]| {
+        shipper
+            .append(Stream::Metrics, payload, at(0))
+            .expect("room");
+    };
+    for payload in [b"1", b"2"] {
+        add(&mut first, payload);
+        add(&mut copy, payload);
+    }
+    for payload in [b"3", b"4", b"5"] {
+        add(&mut first, payload);
+    }
+    let mut second = 0;
+    let mut drain = |shipper: &mut Shipper<SimDisk>| {
+        for _ in 0..20 {
+            second += 30;
+            for lane in [Lane::Live, Lane::Backfill] {
+                turn(shipper, &mut server, lane, second, false, false);
+            }
+            server.commit();
+        }
+    };
+    drain(&mut first);
+    // The machine is set back to the snapshot, with the server out of reach for long.
+    let mut shipper = open(&snapshot, 2);
+    let new: Vec<Vec<u8>> = (b'a'..b'k').map(|letter| vec![letter]).collect();
+    new.iter().for_each(|payload| add(&mut shipper, payload));
+    drain(&mut shipper);
+    let mut folded: Vec<Vec<u8>> = server
+        .folded
+        .into_values()
+        .flatten()
+        .map(|it| it.1)
+        .collect();
+    folded.sort();
+    let old = [b"1", b"2", b"3", b"4", b"5"].map(|it| it.to_vec());
+    assert_eq!(folded, [old.as_slice(), &new].concat());
+}
+
+#[test]
+fn a_process_that_stood_still_goes_on_in_a_new_epoch() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    let mut epochs = Vec::new();
+    for second in [0, 10, 160, 311, 320] {
+        shipper
+            .append(Stream::Logs, b"x", at(second))
+            .expect("room");
+        epochs.push(shipper.spool().epoch());
+    }
+    assert_eq!(epochs[0], epochs[2]);
+    assert_ne!(epochs[2], epochs[3], "as after a snapshot of its memory");
+    assert_eq!(epochs[3], epochs[4]);
+}
+
+#[test]
+fn a_process_that_dies_again_and_again_does_not_fill_the_spool_with_epochs() {
+    let disk = SimDisk::new(1);
+    for seed in 0..100 {
+        let mut shipper = open(&disk, seed);
+        shipper.append(Stream::Logs, b"x", at(0)).expect("room");
+        assert!(shipper.spool().epochs().count() <= MOST_EPOCHS_TO_BEGIN);
+        assert_eq!(shipper.take_drops(), []);
+    }
 }
 
 #[test]
