@@ -47,7 +47,7 @@ mod second;
 #[cfg(test)]
 mod tests;
 
-pub use health::{Edge, FATAL_XIDS, HealthEvent, edge};
+pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
 pub use now::{Now, Recent, Status, now};
 
 use second::{Class, MinuteFacts};

@@ -5,11 +5,10 @@
 //! with every call, so that the simulation drives the same code as the server.
 //!
 //! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
-//! [`sender_clock`], [`naming`], [`fold`], [`counters`], [`live`], [`commit`].
+//! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`live`], [`commit`].
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gpufleet_program::section;
 use gpufleet_telemetry::command::Command;
@@ -23,8 +22,6 @@ use crate::store::model::{CursorKey, ResourceKey};
 mod agent;
 
 mod commit;
-
-mod counters;
 
 mod drops;
 
@@ -41,6 +38,10 @@ pub mod live;
 pub mod naming;
 
 mod offer;
+
+mod owners;
+
+mod resource;
 
 mod restore;
 
@@ -60,6 +61,7 @@ pub use drops::{Drop, Drops};
 pub use fold::MAX_VALUES;
 pub use live::{Live, LiveAgent, LiveValue};
 pub use offer::{Answer, Body, Offer, Outcome};
+pub use owners::Second;
 pub use restore::Restored;
 use shard::Shard;
 
@@ -72,10 +74,15 @@ pub const MAX_AGENTS: usize = 120_000;
 /// Most resources of one agent: 16 GPUs of 56 instances, the node and its model servers.
 pub const MAX_RESOURCES_PER_AGENT: usize = 1_024;
 
+/// Most resources of all agents and of foreign OTLP together: 100,000 GPUs with their nodes and as many
+/// shares and model servers again. Each takes about 5 KiB with 60 readings, so all of them 1.2 GiB.
+pub const MAX_RESOURCES: usize = 250_000;
+
 /// Most resources of foreign OTLP together: it names them freely.
 pub const MAX_FOREIGN_RESOURCES: usize = 20_000;
 
-/// Most series of foreign OTLP that are remembered, about 60 bytes each.
+/// Most series of foreign OTLP that are remembered, about 60 bytes each; those whose newest point is
+/// oldest are forgotten first.
 pub const MAX_FOREIGN_SERIES: usize = 500_000;
 
 /// Under which agent the server's own spool, where foreign OTLP goes, has its cursor.
@@ -102,10 +109,10 @@ section! {
 pub struct Fleet {
     config: FleetConfig,
     shards: Vec<Mutex<Shard>>,
-    /// Which agent reports a resource: the one place that two shards share. Taken after a shard's
-    /// lock, never before one.
-    owners: RwLock<HashMap<ResourceKey, AgentId>>,
+    /// Which agent reports a resource: the one place that two shards share.
+    owners: owners::Owners,
     agents: AtomicUsize,
+    resources: AtomicUsize,
     pending: PendingBytes,
     drops: drops::DropTotals,
     offers: offer::OfferTotals,
@@ -144,8 +151,9 @@ impl Fleet {
         Self {
             config,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            owners: RwLock::default(),
+            owners: owners::Owners::default(),
             agents: AtomicUsize::new(0),
+            resources: AtomicUsize::new(0),
             pending: PendingBytes::default(),
             drops: drops::DropTotals::default(),
             offers: offer::OfferTotals::default(),
@@ -219,19 +227,15 @@ impl Fleet {
 
     /// Sizes and counts for the server's own metrics.
     pub fn health(&self) -> FleetHealth {
-        let mut health = FleetHealth {
+        FleetHealth {
             agents: self.agents.load(Ordering::Relaxed),
+            resources: self.resources.load(Ordering::Relaxed),
             live_bytes: self.pending.of(Lane::Live).load(Ordering::Relaxed),
             backfill_bytes: self.pending.of(Lane::Backfill).load(Ordering::Relaxed),
             drops: self.drops.read(),
             outcomes: self.offers.outcomes(),
             points: self.offers.points(),
-            ..FleetHealth::default()
-        };
-        for shard in &self.shards {
-            health.resources += lock(shard).resources.len();
         }
-        health
     }
 
     /// Puts a resource into the live view as it is, for tests of what shows it.
@@ -240,6 +244,7 @@ impl Fleet {
         let agent = live.agent.unwrap_or(FOREIGN_AGENT);
         let tracked = fold::Tracked::restored(live);
         let mut shard = lock(self.shard_of(agent));
+        self.resources.fetch_add(1, Ordering::Relaxed);
         shard.resources.insert(tracked.live.key.clone(), tracked);
     }
 
@@ -248,13 +253,9 @@ impl Fleet {
         &self.shards[usize::from(agent.0.as_bytes()[15]) % SHARDS]
     }
 
-    /// Which agent reports a resource.
-    fn owner(&self, key: &ResourceKey) -> Option<AgentId> {
-        self.owners
-            .read()
-            .expect("nothing panics while it holds the owners")
-            .get(key)
-            .copied()
+    /// Another agent that reports the same resource and whose points are left out, the last one.
+    pub fn second(&self, key: &ResourceKey) -> Option<Second> {
+        self.owners.second(key)
     }
 }
 

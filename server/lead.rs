@@ -105,7 +105,7 @@ async fn restore(app: &App) -> anyhow::Result<()> {
         last_commit: app.store.last_commit().await?,
         cursors: app.store.cursors().await?,
         resources,
-        minutes: app.store.newest_minutes(since.minute()).await?,
+        health: app.store.broken(since, now).await?,
         foreign: app.store.foreign_marks().await?,
     };
     tracing::info!(

@@ -25,6 +25,9 @@ use tokio_util::sync::CancellationToken;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
 
+/// Milliseconds of a minute.
+const MILLIS_PER_MINUTE: u32 = 60_000;
+
 /// How often the job looks for work, when there was none.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -162,6 +165,7 @@ fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinut
             held_s: 0,
             holder_known_s: 0,
             metrics: BTreeMap::new(),
+            counters: BTreeMap::new(),
         });
         into.observed_s += count(row.bitmaps.observed);
         into.active_s += count(row.bitmaps.active);
@@ -173,6 +177,14 @@ fn ten_minutes(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<TenMinut
                 .entry(*metric)
                 .and_modify(|known| known.merge(aggregate))
                 .or_insert(*aggregate);
+        }
+        let later = u32::try_from(minute.0.rem_euclid(10)).unwrap_or(0) * MILLIS_PER_MINUTE;
+        for (metric, counter) in &row.counters {
+            let counter = counter.clone().later(later);
+            match into.counters.get_mut(metric) {
+                Some(known) => known.merge(&counter),
+                None => _ = into.counters.insert(*metric, counter),
+            }
         }
     }
     buckets.into_values().collect()

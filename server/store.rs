@@ -39,6 +39,8 @@ mod restate;
 
 mod hours;
 
+mod broken;
+
 mod retain;
 
 #[cfg(test)]

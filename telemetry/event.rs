@@ -49,6 +49,9 @@ pub enum EventKind {
     SpoolDropped,
     /// The result of a command; attributes: command id, verdict, reason.
     CommandResult,
+    /// Two agents report one GPU: the points of one are left out; attributes: owner, owner_node,
+    /// second, second_node.
+    GpuReportedTwice,
     /// The wall clock of the node is off by more than is corrected; attribute: offset.
     ClockOffset,
     /// A rank of a training run came up; attributes: its fingerprint.
@@ -101,7 +104,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -119,6 +122,7 @@ impl EventKind {
         Self::ReaderRecovered,
         Self::SpoolDropped,
         Self::CommandResult,
+        Self::GpuReportedTwice,
         Self::ClockOffset,
         Self::RunStarted,
         Self::RunEnded,
@@ -149,6 +153,7 @@ impl EventKind {
             Self::ReaderRecovered => "reader_recovered",
             Self::SpoolDropped => "spool_dropped",
             Self::CommandResult => "command_result",
+            Self::GpuReportedTwice => "gpu_reported_twice",
             Self::ClockOffset => "clock_offset",
             Self::RunStarted => "run_started",
             Self::RunEnded => "run_ended",

@@ -1,8 +1,8 @@
 //! A minute row: what is kept of one GPU, share or node for one minute. Rows merge in any order.
 //!
-//! Five bitmaps with one bit a second, merged by OR, and per metric count, sum, min and max, merged
-//! by addition and comparison: late, doubled (bitmaps) and reordered data are harmless. Double
-//! counting of the sums is prevented by the cursors, not here.
+//! Five bitmaps with one bit a second, merged by OR; per gauge count, sum, min and max, merged by
+//! addition and comparison; per counter its runs, see [`counter`]: late, doubled (bitmaps) and
+//! reordered data are harmless. Double counting of the sums is prevented by the cursors, not here.
 //!
 //! Gauges are rounded to 24 significant bits (1 part in 16 million) when they enter a row. So the
 //! sum of a minute is exact in any order of addition, and a row packs into less than 300 bytes.
@@ -16,8 +16,11 @@ use crate::catalog::{MetricId, gpu};
 use crate::tick::MAX_TICK_SECONDS;
 use crate::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
 
+pub mod counter;
+
 pub mod packed;
 
+pub use counter::{Counter, Meter};
 pub use packed::UnpackError;
 
 /// The bits of a bitmap that stand for the 60 seconds of a minute.
@@ -38,20 +41,17 @@ pub struct Bitmaps {
     pub holder_known: u64,
 }
 
-/// What is kept of one metric in one minute. All numbers are finite and `count` is at least 1.
-///
-/// Of a gauge: `sum`, `min` and `max` over `count` points. Of a counter: `sum` is its growth in the
-/// minute (a reset counts from zero), `min` its least and `max` its greatest raw value: its first
-/// and last, unless it was reset in this minute.
+/// What is kept of one gauge, code or flag in one minute. All numbers are finite and `count` is at
+/// least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Aggregate {
     /// How many points went in.
     pub count: u32,
-    /// Their sum, or the counter's growth.
+    /// Their sum.
     pub sum: f64,
-    /// The least of them, or the counter's least raw value.
+    /// The least of them.
     pub min: f64,
-    /// The greatest of them, or the counter's greatest raw value.
+    /// The greatest of them.
     pub max: f64,
 }
 
@@ -60,8 +60,10 @@ pub struct Aggregate {
 pub struct MinuteRow {
     /// Evidence by second.
     pub bitmaps: Bitmaps,
-    /// Aggregates by metric number; only metrics that the catalog keeps in minutes.
+    /// Gauges by metric number; only metrics that the catalog keeps in minutes.
     pub metrics: BTreeMap<MetricId, Aggregate>,
+    /// Counters by metric number; only metrics that the catalog keeps in minutes.
+    pub counters: BTreeMap<MetricId, Counter>,
 }
 
 impl MinuteRow {
@@ -71,9 +73,12 @@ impl MinuteRow {
         for (metric, aggregate) in &other.metrics {
             self.add(*metric, *aggregate);
         }
+        for (metric, counter) in &other.counters {
+            self.add_counter(*metric, counter);
+        }
     }
 
-    /// Takes in one metric's aggregate.
+    /// Takes in one gauge's aggregate.
     pub fn add(&mut self, metric: MetricId, aggregate: Aggregate) {
         self.metrics
             .entry(metric)
@@ -81,9 +86,17 @@ impl MinuteRow {
             .or_insert(aggregate);
     }
 
+    /// Takes in points of one counter.
+    pub fn add_counter(&mut self, metric: MetricId, counter: &Counter) {
+        match self.counters.get_mut(&metric) {
+            Some(known) => known.merge(counter),
+            None => _ = self.counters.insert(metric, counter.clone()),
+        }
+    }
+
     /// Whether nothing is known of this minute.
     pub fn is_empty(&self) -> bool {
-        self.bitmaps == Bitmaps::default() && self.metrics.is_empty()
+        *self == Self::default()
     }
 }
 
@@ -150,17 +163,6 @@ impl Aggregate {
         })
     }
 
-    /// One point of a counter: its raw value and its growth since the point before it (0 when there
-    /// was none). None when a number is not finite.
-    pub fn of_counter(value: f64, growth: f64) -> Option<Self> {
-        (value.is_finite() && growth.is_finite()).then_some(Self {
-            count: 1,
-            sum: growth,
-            min: value,
-            max: value,
-        })
-    }
-
     /// The mean of a gauge's points.
     pub fn mean(&self) -> f64 {
         self.sum / f64::from(self.count.max(1))
@@ -211,22 +213,28 @@ mod tests {
 
     use super::*;
 
-    /// Rows as the server makes them: points of a few metrics, and any bitmaps.
-    pub(super) fn row() -> impl Strategy<Value = MinuteRow> {
+    /// Rows as the server makes them: points of a few metrics, and any bitmaps. Counters lie in this
+    /// third of the minute: a point of a counter never comes twice.
+    pub(super) fn row(third: u32) -> impl Strategy<Value = MinuteRow> {
         let point = (
             1_u16..700,
             -1e9_f64..1e9,
             proptest::option::of(0.0_f64..1e9),
         );
         let bits = proptest::array::uniform5(0..=ALL_SECONDS);
-        (bits, proptest::collection::vec(point, 0..40)).prop_map(|(bits, points)| {
+        (bits, proptest::collection::vec(point, 0..40)).prop_map(move |(bits, points)| {
             let mut row = MinuteRow::default();
             for (metric, bits) in (1..=5).zip(bits) {
                 row.bitmaps.set(MetricId(metric), bits);
             }
-            for (metric, value, max) in points {
+            for (place, (metric, value, max)) in (0..).zip(points) {
                 let point = Aggregate::of_gauge(value, max).expect("finite");
                 row.add(MetricId(metric), point);
+                let at = third * 20_000 + place * 7_000;
+                let counter = Counter::point(value.abs(), at, at + 7_000).expect("finite");
+                if place < 2 {
+                    row.add_counter(MetricId(metric % 3), &counter);
+                }
             }
             row
         })
@@ -240,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_merge_in_any_order(a in row(), b in row(), c in row()) {
+        fn rows_merge_in_any_order(a in row(0), b in row(1), c in row(2)) {
             let forwards = merged(&[&a, &b, &c]);
             prop_assert_eq!(&forwards, &merged(&[&c, &a, &b]));
             prop_assert_eq!(&forwards, &merged(&[&a, &merged(&[&b, &c])]));
@@ -293,9 +301,7 @@ mod tests {
         ] {
             assert_eq!(Aggregate::of_gauge(value, max), None, "{value} {max:?}");
         }
-        assert_eq!(Aggregate::of_counter(f64::NAN, 0.0), None);
-        assert_eq!(Aggregate::of_counter(0.0, f64::NEG_INFINITY), None);
-        let mut most = Aggregate::of_counter(0.0, f64::MAX).expect("finite");
+        let mut most = Aggregate::of_gauge(f64::MAX, None).expect("finite");
         most.merge(&most.clone());
         assert_eq!(most.sum, f64::MAX);
     }
@@ -303,7 +309,7 @@ mod tests {
     #[test]
     fn counters_keep_every_bit_and_gauges_seven_digits() {
         let raw = 9_007_199_254_740_991.0;
-        assert_eq!(Aggregate::of_counter(raw, 0.0).expect("finite").max, raw);
+        assert_eq!(Counter::point(raw, 0, 1).expect("finite").last(), raw);
         let gauge = Aggregate::of_gauge(698.123_456_789, None).expect("finite");
         assert!((gauge.sum - 698.123_456_789).abs() < 698.0 * 6e-8);
         let huge = Aggregate::of_gauge(1e300, None).expect("finite");

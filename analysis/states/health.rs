@@ -17,6 +17,18 @@ pub const FATAL_XIDS: [u32; 17] = [
     46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158,
 ];
 
+/// The kinds of events that break or heal, as [`edge`] reads them.
+pub const HEALTH_KINDS: [EventKind; 8] = [
+    EventKind::GpuLost,
+    EventKind::DriverHang,
+    EventKind::Xid,
+    EventKind::RecoveryAction,
+    EventKind::GpuRecovered,
+    EventKind::GpuReset,
+    EventKind::GpuAdded,
+    EventKind::DriverRecovered,
+];
+
 /// What an event means for health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
@@ -37,6 +49,9 @@ pub struct HealthEvent {
 
 /// What an event means for the health of the GPU it is about; none when nothing.
 pub fn edge(event: &Event) -> Option<HealthEvent> {
+    if !HEALTH_KINDS.contains(&event.kind) {
+        return None;
+    }
     let attribute = |name: &str| event.attributes.get(name).map(String::as_str);
     let edge = match event.kind {
         EventKind::GpuLost => Edge::Broken(Reason::DeviceLost),

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use gpufleet_analysis::ledger::LedgerHour;
-use gpufleet_telemetry::catalog::{self, Kind};
 use gpufleet_telemetry::event::{EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::minute::{Meter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -27,6 +26,9 @@ use crate::web::Web;
 
 /// Longest range of minutes, hours: two days, 2,880 rows of about 1 KB.
 const MAX_MINUTES_RANGE_HOURS: i64 = 48;
+
+/// Minutes that are read before the range, so that growth begins where a counter stood before it.
+const LOOK_BACK_MINUTES: i64 = 60;
 
 /// Longest range of ledger hours, days.
 const MAX_HOURS_RANGE_DAYS: i64 = 31;
@@ -48,14 +50,23 @@ pub struct RangeAsked {
 pub struct MinuteMetric {
     /// How many points went in.
     pub count: u32,
-    /// Of a gauge: their mean. None for a counter.
+    /// Of a gauge: their mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
-    /// Of a counter: how much it grew. None for a gauge.
+    /// Of a gauge: the least of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// Of a gauge: the greatest of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// Of a counter: how much it grew since the known minute before. After a silence that is the
+    /// growth of the whole silence, until old data fills it; a silence of more than an hour before
+    /// the range is not counted. A counter that was reset counts from zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<f64>,
-    /// The least of them.
-    pub min: f64,
-    /// The greatest of them.
-    pub max: f64,
+    /// Of a counter: its raw value at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<f64>,
 }
 
 /// One minute. A minute of which nothing is known is not in the list.
@@ -214,12 +225,17 @@ pub async fn minutes(
     let (from, to) = range.resolve(web.app.clock.now(), 1, MAX_MINUTES_RANGE_HOURS)?;
     // Whole minutes: a part of one cannot be told from the rest.
     let minutes = from.minute()..Minute(to.shifted(-1).minute().0 + 1);
-    let found = web
-        .app
-        .store
-        .minutes(&live.key, minutes.clone())
-        .await
-        .map_err(|error| Problem::store(&error))?;
+    let read = async |range| {
+        let read = web.app.store.minutes(&live.key, range).await;
+        read.map_err(|error| Problem::store(&error))
+    };
+    let first = minutes.start;
+    let before = read(Minute(first.0 - LOOK_BACK_MINUTES)..first).await?;
+    let found = read(minutes.clone()).await?;
+    let mut meter = Meter::default();
+    for (metric, counter) in before.rows.values().flat_map(|row| &row.counters) {
+        meter.read(*metric, counter);
+    }
     let asked = usize::try_from(minutes.end.0 - minutes.start.0).unwrap_or(0);
     Ok(Json(Minutes {
         cluster: Arc::clone(&live.key.cluster),
@@ -231,7 +247,7 @@ pub async fn minutes(
         minutes: found
             .rows
             .iter()
-            .map(|(at, row)| minute(*at, row))
+            .map(|(at, row)| minute(*at, row, &mut meter))
             .collect(),
         unreadable: found.corrupt,
     }))
@@ -403,18 +419,30 @@ fn place(cursor: &str) -> Result<EventPlace, Problem> {
     })
 }
 
-fn minute(at: Minute, row: &MinuteRow) -> MinuteKnown {
-    let metrics = row.metrics.iter().map(|(id, it)| {
-        let is_counter = catalog::by_id(*id).is_some_and(|metric| metric.kind == Kind::Counter);
+fn minute(at: Minute, row: &MinuteRow, meter: &mut Meter) -> MinuteKnown {
+    let gauges = row.metrics.iter().map(|(id, it)| {
         let known = MinuteMetric {
             count: it.count,
-            mean: (!is_counter && it.count > 0).then(|| it.sum / f64::from(it.count)),
-            growth: is_counter.then_some(it.sum),
-            min: it.min,
-            max: it.max,
+            mean: Some(it.mean()),
+            min: Some(it.min),
+            max: Some(it.max),
+            growth: None,
+            last: None,
         };
         (metric_name(*id), known)
     });
+    let counters = row.counters.iter().map(|(id, it)| {
+        let known = MinuteMetric {
+            count: it.count(),
+            mean: None,
+            min: None,
+            max: None,
+            growth: Some(meter.read(*id, it)),
+            last: Some(it.last()),
+        };
+        (metric_name(*id), known)
+    });
+    let metrics = gauges.chain(counters).collect();
     let bits = &row.bitmaps;
     MinuteKnown {
         at: text::rfc3339(at.start()),
@@ -423,7 +451,7 @@ fn minute(at: Minute, row: &MinuteRow) -> MinuteKnown {
         stalled_seconds: bits.stalled.count_ones(),
         held_seconds: bits.held.count_ones(),
         holder_known_seconds: bits.holder_known.count_ones(),
-        metrics: metrics.collect(),
+        metrics,
     }
 }
 
@@ -459,40 +487,4 @@ fn event(stored: StoredEvent) -> EventKnown {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
-
-    fn range(from: Option<&str>, to: Option<&str>) -> Result<(Timestamp, Timestamp), Problem> {
-        let asked = RangeAsked {
-            from: from.map(str::to_owned),
-            to: to.map(str::to_owned),
-        };
-        asked.resolve(NOW, 1, 48)
-    }
-
-    #[test]
-    fn a_range_has_defaults_and_a_greatest_length() {
-        let (from, to) = range(None, None).expect("the default is good");
-        assert_eq!((from, to), (NOW.shifted(-3_600_000_000_000), NOW));
-        assert!(range(Some("2026-09-19T00:00:00Z"), Some("2026-09-21T00:00:00Z")).is_ok());
-        for (from, to) in [
-            ("2026-09-18T23:59:59Z", "2026-09-21T00:00:00Z"),
-            ("2026-09-21T00:00:00Z", "2026-09-21T00:00:00Z"),
-            ("2026-09-22T00:00:00Z", "2026-09-21T00:00:00Z"),
-            ("yesterday", "2026-09-21T00:00:00Z"),
-            ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
-        ] {
-            assert!(range(Some(from), Some(to)).is_err(), "{from} {to}");
-        }
-    }
-
-    #[test]
-    fn a_cursor_of_events_cannot_overflow() {
-        assert!(place("1790000000000/7").is_ok());
-        for cursor in ["9223372036854775807/1", "x/1", "1", ""] {
-            assert!(place(cursor).is_err(), "{cursor}");
-        }
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ use gpufleet_server::store::model::*;
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::catalog::{Kind, Unit, gpu};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind, attribute};
-use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
+use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 use sqlx::{Connection as _, Executor as _};
@@ -223,11 +223,17 @@ fn row() -> MinuteRow {
                 0.001
             };
             let value = f64::from(57_000 + (tick * 7_919 + place as i32 * 104_729) % 3_001) * step;
-            let point = match (metric.kind, varies) {
-                (Kind::Counter, true) => Aggregate::of_counter(8.1e9 + value, value),
-                (Kind::Counter, false) => Aggregate::of_counter(0.0, 0.0),
-                (_, true) => Aggregate::of_gauge(value, metric.with_max.then_some(value * 1.01)),
-                (_, false) => Aggregate::of_gauge(700.0, None),
+            if metric.kind == Kind::Counter {
+                let raw = if varies { 8.1e9 + value } else { 0.0 };
+                let from = tick.unsigned_abs() * 10_000;
+                let point = Counter::point(raw, from, from + 10_000).expect("finite");
+                row.add_counter(metric.id, &point);
+                continue;
+            }
+            let point = if varies {
+                Aggregate::of_gauge(value, metric.with_max.then_some(value * 1.01))
+            } else {
+                Aggregate::of_gauge(700.0, None)
             };
             row.add(metric.id, point.expect("finite"));
         }

@@ -66,8 +66,9 @@ pub(super) enum Session {
     Current,
     /// One that a newer has replaced.
     Retired,
-    /// One that has not been heard before, but sent this before the current one sent its last: most
-    /// likely a request of a dead process that took long. It is not worth a conflict yet.
+    /// One that sent this before the current one sent its last, or its first if it was heard before: most
+    /// likely a request of a dead process, or of before the config was read again, that took long. It is
+    /// not worth a conflict.
     Late,
 }
 
@@ -108,7 +109,8 @@ pub(super) struct AgentState {
     /// The cluster name it sent last, and what it became.
     pub(super) cluster: Option<(Origin, Box<str>, Arc<str>)>,
     speaker: Option<Speaker>,
-    retired: VecDeque<u64>,
+    /// With when the process that replaced each first sent something.
+    retired: VecDeque<(u64, Timestamp)>,
     commands: VecDeque<Command>,
     conflict_told: Option<Timestamp>,
     clock_told: Option<Timestamp>,
@@ -197,8 +199,13 @@ impl AgentState {
         sent_at: Timestamp,
         received: Timestamp,
     ) -> Session {
-        if self.retired.contains(&session) {
-            return Session::Retired;
+        if let Some((_, replaced)) = self.retired.iter().find(|it| it.0 == session) {
+            // What it sent before it was replaced was only long on its way.
+            return if sent_at <= *replaced {
+                Session::Late
+            } else {
+                Session::Retired
+            };
         }
         let fresh = Speaker {
             session,
@@ -215,7 +222,7 @@ impl AgentState {
             }
             Some(known) => {
                 self.retired.truncate(MAX_RETIRED - 1);
-                self.retired.push_front(known.session);
+                self.retired.push_front((known.session, sent_at));
                 *known = fresh;
             }
             None => self.speaker = Some(fresh),
@@ -382,6 +389,7 @@ mod tests {
         };
         assert_eq!(heard(1, 10, 10), Session::Current);
         assert_eq!(heard(2, 20, 20), Session::Current);
+        assert_eq!(heard(1, 19, 21), Session::Late, "it took long");
         assert_eq!(heard(1, 30, 30), Session::Retired);
         assert_eq!(heard(2, 31, 31), Session::Current);
         assert_eq!(

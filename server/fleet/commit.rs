@@ -193,13 +193,8 @@ impl Fleet {
             if let Some(agent) = agents.get_mut(&reporter) {
                 agent.resources = agent.resources.saturating_sub(1);
             }
-            let mut owners = self
-                .owners
-                .write()
-                .expect("nothing panics while it holds the owners");
-            if owners.get(key) == Some(&reporter) {
-                owners.remove(key);
-            }
+            self.owners.forget(key, reporter);
+            self.resources.fetch_sub(1, Ordering::Relaxed);
             false
         });
         let before = agents.len();

@@ -18,10 +18,12 @@ pub enum Drop {
     TooManyValues,
     /// Foreign: not newer than the newest point of its series, so it has probably come twice.
     NotNewer,
-    /// Foreign: more series than are remembered.
-    TooManySeries,
     /// Foreign: an agent reports this resource, and knows better.
     ReportedByAgent,
+    /// Another agent reports this resource, or did at that time.
+    ReportedTwice,
+    /// The server has as many resources as it takes, of all agents together.
+    FleetFull,
 }
 
 /// Counts by reason, of one request.
@@ -34,15 +36,16 @@ pub(super) struct DropTotals([AtomicU64; Drop::ALL.len()]);
 
 impl Drop {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::InFuture,
         Self::TooOld,
         Self::BadNumber,
         Self::TooManyResources,
         Self::TooManyValues,
         Self::NotNewer,
-        Self::TooManySeries,
         Self::ReportedByAgent,
+        Self::ReportedTwice,
+        Self::FleetFull,
     ];
 
     /// The name in metrics and answers.
@@ -54,8 +57,9 @@ impl Drop {
             Self::TooManyResources => "too_many_resources",
             Self::TooManyValues => "too_many_values",
             Self::NotNewer => "not_newer",
-            Self::TooManySeries => "too_many_series",
             Self::ReportedByAgent => "reported_by_agent",
+            Self::ReportedTwice => "reported_twice",
+            Self::FleetFull => "fleet_full",
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use gpufleet_analysis::states;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{Resource, ResourceKind};
+use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind};
 use uuid::Uuid;
 
 use super::FOREIGN_AGENT;
 use super::agent::AgentState;
-use super::offer::{Offer, cluster};
+use super::introduce::cluster;
+use super::offer::Offer;
 use super::sender_clock;
 use super::shard::Shard;
 use crate::store::model::{ResourceKey, StoredEvent};
@@ -52,9 +53,7 @@ pub(super) fn keep(
             kind: event.resource_kind,
             id: Arc::clone(&event.resource_id),
         };
-        if let Some(tracked) = shard.resources.get_mut(&key) {
-            tracked.note(health);
-        }
+        shard.note(&key, health);
     }
     let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
     shard.events.push(StoredEvent {
@@ -101,6 +100,37 @@ pub(super) fn clock(agent: &AgentState, offer: &Offer<'_>, off_nanos: i64) -> St
     );
     let offset = ("offset".to_owned(), format!("{seconds:.3}"));
     stored.event.attributes.extend([offset]);
+    stored
+}
+
+/// Two agents report one resource.
+pub(super) fn reported_twice(
+    agent: &AgentState,
+    offer: &Offer<'_>,
+    key: &ResourceKey,
+    owner: AgentId,
+    owners_node: &str,
+) -> StoredEvent {
+    let (second, node) = (agent.live.agent, &agent.live.node);
+    let message = format!(
+        "Two agents report {} {}: {owner} on node {owners_node}, and {second} on node {node}, whose points are left out. Stop one of them, for example the systemd unit beside a DaemonSet.",
+        key.kind.name(),
+        key.id
+    );
+    let kind = EventKind::GpuReportedTwice;
+    let mut stored = server_event(agent, offer, kind, Severity::Warning, message);
+    stored.cluster = Arc::clone(&key.cluster);
+    stored.event.resource_kind = key.kind;
+    stored.event.resource_id = Arc::clone(&key.id);
+    let attributes = [
+        ("owner", owner.to_string()),
+        ("owner_node", owners_node.to_owned()),
+        ("second", second.to_string()),
+        ("second_node", node.to_string()),
+    ];
+    stored.event.attributes = attributes
+        .map(|(name, text)| (name.to_owned(), text))
+        .into();
     stored
 }
 

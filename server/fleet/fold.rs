@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use gpufleet_analysis::states::{Edge, HealthEvent, Policy, Recent};
 use gpufleet_telemetry::catalog::{Kind, MetricId, gpu};
-use gpufleet_telemetry::identity::{AgentId, Epoch, Origin, Part, Resource, attribute};
-use gpufleet_telemetry::minute::{Aggregate, Bitmaps, MinuteRow, seconds_by_minute};
+use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
+use gpufleet_telemetry::minute::{Aggregate, Bitmaps, Counter, MinuteRow, seconds_by_minute};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
 use gpufleet_telemetry::sample::Reading;
 use gpufleet_telemetry::tick::PointValue;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, SECONDS_PER_MINUTE, Timestamp};
 use gpufleet_telemetry::wire::Lane;
 
-use super::counters::Counters;
 use super::drops::{Drop, Drops};
 use super::live::{Live, LiveValue};
 use crate::store::model::{MinuteDelta, ResourceKey};
@@ -40,10 +39,12 @@ const MINUTE_BYTES: usize = 192;
 /// What one metric of such a minute takes: in the delta and in the row it becomes.
 const AGGREGATE_BYTES: usize = 80;
 
+/// The same of a counter: it has its runs on the heap.
+const COUNTER_BYTES: usize = 112;
+
 /// What is the same for all points of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fold {
-    pub(super) epoch: Epoch,
     pub(super) lane: Lane,
     /// Added to the sender's times, nanoseconds.
     pub(super) offset: i64,
@@ -60,7 +61,6 @@ pub(super) struct Tracked {
     pub(super) changed: bool,
     /// What the store knows as the time of its newest point.
     pub(super) told: Timestamp,
-    pub(super) counters: Counters,
     /// The time of the oldest fresh point that waits for its commit.
     pub(super) oldest_live: Option<Timestamp>,
     /// The length of the newest tick of any lane, nanoseconds.
@@ -77,6 +77,8 @@ struct Pending {
     bitmaps: Bitmaps,
     /// By metric number, ascending.
     metrics: Vec<(MetricId, Aggregate)>,
+    /// By metric number, ascending.
+    counters: Vec<(MetricId, Counter)>,
 }
 
 impl Tracked {
@@ -107,7 +109,6 @@ impl Tracked {
             visible: false,
             changed: true,
             told: Timestamp::default(),
-            counters: Counters::default(),
             oldest_live: None,
             interval_nanos: 0,
             pending: Vec::new(),
@@ -131,13 +132,14 @@ impl Tracked {
     }
 
     /// Takes in the points of one resource; returns by how many bytes the pending data grew.
-    /// `keep` may refuse a point for a reason of its own.
+    /// `keep` may refuse a point for a reason of its own, and says where it is known since when the
+    /// point's series had no other point; else that is its tick.
     pub(super) fn fold(
         &mut self,
         fold: &Fold,
         decoded: &DecodedResource,
         drops: &mut Drops,
-        mut keep: impl FnMut(&DecodedPoint) -> Result<(), Drop>,
+        mut keep: impl FnMut(&DecodedPoint) -> Result<Option<Timestamp>, Drop>,
     ) -> usize {
         let mut grown = 0;
         let mut hint = 0;
@@ -152,7 +154,10 @@ impl Tracked {
             } else if fold.received.since(at) > MAX_AGE {
                 Err(Drop::TooOld)
             } else {
-                keep(point).and_then(|()| self.point(fold, point, at, &mut grown, &mut hint))
+                keep(point).and_then(|since| {
+                    let since = since.unwrap_or(at.shifted(-self.interval_nanos));
+                    self.point(fold, point, (since, at), &mut grown, &mut hint)
+                })
             };
             match kept {
                 Ok(()) => newest = newest.max(Some(at)),
@@ -169,41 +174,36 @@ impl Tracked {
         &mut self,
         fold: &Fold,
         point: &DecodedPoint,
-        at: Timestamp,
+        (since, at): (Timestamp, Timestamp),
         grown: &mut usize,
         hint: &mut usize,
     ) -> Result<(), Drop> {
         let metric = point.metric;
         let start = point.start.shifted(fold.offset);
         let keeps_minute = metric.in_minutes && point.part.is_none();
-        let (aggregate, reading, max): (Option<Aggregate>, Reading, Option<f64>) = match point.value
-        {
+        let (reading, max): (Reading, Option<f64>) = match point.value {
             PointValue::SecondBits(bits) => {
                 *grown += self.bits(fold, metric.id, start, at, bits);
                 return Ok(());
             }
-            PointValue::Missing(why) => (None, Err(why), None),
+            PointValue::Missing(why) => (Err(why), None),
             PointValue::Gauge { value, max } => {
                 let aggregate = Aggregate::of_gauge(value, max).ok_or(Drop::BadNumber)?;
-                (Some(aggregate), Ok(value), max)
+                if keeps_minute {
+                    *grown += self.aggregate(minute_of(at), metric.id, aggregate);
+                }
+                (Ok(value), max)
             }
             PointValue::Counter { value, .. } => {
-                if value.is_nan() || value < 0.0 {
-                    return Err(Drop::BadNumber);
+                let begins = minute_of(at).start();
+                let counter = Counter::point(value, millis(begins, since), millis(begins, at))
+                    .ok_or(Drop::BadNumber)?;
+                if keeps_minute {
+                    *grown += self.count(minute_of(at), metric.id, counter);
                 }
-                let growth = if keeps_minute {
-                    self.counters
-                        .grow(fold.epoch, metric.id, value, at, self.interval_nanos)
-                } else {
-                    0.0
-                };
-                let aggregate = Aggregate::of_counter(value, growth).ok_or(Drop::BadNumber)?;
-                (Some(aggregate), Ok(value), None)
+                (Ok(value), None)
             }
         };
-        if let (true, Some(aggregate)) = (keeps_minute, aggregate) {
-            *grown += self.aggregate(minute_of(at), metric.id, aggregate);
-        }
         match fold.lane {
             Lane::Backfill => Ok(()),
             Lane::Live => self.value(metric.id, point.part.as_ref(), reading, max, at, hint),
@@ -250,6 +250,21 @@ impl Tracked {
         grown
     }
 
+    fn count(&mut self, minute: Minute, metric: MetricId, counter: Counter) -> usize {
+        let (pending, mut grown) = self.pending(minute);
+        match pending
+            .counters
+            .binary_search_by_key(&metric, |(id, _)| *id)
+        {
+            Ok(place) => pending.counters[place].1.merge(&counter),
+            Err(place) => {
+                pending.counters.insert(place, (metric, counter));
+                grown += COUNTER_BYTES;
+            }
+        }
+        grown
+    }
+
     fn pending(&mut self, minute: Minute) -> (&mut Pending, usize) {
         let place = self.pending.partition_point(|it| it.minute < minute);
         let is_known = self
@@ -261,6 +276,7 @@ impl Tracked {
                 minute,
                 bitmaps: Bitmaps::default(),
                 metrics: Vec::new(),
+                counters: Vec::new(),
             };
             self.pending.insert(place, pending);
         }
@@ -377,6 +393,7 @@ impl Tracked {
             row: MinuteRow {
                 bitmaps: pending.bitmaps,
                 metrics: pending.metrics.into_iter().collect(),
+                counters: pending.counters.into_iter().collect(),
             },
         })
     }
@@ -388,8 +405,13 @@ fn minute_of(at: Timestamp) -> Minute {
     at.shifted(-1).minute()
 }
 
+/// Milliseconds from one moment to another; 0 when that is before it.
+fn millis(from: Timestamp, to: Timestamp) -> u32 {
+    u32::try_from(to.millis() - from.millis()).unwrap_or(0)
+}
+
 /// The length of the tick that these points sum up, nanoseconds; a counter does not say it.
-fn tick_of(decoded: &DecodedResource) -> Option<i64> {
+pub(super) fn tick_of(decoded: &DecodedResource) -> Option<i64> {
     let tick = decoded
         .points
         .iter()

@@ -1,7 +1,10 @@
 //! Foreign OTLP comes at least once: a point that is not newer than the newest of its series is
 //! taken for a second copy, dropped and counted.
+//!
+//! At most [`MAX_FOREIGN_SERIES`] series are remembered. Beyond that those whose newest point is oldest
+//! are forgotten: a second copy of such a point would be taken for a new one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::identity::Part;
@@ -11,6 +14,9 @@ use super::MAX_FOREIGN_SERIES;
 use super::drops::Drop;
 use crate::store::model::{ForeignMark, ResourceKey};
 
+/// One in so many series is forgotten at a time, so that the search for the oldest is rare.
+const FORGOTTEN_AT_ONCE: usize = 16;
+
 /// How far foreign series have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
@@ -19,30 +25,49 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Takes a point's time as its series' newest, or says why not.
+    /// Takes a point's time as its series' newest and says which was the newest before, or why not.
     pub(super) fn advance(
         &mut self,
         key: &ResourceKey,
         metric: MetricId,
         part: Option<&Part>,
         at: Timestamp,
-    ) -> Result<(), Drop> {
+    ) -> Result<Option<Timestamp>, Drop> {
         let series = series(key, metric, part);
-        if self.newest.len() >= MAX_FOREIGN_SERIES && !self.newest.contains_key(&series) {
-            return Err(Drop::TooManySeries);
-        }
-        let newest = self.newest.entry(series).or_insert(Timestamp(i64::MIN));
-        if at <= *newest {
+        let before = self.newest.get(&series).copied();
+        if before.is_some_and(|before| at <= before) {
             return Err(Drop::NotNewer);
         }
-        *newest = at;
+        if before.is_none() {
+            self.make_room();
+        }
+        self.newest.insert(series, at);
         self.touched.push(series);
-        Ok(())
+        Ok(before)
     }
 
     /// Remembers what the store knows.
     pub(super) fn restore(&mut self, mark: ForeignMark) {
+        self.make_room();
         self.newest.insert(mark.series, mark.newest);
+    }
+
+    /// Forgets the oldest when there are as many as are remembered; not those that the store does not
+    /// know yet.
+    fn make_room(&mut self) {
+        if self.newest.len() < MAX_FOREIGN_SERIES {
+            return;
+        }
+        let touched: HashSet<_> = self.touched.iter().collect();
+        let known = self.newest.iter().filter(|it| !touched.contains(it.0));
+        let mut by_age: Vec<(Timestamp, [u8; 16])> = known.map(|(key, at)| (*at, *key)).collect();
+        let many = (MAX_FOREIGN_SERIES / FORGOTTEN_AT_ONCE).min(by_age.len());
+        if many > 0 {
+            by_age.select_nth_unstable(many - 1);
+        }
+        for (_, series) in &by_age[..many] {
+            self.newest.remove(series);
+        }
     }
 
     /// Hands out what has moved since the last time, each series once.
@@ -96,11 +121,11 @@ mod tests {
         let mut marks = Marks::default();
         let mut advance =
             |part: Option<&Part>, at| marks.advance(&key, MetricId(10), part, Timestamp(at));
-        assert_eq!(advance(None, 5), Ok(()));
+        assert_eq!(advance(None, 5), Ok(None));
         assert_eq!(advance(None, 5), Err(Drop::NotNewer));
         assert_eq!(advance(None, 4), Err(Drop::NotNewer));
-        assert_eq!(advance(Some(&part), 4), Ok(()), "another series");
-        assert_eq!(advance(None, 6), Ok(()));
+        assert_eq!(advance(Some(&part), 4), Ok(None), "another series");
+        assert_eq!(advance(None, 6), Ok(Some(Timestamp(5))));
         let known = marks.drain();
         assert_eq!(known.len(), 2, "each series once");
         let mut restored = Marks::default();
@@ -108,5 +133,22 @@ mod tests {
         let again = restored.advance(&key, MetricId(10), None, Timestamp(6));
         assert_eq!(again, Err(Drop::NotNewer));
         assert!(restored.drain().is_empty());
+    }
+
+    #[test]
+    fn the_oldest_series_are_forgotten_when_there_are_too_many() {
+        let mark = |number: u64| ForeignMark {
+            series: u128::from(number).to_be_bytes(),
+            newest: Timestamp(i64::try_from(number).expect("small")),
+        };
+        let mut marks = Marks::default();
+        for number in 0..=MAX_FOREIGN_SERIES as u64 {
+            marks.restore(mark(number));
+        }
+        let forgotten = MAX_FOREIGN_SERIES / FORGOTTEN_AT_ONCE;
+        assert_eq!(marks.newest.len(), MAX_FOREIGN_SERIES + 1 - forgotten);
+        let first = forgotten as u64;
+        assert!(!marks.newest.contains_key(&mark(first - 1).series));
+        assert!(marks.newest.contains_key(&mark(first).series));
     }
 }

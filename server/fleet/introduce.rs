@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 
+use super::Name;
 use super::agent::AgentState;
 use super::naming::cluster_for;
+use super::offer::Offer;
 
 /// Which resource said on which node an agent runs. One agent may carry live and recorded data:
 /// it runs where its live data comes from.
@@ -15,6 +17,36 @@ pub(super) enum Introduced {
     ByPart,
     ByNode,
     ByLiveNode,
+}
+
+/// The cluster of a resource, kept once per agent as long as it stays the same.
+pub(super) fn cluster(
+    agent: &mut AgentState,
+    offer: &Offer<'_>,
+    resource: &Resource,
+    origin: Origin,
+) -> Name {
+    let told = resource.attribute(attribute::CLUSTER);
+    let name = offer
+        .bound_cluster
+        .as_deref()
+        .or(told)
+        .unwrap_or(&offer.default_cluster);
+    let cluster = match &agent.cluster {
+        Some((known_origin, known, cluster)) if *known_origin == origin && **known == *name => {
+            Arc::clone(cluster)
+        }
+        _ => {
+            let cluster: Name = cluster_for(origin, name).into();
+            agent.cluster = Some((origin, name.into(), Arc::clone(&cluster)));
+            cluster
+        }
+    };
+    agent.introduce(resource, &cluster);
+    if agent.home.is_none() {
+        agent.home = Some(Arc::clone(&cluster));
+    }
+    cluster
 }
 
 impl AgentState {

@@ -7,21 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpufleet_telemetry::command::Command;
-use gpufleet_telemetry::identity::{AgentId, Origin, Resource, attribute};
-use gpufleet_telemetry::otlp::{DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource};
+use gpufleet_telemetry::identity::AgentId;
+use gpufleet_telemetry::otlp::{DecodedEvents, DecodedMetrics};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Lane;
 
 use super::agent::{AgentState, Place, Session};
-use super::drops::{Drop, Drops};
+use super::drops::Drops;
 use super::events;
-use super::fold::{Fold, Tracked};
-use super::naming::cluster_for;
+use super::fold::Fold;
+use super::resource::{self, Folding};
 use super::sender_clock::{self, Verdict};
 use super::shard::Shard;
-use super::{
-    FOREIGN_AGENT, Fleet, MAX_AGENTS, MAX_FOREIGN_RESOURCES, MAX_RESOURCES_PER_AGENT, Name, lock,
-};
+use super::{Fleet, MAX_AGENTS, Name, lock};
 use crate::store::model::{CursorKey, ResourceKey};
 
 /// A request with its place in its stream.
@@ -288,7 +286,6 @@ impl Fleet {
         let mut drops = Drops::default();
         let mut grown = 0;
         let fold = Fold {
-            epoch: offer.key.epoch,
             lane: offer.lane,
             offset,
             received: offer.received,
@@ -307,7 +304,7 @@ impl Fleet {
                         taken_over,
                     };
                     grown += resource.resource(shard, decoded);
-                    newest = newest.max(decoded.points.iter().map(|it| it.at).max());
+                    newest = newest.max(resource::newest(decoded));
                 }
                 note_lag(shard, offer, newest.map(|it| it.shifted(offset)));
             }
@@ -321,138 +318,12 @@ impl Fleet {
     }
 }
 
-/// What folding one resource needs beside the shard.
-struct Folding<'a, 'b> {
-    fleet: &'a Fleet,
-    offer: &'a Offer<'b>,
-    fold: &'a Fold,
-    drops: &'a mut Drops,
-    taken_over: &'a mut Vec<(ResourceKey, AgentId)>,
-}
-
-impl Folding<'_, '_> {
-    fn resource(self, shard: &mut Shard, decoded: &DecodedResource) -> usize {
-        let Self {
-            fleet,
-            offer,
-            fold,
-            drops,
-            taken_over,
-        } = self;
-        let agent_id = offer.key.agent;
-        let is_foreign = agent_id == FOREIGN_AGENT;
-        let points = decoded.points.len() as u64;
-        let Some(agent) = shard.agents.get_mut(&agent_id) else {
-            return 0;
-        };
-        let origin = decoded.resource.origin();
-        let key = ResourceKey {
-            cluster: cluster(agent, offer, &decoded.resource, origin),
-            kind: decoded.resource.kind,
-            id: Arc::clone(&decoded.resource.id),
-        };
-        let owner = fleet.owner(&key);
-        if is_foreign && owner.is_some() {
-            drops.add(Drop::ReportedByAgent, points);
-            return 0;
-        }
-        if !shard.resources.contains_key(&key) {
-            let limit = if is_foreign {
-                MAX_FOREIGN_RESOURCES
-            } else {
-                MAX_RESOURCES_PER_AGENT
-            };
-            if agent.resources >= limit {
-                drops.add(Drop::TooManyResources, points);
-                return 0;
-            }
-            agent.resources += 1;
-            let sender = (!is_foreign).then_some(agent_id);
-            let resource = Arc::clone(&decoded.resource);
-            let tracked = Tracked::new(key.clone(), resource, sender, origin);
-            shard.resources.insert(key.clone(), tracked);
-        }
-        if !is_foreign && fold.lane == Lane::Live && owner != Some(agent_id) {
-            fleet.take_over(shard, &key, agent_id, owner, taken_over);
-        }
-        let Some(tracked) = shard.resources.get_mut(&key) else {
-            return 0;
-        };
-        tracked.live.agent = (!is_foreign).then_some(agent_id);
-        let marks = &mut shard.marks;
-        let keep = |point: &DecodedPoint| {
-            if is_foreign {
-                let at = point.at.shifted(fold.offset);
-                marks.advance(&key, point.metric.id, point.part.as_ref(), at)
-            } else {
-                Ok(())
-            }
-        };
-        tracked.fold(fold, decoded, drops, keep)
-    }
-}
-
-impl Fleet {
-    /// Notes that this agent reports the resource from now on. Whoever did before is hidden: at
-    /// once when it is in the same shard, else after this shard's lock is released.
-    fn take_over(
-        &self,
-        shard: &mut Shard,
-        key: &ResourceKey,
-        agent: AgentId,
-        owner: Option<AgentId>,
-        taken_over: &mut Vec<(ResourceKey, AgentId)>,
-    ) {
-        self.owners
-            .write()
-            .expect("nothing panics while it holds the owners")
-            .insert(key.clone(), agent);
-        let former = owner.unwrap_or(FOREIGN_AGENT);
-        if !std::ptr::eq(self.shard_of(former), self.shard_of(agent)) {
-            taken_over.push((key.clone(), former));
-        }
-        if let Some(tracked) = shard.resources.get_mut(key) {
-            tracked.changed = true;
-        }
-    }
-}
-
 /// Takes a resource that another agent reports now out of the live view of its former one.
 fn hide(shard: &Mutex<Shard>, key: &ResourceKey) {
     if let Some(tracked) = lock(shard).resources.get_mut(key) {
         tracked.visible = false;
         tracked.changed = false;
     }
-}
-
-/// The cluster of a resource, kept once per agent as long as it stays the same.
-pub(super) fn cluster(
-    agent: &mut AgentState,
-    offer: &Offer<'_>,
-    resource: &Resource,
-    origin: Origin,
-) -> Name {
-    let told = resource.attribute(attribute::CLUSTER);
-    let name = offer
-        .bound_cluster
-        .as_deref()
-        .or(told)
-        .unwrap_or(&offer.default_cluster);
-    let cluster = match &agent.cluster {
-        Some((known_origin, known, cluster)) if *known_origin == origin && **known == *name => {
-            Arc::clone(cluster)
-        }
-        _ => {
-            let cluster: Name = cluster_for(origin, name).into();
-            agent.cluster = Some((origin, name.into(), Arc::clone(&cluster)));
-            cluster
-        }
-    };
-    agent.introduce(resource, &cluster);
-    if agent.home.is_none() {
-        agent.home = Some(Arc::clone(&cluster));
-    }
-    cluster
 }
 
 /// Notes how old an agent's newest live point was when it arrived.

@@ -1,18 +1,16 @@
 //! After a start: the fleet as the store knows it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpufleet_telemetry::catalog::{self, Kind};
+use gpufleet_analysis::states::HealthEvent;
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::minute::MinuteRow;
-use gpufleet_telemetry::time::{Minute, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::agent::{AgentState, StreamState};
 use super::commit::AGENT_FORGOTTEN;
 use super::fold::Tracked;
-use super::{FOREIGN_AGENT, Fleet, lock, lock_commit};
+use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
 use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey};
 
 /// What the store knows at a start.
@@ -24,8 +22,8 @@ pub struct Restored {
     pub cursors: Vec<Cursor>,
     /// Resources that were heard of lately.
     pub resources: Vec<KnownResource>,
-    /// The newest minute of each of them: counters grow on from there.
-    pub minutes: Vec<(ResourceKey, Minute, MinuteRow)>,
+    /// What last broke or healed resources, where nothing shows that they worked since.
+    pub health: Vec<(ResourceKey, HealthEvent)>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,
 }
@@ -37,19 +35,20 @@ impl Fleet {
         for cursor in restored.cursors {
             self.restore_cursor(cursor, now);
         }
-        let mut minutes: HashMap<ResourceKey, (Minute, MinuteRow)> = HashMap::new();
-        for (key, minute, row) in restored.minutes {
-            let newest = minutes.entry(key).or_insert_with(|| (minute, row.clone()));
-            if minute > newest.0 {
-                *newest = (minute, row);
-            }
+        // The newest first, should there be more than are taken.
+        let mut resources = restored.resources;
+        resources.sort_by_key(|it| std::cmp::Reverse(it.last_seen));
+        for known in resources.into_iter().take(MAX_RESOURCES) {
+            self.restore_resource(known, now);
         }
-        for known in restored.resources {
-            let minute = minutes.remove(&known.key);
-            self.restore_resource(known, minute);
+        for (key, health) in restored.health {
+            let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
+            lock(self.shard_of(reporter)).note(&key, health);
         }
+        let mut foreign = restored.foreign;
+        foreign.sort_by_key(|it| std::cmp::Reverse(it.newest));
         let mut shard = lock(self.shard_of(FOREIGN_AGENT));
-        for mark in restored.foreign {
+        for mark in foreign.into_iter().take(MAX_FOREIGN_SERIES) {
             shard.marks.restore(mark);
         }
     }
@@ -71,7 +70,7 @@ impl Fleet {
         agent.streams.push(stream);
     }
 
-    fn restore_resource(&self, known: KnownResource, minute: Option<(Minute, MinuteRow)>) {
+    fn restore_resource(&self, known: KnownResource, now: Timestamp) {
         let reporter = known.agent.unwrap_or(FOREIGN_AGENT);
         let origin = known.resource.origin();
         let key = known.key.clone();
@@ -79,16 +78,13 @@ impl Fleet {
         let mut live = Tracked::new(key.clone(), resource, known.agent, origin).live;
         live.first_seen = known.first_seen;
         live.last_point = known.last_seen;
-        let mut tracked = Tracked::restored(live);
-        if let Some((minute, row)) = minute {
-            seed(&mut tracked, minute, &row);
-        }
+        let tracked = Tracked::restored(live);
         if known.agent.is_some() {
+            let seen = (known.last_seen, now);
             self.owners
-                .write()
-                .expect("nothing panics while it holds the owners")
-                .insert(key.clone(), reporter);
+                .restore(key.clone(), reporter, &known.resource, seen);
         }
+        self.resources.fetch_add(1, Ordering::Relaxed);
         let mut shard = lock(self.shard_of(reporter));
         if let Some(agent) = shard.agents.get_mut(&reporter) {
             agent.resources += 1;
@@ -101,19 +97,5 @@ impl Fleet {
             }
         }
         shard.resources.insert(key, tracked);
-    }
-}
-
-/// Lets counters grow on from the newest minute that the store has. A counter that was reset within
-/// that minute goes on from its greatest value, so at most the growth since the reset comes twice.
-fn seed(tracked: &mut Tracked, minute: Minute, row: &MinuteRow) {
-    let observed = row.bitmaps.observed;
-    let seconds = i64::from(u64::BITS - observed.leading_zeros());
-    let at = Timestamp::from_seconds(minute.start().seconds() + seconds);
-    for (metric, aggregate) in &row.metrics {
-        let is_counter = catalog::by_id(*metric).is_some_and(|metric| metric.kind == Kind::Counter);
-        if is_counter {
-            tracked.counters.seed(*metric, aggregate.max, at);
-        }
     }
 }

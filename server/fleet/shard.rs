@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
-use gpufleet_telemetry::identity::AgentId;
+use gpufleet_analysis::states::HealthEvent;
+use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
 
 use super::agent::AgentState;
 use super::commit::LaneBytes;
 use super::fold::Tracked;
 use super::foreign::Marks;
+use super::live::Live;
 use crate::store::model::{Gap, ResourceKey, StoredEvent};
 
 /// One shard.
@@ -23,4 +25,34 @@ pub(super) struct Shard {
     pub(super) marks: Marks,
     /// Bytes that wait for their commit.
     pub(super) bytes: LaneBytes,
+}
+
+impl Shard {
+    /// Notes what an event says of the health of a GPU, and of all its shares.
+    pub(super) fn note(&mut self, key: &ResourceKey, health: HealthEvent) {
+        if let Some(tracked) = self.resources.get_mut(key) {
+            tracked.note(health);
+        }
+        if key.kind == ResourceKind::Gpu {
+            let is_share = |live: &Live| {
+                live.key.kind == ResourceKind::Share
+                    && live.key.cluster == key.cluster
+                    && live.resource.attribute(attribute::PARENT) == Some(&*key.id)
+            };
+            let shares = self.resources.values_mut();
+            for share in shares.filter(|it| is_share(&it.live)) {
+                share.note(health);
+            }
+        }
+    }
+
+    /// What is known of the health of the GPU that a new share is a part of.
+    pub(super) fn health_of_parent(&self, share: &Live) -> Option<HealthEvent> {
+        let parent = ResourceKey {
+            cluster: share.key.cluster.clone(),
+            kind: ResourceKind::Gpu,
+            id: share.resource.attribute(attribute::PARENT)?.into(),
+        };
+        self.resources.get(&parent)?.live.health
+    }
 }

@@ -11,7 +11,7 @@ use gpufleet_analysis::ledger;
 use gpufleet_telemetry::catalog::{self, Metric, gpu};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
-use gpufleet_telemetry::time::{Minute, Timestamp};
+use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use serde::Deserialize;
 
 use super::events::{self, Entry, XidLine};
@@ -34,6 +34,9 @@ const RANGES: [i64; 3] = [1, 6, 24];
 /// How far back the curves go unless asked otherwise, hours.
 const DEFAULT_RANGE: i64 = 6;
 
+/// A second agent that reports the same GPU is shown until it was quiet for so long, nanoseconds.
+const SECOND_SHOWN: i64 = 600 * NANOS_PER_SECOND;
+
 /// What the address may ask for.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Asked {
@@ -52,6 +55,7 @@ struct GpuPage {
     watermark: Option<&'static str>,
     watermark_sentence: &'static str,
     one_sample: bool,
+    second: Option<String>,
     cluster: Name,
     node: Name,
     node_address: String,
@@ -176,10 +180,14 @@ pub async fn show(
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
     let past = past::of_gpu(&web.app, &live.key, minutes, last_hours, events::SHOWN).await;
-    frame::page(
-        StatusCode::OK,
-        &page(frame, &web.specs, &live, shares, &past, &drawn),
-    )
+    let second = web.app.fleet.second(&live.key);
+    let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
+    let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
+    page.second = second.map(|it| {
+        let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
+        format!("agent {} on node {node}", it.agent)
+    });
+    frame::page(StatusCode::OK, &page)
 }
 
 /// `GET /clusters/{cluster}/nodes/{node}/{index}`: the short address that tiles use.
@@ -241,6 +249,7 @@ fn page(
         watermark: words::watermark(live.origin),
         watermark_sentence: words::watermark_sentence(live.origin),
         one_sample: is_one_sample(live),
+        second: None,
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: format!(

@@ -248,6 +248,7 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::ReaderRecovered => "reader works again",
         EventKind::SpoolDropped => "data given up",
         EventKind::CommandResult => "command answered",
+        EventKind::GpuReportedTwice => "reported by two agents",
         EventKind::ClockOffset => "clock is off",
         EventKind::RunStarted => "rank started",
         EventKind::RunEnded => "rank ended",

@@ -129,8 +129,8 @@ impl Store {
         for row in rows.doing(doing)? {
             let bucket = row.int(0).doing(doing)?;
             let data = row.blob(6).doing(doing)?;
-            let metrics = match MinuteRow::unpack(data) {
-                Ok(packed) => packed.metrics,
+            let packed = match MinuteRow::unpack(data) {
+                Ok(packed) => packed,
                 Err(error) => {
                     bad.push(Unreadable {
                         place: Place::TenMinutes { bucket, subject },
@@ -147,7 +147,8 @@ impl Store {
                 stalled_s: row.int(3).doing(doing)?,
                 held_s: row.int(4).doing(doing)?,
                 holder_known_s: row.int(5).doing(doing)?,
-                metrics,
+                metrics: packed.metrics,
+                counters: packed.counters,
             };
             found.insert(bucket, row);
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpufleet_analysis::states::{Carry, LOOKAHEAD_MINUTES, edge};
+use gpufleet_analysis::states::{Carry, HEALTH_KINDS, LOOKAHEAD_MINUTES, edge};
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
@@ -20,10 +20,6 @@ use super::{events, minutes, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
-
-/// Kinds of events that break or heal, as `states::edge` reads them.
-const HEALTH_KINDS: &str = "'gpu_lost', 'driver_hang', 'xid', 'recovery_action', 'gpu_recovered', \
-     'gpu_reset', 'gpu_added', 'driver_recovered'";
 
 impl Store {
     /// Hours that are to be computed now, the oldest first, at most [`MAX_DIRTY`]; of a resource's
@@ -279,6 +275,8 @@ async fn health(
 ) -> Result<(), StoreError> {
     let doing = "reading what broke or healed";
     let ahead = LOOKAHEAD_MINUTES * 60_000;
+    let kinds = HEALTH_KINDS.map(|kind| format!("'{}'", kind.name()));
+    let kinds = kinds.join(", ");
     for whose in [
         "e.resource_kind = s.kind AND e.resource_id = s.resource_id",
         "e.resource_kind = 'gpu' AND e.resource_id = s.parent",
@@ -291,7 +289,7 @@ async fn health(
             ") SELECT {}, k.hour, k.subject FROM k CROSS JOIN subject s CROSS JOIN event e
              WHERE s.id = k.subject AND e.cluster = s.cluster AND {whose}
              AND e.at_ms >= k.hour * 3600000 AND e.at_ms < (k.hour + 1) * 3600000 + {ahead}
-             AND e.kind IN ({HEALTH_KINDS})",
+             AND e.kind IN ({kinds})",
             events::COLUMNS
         );
         let rows = transaction
@@ -452,6 +450,7 @@ async fn write_ten_minutes(
         .map(|(_, it)| {
             let row = MinuteRow {
                 metrics: it.metrics.clone(),
+                counters: it.counters.clone(),
                 ..MinuteRow::default()
             };
             row.pack()

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
@@ -56,42 +55,6 @@ impl Store {
         let named = format!("{} {} of cluster {}", key.kind.name(), key.id, key.cluster);
         found.corrupt = bad.iter().map(|it| it.sentence(&named)).collect();
         Ok(found)
-    }
-
-    /// The newest minute row since `since` of every resource that has one: where counters go on after
-    /// a start. Rows that cannot be read are set aside and left out.
-    ///
-    /// # Errors
-    /// When the database refuses.
-    pub async fn newest_minutes(
-        &self,
-        since: Minute,
-    ) -> Result<Vec<(ResourceKey, Minute, MinuteRow)>, StoreError> {
-        let doing = "reading the newest minutes";
-        let mut transaction = self.read().await?;
-        let sql = "SELECT m.minute, m.subject, m.data, s.cluster, s.kind, s.resource_id
-            FROM (SELECT subject, MAX(minute) AS minute FROM minute_row
-                  WHERE minute >= $1 GROUP BY subject) n
-            CROSS JOIN minute_row m CROSS JOIN subject s
-            WHERE m.minute = n.minute AND m.subject = n.subject AND s.id = n.subject";
-        let rows = transaction.fetch(sql, &[Value::Int(since.0)]).await;
-        drop(transaction);
-        let (mut newest, mut bad) = (Vec::new(), Vec::new());
-        for row in rows.doing(doing)? {
-            let (cluster, kind) = (row.text(3).doing(doing)?, row.text(4).doing(doing)?);
-            let id = row.text(5).doing(doing)?;
-            let Some((minute, _, minutes)) = unpack(&row, &mut bad)? else {
-                continue;
-            };
-            let Some(kind) = ResourceKind::parse(kind) else {
-                tracing::error!(kind, id, cluster, "a resource of no known kind");
-                continue;
-            };
-            let (cluster, id) = (cluster.into(), id.into());
-            newest.push((ResourceKey { cluster, kind, id }, Minute(minute), minutes));
-        }
-        self.set_aside(&bad).await?;
-        Ok(newest)
     }
 }
 

@@ -8,7 +8,7 @@ use gpufleet_analysis::states::{Carry, HealthEvent};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
-use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
+use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 
@@ -173,8 +173,10 @@ pub struct TenMinutes {
     pub held_s: i64,
     /// Seconds in which it was known whether someone held it.
     pub holder_known_s: i64,
-    /// Aggregates by metric number.
+    /// Gauges by metric number.
     pub metrics: BTreeMap<MetricId, Aggregate>,
+    /// Counters by metric number; their moments count from the first of the ten minutes.
+    pub counters: BTreeMap<MetricId, Counter>,
 }
 
 /// Which events are asked for. Empty fields ask for all.

@@ -59,14 +59,7 @@ impl MemoryStore {
             last_commit: self.last_commit,
             cursors: self.cursors.values().cloned().collect(),
             resources: self.resources.values().cloned().collect(),
-            minutes: self
-                .minutes
-                .iter()
-                .filter_map(|(key, rows)| {
-                    let (minute, row) = rows.last_key_value()?;
-                    Some((key.clone(), *minute, row.clone()))
-                })
-                .collect(),
+            health: Vec::new(),
             foreign: self.foreign.values().copied().collect(),
         }
     }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_telemetry::catalog::{self, Kind, MetricId};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
-use gpufleet_telemetry::minute::{Aggregate, MinuteRow, seconds_by_minute};
-use gpufleet_telemetry::otlp::DecodedResource;
+use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow, seconds_by_minute};
+use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
 use gpufleet_telemetry::tick::{PointValue, ResourceTick};
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
@@ -35,8 +35,16 @@ impl Record {
 
     /// Takes in what was sent of one resource.
     pub fn add_sent(&mut self, sent: &DecodedResource) {
+        // A counter does not say how long its tick was, what was sent with it does.
+        let is_tick = |it: &&DecodedPoint| it.start < it.at && it.metric.kind != Kind::Counter;
+        let tick = sent.points.iter().find(is_tick);
+        let tick = tick.map_or(0, |it| it.at.since(it.start));
         for point in sent.points.iter().filter(|point| point.part.is_none()) {
-            let span = (point.start, point.at);
+            let start = match point.metric.kind {
+                Kind::Counter => point.at.shifted(-tick),
+                _ => point.start,
+            };
+            let span = (start, point.at);
             self.point(&sent.resource, span, point.metric.id, point.value);
         }
     }
@@ -62,7 +70,17 @@ impl Record {
                 return;
             }
             PointValue::Gauge { value, max } => Aggregate::of_gauge(value, max),
-            PointValue::Counter { value, .. } => Aggregate::of_counter(value, 0.0),
+            PointValue::Counter { value, .. } => {
+                let minute = end.shifted(-1).minute();
+                let millis = |at: Timestamp| {
+                    u32::try_from(at.millis() - minute.start().millis()).unwrap_or(0)
+                };
+                if let Some(counter) = Counter::point(value, millis(start), millis(end)) {
+                    let row = self.rows.entry(key(minute)).or_default();
+                    row.add_counter(metric, &counter);
+                }
+                return;
+            }
             PointValue::Missing(_) => return,
         };
         if let Some(aggregate) = aggregate {
@@ -116,8 +134,7 @@ impl Record {
     }
 
     /// What is wrong with what the store has of one resource: one line for each minute and metric
-    /// that was lost, came twice, or has another value. The growth of counters is left out: it
-    /// depends on what the server had seen before; their count, first and last are compared.
+    /// that was lost, came twice, or has another value.
     pub fn differences(
         &self,
         kind: ResourceKind,
@@ -140,11 +157,13 @@ impl Record {
     }
 }
 
-/// Whether two rows say the same, the growth of counters left out.
+/// Whether two rows say the same.
 pub fn agree(expected: &MinuteRow, found: &MinuteRow) -> bool {
     let mut wrong = Vec::new();
     row_differences(expected, found, "", &mut wrong);
-    wrong.is_empty() && expected.metrics.len() == found.metrics.len()
+    wrong.is_empty()
+        && expected.metrics.len() == found.metrics.len()
+        && expected.counters.len() == found.counters.len()
 }
 
 fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: &mut Vec<String>) {
@@ -156,13 +175,19 @@ fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: 
     }
     for (metric, want) in &expected.metrics {
         let name = catalog::by_id(*metric).map_or("?", |metric| metric.name);
-        let is_counter = catalog::by_id(*metric).is_some_and(|it| it.kind == Kind::Counter);
         let Some(have) = found.metrics.get(metric) else {
             wrong.push(format!("{place}: {name} lost"));
             continue;
         };
-        let sums_agree = is_counter || (have.sum - want.sum).abs() <= SUM_ERROR * want.sum.abs();
+        let sums_agree = (have.sum - want.sum).abs() <= SUM_ERROR * want.sum.abs();
         if have.count != want.count || !sums_agree || (have.min, have.max) != (want.min, want.max) {
+            wrong.push(format!("{place}: {name} is {have:?}, must be {want:?}"));
+        }
+    }
+    for (metric, want) in &expected.counters {
+        let have = found.counters.get(metric);
+        if have != Some(want) {
+            let name = catalog::by_id(*metric).map_or("?", |metric| metric.name);
             wrong.push(format!("{place}: {name} is {have:?}, must be {want:?}"));
         }
     }

@@ -1,10 +1,13 @@
 //! What events say of a GPU's health is seen live.
 
 use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::event::{Event, Severity};
 use gpufleet_telemetry::otlp::{DecodedEvent, DecodedEvents};
 
 use super::*;
+use crate::fleet::Restored;
+use crate::store::model::KnownResource;
 use crate::view::judge::judge;
 
 #[test]
@@ -70,4 +73,53 @@ fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
     assert_eq!(reason(T + 22), Some(Reason::DeviceLost));
     works(3, T + 90);
     assert_eq!(reason(T + 90), None, "it works again");
+}
+
+#[test]
+fn a_gpu_that_broke_is_broken_after_a_start_and_so_are_its_shares() {
+    let fleet = fleet();
+    let share = Resource::new(ResourceKind::Share, "MIG-1")
+        .with(attribute::CLUSTER, "c")
+        .with(attribute::PARENT, "GPU-1");
+    let known = |kind, id: &str, resource: &Resource| KnownResource {
+        key: ResourceKey {
+            kind,
+            id: id.into(),
+            ..key()
+        },
+        resource: Arc::new(resource.clone()),
+        agent: Some(AgentId(Uuid::from_u128(1))),
+        first_seen: Timestamp::from_seconds(T),
+        last_seen: Timestamp::from_seconds(T),
+    };
+    let health = HealthEvent {
+        at: Timestamp::from_seconds(T),
+        edge: Edge::Broken(Reason::FatalXid),
+    };
+    let restored = Restored {
+        resources: vec![
+            known(ResourceKind::Gpu, "GPU-1", &gpu_resource()),
+            known(ResourceKind::Share, "MIG-1", &share),
+        ],
+        health: vec![(key(), health)],
+        ..Restored::default()
+    };
+    fleet.restore(restored, Timestamp::from_seconds(T + 5));
+    let mut tick = sent(1, T + 10);
+    tick.resource = share.clone();
+    tick.resource.id = "MIG-2".into();
+    folded(tick.offer(&fleet));
+    for (kind, id) in [
+        (ResourceKind::Gpu, "GPU-1"),
+        (ResourceKind::Share, "MIG-1"),
+        (ResourceKind::Share, "MIG-2"),
+    ] {
+        let place = ResourceKey {
+            kind,
+            id: id.into(),
+            ..key()
+        };
+        let live = fleet.get(&place).expect("it is known");
+        assert_eq!(live.health, Some(health), "{id}");
+    }
 }

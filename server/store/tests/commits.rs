@@ -21,9 +21,6 @@ both! {
         assert_eq!(found.rows, BTreeMap::from([(START, row(true))]));
         let page = store.events(&EventFilter::default(), None, 10).await.unwrap();
         assert_eq!(page.events, first.events);
-        let newest = store.newest_minutes(START).await.unwrap();
-        assert_eq!(newest.len(), 3);
-        assert!(newest.iter().all(|(_, minute, found)| *minute == START && *found == row(true)));
         store.close().await;
     }
 }

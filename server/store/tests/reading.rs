@@ -70,9 +70,6 @@ both! {
         // Of a range that is too long the last part is read.
         let found = bench.store.minutes(&key("GPU-1"), Minute(0)..Minute(START.0 + 6)).await.unwrap();
         assert_eq!(found.rows.len(), 3);
-        let newest = bench.store.newest_minutes(Minute(START.0 + 1)).await.unwrap();
-        assert!(newest.iter().all(|(_, minute, _)| minute.0 == START.0 + 5));
-        assert_eq!(newest.len(), 2);
     }
 }
 
@@ -96,5 +93,24 @@ both! {
         let grown = bench.store.size_bytes().await.unwrap() - before;
         assert!((300_000..5_000_000).contains(&grown), "{grown}");
         bench.store.check().await.unwrap();
+    }
+}
+
+both! {
+    async fn what_broke_is_known_after_a_start_unless_it_worked_since_or_was_mended(bench) {
+        let at = |second: i64| START.start().shifted(second * 1_000_000_000);
+        let mut first = commit(1, 3, START);
+        // All three work in the first minute; GPU-0 also in the third.
+        first.minutes.extend(commit(1, 1, Minute(START.0 + 2)).minutes);
+        for id in ["GPU-0", "GPU-1", "GPU-2"] {
+            first.events.push(event(EventKind::Xid, id, at(30)));
+        }
+        first.events.push(event(EventKind::GpuReset, "GPU-2", at(40)));
+        bench.commit(&first).await;
+        let broken = |since| bench.store.broken(at(since), at(300));
+        let found = broken(0).await.unwrap();
+        let names: Vec<_> = found.iter().map(|(key, health)| (&*key.id, health.at)).collect();
+        assert_eq!(names, [("GPU-1", at(30))]);
+        assert_eq!(broken(31).await.unwrap(), []);
     }
 }

@@ -76,7 +76,7 @@ both! {
         for round in 0..25 {
             for hour in bench.hours().await {
                 // One that was there without any time is seen only when it is restated.
-                let as_seen = if hour.is_restated { Times::new() } else { times(&[hour.clone()]) };
+                let as_seen = if hour.is_restated { Times::new() } else { times(std::slice::from_ref(&hour)) };
                 if hour.is_final {
                     original.entry(hour.hour).or_insert(as_seen);
                 }

@@ -37,14 +37,6 @@ both! {
             assert_eq!(found.corrupt, Vec::<String>::new());
             assert_eq!(found.rows[&START].metrics[&gpu::POWER.id].count, count, "{id}");
         }
-
-        // At a start it is set aside too.
-        bench.execute("UPDATE minute_row SET data = substr(data, 1, 9) WHERE subject =
-             (SELECT id FROM subject WHERE resource_id = 'GPU-2')").await;
-        for _ in 0..2 {
-            assert_eq!(bench.store.newest_minutes(START).await.unwrap().len(), 2);
-            assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 2);
-        }
     }
 }
 
