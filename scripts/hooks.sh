@@ -48,7 +48,7 @@ test)
 bench)
     setup
     build release
-    "$venv/bin/python" "$crate/bench.py"
+    "$venv/bin/python" "$crate/benches/bench.py"
     ;;
 wheel)
     setup

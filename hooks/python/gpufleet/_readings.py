@@ -19,6 +19,7 @@ class Readings:
     def __init__(self, recorder):
         self._recorder = recorder
         self._on_the_way = deque()
+        self._arrays = deque()
         self._slots = None
         self._events = []
         self._free = []
@@ -28,6 +29,9 @@ class Readings:
         """`value` belongs to `step`. `name` is a value of the region, or tokens or samples."""
         if isinstance(value, (int, float)):
             self._said(name, value, step)
+            return
+        if hasattr(value, "is_ready"):
+            self._later(name, value, step)
             return
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(value, torch.Tensor):
@@ -41,6 +45,12 @@ class Readings:
             self._said(name, value.detach().item(), step)
         else:
             self._begin(torch, name, value, step)
+
+    def _later(self, name, value, step):
+        """An array of JAX, which says itself when it is there."""
+        self.drain()
+        if len(self._arrays) < _SLOTS:
+            self._arrays.append((name, step, value))
 
     def _begin(self, torch, name, value, step):
         self.drain()
@@ -68,6 +78,9 @@ class Readings:
 
     def drain(self):
         """Hands over what has arrived."""
+        while self._arrays and self._arrays[0][2].is_ready():
+            name, step, array = self._arrays.popleft()
+            self._said(name, float(array), step)
         while self._on_the_way:
             name, step, slot = self._on_the_way[0]
             if not self._events[slot].query():

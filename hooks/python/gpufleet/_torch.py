@@ -91,15 +91,14 @@ class Watch:
             debug(f"a {type(loader).__name__} cannot be watched: iterate over run.data(loader)")
             return
         _patch_loaders(DataLoader)
-        _loaders[loader] = self._run
+        # Accelerate's loader iterates over one inside it.
+        _loaders[getattr(loader, "base_dataloader", loader)] = self._run
         self._run.fingerprint(_fingerprint.of_loader(loader))
 
     # The model.
 
     def _watch_model(self, model):
-        parameter = next(iter(model.parameters()), None)
-        device = parameter.device.type if parameter is not None else "cpu"
-        self._clock = self._clock or clock_for(device, self._recorder, torch)
+        self.clock_of(model)
         try:
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         except TypeError:  # before torch 2.0 a hook does not see keyword arguments
@@ -107,10 +106,21 @@ class Watch:
         model.register_forward_hook(self._after_forward)
         self._run.fingerprint(_fingerprint.of_model(model))
 
-    def _enter(self, phase):
+    def enter(self, phase):
+        """A phase begins."""
         # What raised has left its beginning here.
         self._clock.drop(self._open.pop(phase, None))
         self._open[phase] = self._clock.begin(phase)
+
+    def leave(self, phase):
+        """It ends."""
+        self._clock.end(self._open.pop(phase, None))
+
+    def clock_of(self, model):
+        """Phases are timed by the clock of the device that a model is on."""
+        parameter = next(iter(model.parameters()), None)
+        device = parameter.device.type if parameter is not None else "cpu"
+        self._clock = self._clock or clock_for(device, self._recorder, torch)
 
     def _before_forward(self, module, given, named=None):
         if _is_compiling():
@@ -120,8 +130,8 @@ class Watch:
                 return
             self._recorder.begin()
             if self._counts_tokens:
-                self._count(module, given, named or {})
-            self._enter("forward")
+                self.count(module, given, named or {})
+            self.enter("forward")
         except FAILURES as error:
             failed("forward", error)
 
@@ -138,7 +148,7 @@ class Watch:
         except FAILURES as error:
             failed("forward", error)
 
-    def _count(self, module, given, named):
+    def count(self, module, given, named):
         """Tokens and samples of a batch by the shape of what the model is given."""
         ids = named.get("input_ids")
         if ids is None:
@@ -156,6 +166,8 @@ class Watch:
     def _know_flops(self, model, sequence_length):
         self._run.fingerprint(_fingerprint.of_autocast())
         plan = self._run._plan
+        if getattr(_unwrapped(model), "config", None) is None:
+            return
         if not any(plan.get(name) for name in ("flops_per_step", "flops_per_token")):
             self._run.flops_of_shape(_unwrapped(model), sequence_length)
 
@@ -166,7 +178,7 @@ class Watch:
             if self._is_backward_queued:
                 return
             self._is_backward_queued = True
-            self._enter("backward")
+            self.enter("backward")
             # Queued again when it is called, so that it runs after what DDP and FSDP queued: the
             # waits for their last collectives.
             queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -178,7 +190,7 @@ class Watch:
     def _after_backward(self):
         try:
             self._is_backward_queued = False
-            self._clock.end(self._open.pop("backward", None))
+            self.leave("backward")
         except FAILURES as error:
             failed("backward", error)
 
@@ -189,23 +201,10 @@ class Watch:
         self._clock = self._clock or clock_for(_device_of(optimizer), self._recorder, torch)
 
         def before(*_arguments):
-            try:
-                self._recorder.begin()
-                # Backward that raised left this behind.
-                self._is_backward_queued = False
-                self._enter("optimizer")
-            except FAILURES as error:
-                failed("optimizer", error)
+            self._before_step()
 
         def after(*_arguments):
-            try:
-                self._optimizer_steps += 1
-                self._clock.end(self._open.pop("optimizer", None))
-                if self._counts_steps and counts_steps:
-                    self._run._end_step()
-                    self._is_step_ended = True
-            except FAILURES as error:
-                failed("optimizer", error)
+            self._after_step(counts_steps)
 
         if hasattr(optimizer, "register_step_pre_hook"):
             optimizer.register_step_pre_hook(before)
@@ -213,6 +212,25 @@ class Watch:
         else:
             _wrap_step(optimizer, before, after)
         self._run.fingerprint(_fingerprint.of_optimizer(optimizer))
+
+    def _before_step(self):
+        try:
+            self._recorder.begin()
+            # Backward that raised left this behind.
+            self._is_backward_queued = False
+            self.enter("optimizer")
+        except FAILURES as error:
+            failed("optimizer", error)
+
+    def _after_step(self, counts_steps):
+        try:
+            self._optimizer_steps += 1
+            self.leave("optimizer")
+            if self._counts_steps and counts_steps:
+                self._run._end_step()
+                self._is_step_ended = True
+        except FAILURES as error:
+            failed("optimizer", error)
 
     def _watch_scaler(self, scaler):
         step = scaler.step

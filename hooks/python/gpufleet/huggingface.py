@@ -7,13 +7,12 @@ The Trainer fetches its batches before it says that a step begins, so the wait f
 from the end of a step (or of the logging, evaluation, saving after it) to the beginning of the next.
 """
 
-import time
-
 from transformers import TrainerCallback
 
 import gpufleet
 from gpufleet import _fingerprint
 from gpufleet._safe import FAILURES, failed
+from gpufleet._waits import Waits
 
 #: Names in the Trainer's log and what they are here.
 _READINGS = {"loss": "loss", "grad_norm": "gradient_norm", "learning_rate": "learning_rate"}
@@ -38,7 +37,7 @@ class GpufleetCallback(TrainerCallback):
     def __init__(self, **settings):
         self._settings = settings
         self._run = None
-        self._mark = 0
+        self._waits = None
         self._is_training = False
 
     @_open
@@ -64,25 +63,14 @@ class GpufleetCallback(TrainerCallback):
         self._run.resume(state.global_step)
         self._recorder = self._run._recorder
         self._recorder.begin()
+        self._waits = Waits(self._recorder)
         self._is_training = True
-        self._wait()
-
-    def _wait(self):
-        """From now on it waits for data, unless it turns out to have done something else."""
-        self._mark = time.monotonic_ns()
-        self._recorder.now_in("data_wait")
-
-    def _since_mark(self, phase):
-        now = time.monotonic_ns()
-        duration_ns, self._mark = now - self._mark, now
-        self._recorder.stood_still(phase, duration_ns)
-        return duration_ns
+        self._waits.begin()
 
     @_open
     def on_step_begin(self, args, state, given):
         if self._is_training:
-            self._since_mark("data_wait")
-            self._recorder.now_in()
+            self._waits.end()
 
     @_open
     def on_step_end(self, args, state, given):
@@ -92,7 +80,7 @@ class GpufleetCallback(TrainerCallback):
         if getattr(optimizer, "step_was_skipped", False):
             self._run.scaler_skipped()
         self._run.step(number=state.global_step)
-        self._wait()
+        self._waits.begin()
 
     @_open
     def on_prediction_step(self, args, state, given):
@@ -107,22 +95,22 @@ class GpufleetCallback(TrainerCallback):
         self._run.log(**{ours: logs[theirs] for theirs, ours in _READINGS.items() if theirs in logs})
         # An evaluation logs before it is over.
         if not any(name.startswith("eval_") for name in logs):
-            self._wait()
+            self._waits.begin()
 
     @_open
     def on_evaluate(self, args, state, given):
         if not self._is_training:
             return
-        self._recorder.evaluated(state.global_step, self._since_mark("evaluation"))
+        self._recorder.evaluated(state.global_step, self._waits.end("evaluation"))
         self._run.log(evaluation_loss=(given.get("metrics") or {}).get("eval_loss"))
-        self._wait()
+        self._waits.begin()
 
     @_open
     def on_save(self, args, state, given):
         if not self._is_training:
             return
-        self._recorder.checkpoint_saved(state.global_step, self._since_mark("checkpoint_save"))
-        self._wait()
+        self._recorder.checkpoint_saved(state.global_step, self._waits.end("checkpoint_save"))
+        self._waits.begin()
 
     @_open
     def on_train_end(self, args, state, given):

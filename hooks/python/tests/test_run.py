@@ -89,6 +89,27 @@ class Recording(unittest.TestCase):
         self.assertEqual((learning["loss"], learning["gradient_norm"]), ((0.25, 2), (1.5, 1)))
         self.assertEqual((learning["non_finite_losses"], learning["scaler_skips"]), (1, 1))
 
+    def test_an_array_of_jax_is_read_when_it_is_there(self):
+        class Array:
+            """An array that is computed when the test says so."""
+
+            is_there = False
+
+            def is_ready(self):
+                return self.is_there
+
+            def __float__(self):
+                assert self.is_there, "looking at it now would wait"
+                return 0.75
+
+        run, array = run_of_test(), Array()
+        run.step(loss=array)
+        run.log(gradient_norm=1.0)
+        self.assertIsNone(run.snapshot()["learning"]["loss"])
+        array.is_there = True
+        run.finish()
+        self.assertEqual(run.snapshot()["learning"]["loss"], (0.75, 1))
+
     def test_the_loader_stays_what_it_was(self):
         run = run_of_test()
         loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2)

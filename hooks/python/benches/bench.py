@@ -3,6 +3,7 @@
 `make bench-hooks` runs it. Exits with 1 above the limits below.
 """
 
+import itertools
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ SHARE = 0.004
 OF_STEP_US = 100_000.0
 
 BATCH = 1000
-BATCHES = 300
+BATCHES = 200
 
 #: Pairs of blocks with and without hooks, and steps of each.
 PAIRS = 30
@@ -50,7 +51,7 @@ def calls():
     measure("run.step(tokens=…, loss=a number)", lambda: run.step(tokens=8192, loss=1.5))
     loss = torch.tensor(1.5)
     measure("run.step(tokens=…, loss=a tensor on the CPU)", lambda: run.step(tokens=8192, loss=loss))
-    batches = iter(run.data(iter(int, 1)))
+    batches = iter(run.data(itertools.repeat(0)))
     measure("a batch of run.data, nothing to wait for", lambda: next(batches))
 
     def phase():
@@ -58,6 +59,8 @@ def calls():
             pass
 
     measure("with run.phase", phase)
+    phases = run.snapshot()["phases"]
+    assert phases["data_wait"][1] == phases["other"][1] == BATCH * BATCHES, phases
     return of_step
 
 
@@ -98,25 +101,24 @@ def inside():
         _after_forward = timed(_torch.Watch._after_forward)
         _before_backward = timed(_torch.Watch._before_backward)
         _after_backward = timed(_torch.Watch._after_backward)
+        _before_step = timed(_torch.Watch._before_step)
+        _after_step = timed(_torch.Watch._after_step)
 
     run = Run("/nowhere/hooks.sock")
     run._watch = Timed(run)
     model, optimizer = model_and_optimizer(64)
     run.watch(model, optimizer)
-    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        of_optimizer = getattr(optimizer, hooks, {})
-        for key, hook in list(of_optimizer.items()):
-            of_optimizer[key] = timed(hook)
     log = timed(run.log)
-    data = iter(run.data(iter(lambda: torch.ones(8, 64), None)))
+    wait = timed(iter(run.data(itertools.repeat(torch.ones(8, 64)))).__next__)
     steps = []
     for _ in range(2000):
         spent[0] = 0
-        batch = next(data)
-        log(loss=learn(model, optimizer, batch))
+        log(loss=learn(model, optimizer, wait()))
         steps.append(spent[0] / 1000)
     steps.sort()
     median = statistics.median(steps)
+    count = run.snapshot()["steps_total"]
+    assert count == len(steps), f"{count} steps were recorded"
     share = median / OF_STEP_US
     print(f"\nhooks of a watched step, inside: median {median:.1f} us, p99 {steps[1980]:.1f} us, 2000 steps")
     print(f"of a step of 100 ms: {share:.4%} (must be at most {SHARE:.1%})")
