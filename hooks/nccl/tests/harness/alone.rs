@@ -13,7 +13,7 @@ use gpufleet_hooks_shm::server::{Client, Event, Limits, Listener, cgroup};
 const INSIDE: &str = "GPUFLEET_TEST_INSIDE";
 
 /// How long the plugin may take to come: it comes in milliseconds, the machine may be busy.
-const LONGEST_NS: u64 = 60_000_000_000;
+pub(crate) const LONGEST_NS: u64 = 60_000_000_000;
 
 /// The socket of a test's process.
 fn socket() -> Option<PathBuf> {

@@ -5,9 +5,9 @@ use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
 
-use gpufleet_hooks_shm::process::unix_ns;
+use gpufleet_hooks_shm::process::{monotonic_ns, unix_ns};
 
-use crate::alone::{Agent, alone, joined, watched};
+use crate::alone::{Agent, LONGEST_NS, alone, joined, watched};
 use crate::nccl::{ALL, Call, Nccl, Pointer, VERSIONS};
 
 /// Runs `child` in a forked child that may make no system call but to end itself; the wait status.
@@ -88,10 +88,15 @@ fn callbacks_make_no_system_call_and_a_forked_child_writes_nothing() {
 fn it_stays_when_nccl_closes_it() {
     alone(&ALL, || {
         let mut agent = Agent::listen();
+        // Before it has a thread, which would keep it as well.
+        let unused = Nccl::load(6);
+        // SAFETY: what NCCL does with the last communicator.
+        unsafe { libc::dlclose(unused.library.0) };
+        assert!(Nccl::is_loaded(), "gone with the last communicator");
         let nccl = Nccl::load(6);
         let context = nccl.eight();
         for _ in 0..3 {
-            // SAFETY: what NCCL does with the last communicator.
+            // SAFETY: likewise.
             unsafe { libc::dlclose(nccl.library.0) };
         }
         let handle = nccl.enqueue(context, Call::ALL_REDUCE);
@@ -123,6 +128,7 @@ fn a_process_that_is_killed_leaves_what_it_was_waiting_for() {
             let mut client = joined(&mut listener);
             // The region is read after the process is gone.
             let pid = client.peer.pid;
+            let end = monotonic_ns() + LONGEST_NS;
             while client
                 .reader
                 .snapshot(unix_ns())
@@ -131,6 +137,7 @@ fn a_process_that_is_killed_leaves_what_it_was_waiting_for() {
                 .in_flight
                 .is_empty()
             {
+                assert!(monotonic_ns() < end, "nothing is in flight");
                 std::thread::yield_now();
             }
             // SAFETY: the process is the one that this test started.

@@ -130,11 +130,23 @@ impl Call {
 }
 
 impl Nccl {
-    /// Loads the plugin as NCCL does.
-    pub(crate) fn load(version: u32) -> Self {
+    fn path() -> CString {
         let program = std::env::current_exe().expect("this program");
         let path = program.with_file_name("libgpufleet_nccl_profiler.so");
-        let path = CString::new(path.to_str().expect("a path")).expect("a path");
+        CString::new(path.to_str().expect("a path")).expect("a path")
+    }
+
+    /// Whether the plugin is in this process' memory.
+    pub(crate) fn is_loaded() -> bool {
+        // SAFETY: loads nothing, it gives the library that is there.
+        let found =
+            unsafe { libc::dlopen(Self::path().as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        !found.is_null()
+    }
+
+    /// Loads the plugin as NCCL does.
+    pub(crate) fn load(version: u32) -> Self {
+        let path = Self::path();
         // SAFETY: the plugin's own initialisers are those of Rust's library.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "{path:?} cannot be loaded");
