@@ -1,6 +1,7 @@
 //! `/gpus/…/minutes`, `/gpus/…/hours` and `/events`: what the store knows.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::Json;
@@ -20,6 +21,7 @@ use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use super::shape::metric_name;
 use crate::auth::Grant;
+use crate::fleet::Live;
 use crate::pages::text;
 use crate::store::model::{EventFilter, EventPlace, StoredEvent};
 use crate::web::Web;
@@ -89,21 +91,29 @@ pub struct MinuteKnown {
     pub metrics: BTreeMap<String, MinuteMetric>,
 }
 
-/// Minutes of one GPU.
+/// Which GPU, and from when to when.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Minutes {
+pub struct Span {
     /// The cluster it lives in.
     pub cluster: Arc<str>,
     /// Its id.
     pub id: Arc<str>,
     /// `live`, `recorded` or `simulated`.
     pub origin: &'static str,
-    /// The first moment of the range, at the start of a minute.
+    /// The first moment of the range, at the start of a minute or hour.
     #[schema(format = DateTime)]
     pub from: String,
     /// The moment the range ends before.
     #[schema(format = DateTime)]
     pub to: String,
+}
+
+/// Minutes of one GPU.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Minutes {
+    /// Which GPU, and from when to when.
+    #[serde(flatten)]
+    pub span: Span,
     /// The minutes of which something is known.
     pub minutes: Vec<MinuteKnown>,
     /// How many minutes of the range nothing is known of.
@@ -144,18 +154,9 @@ pub struct HourKnown {
 /// Ledger hours of one GPU.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Hours {
-    /// The cluster it lives in.
-    pub cluster: Arc<str>,
-    /// Its id.
-    pub id: Arc<str>,
-    /// `live`, `recorded` or `simulated`.
-    pub origin: &'static str,
-    /// The first moment of the range, at the start of an hour.
-    #[schema(format = DateTime)]
-    pub from: String,
-    /// The moment the range ends before.
-    #[schema(format = DateTime)]
-    pub to: String,
+    /// Which GPU, and from when to when.
+    #[serde(flatten)]
+    pub span: Span,
     /// The hours of which something is known.
     pub hours: Vec<HourKnown>,
 }
@@ -238,11 +239,7 @@ pub async fn minutes(
     }
     let asked = usize::try_from(minutes.end.0 - minutes.start.0).unwrap_or(0);
     Ok(Json(Minutes {
-        cluster: Arc::clone(&live.key.cluster),
-        id: Arc::clone(&live.key.id),
-        origin: live.origin.name(),
-        from: text::rfc3339(minutes.start.start()),
-        to: text::rfc3339(minutes.end.start()),
+        span: Span::of(&live, &minutes),
         unknown_minutes: asked.saturating_sub(found.rows.len()),
         minutes: found
             .rows
@@ -266,20 +263,19 @@ pub async fn hours(
     let live = find_gpu(&web, &grant, &cluster, &id)?;
     let (from, to) = range.resolve(web.app.clock.now(), 24, MAX_HOURS_RANGE_DAYS * 24)?;
     let hours = from.minute().hour()..to.shifted(-1).minute().hour() + 1;
+    let start = |hour: i64| Minute(hour * 60);
     let found = web
         .app
         .store
         .hours(&live.key, hours.clone())
         .await
         .map_err(|error| Problem::store(&error))?;
-    let start = |hour: i64| text::rfc3339(Minute(hour * 60).start());
     Ok(Json(Hours {
-        cluster: Arc::clone(&live.key.cluster),
-        id: Arc::clone(&live.key.id),
-        origin: live.origin.name(),
-        from: start(hours.start),
-        to: start(hours.end),
-        hours: found.iter().map(|it| hour(it, start(it.hour))).collect(),
+        span: Span::of(&live, &(start(hours.start)..start(hours.end))),
+        hours: found
+            .iter()
+            .map(|it| hour(it, text::rfc3339(start(it.hour).start())))
+            .collect(),
     }))
 }
 
@@ -310,6 +306,18 @@ pub async fn events(
             .next
             .map(|it| paging::write_cursor(&[it.at.millis().to_string(), it.id.to_string()])),
     }))
+}
+
+impl Span {
+    fn of(live: &Live, minutes: &Range<Minute>) -> Self {
+        Self {
+            cluster: Arc::clone(&live.key.cluster),
+            id: Arc::clone(&live.key.id),
+            origin: live.origin.name(),
+            from: text::rfc3339(minutes.start.start()),
+            to: text::rfc3339(minutes.end.start()),
+        }
+    }
 }
 
 impl RangeAsked {

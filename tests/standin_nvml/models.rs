@@ -32,35 +32,40 @@ pub struct Model {
     pub remaps_rows: bool,
 }
 
+/// The card that the others are told by.
+const H100: Model = Model {
+    name: "NVIDIA H100 80GB HBM3",
+    architecture: 9,
+    capability: (9, 0),
+    memory_mib: (81_559, 480),
+    power_watts: (69, 700),
+    clock_mhz: (1980, 2619),
+    nvlinks: (18, 26_562),
+    pcie_generation: 5,
+    gpm: true,
+    memory_sensor: true,
+    mig_instances: 7,
+    remaps_rows: true,
+};
+
+/// What a card for inference lacks: links, GPM, a memory sensor, MIG.
+const SMALL: Model = Model {
+    nvlinks: (0, 0),
+    gpm: false,
+    memory_sensor: false,
+    mig_instances: 0,
+    ..H100
+};
+
 /// The cards by name.
 pub const MODELS: &[Model] = &[
-    Model {
-        name: "NVIDIA H100 80GB HBM3",
-        architecture: 9,
-        capability: (9, 0),
-        memory_mib: (81_559, 480),
-        power_watts: (69, 700),
-        clock_mhz: (1980, 2619),
-        nvlinks: (18, 26_562),
-        pcie_generation: 5,
-        gpm: true,
-        memory_sensor: true,
-        mig_instances: 7,
-        remaps_rows: true,
-    },
+    H100,
     Model {
         name: "NVIDIA H200",
-        architecture: 9,
-        capability: (9, 0),
         memory_mib: (143_771, 600),
         power_watts: (76, 700),
         clock_mhz: (1980, 3201),
-        nvlinks: (18, 26_562),
-        pcie_generation: 5,
-        gpm: true,
-        memory_sensor: true,
-        mig_instances: 7,
-        remaps_rows: true,
+        ..H100
     },
     Model {
         name: "NVIDIA B200",
@@ -71,10 +76,7 @@ pub const MODELS: &[Model] = &[
         clock_mhz: (1965, 3996),
         nvlinks: (18, 53_125),
         pcie_generation: 6,
-        gpm: true,
-        memory_sensor: true,
-        mig_instances: 7,
-        remaps_rows: true,
+        ..H100
     },
     Model {
         name: "NVIDIA A100-SXM4-80GB",
@@ -86,9 +88,7 @@ pub const MODELS: &[Model] = &[
         nvlinks: (12, 25_781),
         pcie_generation: 4,
         gpm: false,
-        memory_sensor: true,
-        mig_instances: 7,
-        remaps_rows: true,
+        ..H100
     },
     Model {
         name: "NVIDIA L4",
@@ -97,12 +97,8 @@ pub const MODELS: &[Model] = &[
         memory_mib: (23_034, 496),
         power_watts: (16, 72),
         clock_mhz: (2040, 6251),
-        nvlinks: (0, 0),
         pcie_generation: 4,
-        gpm: false,
-        memory_sensor: false,
-        mig_instances: 0,
-        remaps_rows: true,
+        ..SMALL
     },
     Model {
         name: "Tesla T4",
@@ -111,12 +107,9 @@ pub const MODELS: &[Model] = &[
         memory_mib: (15_360, 448),
         power_watts: (10, 70),
         clock_mhz: (1590, 5001),
-        nvlinks: (0, 0),
         pcie_generation: 3,
-        gpm: false,
-        memory_sensor: false,
-        mig_instances: 0,
         remaps_rows: false,
+        ..SMALL
     },
 ];
 

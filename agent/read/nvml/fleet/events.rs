@@ -1,5 +1,6 @@
 //! What happened to GPUs, told as events: by comparing what is known with what was just read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,12 +176,9 @@ impl Fleet {
             ("gpu", known.map(|gpu| gpu.index.to_string())),
             ("pci_address", place.map(str::to_owned)),
         ];
-        let attributes = place
+        let place = place
             .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-            .chain(attributes)
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+            .filter_map(|(name, value)| Some((name, value?)));
         self.push(Event {
             at: turn.at,
             kind,
@@ -188,7 +186,7 @@ impl Fleet {
             resource_kind: ResourceKind::Gpu,
             resource_id: Arc::clone(id),
             message,
-            attributes,
+            attributes: owned(place.chain(attributes)),
         });
     }
 
@@ -201,10 +199,6 @@ impl Fleet {
         message: String,
         attributes: impl IntoIterator<Item = (&'static str, String)>,
     ) {
-        let attributes = attributes
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
         self.push(Event {
             at: turn.at,
             kind,
@@ -212,7 +206,7 @@ impl Fleet {
             resource_kind: ResourceKind::Node,
             resource_id: self.node.node.as_str().into(),
             message,
-            attributes,
+            attributes: owned(attributes),
         });
     }
 
@@ -237,5 +231,13 @@ fn in_instance(
         .iter()
         .filter(|(of, _)| instance.is_none() || *of == instance)
         .cloned()
+        .collect()
+}
+
+/// Attributes as an event has them.
+fn owned(attributes: impl IntoIterator<Item = (&'static str, String)>) -> BTreeMap<String, String> {
+    let attributes = attributes.into_iter();
+    attributes
+        .map(|(name, value)| (name.to_owned(), value))
         .collect()
 }
