@@ -34,6 +34,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How often an hour that runs is computed again, seconds.
 const AGAIN_S: i64 = 300;
 
+/// How long after its last change an hour is computed once more and its minutes are packed, seconds:
+/// while an outage is drained, each of its hours changes with every commit.
+const CLOSE_AFTER_S: i64 = 600;
+
 /// Seconds in one hour.
 const HOUR_S: i64 = 3_600;
 
@@ -83,13 +87,14 @@ pub async fn round(
         return Ok(0);
     }
     let inputs = store.ledger_inputs(&dirty).await?;
-    let computed: Vec<ComputedHour> = inputs.iter().map(|it| compute(it, config, now)).collect();
+    let inputs = inputs.into_iter();
+    let computed: Vec<ComputedHour> = inputs.map(|it| compute(it, config, now)).collect();
     store.replace_hours(&computed, now).await?;
     Ok(dirty.len())
 }
 
 /// Computes one hour.
-fn compute(input: &LedgerInput, config: &LedgerConfig, now: Timestamp) -> ComputedHour {
+fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> ComputedHour {
     let policy = Policy::default();
     let until = now.shifted(-config.settle_s * NANOS_PER_SECOND);
     let (start_s, end_s) = (input.dirty.hour * HOUR_S, (input.dirty.hour + 1) * HOUR_S);
@@ -105,13 +110,14 @@ fn compute(input: &LedgerInput, config: &LedgerConfig, now: Timestamp) -> Comput
         } else {
             Vec::new()
         },
+        closed: BTreeMap::new(),
     };
     let kind = input.resource.key.kind;
     let has_ledger = matches!(kind, ResourceKind::Gpu | ResourceKind::Share) && !input.has_shares;
     let mut is_final = is_over;
     if has_ledger {
         let carry = input.carry.unwrap_or_default();
-        let (ledger, carry) = account(input, carry, until, &policy);
+        let (ledger, carry) = account(&input, carry, until, &policy);
         computed.carry = carry.filter(|it| is_over && it.is_there);
         computed.ledger = ledger;
         is_final = now.seconds() >= final_at_s || computed.is_empty() && is_over;
@@ -124,6 +130,15 @@ fn compute(input: &LedgerInput, config: &LedgerConfig, now: Timestamp) -> Comput
         next.min(end_s + config.settle_s)
     };
     computed.again = (!is_final).then_some(Timestamp::from_seconds(again_s));
+    if is_final && input.dirty.is_changed {
+        computed.again = Some(now.shifted(CLOSE_AFTER_S * NANOS_PER_SECOND));
+    } else if is_final {
+        // What is left is its own minutes, without those of the lookahead.
+        input
+            .minutes
+            .split_off(&Minute((input.dirty.hour + 1) * 60));
+        computed.closed = input.minutes;
+    }
     computed
 }
 

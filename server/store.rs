@@ -2,7 +2,7 @@
 //!
 //! Writing: [`Store::commit`] makes folded data and cursors durable in one transaction that also
 //! checks the fencing token of [`Store::acquire_lease`]; [`Store::replace_hours`] replaces computed
-//! ledger hours; [`Store::retain`] deletes what is old. Reading: everything else.
+//! ledger hours and packs the minutes of those that are over; [`Store::retain`] deletes what is old. Reading: everything else.
 //!
 //! Numbers: a commit of 10,000 minute rows costs about 0.2 s of CPU on SQLite; a minute row takes
 //! less than 350 bytes (docs/storage.md). Limits: every list that is read has one, named where it
@@ -28,6 +28,8 @@ mod commit;
 mod subjects;
 
 mod minutes;
+
+mod block;
 
 mod events;
 

@@ -40,6 +40,10 @@ pub(super) enum Place {
         id: i64,
         at_ms: i64,
     },
+    Block {
+        hour: i64,
+        subject: i64,
+    },
 }
 
 /// A row that cannot be read.
@@ -57,13 +61,14 @@ pub(super) struct Unreadable {
 pub struct UnreadableRows([AtomicU64; TABLES.len()]);
 
 /// Every table that [`Place`] names.
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 7] = [
     "minute_row",
     "minute10_row",
     "ledger_hour",
     "ledger_time",
     "subject",
     "event",
+    "minute_block",
 ];
 
 impl UnreadableRows {
@@ -91,6 +96,7 @@ impl Place {
             Self::Time { .. } => TABLES[3],
             Self::Resource { .. } => TABLES[4],
             Self::Event { .. } => TABLES[5],
+            Self::Block { .. } => TABLES[6],
         }
     }
 
@@ -118,6 +124,9 @@ impl Place {
             }
             Self::Resource { id, .. } => format!("resource number {id}"),
             Self::Event { id, .. } => format!("event number {id}"),
+            Self::Block { hour, subject } => {
+                format!("minutes of hour {hour} of resource number {subject}")
+            }
         }
     }
 
@@ -126,7 +135,9 @@ impl Place {
         match self {
             Self::Minute { minute, .. } => minute * 60_000,
             Self::TenMinutes { bucket, .. } => bucket * 600_000,
-            Self::Carry { hour, .. } | Self::Time { hour, .. } => hour * 3_600_000,
+            Self::Carry { hour, .. } | Self::Time { hour, .. } | Self::Block { hour, .. } => {
+                hour * 3_600_000
+            }
             Self::Resource { seen_ms, .. } => seen_ms,
             Self::Event { at_ms, .. } => at_ms,
         }
@@ -139,17 +150,24 @@ impl Place {
             Self::Carry { hour, subject } | Self::Time { hour, subject, .. } => {
                 Some((hour, subject))
             }
-            Self::Minute { .. } | Self::Resource { .. } | Self::Event { .. } => None,
+            Self::Minute { .. }
+            | Self::Block { .. }
+            | Self::Resource { .. }
+            | Self::Event { .. } => None,
         }
     }
 }
 
 impl Unreadable {
-    /// A minute row with its owner's name, for people.
+    /// A minute row, or an hour of them, with its owner's name, for people.
     pub(super) fn sentence(&self, whose: &str) -> String {
+        let what = match self.place {
+            Place::Block { .. } => "hour of minutes",
+            _ => "minute row",
+        };
+        let at = self.place.at_ms() / 1_000;
         format!(
-            "the minute row of {whose} at Unix time {} cannot be read: {}",
-            self.place.at_ms() / 1_000,
+            "the {what} of {whose} at Unix time {at} cannot be read: {}",
             self.error
         )
     }
@@ -184,6 +202,10 @@ impl Unreadable {
                 vec![int(id)],
             ),
             Place::Event { id, .. } => ("DELETE FROM event WHERE id = $1", vec![int(id)]),
+            Place::Block { hour, subject } => (
+                "DELETE FROM minute_block WHERE hour = $1 AND subject = $2 AND data = $3",
+                vec![int(hour), int(subject), Value::Blob(&self.data)],
+            ),
         };
         let gone = transaction.execute(sql, &values).await;
         gone.doing("taking a row that cannot be read out of the way")

@@ -32,6 +32,12 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// Memory or zstd failed.
+    #[error("packing the minutes of an hour: {source}")]
+    Pack {
+        /// What zstd said.
+        source: std::io::Error,
+    },
     /// Something stored cannot be read back.
     #[error("the database holds {what} that cannot be read: {why}")]
     Corrupt {

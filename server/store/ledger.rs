@@ -31,7 +31,7 @@ impl Store {
         let doing = "reading which hours are to be computed";
         let mut transaction = self.read().await?;
         let sql = format!(
-            "SELECT d.hour, d.subject, d.mark FROM ledger_dirty d WHERE d.due_ms <= $1
+            "SELECT d.hour, d.subject, d.mark, d.why FROM ledger_dirty d WHERE d.due_ms <= $1
              AND NOT EXISTS (SELECT 1 FROM ledger_dirty p
                 WHERE p.hour = d.hour - 1 AND p.subject = d.subject AND p.due_ms <= $1)
              ORDER BY d.hour, d.subject LIMIT {MAX_DIRTY}"
@@ -43,6 +43,7 @@ impl Store {
                 hour: row.int(0).doing(doing)?,
                 subject: row.int(1).doing(doing)?,
                 mark: row.int(2).doing(doing)?,
+                is_changed: Why(row.int(3).doing(doing)?).has(Why::DATA),
             })
         };
         rows.iter().map(dirty).collect()
@@ -136,6 +137,9 @@ impl Store {
         }
         write_hours(&mut transaction, &ours, was_final, now).await?;
         write_ten_minutes(&mut transaction, &ours).await?;
+        let closed = ours.iter().filter(|it| !it.closed.is_empty());
+        let closed: Vec<_> = closed.map(|it| (it.key(), &it.closed)).collect();
+        minutes::close(&mut transaction, &closed).await?;
         // One hour may be both its own and its predecessor's next: the earlier time counts.
         let mut again = minutes::Marks::new();
         for hour in &ours {

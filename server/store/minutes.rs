@@ -1,6 +1,6 @@
 //! Minute rows: merged as they come, read by range.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use gpufleet_telemetry::minute::MinuteRow;
@@ -8,6 +8,7 @@ use gpufleet_telemetry::time::Minute;
 
 use super::Store;
 use super::aside::{self, Place, Unreadable};
+use super::block;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{Committed, MinuteDelta, Minutes, ResourceKey};
@@ -76,8 +77,106 @@ pub(super) async fn subject(
 /// What is read of one minute row: its minute, its resource's number, and the row.
 pub(super) type ReadRow = (i64, i64, MinuteRow);
 
-/// The minute rows with these keys, those that are there and can be read, in no order.
+/// The minutes with these keys, those that are there and can be read, whether they stand in rows or
+/// in blocks. Everyone who reads minutes reads them here.
 pub(super) async fn read(
+    transaction: &mut Transaction,
+    minutes: Vec<i64>,
+    subjects: Vec<i64>,
+    bad: &mut Vec<Unreadable>,
+) -> Result<Vec<ReadRow>, StoreError> {
+    let asked: BTreeSet<(i64, i64)> = minutes.iter().copied().zip(subjects.clone()).collect();
+    let hours = asked
+        .iter()
+        .map(|(minute, subject)| (Minute(*minute).hour(), *subject));
+    let hours: BTreeSet<(i64, i64)> = hours.collect();
+    let rows = read_rows(transaction, minutes, subjects, bad).await?;
+    let mut found: BTreeMap<(i64, i64), MinuteRow> = rows
+        .into_iter()
+        .map(|(minute, subject, row)| ((minute, subject), row))
+        .collect();
+    for (minute, subject, row) in read_blocks(transaction, &hours, bad).await? {
+        if asked.contains(&(minute, subject)) {
+            found.entry((minute, subject)).or_default().merge(&row);
+        }
+    }
+    let found = found.into_iter();
+    Ok(found
+        .map(|((minute, subject), row)| (minute, subject, row))
+        .collect())
+}
+
+/// Every minute of the blocks of these (hour, resource).
+async fn read_blocks(
+    transaction: &mut Transaction,
+    hours: &BTreeSet<(i64, i64)>,
+    bad: &mut Vec<Unreadable>,
+) -> Result<Vec<ReadRow>, StoreError> {
+    let doing = "reading hours of minutes";
+    let columns = [
+        Column::Ints(hours.iter().map(|it| it.0).collect()),
+        Column::Ints(hours.iter().map(|it| it.1).collect()),
+    ];
+    let after = ") SELECT b.hour, b.subject, b.data FROM k CROSS JOIN minute_block b
+        WHERE b.hour = k.hour AND b.subject = k.subject";
+    let before = "WITH k (hour, subject) AS (";
+    let blocks = transaction.rows(before, &columns, after).await;
+    let mut found = Vec::new();
+    for block in blocks.doing(doing)? {
+        let (hour, subject) = (block.int(0).doing(doing)?, block.int(1).doing(doing)?);
+        let data = block.blob(2).doing(doing)?;
+        match block::unpack(hour, data) {
+            Ok(rows) => found.extend(rows.into_iter().map(|(it, row)| (it.0, subject, row))),
+            Err(error) => bad.push(Unreadable {
+                place: Place::Block { hour, subject },
+                data: data.to_vec(),
+                error,
+            }),
+        }
+    }
+    Ok(found)
+}
+
+/// An hour of a resource, by their numbers, and all its minutes.
+type Hour<'a> = ((i64, i64), &'a BTreeMap<Minute, MinuteRow>);
+
+/// Packs the minutes of hours that are over.
+pub(super) async fn close(
+    transaction: &mut Transaction,
+    hours: &[Hour<'_>],
+) -> Result<(), StoreError> {
+    let doing = "packing the minutes of an hour";
+    let mut data = Vec::with_capacity(hours.len());
+    for (_, rows) in hours {
+        let packed = block::pack(rows.iter());
+        data.push(packed.map_err(|source| StoreError::Pack { source })?);
+    }
+    let columns = [
+        Column::Ints(hours.iter().map(|it| it.0.0).collect()),
+        Column::Ints(hours.iter().map(|it| it.0.1).collect()),
+        Column::Blobs(data.iter().map(Vec::as_slice).collect()),
+    ];
+    let before = "INSERT INTO minute_block (hour, subject, data)";
+    let after = "ON CONFLICT (hour, subject) DO UPDATE SET data = excluded.data";
+    let written = transaction.rows(before, &columns, after).await;
+    written.doing(doing)?;
+    let packed = hours
+        .iter()
+        .flat_map(|((_, subject), rows)| rows.keys().map(|minute| (minute.0, *subject)));
+    let packed: Vec<(i64, i64)> = packed.collect();
+    let columns = [
+        Column::Ints(packed.iter().map(|it| it.0).collect()),
+        Column::Ints(packed.iter().map(|it| it.1).collect()),
+    ];
+    let before = "WITH k (minute, subject) AS (";
+    let after = ") DELETE FROM minute_row
+        WHERE (minute, subject) IN (SELECT k.minute, k.subject FROM k)";
+    let gone = transaction.rows(before, &columns, after).await;
+    gone.doing(doing).map(|_| ())
+}
+
+/// The minutes with these keys that stand in rows, in no order.
+async fn read_rows(
     transaction: &mut Transaction,
     minutes: Vec<i64>,
     subjects: Vec<i64>,
@@ -136,6 +235,12 @@ pub(super) async fn merge(
     // In the order of the table's key, so that pages are filled one after the other.
     sorted.sort_by_key(|(minute, subject, _)| (*minute, *subject));
     let mark: i64 = rand::random();
+    // Marked first: whoever packs these hours beside us on PostgreSQL waits for the marks, and finds
+    // what we have written; or we wait, and find what is left.
+    let minutes = sorted
+        .iter()
+        .map(|(minute, subject, _)| (*minute, *subject));
+    mark_dirty(transaction, minutes, horizon, mark).await?;
     for piece in sorted
         .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
         .collect::<Vec<_>>()
@@ -145,10 +250,6 @@ pub(super) async fn merge(
     }
     aside::put(transaction, bad).await?;
     committed.corrupt = bad.len() as u64;
-    let minutes = sorted
-        .iter()
-        .map(|(minute, subject, _)| (*minute, *subject));
-    mark_dirty(transaction, minutes, horizon, mark).await?;
     Ok(committed)
 }
 
@@ -161,7 +262,7 @@ async fn merge_piece(
 ) -> Result<(), StoreError> {
     let minutes: Vec<i64> = piece.iter().map(|it| it[0].0).collect();
     let subjects: Vec<i64> = piece.iter().map(|it| it[0].1).collect();
-    let known = read(transaction, minutes.clone(), subjects.clone(), bad).await?;
+    let known = read_rows(transaction, minutes.clone(), subjects.clone(), bad).await?;
     let mut known: HashMap<(i64, i64), MinuteRow> = known
         .into_iter()
         .map(|(minute, subject, row)| ((minute, subject), row))

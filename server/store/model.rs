@@ -232,8 +232,10 @@ pub struct DirtyHour {
     pub hour: i64,
     /// The store's number of the resource.
     pub subject: i64,
-    /// Grows with every change.
+    /// A new random number with every change.
     pub mark: i64,
+    /// Whether data came since it was computed.
+    pub is_changed: bool,
 }
 
 /// What an hour is computed from.
@@ -290,4 +292,6 @@ pub struct ComputedHour {
     pub again: Option<Timestamp>,
     /// Its ten-minute rows.
     pub ten_minutes: Vec<TenMinutes>,
+    /// Its minutes, to be packed, when nothing more is expected to change them.
+    pub closed: BTreeMap<Minute, MinuteRow>,
 }

@@ -28,7 +28,7 @@ impl Why {
     /// A part of it could not be read and was set aside: what stands there is not what was final.
     pub(super) const UNREADABLE: Self = Self(4);
 
-    fn has(self, cause: Self) -> bool {
+    pub(super) fn has(self, cause: Self) -> bool {
         self.0 & cause.0 != 0
     }
 

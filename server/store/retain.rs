@@ -11,6 +11,9 @@ use crate::fleet::FOREIGN_AGENT;
 /// Most rows that one call deletes of one table: about 50 ms in which commits wait, on SQLite.
 pub const MAX_DELETED: u64 = 10_000;
 
+/// Most hours of packed minutes that one call deletes: 5 MB.
+const MAX_DELETED_BLOCKS: u64 = 500;
+
 /// What is older than this goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
@@ -34,7 +37,7 @@ pub struct Expiry {
 /// How many rows went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Deleted {
-    /// Minute rows.
+    /// Minute rows, and hours of packed minutes.
     pub minutes: u64,
     /// Ten-minute rows.
     pub buckets: u64,
@@ -55,6 +58,12 @@ const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
         AND d.hour IN (m.minute / 60, m.minute / 60 - 1))
     ORDER BY m.minute, m.subject LIMIT $2)";
+
+const BLOCKS: &str = "DELETE FROM minute_block WHERE (hour, subject) IN (
+    SELECT b.hour, b.subject FROM minute_block b WHERE b.hour < $1
+    AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = b.subject
+        AND d.hour IN (b.hour, b.hour - 1))
+    ORDER BY b.hour, b.subject LIMIT $2)";
 
 const BUCKETS: &str = "DELETE FROM minute10_row WHERE (bucket, subject) IN (
     SELECT m.bucket, m.subject FROM minute10_row m WHERE m.bucket < $1
@@ -117,8 +126,13 @@ impl Store {
         let values = [Value::Text(HORIZON), Value::Int(first_minute)];
         let moved = transaction.execute(sql, &values).await;
         moved.doing("moving the horizon")?;
+        let rows = delete(&mut transaction, MINUTES, first_minute).await?;
+        let values = [first_minute / 60, MAX_DELETED_BLOCKS as i64].map(Value::Int);
+        let blocks = transaction.execute(BLOCKS, &values).await;
+        let blocks = blocks.doing("deleting old rows")?;
         let mut gone = Deleted {
-            minutes: delete(&mut transaction, MINUTES, first_minute).await?,
+            minutes: rows + blocks,
+            more: rows == MAX_DELETED || blocks == MAX_DELETED_BLOCKS,
             ..Deleted::default()
         };
         transaction.commit().await.doing("deleting old rows")?;
@@ -143,15 +157,9 @@ impl Store {
         let epochs = forget_epochs(&mut transaction, expiry).await?;
         gone.others += epochs;
         transaction.commit().await.doing("deleting old rows")?;
-        gone.more = [
-            gone.minutes,
-            gone.buckets,
-            gone.hours,
-            gone.events,
-            most.max(epochs),
-        ]
-        .iter()
-        .any(|it| *it >= MAX_DELETED);
+        gone.more |= [gone.buckets, gone.hours, gone.events, most.max(epochs)]
+            .iter()
+            .any(|it| *it >= MAX_DELETED);
         if !gone.more {
             gone.resources = self.forget_resources(expiry.resources.millis()).await?;
             gone.more = gone.resources == MAX_DELETED;

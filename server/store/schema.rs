@@ -33,6 +33,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(2, "0002_set_aside.sql"),
     migration!(3, "0003_cursor_first_seen.sql"),
     migration!(4, "0004_ledger_correction.sql"),
+    migration!(5, "0005_minute_block.sql"),
 ];
 
 /// Any number: servers that start together on one PostgreSQL migrate one after the other.

@@ -35,6 +35,8 @@ mod forgetting;
 
 mod restatements;
 
+mod blocks;
+
 use harness::{Bench, both};
 
 /// The agent of every commit here.

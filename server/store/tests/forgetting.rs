@@ -125,7 +125,7 @@ both! {
 both! {
     async fn a_resource_is_forgotten_when_everything_of_it_is_gone_and_can_come_back(bench) {
         bench.commit(&commit(1, 2, START)).await;
-        bench.compute(at(40_000)).await;
+        bench.close(40_000).await;
         let mut second = commit(2, 1, Minute(START.0 + 3_000));
         second.resources[0].first_seen = START.start();
         bench.commit(&second).await;

@@ -90,7 +90,7 @@ both! {
                 }
                 bench.commit(&minute(number, random.random_range(0..180), some)).await;
             }
-            bench.compute(at(10 * 3_600 + round)).await;
+            bench.compute(at(10 * 3_600 + round * 700)).await;
             let mut sums: Times = original.values().flatten().map(|(k, v)| (*k, *v)).collect();
             for it in corrections(bench).await {
                 *sums.entry((it.hour, it.state, it.reason)).or_default() += it.millis;

@@ -1,12 +1,9 @@
 //! Rows that cannot be read: each kind is spoilt in turn, and everything else goes on.
 
-use gpufleet_analysis::ledger::State;
-
 use super::hours::{at, hour};
 use super::*;
 
-/// SQL that spoils one row of GPU-0, and the table it stands in. Minutes come last: they alone cannot
-/// be had again.
+/// SQL that spoils one row of GPU-0, and the table it stands in.
 const SPOILT: [(&str, &str); 9] = [
     (
         "UPDATE ledger_hour SET carry = '{' WHERE hour = HOUR AND carry <> ''",
@@ -63,9 +60,9 @@ async fn two_hours(bench: &Bench) {
 /// Every hour from this on is to be computed again.
 async fn mark_from(bench: &Bench, first: i64) {
     let sql = format!(
-        "INSERT INTO ledger_dirty (hour, subject, mark, due_ms)
-         SELECT hour, subject, 1, 0 FROM ledger_hour WHERE hour >= {first}
-         ON CONFLICT (hour, subject) DO UPDATE SET due_ms = 0"
+        "INSERT INTO ledger_dirty (hour, subject, mark, due_ms, why)
+         SELECT hour, subject, 1, 0, 1 FROM ledger_hour WHERE hour >= {first}
+         ON CONFLICT (hour, subject) DO UPDATE SET due_ms = 0, why = ledger_dirty.why | 1"
     );
     assert!(bench.execute(&sql).await >= 4);
 }
@@ -102,6 +99,10 @@ both! {
                 _ => format!("AND subject = {whose}"),
             };
             let sql = format!("{} {whose}", sql.replace("HOUR", &hour().to_string()));
+            if table == "minute_row" {
+                // The hour is packed by now: a row is what came late.
+                bench.commit(&commit(2, 1, Minute(START.0 + 30))).await;
+            }
             assert_eq!(bench.execute(&sql).await, 1, "{sql}");
             let known = counted(bench, table);
             read_all(bench).await;
@@ -112,20 +113,17 @@ both! {
             bench.compute(at(20_000)).await;
             let after = read_all(bench).await;
             assert_eq!(after[1], before[1], "{sql}");
-            if table == "minute_row" {
-                assert_eq!(after[0][0].millis(State::Unobserved), 60_000);
-            } else {
-                assert_eq!(after[0], before[0], "{sql}");
-            }
+            assert_eq!(after[0], before[0], "{sql}");
             assert_eq!(counted(bench, table), known + 1, "{sql}");
             let kept = format!("SELECT COUNT(*) FROM set_aside WHERE source = '{table}'");
             assert_eq!(bench.int(&kept).await, known as i64 + 1, "{sql}");
             assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, done as i64 + 1);
-            assert_eq!(bench.int("SELECT COUNT(*) FROM ledger_dirty").await, 0, "{sql}");
+            let waiting = "SELECT COUNT(*) FROM ledger_dirty WHERE why <> 0";
+            assert_eq!(bench.int(waiting).await, 0, "{sql}");
         }
         // What could be computed again is there again, and the next word of a resource is written.
         assert_eq!(bench.int("SELECT COUNT(*) FROM minute10_row").await, 24);
-        bench.commit(&commit(2, 2, Minute(START.0 + 119))).await;
+        bench.commit(&commit(3, 2, Minute(START.0 + 119))).await;
         let found = bench.store.resources(None, None).await.unwrap();
         assert_eq!(found[0].resource, known(&key("GPU-0"), START).resource);
         assert_eq!(found[0].agent, Some(AGENT));
@@ -139,8 +137,10 @@ both! {
         let spoil = "UPDATE subject SET kind = 'gqu' WHERE resource_id = 'GPU-0'";
         assert_eq!(bench.execute(spoil).await, 1);
         mark_from(bench, hour()).await;
-        bench.compute(at(20_000)).await;
-        assert_eq!(bench.int("SELECT COUNT(*) FROM ledger_dirty").await, 0);
+        bench.close(20_000).await;
+        let waiting = "SELECT COUNT(*) FROM ledger_dirty WHERE subject =
+            (SELECT id FROM subject WHERE resource_id = 'GPU-0')";
+        assert_eq!(bench.int(waiting).await, 0);
         assert_eq!(read_all(bench).await[1], before[1]);
         assert_eq!(bench.store.resources(None, None).await.unwrap().len(), 1);
     }
