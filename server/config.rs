@@ -81,6 +81,7 @@ impl ProgramConfig for Config {
         Specs::with(&self.gpu.peaks)?;
         Access::load(&self.auth)?;
         tls::read(&self.auth)?;
+        self.retention.check()?;
         Ok(())
     }
 }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_or_a_token_file_described_wrongly_is_refused_by_name() {
+    fn a_value_that_cannot_be_meant_is_refused_by_name() {
         let check = |setting: &str, words: [&str; 2]| {
             let sources = Sources {
                 set: vec![setting.to_owned()],
@@ -117,6 +118,14 @@ mod tests {
             let error = format!("{:#}", anyhow::Error::new(error));
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         };
+        check(
+            "retention.events_d=0",
+            ["retention.events_d = 0", "at least 1"],
+        );
+        check(
+            "retention.minute_rows_h=-5",
+            ["retention.minute_rows_h = -5", "at least 3"],
+        );
         check(
             "gpu.peaks={ \"NVIDIA X\" = \"warp 9\" }",
             ["NVIDIA X", "warp"],

@@ -4,6 +4,7 @@
 //! made durable and they keep it.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,6 +16,45 @@ use crate::{App, files};
 /// Commits that may fail in a row before the server calls itself ill: the database was restarted.
 const MAX_FAILURES: u64 = 3;
 
+/// How long a commit may wait for the database before the server calls itself ill: three intervals.
+const MAX_COMMIT: Duration = Duration::from_secs(60);
+
+/// How long the store may take to say that it is there.
+const STORE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is wrong with making data durable, as one sentence; nothing when it goes well.
+pub fn commits(app: &App) -> Option<String> {
+    let failures = app.commits.failures_in_a_row.load(Ordering::Relaxed);
+    if failures >= MAX_FAILURES {
+        return Some(format!(
+            "the last {failures} commits failed: nothing is made durable, agents keep what they send; the log says why"
+        ));
+    }
+    let began = app.commits.began_ms.load(Ordering::Relaxed);
+    let waited = Duration::from_millis((app.clock.now().millis() - began).max(0).unsigned_abs());
+    (began > 0 && waited > MAX_COMMIT).then(|| {
+        format!(
+            "a commit has waited {} s for the database: nothing is made durable, agents keep what they send; look for what blocks the database",
+            waited.as_secs()
+        )
+    })
+}
+
+/// What is wrong with the database, as one sentence; nothing when it answers.
+pub async fn store(app: &App) -> Option<String> {
+    match tokio::time::timeout(STORE_WITHIN, app.store.check()).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the store does not answer");
+            Some("the database refuses; the log says why".to_owned())
+        }
+        Err(_) => Some(format!(
+            "the database did not answer within {} s",
+            STORE_WITHIN.as_secs()
+        )),
+    }
+}
+
 /// The routes.
 pub fn router(app: App) -> Router {
     Router::new()
@@ -24,12 +64,8 @@ pub fn router(app: App) -> Router {
 }
 
 async fn healthy(State(app): State<App>) -> (StatusCode, String) {
-    let failures = app.commits.failures_in_a_row.load(Ordering::Relaxed);
-    if failures >= MAX_FAILURES {
-        let text = format!(
-            "the last {failures} commits failed: nothing is made durable, agents keep what they send; the log says why\n"
-        );
-        return (StatusCode::SERVICE_UNAVAILABLE, text);
+    if let Some(wrong) = commits(&app) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"));
     }
     let warning = files::warning().map(|it| format!("warning: {it}\n"));
     (
@@ -39,13 +75,9 @@ async fn healthy(State(app): State<App>) -> (StatusCode, String) {
 }
 
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
-    match app.store.check().await {
-        Ok(()) => healthy(State(app)).await,
-        Err(error) => {
-            tracing::warn!(%error, "not ready");
-            let text = "the database does not answer; the log says why\n".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        }
+    match store(&app).await {
+        None => healthy(State(app)).await,
+        Some(wrong) => (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n")),
     }
 }
 
@@ -87,6 +119,12 @@ mod tests {
         assert_eq!(ask("/healthz").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
         app.commits.failures_in_a_row.store(0, Ordering::Relaxed);
+        let now = app.clock.now().millis();
+        app.commits.began_ms.store(now - 59_000, Ordering::Relaxed);
+        assert_eq!(ask("/healthz").await, StatusCode::OK);
+        app.commits.began_ms.store(now - 61_000, Ordering::Relaxed);
+        assert_eq!(ask("/healthz").await, StatusCode::SERVICE_UNAVAILABLE);
+        app.commits.began_ms.store(0, Ordering::Relaxed);
         app.store.close().await;
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);

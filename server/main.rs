@@ -67,12 +67,16 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
     let stop = CancellationToken::new();
     stop_when_told(stop.clone());
+    let settings = &app.config.ingest;
+    // The folder's lock comes before the lease: a second server started by mistake with the same
+    // configuration ends here, and does not take the lease from the one that runs.
+    let folder = Foreign::lock_folder(&settings.spool_dir)?;
     let Some(leased) = lead::begin(&app, &stop).await? else {
         return Ok(());
     };
-    let settings = &app.config.ingest;
-    let foreign = Foreign::open(
-        &settings.spool_dir,
+    // Its requests are folded over what the store knows, so not before `begin` has restored that.
+    let foreign = Foreign::start(
+        folder,
         Arc::clone(&app.fleet),
         Arc::clone(&app.clock),
         &settings.default_cluster,
@@ -127,7 +131,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
         tracing::info!("connections were still open and are cut");
     }
-    app.store.release_lease(leased.token).await?;
+    // The reason of the end comes first: a database that is gone says nothing new here.
+    if let Err(error) = app.store.release_lease(leased.token).await {
+        tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
+    }
     app.store.close().await;
     traces.finish();
     written?;

@@ -69,13 +69,13 @@ impl RetentionConfig {
         };
         Expiry {
             minutes: before(minutes_h).minute(),
-            buckets: before(self.ten_minute_rows_d * 24)
+            buckets: before(self.ten_minute_rows_d.saturating_mul(24))
                 .minute()
                 .0
                 .div_euclid(10),
-            hours: before(self.ledger_d * 24).minute().hour(),
-            events: before(self.events_d * 24),
-            senders: before(self.senders_d * 24),
+            hours: before(self.ledger_d.saturating_mul(24)).minute().hour(),
+            events: before(self.events_d.saturating_mul(24)),
+            senders: before(self.senders_d.saturating_mul(24)),
             epochs: before(self.epochs_h),
             resources: before(self.longest_h(minutes_h).saturating_add(RESOURCE_MARGIN_H)),
         }
@@ -83,6 +83,27 @@ impl RetentionConfig {
 }
 
 impl RetentionConfig {
+    /// Refuses what would delete everything: nothing here means "for ever".
+    ///
+    /// # Errors
+    /// The key and its value.
+    pub fn check(&self) -> Result<(), String> {
+        let least = |key: &str, value: i64, least: i64| match value {
+            value if value >= least => Ok(()),
+            value => Err(format!(
+                "retention.{key} = {value}: must be at least {least}; to keep rows for ever give a large number"
+            )),
+        };
+        if let Some(hours) = self.minute_rows_h {
+            least("minute_rows_h", hours, LEAST_MINUTES_H)?;
+        }
+        least("ten_minute_rows_d", self.ten_minute_rows_d, 1)?;
+        least("ledger_d", self.ledger_d, 1)?;
+        least("events_d", self.events_d, 1)?;
+        least("senders_d", self.senders_d, 1)?;
+        least("epochs_h", self.epochs_h, 1)
+    }
+
     /// How long the longest is kept, hours.
     fn longest_h(&self, minutes_h: i64) -> i64 {
         let days = [self.ten_minute_rows_d, self.ledger_d, self.events_d];

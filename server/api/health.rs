@@ -2,7 +2,6 @@
 //! so it says what, not whose.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -11,12 +10,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::files;
 use crate::pages::text;
 use crate::web::Web;
-
-/// How long the store may take to say that it is there.
-const STORE_WITHIN: Duration = Duration::from_secs(2);
+use crate::{files, health as judge};
 
 /// Whether the server can do its work.
 #[derive(Debug, Serialize, ToSchema)]
@@ -42,27 +38,24 @@ pub struct Check {
     /// Whether it is well.
     pub ok: bool,
     /// What is wrong; none when it is well.
-    pub why: Option<&'static str>,
+    pub why: Option<String>,
 }
 
 /// 200 when the server can do its work, 503 with what is wrong when not.
 #[utoipa::path(get, path = "/api/v1/health", tag = "Server", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 pub async fn health(State(web): State<Arc<Web>>) -> Response {
-    let answered = tokio::time::timeout(STORE_WITHIN, web.app.store.check()).await;
-    let why = match answered {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "health: the store does not answer");
-            Some("the database refuses; the server's log says why")
-        }
-        Err(_) => Some("the database did not answer within 2 s"),
-    };
-    let checks = vec![Check {
-        name: "store",
+    let app = &web.app;
+    let checks = [
+        ("store", judge::store(app).await),
+        ("commits", judge::commits(app)),
+    ];
+    let checks = checks.map(|(name, why)| Check {
+        name,
         ok: why.is_none(),
         why,
-    }];
+    });
+    let checks = Vec::from(checks);
     let is_ok = checks.iter().all(|check| check.ok);
     let health = Health {
         status: if is_ok { "ok" } else { "failing" },

@@ -78,24 +78,18 @@ pub enum OpenError {
 }
 
 impl Foreign {
-    /// Opens the spool in `folder`, folds what it still holds, and starts the thread.
+    /// Takes the spool's folder for this process alone.
     ///
     /// # Errors
-    /// When the folder or what is in it cannot be used.
-    pub fn open(
-        folder: &str,
-        fleet: Arc<Fleet>,
-        clock: Arc<dyn Clock>,
-        default_cluster: &str,
-    ) -> Result<Self, OpenError> {
-        let disk = RealDisk::open(folder).map_err(|source| OpenError::Folder {
+    /// When it cannot be used, or another server has it.
+    pub fn lock_folder(folder: &str) -> Result<RealDisk, OpenError> {
+        RealDisk::open(folder).map_err(|source| OpenError::Folder {
             folder: folder.to_owned(),
             source,
-        })?;
-        Self::start(disk, fleet, clock, default_cluster)
+        })
     }
 
-    /// The same on any disk.
+    /// Opens the spool in the folder, folds what it still holds, and starts the thread.
     ///
     /// # Errors
     /// When what is on it cannot be used.
@@ -312,16 +306,24 @@ impl<D: Disk> Keeper<D> {
             };
             self.fleet.offer(&offer).outcome
         };
-        // What was kept was decoded before; what cannot be read any more counts as empty.
+        // What was kept was decoded before, and the spool checks its sums: one that cannot be read is
+        // a fault of ours. It counts as empty, so that what is behind it is still folded.
         let payload = &record.payload[..];
+        let unreadable = |error: prost::DecodeError| {
+            tracing::error!(seq = record.seq, %error, "a request of the server's own spool cannot be read; its points are lost");
+        };
         let (outcome, rejected) = match key.stream {
             Stream::Metrics => {
-                let request = ExportMetricsServiceRequest::decode(payload).unwrap_or_default();
+                let request = ExportMetricsServiceRequest::decode(payload)
+                    .map_err(unreadable)
+                    .unwrap_or_default();
                 let decoded = otlp::decode_metrics(request, &limits);
                 (offer(Body::Metrics(&decoded)), decoded.rejected)
             }
             Stream::Logs => {
-                let request = ExportLogsServiceRequest::decode(payload).unwrap_or_default();
+                let request = ExportLogsServiceRequest::decode(payload)
+                    .map_err(unreadable)
+                    .unwrap_or_default();
                 let decoded = otlp::decode_events(request, &limits);
                 (offer(Body::Events(&decoded)), decoded.rejected)
             }

@@ -74,7 +74,8 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let fleet = Arc::clone(&app.fleet);
     let path = folder.path().join("spool");
     let path = path.to_str().unwrap();
-    let foreign = Foreign::open(path, fleet, Arc::clone(&app.clock), "default").unwrap();
+    let spool = Foreign::lock_folder(path).unwrap();
+    let foreign = Foreign::start(spool, fleet, Arc::clone(&app.clock), "default").unwrap();
     Server {
         ingest: Ingest::new(app.clone(), foreign),
         app,

@@ -101,15 +101,10 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
         counters(&server::POINTS_REJECTED, "reason", rejected),
         counters(&server::POINTS_DROPPED, "reason", drops),
         counters(&server::REQUESTS, "outcome", outcomes),
-        counters(&server::POINTS, "lane", [("all", health.points as f64)]),
+        counters(&server::POINTS, "", [("", health.points as f64)]),
         gauges(&server::UNCOMMITTED_BYTES, "lane", bytes),
         gauges(&server::AGENTS, "state", states),
-        gauges(
-            &server::RESOURCES,
-            "kind",
-            [("all", health.resources as f64)],
-        ),
-        gauges(&server::HEARTBEAT, "", [("", at.millis() as f64 / 1e3)]),
+        gauges(&server::RESOURCES, "", [("", health.resources as f64)]),
     ]
     .into_iter()
     .flatten()
@@ -123,9 +118,12 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
     let outcomes = [("success", done as f64), ("failure", failed as f64)];
     let mut families = counters(&server::COMMITS, "outcome", outcomes);
     let too_late = health.minutes_too_late.load(Ordering::Relaxed) as f64;
-    let corrupt = health.minutes_corrupt.load(Ordering::Relaxed) as f64;
-    let left_out = [("too_late", too_late), ("corrupt", corrupt)];
+    let left_out = [("too_late", too_late)];
     families.extend(counters(&server::ROWS_LEFT_OUT, "reason", left_out));
+    let round = health.round_ms.load(Ordering::Relaxed);
+    if round > 0 {
+        families.extend(gauges(&server::HEARTBEAT, "", [("", round as f64 / 1e3)]));
+    }
     if done > 0 {
         let last = health.last_done_ms.load(Ordering::Relaxed) as f64 / 1e3;
         let took = health.last_duration_us.load(Ordering::Relaxed) as f64 / 1e6;

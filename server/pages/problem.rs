@@ -157,7 +157,10 @@ pub async fn take_theme(Form(form): Form<ChosenTheme>) -> Response {
 
 /// Sends the browser back to where it was, but never to another host.
 fn go_back(back: &str, cookie: &str) -> Response {
-    let is_here = back.starts_with('/') && !back.starts_with("//") && !back.contains('\\');
+    // Browsers drop tabs and line ends from an address before they look at its slashes.
+    let is_here = back.starts_with('/')
+        && !back.starts_with("//")
+        && !back.contains(|it: char| it == '\\' || it.is_control());
     let place = if is_here { back } else { "/" };
     let location = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
     match HeaderValue::from_str(cookie) {
@@ -181,6 +184,7 @@ mod tests {
             ("//evil.example", "/"),
             ("https://evil.example", "/"),
             ("/\\evil.example", "/"),
+            ("/\t/evil.example", "/"),
             ("", "/"),
             ("/a\nset-cookie: x", "/"),
         ] {

@@ -474,16 +474,21 @@ fn make_folder(file: &std::path::Path) -> std::io::Result<()> {
     }
 }
 
-/// The address without what stands between `:` and `@`.
+/// The address without its password: what stands between `:` and `@`, and every setting after `?`,
+/// where a password may stand too.
 fn without_password(url: &str) -> String {
+    let (url, settings) = match url.split_once('?') {
+        Some((url, _)) => (url, "?…"),
+        None => (url, ""),
+    };
     let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
+        return format!("{url}{settings}");
     };
     match rest.rsplit_once('@') {
         Some((user, host)) => {
             let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}@{host}")
+            format!("{scheme}://{user}@{host}{settings}")
         }
-        None => url.to_owned(),
+        None => format!("{url}{settings}"),
     }
 }

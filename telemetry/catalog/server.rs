@@ -5,10 +5,10 @@ use crate::identity::ResourceKind::Node;
 
 metrics! {
     REQUESTS = counter(600, "gpufleet_server_requests_total", Node, Unit::Count, "Requests of agents taken in or refused, by outcome.");
-    POINTS = counter(601, "gpufleet_server_points_total", Node, Unit::Count, "Points folded, by lane.");
+    POINTS = counter(601, "gpufleet_server_points_total", Node, Unit::Count, "Points folded.");
     POINTS_REJECTED = counter(602, "gpufleet_server_points_rejected_total", Node, Unit::Count, "Points, attributes and events of requests left out because they say nothing that can be kept, by reason.");
     POINTS_DROPPED = counter(603, "gpufleet_server_points_dropped_total", Node, Unit::Count, "Points and events that were understood and left out all the same, by reason: too old, come twice, over a limit.");
-    ROWS_LEFT_OUT = counter(604, "gpufleet_server_rows_left_out_total", Node, Unit::Count, "Minute rows left out of the record, by reason (too_late: no longer kept; corrupt: unreadable in the store and set aside).");
+    ROWS_LEFT_OUT = counter(604, "gpufleet_server_rows_left_out_total", Node, Unit::Count, "Minute rows left out of the record, by reason (too_late: their minute is no longer kept).");
     SAMPLE_AGE_AT_COMMIT = gauge(605, "gpufleet_server_sample_age_at_commit_seconds", Node, Unit::Seconds, "Age of the fresh samples of the last commit when they became durable, the oldest of each resource, 99th percentile over the resources.");
     COMMIT_DURATION = gauge(610, "gpufleet_server_commit_duration_seconds", Node, Unit::Seconds, "How long the last commit took.");
     COMMITS = counter(611, "gpufleet_server_commits_total", Node, Unit::Count, "Commits tried, by outcome (success, failure).");
@@ -16,8 +16,8 @@ metrics! {
     UNCOMMITTED_BYTES = last(613, "gpufleet_server_uncommitted_bytes", Node, Unit::Bytes, "Memory of what is folded and not yet committed, by lane (live, backfill).");
     UNREADABLE_ROWS = counter(614, "gpufleet_server_unreadable_rows_total", Node, Unit::Count, "Rows of the database that could not be read and were set aside, by table.");
     AGENTS = last(620, "gpufleet_server_agents", Node, Unit::Count, "Agents heard of, by state (live, silent).");
-    RESOURCES = last(621, "gpufleet_server_resources", Node, Unit::Count, "Resources in memory, by kind and origin (live, recorded, simulated).");
-    HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last finished its round, Unix time. Alert rules stay quiet while it is fresh.");
+    RESOURCES = last(621, "gpufleet_server_resources", Node, Unit::Count, "Resources in memory, live, recorded and simulated together.");
+    HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last had nothing overdue to make durable, Unix time. A commit that fails or hangs leaves it behind. Alert rules stay quiet while it is fresh.");
     MEMORY = last(632, "gpufleet_server_memory_bytes", Node, Unit::Bytes, "Resident memory of the server.");
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");
     HTTP_REQUESTS = counter(641, "gpufleet_server_http_requests_total", Node, Unit::Count, "Requests for pages and the API, by route and status class.");

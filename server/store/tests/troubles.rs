@@ -161,6 +161,10 @@ async fn an_address_that_is_none_is_refused_without_telling_its_password() {
             "postgres://me:secret@127.0.0.1:1/x",
             "postgres://me@127.0.0.1:1/x",
         ),
+        (
+            "postgres://127.0.0.1:1/x?user=me&password=secret",
+            "postgres://127.0.0.1:1/x?…",
+        ),
         ("sqlite:/proc/nowhere/x.db", "folder cannot be made"),
     ] {
         let config = StoreConfig {

@@ -54,9 +54,12 @@ impl Fleet {
         let (kind, what) = match known.lost.take() {
             None => return,
             Some(Missing::DriverHang) => (EventKind::DriverRecovered, "the driver answers again"),
-            Some(Missing::GpuLost | Missing::ResetRequired | Missing::Unknown) => {
-                (EventKind::GpuRecovered, "it answers again")
-            }
+            Some(
+                Missing::GpuLost
+                | Missing::ResetRequired
+                | Missing::Unknown
+                | Missing::NoPermission,
+            ) => (EventKind::GpuRecovered, "it answers again"),
             Some(_) => return,
         };
         let message = format!("GPU {}: {what}", known.index);
