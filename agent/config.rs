@@ -10,6 +10,7 @@ use gpufleet_program::{section, sections};
 use crate::admin::ListenConfig;
 use crate::prometheus::PrometheusConfig;
 use crate::read::exporter::ExporterConfig;
+use crate::read::hooks::HooksConfig;
 use crate::read::host::HostConfig;
 use crate::read::nvml::NvmlConfig;
 use crate::read::recorded::RecordedConfig;
@@ -38,6 +39,8 @@ sections! {
         pub exporter: ExporterConfig,
         /// How the machine is read.
         pub host: HostConfig,
+        /// How training processes are read.
+        pub hooks: HooksConfig,
         /// What is played back.
         pub recorded: RecordedConfig,
         /// Where the agent's own traces go.
@@ -90,6 +93,7 @@ impl Config {
         let mut config = Self::default();
         config.nvml.enabled = false;
         config.host.enabled = false;
+        config.hooks.enabled = false;
         config.exporter.auto = false;
         config.listen.address = "127.0.0.1:0".to_owned();
         config

@@ -25,6 +25,8 @@ pub mod exporter;
 
 pub mod host;
 
+pub mod hooks;
+
 pub mod recorded;
 
 pub mod nccl_inspector;
@@ -127,14 +129,17 @@ pub struct Wiring {
 /// When a source's config cannot be used (a mapping table or a recording that does not parse).
 pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
     let node = &wiring.node;
+    let period = Duration::from_millis(config.sample.period_ms);
     let mut readers: Vec<Box<dyn Read>> = Vec::new();
     if config.nvml.enabled {
-        let period = Duration::from_millis(config.sample.period_ms);
         let orders = wiring.nvml_orders;
         let reader = nvml::Nvml::new(&config.nvml, period, Arc::clone(node), orders)?;
         readers.push(Box::new(reader));
     }
     if let Some(reader) = host::HostReader::new(&config.host)? {
+        readers.push(Box::new(reader));
+    }
+    if let Some(reader) = hooks::Hooks::new(&config.hooks, period) {
         readers.push(Box::new(reader));
     }
     for reader in exporter::readers(&config.exporter, node)? {

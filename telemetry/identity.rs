@@ -61,6 +61,8 @@ pub enum PartKind {
     Stream,
     /// The collectives of one function on one communicator of a rank, `<communicator>/<function>`.
     Collective,
+    /// A reason for which something is refused.
+    Reason,
 }
 
 /// A resource and what is known about it beside its readings. Cheap to clone: hold it in an `Arc`.
@@ -281,7 +283,7 @@ impl ResourceKind {
 
 impl PartKind {
     /// Every kind of part.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NvLink,
         Self::Process,
         Self::Xid,
@@ -290,6 +292,7 @@ impl PartKind {
         Self::Reader,
         Self::Stream,
         Self::Collective,
+        Self::Reason,
     ];
 
     /// The attribute that carries the part's id on an OTLP point.
@@ -303,6 +306,7 @@ impl PartKind {
             Self::Reader => "gpufleet.reader",
             Self::Stream => "gpufleet.stream",
             Self::Collective => "gpufleet.collective",
+            Self::Reason => "gpufleet.reason",
         }
     }
 
@@ -316,6 +320,7 @@ impl PartKind {
             Self::Reader => "reader",
             Self::Stream => "stream",
             Self::Collective => "collective",
+            Self::Reason => "reason",
         }
     }
 }

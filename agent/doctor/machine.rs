@@ -4,6 +4,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
 use crate::admin::ListenConfig;
 use crate::config::Config;
 
@@ -19,6 +22,8 @@ pub(super) struct Machine {
     proc: PathBuf,
     sys: PathBuf,
     state_folder: PathBuf,
+    /// Where training processes connect; none when they are not read.
+    hooks_socket: Option<PathBuf>,
     listen: ListenConfig,
     endpoint: String,
 }
@@ -30,6 +35,10 @@ impl Machine {
             proc: under_root(&config.host.proc_folder),
             sys: under_root(&config.host.sys_folder),
             state_folder: under_root(&config.node.state_folder),
+            hooks_socket: config
+                .hooks
+                .enabled
+                .then(|| under_root(&config.hooks.socket_path)),
             listen: config.listen.clone(),
             endpoint: config.ship.endpoint.clone(),
             root,
@@ -125,21 +134,47 @@ pub(super) fn pressure(machine: &Machine) -> Finding {
 
 pub(super) fn hooks(machine: &Machine) -> Finding {
     const CHECK: &str = "hooks folder";
-    let folder = machine.path("/run/gpufleet");
+    let Some(socket) = &machine.hooks_socket else {
+        return Finding::skip(CHECK, "hooks.enabled = false");
+    };
+    let folder = socket.parent().unwrap_or(socket);
+    let name = folder.display();
     if !folder.is_dir() {
         return Finding::skip(
             CHECK,
-            "/run/gpufleet is not there; only training hooks need it",
+            format!(
+                "{name} is not there, so training processes are not read; only training hooks need it"
+            ),
         );
     }
-    match try_write(&folder) {
-        Ok(()) => Finding::yes(CHECK, "/run/gpufleet can be written"),
+    if answers(socket) {
+        return Finding::yes(CHECK, format!("an agent listens at {}", socket.display()));
+    }
+    match try_write(folder) {
+        Ok(()) => Finding::yes(
+            CHECK,
+            format!("{name} can be written; no agent listens there now"),
+        ),
         Err(error) => Finding::no(
             CHECK,
-            format!("/run/gpufleet: {error}"),
+            format!("{name}: {error}"),
             "chown it to the agent's user",
         ),
     }
+}
+
+/// Whether someone takes connections of training processes there.
+fn answers(socket: &Path) -> bool {
+    let address = SocketAddrUnix::new(socket);
+    let file = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    );
+    let connected = address.and_then(|address| net::connect(file?, &address));
+    // A full queue has somebody behind it as well.
+    matches!(connected, Ok(()) | Err(Errno::AGAIN))
 }
 
 pub(super) fn state_folder(machine: &Machine) -> Finding {

@@ -18,6 +18,7 @@ async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Findin
         write(root.path(), name, text);
     }
     let mut config = Config::for_tests();
+    config.hooks.enabled = true;
     config.listen.address = "127.0.0.1:0".to_owned();
     config.ship.endpoint = String::new();
     change(&mut config);
@@ -27,6 +28,28 @@ async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Findin
 fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     let found = findings.iter().find(|it| it.check == check);
     found.unwrap_or_else(|| panic!("{check} in {findings:?}"))
+}
+
+#[tokio::test]
+async fn the_line_of_the_hooks_says_whether_an_agent_listens_there() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("run/gpufleet");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut config = Config::for_tests();
+    let findings = look(&config, root.path().to_owned()).await;
+    assert_eq!(of(&findings, "hooks folder").why, "hooks.enabled = false");
+    config.hooks.enabled = true;
+    let findings = look(&config, root.path().to_owned()).await;
+    let why = &of(&findings, "hooks folder").why;
+    assert!(why.contains("no agent listens"), "{why}");
+    let limits = gpufleet_hooks_shm::server::Limits::default();
+    let group = Box::new(gpufleet_hooks_shm::server::cgroup);
+    let socket = folder.join("hooks.sock");
+    let listener = gpufleet_hooks_shm::server::Listener::bind(&socket, limits, group);
+    let _listener = listener.expect("the socket is free");
+    let findings = look(&config, root.path().to_owned()).await;
+    let why = &of(&findings, "hooks folder").why;
+    assert!(why.starts_with("an agent listens"), "{why}");
 }
 
 const NVRM: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Jul\n";

@@ -1,7 +1,7 @@
 //! The agent's own health, through the same catalog as everything else.
 
 use super::{Unit, counter, gauge, last, metrics};
-use crate::identity::PartKind::{Reader, Stream};
+use crate::identity::PartKind::{Reader, Reason, Stream};
 use crate::identity::ResourceKind::Node;
 
 metrics! {
@@ -18,5 +18,7 @@ metrics! {
     AGENT_CPU = counter(521, "gpufleet_agent_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the agent and its children.");
     NVML_CHILD_RESTARTS = counter(522, "gpufleet_agent_nvml_child_restarts_total", Node, Unit::Count, "Times the process that talks to the driver was replaced.");
     FOREIGN_DCGM = last(523, "gpufleet_agent_foreign_dcgm_names_flag", Node, Unit::Flag, "Whether the endpoint this reader scrapes serves dcgm-exporter's names. Then the agent leaves them out of its own /metrics unless told otherwise, so that no sum doubles.").part(Reader);
+    HOOKS_PROCESSES = last(525, "gpufleet_agent_hooks_processes", Node, Unit::Count, "Training processes that share memory with the agent.");
+    HOOKS_REFUSED = counter(526, "gpufleet_agent_hooks_refused_total", Node, Unit::Count, "What training processes said or asked for and was refused, by reason: a connection beyond the limits, garbage, a number that cannot be, the identity of another rank.").part(Reason);
     MISSING_READING = last(524, "gpufleet_agent_missing_reading_flag", Node, Unit::Flag, "Set to 1 for every reading that is missing, with the labels of the reading, the name of its metric and the reason. Only on /metrics: elsewhere the reading itself carries its reason.");
 }

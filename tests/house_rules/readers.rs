@@ -12,7 +12,7 @@ type Room = (
     &'static str,
 );
 
-const ROOMS: [Room; 5] = [
+const ROOMS: [Room; 6] = [
     ("gpu", catalog::gpu::ALL, catalog::gpu::CONSTANTS, "agent/"),
     (
         "node",
@@ -26,6 +26,12 @@ const ROOMS: [Room; 5] = [
         catalog::serving::CONSTANTS,
         "agent/",
     ),
+    (
+        "training",
+        catalog::training::ALL,
+        catalog::training::CONSTANTS,
+        "agent/",
+    ),
     ("own", catalog::own::ALL, catalog::own::CONSTANTS, "agent/"),
     (
         "server",
@@ -34,6 +40,9 @@ const ROOMS: [Room; 5] = [
         "server/",
     ),
 ];
+
+/// Metrics that are made out of a table, by the table's name.
+const TABLES: [(&str, &[Metric]); 1] = [("training::PHASES", &catalog::training::PHASES)];
 
 /// The metrics that no file of their maker names, by constant (`gpu::POWER`) or by name.
 fn unread(rooms: &[Room], all: &[File]) -> Vec<String> {
@@ -51,9 +60,11 @@ fn unread(rooms: &[Room], all: &[File]) -> Vec<String> {
             .collect();
         for (metric, constant) in metrics.iter().zip(*constants) {
             let constant = format!("{room}::{constant}");
-            let is_read = texts
-                .iter()
-                .any(|text| has_word(text, &constant) || has_word(text, metric.name));
+            let tables = TABLES.iter().filter(|(_, table)| table.contains(metric));
+            let mut words = vec![constant.as_str(), metric.name];
+            words.extend(tables.map(|(table, _)| *table));
+            let is_named = |text: &&str| words.iter().any(|word| has_word(text, word));
+            let is_read = texts.iter().any(is_named);
             if !is_read {
                 unread.push(format!("{constant} ({})", metric.name));
             }

@@ -1,0 +1,231 @@
+//! Training processes: what each writes into the memory that it shares with the agent.
+//!
+//! A thread listens for them ([`listen`]), so that a flood of connections never delays a round. Once
+//! a period every region is copied and checked; what comes out are readings of a rank and events.
+//! The regions of one process (Python's and NCCL's) are joined by its pid and start time, as the
+//! kernel says them. Nothing that a process writes is believed: job, rank and GPU are `claimed`
+//! unless its cgroup confirms them.
+//!
+//! Limits: [`MAX_RANKS`], [`ranks::MAX_NEW_OF_GROUP`], [`ranks::MAX_NEW`], [`MAX_REGIONS`],
+//! [`values::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_hooks_shm::process::start_ticks;
+use gpufleet_hooks_shm::server::{Client, ClientId, Leaving, Limits};
+use gpufleet_program::section;
+use gpufleet_telemetry::catalog::{Metric, own};
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
+use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+
+use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+
+mod events;
+
+mod listen;
+
+mod process;
+
+mod ranks;
+
+mod values;
+
+use listen::Listening;
+use process::{Process, ProcessId};
+use ranks::Ranks;
+
+section! {
+    /// How training processes are read.
+    pub struct HooksConfig {
+        /// Whether training processes are listened for. Nothing happens where the socket's folder
+        /// is not there.
+        pub enabled: bool = true,
+        /// The socket they connect to; its folder is what a training pod mounts.
+        pub socket_path: PathBuf = PathBuf::from(gpufleet_hooks_shm::wire::SOCKET),
+        /// Most connections at once.
+        pub max_clients: usize = 256,
+        /// Most connections at once of one container.
+        pub max_clients_per_container: usize = 32,
+    }
+}
+
+/// Most ranks that are read at once: twice the 64 processes of a node, for a run that is replaced.
+/// At 125 series each they leave room for the GPUs'.
+const MAX_RANKS: usize = 128;
+
+/// Most regions kept of one process: two writers, and one of each that is being replaced.
+const MAX_REGIONS: usize = 4;
+
+/// Longest a round may take: 128 regions at some 50 µs come to 7 ms.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// What was refused since the start, by reason.
+type Refused = BTreeMap<&'static str, u64>;
+
+/// The reader of training processes.
+pub struct Hooks {
+    socket: PathBuf,
+    limits: Limits,
+    period: Duration,
+    listening: Option<Listening>,
+    processes: BTreeMap<ProcessId, Process>,
+    clients: BTreeMap<ClientId, ProcessId>,
+    ranks: Ranks,
+    refused: Refused,
+}
+
+impl Hooks {
+    /// A reader, where the config wants one.
+    pub fn new(config: &HooksConfig, period: Duration) -> Option<Self> {
+        config.enabled.then(|| Self {
+            socket: config.socket_path.clone(),
+            limits: Limits {
+                clients: config.max_clients,
+                per_group: config.max_clients_per_container,
+                ..Limits::default()
+            },
+            period,
+            listening: None,
+            processes: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            ranks: Ranks::default(),
+            refused: Refused::new(),
+        })
+    }
+
+    fn round(&mut self, turn: &Turn) -> Result<Readings, ReadError> {
+        if !self.listens()? {
+            return Ok(Readings {
+                at: turn.at,
+                ..Readings::default()
+            });
+        }
+        self.take_news();
+        let mut readings = Readings {
+            at: turn.at,
+            ..Readings::default()
+        };
+        for (id, process) in &mut self.processes {
+            process.look(turn.at, &mut self.refused);
+            self.ranks
+                .place(*id, process, &turn.node, turn.at, &mut self.refused);
+            readings.events.extend(events::of(process, turn.at));
+            readings.resources.extend(values::of(process, turn.at));
+        }
+        self.processes.retain(|_, process| !process.is_gone());
+        let processes = &self.processes;
+        self.clients.retain(|_, id| processes.contains_key(id));
+        self.ranks.keep(|id| processes.contains_key(id));
+        readings.resources.push(self.own(&turn.node));
+        Ok(readings)
+    }
+
+    /// Whether training processes are listened for; begins to where the folder has come.
+    fn listens(&mut self) -> Result<bool, ReadError> {
+        if self.listening.as_ref().is_some_and(Listening::has_ended) {
+            self.listening = None;
+        }
+        let folder = self.socket.parent().unwrap_or(&self.socket);
+        if self.listening.is_none() && folder.is_dir() {
+            self.listening = Some(Listening::start(&self.socket, self.limits)?);
+        }
+        Ok(self.listening.is_some())
+    }
+
+    /// Takes in who came and who left since the last round.
+    fn take_news(&mut self) {
+        let Some(listening) = &self.listening else {
+            return;
+        };
+        let news = listening.take();
+        for (reason, count) in news.refused {
+            *self.refused.entry(reason.text()).or_default() += count;
+        }
+        for client in news.joined {
+            self.join(client);
+        }
+        for (id, reason) in news.left {
+            let process = self.clients.remove(&id);
+            if let Some(process) = process.and_then(|id| self.processes.get_mut(&id))
+                && reason == Leaving::Ended
+            {
+                process.ended();
+            }
+        }
+        for (id, process) in &mut self.processes {
+            // Who closed its connection and lives is not heard of any more: it is looked for.
+            let is_heard = self.clients.values().any(|it| it == id);
+            if !is_heard && start_ticks(&id.pid.to_string()) != Some(id.start_ticks) {
+                process.ended();
+            }
+        }
+    }
+
+    fn join(&mut self, client: Client) {
+        let id = ProcessId::of(&client.peer);
+        let of_group = self.processes.values();
+        let of_group = of_group
+            .filter(|it| it.group() == client.peer.group)
+            .count();
+        let is_new = !self.processes.contains_key(&id);
+        if is_new && (self.processes.len() >= MAX_RANKS || of_group >= self.limits.per_group) {
+            *self.refused.entry("processes").or_default() += 1;
+            return;
+        }
+        self.clients.insert(client.id, id);
+        self.processes
+            .entry(id)
+            .or_insert_with(|| Process::new(client.peer))
+            .take(client.reader);
+    }
+
+    /// The reader's own numbers.
+    fn own(&self, node: &NodeFacts) -> ResourceSamples {
+        let resource = node.resource(
+            ResourceKind::Node,
+            node.node.as_str(),
+            Origin::Live,
+            "hooks",
+        );
+        let count = |metric: &Metric, part, value: f64| Sample {
+            metric: metric.id,
+            part,
+            reading: Ok(value),
+        };
+        let processes = self.processes.len() as f64;
+        let mut samples = vec![count(&own::HOOKS_PROCESSES, None, processes)];
+        samples.extend(self.refused.iter().map(|(reason, times)| {
+            let part = Some(Part::new(PartKind::Reason, *reason));
+            count(&own::HOOKS_REFUSED, part, *times as f64)
+        }));
+        ResourceSamples {
+            resource: Arc::new(resource),
+            samples,
+        }
+    }
+}
+
+impl Read for Hooks {
+    fn name(&self) -> &str {
+        "hooks"
+    }
+
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
+    fn period(&self) -> Duration {
+        self.period
+    }
+
+    fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
+        Box::pin(async move { self.round(&turn) })
+    }
+}
+
+#[cfg(test)]
+#[path = "hooks/tests.rs"]
+mod tests;

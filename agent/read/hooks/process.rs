@@ -1,0 +1,156 @@
+//! One training process: its regions, and what they said last.
+
+use std::sync::Arc;
+
+use gpufleet_hooks_shm::reader::{ReadError, Reader, Snapshot};
+use gpufleet_hooks_shm::server::Peer;
+use gpufleet_hooks_shm::words::WriterKind;
+use gpufleet_telemetry::identity::Resource;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::events::Told;
+use super::ranks::Rank;
+use super::values::Traffic;
+use super::{MAX_REGIONS, Refused};
+
+/// A process of this machine, for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ProcessId {
+    pub(super) pid: i32,
+    pub(super) start_ticks: u64,
+}
+
+/// A region and what it said last.
+struct Region {
+    reader: Reader,
+    kind: Option<WriterKind>,
+    last: Option<Snapshot>,
+}
+
+/// A training process.
+pub(super) struct Process {
+    peer: Peer,
+    regions: Vec<Region>,
+    has_ended: bool,
+    /// Which rank it is, once it has said so and that was taken.
+    pub(super) rank: Option<Rank>,
+    /// What was told of it.
+    pub(super) told: Told,
+    /// What its collectives had moved at the last round.
+    pub(super) traffic: Traffic,
+}
+
+impl ProcessId {
+    pub(super) fn of(peer: &Peer) -> Self {
+        Self {
+            pid: peer.pid,
+            start_ticks: peer.start_ticks,
+        }
+    }
+}
+
+impl Process {
+    pub(super) fn new(peer: Peer) -> Self {
+        Self {
+            peer,
+            regions: Vec::new(),
+            has_ended: false,
+            rank: None,
+            told: Told::default(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Takes a region of it; the oldest goes when there are too many.
+    pub(super) fn take(&mut self, reader: Reader) {
+        if self.regions.len() >= MAX_REGIONS {
+            self.regions.remove(0);
+        }
+        self.regions.push(Region {
+            reader,
+            kind: None,
+            last: None,
+        });
+    }
+
+    /// The process is no more: what its regions say now is the last that they will.
+    pub(super) fn ended(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether nothing will come of it any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.has_ended || self.regions.is_empty()
+    }
+
+    /// Whether it lives.
+    pub(super) fn lives(&self) -> bool {
+        !self.has_ended
+    }
+
+    /// Its container.
+    pub(super) fn group(&self) -> &str {
+        &self.peer.group
+    }
+
+    /// What the kernel says of it.
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The resource of its rank.
+    pub(super) fn resource(&self) -> Option<&Arc<Resource>> {
+        self.rank.as_ref().map(|rank| &rank.resource)
+    }
+
+    /// Copies what its regions say. A region that is none any more is let go, and counted.
+    pub(super) fn look(&mut self, now: Timestamp, refused: &mut Refused) {
+        self.regions.retain_mut(|region| {
+            let error = match region.reader.snapshot(now.0) {
+                Ok(snapshot) => {
+                    for ((_, reason), count) in &snapshot.refused {
+                        *refused.entry(reason.text()).or_default() += count;
+                    }
+                    region.kind = snapshot.header.writer;
+                    region.last = Some(snapshot);
+                    return true;
+                }
+                Err(error) => error,
+            };
+            *refused.entry(reason(&error)).or_default() += 1;
+            false
+        });
+        // A newer region of the same writer replaces the older one: the process began it anew.
+        let kinds: Vec<_> = self.regions.iter().map(|it| it.kind).collect();
+        let mut place = 0;
+        self.regions.retain(|region| {
+            place += 1;
+            !kinds.iter().skip(place).any(|later| *later == region.kind)
+        });
+    }
+
+    /// What the training script says of itself.
+    pub(super) fn script(&self) -> Option<&Snapshot> {
+        let of_script = |it: &&Region| it.kind != Some(WriterKind::Nccl);
+        self.regions.iter().find(of_script)?.last.as_ref()
+    }
+
+    /// What its regions say, the script's first.
+    pub(super) fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
+        let of_nccl = |it: &&Region| it.kind == Some(WriterKind::Nccl);
+        let nccl = self.regions.iter().filter(of_nccl);
+        let nccl = nccl.filter_map(|it| it.last.as_ref());
+        self.script().into_iter().chain(nccl)
+    }
+}
+
+fn reason(error: &ReadError) -> &'static str {
+    match error {
+        ReadError::Magic => "magic",
+        ReadError::Version(_) => "version",
+        ReadError::Size(_) => "size",
+        ReadError::Session => "session",
+        ReadError::WentBack { .. } => "went_back",
+        ReadError::Count(_) => "count",
+    }
+}

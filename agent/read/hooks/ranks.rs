@@ -1,0 +1,279 @@
+//! Which process is which rank: what it claims, what its cgroup confirms, and who was first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_hooks_shm::reader::Snapshot;
+use gpufleet_hooks_shm::records::{Axis, Identity};
+use gpufleet_hooks_shm::words;
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{JobId, Mesh, MeshSource, Place, RankId, Trust};
+
+use super::Refused;
+use super::process::{Process, ProcessId};
+use crate::read::NodeFacts;
+use crate::sample::nanos;
+
+/// Most new ranks of one container in [`WINDOW`]: 8 processes that begin anew 8 times.
+pub(super) const MAX_NEW_OF_GROUP: usize = 64;
+
+/// Most new ranks of the node in [`WINDOW`]: half of the resources that the agent keeps.
+pub(super) const MAX_NEW: usize = 512;
+
+/// How long a resource is kept that is not read any more: so long does a new one take its place.
+const WINDOW: Duration = Duration::from_secs(600);
+
+/// Most tags of a rank: a resource has at most 64 attributes on the wire.
+const MAX_TAGS: usize = 16;
+
+/// Which rank a process is.
+pub(super) struct Rank {
+    pub(super) resource: Arc<Resource>,
+    /// What the resource was made of.
+    said: Said,
+}
+
+/// What of a region becomes attributes.
+#[derive(Clone, PartialEq)]
+struct Said {
+    identity: Identity,
+    data_type: String,
+    flops_source: Option<words::FlopsSource>,
+    tags: Vec<(String, String)>,
+}
+
+/// Who is which rank on this node.
+#[derive(Default)]
+pub(super) struct Ranks {
+    owners: HashMap<Arc<str>, (ProcessId, Trust)>,
+    window: Timestamp,
+    new_of_group: BTreeMap<String, usize>,
+}
+
+impl Ranks {
+    /// Says which rank the process is, when it has said so and nobody else is it.
+    pub(super) fn place(
+        &mut self,
+        id: ProcessId,
+        process: &mut Process,
+        node: &NodeFacts,
+        now: Timestamp,
+        refused: &mut Refused,
+    ) {
+        let Some(said) = process.script().and_then(said) else {
+            return;
+        };
+        if let Some(rank) = &process.rank {
+            let owner = self.owners.get(&rank.resource.id);
+            if owner.is_none_or(|(owner, _)| *owner != id) {
+                // A process that proved that it is this rank came after it.
+                process.rank = None;
+            } else if rank.said == said {
+                return;
+            }
+        }
+        let mut refuse = |reason| *refused.entry(reason).or_default() += 1;
+        let rank_id = match rank_id(&said.identity).map(|it| it.map(|it| (it.checked(), it))) {
+            Some(Ok((Ok(text), id))) => (text, id),
+            // It has not said enough yet.
+            None => return,
+            Some(_) => return refuse("identity"),
+        };
+        let trust = trust(&process.peer().group, &said.identity);
+        let (text, rank_id) = rank_id;
+        match &process.rank {
+            Some(rank) if *rank.resource.id != *text => return refuse("other_identity"),
+            Some(_) => {}
+            None => {
+                let owner = self.owners.get(text.as_str());
+                let is_free = owner.is_none_or(|(_, of_owner)| trust < *of_owner);
+                if !is_free {
+                    return refuse("taken_identity");
+                }
+                if owner.is_none() && !self.admits(process.group(), now) {
+                    return refuse("new_identities");
+                }
+                self.owners.insert(text.as_str().into(), (id, trust));
+            }
+        }
+        let resource = resource(&text, &rank_id, &said, trust, process, node);
+        process.rank = Some(Rank {
+            resource: Arc::new(resource),
+            said,
+        });
+    }
+
+    /// Forgets the ranks of processes that are gone.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&ProcessId) -> bool) {
+        self.owners.retain(|_, (owner, _)| is_there(owner));
+    }
+
+    /// Whether one more rank of this container is taken.
+    fn admits(&mut self, group: &str, now: Timestamp) -> bool {
+        if now.since(self.window).abs() > nanos(WINDOW) {
+            self.window = now;
+            self.new_of_group.clear();
+        }
+        let in_all: usize = self.new_of_group.values().sum();
+        let of_group = self.new_of_group.get(group).copied().unwrap_or(0);
+        let admits = in_all < MAX_NEW && of_group < MAX_NEW_OF_GROUP;
+        if admits {
+            self.new_of_group.insert(group.to_owned(), of_group + 1);
+        }
+        admits
+    }
+}
+
+fn said(snapshot: &Snapshot) -> Option<Said> {
+    let plan = snapshot.plan.as_ref();
+    let tags = snapshot.tags.as_ref();
+    let tags = tags.map_or(&[][..], |it| it.pairs.as_slice());
+    Some(Said {
+        identity: snapshot.identity.clone()?,
+        data_type: plan.map(|it| it.dtype.clone()).unwrap_or_default(),
+        flops_source: plan.map(|it| it.flops_source),
+        tags: tags.iter().take(MAX_TAGS).cloned().collect(),
+    })
+}
+
+/// Which rank it says that it is; none while it has not said it whole.
+fn rank_id(identity: &Identity) -> Option<Result<RankId, ()>> {
+    if identity.job_name.is_empty() || (identity.rank < 0 && identity.world > 1) {
+        return None;
+    }
+    // A process that is alone is rank 0; an attempt that nobody counts is the first.
+    let rank = u32::try_from(identity.rank.max(0));
+    let attempt = u32::try_from(identity.attempt.max(0));
+    let (Ok(rank), Ok(attempt)) = (rank, attempt) else {
+        return Some(Err(()));
+    };
+    Some(Ok(RankId {
+        job: JobId {
+            namespace: identity.job_namespace.clone(),
+            name: identity.job_name.clone(),
+            uid: identity.job_uid.clone(),
+        },
+        attempt,
+        rank,
+    }))
+}
+
+/// Whether the kernel confirms the job: its id is the one in the process' cgroup, which Slurm
+/// (`job_<id>`) and the kubelet (`pod<uid>`) name after the job and the pod.
+fn trust(cgroup: &str, identity: &Identity) -> Trust {
+    let uid = identity.job_uid.as_str();
+    let is_of_job = |part: &str| {
+        let pod = part.rsplit_once("pod").map(|(_, pod)| pod);
+        let pod = pod.map(|it| it.trim_end_matches(".slice").replace('_', "-"));
+        part.strip_prefix("job_") == Some(uid) || pod.as_deref() == Some(uid)
+    };
+    match !uid.is_empty() && cgroup.split('/').any(is_of_job) {
+        true => Trust::Proved,
+        false => Trust::Claimed,
+    }
+}
+
+fn resource(
+    id: &str,
+    rank: &RankId,
+    said: &Said,
+    trust: Trust,
+    process: &Process,
+    node: &NodeFacts,
+) -> Resource {
+    let identity = &said.identity;
+    let mesh = mesh(identity);
+    let mut resource = node
+        .resource(ResourceKind::Rank, id, Origin::Live, "hooks")
+        .with(attribute::JOB, rank.job.to_string())
+        .with(attribute::ATTEMPT, rank.attempt.to_string())
+        .with(attribute::RANK, rank.rank.to_string())
+        .with(attribute::TRUST, trust.name())
+        .with(attribute::PID, process.peer().pid.to_string());
+    let source = MeshSource::parse(identity.mesh.source.text());
+    let source = source.filter(|it| *it != MeshSource::Unknown);
+    let number = |number: i64| (number >= 0).then(|| number.to_string());
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let flops_source = said.flops_source.map_or("", words::FlopsSource::text);
+    let known = [
+        (attribute::WORLD, number(identity.world)),
+        (attribute::LOCAL_RANK, number(identity.local_rank)),
+        (attribute::MESH, text(&mesh.to_string())),
+        (
+            attribute::MESH_SOURCE,
+            source.map(|it| it.name().to_owned()),
+        ),
+        (attribute::GPU_ID, text(&identity.gpu_uuid)),
+        (attribute::FRAMEWORK, text(&identity.framework)),
+        (attribute::LAUNCHER, text(&identity.launcher)),
+        (attribute::DATA_TYPE, text(&said.data_type)),
+        (attribute::FLOPS_SOURCE, text(flops_source)),
+    ];
+    for (name, value) in known {
+        if let Some(value) = value {
+            resource = resource.with(name, value);
+        }
+    }
+    for (name, value) in &said.tags {
+        let name = format!("{}{name}", attribute::TAG_PREFIX);
+        resource = resource.with(&name, value);
+    }
+    resource
+}
+
+fn mesh(identity: &Identity) -> Mesh {
+    let place = |axis: Axis| {
+        let at = u32::try_from(axis.coordinate).ok()?;
+        let of = u32::try_from(axis.size).ok()?;
+        (of == 0 || at < of).then_some(Place { at, of })
+    };
+    let of = &identity.mesh;
+    Mesh {
+        dp: place(of.dp),
+        pp: place(of.pp),
+        tp: place(of.tp),
+        cp: place(of.cp),
+        ep: place(of.ep),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_proved_by_the_cgroup_that_slurm_or_the_kubelet_made_for_it() {
+        let pod = "0a1b2c3d-0000-1111-2222-333344445555";
+        let systemd = "/kubepods.slice/kubepods-burstable-pod0a1b2c3d_0000_1111_2222_333344445555.slice/cri-containerd-1.scope";
+        let cases = [
+            ("/system.slice/slurmstepd.scope/job_77/step_0", "77", true),
+            ("/system.slice/slurmstepd.scope/job_77/step_0", "7", false),
+            (&format!("/kubepods/burstable/pod{pod}/1234"), pod, true),
+            (systemd, pod, true),
+            (systemd, "another", false),
+            (systemd, "", false),
+            ("", "", false),
+        ];
+        for (cgroup, uid, is_proved) in cases {
+            let identity = Identity {
+                job_uid: uid.to_owned(),
+                ..Identity::default()
+            };
+            let proved = trust(cgroup, &identity) == Trust::Proved;
+            assert_eq!(proved, is_proved, "{cgroup} {uid}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_makes_up_ranks_has_no_more_after_its_share_and_others_have_theirs() {
+        let mut ranks = Ranks::default();
+        let now = Timestamp::from_seconds(1_800_000_000);
+        let taken = (0..1_000).filter(|_| ranks.admits("/bad", now)).count();
+        assert_eq!(taken, MAX_NEW_OF_GROUP);
+        assert!(ranks.admits("/good", now));
+        let later = now.shifted(nanos(WINDOW) + 1);
+        assert!(ranks.admits("/bad", later), "a later window is new");
+    }
+}
