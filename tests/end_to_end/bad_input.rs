@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::minute::Counter;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_tests::harness::{World, checker, http, repository, server, wait};
 use prost::Message as _;
@@ -243,15 +244,17 @@ fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all()
         "GPU-twice",
         minutes,
     );
-    let count = |metric: &Metric| -> u32 {
-        let of = rows.values().filter_map(|row| row.metrics.get(&metric.id));
-        of.map(|it| it.count).sum()
-    };
-    assert_eq!(
-        (count(&gpu::POWER), count(&gpu::ENERGY)),
-        (1, 1),
-        "{rows:?}"
+    let gauges = rows
+        .values()
+        .filter_map(|row| row.metrics.get(&gpu::POWER.id));
+    let counters = rows
+        .values()
+        .filter_map(|row| row.counters.get(&gpu::ENERGY.id));
+    let counts: (u32, u32) = (
+        gauges.map(|it| it.count).sum(),
+        counters.map(Counter::count).sum(),
     );
+    assert_eq!(counts, (1, 1), "{rows:?}");
 }
 
 #[test]
