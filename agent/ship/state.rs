@@ -22,8 +22,8 @@ use crate::sample::own::StreamHealth;
 /// they do not wait behind it.
 pub const BEHIND: Duration = Duration::from_secs(60);
 
-/// When nothing new is to be sent but something is not durable yet, the last request is sent again
-/// after this long, only to be told how far the server is: it commits every 20 s.
+/// When nothing new is to be sent but something is not durable yet, all that is not is sent again after
+/// this long: the server commits every 20 s, so one that has not has died and forgotten it.
 pub const CONFIRM_AFTER: Duration = Duration::from_secs(25);
 
 /// The first wait after a failure.
@@ -272,6 +272,9 @@ impl<D: Disk> Shipper<D> {
             }
         } else if monotonic >= sent + CONFIRM_AFTER {
             record = self.spool.get(epoch, stream, 1)?;
+            if let Some(record) = &record {
+                self.track(epoch, stream).next = record.seq;
+            }
         }
         let Some(record) = record else {
             return Ok(None);

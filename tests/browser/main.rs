@@ -85,12 +85,7 @@ fn every_page_opens_without_an_error_asks_nobody_else_and_fits_its_window() {
             let elsewhere: Vec<_> = console
                 .requests
                 .iter()
-                // `chrome:` is the browser's own first page, which it leaves for ours.
-                .filter(|it| {
-                    !["data:", "chrome:", &root]
-                        .iter()
-                        .any(|own| it.starts_with(own))
-                })
+                .filter(|it| !["data:", &root].iter().any(|own| it.starts_with(own)))
                 .collect();
             assert!(
                 elsewhere.is_empty(),

@@ -100,10 +100,14 @@ impl Browser {
             .iter()
             .filter_map(|line| serde_json::from_str::<Value>(line["message"].as_str()?).ok())
             .filter(|event| event["message"]["method"] == "Network.requestWillBeSent")
-            .filter_map(|event| {
-                let url = event["message"]["params"]["request"]["url"].as_str()?;
-                Some(url.to_owned())
+            .map(|event| event["message"]["params"].clone())
+            // The browser's own first page asks for things while it is left for ours.
+            .filter(|asked| {
+                asked["documentURL"]
+                    .as_str()
+                    .is_none_or(|it| !it.starts_with("chrome"))
             })
+            .filter_map(|asked| Some(asked["request"]["url"].as_str()?.to_owned()))
             .collect();
         Console { errors, requests }
     }
