@@ -13,8 +13,8 @@ use super::{World, built, free_port, standin_nvml, wait};
 
 /// How long an agent may take to catch up.
 const DRAIN_LIMIT: Duration = Duration::from_secs(90);
-/// One whose oldest request is younger has caught up, seconds.
-const CAUGHT_UP_SECONDS: f64 = 4.0;
+/// How old what its endpoint says may be: two ticks, seconds.
+const TOLD_AGO: f64 = 2.0;
 
 /// The path of the stand-in driver, as it stands in an agent's config.
 pub fn library() -> String {
@@ -170,14 +170,16 @@ impl Agent {
             .collect()
     }
 
-    /// Waits until the server has nearly everything that it has spooled.
+    /// Waits until all that it had spooled when this was called is durable on the server.
     ///
     /// # Panics
     /// When that does not come to be: it waits up to a minute after failures.
     pub fn catches_up(&self) {
+        let begun = wait::now();
         wait::until("the agent has caught up", DRAIN_LIMIT, || {
             let ages = self.values("gpufleet_agent_spool_oldest_age_seconds");
-            let caught_up = !ages.is_empty() && ages.iter().all(|age| *age < CAUGHT_UP_SECONDS);
+            let since = (wait::now() - begun).as_secs_f64() - TOLD_AGO;
+            let caught_up = !ages.is_empty() && ages.iter().all(|age| *age < since);
             caught_up.then_some(())
         });
     }
