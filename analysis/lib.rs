@@ -30,3 +30,9 @@ pub mod regression;
 pub mod robust;
 
 pub mod straggler;
+
+pub mod cause;
+
+pub mod lost;
+
+pub mod incident;

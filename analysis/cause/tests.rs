@@ -1,0 +1,322 @@
+//! Seeded faults: 20 of each cause, 20 of pairs and 20 without any, among decoys.
+//!
+//! A made job of 8 ranks: what a fault does to a rank's time is worked out from what it does to the
+//! machine (parts of seconds at a lower clock, waits of the loader), not from what the judgement
+//! reckons: steps gain only 60 to 100 % of what a clock loses, hosts cost more or less than their
+//! pressure says, every reading has noise. One reading in fifty is missing, and one source in twenty
+//! with all it reads: the driver, the host, the hooks, the network devices. Decoys: all ranks at the
+//! power cap, all hosts waiting for I/O, some errors that are usual, heat for a moment.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::robust::median;
+
+const RANKS: usize = 8;
+const SEEDS: u64 = 20;
+
+/// A rank as it is, before anything is read wrongly or not at all.
+#[derive(Clone, Copy)]
+struct Machine {
+    clock: f64,
+    heat: f64,
+    brake: f64,
+    cap: f64,
+    data: f64,
+    steal: f64,
+    cpu: f64,
+    memory: f64,
+    io: f64,
+    nic: f64,
+    corrected: f64,
+    /// Time for its own part of a step, without waiting for data.
+    compute: f64,
+    stands: bool,
+    is_broken: bool,
+    uncorrectable: u64,
+    remap: bool,
+    pcie: f64,
+    nvlinks: u32,
+}
+
+fn noise(random: &mut ChaCha8Rng, part: f64) -> f64 {
+    let sum: f64 = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
+    1.0 + part * sum
+}
+
+fn between(random: &mut ChaCha8Rng, low: f64, high: f64) -> f64 {
+    low + (high - low) * random.random::<f64>()
+}
+
+fn job(random: &mut ChaCha8Rng) -> Vec<Machine> {
+    let cap = if random.random_bool(0.3) { 0.5 } else { 0.0 };
+    let io = if random.random_bool(0.3) { 0.3 } else { 0.02 };
+    let data = between(random, 0.0, 0.05);
+    (0..RANKS)
+        .map(|_| Machine {
+            clock: 1.98e9 * noise(random, 0.004),
+            heat: if random.random_bool(0.2) { 0.03 } else { 0.0 },
+            brake: 0.0,
+            cap: (cap * noise(random, 0.02)).max(0.0),
+            data: (data * noise(random, 0.1)).max(0.0),
+            steal: between(random, 0.0, 0.01),
+            cpu: between(random, 0.0, 0.05),
+            memory: between(random, 0.0, 0.01),
+            io: (io * noise(random, 0.1)).max(0.0),
+            nic: between(random, 0.0, 0.5),
+            corrected: between(random, 0.0, 20.0),
+            compute: 0.95 * noise(random, 0.005),
+            stands: false,
+            is_broken: false,
+            uncorrectable: 0,
+            remap: false,
+            pcie: 1.0,
+            nvlinks: 0,
+        })
+        .collect()
+}
+
+/// Slows a machine down so that it takes about `size` of a step longer.
+fn fault(machine: &mut Machine, cause: Cause, size: f64, random: &mut ChaCha8Rng) {
+    let slower_clock = |machine: &mut Machine, random: &mut ChaCha8Rng| {
+        let factor = 1.0 / (1.0 + size);
+        machine.clock *= factor;
+        machine.compute *= 1.0 + size * between(random, 0.6, 1.0);
+        // The lower the clock while it is held down, the less of the window that is.
+        let depth = between(random, (1.0 - factor).max(0.15), 0.7);
+        ((1.0 - factor) / depth).clamp(0.08, 1.0)
+    };
+    match cause {
+        Cause::Heat => machine.heat += slower_clock(machine, random),
+        Cause::PowerBrake => machine.brake += slower_clock(machine, random),
+        Cause::PowerCap => machine.cap = (machine.cap + slower_clock(machine, random)).min(1.0),
+        Cause::Clocks => _ = slower_clock(machine, random),
+        Cause::Data => machine.data += size,
+        Cause::Storage => {
+            machine.data += size;
+            machine.io += between(random, 0.4, 0.6);
+        }
+        Cause::HostCpu => {
+            let taken = size * between(random, 0.8, 1.3);
+            if random.random_bool(0.5) {
+                machine.steal += taken.max(0.11);
+            } else {
+                machine.cpu += taken.max(0.11);
+            }
+            machine.compute += size * 0.7;
+            machine.data += size * 0.3;
+        }
+        Cause::HostMemory => {
+            machine.memory += (size * between(random, 0.8, 1.3)).max(0.11);
+            machine.compute += size;
+        }
+        Cause::GpuFault => {
+            machine.stands = true;
+            machine.is_broken = random.random_bool(0.6);
+            machine.uncorrectable = u64::from(!machine.is_broken);
+        }
+        _ => {
+            machine.compute += size;
+            match cause {
+                Cause::GpuMemory if random.random_bool(0.5) => machine.remap = true,
+                Cause::GpuMemory => machine.corrected += between(random, 80.0, 2_000.0),
+                Cause::Pcie => machine.pcie = 0.25,
+                Cause::Nvlink => machine.nvlinks = random.random_range(1..=4),
+                Cause::Network => machine.nic += between(random, 10.0, 3_000.0),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What was read: peers' medians are of those whose reading is there.
+fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
+    let own = machines[culprit];
+    let mut there = |part: f64| random.random_bool(part);
+    let [driver, host, hooks, network] = [(); 4].map(|()| there(0.95));
+    let mut pair = |source: bool, of: fn(&Machine) -> f64| {
+        let mut known: Vec<Option<f64>> = machines
+            .iter()
+            .map(|it| there(0.98).then_some(of(it)))
+            .collect();
+        let own = known.swap_remove(culprit).filter(|_| source);
+        let mut peers: Vec<f64> = known.into_iter().flatten().collect();
+        let like = median(&mut peers);
+        Pair { own, like }
+    };
+    let (sm_clock, heat_part) = (pair(driver, |it| it.clock), pair(driver, |it| it.heat));
+    let (brake_part, cap_part) = (pair(driver, |it| it.brake), pair(driver, |it| it.cap));
+    let (data_wait, steal) = (pair(hooks, |it| it.data), pair(host, |it| it.steal));
+    let (cpu_pressure, memory_pressure) = (pair(host, |it| it.cpu), pair(host, |it| it.memory));
+    let (io_pressure, nic_errors) = (pair(host, |it| it.io), pair(network, |it| it.nic));
+    let mut usual: Vec<f64> = machines.iter().map(|it| it.compute + it.data).collect();
+    usual.swap_remove(culprit);
+    let usual = median(&mut usual).expect("there are peers");
+    let mut is_told = || driver && there(0.98);
+    Rank {
+        slowness: if own.stands {
+            f64::INFINITY
+        } else {
+            (own.compute + own.data) / usual
+        },
+        sm_clock,
+        heat_part,
+        brake_part,
+        cap_part,
+        data_wait,
+        steal,
+        cpu_pressure,
+        memory_pressure,
+        io_pressure,
+        nic_errors,
+        is_broken: is_told().then_some(own.is_broken),
+        ecc_uncorrectable: is_told().then_some(own.uncorrectable),
+        ecc_corrected_per_hour: is_told().then_some(own.corrected),
+        has_remap_trouble: is_told().then_some(own.remap),
+        pcie_part: is_told().then_some(own.pcie),
+        nvlinks_down: is_told().then_some(own.nvlinks),
+        nics_down: network.then_some(0),
+    }
+}
+
+/// (right, wrong, all of them named) of the seeds.
+fn score(causes: &[Cause]) -> (u64, u64, u64) {
+    let (mut right, mut wrong, mut all) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        let name = causes.iter().fold(0, |sum, it| sum * 31 + *it as u64);
+        let mut random = ChaCha8Rng::seed_from_u64(seed + 1_000 * name);
+        let mut machines = job(&mut random);
+        let culprit = random.random_range(0..RANKS);
+        for cause in causes {
+            let size = between(&mut random, 0.1, 0.6);
+            fault(&mut machines[culprit], *cause, size, &mut random);
+        }
+        let rank = read(&machines, culprit, &mut random);
+        let verdict = judge(&rank);
+        let named: Vec<Cause> = verdict.0.iter().map(|it| it.cause).collect();
+        let is_wrong = named.iter().any(|it| !causes.contains(it));
+        wrong += u64::from(is_wrong);
+        right += u64::from(!is_wrong && !named.is_empty());
+        all += u64::from(causes.iter().all(|it| named.contains(it)));
+    }
+    (right, wrong, all)
+}
+
+/// 80 % right and 5 % wrong, of 20.
+const RIGHT: u64 = 16;
+const WRONG: u64 = 1;
+/// Of 100 pairs, those of which both are named: the rest have one that is too small beside the other.
+const BOTH: u64 = 65;
+
+#[test]
+fn twenty_faults_of_each_cause_are_named_and_hardly_one_wrongly() {
+    let causes = [
+        Cause::GpuFault,
+        Cause::GpuMemory,
+        Cause::Heat,
+        Cause::PowerBrake,
+        Cause::PowerCap,
+        Cause::Clocks,
+        Cause::Pcie,
+        Cause::Nvlink,
+        Cause::Network,
+        Cause::HostCpu,
+        Cause::HostMemory,
+        Cause::Storage,
+        Cause::Data,
+    ];
+    let scores: Vec<_> = causes.iter().map(|it| (*it, score(&[*it]))).collect();
+    for (cause, (right, wrong, _)) in scores {
+        assert!(
+            right >= RIGHT && wrong <= WRONG,
+            "{cause:?}: {right} right, {wrong} wrong"
+        );
+    }
+}
+
+#[test]
+fn of_two_causes_at_once_none_is_named_wrongly_and_mostly_both() {
+    let pairs = [
+        [Cause::Heat, Cause::Data],
+        [Cause::PowerCap, Cause::HostCpu],
+        [Cause::Storage, Cause::Clocks],
+        [Cause::Heat, Cause::Pcie],
+        [Cause::Data, Cause::Network],
+    ];
+    let scores: Vec<_> = pairs.iter().map(|it| (*it, score(it))).collect();
+    let both: u64 = scores.iter().map(|(_, (_, _, all))| all).sum();
+    for (pair, (right, wrong, _)) in scores {
+        assert!(
+            right >= RIGHT && wrong <= WRONG,
+            "{pair:?}: {right} right, {wrong} wrong"
+        );
+    }
+    assert!(both >= BOTH, "both named in {both} of 100");
+}
+
+#[test]
+fn slowness_that_no_reading_explains_is_unknown() {
+    for cause in [Cause::Program, Cause::Unknown, Cause::NoWork] {
+        let (right, wrong, _) = score(&[cause]);
+        assert_eq!(right, 0, "nobody names {cause:?}");
+        assert!(wrong <= WRONG, "{wrong} of 20 have a cause that is none");
+    }
+}
+
+/// A rank that is a fifth slower, of which everything is known and nothing is apart.
+fn usual() -> Rank {
+    let none = Pair::new(0.0, 0.0);
+    Rank {
+        slowness: 1.2,
+        sm_clock: Pair::new(1.98e9, 1.98e9),
+        heat_part: none,
+        brake_part: none,
+        cap_part: none,
+        data_wait: Pair::new(0.02, 0.02),
+        steal: none,
+        cpu_pressure: none,
+        memory_pressure: none,
+        io_pressure: none,
+        nic_errors: none,
+        ..Rank::default()
+    }
+}
+
+#[test]
+fn a_missing_reading_names_nobody_in_its_place() {
+    let mut rank = usual();
+    rank.sm_clock.own = Some(1.65e9);
+    assert_eq!(judge(&rank).cause(), Cause::Clocks);
+    rank.heat_part.own = None;
+    assert_eq!(judge(&rank).cause(), Cause::Unknown, "it may be heat");
+    let mut rank = usual();
+    rank.data_wait.own = Some(0.2);
+    assert_eq!(judge(&rank).cause(), Cause::Data);
+    rank.io_pressure = Pair::default();
+    assert_eq!(judge(&rank).cause(), Cause::Unknown, "it may be storage");
+}
+
+#[test]
+fn what_is_too_small_for_the_slowness_is_not_its_cause() {
+    let mut rank = usual();
+    rank.sm_clock.own = Some(1.98e9 / 1.03);
+    rank.heat_part.own = Some(0.2);
+    assert_eq!(judge(&rank).cause(), Cause::Unknown, "3 % of 20 %");
+    rank.slowness = 1.035;
+    assert_eq!(judge(&rank).cause(), Cause::Heat);
+    rank.slowness = 1.0;
+    assert_eq!(judge(&rank), Verdict::default(), "it is not slow");
+}
+
+#[test]
+fn a_verdict_shows_the_readings_beside_what_is_usual() {
+    let mut rank = usual();
+    rank.sm_clock.own = Some(1.65e9);
+    rank.heat_part.own = Some(0.4);
+    let verdict = judge(&rank);
+    let readings = &verdict.0[0].readings;
+    let shown: Vec<_> = readings.iter().map(|it| (it.value, it.usual)).collect();
+    assert_eq!(shown, [(0.4, Some(0.0)), (1.65e9, Some(1.98e9))]);
+    assert_eq!(readings[0].unit, "ratio");
+}

@@ -1,0 +1,352 @@
+//! The book of incidents: moves each on with the groups of a tick.
+//!
+//! A group belongs to the incidents of its family whose place overlaps its own: to the oldest of them,
+//! which grows to the group's place, takes the others in, and never shrinks again. A group that
+//! belongs to none begins a pending one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::group::{Group, Nodes, groups};
+use super::{BOOT_QUIET_NS, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State};
+use crate::lost::Losing;
+
+/// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
+/// have nothing to say before it is full.
+const SETTLE_NS: i64 = 120 * 1_000_000_000;
+
+/// What is known at a tick.
+pub struct Tick<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// What detectors say.
+    pub signals: Vec<Signal>,
+    /// Whether a place is heard from, so that no signal of it means something.
+    pub is_heard: &'a dyn Fn(&Place) -> bool,
+    /// Runs that start, evaluate, save or restore.
+    pub quiet_runs: &'a BTreeSet<String>,
+    /// The nodes with how many GPUs each has.
+    pub nodes: &'a Nodes,
+}
+
+/// What became of an incident at a tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// It opened, or came back.
+    Opened(Uuid),
+    /// It says something new.
+    Updated(Uuid),
+    /// It is over.
+    Resolved(Uuid),
+}
+
+/// Every incident that is pending, open, or was lately resolved.
+#[derive(Debug, Default)]
+pub struct Book {
+    incidents: Vec<Incident>,
+    /// Incidents that there was no room for.
+    left_out: u64,
+}
+
+impl Book {
+    /// The book as it was stored, opened again at `now`.
+    pub fn restored(incidents: Vec<Incident>, now: Timestamp) -> Self {
+        let mut incidents = incidents;
+        incidents.truncate(MAX_INCIDENTS);
+        for incident in &mut incidents {
+            incident.clear_from = now.shifted(SETTLE_NS);
+            incident.counted_to = incident.counted_to.max(now);
+        }
+        Self {
+            incidents,
+            left_out: 0,
+        }
+    }
+
+    /// Open incidents, in the order in which they began.
+    pub fn open_ones(&self) -> impl Iterator<Item = &Incident> {
+        self.incidents.iter().filter(|it| it.state == State::Open)
+    }
+
+    /// An incident that people were told of.
+    pub fn get(&self, id: Uuid) -> Option<&Incident> {
+        let told = |it: &&Incident| it.id == id && it.state != State::Pending;
+        self.incidents.iter().find(told)
+    }
+
+    /// Incidents that there was no room for since the start.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    pub(super) fn told(&mut self, id: Uuid) -> Option<&mut Incident> {
+        let told = |it: &&mut Incident| it.id == id && it.state != State::Pending;
+        self.incidents.iter_mut().find(told)
+    }
+
+    /// Moves every incident on. Nothing is said of those that only go on.
+    pub fn tick(&mut self, tick: Tick<'_>, new_id: &mut dyn FnMut() -> Uuid) -> Vec<Change> {
+        let now = tick.now;
+        let is_quiet = |place: &Place| {
+            let run = place.run.as_ref();
+            run.is_some_and(|run| tick.quiet_runs.contains(run))
+        };
+        let settles = |it: &Signal| {
+            let booted = it.booted_at.filter(|_| it.family.is_quiet_after_boot());
+            booted.is_some_and(|at| now.since(at) < BOOT_QUIET_NS)
+        };
+        let mut signals = tick.signals;
+        signals.retain(|it| !(settles(it) || it.family.is_of_run() && is_quiet(&it.place)));
+        let mut changes = Vec::new();
+        let mut seen: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
+        for group in groups(signals, tick.nodes) {
+            if let Some(place) = self.belongs_to(&group, now, new_id, &mut changes) {
+                seen.entry(place).or_default().push(group);
+            }
+        }
+        for (place, groups) in &seen {
+            changes.extend(self.incidents[*place].signalled(groups, now));
+            for signal in groups.iter().flat_map(|it| &it.explained) {
+                self.explain(*place, signal, now, &mut changes);
+            }
+        }
+        for (place, incident) in self.incidents.iter_mut().enumerate() {
+            if !seen.contains_key(&place) {
+                let is_heard = (tick.is_heard)(&incident.place) && !is_quiet(&incident.place);
+                changes.extend(incident.not_signalled(is_heard, now));
+            }
+        }
+        self.incidents.retain(|it| it.is_kept(now));
+        changes.sort();
+        changes.dedup();
+        changes
+    }
+
+    /// The incident that a group belongs to; others that it covers too are taken into it.
+    fn belongs_to(
+        &mut self,
+        group: &Group,
+        now: Timestamp,
+        new_id: &mut dyn FnMut() -> Uuid,
+        changes: &mut Vec<Change>,
+    ) -> Option<usize> {
+        let is_one = |it: &Incident| it.family == group.family && it.place.overlaps(&group.place);
+        let of = |state: State| {
+            let all = self.incidents.iter().enumerate();
+            let own = all.filter(move |(_, it)| it.state == state && is_one(it));
+            own.min_by_key(|(_, it)| it.since).map(|(place, _)| place)
+        };
+        let known = of(State::Open)
+            .or_else(|| of(State::Pending))
+            .or_else(|| of(State::Resolved));
+        let Some(place) = known else {
+            if self.incidents.len() >= MAX_INCIDENTS {
+                self.left_out += 1;
+                return None;
+            }
+            self.incidents.push(Incident::pending(new_id(), group, now));
+            return Some(self.incidents.len() - 1);
+        };
+        let others: Vec<usize> = (0..self.incidents.len())
+            .filter(|it| *it != place && is_one(&self.incidents[*it]))
+            .filter(|it| self.incidents[*it].state != State::Resolved)
+            .collect();
+        for other in others {
+            self.take_in(place, other, now, changes);
+        }
+        Some(place)
+    }
+
+    /// One incident turns out to be another's: it ends, and what it lost is the other's.
+    fn take_in(&mut self, place: usize, other: usize, now: Timestamp, changes: &mut Vec<Change>) {
+        let id = self.incidents[place].id;
+        let taken = &mut self.incidents[other];
+        let was_open = taken.state == State::Open;
+        let (other_id, lost) = (taken.id, std::mem::take(&mut taken.lost));
+        if was_open {
+            taken.tell(now, None, Happened::Explained(id));
+            changes.push(Change::Resolved(other_id));
+        }
+        taken.end(now);
+        if was_open {
+            self.incidents[place].lost.join(&lost);
+            self.incidents[place].tell(now, None, Happened::Merged(other_id));
+            changes.push(Change::Updated(id));
+        }
+    }
+
+    fn explain(
+        &mut self,
+        place: usize,
+        signal: &Signal,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) {
+        // What only might be says nothing away.
+        if self.incidents[place].state != State::Open {
+            return;
+        }
+        let is_same = |it: &Incident| {
+            it.state != State::Resolved
+                && it.family == signal.family
+                && it.place.overlaps(&signal.place)
+        };
+        let others: Vec<usize> = (0..self.incidents.len())
+            .filter(|it| *it != place && is_same(&self.incidents[*it]))
+            .collect();
+        for other in others {
+            self.take_in(place, other, now, changes);
+        }
+    }
+}
+
+impl Incident {
+    fn pending(id: Uuid, group: &Group, now: Timestamp) -> Self {
+        let first = &group.signals[0];
+        let since = group.signals.iter().filter_map(|it| it.since).min();
+        let since = since.unwrap_or(now).min(now);
+        Self {
+            id,
+            family: group.family,
+            place: group.place.clone(),
+            severity: first.severity,
+            what: first.what.clone(),
+            action: first.action.clone(),
+            cause: first.cause,
+            places: group.places(),
+            state: State::Pending,
+            since,
+            opened_at: None,
+            seen_at: now,
+            clear_from: now,
+            unheard_since: None,
+            resolved_at: None,
+            ticks: 0,
+            losing: Losing::default(),
+            lost: crate::lost::Lost::default(),
+            counted_to: since,
+            evidence: Vec::new(),
+            more_evidence: 0,
+            acknowledged_by: None,
+            silenced_until: None,
+            log: Vec::new(),
+        }
+    }
+
+    /// Takes in what is signalled of it at a tick.
+    fn signalled(&mut self, groups: &[Group], now: Timestamp) -> Option<Change> {
+        let before = (
+            self.place.clone(),
+            self.severity,
+            self.cause,
+            self.evidence.len(),
+        );
+        let own = || groups.iter().flat_map(|it| &it.signals);
+        for group in groups {
+            if !self.place.contains(&group.place) {
+                self.place = group.place.clone();
+            }
+        }
+        if let Some(first) = own().max_by_key(|it| (it.severity, it.cause.is_known())) {
+            let is_worse = first.severity > self.severity || !self.cause.is_known();
+            if is_worse {
+                self.severity = self.severity.max(first.severity);
+                self.what.clone_from(&first.what);
+                self.action.clone_from(&first.action);
+                self.cause = first.cause;
+            }
+        }
+        self.places = groups.iter().map(Group::places).sum();
+        for signal in own().chain(groups.iter().flat_map(|it| &it.explained)) {
+            self.keep_evidence(signal, now);
+        }
+        if self.state == State::Open {
+            self.lost.add(self.counted_to, now, &self.losing);
+            self.counted_to = now;
+        }
+        self.losing = groups
+            .iter()
+            .map(Group::losing)
+            .fold(Losing::default(), |all, it| all.and(&it));
+        (self.seen_at, self.clear_from) = (now, now.max(self.clear_from));
+        let heard_again = self.unheard_since.take().is_some();
+        self.ticks = self.ticks.saturating_add(1);
+        match self.state {
+            State::Pending if self.ticks < self.family.ticks() => None,
+            State::Pending => {
+                self.state = State::Open;
+                self.opened_at = Some(now);
+                self.lost.add(self.counted_to, now, &self.losing);
+                self.counted_to = now;
+                self.tell(now, None, Happened::Opened);
+                Some(Change::Opened(self.id))
+            }
+            State::Resolved => {
+                self.state = State::Open;
+                self.resolved_at = None;
+                self.counted_to = now;
+                self.tell(now, None, Happened::Reopened);
+                Some(Change::Opened(self.id))
+            }
+            State::Open => {
+                if before.0 != self.place {
+                    let said = self.place.node.clone();
+                    let said = said.unwrap_or_else(|| self.place.cluster.clone());
+                    self.tell(now, None, Happened::Widened(said));
+                }
+                let after = (
+                    self.place.clone(),
+                    self.severity,
+                    self.cause,
+                    self.evidence.len(),
+                );
+                (before != after || heard_again).then_some(Change::Updated(self.id))
+            }
+        }
+    }
+
+    /// A tick that says nothing of it.
+    fn not_signalled(&mut self, is_heard: bool, now: Timestamp) -> Option<Change> {
+        if self.state == State::Resolved {
+            return None;
+        }
+        if !is_heard {
+            // What may be missing because nobody is heard is not over, and costs nothing known.
+            self.clear_from = self.clear_from.max(now);
+            self.counted_to = now;
+            let is_news = self.unheard_since.is_none() && self.state == State::Open;
+            self.unheard_since.get_or_insert(now);
+            return is_news.then_some(Change::Updated(self.id));
+        }
+        self.unheard_since = None;
+        if self.state == State::Pending {
+            self.end(now);
+            return None;
+        }
+        if now.since(self.clear_from) < self.family.clear_ns() {
+            return None;
+        }
+        // It was over when it was last signalled: what came after cost nothing.
+        self.tell(now, None, Happened::Resolved);
+        self.end(now);
+        Some(Change::Resolved(self.id))
+    }
+
+    fn end(&mut self, now: Timestamp) {
+        self.state = State::Resolved;
+        self.resolved_at = Some(now);
+        self.losing = Losing::default();
+        self.ticks = 0;
+    }
+
+    /// Whether the book has to know of it any more.
+    fn is_kept(&self, now: Timestamp) -> bool {
+        let was_told = self.opened_at.is_some();
+        match self.resolved_at {
+            Some(at) => was_told && now.since(at) < REOPEN_NS,
+            None => true,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! One cause, one group: the signals of a tick put together until each group is one thing to mend.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{BREAKER_NODES, BREAKER_PART, Family, Place, Signal};
+use crate::cause::Cause;
+use crate::lost::Losing;
+
+/// Signals of one cause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// What kind of trouble.
+    pub family: Family,
+    /// Where, wide enough for all of its own signals.
+    pub place: Place,
+    /// Its own signals, what says most first. There is one at least.
+    pub signals: Vec<Signal>,
+    /// Signals of other kinds that it explains.
+    pub explained: Vec<Signal>,
+}
+
+impl Group {
+    /// How many different places it is about.
+    pub fn places(&self) -> usize {
+        let places: BTreeSet<&Place> = self.signals.iter().map(|it| &it.place).collect();
+        places.len()
+    }
+
+    /// What is lost to it now. Signals about one place lose it once; of what it explains counts what
+    /// loses more, because a run that waits loses more than the GPU it waits for.
+    pub fn losing(&self) -> Losing {
+        let own = sum(&self.signals);
+        let other = sum(&self.explained);
+        if other.milli_gpus > own.milli_gpus {
+            other
+        } else {
+            own
+        }
+    }
+}
+
+fn sum(signals: &[Signal]) -> Losing {
+    let mut by_place: BTreeMap<&Place, Losing> = BTreeMap::new();
+    for signal in signals {
+        let most = by_place.entry(&signal.place).or_default();
+        if signal.losing.milli_gpus >= most.milli_gpus {
+            *most = signal.losing;
+        }
+    }
+    let sum = |all: Losing, it: Losing| all.and(&it);
+    by_place.into_values().reduce(sum).unwrap_or_default()
+}
+
+/// How many GPUs the nodes of a cluster have, by (cluster, node).
+pub type Nodes = BTreeMap<(String, String), usize>;
+
+/// The groups of a tick, what explains others first.
+pub(super) fn groups(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
+    let mut by_place: BTreeMap<(Family, Place), Vec<Signal>> = BTreeMap::new();
+    for signal in signals {
+        let key = (signal.family, signal.place.clone());
+        by_place.entry(key).or_default().push(signal);
+    }
+    let by_place = of_nodes(by_place, nodes);
+    let by_place = of_clusters(by_place, nodes);
+    let mut groups: Vec<Group> = Vec::new();
+    for ((family, place), mut signals) in by_place {
+        signals.sort_by_key(|it| (Reverse(it.severity), it.cause == Cause::Unknown));
+        let explains = |it: &&mut Group| it.family.explains(family) && it.place.contains(&place);
+        match groups.iter_mut().find(explains) {
+            Some(group) => group.explained.extend(signals),
+            None => groups.push(Group {
+                family,
+                place,
+                signals,
+                explained: Vec::new(),
+            }),
+        }
+    }
+    groups
+}
+
+type ByPlace = BTreeMap<(Family, Place), Vec<Signal>>;
+
+/// Half of a node's GPUs, and two at least, with the same trouble: the node's.
+fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
+    let node_of = |(family, place): &(Family, Place)| match (&place.node, &place.gpu) {
+        (Some(node), Some(_)) if !family.is_of_run() => {
+            Some((*family, Place::node(&place.cluster, node)))
+        }
+        _ => None,
+    };
+    let mut counts: BTreeMap<(Family, Place), usize> = BTreeMap::new();
+    for node in by_place.keys().filter_map(node_of) {
+        *counts.entry(node).or_default() += 1;
+    }
+    let is_the_nodes = |key: &(Family, Place)| {
+        let place = &key.1;
+        let name = (
+            place.cluster.clone(),
+            place.node.clone().unwrap_or_default(),
+        );
+        let gpus = nodes.get(&name).copied().unwrap_or(0);
+        let count = counts.get(key).copied().unwrap_or(0);
+        by_place.contains_key(key) || (count >= 2 && 2 * count >= gpus)
+    };
+    let wide: BTreeSet<(Family, Place)> = counts
+        .keys()
+        .filter(|it| is_the_nodes(it))
+        .cloned()
+        .collect();
+    widened(by_place, |key| node_of(key).filter(|it| wide.contains(it)))
+}
+
+/// The circuit breaker: so many nodes of a cluster with the same trouble have one cause.
+fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
+    let mut troubled: BTreeMap<(Family, &str), BTreeSet<&str>> = BTreeMap::new();
+    for (family, place) in by_place.keys().filter(|(family, _)| !family.is_of_run()) {
+        let nodes = troubled.entry((*family, &place.cluster)).or_default();
+        nodes.extend(place.node.as_deref());
+    }
+    let of_cluster = |cluster: &str| nodes.keys().filter(|it| it.0 == cluster).count();
+    let wide: BTreeSet<(Family, String)> = troubled
+        .into_iter()
+        .filter(|((_, cluster), nodes)| {
+            nodes.len() > BREAKER_NODES && nodes.len() * BREAKER_PART > of_cluster(cluster)
+        })
+        .map(|((family, cluster), _)| (family, cluster.to_owned()))
+        .collect();
+    widened(by_place, |(family, place)| {
+        let key = (*family, place.cluster.clone());
+        let whole = Place {
+            cluster: place.cluster.clone(),
+            ..Place::default()
+        };
+        wide.contains(&key).then_some((*family, whole))
+    })
+}
+
+fn widened(
+    by_place: ByPlace,
+    wider: impl Fn(&(Family, Place)) -> Option<(Family, Place)>,
+) -> ByPlace {
+    let mut all = ByPlace::new();
+    for (key, signals) in by_place {
+        let key = wider(&key).unwrap_or(key);
+        all.entry(key).or_default().extend(signals);
+    }
+    all
+}

@@ -1,0 +1,105 @@
+//! What people do to an incident: acknowledge, silence, annotate; always with a name.
+
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::book::Book;
+use super::{Happened, Incident, State};
+
+/// Longest note: a screen of text; more belongs into a document that the note names.
+pub const MAX_NOTE_BYTES: usize = 4_096;
+/// Longest name of a person.
+pub const MAX_PERSON_BYTES: usize = 128;
+/// Longest silence, nanoseconds: 7 days; what is to be silent for ever is to be mended or turned off.
+pub const MAX_SILENCE_NS: i64 = 7 * 86_400 * 1_000_000_000;
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No such incident in the book.
+    #[error("there is no incident {0} that is open or was lately; older ones are history")]
+    Unknown(Uuid),
+    /// It is over.
+    #[error("the incident is over: there is nothing to {0}")]
+    Over(&'static str),
+    /// No name, or no name that can be kept.
+    #[error("who says so: a name of 1 to {MAX_PERSON_BYTES} bytes")]
+    Person,
+    /// No text, or too long a one.
+    #[error("a note has 1 to {MAX_NOTE_BYTES} bytes, this one has {0}")]
+    Note(usize),
+    /// A silence that is over before it begins, or too long.
+    #[error("a silence ends after now and within 7 days")]
+    Silence,
+}
+
+impl Book {
+    /// Somebody works on it.
+    ///
+    /// # Errors
+    /// When it is not known or over.
+    pub fn acknowledge(&mut self, id: Uuid, who: &str, now: Timestamp) -> Result<(), Refused> {
+        let who = person(who)?;
+        let incident = self.open(id, "acknowledge")?;
+        incident.acknowledged_by = Some(who.clone());
+        incident.tell(now, Some(who), Happened::Acknowledged);
+        Ok(())
+    }
+
+    /// Nobody is to be told of it before `until`.
+    ///
+    /// # Errors
+    /// When it is not known or over, or the moment makes no sense.
+    pub fn silence(
+        &mut self,
+        id: Uuid,
+        who: &str,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let who = person(who)?;
+        if !(1..=MAX_SILENCE_NS).contains(&until.since(now)) {
+            return Err(Refused::Silence);
+        }
+        let incident = self.open(id, "silence")?;
+        incident.silenced_until = Some(until);
+        incident.tell(now, Some(who), Happened::Silenced(until));
+        Ok(())
+    }
+
+    /// A note, also to one that is over: what it was is often known later.
+    ///
+    /// # Errors
+    /// When it is not known, or the note is empty or too long.
+    pub fn annotate(
+        &mut self,
+        id: Uuid,
+        who: &str,
+        note: &str,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let who = person(who)?;
+        let note = note.trim();
+        if note.is_empty() || note.len() > MAX_NOTE_BYTES {
+            return Err(Refused::Note(note.len()));
+        }
+        let incident = self.told(id).ok_or(Refused::Unknown(id))?;
+        incident.tell(now, Some(who), Happened::Note(note.to_owned()));
+        Ok(())
+    }
+
+    fn open(&mut self, id: Uuid, what: &'static str) -> Result<&mut Incident, Refused> {
+        let incident = self.told(id).ok_or(Refused::Unknown(id))?;
+        match incident.state {
+            State::Open => Ok(incident),
+            State::Resolved | State::Pending => Err(Refused::Over(what)),
+        }
+    }
+}
+
+fn person(who: &str) -> Result<String, Refused> {
+    let who = who.trim();
+    let is_name =
+        !who.is_empty() && who.len() <= MAX_PERSON_BYTES && !who.chars().any(char::is_control);
+    is_name.then(|| who.to_owned()).ok_or(Refused::Person)
+}
