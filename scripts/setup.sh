@@ -21,6 +21,7 @@ want_test() {
     want_build
     need prometheus prometheus
     need promtool prometheus
+    need amtool prometheus-alertmanager
     need victoria-metrics victoria-metrics
     need chromium chromium
     need chromedriver chromium-driver

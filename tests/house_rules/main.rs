@@ -3,6 +3,7 @@
 //! Each rule is one test that names every place where it is broken. A rule that cannot find what it
 //! is about (no file of that kind) fails too: a check over nothing would always pass.
 
+mod alerts;
 mod documents;
 mod layers;
 mod readers;
