@@ -54,4 +54,10 @@ nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nc
 	@cargo build --profile plugin -p gpufleet-nccl-profiler
 	@cp target/plugin/libgpufleet_nccl_profiler.so target/plugin/libgpufleet-nccl-profiler.so
 
-.PHONY: help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters
+package: ## Build a .deb and a tarball of agent and server into target/package
+	@scripts/package.sh
+
+image: ## Build the container image gpufleet:VERSION (needs docker)
+	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
+
+.PHONY: package image help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters

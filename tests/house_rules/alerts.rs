@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use gpufleet_analysis::incident::Family;
 use serde::Deserialize;
 
 use super::tree::{none, root};
@@ -256,6 +257,13 @@ fn table_and_rules_say_the_same() {
     }
     broken.extend(rules.into_keys().map(|rule| format!("{rule}: of no kind")));
     none("a kind and its rule agree", &broken);
+}
+
+#[test]
+fn every_family_of_incidents_has_a_kind_and_every_kind_a_family() {
+    let families: BTreeSet<String> = Family::ALL.map(|it| it.name().to_owned()).into();
+    let named: BTreeSet<String> = kinds().into_iter().map(|it| it.incident).collect();
+    assert_eq!(named, families);
 }
 
 #[test]

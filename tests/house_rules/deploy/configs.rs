@@ -1,0 +1,217 @@
+//! The programs take the configs that the manifests give them, and no pod takes a right that is not
+//! explained.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpufleet_program::config::{ProgramConfig, Sources};
+use serde_norway::Value;
+
+use super::{SECRETS, all, list_at, text_at, workloads};
+use crate::tree::{files, none, root};
+
+/// What stands in for a secret's file: a certificate of ours and its key, else a token.
+fn stand_in(path: &str) -> String {
+    let ours = match path.rsplit('.').next() {
+        Some("crt") => "certificate.pem",
+        Some("key") => "key.pem",
+        _ => return "a".repeat(64),
+    };
+    let mut found = files(&[ours]);
+    found.pop().expect("the tests of TLS have one").text
+}
+
+/// Reads a workload's config as the program would in the pod.
+fn config_of<C: ProgramConfig>(objects: &BTreeMap<String, Value>, workload: &str) -> (C, String) {
+    let container = &objects[workload]["spec"]["template"]["spec"]["containers"][0];
+    let volumes = list_at(&objects[workload], "spec.template.spec.volumes");
+    let map = volumes
+        .iter()
+        .map(|it| text_at(it, "configMap.name"))
+        .find(|it| !it.is_empty());
+    let file = format!("{}.toml", C::PROGRAM);
+    let map = map.unwrap_or_else(|| panic!("{workload} has no config map"));
+    let text = objects[&format!("ConfigMap/{map}")]["data"][&file]
+        .as_str()
+        .expect("its config");
+    // The loader reads what the config names: the mounted files are there, below another root.
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().to_str().expect("a text");
+    for path in mounted(&objects[workload]["spec"]["template"]) {
+        let path = format!("{root}{}", path.display());
+        let above = Path::new(&path).parent().expect("it has a folder");
+        fs::create_dir_all(above).expect("it can be made");
+        fs::write(&path, stand_in(&path)).expect("it can be written");
+    }
+    let moved = text.replace("\"/etc/", &format!("\"{root}/etc/"));
+    fs::write(folder.path().join(&file), moved).expect("it can be written");
+    let environment = list_at(container, "env").iter().map(|it| {
+        let value = it["value"].as_str().unwrap_or("given-in-the-pod");
+        (text_at(it, "name").to_owned(), value.to_owned())
+    });
+    let sources = Sources {
+        file: Some(folder.path().join(&file)),
+        environment: environment.collect(),
+        set: Vec::new(),
+    };
+    let config = sources.load().unwrap_or_else(|error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |it| it.source());
+        panic!(
+            "{workload}: {error} {}",
+            causes
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(": ")
+        )
+    });
+    (config, text.to_owned())
+}
+
+/// The files that a workload's volumes put into its container.
+fn mounted(template: &Value) -> BTreeSet<PathBuf> {
+    let mut files = BTreeSet::new();
+    for mount in list_at(template, "spec.containers.0.volumeMounts") {
+        let volumes = list_at(template, "spec.volumes");
+        let volume = volumes.iter().find(|it| it["name"] == mount["name"]);
+        let volume = volume.expect("a mount is of a volume");
+        let folder = Path::new(text_at(mount, "mountPath"));
+        let secrets = list_at(volume, "projected.sources")
+            .iter()
+            .map(|it| &it["secret"]);
+        for secret in secrets.chain([&volume["secret"]]) {
+            let items = list_at(secret, "items")
+                .iter()
+                .map(|it| text_at(it, "path"));
+            files.extend(items.map(|it| folder.join(it)));
+            if list_at(secret, "items").is_empty() {
+                let keys = SECRETS
+                    .iter()
+                    .find(|it| it.0 == text_at(secret, "secretName"));
+                files.extend(
+                    keys.into_iter()
+                        .flat_map(|it| it.1)
+                        .map(|it| folder.join(it)),
+                );
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn the_programs_take_their_configs_and_find_the_files_and_ports_named_there() {
+    let mut broken = Vec::new();
+    for (overlay, objects) in all() {
+        let agent = "DaemonSet/gpufleet-agent";
+        let server = "Deployment/gpufleet-server";
+        let (of_agent, agent_text) = config_of::<gpufleet_agent::config::Config>(&objects, agent);
+        let (of_server, server_text) =
+            config_of::<gpufleet_server::config::Config>(&objects, server);
+        for (name, text) in [(agent, agent_text), (server, server_text)] {
+            let template = &objects[name]["spec"]["template"];
+            let files = mounted(template);
+            let named = text
+                .split('"')
+                .filter(|it| it.starts_with("/etc/gpufleet/"));
+            broken.extend(
+                named
+                    .filter(|it| !files.contains(Path::new(it)))
+                    .map(|it| format!("{overlay}: {name} {it}")),
+            );
+        }
+        let of = |name: &str| -> BTreeSet<String> {
+            let ports = list_at(&objects[name], "spec.template.spec.containers.0.ports");
+            ports
+                .iter()
+                .filter_map(|it| it["containerPort"].as_u64())
+                .map(|it| it.to_string())
+                .collect()
+        };
+        let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
+        assert_eq!(
+            of(agent),
+            BTreeSet::from([port(&of_agent.listen.address)]),
+            "{overlay}"
+        );
+        let listened = [
+            &of_server.web.listen,
+            &of_server.ingest.grpc_listen,
+            &of_server.ingest.http_listen,
+        ];
+        assert_eq!(
+            of(server),
+            listened.map(|it| port(&it.to_string())).into(),
+            "{overlay}"
+        );
+        let grpc = port(&of_server.ingest.grpc_listen.to_string());
+        let endpoint = format!("https://gpufleet-server.gpufleet.svc:{grpc}");
+        assert_eq!(of_agent.ship.endpoint, endpoint, "{overlay}");
+        assert!(
+            !of_server.auth.allow_insecure,
+            "{overlay}: the server has TLS and tokens"
+        );
+    }
+    none("a file that a config names is mounted", &broken);
+}
+
+#[test]
+fn every_right_that_is_asked_for_is_explained_and_nothing_else_is_taken() {
+    let document = fs::read_to_string(root().join("docs/deploy.md")).expect("it is there");
+    let mut broken = Vec::new();
+    for (overlay, objects) in all() {
+        for (name, template) in workloads(&objects) {
+            let spec = &template["spec"];
+            let security = &spec["containers"][0]["securityContext"];
+            let is_privileged = security["privileged"].as_bool() == Some(true);
+            let drops = list_at(security, "capabilities.drop")
+                .iter()
+                .any(|it| it == "ALL");
+            let is_closed = drops && security["allowPrivilegeEscalation"].as_bool() == Some(false);
+            if security["readOnlyRootFilesystem"].as_bool() != Some(true)
+                || is_privileged == is_closed
+            {
+                broken.push(format!("{overlay}: {name} takes more than it needs"));
+            }
+            if spec["automountServiceAccountToken"].as_bool() != Some(false) {
+                broken.push(format!(
+                    "{overlay}: {name} has a token of the Kubernetes API"
+                ));
+            }
+            let mut rights: Vec<String> = Vec::new();
+            if is_privileged {
+                rights.push("`privileged`".to_owned());
+            }
+            for host in ["hostPID", "hostNetwork", "hostIPC"] {
+                if spec[host].as_bool() == Some(true) {
+                    rights.push(format!("`{host}`"));
+                }
+            }
+            if security["runAsUser"].as_u64() == Some(0) {
+                rights.push("`runAsUser: 0`".to_owned());
+            }
+            let paths = list_at(spec, "volumes")
+                .iter()
+                .map(|it| text_at(it, "hostPath.path"));
+            rights.extend(
+                paths
+                    .filter(|it| !it.is_empty())
+                    .map(|it| format!("`{it}`")),
+            );
+            let roles = objects.keys().filter_map(|it| it.strip_prefix("Role/"));
+            rights.extend(roles.map(|it| format!("`{it}`")));
+            let told = |right: &String| {
+                document
+                    .lines()
+                    .any(|line| line.starts_with('|') && line.contains(right.as_str()))
+            };
+            broken.extend(
+                rights
+                    .into_iter()
+                    .filter(|it| !told(it))
+                    .map(|it| format!("{overlay}: {it}")),
+            );
+        }
+    }
+    none("a right stands in the table of docs/deploy.md", &broken);
+}

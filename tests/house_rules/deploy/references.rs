@@ -1,0 +1,171 @@
+//! What manifests name is there, and what belongs together fits: references, selectors, ports, mounts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use serde_norway::Value;
+
+use super::{SECRETS, all, list_at, text_at, workloads};
+use crate::tree::{none, root};
+
+/// Kinds of a cluster, not of a namespace.
+const OF_THE_CLUSTER: [&str; 1] = ["Namespace"];
+
+/// Every config map, secret, claim and account that something names, with the keys asked for.
+fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String>)>) {
+    let Value::Mapping(entries) = value else {
+        let elements = value.as_sequence().into_iter().flatten();
+        elements.for_each(|it| references(it, found));
+        return;
+    };
+    for (key, value) in entries {
+        let (kind, name) = match key.as_str().unwrap_or_default() {
+            "configMap" | "configMapKeyRef" => ("ConfigMap", text_at(value, "name")),
+            "secret" if value.get("secretName").is_some() => {
+                ("Secret", text_at(value, "secretName"))
+            }
+            "secret" | "credentials" => ("Secret", text_at(value, "name")),
+            "persistentVolumeClaim" => ("PersistentVolumeClaim", text_at(value, "claimName")),
+            "serviceAccountName" => ("ServiceAccount", value.as_str().unwrap_or_default()),
+            _ => ("", ""),
+        };
+        if !name.is_empty() {
+            let items = list_at(value, "items").iter().map(|it| text_at(it, "key"));
+            let keys: Vec<&str> = items
+                .chain([text_at(value, "key")])
+                .filter(|it| !it.is_empty())
+                .collect();
+            let named =
+                |key: Option<&str>| (kind.to_owned(), name.to_owned(), key.map(str::to_owned));
+            if keys.is_empty() {
+                found.insert(named(None));
+            }
+            found.extend(keys.into_iter().map(|key| named(Some(key))));
+        }
+        references(value, found);
+    }
+}
+
+#[test]
+fn whatever_a_manifest_names_is_there() {
+    let mut broken = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (overlay, objects) in all() {
+        let mut found = BTreeSet::new();
+        objects
+            .values()
+            .for_each(|object| references(object, &mut found));
+        for (kind, name, key) in found {
+            let is_there = if kind == "Secret" {
+                let secret = SECRETS.iter().find(|(secret, _)| *secret == name);
+                seen.insert(name.clone());
+                secret.is_some_and(|(_, keys)| key.as_deref().is_none_or(|it| keys.contains(&it)))
+            } else {
+                let object = objects.get(&format!("{kind}/{name}"));
+                object.is_some_and(|it| {
+                    key.as_deref()
+                        .is_none_or(|key| it["data"].get(key).is_some())
+                })
+            };
+            if !is_there {
+                broken.push(format!("{overlay}: {kind} {name} {key:?}"));
+            }
+        }
+        for (name, object) in &objects {
+            let kind = text_at(object, "kind");
+            let namespace = text_at(object, "metadata.namespace");
+            if OF_THE_CLUSTER.contains(&kind) != namespace.is_empty()
+                || text_at(object, "apiVersion").is_empty()
+            {
+                broken.push(format!(
+                    "{overlay}: {name} is in no namespace or has no version"
+                ));
+            }
+        }
+    }
+    let made: BTreeSet<String> = SECRETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(seen, made, "a secret that nothing uses");
+    let document = fs::read_to_string(root().join("docs/deploy.md")).expect("it is there");
+    broken.extend(made.into_iter().filter(|it| !document.contains(it)));
+    none(
+        "names lead to objects, and to secrets that docs/deploy.md says how to make",
+        &broken,
+    );
+}
+
+#[test]
+fn selectors_ports_and_mounts_fit_together() {
+    let mut broken = Vec::new();
+    for (overlay, objects) in all() {
+        let mut ports: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for (name, template) in workloads(&objects) {
+            let label = template["metadata"]["labels"]["app.kubernetes.io/name"].as_str();
+            let label = label.unwrap_or_default();
+            let container = &template["spec"]["containers"][0];
+            let names = list_at(container, "ports")
+                .iter()
+                .map(|it| text_at(it, "name"));
+            ports.insert(label.to_owned(), names.collect());
+            let volumes: BTreeSet<&str> = list_at(template, "spec.volumes")
+                .iter()
+                .map(|it| text_at(it, "name"))
+                .collect();
+            let mounts: BTreeSet<&str> = list_at(container, "volumeMounts")
+                .iter()
+                .map(|it| text_at(it, "name"))
+                .collect();
+            if volumes != mounts {
+                broken.push(format!(
+                    "{overlay}: {name} mounts {mounts:?} of {volumes:?}"
+                ));
+            }
+            for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+                if !ports[label].contains(text_at(container, &format!("{probe}.httpGet.port"))) {
+                    broken.push(format!("{overlay}: {name} {probe}"));
+                }
+            }
+        }
+        for (name, object) in &objects {
+            let (label, asked) = selected(object);
+            let Some(label) = label else { continue };
+            if !ports
+                .get(label)
+                .is_some_and(|there| asked.iter().all(|it| there.contains(it)))
+            {
+                broken.push(format!("{overlay}: {name} asks {label} for {asked:?}"));
+            }
+        }
+    }
+    none(
+        "selectors meet pods, ports are theirs, mounts are volumes",
+        &broken,
+    );
+}
+
+/// Which pods an object is about, and which of their ports it names.
+fn selected(object: &Value) -> (Option<&str>, Vec<&str>) {
+    const LABEL: &str = "app.kubernetes.io/name";
+    let spec = &object["spec"];
+    let selector = [&spec["selector"], &spec["podSelector"]]
+        .into_iter()
+        .find(|it| it.is_mapping());
+    let labels = selector.map(|it| it.get("matchLabels").unwrap_or(it));
+    let label = labels.and_then(|it| it[LABEL].as_str());
+    let lists = ["ports", "endpoints", "podMetricsEndpoints"];
+    let mut asked: Vec<&str> = Vec::new();
+    for port in lists.iter().flat_map(|it| list_at(spec, it)) {
+        let name = if port.get("targetPort").is_some() {
+            "targetPort"
+        } else {
+            "port"
+        };
+        asked.push(text_at(port, name));
+    }
+    for port in list_at(spec, "ingress")
+        .iter()
+        .flat_map(|it| list_at(it, "ports"))
+    {
+        asked.push(text_at(port, "port"));
+    }
+    (label, asked)
+}

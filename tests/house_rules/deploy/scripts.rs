@@ -1,0 +1,154 @@
+//! Slurm's scripts and the package do what they say, the image is built as the rest is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{all, text_at, workloads};
+use crate::tree::root;
+
+#[test]
+fn the_image_is_built_with_our_toolchain_and_named_by_our_version() {
+    let file = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
+    let toolchain: toml::Table =
+        toml::from_str(&file("rust-toolchain.toml")).expect("it can be read");
+    let channel = toolchain["toolchain"]["channel"]
+        .as_str()
+        .expect("a channel");
+    let dockerfile = file("deploy/Dockerfile");
+    assert!(
+        dockerfile.contains(&format!("FROM rust:{channel}-")),
+        "another toolchain"
+    );
+    let ignored = file(".dockerignore");
+    let manifest: toml::Table = toml::from_str(&file("Cargo.toml")).expect("it can be read");
+    let members = manifest["workspace"]["members"]
+        .as_array()
+        .expect("a list of crates");
+    for member in members.iter().filter_map(toml::Value::as_str) {
+        let first = member.split('/').next().unwrap_or_default();
+        assert!(
+            !ignored.lines().any(|it| it.trim_matches('/') == first),
+            "{member} is ignored"
+        );
+    }
+    let version = manifest["workspace"]["package"]["version"]
+        .as_str()
+        .expect("a version");
+    let image = format!("gpufleet:{version}");
+    for (overlay, objects) in all() {
+        for (name, template) in workloads(&objects) {
+            assert_eq!(
+                text_at(template, "spec.containers.0.image"),
+                image,
+                "{overlay} {name}"
+            );
+        }
+    }
+}
+
+/// Runs one of Slurm's scripts for a job.
+fn slurm(script: &str, folder: &Path, job: &str, gpus: &str) {
+    let status = Command::new(super::folder().join("slurm").join(script))
+        .env("GPUFLEET_JOB_FOLDER", folder)
+        .env("SLURM_JOB_ID", job)
+        .env("SLURM_JOB_GPUS", gpus)
+        .status();
+    assert!(
+        status.expect("it can be run").success(),
+        "a failure drains the node"
+    );
+}
+
+#[test]
+fn slurms_scripts_keep_one_line_a_job_in_a_file_a_gpu() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = || -> BTreeMap<String, String> {
+        let listed = fs::read_dir(folder.path()).expect("it can be listed");
+        let paths = listed.map(|it| it.expect("an entry").path());
+        paths
+            .map(|path| {
+                let name = path
+                    .file_name()
+                    .expect("a name")
+                    .to_string_lossy()
+                    .into_owned();
+                (name, fs::read_to_string(&path).expect("it can be read"))
+            })
+            .collect()
+    };
+    let files = |of: &[(&str, &str)]| -> BTreeMap<String, String> {
+        of.iter()
+            .map(|(gpu, jobs)| ((*gpu).to_owned(), (*jobs).to_owned()))
+            .collect()
+    };
+    slurm("prolog.sh", folder.path(), "7", "0-1,5");
+    slurm("prolog.sh", folder.path(), "7", "0-1,5");
+    slurm("prolog.sh", folder.path(), "17", "1");
+    let both = files(&[("0", "7\n"), ("1", "7\n17\n"), ("5", "7\n")]);
+    assert_eq!(said(), both);
+    slurm("prolog.sh", folder.path(), "$(id)", "1");
+    slurm("prolog.sh", folder.path(), "8", "../../x");
+    slurm("epilog.sh", folder.path(), "../1", "");
+    assert_eq!(said(), both);
+    slurm("epilog.sh", folder.path(), "7", "");
+    assert_eq!(said(), files(&[("1", "17\n")]));
+    slurm("epilog.sh", folder.path(), "17", "1");
+    assert_eq!(said(), files(&[]));
+}
+
+#[test]
+fn the_package_holds_both_programs_and_refuses_one_that_needs_a_newer_c_library() {
+    let place = tempfile::tempdir().expect("a folder");
+    let programs = place.path().join("programs");
+    fs::create_dir(&programs).expect("it can be made");
+    for program in ["gpufleet-agent", "gpufleet-server"] {
+        fs::copy("/bin/true", programs.join(program)).expect("a program that is everywhere");
+    }
+    let package = |floor: &str| {
+        Command::new(root().join("scripts/package.sh"))
+            .args(["--from".as_ref(), programs.as_os_str()])
+            .args(["--into".as_ref(), place.path().as_os_str()])
+            .env("GLIBC_FLOOR", floor)
+            .output()
+            .expect("it can be run")
+    };
+    let refused = package("2.2");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("newer C library"),
+        "{said}"
+    );
+    let made = package("9.9");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let listed = fs::read_dir(place.path()).expect("it can be listed");
+    let mut paths = listed.map(|it| it.expect("an entry").path());
+    let package = paths.find(|it| it.extension().is_some_and(|it| it == "deb"));
+    let package = package.expect("a .deb");
+    let listing = Command::new("dpkg-deb")
+        .arg("--contents")
+        .arg(&package)
+        .output();
+    let listing = String::from_utf8_lossy(&listing.expect("dpkg-deb is there").stdout).into_owned();
+    for path in [
+        "./usr/bin/gpufleet-agent",
+        "./usr/bin/gpufleet-server",
+        "./lib/systemd/system/gpufleet-agent.service",
+        "./lib/systemd/system/gpufleet-server.service",
+        "./etc/gpufleet/agent.toml",
+        "./etc/gpufleet/server.toml",
+        "./usr/share/gpufleet/slurm/prolog.sh",
+        "./usr/share/gpufleet/alerts/rules/gpu.yml",
+        "./usr/share/doc/gpufleet/runbooks/xid.md",
+    ] {
+        assert!(
+            listing.lines().any(|it| it.ends_with(path)),
+            "{path}\n{listing}"
+        );
+    }
+}
