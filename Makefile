@@ -31,6 +31,9 @@ deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 bench-agent: ## Measure the agent against the stand-in driver (minutes)
 	@scripts/bench.sh agent $(ARGS)
 
+bench-training: ## Measure the agent under 64 training processes, and kill it 100 times (ARGS=--short for a quick look)
+	@scripts/bench.sh training $(ARGS)
+
 bench-server: ## Measure the server with 10,000 simulated GPUs (ARGS=--short for a quick look)
 	@scripts/bench.sh server $(ARGS)
 
@@ -60,4 +63,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: package image help up down demo-fault test lint fmt deny bench-agent bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters
+.PHONY: package image help up down demo-fault test lint fmt deny bench-agent bench-training bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters

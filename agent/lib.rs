@@ -12,6 +12,8 @@ pub mod sample;
 
 pub mod spool;
 
+pub mod steps;
+
 pub mod ship;
 
 pub mod commands;

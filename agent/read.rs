@@ -14,6 +14,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use crate::commands::NvmlOrders;
 use crate::config::Config;
+use crate::steps;
 
 pub mod nvml;
 
@@ -22,6 +23,8 @@ pub mod gpm;
 pub mod xid;
 
 pub mod exporter;
+
+pub mod users;
 
 pub mod host;
 
@@ -121,6 +124,8 @@ pub struct Wiring {
     pub node: Arc<NodeFacts>,
     /// Orders to let go of NVML and to take it again.
     pub nvml_orders: NvmlOrders,
+    /// The way of steps into the spool; none where nothing is shipped.
+    pub steps: Option<steps::Way>,
 }
 
 /// Every source that the config asks for. Adding one is a file in `read/` and an entry here.
@@ -130,16 +135,18 @@ pub struct Wiring {
 pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
     let node = &wiring.node;
     let period = Duration::from_millis(config.sample.period_ms);
+    let users: Arc<users::Users> = Arc::default();
     let mut readers: Vec<Box<dyn Read>> = Vec::new();
     if config.nvml.enabled {
         let orders = wiring.nvml_orders;
         let reader = nvml::Nvml::new(&config.nvml, period, Arc::clone(node), orders)?;
-        readers.push(Box::new(reader));
+        let users = Arc::clone(&users);
+        readers.push(Box::new(users::Noting { reader, users }));
     }
     if let Some(reader) = host::HostReader::new(&config.host)? {
         readers.push(Box::new(reader));
     }
-    if let Some(reader) = hooks::Hooks::new(&config.hooks, period) {
+    if let Some(reader) = hooks::Hooks::new(&config.hooks, period, users, wiring.steps) {
         readers.push(Box::new(reader));
     }
     for reader in exporter::readers(&config.exporter, node)? {

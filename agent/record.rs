@@ -107,6 +107,7 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
     let wiring = Wiring {
         node: Arc::clone(&node),
         nvml_orders,
+        steps: None,
     };
     let clock = SystemClock::start();
     let mut recorded: Vec<Recorded> = readers(config, wiring)?

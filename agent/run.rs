@@ -12,6 +12,7 @@ use gpufleet_telemetry::command::{Command, REREAD_CONFIG};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Origin, ResourceKind};
 use gpufleet_telemetry::time::Clock;
+use gpufleet_telemetry::wire::Stream;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -25,6 +26,7 @@ use crate::ship::aside;
 use crate::ship::identity::{self, Found};
 use crate::ship::state::Shipper;
 use crate::ship::{End, Ship};
+use crate::steps::{Spooled, Way};
 use crate::{admin, config, spool};
 
 /// How long a stop waits for the server to take what was spooled last; it is safe on disk anyway.
@@ -38,6 +40,9 @@ pub enum Ended {
     /// It must begin again: with another config, or another identity.
     Again(Box<Config>),
 }
+
+/// The spool on its way to the server, and how far steps are in it.
+type Shipping = (Ship<RealDisk>, Arc<Spooled>);
 
 /// What a running agent is made of.
 struct Agent {
@@ -69,14 +74,20 @@ pub async fn run(
     };
     let (node, found) = node_facts(config, clock.as_ref())?;
     let health = ShipHealth::default();
-    let (ship, opened) = open_ship(config, &node, &health, clock.as_ref())?;
+    let (shipping, opened) = open_ship(config, &node, &health, clock.as_ref())?;
+    let (ship, spooled) = shipping.unzip();
+    let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let wiring = Wiring {
         node: Arc::clone(&node),
         nvml_orders,
+        steps: spooled.map(|spooled| Way {
+            spooled,
+            output: output.clone(),
+            interval: config.sample.interval(),
+        }),
     };
     let readers = read::readers(config, wiring)?;
-    let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
     let latest = Arc::new(LatestCell::default());
     let looping = Loop {
         config: config.sample.clone(),
@@ -270,7 +281,7 @@ fn open_ship(
     node: &NodeFacts,
     health: &ShipHealth,
     clock: &dyn Clock,
-) -> anyhow::Result<(Option<Ship<RealDisk>>, Opened)> {
+) -> anyhow::Result<(Option<Shipping>, Opened)> {
     if config.ship.endpoint.is_empty() {
         return Ok((None, Opened::default()));
     }
@@ -282,6 +293,9 @@ fn open_ship(
             "bytes of the spool are no record: a torn write or a bad disk"
         );
     }
+    let spooled = Spooled::open(&config.node.state_folder, &node.boot_id, |epoch| {
+        spool.next_seq(epoch, Stream::Logs)
+    })?;
     let shipper = Shipper::new(node.agent_id, spool, Box::new(Uuid::new_v4));
     let sender = node.resource(
         ResourceKind::Node,
@@ -291,7 +305,7 @@ fn open_ship(
     );
     let refused = config.node.state_folder.join("refused");
     let ship = Ship::new(shipper, Arc::new(sender), Some(refused), health.clone());
-    Ok((Some(ship), opened))
+    Ok((Some((ship, Arc::new(spooled))), opened))
 }
 
 /// The event that tells of this start.

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::read::{NodeFacts, Read, ReadError, Turn};
 use crate::sample::collect::Collector;
 use crate::sample::own::Own;
+use crate::steps::{Shipment, Spooled};
 
 /// Rounds that may wait for the collector: a few seconds of a dozen readers. A reader waits when it
 /// is full, which only delays that reader.
@@ -139,6 +140,8 @@ pub enum Output {
     Tick(Vec<ResourceTick>),
     /// Something happened; flushed at once.
     Events(Vec<Event>),
+    /// Steps of ranks, and where it is noted that they are spooled.
+    Steps(Shipment, Arc<Spooled>),
 }
 
 /// Everything the sample loop works with.

@@ -18,7 +18,7 @@ use gpufleet_spool::{Dropped, SpoolError};
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::Resource;
-use gpufleet_telemetry::otlp::{encode_events, encode_metrics};
+use gpufleet_telemetry::otlp::{encode_events, encode_metrics, encode_steps};
 use gpufleet_telemetry::tick::ResourceTick;
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use gpufleet_telemetry::wire::{Lane, Stream};
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use self::client::Client;
 use self::state::{Next, Request, Shipper, Verdict};
 use crate::sample::own::ShipHealth;
+use crate::steps::{Shipment, Spooled};
 
 /// Most points in one request, about 2 MB encoded: far below what the server takes.
 const MAX_POINTS: usize = 20_000;
@@ -157,6 +158,34 @@ where
     pub async fn events(&self, events: &[Event], at: Timestamp) -> Result<(), SpoolError> {
         let payload = encode_events(events, &self.0.sender).encode_to_vec();
         self.append(Stream::Logs, payload, at).await
+    }
+
+    /// Spools steps, notes that they are, and sends them as soon as they are safe.
+    ///
+    /// # Errors
+    /// As [`Self::tick`], and when it cannot be noted: nothing is spooled then.
+    pub async fn steps(
+        &self,
+        shipment: Shipment,
+        spooled: Arc<Spooled>,
+        at: Timestamp,
+    ) -> Result<(), SpoolError> {
+        let ranks = shipment.ranks.iter();
+        let ranks = ranks.map(|(id, blocks)| (&**id, blocks.as_slice()));
+        let payload = encode_steps(ranks, &self.0.sender).encode_to_vec();
+        self.blocking(at, move |shipper| {
+            let place = shipper.next_place(Stream::Logs, at)?;
+            let unwritable = |source| SpoolError::Disk {
+                doing: "note how far steps are spooled",
+                source,
+            };
+            spooled.around(place, &shipment.places, unwritable, || {
+                shipper.append(Stream::Logs, &payload, at).map(|_| ())
+            })
+        })
+        .await?;
+        self.0.appended[0].notify_one();
+        Ok(())
     }
 
     /// Spools an encoded request and sends it as soon as it is safe.

@@ -95,6 +95,7 @@ pub async fn fill(
             Output::Tick(ticks) if ticks.is_empty() => continue,
             Output::Tick(ticks) => ship.tick(ticks, now).await,
             Output::Events(events) => ship.events(&events, now).await,
+            Output::Steps(shipment, spooled) => ship.steps(shipment, spooled, now).await,
         };
         match spooled {
             Err(error) => lost.note(&error, now),

@@ -2,6 +2,7 @@
 # Measures, and prints what docs/performance.md holds: figures with their spread.
 #
 #   scripts/bench.sh agent   [--short]   the agent against the stand-in driver
+#   scripts/bench.sh training [--short]  the agent under 64 training processes, and 100 kills of it
 #   scripts/bench.sh server  [--short]   the server under 10,000 simulated GPUs; Prometheus and
 #                                        VictoriaMetrics with the same samples
 #   scripts/bench.sh outage  [--short]   the server after an outage of 2 h of 1,000 agents
@@ -15,10 +16,10 @@ cd "$(dirname "$0")/.."
 what="${1:-}"
 [ $# -gt 0 ] && shift
 case "$what" in
-agent | server | outage)
+agent | training | server | outage)
     [ "$what" = server ] && scripts/setup.sh test
     cargo build --release -p gpufleet-agent -p gpufleet-server -p gpufleet-standin-nvml -p gpufleet-tests \
-        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-bench --lib
+        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-trainer --bin gpufleet-bench --lib
     target/release/gpufleet-bench "$what" "$@"
     ;;
 otlp)
@@ -30,7 +31,7 @@ hooks)
     cargo bench -q -p gpufleet-nccl-profiler --bench callback
     ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

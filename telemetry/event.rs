@@ -69,6 +69,9 @@ pub enum EventKind {
     /// A collective has been in flight for longer than it ever took; attributes: communicator,
     /// function, sequence number, since.
     CollectiveStuck,
+    /// Steps of a rank are in its totals and not in its blocks: the process had written over them when
+    /// the agent came to read; attribute: steps.
+    StepsMissed,
 }
 
 /// How bad it is.
@@ -104,7 +107,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -131,6 +134,7 @@ impl EventKind {
         Self::CheckpointRestored,
         Self::FingerprintChanged,
         Self::CollectiveStuck,
+        Self::StepsMissed,
     ];
 
     /// The name on the wire (`gpufleet.<name>`), in SQL and on the page.
@@ -162,6 +166,7 @@ impl EventKind {
             Self::CheckpointRestored => "checkpoint_restored",
             Self::FingerprintChanged => "fingerprint_changed",
             Self::CollectiveStuck => "collective_stuck",
+            Self::StepsMissed => "steps_missed",
         }
     }
 

@@ -180,6 +180,9 @@ pub mod attribute {
     pub const TRUST: &str = "gpufleet.rank.trust";
     /// Of a rank: the id of the GPU or share it computes on.
     pub const GPU_ID: &str = "gpufleet.gpu.id";
+    /// Of a rank: whether that is `proved`, by the driver's list of processes, or `claimed`
+    /// ([`crate::training::Trust`]).
+    pub const GPU_SOURCE: &str = "gpufleet.rank.gpu_source";
     /// Of a rank: its process on the host.
     pub const PID: &str = "process.pid";
     /// Of a rank: the framework and its version, `pytorch 2.9.1`.

@@ -59,6 +59,8 @@ pub mod attribute {
     pub const SEQUENCE: &str = "sequence";
     /// How long a collective has been in flight, seconds.
     pub const AGE: &str = "age";
+    /// How many steps.
+    pub const STEPS: &str = "steps";
     /// The fingerprint's lines; the next ones are `fingerprint.2` and `fingerprint.3`.
     pub const FINGERPRINT: &str = "fingerprint";
 }

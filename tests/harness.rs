@@ -19,6 +19,8 @@ pub mod postgres;
 
 pub mod simulator;
 
+pub mod training;
+
 pub mod relay;
 
 pub mod small_disk;

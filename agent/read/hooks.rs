@@ -3,8 +3,9 @@
 //! A thread listens for them ([`listen`]), so that a flood of connections never delays a round. Once
 //! a period every region is copied and checked; what comes out are readings of a rank and events.
 //! The regions of one process (Python's and NCCL's) are joined by its pid and start time, as the
-//! kernel says them. Nothing that a process writes is believed: job, rank and GPU are `claimed`
-//! unless its cgroup confirms them.
+//! kernel says them. Nothing that a process writes is believed: job and rank are `claimed` unless its
+//! cgroup confirms them, its GPU unless the driver lists it there. Its steps go to the spool by a way of their own ([`steps`]), which
+//! is exact over restarts of the agent.
 //!
 //! Limits: [`MAX_RANKS`], [`ranks::MAX_NEW_OF_GROUP`], [`ranks::MAX_NEW`], [`MAX_REGIONS`],
 //! [`values::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
@@ -21,7 +22,9 @@ use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 
+use super::users::Users;
 use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use crate::steps::Way;
 
 mod events;
 
@@ -31,11 +34,14 @@ mod process;
 
 mod ranks;
 
+mod steps;
+
 mod values;
 
 use listen::Listening;
 use process::{Process, ProcessId};
 use ranks::Ranks;
+use steps::Outgoing;
 
 section! {
     /// How training processes are read.
@@ -74,12 +80,20 @@ pub struct Hooks {
     processes: BTreeMap<ProcessId, Process>,
     clients: BTreeMap<ClientId, ProcessId>,
     ranks: Ranks,
+    /// None where nothing is shipped.
+    way: Option<Way>,
+    outgoing: Outgoing,
     refused: Refused,
 }
 
 impl Hooks {
-    /// A reader, where the config wants one.
-    pub fn new(config: &HooksConfig, period: Duration) -> Option<Self> {
+    /// A reader, where the config wants one. Steps go the way that there is.
+    pub fn new(
+        config: &HooksConfig,
+        period: Duration,
+        users: Arc<Users>,
+        way: Option<Way>,
+    ) -> Option<Self> {
         config.enabled.then(|| Self {
             socket: config.socket_path.clone(),
             limits: Limits {
@@ -91,7 +105,9 @@ impl Hooks {
             listening: None,
             processes: BTreeMap::new(),
             clients: BTreeMap::new(),
-            ranks: Ranks::default(),
+            ranks: Ranks::new(users),
+            way,
+            outgoing: Outgoing::default(),
             refused: Refused::new(),
         })
     }
@@ -112,8 +128,15 @@ impl Hooks {
             process.look(turn.at, &mut self.refused);
             self.ranks
                 .place(*id, process, &turn.node, turn.at, &mut self.refused);
+            process.gather(self.way.is_some());
+            if let Some(way) = &self.way {
+                self.outgoing.take(*id, process, turn.at, way);
+            }
             readings.events.extend(events::of(process, turn.at));
             readings.resources.extend(values::of(process, turn.at));
+        }
+        if let Some(way) = &self.way {
+            self.outgoing.send(way);
         }
         self.processes.retain(|_, process| !process.is_gone());
         let processes = &self.processes;
@@ -176,10 +199,12 @@ impl Hooks {
             return;
         }
         self.clients.insert(client.id, id);
+        let way = self.way.as_ref();
+        let spooled = |session| way?.spooled.record(id.pid, id.start_ticks, session);
         self.processes
             .entry(id)
             .or_insert_with(|| Process::new(client.peer))
-            .take(client.reader);
+            .take(client.reader, spooled);
     }
 
     /// The reader's own numbers.

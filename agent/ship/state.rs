@@ -185,6 +185,28 @@ impl<D: Disk> Shipper<D> {
         payload: &[u8],
         at: Timestamp,
     ) -> Result<u64, SpoolError> {
+        self.begin(at)?;
+        let seq = self.spool.append(stream, payload, at)?;
+        self.spool.sync()?;
+        Ok(seq)
+    }
+
+    /// The epoch and the seq that the next request of a stream gets, when it is appended at `at`.
+    ///
+    /// # Errors
+    /// When a new epoch cannot begin.
+    pub fn next_place(
+        &mut self,
+        stream: Stream,
+        at: Timestamp,
+    ) -> Result<(Epoch, u64), SpoolError> {
+        self.begin(at)?;
+        let epoch = self.spool.epoch();
+        Ok((epoch, self.spool.next_seq(epoch, stream)))
+    }
+
+    /// Begins an epoch where [`Self::append`] says so.
+    fn begin(&mut self, at: Timestamp) -> Result<(), SpoolError> {
         let last = self.appended.replace(at);
         if last.is_none_or(|last| at.since(last) > nanos(STOOD_STILL)) {
             let epoch = self.spool.epoch();
@@ -194,9 +216,7 @@ impl<D: Disk> Shipper<D> {
                 self.start_epoch(at)?;
             }
         }
-        let seq = self.spool.append(stream, payload, at)?;
-        self.spool.sync()?;
-        Ok(seq)
+        Ok(())
     }
 
     /// The spool.

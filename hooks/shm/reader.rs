@@ -121,6 +121,8 @@ pub struct Snapshot {
     pub totals: Totals,
     /// The steps since the snapshot before, in order.
     pub steps: Vec<Step>,
+    /// Of each of them the number of its record, counted from 1: [`Reader::place`] after it.
+    pub step_numbers: Vec<u64>,
     /// Steps since the snapshot before that the ring no longer has: they are in the totals.
     pub steps_missed: u64,
     /// How the learning goes.
@@ -204,7 +206,8 @@ impl Reader {
             return Err(ReadError::Session);
         }
         self.session = Some(header.session);
-        let (steps, missed, upto) = steps::since(region, self.steps_read, &mut check)?;
+        let (found, missed, upto) = steps::since(region, self.steps_read, &mut check)?;
+        let (step_numbers, steps) = found.into_iter().unzip();
         self.steps_read = upto;
         let (together, upto) =
             collectives::together(&region.collectives, self.collectives_read, &mut check)?;
@@ -215,6 +218,7 @@ impl Reader {
             plan: sections::plan(region, &mut check),
             totals: steps::totals(region, &mut check),
             steps,
+            step_numbers,
             steps_missed: missed,
             learning: sections::learning(region, &mut check),
             checkpoint_saved: sections::occasion(&region.checkpoint_saved, &mut check),

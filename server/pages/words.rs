@@ -257,6 +257,7 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::CheckpointRestored => "checkpoint restored",
         EventKind::FingerprintChanged => "run's make-up changed",
         EventKind::CollectiveStuck => "collective is stuck",
+        EventKind::StepsMissed => "steps not read",
     }
 }
 

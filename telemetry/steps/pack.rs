@@ -21,17 +21,23 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Takes a record; one that repeats the newest step of those that wait is not taken.
-    pub fn push(&mut self, record: StepRecord) {
+    /// Takes a record and says so; one that repeats the newest step of those that wait is not taken.
+    pub fn push(&mut self, record: StepRecord) -> bool {
         let newest = self.pending.last().map(|it| (it.step, it.ended_at));
         if newest == Some((record.step, record.ended_at)) {
-            return;
+            return false;
         }
         if self.pending.len() >= MAX_PENDING {
             self.pending.remove(0);
             self.dropped += 1;
         }
         self.pending.push(record);
+        true
+    }
+
+    /// How many records wait: the newest that were taken.
+    pub const fn waiting(&self) -> usize {
+        self.pending.len()
     }
 
     /// How many records were given up.
@@ -82,14 +88,11 @@ fn log2_for(pending: &[StepRecord]) -> u8 {
 
 fn block(records: &[StepRecord], log2: u8) -> Option<StepBlock> {
     let (first, last) = (records.first()?, records.last()?);
-    let entry = |records: &[StepRecord]| {
-        let sum = |of: fn(&StepTimes) -> u64| records.iter().map(|it| of(&it.times)).sum();
-        StepTimes {
-            wall_ns: sum(|it| it.wall_ns),
-            busy_ns: sum(|it| it.busy_ns),
-            data_wait_ns: sum(|it| it.data_wait_ns),
-            comm_wait_ns: sum(|it| it.comm_wait_ns),
-        }
+    let entry = |records: &[StepRecord]| StepTimes {
+        wall_ns: sum(records, |it| it.times.wall_ns),
+        busy_ns: sum(records, |it| it.times.busy_ns),
+        data_wait_ns: sum(records, |it| it.times.data_wait_ns),
+        comm_wait_ns: sum(records, |it| it.times.comm_wait_ns),
     };
     let wall = i64::try_from(first.times.wall_ns).unwrap_or(i64::MAX);
     Some(StepBlock {
@@ -97,8 +100,15 @@ fn block(records: &[StepRecord], log2: u8) -> Option<StepBlock> {
         steps_log2: log2,
         started_at: first.ended_at.shifted(-wall),
         ended_at: last.ended_at,
-        tokens: records.iter().map(|it| it.tokens).sum(),
-        samples: records.iter().map(|it| it.samples).sum(),
+        tokens: sum(records, |it| it.tokens),
+        samples: sum(records, |it| it.samples),
         times: records.chunks(1 << log2).map(entry).collect(),
     })
+}
+
+/// The sum of numbers that a training process says, which may be any.
+fn sum(records: &[StepRecord], of: fn(&StepRecord) -> u64) -> u64 {
+    records
+        .iter()
+        .fold(0, |sum, it| u64::saturating_add(sum, of(it)))
 }

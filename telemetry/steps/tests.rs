@@ -32,7 +32,9 @@ fn records(first: u64, count: u64, wall: impl Fn(u64) -> u64) -> Vec<StepRecord>
 
 fn packed(records: &[StepRecord], has_ended: bool) -> (Packer, Vec<StepBlock>) {
     let mut packer = Packer::default();
-    records.iter().for_each(|it| packer.push(*it));
+    for record in records {
+        packer.push(*record);
+    }
     let blocks = packer.take(has_ended);
     (packer, blocks)
 }

@@ -7,6 +7,8 @@ mod server;
 
 mod outage;
 
+mod training;
+
 mod pages;
 
 mod remote_write;
@@ -32,6 +34,12 @@ enum What {
         #[arg(long)]
         short: bool,
     },
+    /// The agent under training processes: 64 at 100 steps a second, and a hundred kills of it.
+    Training {
+        /// A quick look: two windows and ten kills.
+        #[arg(long)]
+        short: bool,
+    },
     /// The server: 10,000 simulated GPUs, 60 metrics at 10 s; Prometheus and VictoriaMetrics with
     /// the same samples.
     Server {
@@ -53,6 +61,7 @@ enum What {
 fn main() {
     let reached = match Arguments::parse().what {
         What::Agent { short } => agent::run(short),
+        What::Training { short } => training::run(short),
         What::Server { short } => server::run(short),
         What::Outage { short, gpus } => outage::run(short, gpus),
     };

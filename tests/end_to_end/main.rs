@@ -13,6 +13,8 @@ mod kills;
 
 mod agent_kills;
 
+mod training;
+
 mod prometheus;
 
 mod victoria;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::otlp::{Limits, decode_events, decode_metrics};
+use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::wire::{self, Stream};
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{
@@ -136,6 +137,22 @@ impl Relay {
             format!("{line:?}: {count} requests passed, the last one is seq {last}")
         }));
         wrong
+    }
+
+    /// The steps that passed, by rank: every request once, in the order of the seqs.
+    pub fn steps(&self) -> BTreeMap<String, Vec<StepBlock>> {
+        let kept = self.passed.lock();
+        let mut steps: BTreeMap<String, Vec<StepBlock>> = BTreeMap::new();
+        let logs = kept.requests.iter();
+        for (_, bytes) in logs.filter(|(((_, _, stream), _), _)| *stream == Stream::Logs.name()) {
+            let request =
+                ExportLogsServiceRequest::decode(bytes.as_slice()).expect("it was encoded here");
+            for decoded in decode_events(request, &Limits::default()).steps {
+                let of_rank = steps.entry(decoded.rank.to_string()).or_default();
+                of_rank.extend(decoded.blocks);
+            }
+        }
+        steps
     }
 
     /// What the database must hold: every request that passed, once.

@@ -33,7 +33,7 @@ pub(super) struct Told {
 /// What happened since the last round; nothing while nobody knows which rank the process is.
 pub(super) fn of(process: &mut Process, now: Timestamp) -> Vec<Event> {
     let mut told = std::mem::take(&mut process.told);
-    let events = match (process.resource(), process.script()) {
+    let mut events = match (process.resource(), process.script()) {
         (Some(resource), Some(snapshot)) => {
             let lives = process.lives();
             happened(resource, snapshot, lives, now, &mut told)
@@ -41,7 +41,21 @@ pub(super) fn of(process: &mut Process, now: Timestamp) -> Vec<Event> {
         _ => Vec::new(),
     };
     process.told = told;
+    let has_ended = !process.lives();
+    if let Some(resource) = process.resource().map(Arc::clone)
+        && let Some(count) = process.steps.missed(now, has_ended)
+    {
+        events.push(missed(&resource, count, now));
+    }
     events
+}
+
+/// Steps that the process had written over before they were read.
+fn missed(resource: &Resource, count: u64, now: Timestamp) -> Event {
+    let about = attributes([(attribute::STEPS, count.to_string())]);
+    let message = format!("{count} steps are in the totals only: they were written over unread");
+    let kind = EventKind::StepsMissed;
+    event(resource, now.0, kind, Severity::Warning, message, about)
 }
 
 /// An event of this rank.

@@ -7,9 +7,11 @@ use gpufleet_hooks_shm::server::Peer;
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
 
 use super::events::Told;
 use super::ranks::Rank;
+use super::steps::{self, Steps};
 use super::values::Traffic;
 use super::{MAX_REGIONS, Refused};
 
@@ -25,6 +27,10 @@ struct Region {
     reader: Reader,
     kind: Option<WriterKind>,
     last: Option<Snapshot>,
+    /// Its random number; none of what is no region.
+    session: Option<Uuid>,
+    /// The last step record that was read before the last snapshot.
+    before: u64,
 }
 
 /// A training process.
@@ -38,6 +44,8 @@ pub(super) struct Process {
     pub(super) told: Told,
     /// What its collectives had moved at the last round.
     pub(super) traffic: Traffic,
+    /// Its steps on their way to the spool.
+    pub(super) steps: Steps,
 }
 
 impl ProcessId {
@@ -58,11 +66,21 @@ impl Process {
             rank: None,
             told: Told::default(),
             traffic: Traffic::default(),
+            steps: Steps::default(),
         }
     }
 
-    /// Takes a region of it; the oldest goes when there are too many.
-    pub(super) fn take(&mut self, reader: Reader) {
+    /// Takes a region of it; the oldest goes when there are too many. One that came before is read on
+    /// from where it was; `spooled` says where the agent before this one was.
+    pub(super) fn take(&mut self, mut reader: Reader, spooled: impl FnOnce(Uuid) -> Option<u64>) {
+        let header = reader.header(i64::MAX);
+        let session = header.ok().map(|it| Uuid::from_u128(it.session));
+        let is_same = |it: &Region| it.session.is_some() && it.session == session;
+        if let Some(same) = self.regions.iter().position(is_same) {
+            reader.go_on_from(self.regions.remove(same).reader.place());
+        } else if let Some(record) = session.and_then(spooled) {
+            reader.go_on_from((record, 0));
+        }
         if self.regions.len() >= MAX_REGIONS {
             self.regions.remove(0);
         }
@@ -70,6 +88,8 @@ impl Process {
             reader,
             kind: None,
             last: None,
+            session,
+            before: 0,
         });
     }
 
@@ -106,6 +126,7 @@ impl Process {
     /// Copies what its regions say. A region that is none any more is let go, and counted.
     pub(super) fn look(&mut self, now: Timestamp, refused: &mut Refused) {
         self.regions.retain_mut(|region| {
+            region.before = region.reader.place().0;
             let error = match region.reader.snapshot(now.0) {
                 Ok(snapshot) => {
                     for ((_, reason), count) in &snapshot.refused {
@@ -127,6 +148,23 @@ impl Process {
             place += 1;
             !kinds.iter().skip(place).any(|later| *later == region.kind)
         });
+    }
+
+    /// Takes the script's steps out of what was copied, once: as far as there is a way for them and it
+    /// is known whose they are. Else they stay in the ring.
+    pub(super) fn gather(&mut self, is_shipped: bool) {
+        let is_taken = self.rank.is_some() && (self.has_ended || !self.steps.is_full());
+        let of_script = |it: &&mut Region| it.kind != Some(WriterKind::Nccl);
+        let Some(region) = self.regions.iter_mut().find(of_script) else {
+            return;
+        };
+        let Some(snapshot) = &mut region.last else {
+            return;
+        };
+        if is_shipped {
+            let (reader, before) = (&mut region.reader, region.before);
+            steps::gather(&mut self.steps, reader, snapshot, before, is_taken);
+        }
     }
 
     /// What the training script says of itself.

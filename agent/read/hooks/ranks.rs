@@ -1,6 +1,6 @@
 //! Which process is which rank: what it claims, what its cgroup confirms, and who was first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use gpufleet_telemetry::training::{JobId, Mesh, MeshSource, Place, RankId, Trust
 use super::Refused;
 use super::process::{Process, ProcessId};
 use crate::read::NodeFacts;
+use crate::read::users::Users;
 use crate::sample::nanos;
 
 /// Most new ranks of one container in [`WINDOW`]: 8 processes that begin anew 8 times.
@@ -42,17 +43,31 @@ struct Said {
     data_type: String,
     flops_source: Option<words::FlopsSource>,
     tags: Vec<(String, String)>,
+    gpu: Option<Gpu>,
 }
 
+/// The GPU or share that a process computes on, by id, and how that is known.
+type Gpu = (String, Trust);
+
 /// Who is which rank on this node.
-#[derive(Default)]
 pub(super) struct Ranks {
+    users: Arc<Users>,
     owners: HashMap<Arc<str>, (ProcessId, Trust)>,
     window: Timestamp,
     new_of_group: BTreeMap<String, usize>,
 }
 
 impl Ranks {
+    /// None yet; `users` knows which process the driver lists on which GPU.
+    pub(super) fn new(users: Arc<Users>) -> Self {
+        Self {
+            users,
+            owners: HashMap::new(),
+            window: Timestamp::default(),
+            new_of_group: BTreeMap::new(),
+        }
+    }
+
     /// Says which rank the process is, when it has said so and nobody else is it.
     pub(super) fn place(
         &mut self,
@@ -62,9 +77,11 @@ impl Ranks {
         now: Timestamp,
         refused: &mut Refused,
     ) {
-        let Some(said) = process.script().and_then(said) else {
+        let Some(mut said) = process.script().and_then(said) else {
             return;
         };
+        let before = process.rank.as_ref().and_then(|it| it.said.gpu.as_ref());
+        said.gpu = gpu(&self.users.of(id.pid), &said.identity.gpu_uuid, before);
         if let Some(rank) = &process.rank {
             let owner = self.owners.get(&rank.resource.id);
             if owner.is_none_or(|(owner, _)| *owner != id) {
@@ -135,7 +152,23 @@ fn said(snapshot: &Snapshot) -> Option<Said> {
         data_type: plan.map(|it| it.dtype.clone()).unwrap_or_default(),
         flops_source: plan.map(|it| it.flops_source),
         tags: tags.iter().take(MAX_TAGS).cloned().collect(),
+        gpu: None,
     })
+}
+
+/// Which GPU a process computes on: the only one that the driver lists it on, or of several the one it
+/// says; where the driver does not list it (any more) what was proved before, or what it says.
+fn gpu(listed: &BTreeSet<Arc<str>>, claimed: &str, before: Option<&Gpu>) -> Option<Gpu> {
+    let proved = match listed.len() {
+        1 => listed.first().map(|only| only.to_string()),
+        _ => listed.contains(claimed).then(|| claimed.to_owned()),
+    };
+    if let Some(proved) = proved {
+        return Some((proved, Trust::Proved));
+    }
+    let was_proved = |it: &&Gpu| listed.is_empty() && it.1 == Trust::Proved;
+    let kept = before.filter(was_proved).cloned();
+    kept.or_else(|| (!claimed.is_empty()).then(|| (claimed.to_owned(), Trust::Claimed)))
 }
 
 /// Which rank it says that it is; none while it has not said it whole.
@@ -205,7 +238,11 @@ fn resource(
             attribute::MESH_SOURCE,
             source.map(|it| it.name().to_owned()),
         ),
-        (attribute::GPU_ID, text(&identity.gpu_uuid)),
+        (attribute::GPU_ID, said.gpu.as_ref().map(|it| it.0.clone())),
+        (
+            attribute::GPU_SOURCE,
+            said.gpu.as_ref().map(|it| it.1.name().to_owned()),
+        ),
         (attribute::FRAMEWORK, text(&identity.framework)),
         (attribute::LAUNCHER, text(&identity.launcher)),
         (attribute::DATA_TYPE, text(&said.data_type)),
@@ -267,8 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn the_gpu_that_the_driver_names_is_proved_and_another_only_claimed() {
+        let proved = |id: &str| Some((id.to_owned(), Trust::Proved));
+        let claimed = |id: &str| Some((id.to_owned(), Trust::Claimed));
+        let check = |listed: &[&str], claims: &str, before: Option<Gpu>, expected| {
+            let listed = listed.iter().map(|it| Arc::from(*it)).collect();
+            let found = gpu(&listed, claims, before.as_ref());
+            assert_eq!(found, expected, "{listed:?} {claims}");
+        };
+        check(&["GPU-a"], "", None, proved("GPU-a"));
+        check(&["GPU-a"], "GPU-b", None, proved("GPU-a"));
+        check(&["GPU-a", "GPU-b"], "GPU-b", None, proved("GPU-b"));
+        check(&["GPU-a", "GPU-b"], "", proved("GPU-a"), None);
+        check(&["GPU-a", "GPU-b"], "GPU-c", None, claimed("GPU-c"));
+        check(&[], "GPU-c", None, claimed("GPU-c"));
+        check(&[], "GPU-c", proved("GPU-a"), proved("GPU-a"));
+        check(&[], "", claimed("GPU-a"), None);
+        check(&[], "", None, None);
+    }
+
+    #[test]
     fn a_container_that_makes_up_ranks_has_no_more_after_its_share_and_others_have_theirs() {
-        let mut ranks = Ranks::default();
+        let mut ranks = Ranks::new(Arc::default());
         let now = Timestamp::from_seconds(1_800_000_000);
         let taken = (0..1_000).filter(|_| ranks.admits("/bad", now)).count();
         assert_eq!(taken, MAX_NEW_OF_GROUP);

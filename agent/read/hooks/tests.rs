@@ -11,13 +11,16 @@ use gpufleet_hooks_shm::records::{
 use gpufleet_hooks_shm::server::Peer;
 use gpufleet_hooks_shm::words::{EndKind, Function, Phase, WriterKind};
 use gpufleet_hooks_shm::writer::Writer;
-use gpufleet_telemetry::catalog::training;
+use gpufleet_telemetry::catalog::{self, training};
 use gpufleet_telemetry::event::{Event, EventKind};
-use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::identity::{Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::attribute as about;
 
 use super::*;
+
+#[path = "tests/steps.rs"]
+mod steps;
 
 /// How long anything here may take before it has failed.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -30,7 +33,7 @@ fn hooks(folder: &Path) -> Hooks {
         socket_path: folder.join("hooks.sock"),
         ..HooksConfig::default()
     };
-    Hooks::new(&config, Duration::from_secs(1)).expect("it is enabled")
+    Hooks::new(&config, Duration::from_secs(1), Arc::default(), None).expect("it is enabled")
 }
 
 fn folder() -> tempfile::TempDir {
@@ -203,6 +206,41 @@ fn what_a_rank_says_becomes_readings_and_what_it_does_not_say_none() {
     check(&training::MEMORY_ALLOCATED, None);
     let age = value(&readings, "0", &training::PHASE_AGE).expect("an age");
     assert!(age >= 4.9, "{age}");
+}
+
+#[test]
+fn a_rank_is_on_the_gpu_that_the_driver_lists_its_process_on_and_not_where_it_says() {
+    let folder = folder();
+    let users = Arc::<Users>::default();
+    let config = HooksConfig {
+        socket_path: folder.path().join("hooks.sock"),
+        ..HooksConfig::default()
+    };
+    let period = Duration::from_secs(1);
+    let hooks = Hooks::new(&config, period, Arc::clone(&users), None);
+    let mut hooks = hooks.expect("it is enabled");
+    joins(&mut hooks, 0, "/a").identity(&Identity {
+        gpu_uuid: "GPU-b".to_owned(),
+        ..identity(0)
+    });
+    let gpu = |hooks: &mut Hooks| {
+        let mut ranks = round(hooks).resources.into_iter();
+        let of_rank = |it: &ResourceSamples| it.resource.kind == ResourceKind::Rank;
+        let rank = ranks.find(of_rank).expect("a rank").resource;
+        let of = |name| rank.attribute(name).unwrap_or_default().to_owned();
+        (of(attribute::GPU_ID), of(attribute::GPU_SOURCE))
+    };
+    assert_eq!(gpu(&mut hooks), ("GPU-b".to_owned(), "claimed".to_owned()));
+    let part = Part::new(PartKind::Process, NOBODY.to_string());
+    users.note(&[ResourceSamples {
+        resource: Arc::new(Resource::new(ResourceKind::Gpu, "GPU-a")),
+        samples: vec![Sample {
+            metric: catalog::gpu::PROCESS_MEMORY.id,
+            part: Some(part),
+            reading: Ok(1.0),
+        }],
+    }]);
+    assert_eq!(gpu(&mut hooks), ("GPU-a".to_owned(), "proved".to_owned()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::check::{Check, Reason};
 /// How often the totals are copied until no step is being written: writing one takes 0.1 µs.
 const TRIES: usize = 64;
 
-/// Most records of one region: a million a second for nine years.
+/// Most records of one region, and the highest number of a step: a million a second for nine years.
 pub(super) const MOST_RECORDS: u64 = 1 << 48;
 
 /// Totals over every step since the region was made.
@@ -89,7 +89,7 @@ pub(super) fn totals(region: &Region, check: &mut Check) -> Totals {
 }
 
 /// What one record of the ring is to a reader that looks for record `number`.
-enum Found {
+enum Record {
     /// It.
     Step(Step),
     /// Not written yet.
@@ -98,12 +98,15 @@ enum Found {
     Gone,
 }
 
+/// Steps, each with the number of its record.
+type Found = Vec<(u64, Step)>;
+
 /// The steps after record `read`, how many of them are gone, and the last record looked at.
 pub(super) fn since(
     region: &Region,
     read: u64,
     check: &mut Check,
-) -> Result<(Vec<Step>, u64, u64), ReadError> {
+) -> Result<(Found, u64, u64), ReadError> {
     let started = region.totals.started.load(Ordering::Acquire);
     if started < read {
         let (from, to) = (read, started);
@@ -122,21 +125,21 @@ pub(super) fn since(
             break;
         };
         match find(record, number) {
-            Found::Step(step) => steps.extend(good(step, check)),
-            Found::Gone => missed += 1,
+            Record::Step(step) => steps.extend(good(step, check).map(|step| (number, step))),
+            Record::Gone => missed += 1,
             // Begun and not ended: the next snapshot has it.
-            Found::Later => break,
+            Record::Later => break,
         }
         upto = number;
     }
     Ok((steps, missed, upto))
 }
 
-fn find(record: &StepRecord, number: u64) -> Found {
+fn find(record: &StepRecord, number: u64) -> Record {
     let wanted = number.wrapping_mul(2);
     let before = record.state.load(Ordering::Acquire);
     if before < wanted || before == wanted | 1 {
-        return Found::Later;
+        return Record::Later;
     }
     let step = Step {
         step: get(&record.step),
@@ -153,9 +156,9 @@ fn find(record: &StepRecord, number: u64) -> Found {
     };
     fence(Ordering::Acquire);
     if before == wanted && get(&record.state) == wanted {
-        Found::Step(step)
+        Record::Step(step)
     } else {
-        Found::Gone
+        Record::Gone
     }
 }
 
@@ -164,6 +167,7 @@ fn good(step: Step, check: &mut Check) -> Option<Step> {
     check.time("steps", step.ended_at)?;
     check.duration("steps", step.wall_ns)?;
     check.flops("steps", step.model_flops)?;
+    check.only_if(step.step <= MOST_RECORDS, "steps", Reason::Number, ())?;
     let longest = [
         step.busy_ns,
         step.data_wait_ns,
