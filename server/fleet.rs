@@ -5,7 +5,8 @@
 //! with every call, so that the simulation drives the same code as the server.
 //!
 //! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
-//! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`live`], [`commit`].
+//! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`live`],
+//! [`steps`], [`commit`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +18,7 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Lane;
 use uuid::Uuid;
 
+use crate::runs::Runs;
 use crate::store::model::{CursorKey, ResourceKey};
 
 mod agent;
@@ -48,6 +50,8 @@ mod restore;
 pub mod sender_clock;
 
 mod shard;
+
+mod steps;
 
 #[cfg(test)]
 mod simulation;
@@ -109,8 +113,9 @@ section! {
 pub struct Fleet {
     config: FleetConfig,
     shards: Vec<Mutex<Shard>>,
-    /// Which agent reports a resource: the one place that two shards share.
+    /// Which agent reports a resource: a place that the shards share, and so are the runs.
     owners: owners::Owners,
+    runs: Runs,
     agents: AtomicUsize,
     resources: AtomicUsize,
     pending: PendingBytes,
@@ -152,6 +157,7 @@ impl Fleet {
             config,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             owners: owners::Owners::default(),
+            runs: Runs::default(),
             agents: AtomicUsize::new(0),
             resources: AtomicUsize::new(0),
             pending: PendingBytes::default(),
@@ -178,6 +184,11 @@ impl Fleet {
             let tracked = shard.resources.get(key).filter(|it| it.visible)?;
             Some(tracked.live.clone())
         })
+    }
+
+    /// The runs of training jobs as they are now.
+    pub const fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Every agent that has sent something since the server started, in no order.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::commit::{Leased, Replaced};
 use crate::fleet::Restored;
+use crate::runs;
 use crate::store::model::{FencingToken, Lease};
 use crate::store::{CommitError, LeaseError, Store};
 
@@ -107,11 +108,20 @@ async fn restore(app: &App) -> anyhow::Result<()> {
         resources,
         health: app.store.broken(since, now).await?,
         foreign: app.store.foreign_marks().await?,
+        runs: Vec::new(),
+        steps: Vec::new(),
+    };
+    let runs = runs::stored(&app.store, now).await?;
+    let restored = Restored {
+        steps: runs::stored_steps(&app.store, &runs, now).await?,
+        runs,
+        ..restored
     };
     tracing::info!(
         commit = restored.last_commit,
         streams = restored.cursors.len(),
         resources = restored.resources.len(),
+        runs = restored.runs.len(),
         "took in what the store knows"
     );
     app.fleet.restore(restored, now);

@@ -1,7 +1,7 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
 //!
-//! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state),
-//! [`store`] (SQL), [`ledger`] and [`retention`] (its jobs), then the API and the pages. [`App`] is what every request handler is given.
+//! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state), [`runs`]
+//! (training), [`store`] (SQL), [`ledger`] and [`retention`] (its jobs), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub mod auth;
 pub mod ingest;
 
 pub mod fleet;
+
+pub mod runs;
 
 pub mod store;
 

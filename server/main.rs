@@ -18,7 +18,7 @@ use gpufleet_server::ingest::foreign::Foreign;
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
-use gpufleet_server::{files, health, lead, ledger, retention};
+use gpufleet_server::{files, health, lead, ledger, retention, runs};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -97,6 +97,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
         stop.clone(),
     );
     tasks.spawn(named("retention", retention));
+    let runs = runs::watch::run(
+        Arc::clone(&app.fleet),
+        app.store.clone(),
+        Arc::clone(&app.clock),
+        stop.clone(),
+    );
+    tasks.spawn(named("the judgement of runs", runs));
     for (what, address, role, router) in [
         (
             "OTLP over gRPC",

@@ -1,7 +1,7 @@
 //! The retention job: what is older than it is kept goes, a bounded piece at a time.
 //!
-//! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, ledger hours
-//! 25 months, events 13 months. Minute rows whose hour is still to be computed stay until it is.
+//! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, steps of
+//! training runs 7 days, ledger hours 25 months, events and runs 13 months. Minute rows whose hour is still to be computed stay until it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +32,11 @@ section! {
         pub minute_rows_h: Option<i64> = None,
         /// Ten-minute rows, days.
         pub ten_minute_rows_d: i64 = 30,
+        /// Steps of training runs, days.
+        pub steps_d: i64 = 7,
         /// Ledger hours, days (25 months).
         pub ledger_d: i64 = 761,
-        /// Events, days (13 months).
+        /// Events and runs, days (13 months).
         pub events_d: i64 = 396,
         /// Cursors of agents that were not heard since, days. Agents keep a day of data, so they have
         /// nothing left from before.
@@ -73,6 +75,10 @@ impl RetentionConfig {
                 .minute()
                 .0
                 .div_euclid(10),
+            steps: before(self.steps_d.saturating_mul(24))
+                .minute()
+                .0
+                .div_euclid(10),
             hours: before(self.ledger_d.saturating_mul(24)).minute().hour(),
             events: before(self.events_d.saturating_mul(24)),
             senders: before(self.senders_d.saturating_mul(24)),
@@ -98,6 +104,7 @@ impl RetentionConfig {
             least("minute_rows_h", hours, LEAST_MINUTES_H)?;
         }
         least("ten_minute_rows_d", self.ten_minute_rows_d, 1)?;
+        least("steps_d", self.steps_d, 1)?;
         least("ledger_d", self.ledger_d, 1)?;
         least("events_d", self.events_d, 1)?;
         least("senders_d", self.senders_d, 1)?;

@@ -33,6 +33,10 @@ mod block;
 
 mod events;
 
+mod runs;
+
+mod steps;
+
 mod aside;
 
 mod ledger;
@@ -56,6 +60,8 @@ pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};
+pub use runs::{MAX_RUNS_READ, RunFilter};
+pub use steps::MAX_STEP_BYTES_READ;
 pub use subjects::MAX_RESOURCES;
 
 use database::{Database, Transaction};

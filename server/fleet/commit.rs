@@ -13,6 +13,7 @@ use gpufleet_telemetry::wire::Lane;
 
 use super::shard::Shard;
 use super::{FOREIGN_AGENT, Fleet, lock, lock_commit};
+use crate::runs::{RunKey, StepDelta};
 use crate::store::model::{Commit, KnownResource, MinuteDelta};
 
 /// The store learns the time of a resource's newest point this often, nanoseconds: each costs a row.
@@ -77,10 +78,15 @@ impl Fleet {
         let is_empty = commit.cursors.is_empty()
             && commit.resources.is_empty()
             && commit.minutes.is_empty()
+            && commit.steps.is_empty()
             && commit.events.is_empty();
-        if is_empty {
+        merge_steps(&mut commit.steps);
+        let has_steps = |key: &RunKey| commit.steps.binary_search_by(|it| it.key.cmp(key)).is_ok();
+        let runs = self.runs.drain(now, has_steps);
+        if is_empty && runs.is_empty() {
             return None;
         }
+        commit.runs = runs;
         merge_minutes(&mut commit.minutes);
         let commit = Arc::new(commit);
         in_flight.bytes = bytes;
@@ -153,6 +159,7 @@ impl Fleet {
     fn drain(&self, shard: &mut Shard, now: Timestamp, commit: &mut Commit) {
         commit.events.append(&mut shard.events);
         commit.gaps.append(&mut shard.gaps);
+        commit.steps.append(&mut shard.steps);
         commit.foreign.append(&mut shard.marks.drain());
         for stream in shard.agents.values_mut().flat_map(|it| &mut it.streams) {
             if std::mem::take(&mut stream.dirty) {
@@ -204,6 +211,20 @@ impl Fleet {
         let forgotten = before - agents.len();
         self.agents.fetch_sub(forgotten, Ordering::Relaxed);
     }
+}
+
+/// Sorts by run, rank and time and puts together what belongs to one row.
+fn merge_steps(steps: &mut Vec<StepDelta>) {
+    // Stable: of one row the blocks stay in the order in which they came.
+    steps.sort_by(|a, b| (&a.key, a.rank, a.bucket).cmp(&(&b.key, b.rank, b.bucket)));
+    steps.dedup_by(|later, first| {
+        let same =
+            (later.rank, later.bucket) == (first.rank, first.bucket) && later.key == first.key;
+        if same {
+            first.blocks.append(&mut later.blocks);
+        }
+        same
+    });
 }
 
 /// Sorts by resource and minute and merges what two agents told of the same one, so that the store

@@ -70,6 +70,13 @@ impl Drops {
         self.0[reason as usize] += count;
     }
 
+    /// Counts one more, if there is a reason.
+    pub fn add_one(&mut self, reason: Option<Drop>) {
+        if let Some(reason) = reason {
+            self.add(reason, 1);
+        }
+    }
+
     /// How many for this reason.
     pub fn count(&self, reason: Drop) -> u64 {
         self.0[reason as usize]

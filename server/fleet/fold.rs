@@ -18,6 +18,7 @@ use gpufleet_telemetry::wire::Lane;
 
 use super::drops::{Drop, Drops};
 use super::live::{Live, LiveValue};
+use crate::runs::Heard;
 use crate::store::model::{MinuteDelta, ResourceKey};
 
 /// Most readings kept live of one resource: the catalog's GPU metrics and 1,024 parts of two kinds.
@@ -49,6 +50,27 @@ pub(super) struct Fold {
     /// Added to the sender's times, nanoseconds.
     pub(super) offset: i64,
     pub(super) received: Timestamp,
+}
+
+impl Fold {
+    /// Whether a moment of the server's clock is too far off to be believed or kept.
+    pub(super) fn out_of_range(&self, at: Timestamp) -> Option<Drop> {
+        if at.since(self.received) > MAX_FUTURE {
+            Some(Drop::InFuture)
+        } else if self.received.since(at) > MAX_AGE {
+            Some(Drop::TooOld)
+        } else {
+            None
+        }
+    }
+
+    /// The same for the runs.
+    pub(super) const fn heard(&self) -> Heard {
+        Heard {
+            lane: self.lane,
+            received: self.received,
+        }
+    }
 }
 
 /// A resource with what waits to be committed of it.
@@ -149,15 +171,12 @@ impl Tracked {
         }
         for point in &decoded.points {
             let at = point.at.shifted(fold.offset);
-            let kept = if at.since(fold.received) > MAX_FUTURE {
-                Err(Drop::InFuture)
-            } else if fold.received.since(at) > MAX_AGE {
-                Err(Drop::TooOld)
-            } else {
-                keep(point).and_then(|since| {
+            let kept = match fold.out_of_range(at) {
+                Some(reason) => Err(reason),
+                None => keep(point).and_then(|since| {
                     let since = since.unwrap_or(at.shifted(-self.interval_nanos));
                     self.point(fold, point, (since, at), &mut grown, &mut hint)
-                })
+                }),
             };
             match kept {
                 Ok(()) => newest = newest.max(Some(at)),

@@ -19,6 +19,7 @@ use super::fold::Fold;
 use super::resource::{self, Folding};
 use super::sender_clock::{self, Verdict};
 use super::shard::Shard;
+use super::steps;
 use super::{Fleet, MAX_AGENTS, Name, lock};
 use crate::store::model::{CursorKey, ResourceKey};
 
@@ -309,8 +310,13 @@ impl Fleet {
                 note_lag(shard, offer, newest.map(|it| it.shifted(offset)));
             }
             Body::Events(sent) => {
+                for decoded in &sent.steps {
+                    grown += steps::keep(self, shard, (offer, &fold), decoded, &mut drops);
+                }
                 for decoded in &sent.events {
                     grown += events::keep(shard, offer, offset, &decoded.sender, &decoded.event);
+                    let kept = shard.events.last();
+                    drops.add_one(kept.and_then(|kept| steps::happened(self, kept, &fold).err()));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpufleet_telemetry::identity::AgentId;
+use gpufleet_telemetry::identity::{AgentId, ResourceKind};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -15,6 +15,7 @@ use super::offer::Offer;
 use super::owners::{Claim, Claimed};
 use super::shard::Shard;
 use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_RESOURCES, MAX_RESOURCES, MAX_RESOURCES_PER_AGENT};
+use crate::runs::Full;
 use crate::store::model::ResourceKey;
 
 /// What folding one resource needs beside the shard.
@@ -92,7 +93,13 @@ impl Folding<'_, '_> {
             let before = marks.advance(&key, point.metric.id, point.part.as_ref(), at)?;
             Ok(Some(before.unwrap_or(at)))
         };
-        tracked.fold(self.fold, decoded, self.drops, keep)
+        let grown = tracked.fold(self.fold, decoded, self.drops, keep);
+        if key.kind == ResourceKind::Rank {
+            let heard = self.fold.heard();
+            let taken = self.fleet.runs.rank(&tracked.live, heard);
+            self.drops.add_one(taken.err().map(|Full| Drop::FleetFull));
+        }
+        grown
     }
 
     fn is_foreign(&self) -> bool {

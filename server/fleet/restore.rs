@@ -11,6 +11,7 @@ use super::agent::{AgentState, StreamState};
 use super::commit::AGENT_FORGOTTEN;
 use super::fold::Tracked;
 use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
+use crate::runs::{KnownRun, StepDelta};
 use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey};
 
 /// What the store knows at a start.
@@ -26,6 +27,10 @@ pub struct Restored {
     pub health: Vec<(ResourceKey, HealthEvent)>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,
+    /// Runs that were heard of lately, with their ranks.
+    pub runs: Vec<KnownRun>,
+    /// The last steps of those that have not ended, oldest first.
+    pub steps: Vec<StepDelta>,
 }
 
 impl Fleet {
@@ -45,6 +50,7 @@ impl Fleet {
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
             lock(self.shard_of(reporter)).note(&key, health);
         }
+        self.runs.restore(restored.runs, restored.steps);
         let mut foreign = restored.foreign;
         foreign.sort_by_key(|it| std::cmp::Reverse(it.newest));
         let mut shard = lock(self.shard_of(FOREIGN_AGENT));

@@ -10,6 +10,7 @@ use super::commit::LaneBytes;
 use super::fold::Tracked;
 use super::foreign::Marks;
 use super::live::Live;
+use crate::runs::StepDelta;
 use crate::store::model::{Gap, ResourceKey, StoredEvent};
 
 /// One shard.
@@ -21,6 +22,8 @@ pub(super) struct Shard {
     pub(super) events: Vec<StoredEvent>,
     /// Gaps that wait for their commit.
     pub(super) gaps: Vec<Gap>,
+    /// Steps that wait for their commit.
+    pub(super) steps: Vec<StepDelta>,
     /// How far foreign series have been seen; only in the shard of the foreign agent.
     pub(super) marks: Marks,
     /// Bytes that wait for their commit.

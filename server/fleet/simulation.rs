@@ -90,6 +90,7 @@ impl MemoryStore {
             resources: self.resources.values().cloned().collect(),
             health: Vec::new(),
             foreign: Vec::new(),
+            ..Restored::default()
         }
     }
 }

@@ -44,6 +44,19 @@ pub(super) enum Place {
         hour: i64,
         subject: i64,
     },
+    Run {
+        id: i64,
+        heard_ms: i64,
+    },
+    Rank {
+        run: i64,
+        rank: i64,
+    },
+    Steps {
+        bucket: i64,
+        run: i64,
+        rank: i64,
+    },
 }
 
 /// A row that cannot be read.
@@ -61,7 +74,7 @@ pub(super) struct Unreadable {
 pub struct UnreadableRows([AtomicU64; TABLES.len()]);
 
 /// Every table that [`Place`] names.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 10] = [
     "minute_row",
     "minute10_row",
     "ledger_hour",
@@ -69,6 +82,9 @@ const TABLES: [&str; 7] = [
     "subject",
     "event",
     "minute_block",
+    "run",
+    "rank",
+    "step_block",
 ];
 
 impl UnreadableRows {
@@ -97,6 +113,9 @@ impl Place {
             Self::Resource { .. } => TABLES[4],
             Self::Event { .. } => TABLES[5],
             Self::Block { .. } => TABLES[6],
+            Self::Run { .. } => TABLES[7],
+            Self::Rank { .. } => TABLES[8],
+            Self::Steps { .. } => TABLES[9],
         }
     }
 
@@ -127,6 +146,11 @@ impl Place {
             Self::Block { hour, subject } => {
                 format!("minutes of hour {hour} of resource number {subject}")
             }
+            Self::Run { id, .. } => format!("run number {id}"),
+            Self::Rank { run, rank } => format!("rank {rank} of run number {run}"),
+            Self::Steps { bucket, run, rank } => {
+                format!("steps in ten minutes {bucket} of rank {rank} of run number {run}")
+            }
         }
     }
 
@@ -134,12 +158,15 @@ impl Place {
     fn at_ms(self) -> i64 {
         match self {
             Self::Minute { minute, .. } => minute * 60_000,
-            Self::TenMinutes { bucket, .. } => bucket * 600_000,
+            Self::TenMinutes { bucket, .. } | Self::Steps { bucket, .. } => bucket * 600_000,
             Self::Carry { hour, .. } | Self::Time { hour, .. } | Self::Block { hour, .. } => {
                 hour * 3_600_000
             }
             Self::Resource { seen_ms, .. } => seen_ms,
             Self::Event { at_ms, .. } => at_ms,
+            Self::Run { heard_ms, .. } => heard_ms,
+            // Not known: it goes with the first that are forgotten.
+            Self::Rank { .. } => 0,
         }
     }
 
@@ -153,7 +180,10 @@ impl Place {
             Self::Minute { .. }
             | Self::Block { .. }
             | Self::Resource { .. }
-            | Self::Event { .. } => None,
+            | Self::Event { .. }
+            | Self::Run { .. }
+            | Self::Rank { .. }
+            | Self::Steps { .. } => None,
         }
     }
 }
@@ -200,6 +230,16 @@ impl Unreadable {
             Place::Resource { id, .. } => (
                 "UPDATE subject SET attributes = '{}', agent = NULL WHERE id = $1",
                 vec![int(id)],
+            ),
+            Place::Run { id, .. } => ("UPDATE run SET facts = '{}' WHERE id = $1", vec![int(id)]),
+            Place::Rank { run, rank } => (
+                "DELETE FROM rank WHERE run = $1 AND rank = $2",
+                vec![int(run), int(rank)],
+            ),
+            Place::Steps { bucket, run, rank } => (
+                "DELETE FROM step_block
+                 WHERE bucket = $1 AND run = $2 AND rank = $3 AND data = $4",
+                vec![int(bucket), int(run), int(rank), Value::Blob(&self.data)],
             ),
             Place::Event { id, .. } => ("DELETE FROM event WHERE id = $1", vec![int(id)]),
             Place::Block { hour, subject } => (

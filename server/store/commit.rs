@@ -18,7 +18,7 @@ use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{Commit, Committed, Cursor, CursorKey, FencingToken, ForeignMark, Gap};
 use super::subjects::Resolved;
-use super::{events, minutes};
+use super::{events, minutes, runs, steps};
 
 /// Most gaps that one question returns, the newest first.
 pub const MAX_GAPS: usize = 10_000;
@@ -71,11 +71,13 @@ impl Store {
         let resolved = self.resolve(transaction, commit).await?;
         let mut bad = Vec::new();
         let merged = minutes::merge(transaction, &commit.minutes, &resolved.ids, &mut bad).await;
-        let committed = merged?;
+        let mut committed = merged?;
         write_cursors(transaction, &commit.cursors).await?;
         write_gaps(transaction, &commit.gaps).await?;
         write_marks(transaction, &commit.foreign).await?;
         events::write(transaction, &commit.events).await?;
+        let runs = runs::write(transaction, &self.0.lease, &commit.runs).await?;
+        committed.corrupt += steps::merge(transaction, &commit.steps, &runs, &mut bad).await?;
         let values = [
             Value::Text(&self.0.lease),
             Value::Int(number),

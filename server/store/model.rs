@@ -12,6 +12,8 @@ use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 
+use crate::runs::{KnownRun, StepDelta};
+
 /// The place in the world of one spool's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorKey {
@@ -123,6 +125,10 @@ pub struct Commit {
     pub gaps: Vec<Gap>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,
+    /// Runs that changed, and every run of `steps`.
+    pub runs: Vec<KnownRun>,
+    /// What is added to the steps of ranks, sorted by run.
+    pub steps: Vec<StepDelta>,
 }
 
 /// Proof of being the active server: a commit with an older token is refused.

@@ -14,6 +14,9 @@ pub const MAX_DELETED: u64 = 10_000;
 /// Most hours of packed minutes that one call deletes: 5 MB.
 const MAX_DELETED_BLOCKS: u64 = 500;
 
+/// Most rows of steps that one call deletes: 2 MB at a step a second.
+const MAX_DELETED_STEPS: u64 = 1_000;
+
 /// What is older than this goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
@@ -23,7 +26,9 @@ pub struct Expiry {
     pub buckets: i64,
     /// Ledger hours.
     pub hours: i64,
-    /// Events, and rows that were set aside.
+    /// Ten minutes of a rank's steps, minutes since the Unix epoch divided by ten.
+    pub steps: i64,
+    /// Events, runs that were not heard since, and rows that were set aside.
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
     pub senders: Timestamp,
@@ -45,6 +50,8 @@ pub struct Deleted {
     pub hours: u64,
     /// Events.
     pub events: u64,
+    /// Runs, their ranks, and ten minutes of a rank's steps.
+    pub runs: u64,
     /// Cursors, gaps, marks of foreign series, rows that were set aside.
     pub others: u64,
     /// Resources.
@@ -64,6 +71,22 @@ const BLOCKS: &str = "DELETE FROM minute_block WHERE (hour, subject) IN (
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = b.subject
         AND d.hour IN (b.hour, b.hour - 1))
     ORDER BY b.hour, b.subject LIMIT $2)";
+
+const STEPS: &str = "DELETE FROM step_block WHERE (bucket, run, rank) IN (
+    SELECT s.bucket, s.run, s.rank FROM step_block s WHERE s.bucket < $1
+    AND s.run IN (SELECT r.id FROM run r WHERE r.lease = $3)
+    ORDER BY s.bucket, s.run, s.rank LIMIT $2)";
+
+const RANKS: &str = "DELETE FROM rank WHERE (run, rank) IN (
+    SELECT n.run, n.rank FROM run r JOIN rank n ON n.run = r.id
+    WHERE r.lease = $3 AND r.heard_ms < $1
+    ORDER BY n.run, n.rank LIMIT $2)";
+
+/// A run goes when its ranks are gone.
+const RUNS: &str = "DELETE FROM run WHERE id IN (
+    SELECT r.id FROM run r WHERE r.lease = $3 AND r.heard_ms < $1
+    AND NOT EXISTS (SELECT 1 FROM rank n WHERE n.run = r.id)
+    ORDER BY r.id LIMIT $2)";
 
 const BUCKETS: &str = "DELETE FROM minute10_row WHERE (bucket, subject) IN (
     SELECT m.bucket, m.subject FROM minute10_row m WHERE m.bucket < $1
@@ -143,6 +166,23 @@ impl Store {
         delete(&mut transaction, TIMES, expiry.hours).await?;
         gone.hours = delete(&mut transaction, HOURS, expiry.hours).await?;
         gone.events = delete(&mut transaction, EVENTS, events).await?;
+        let lease = &self.0.lease;
+        let runs = [
+            (STEPS, expiry.steps, MAX_DELETED_STEPS),
+            (RANKS, events, MAX_DELETED),
+            (RUNS, events, MAX_DELETED),
+        ];
+        for (sql, before, most) in runs {
+            let values = [
+                Value::Int(before),
+                Value::Int(most as i64),
+                Value::Text(lease),
+            ];
+            let deleted = transaction.execute(sql, &values).await;
+            let deleted = deleted.doing("deleting old runs and steps")?;
+            gone.runs += deleted;
+            gone.more |= deleted == most;
+        }
         let mut most = 0;
         for (sql, before) in [
             (ASIDE, events),

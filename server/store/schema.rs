@@ -34,6 +34,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(3, "0003_cursor_first_seen.sql"),
     migration!(4, "0004_ledger_correction.sql"),
     migration!(5, "0005_minute_block.sql"),
+    migration!(6, "0006_runs.sql"),
 ];
 
 /// Any number: servers that start together on one PostgreSQL migrate one after the other.

@@ -35,6 +35,8 @@ mod forgetting;
 
 mod restatements;
 
+mod runs;
+
 mod blocks;
 
 use harness::{Bench, both};

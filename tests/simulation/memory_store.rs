@@ -61,6 +61,7 @@ impl MemoryStore {
             resources: self.resources.values().cloned().collect(),
             health: Vec::new(),
             foreign: self.foreign.values().copied().collect(),
+            ..Restored::default()
         }
     }
 

@@ -124,6 +124,7 @@ both! {
         let expiry = Expiry {
             minutes: Minute(START.0 + 125),
             buckets: 0,
+            steps: 0,
             hours: 0,
             events: Timestamp(0),
             senders: Timestamp(0),

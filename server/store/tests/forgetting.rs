@@ -23,6 +23,7 @@ fn keep_all() -> Expiry {
     Expiry {
         minutes: Minute(0),
         buckets: 0,
+        steps: 0,
         hours: 0,
         events: Timestamp(0),
         senders: Timestamp(0),
@@ -132,6 +133,7 @@ both! {
         let expiry = |resources| Expiry {
             minutes: Minute(START.0 + 600),
             buckets: START.0,
+            steps: 0,
             hours: hour() + 20,
             resources,
             ..keep_all()

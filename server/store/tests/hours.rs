@@ -201,6 +201,7 @@ both! {
         let expiry = Expiry {
             minutes: Minute(START.0 + 130),
             buckets: 0,
+            steps: 0,
             hours: 0,
             events: Timestamp(0),
             senders: Timestamp(0),
@@ -234,6 +235,7 @@ both! {
         let expiry = Expiry {
             minutes: Minute(START.0 + 61),
             buckets: 0,
+            steps: 0,
             hours: 0,
             events: Timestamp(0),
             senders: Timestamp(0),
@@ -263,6 +265,7 @@ both! {
         let keep_all = Expiry {
             minutes: Minute(0),
             buckets: START.0 / 10,
+            steps: 0,
             hours: hour(),
             events: at(0),
             senders: at(0),
@@ -274,6 +277,7 @@ both! {
         let expiry = Expiry {
             minutes: Minute(0),
             buckets: START.0 / 10 + 4,
+            steps: 0,
             hours: hour() + 1,
             events: at(1),
             senders: at(1),

@@ -105,6 +105,7 @@ both! {
         let expiry = Expiry {
             minutes: Minute(0),
             buckets: 0,
+            steps: 0,
             hours: hour() + 10,
             events: Timestamp(0),
             senders: Timestamp(0),

@@ -1,0 +1,340 @@
+//! What is known of a run and of its ranks beside their steps: as JSON in tables run and rank.
+//!
+//! Facts merge: an event that comes twice, or comes late, leaves what is known as it is. So the
+//! store may hold facts that are newer than the cursor beside them, and a resend harms nothing.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::ending::{self, Cause};
+use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::event::{Event, EventKind};
+use gpufleet_telemetry::identity::{Origin, Resource, attribute as named};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{Ended, Mesh, MeshSource, Trust, attribute, fingerprint_of};
+use serde::{Deserialize, Serialize};
+
+/// What is known of a run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunFacts {
+    /// Live, recorded or simulated.
+    pub origin: Origin,
+    /// When its first rank came up; none while nobody said.
+    pub started: Option<Timestamp>,
+    /// When anything of it was last heard, in the server's time.
+    pub heard: Timestamp,
+    /// When it ended; none while it runs, or fell silent.
+    pub ended: Option<Timestamp>,
+    /// Why it ended, once that was judged.
+    pub ending: Option<EndingFacts>,
+    /// How many ranks it says it has; 0 not said.
+    pub world: u32,
+    /// What it is made of: versions, settings.
+    pub fingerprint: BTreeMap<String, String>,
+    /// When that was told.
+    pub fingerprint_at: Timestamp,
+    /// By which rank: of several at the start the lowest counts.
+    pub fingerprint_rank: Option<u32>,
+    /// The tags that its user gave it.
+    pub tags: BTreeMap<String, String>,
+    /// The framework and its version.
+    pub framework: String,
+    /// What started it.
+    pub launcher: String,
+    /// The type of its matrix arithmetic.
+    pub data_type: String,
+    /// How its FLOPs were got.
+    pub flops_source: String,
+    /// The last checkpoint that was saved.
+    pub checkpoint: Option<Occasion>,
+    /// The last checkpoint that was gone back to.
+    pub restored: Option<Occasion>,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Occasion {
+    /// When.
+    pub at: Timestamp,
+    /// Of which step.
+    pub step: u64,
+}
+
+/// Why a run ended, as it was judged.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EndingFacts {
+    /// The name of the cause.
+    pub cause: String,
+    /// One sentence.
+    pub sentence: String,
+    /// The first rank that failed.
+    pub first_rank: Option<u32>,
+    /// When it failed.
+    pub at: Option<Timestamp>,
+    /// What that rests on.
+    pub evidence: Vec<String>,
+    /// What was looked at.
+    pub looked_at: Vec<String>,
+    /// Steps since the last checkpoint; none where that is not known.
+    pub steps_lost: Option<u64>,
+}
+
+/// What is known of a rank.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankFacts {
+    /// When it came up; none while nobody said.
+    pub started: Option<Timestamp>,
+    /// When anything of it was last heard, in the server's time.
+    pub heard: Timestamp,
+    /// How it ended; none while nobody said.
+    pub end: Option<RankEnd>,
+    /// What it died of, or last nearly died of.
+    pub exception: Option<Exception>,
+    /// Its node; empty where that is not known.
+    pub node: String,
+    /// The id of its GPU or share; empty where that is not known.
+    pub gpu: String,
+    /// Its number on its node.
+    pub local_rank: Option<u32>,
+    /// Where it stands in the mesh.
+    pub mesh: Mesh,
+    /// Who said so.
+    pub mesh_source: MeshSource,
+    /// Whether its identity was proved; none before its first reading.
+    pub trust: Option<Trust>,
+    /// Its newest readings by metric number, those with a value.
+    pub readings: Vec<(MetricId, f64)>,
+}
+
+/// How a rank ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankEnd {
+    /// When.
+    pub at: Timestamp,
+    /// How it said that it ended.
+    pub ended: Ended,
+    /// Its exit status.
+    pub exit_status: Option<i64>,
+    /// The signal that ended it.
+    pub signal: Option<u32>,
+    /// Its last step.
+    pub step: Option<u64>,
+    /// The step of its last checkpoint.
+    pub checkpoint_step: Option<u64>,
+    /// The phase it was in.
+    pub phase: Option<String>,
+}
+
+/// An exception that nobody caught.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exception {
+    /// When.
+    pub at: Timestamp,
+    /// Its type.
+    pub kind: String,
+    /// Its first line.
+    pub message: String,
+    /// The end of its traceback.
+    pub traceback: String,
+    /// The step it happened in.
+    pub step: Option<u64>,
+}
+
+impl RunFacts {
+    /// Learns from the resource of a rank what it says of its run. Whether that was new.
+    pub fn introduce(&mut self, resource: &Resource) -> bool {
+        let before = self.clone();
+        self.origin = resource.origin();
+        let number = |name| resource.attribute(name).and_then(|it| it.parse().ok());
+        self.world = self.world.max(number(named::WORLD).unwrap_or(0));
+        let texts = [
+            (&mut self.framework, named::FRAMEWORK),
+            (&mut self.launcher, named::LAUNCHER),
+            (&mut self.data_type, named::DATA_TYPE),
+            (&mut self.flops_source, named::FLOPS_SOURCE),
+        ];
+        for (known, name) in texts {
+            if let Some(text) = resource.attribute(name) {
+                text.clone_into(known);
+            }
+        }
+        for (name, value) in &resource.attributes {
+            if let Some(tag) = name.strip_prefix(named::TAG_PREFIX) {
+                self.tags.insert(tag.to_owned(), value.clone());
+            }
+        }
+        *self != before
+    }
+
+    /// Learns from an event of a rank.
+    pub fn learn(&mut self, rank: u32, event: &Event) {
+        let about = &event.attributes;
+        match event.kind {
+            EventKind::RunStarted => {
+                let first = self.started.map_or(event.at, |at| at.min(event.at));
+                self.started = Some(first);
+                let is_better = self.fingerprint_rank.is_none_or(|known| rank <= known);
+                if is_better && self.fingerprint_at <= event.at {
+                    self.take_fingerprint(rank, event);
+                }
+            }
+            EventKind::FingerprintChanged if self.fingerprint_at < event.at => {
+                self.take_fingerprint(rank, event);
+            }
+            EventKind::CheckpointSaved => {
+                self.checkpoint = self.checkpoint.max(occasion(event));
+            }
+            EventKind::CheckpointRestored => {
+                self.restored = self.restored.max(occasion(event));
+            }
+            EventKind::RunEnded => {
+                let step = number(about, attribute::CHECKPOINT_STEP);
+                let at = event.at;
+                let left = step.map(|step| Occasion { at, step });
+                self.checkpoint = self.checkpoint.or(left);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_fingerprint(&mut self, rank: u32, event: &Event) {
+        let told = fingerprint_of(&event.attributes);
+        if !told.is_empty() {
+            self.fingerprint = told;
+            self.fingerprint_at = event.at;
+            self.fingerprint_rank = Some(rank);
+        }
+    }
+
+    /// The name of the cause for which it ended.
+    pub fn cause(&self) -> Option<&str> {
+        self.ending.as_ref().map(|it| it.cause.as_str())
+    }
+}
+
+impl EndingFacts {
+    /// From what was judged.
+    pub fn of(ending: &ending::Ending) -> Self {
+        Self {
+            cause: ending.cause.name().to_owned(),
+            sentence: ending.sentence.clone(),
+            first_rank: ending.first_rank,
+            at: ending.at,
+            evidence: ending.evidence.clone(),
+            looked_at: ending.looked_at.iter().map(|it| (*it).to_owned()).collect(),
+            steps_lost: ending.steps_lost,
+        }
+    }
+
+    /// Whether it was an interruption against everyone's will.
+    pub fn is_interruption(&self) -> bool {
+        let cause = Cause::ALL.into_iter().find(|it| it.name() == self.cause);
+        cause.is_none_or(Cause::is_interruption)
+    }
+}
+
+impl RankFacts {
+    /// Learns from its resource. Whether that was new.
+    pub fn introduce(&mut self, resource: &Resource) -> bool {
+        let text = |name| resource.attribute(name).unwrap_or_default();
+        let place = (
+            text(named::NODE).to_owned(),
+            text(named::GPU_ID).to_owned(),
+            text(named::LOCAL_RANK).parse().ok(),
+            Mesh::parse(text(named::MESH)),
+            MeshSource::parse(text(named::MESH_SOURCE)).unwrap_or_default(),
+            Trust::parse(text(named::TRUST)),
+        );
+        let known = (
+            std::mem::take(&mut self.node),
+            std::mem::take(&mut self.gpu),
+            self.local_rank,
+            self.mesh,
+            self.mesh_source,
+            self.trust,
+        );
+        let is_new = place != known;
+        (
+            self.node,
+            self.gpu,
+            self.local_rank,
+            self.mesh,
+            self.mesh_source,
+            self.trust,
+        ) = place;
+        is_new
+    }
+
+    /// Learns from an event.
+    pub fn learn(&mut self, event: &Event) {
+        let about = &event.attributes;
+        let text = |name: &str| about.get(name).cloned();
+        match event.kind {
+            EventKind::RunStarted => {
+                let first = self.started.map_or(event.at, |at| at.min(event.at));
+                self.started = Some(first);
+                // A rank that comes up again after its end lives: an elastic launcher did that.
+                self.end.take_if(|it| it.at < event.at);
+                self.exception.take_if(|it| it.at < event.at);
+            }
+            EventKind::RankException => {
+                let is_newer = self.exception.as_ref().is_none_or(|it| it.at <= event.at);
+                if is_newer {
+                    self.exception = Some(Exception {
+                        at: event.at,
+                        kind: text(attribute::EXCEPTION).unwrap_or_default(),
+                        message: text(attribute::EXCEPTION_MESSAGE).unwrap_or_default(),
+                        traceback: text(attribute::TRACEBACK).unwrap_or_default(),
+                        step: number(about, attribute::STEP),
+                    });
+                }
+            }
+            EventKind::RunEnded => {
+                let told = RankEnd::of(event);
+                // What a process said of itself is better than that it was gone.
+                let rank = |it: &RankEnd| (it.ended == Ended::Vanished, it.at);
+                if self.end.as_ref().is_none_or(|it| rank(&told) < rank(it)) {
+                    self.end = Some(told);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Its newest reading of a metric.
+    pub fn reading(&self, metric: MetricId) -> Option<f64> {
+        let place = self.readings.binary_search_by_key(&metric, |it| it.0);
+        place.ok().map(|place| self.readings[place].1)
+    }
+}
+
+impl RankEnd {
+    fn of(event: &Event) -> Self {
+        let about = &event.attributes;
+        let ended = about.get(attribute::ENDED);
+        Self {
+            at: event.at,
+            ended: ended
+                .and_then(|it| Ended::parse(it))
+                .unwrap_or(Ended::Vanished),
+            exit_status: about
+                .get(attribute::EXIT_STATUS)
+                .and_then(|it| it.parse().ok()),
+            signal: about.get(attribute::SIGNAL).and_then(|it| it.parse().ok()),
+            step: number(about, attribute::STEP),
+            checkpoint_step: number(about, attribute::CHECKPOINT_STEP),
+            phase: about.get(attribute::PHASE).cloned(),
+        }
+    }
+}
+
+fn number(about: &BTreeMap<String, String>, name: &str) -> Option<u64> {
+    about.get(name)?.parse().ok()
+}
+
+fn occasion(event: &Event) -> Option<Occasion> {
+    let step = number(&event.attributes, attribute::STEP)?;
+    Some(Occasion { at: event.at, step })
+}

@@ -1,0 +1,119 @@
+//! How a run stands: it runs, it ended, or nobody knows because nothing is heard of it.
+
+use gpufleet_analysis::ending::{self, Attempt, GpuFault};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::{Run, RunFacts};
+
+/// A rank of which nothing was heard for so long is silent, nanoseconds: six shipments.
+pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// At least one of its ranks was heard and has not ended.
+    Running,
+    /// Nothing is heard of it, and no rank said that it ended.
+    Silent {
+        /// When something was last heard.
+        since: Timestamp,
+    },
+    /// Every rank that is heard said that it ended.
+    Ended {
+        /// When the last one did.
+        at: Timestamp,
+    },
+}
+
+impl State {
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Silent { .. } => "silent",
+            Self::Ended { .. } => "ended",
+        }
+    }
+
+    /// What the stored facts alone say of a run.
+    pub fn of_facts(facts: &RunFacts, now: Timestamp) -> Self {
+        match facts.ended {
+            Some(at) => Self::Ended { at },
+            // The store is told when a run was heard every five minutes.
+            None if now.since(facts.heard) >= SILENT_AFTER + super::TOLD_EVERY => {
+                Self::Silent { since: facts.heard }
+            }
+            None => Self::Running,
+        }
+    }
+}
+
+impl Run {
+    /// A run as the store knows it.
+    pub fn of_store(known: super::KnownRun) -> Self {
+        let rank = |facts| super::Rank {
+            facts,
+            ..super::Rank::default()
+        };
+        Self {
+            facts: known.facts,
+            ranks: known
+                .ranks
+                .into_iter()
+                .map(|(number, it)| (number, rank(it)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self, now: Timestamp) -> State {
+        let ranks = || self.ranks.values().map(|it| &it.facts);
+        let lives = |heard: Timestamp| now.since(heard) < SILENT_AFTER;
+        if ranks().any(|it| it.end.is_none() && lives(it.heard)) {
+            return State::Running;
+        }
+        match ranks().filter_map(|it| Some(it.end.as_ref()?.at)).max() {
+            Some(at) => State::Ended { at },
+            None => State::Silent {
+                since: self.facts.heard,
+            },
+        }
+    }
+
+    /// Why it ended, from what its ranks left behind and the faults of its GPUs.
+    pub fn ending(&self, ended: Timestamp, gpu_faults: Vec<GpuFault>) -> ending::Ending {
+        let ranks = self.ranks.iter().map(|(number, rank)| {
+            let end = rank.facts.end.as_ref();
+            let exception = rank.facts.exception.as_ref();
+            // One that was survived did not end it.
+            let exception = exception.filter(|_| end.is_some());
+            ending::RankEnd {
+                rank: *number,
+                place: ending::Place {
+                    node: rank.facts.node.clone(),
+                    gpu_id: rank.facts.gpu.clone(),
+                    pod: String::new(),
+                },
+                at: exception.map(|it| it.at).or(end.map(|it| it.at)),
+                ended: end.map(|it| it.ended),
+                exception: exception.map(|it| (it.kind.clone(), it.message.clone())),
+                signal: end.and_then(|it| it.signal),
+                stuck: None,
+            }
+        });
+        let ends = || self.ranks.values().filter_map(|it| it.facts.end.as_ref());
+        let gpus = self.ranks.values().filter(|it| !it.facts.gpu.is_empty());
+        ending::ending(&Attempt {
+            ended_at: Some(ended),
+            ranks: ranks.collect(),
+            gpus: u32::try_from(gpus.clone().count()).unwrap_or(u32::MAX),
+            gpus_were_read: gpus.count() > 0,
+            gpu_faults,
+            hooks_were_read: true,
+            last_step: ends().filter_map(|it| it.step).max(),
+            checkpoint_step: self.facts.checkpoint.map(|it| it.step),
+            ..Attempt::default()
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! Judges the runs, every ten seconds: which rank makes the others wait, which run has ended and why.
+//!
+//! What it knows of a run is made of the run's steps and nothing else, so that a server that begins
+//! anew knows it again from the steps of the last ten to twenty minutes, and says nothing before the
+//! detector has seen enough. A run whose ending was judged is judged again for [`AGAIN_FOR`]: the
+//! fault of a GPU may be told after the end of the process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault};
+use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::time::{Clock, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::facts::EndingFacts;
+use super::{CompleteStep, Place, Run, RunKey, Runs, State};
+use crate::fleet::Fleet;
+use crate::store::model::EventFilter;
+use crate::store::{MAX_EVENTS, Store};
+
+/// How often runs are judged: as often as agents send.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// For how long after its end a run is judged again, nanoseconds.
+const AGAIN_FOR: i64 = AFTER_NS;
+
+/// Complete steps that are taken at a time.
+const STEPS_AT_A_TIME: usize = 512;
+
+/// Steps whose time and length are remembered: the straggler's longest window and some more.
+const RECENT: usize = 64;
+
+/// Steps over which a run's pace is told.
+const PACE: usize = 20;
+
+/// The attribute of an event with the number of an XID.
+const XID: &str = "xid";
+
+/// What was judged of a run that goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// Who makes the others wait, or why nobody is named.
+    pub verdict: Verdict,
+    /// Of each rank that is blamed since when.
+    pub since: BTreeMap<u32, Timestamp>,
+    /// The last complete step.
+    pub step: u64,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How long a step takes, median of the last [`PACE`], nanoseconds.
+    pub step_ns: u64,
+}
+
+/// What is known of a run between two rounds.
+struct Watched {
+    place: Place,
+    straggler: straggler::Run,
+    /// The last steps: number, end, length of one.
+    recent: VecDeque<(u64, Timestamp, u64)>,
+    since: BTreeMap<u32, Timestamp>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Watch(BTreeMap<RunKey, Watched>);
+
+/// Judges until it is told to stop.
+pub async fn run(fleet: Arc<Fleet>, store: Store, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    let mut watch = Watch::default();
+    while !stop.is_cancelled() {
+        watch.round(fleet.runs(), &store, clock.now()).await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+impl Watch {
+    /// Judges every run once.
+    pub async fn round(&mut self, runs: &Runs, store: &Store, now: Timestamp) {
+        let keys = runs.keys();
+        self.0.retain(|key, _| keys.binary_search(key).is_ok());
+        for key in keys {
+            let look = |run: &Run| (run.state(now), run.facts.ended, run.facts.ending.is_some());
+            match runs.look(&key, look) {
+                Some((State::Ended { at }, ended, is_judged)) => {
+                    let is_settled = ended == Some(at) && is_judged;
+                    if !is_settled || now.since(at) < AGAIN_FOR {
+                        settle(runs, store, &key, at).await;
+                    }
+                    self.0.remove(&key);
+                }
+                Some((_, Some(_), _)) => runs.settle(&key, None, None),
+                Some((State::Running, None, _)) => {
+                    let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
+                    watched.take(runs, &key);
+                    runs.judge(&key, watched.judged());
+                }
+                Some((State::Silent { .. }, None, _)) | None => {}
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self {
+            place: Place::default(),
+            straggler: straggler::Run::new(Source::Hooks),
+            recent: VecDeque::new(),
+            since: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in what is complete since the last round.
+    fn take(&mut self, runs: &Runs, key: &RunKey) {
+        loop {
+            let steps = runs.complete_steps(key, &mut self.place, STEPS_AT_A_TIME);
+            let is_all = steps.len() < STEPS_AT_A_TIME;
+            for step in &steps {
+                self.observe(step);
+            }
+            if is_all || steps.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn observe(&mut self, step: &CompleteStep) {
+        let readings = step.readings.iter().map(|it| Reading {
+            rank: it.rank,
+            seat: it.seat,
+            busy_ns: it.times.busy_ns,
+        });
+        self.straggler.observe(&straggler::Step {
+            step: step.step,
+            wall_ns: step.wall_ns,
+            readings: &readings.collect::<Vec<_>>(),
+        });
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent
+            .push_back((step.step, step.ended_at, step.wall_ns));
+    }
+
+    /// What there is to say; nothing before the first complete step.
+    fn judged(&mut self) -> Option<Judged> {
+        let (step, ended_at, _) = *self.recent.back()?;
+        let verdict = self.straggler.judge();
+        let is_blamed = |rank: &u32| verdict.stragglers.iter().any(|it| it.rank == *rank);
+        self.since.retain(|rank, _| is_blamed(rank));
+        for straggler in &verdict.stragglers {
+            let begun = self.recent.iter().find(|it| it.0 >= straggler.since_step);
+            let begun = begun.map_or(ended_at, |it| it.1);
+            self.since.entry(straggler.rank).or_insert(begun);
+        }
+        let mut pace: Vec<u64> = self.recent.iter().rev().take(PACE).map(|it| it.2).collect();
+        pace.sort_unstable();
+        Some(Judged {
+            verdict,
+            since: self.since.clone(),
+            step,
+            ended_at,
+            step_ns: pace[pace.len() / 2],
+        })
+    }
+}
+
+/// Says why a run ended.
+async fn settle(runs: &Runs, store: &Store, key: &RunKey, at: Timestamp) {
+    let Some(run) = runs.get(key) else {
+        return;
+    };
+    let faults = match gpu_faults(store, key, &run, at).await {
+        Ok(faults) => faults,
+        Err(error) => {
+            tracing::error!(%error, "the events of a run's GPUs cannot be read: why it ended is judged without them");
+            Vec::new()
+        }
+    };
+    let ending = run.ending(at, faults);
+    runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));
+}
+
+/// The XIDs of a run's GPUs around its end.
+async fn gpu_faults(
+    store: &Store,
+    key: &RunKey,
+    run: &Run,
+    at: Timestamp,
+) -> Result<Vec<GpuFault>, crate::store::StoreError> {
+    let filter = EventFilter {
+        cluster: Some(Arc::clone(&key.cluster)),
+        resource_kind: Some(ResourceKind::Gpu),
+        kind: Some(EventKind::Xid),
+        from: Some(at.shifted(-BEFORE_NS)),
+        until: Some(at.shifted(AFTER_NS)),
+        ..EventFilter::default()
+    };
+    let page = store.events(&filter, None, MAX_EVENTS).await?;
+    let is_ours = |id: &str| run.ranks.values().any(|it| it.facts.gpu == id);
+    let events = page.events.into_iter().map(|it| it.event);
+    let faults = events
+        .filter(|it| is_ours(&it.resource_id))
+        .filter_map(|it| {
+            Some(GpuFault {
+                gpu_id: it.resource_id.to_string(),
+                xid: it.attributes.get(XID)?.parse().ok()?,
+                at: it.at,
+            })
+        });
+    Ok(faults.collect())
+}

@@ -1,0 +1,275 @@
+//! Runs and their ranks: replaced as they are told, read by time or by name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{JobId, RunId};
+use serde::de::DeserializeOwned;
+
+use super::Store;
+use super::aside::{Place, Unreadable};
+use super::database::{Column, Row, Transaction, Value};
+use super::error::{Doing, StoreError};
+use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
+
+/// Most runs in one answer.
+pub const MAX_RUNS_READ: usize = 1_000;
+
+/// Columns of a run as [`read`] takes them.
+const COLUMNS: &str = "r.id, r.cluster, r.job, r.attempt, r.heard_ms, r.facts";
+
+/// Which runs are asked for. Empty fields ask for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunFilter {
+    /// Of this cluster.
+    pub cluster: Option<Arc<str>>,
+    /// Attempts of this job.
+    pub job: Option<JobId>,
+    /// Heard of since then.
+    pub heard_since: Option<Timestamp>,
+}
+
+impl Store {
+    /// Runs, the last started first, without their ranks; at most [`MAX_RUNS_READ`], from behind
+    /// `after` on, which is the start and the number of the last one of the page before.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn runs(
+        &self,
+        filter: &RunFilter,
+        after: Option<(i64, i64)>,
+        limit: usize,
+    ) -> Result<(Vec<KnownRun>, Option<(i64, i64)>), StoreError> {
+        let doing = "reading runs";
+        let limit = limit.clamp(1, MAX_RUNS_READ);
+        let job = filter.job.as_ref().map_or(String::new(), JobId::to_string);
+        let (at, id) = after.unwrap_or((i64::MAX, i64::MAX));
+        let values = [
+            Value::Text(filter.cluster.as_deref().unwrap_or_default()),
+            Value::Text(&job),
+            Value::Int(filter.heard_since.map_or(i64::MIN, Timestamp::millis)),
+            Value::Int(at),
+            Value::Int(id),
+            Value::Text(&self.0.lease),
+        ];
+        let sql = format!(
+            "SELECT {COLUMNS}, r.started_ms FROM run r
+             WHERE r.lease = $6 AND ($1 = '' OR r.cluster = $1) AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
+             AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
+             ORDER BY r.started_ms DESC, r.id DESC LIMIT {limit}"
+        );
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
+        drop(transaction);
+        let mut bad = Vec::new();
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            found.extend(read(row, &mut bad)?.map(|(_, run)| run));
+        }
+        self.set_aside(&bad).await?;
+        let next = match rows.last() {
+            Some(row) if rows.len() == limit => {
+                Some((row.int(6).doing(doing)?, row.int(0).doing(doing)?))
+            }
+            _ => None,
+        };
+        Ok((found, next))
+    }
+
+    /// A run with its ranks; none when it is not known.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn run(&self, key: &RunKey) -> Result<Option<KnownRun>, StoreError> {
+        let mut found = self.with_ranks(std::slice::from_ref(key)).await?;
+        Ok(found.pop())
+    }
+
+    /// These runs with their ranks, those that are known.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn with_ranks(&self, keys: &[RunKey]) -> Result<Vec<KnownRun>, StoreError> {
+        let doing = "reading ranks";
+        let mut transaction = self.read().await?;
+        let mut bad = Vec::new();
+        let mut found: BTreeMap<i64, KnownRun> = BTreeMap::new();
+        for row in named(&mut transaction, &self.0.lease, keys).await? {
+            found.extend(read(&row, &mut bad)?);
+        }
+        let ids = Column::Ints(found.keys().copied().collect());
+        let after = ") SELECT n.run, n.rank, n.facts FROM k CROSS JOIN rank n
+            WHERE n.run = k.run ORDER BY n.run, n.rank";
+        let rows = transaction.rows("WITH k (run) AS (", &[ids], after).await;
+        drop(transaction);
+        for row in rows.doing(doing)? {
+            let (run, rank) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+            let text = row.bytes(2).doing(doing)?;
+            let facts = parse::<RankFacts>(text, Place::Rank { run, rank }, &mut bad);
+            if let (Some(known), Some(facts)) = (found.get_mut(&run), facts) {
+                known
+                    .ranks
+                    .push((u32::try_from(rank).unwrap_or(u32::MAX), facts));
+            }
+        }
+        self.set_aside(&bad).await?;
+        Ok(found.into_values().collect())
+    }
+}
+
+/// The rows of these runs.
+async fn named(
+    transaction: &mut Transaction,
+    lease: &str,
+    keys: &[RunKey],
+) -> Result<Vec<Row>, StoreError> {
+    let jobs: Vec<String> = keys.iter().map(|it| it.run.job.to_string()).collect();
+    let columns = [
+        Column::Texts(vec![lease; keys.len()]),
+        Column::Texts(keys.iter().map(|it| &*it.cluster).collect()),
+        Column::Texts(jobs.iter().map(String::as_str).collect()),
+        Column::Ints(keys.iter().map(|it| i64::from(it.run.attempt)).collect()),
+    ];
+    let before = "WITH k (lease, cluster, job, attempt) AS (";
+    let after = format!(
+        ") SELECT {COLUMNS} FROM k CROSS JOIN run r
+        WHERE r.lease = k.lease AND r.cluster = k.cluster AND r.job = k.job AND r.attempt = k.attempt"
+    );
+    let rows = transaction.rows(before, &columns, &after).await;
+    rows.doing("reading runs")
+}
+
+/// The numbers of these runs, those that are known.
+pub(super) async fn ids(
+    transaction: &mut Transaction,
+    lease: &str,
+    keys: &[RunKey],
+) -> Result<HashMap<RunKey, i64>, StoreError> {
+    let rows = named(transaction, lease, keys).await?;
+    let named = rows
+        .iter()
+        .map(|row| Ok(id_and_key(row)?.map(|(id, key)| (key, id))));
+    named.filter_map(Result::transpose).collect()
+}
+
+/// Writes the runs of a commit and those of their ranks that it has; returns the runs' numbers.
+pub(super) async fn write(
+    transaction: &mut Transaction,
+    lease: &str,
+    runs: &[KnownRun],
+) -> Result<HashMap<RunKey, i64>, StoreError> {
+    let jobs: Vec<String> = runs.iter().map(|it| it.key.run.job.to_string()).collect();
+    let facts: Vec<String> = runs.iter().map(|it| json(&it.facts)).collect();
+    let started = |it: &KnownRun| it.facts.started.unwrap_or(it.facts.heard).millis();
+    let columns = [
+        Column::Texts(vec![lease; runs.len()]),
+        Column::Texts(runs.iter().map(|it| &*it.key.cluster).collect()),
+        Column::Texts(jobs.iter().map(String::as_str).collect()),
+        Column::Ints(
+            runs.iter()
+                .map(|it| i64::from(it.key.run.attempt))
+                .collect(),
+        ),
+        Column::Ints(runs.iter().map(started).collect()),
+        Column::Ints(runs.iter().map(|it| it.facts.heard.millis()).collect()),
+        Column::OptionalInts(
+            runs.iter()
+                .map(|it| it.facts.ended.map(Timestamp::millis))
+                .collect(),
+        ),
+        Column::OptionalTexts(runs.iter().map(|it| it.facts.cause()).collect()),
+        Column::Texts(facts.iter().map(String::as_str).collect()),
+    ];
+    let before = "INSERT INTO run
+        (lease, cluster, job, attempt, started_ms, heard_ms, ended_ms, cause, facts)";
+    let after = "ON CONFLICT (lease, cluster, job, attempt) DO UPDATE
+        SET started_ms = CASE WHEN excluded.started_ms < run.started_ms
+            THEN excluded.started_ms ELSE run.started_ms END,
+            heard_ms = excluded.heard_ms, ended_ms = excluded.ended_ms,
+            cause = excluded.cause, facts = excluded.facts
+        RETURNING id, cluster, job, attempt";
+    let rows = transaction.rows(before, &columns, after).await;
+    let mut ids = HashMap::with_capacity(runs.len());
+    for row in rows.doing("writing runs")? {
+        ids.extend(id_and_key(&row)?.map(|(id, key)| (key, id)));
+    }
+    write_ranks(transaction, runs, &ids).await?;
+    Ok(ids)
+}
+
+async fn write_ranks(
+    transaction: &mut Transaction,
+    runs: &[KnownRun],
+    ids: &HashMap<RunKey, i64>,
+) -> Result<(), StoreError> {
+    let (mut of_run, mut numbers, mut facts) = (Vec::new(), Vec::new(), Vec::new());
+    for run in runs {
+        for (number, rank) in &run.ranks {
+            of_run.push(ids[&run.key]);
+            numbers.push(i64::from(*number));
+            facts.push(json(rank));
+        }
+    }
+    let columns = [
+        Column::Ints(of_run),
+        Column::Ints(numbers),
+        Column::Texts(facts.iter().map(String::as_str).collect()),
+    ];
+    let before = "INSERT INTO rank (run, rank, facts)";
+    let after = "ON CONFLICT (run, rank) DO UPDATE SET facts = excluded.facts";
+    let rows = transaction.rows(before, &columns, after).await;
+    rows.doing("writing ranks").map(|_| ())
+}
+
+/// A run from [`COLUMNS`], with its number; none when its name cannot be read, which the log says.
+fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<(i64, KnownRun)>, StoreError> {
+    let doing = "reading runs";
+    let Some((id, key)) = id_and_key(row)? else {
+        return Ok(None);
+    };
+    let place = Place::Run {
+        id,
+        heard_ms: row.int(4).doing(doing)?,
+    };
+    let text = row.bytes(5).doing(doing)?;
+    let facts = parse::<RunFacts>(text, place, bad).unwrap_or_default();
+    let run = KnownRun {
+        key,
+        facts,
+        ranks: Vec::new(),
+    };
+    Ok(Some((id, run)))
+}
+
+/// A run's number and name from (id, cluster, job, attempt).
+fn id_and_key(row: &Row) -> Result<Option<(i64, RunKey)>, StoreError> {
+    let doing = "reading runs";
+    let id = row.int(0).doing(doing)?;
+    let job = JobId::parse(row.text(2).doing(doing)?);
+    let attempt = u32::try_from(row.int(3).doing(doing)?);
+    let (Ok(job), Ok(attempt)) = (job, attempt) else {
+        tracing::error!(id, "the name of a run cannot be read; left out");
+        return Ok(None);
+    };
+    let key = RunKey {
+        cluster: row.text(1).doing(doing)?.into(),
+        run: RunId { job, attempt },
+    };
+    Ok(Some((id, key)))
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8], place: Place, bad: &mut Vec<Unreadable>) -> Option<T> {
+    let parsed = serde_json::from_slice(text);
+    let noted = parsed.map_err(|error| Unreadable {
+        place,
+        data: text.to_vec(),
+        error: error.to_string(),
+    });
+    noted.map_err(|it| bad.push(it)).ok()
+}
+
+fn json(facts: &impl serde::Serialize) -> String {
+    serde_json::to_string(facts).expect("facts are texts, numbers and lists of them")
+}

@@ -1,0 +1,141 @@
+//! Runs, ranks and their steps, on either side.
+
+use gpufleet_telemetry::steps::{StepBlock, StepTimes};
+use gpufleet_telemetry::training::{JobId, RunId};
+
+use super::*;
+use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey, StepDelta};
+
+fn at(seconds: i64) -> Timestamp {
+    START.start().shifted(seconds * 1_000_000_000)
+}
+
+fn run_key(attempt: u32) -> RunKey {
+    let job = JobId::parse("team/llama/u1").expect("an id");
+    RunKey {
+        cluster: "live".into(),
+        run: RunId { job, attempt },
+    }
+}
+
+fn told(attempt: u32, started: i64, heard: i64) -> KnownRun {
+    KnownRun {
+        key: run_key(attempt),
+        facts: RunFacts {
+            started: Some(at(started)),
+            heard: at(heard),
+            world: 1,
+            ..RunFacts::default()
+        },
+        ranks: vec![(0, RankFacts::default())],
+    }
+}
+
+/// Ten steps of a second each, from this second on.
+fn block(first: i64) -> StepBlock {
+    let times = StepTimes {
+        wall_ns: 1_000_000_000,
+        ..StepTimes::default()
+    };
+    StepBlock {
+        first_step: first.unsigned_abs(),
+        steps_log2: 0,
+        started_at: at(first),
+        ended_at: at(first + 10),
+        tokens: 0,
+        samples: 0,
+        times: vec![times; 10],
+    }
+}
+
+fn steps(number: u64, first: i64) -> Commit {
+    let delta = StepDelta {
+        key: run_key(0),
+        rank: 0,
+        bucket: START.0.div_euclid(10) + first.div_euclid(600),
+        blocks: vec![block(first)],
+    };
+    Commit {
+        number,
+        runs: vec![told(0, 0, first + 10)],
+        steps: vec![delta],
+        ..Commit::default()
+    }
+}
+
+/// Nothing is too old but what is said.
+fn keep(steps: i64, events: Timestamp) -> Expiry {
+    Expiry {
+        minutes: Minute(0),
+        buckets: 0,
+        hours: 0,
+        steps,
+        events,
+        senders: Timestamp(0),
+        epochs: Timestamp(0),
+        resources: Timestamp(0),
+    }
+}
+
+both! {
+    async fn steps_of_several_commits_are_one_row_in_order_and_what_comes_twice_is_kept_once(bench) {
+        // The second comes before the first, and the first again under another number.
+        for (number, first) in [(1, 10), (2, 0), (3, 10), (4, 20)] {
+            bench.commit(&steps(number, first)).await;
+        }
+        let bucket = START.0.div_euclid(10);
+        let found = bench.store.steps(&run_key(0), None, bucket..bucket + 1).await.unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].blocks.len(), 1, "they follow each other");
+        assert_eq!((found[0].blocks[0].first_step, found[0].blocks[0].times.len()), (0, 30));
+        let same = bench.store.steps(&run_key(0), Some(&[0]), bucket..bucket + 1).await.unwrap();
+        assert_eq!(same, found);
+        let other = bench.store.steps(&run_key(0), Some(&[1]), bucket..bucket + 1).await.unwrap();
+        assert_eq!(other, []);
+    }
+}
+
+both! {
+    async fn runs_are_read_last_started_first_page_by_page_and_by_job(bench) {
+        let mut first = Commit { number: 1, ..Commit::default() };
+        first.runs = (0..5).map(|it| told(it, i64::from(it) * 60, 600)).collect();
+        bench.commit(&first).await;
+        let filter = RunFilter { job: Some(run_key(0).run.job), ..RunFilter::default() };
+        let (page, next) = bench.store.runs(&filter, None, 3).await.unwrap();
+        let attempts = |runs: &[KnownRun]| runs.iter().map(|it| it.key.run.attempt).collect::<Vec<_>>();
+        assert_eq!(attempts(&page), [4, 3, 2]);
+        let (page, _) = bench.store.runs(&filter, next, 3).await.unwrap();
+        assert_eq!(attempts(&page), [1, 0]);
+        let other = RunFilter { cluster: Some("other".into()), ..RunFilter::default() };
+        assert_eq!(bench.store.runs(&other, None, 3).await.unwrap().0, []);
+        assert_eq!(bench.store.run(&run_key(3)).await.unwrap(), Some(told(3, 180, 600)));
+    }
+}
+
+both! {
+    async fn old_steps_go_before_their_run_and_a_run_with_its_ranks(bench) {
+        bench.commit(&steps(1, 0)).await;
+        bench.commit(&steps(2, 600)).await;
+        let bucket = START.0.div_euclid(10);
+        let gone = bench.store.retain(&keep(bucket + 1, Timestamp(0))).await.unwrap();
+        assert_eq!(gone.runs, 1, "the first ten minutes");
+        let left = bench.store.steps(&run_key(0), None, bucket..bucket + 2).await.unwrap();
+        assert_eq!(left.iter().map(|it| it.bucket).collect::<Vec<_>>(), [bucket + 1]);
+        assert_eq!(bench.store.retain(&keep(0, at(610))).await.unwrap().runs, 0, "heard then");
+        assert_eq!(bench.store.retain(&keep(0, at(611))).await.unwrap().runs, 2);
+        assert_eq!(bench.store.run(&run_key(0)).await.unwrap(), None);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM rank").await, 0);
+    }
+}
+
+both! {
+    async fn a_spoilt_row_of_steps_is_set_aside_and_begun_anew(bench) {
+        bench.commit(&steps(1, 0)).await;
+        bench.execute("UPDATE step_block SET data = substr(data, 1, 9)").await;
+        assert_eq!(bench.commit(&steps(2, 10)).await.corrupt, 1);
+        let bucket = START.0.div_euclid(10);
+        let found = bench.store.steps(&run_key(0), None, bucket..bucket + 1).await.unwrap();
+        assert_eq!(found[0].blocks[0].first_step, 10);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 1);
+    }
+}
