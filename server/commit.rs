@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fleet::{Fleet, Progress};
 use crate::store::model::{Commit, Committed, FencingToken};
-use crate::store::{CommitError, Store};
+use crate::store::{CommitError, Store, StoreError};
 
 /// How often the task looks whether it is time for a commit.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -23,6 +23,10 @@ const AFTER_ERROR: Duration = Duration::from_secs(1);
 
 /// How long the last commit of a server that was told to stop may be tried.
 const LAST_TRIES: u32 = 5;
+
+/// How long a commit, or the question for the last one, may wait for the store. The bounds of the
+/// database itself are shorter; this one holds when not even they are answered.
+const WITHIN: Duration = Duration::from_secs(120);
 
 /// Where commits go: the store, or in tests one that fails as told.
 pub trait CommitTo: Send + Sync {
@@ -142,7 +146,7 @@ async fn once(
     health
         .began_ms
         .store(clock.now().millis(), Ordering::Relaxed);
-    let committed = to.commit(&commit).await;
+    let committed = within(to.commit(&commit)).await;
     health.began_ms.store(0, Ordering::Relaxed);
     match committed {
         Ok(committed) => {
@@ -156,7 +160,7 @@ async fn once(
             health.failures.fetch_add(1, Ordering::Relaxed);
             health.failures_in_a_row.fetch_add(1, Ordering::Relaxed);
             tracing::error!(number = commit.number, %error, "a commit failed, asking the store for its last one");
-            match to.last_commit().await {
+            match within(to.last_commit()).await {
                 Ok(last) => match fleet.commit_failed(commit.number, last) {
                     Progress::Done => {
                         note(fleet, &commit, clock, began, health);
@@ -172,6 +176,16 @@ async fn once(
             }
         }
     }
+}
+
+/// Gives a store up that does not answer. Whether the commit happened is not known then, as after any
+/// other error, and the same is done about it.
+async fn within<T>(asked: impl Future<Output = Result<T, CommitError>>) -> Result<T, CommitError> {
+    let silent = |_| CommitError::Unknown(StoreError::Silent { within: WITHIN });
+    tokio::time::timeout(WITHIN, asked)
+        .await
+        .map_err(silent)
+        .flatten()
 }
 
 fn note_left_out(committed: &Committed, health: &CommitHealth) {
@@ -218,7 +232,6 @@ mod tests {
 
     use super::*;
     use crate::fleet::{Body, FleetConfig, Offer};
-    use crate::store::StoreError;
     use crate::store::model::CursorKey;
 
     struct StillClock;
@@ -240,6 +253,7 @@ mod tests {
         Fails,
         TakesAndLosesItsReply,
         IsFenced,
+        Hangs,
     }
 
     /// A store that does as told, and every number it was offered.
@@ -261,6 +275,7 @@ mod tests {
                 why: "cut".to_owned(),
             };
             match next {
+                Next::Hangs => std::future::pending().await,
                 Next::Takes => Ok(Committed {
                     too_late: 2,
                     corrupt: 1,
@@ -354,5 +369,27 @@ mod tests {
         assert_eq!(*fake.offered.lock().unwrap(), [1, 1, 2, 3]);
         assert_eq!(health.commits.load(Ordering::Relaxed), 2);
         assert_eq!(health.minutes_too_late.load(Ordering::Relaxed), 2);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_hangs_is_given_up_and_the_same_is_tried_again() {
+        let fleet = Fleet::new(FleetConfig::default());
+        let fake = Fake {
+            next: Mutex::new(vec![Next::Takes, Next::Hangs]),
+            last: AtomicU64::new(0),
+            offered: Mutex::default(),
+        };
+        let health = CommitHealth::default();
+        offer(&fleet, 1);
+        let given_up = once(&fleet, &fake, &StillClock, &health).await;
+        assert!(!given_up.unwrap(), "to be tried again");
+        assert_eq!(health.failures_in_a_row.load(Ordering::Relaxed), 1);
+        assert_eq!(
+            health.began_ms.load(Ordering::Relaxed),
+            0,
+            "nothing waits now"
+        );
+        assert!(once(&fleet, &fake, &StillClock, &health).await.unwrap());
+        assert_eq!(fleet.durable_seq(&key()), 1);
+        assert_eq!(*fake.offered.lock().unwrap(), [1, 1]);
     }
 }

@@ -1,5 +1,7 @@
 //! Whether the server is well: /healthz and /readyz on the web port, open to everyone.
 //!
+//! A standby is healthy and not ready: nothing is wrong with it, and nothing is to be sent to it.
+//!
 //! They tell the truth: a server whose commits fail says so, because what agents send is then not
 //! made durable and they keep it.
 
@@ -64,6 +66,9 @@ pub fn router(app: App) -> Router {
 }
 
 async fn healthy(State(app): State<App>) -> (StatusCode, String) {
+    if let Some(why) = app.lead.waits() {
+        return (StatusCode::OK, format!("{why}\n{}", kept(&app)));
+    }
     if let Some(wrong) = commits(&app) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"));
     }
@@ -75,9 +80,22 @@ async fn healthy(State(app): State<App>) -> (StatusCode, String) {
 }
 
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
+    if let Some(why) = app.lead.waits() {
+        let text = format!("{why}\n{}", kept(&app));
+        return (StatusCode::SERVICE_UNAVAILABLE, text);
+    }
     match store(&app).await {
         None => healthy(State(app)).await,
         Some(wrong) => (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n")),
+    }
+}
+
+/// What a server that does not lead still owes those who sent to it before.
+fn kept(app: &App) -> String {
+    match app.lead.requests() {
+        0 => String::new(),
+        1 => "1 request of other senders here waits until this server leads\n".to_owned(),
+        many => format!("{many} requests of other senders here wait until this server leads\n"),
     }
 }
 
@@ -105,6 +123,8 @@ mod tests {
             config: Arc::new(config),
             access: Arc::default(),
             commits: Arc::default(),
+            jobs: Arc::default(),
+            lead: Arc::default(),
             rejections: Arc::default(),
             clock: Arc::new(SystemClock::start()),
         };
@@ -113,6 +133,9 @@ mod tests {
             let answer = router(app.clone()).oneshot(request).await;
             answer.unwrap().status()
         };
+        assert_eq!(ask("/healthz").await, StatusCode::OK, "a standby lives");
+        assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+        app.lead.begin();
         assert_eq!(ask("/healthz").await, StatusCode::OK);
         assert_eq!(ask("/readyz").await, StatusCode::OK);
         app.commits.failures_in_a_row.store(3, Ordering::Relaxed);

@@ -1,20 +1,25 @@
 //! Being the active server: the lease, what the store knows at the start, and giving it back.
 //!
-//! One server writes; a standby waits for the lease. The lease's time only says when a standby may
-//! take over; what keeps two from writing is the token that every commit shows.
+//! One server of a cluster writes; a standby waits for the lease. Its doors are open meanwhile: it says
+//! that it is a standby, and takes nothing, so that agents keep what they have. The lease's time only
+//! says when a standby may take over; what keeps two from writing is the token that every commit shows.
 
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
-use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND};
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::App;
 use crate::commit::{Leased, Replaced};
 use crate::fleet::Restored;
 use crate::runs;
 use crate::store::model::{FencingToken, Lease};
-use crate::store::{CommitError, LeaseError, Store};
+use crate::store::{CommitError, LeaseError};
 
 /// For how long the lease is good: how long a standby waits for a server that died elsewhere.
 const LEASE: Duration = Duration::from_secs(30);
@@ -25,13 +30,89 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// How often a standby asks for it.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
+/// The file in the spool's folder with the name of this server. The folder belongs to one process at
+/// a time, so two servers never have one name, whatever their machines are called.
+const ID_FILE: &str = "server-id";
+
+/// Whether this server has the right to write, for everyone who asks.
+#[derive(Debug)]
+pub struct Lead {
+    /// Why it has not; none when it has.
+    waits: watch::Sender<Option<String>>,
+    /// Requests of others than agents that lie in its own spool until it leads.
+    requests: AtomicU64,
+}
+
+impl Default for Lead {
+    fn default() -> Self {
+        Self::new(Some("this server is starting".to_owned()))
+    }
+}
+
+impl Lead {
+    /// One that leads already.
+    pub fn leading() -> Self {
+        Self::new(None)
+    }
+
+    fn new(waits: Option<String>) -> Self {
+        Self {
+            waits: watch::Sender::new(waits),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Why this server does not lead, as a sentence; none when it does.
+    pub fn waits(&self) -> Option<String> {
+        self.waits.borrow().clone()
+    }
+
+    /// Requests that this server has acknowledged and folds when it leads.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Waits until this server leads; false when it is told to stop first.
+    pub async fn wait(&self, stop: &CancellationToken) -> bool {
+        let mut waits = self.waits.subscribe();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => false,
+            leads = waits.wait_for(Option::is_none) => leads.is_ok(),
+        }
+    }
+
+    /// From now on this server leads: what it knows is restored.
+    pub fn begin(&self) {
+        self.requests.store(0, Ordering::Relaxed);
+        self.waits.send_replace(None);
+    }
+
+    /// Says how many requests wait in this server's own spool.
+    pub fn keeps(&self, requests: u64) {
+        self.requests.store(requests, Ordering::Relaxed);
+    }
+
+    /// Says why this server does not lead; whether that is news.
+    fn because(&self, why: &str) -> bool {
+        self.waits.send_if_modified(|known| {
+            let is_news = known.as_deref() != Some(why);
+            *known = Some(why.to_owned());
+            is_news
+        })
+    }
+}
+
 /// Waits for the right to write, then takes in what the store knows. None when told to stop first.
 ///
 /// # Errors
 /// When the store cannot be read.
-pub async fn begin(app: &App, stop: &CancellationToken) -> anyhow::Result<Option<Leased>> {
-    let holder = holder(&app.config.web.listen);
-    let Some(lease) = wait(&app.store, &holder, app.clock.as_ref(), stop).await? else {
+pub async fn begin(
+    app: &App,
+    holder: &str,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Leased>> {
+    let Some(lease) = wait(app, holder, stop).await else {
         return Ok(None);
     };
     tracing::info!(
@@ -39,13 +120,17 @@ pub async fn begin(app: &App, stop: &CancellationToken) -> anyhow::Result<Option
         token = lease.token.0,
         "active: this server has the right to write"
     );
-    restore(app)
-        .await
-        .context("cannot read what the store knows")?;
-    Ok(Some(Leased {
+    let leased = Leased {
         store: app.store.clone(),
         token: lease.token,
-    }))
+    };
+    if let Err(error) = restore(app).await {
+        if let Err(error) = app.store.release_lease(lease.token).await {
+            tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
+        }
+        return Err(error.context("cannot read what the store knows"));
+    }
+    Ok(Some(leased))
 }
 
 /// Keeps the right to write until told to stop.
@@ -53,45 +138,49 @@ pub async fn begin(app: &App, stop: &CancellationToken) -> anyhow::Result<Option
 /// # Errors
 /// When another server has taken over.
 pub async fn renew(
-    store: &Store,
+    app: &App,
     token: FencingToken,
-    clock: &dyn Clock,
     stop: CancellationToken,
 ) -> Result<(), Replaced> {
+    let (job, clock) = (app.jobs.of("lease"), app.clock.as_ref());
     loop {
         tokio::select! {
             () = tokio::time::sleep(RENEW_EVERY) => {}
             () = stop.cancelled() => return Ok(()),
         }
-        match store.renew_lease(token, clock.now(), LEASE).await {
-            Ok(_) => {}
-            Err(CommitError::Fenced { .. }) => return Err(Replaced),
-            Err(error) => tracing::warn!(%error, "cannot renew the lease, trying again"),
+        let work = async {
+            match app.store.renew_lease(token, clock.now(), LEASE).await {
+                Ok(_) => Ok(true),
+                Err(CommitError::Fenced { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        if job.round(clock, work).await == Some(false) {
+            return Err(Replaced);
         }
     }
 }
 
-async fn wait(
-    store: &Store,
-    holder: &str,
-    clock: &dyn Clock,
-    stop: &CancellationToken,
-) -> anyhow::Result<Option<Lease>> {
-    let mut is_told = false;
+async fn wait(app: &App, holder: &str, stop: &CancellationToken) -> Option<Lease> {
     loop {
-        match store.acquire_lease(holder, clock.now(), LEASE).await {
-            Ok(lease) => return Ok(Some(lease)),
-            Err(error @ LeaseError::Held { .. }) => {
-                if !is_told {
-                    tracing::info!("standby: {error}; this server takes over when it runs out");
-                    is_told = true;
-                }
+        let asked = app.store.acquire_lease(holder, app.clock.now(), LEASE);
+        let why = match asked.await {
+            Ok(lease) => return Some(lease),
+            Err(LeaseError::Held { lease, holder, .. }) => format!(
+                "standby: {holder} has the right to write (lease {lease}); this server takes over within {} s when that one is gone. If it is another cluster's server, give this one a store.lease of its own",
+                (LEASE + ASK_EVERY).as_secs()
+            ),
+            Err(LeaseError::Store(error)) => {
+                tracing::debug!(%error, "cannot ask for the lease");
+                "the database does not answer when asked for the right to write; this server goes on asking".to_owned()
             }
-            Err(LeaseError::Store(error)) => return Err(error).context("cannot ask for the lease"),
+        };
+        if app.lead.because(&why) {
+            tracing::warn!("{why}");
         }
         tokio::select! {
             () = tokio::time::sleep(ASK_EVERY) => {}
-            () = stop.cancelled() => return Ok(None),
+            () = stop.cancelled() => return None,
         }
     }
 }
@@ -128,9 +217,62 @@ async fn restore(app: &App) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name under which this server holds the lease: the machine and the web port, so that one that
-/// is started again after a crash need not wait for itself.
-fn holder(listen: &str) -> String {
+/// The name under which this server holds the lease: the machine's, for people, and one of its own
+/// that stays with the spool's folder, so that a server that is started again after a crash need not
+/// wait for itself, and one on another machine of the same name does.
+///
+/// # Errors
+/// When the file in the folder can neither be read nor made.
+pub fn holder(folder: &Path) -> io::Result<String> {
+    let file = folder.join(ID_FILE);
+    let known = match std::fs::read_to_string(&file) {
+        Ok(text) => Uuid::parse_str(text.trim()).ok(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let id = match known {
+        Some(id) => id,
+        None => {
+            let id = Uuid::new_v4();
+            std::fs::write(&file, format!("{id}\n"))?;
+            id
+        }
+    };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}/{listen}", host.trim())
+    Ok(format!("{} ({id})", host.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_keeps_its_name_with_its_folder_and_another_folder_has_another() {
+        let [mine, theirs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let first = holder(mine.path()).unwrap();
+        assert_eq!(holder(mine.path()).unwrap(), first);
+        assert_ne!(
+            holder(theirs.path()).unwrap(),
+            first,
+            "the same machine name"
+        );
+        std::fs::write(mine.path().join(ID_FILE), "spoilt").unwrap();
+        let anew = holder(mine.path()).unwrap();
+        assert_ne!(anew, first);
+        assert_eq!(holder(mine.path()).unwrap(), anew);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_the_lead_begins_when_it_comes_and_ends_when_told_to_stop() {
+        let (lead, stop) = (Lead::default(), CancellationToken::new());
+        assert!(lead.waits().is_some());
+        assert!(lead.because("standby"));
+        assert!(!lead.because("standby"), "no news");
+        let (began, ()) = tokio::join!(lead.wait(&stop), async { lead.begin() });
+        assert!(began);
+        assert_eq!(lead.waits(), None);
+        let other = Lead::default();
+        stop.cancel();
+        assert!(!other.wait(&stop).await);
+    }
 }

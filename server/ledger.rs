@@ -11,7 +11,6 @@
 //! silence. A whole GPU whose shares were seen in an hour is not accounted, its shares are.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
@@ -19,9 +18,10 @@ use gpufleet_analysis::states::{Carry, Hour, Policy, hour};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
-use gpufleet_telemetry::time::{Clock, Minute, NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
+use crate::App;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
 
@@ -51,19 +51,15 @@ section! {
     }
 }
 
-/// Computes hours until it is told to stop. A failing store is waited for.
-pub async fn run(
-    store: Store,
-    config: LedgerConfig,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) {
+/// Computes hours from when this server leads until it is told to stop. A failing store is waited for.
+pub async fn run(app: App, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let (job, clock) = (app.jobs.of("ledger"), app.clock.as_ref());
     while !stop.is_cancelled() {
-        let done = round(&store, &config, clock.now()).await;
-        if let Err(error) = &done {
-            tracing::error!(%error, "the ledger could not be computed, it will be tried again");
-        }
-        if done.is_ok_and(|hours| hours > 0) {
+        let work = round(&app.store, &app.config.ledger, clock.now());
+        if job.round(clock, work).await.is_some_and(|hours| hours > 0) {
             continue;
         }
         tokio::select! {

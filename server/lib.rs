@@ -25,6 +25,10 @@ pub mod lead;
 
 pub mod files;
 
+pub mod jobs;
+
+pub mod disk;
+
 pub mod health;
 
 pub mod ledger;
@@ -54,6 +58,10 @@ pub struct App {
     pub access: Arc<auth::Access>,
     /// What was left out of requests while decoding.
     pub rejections: Arc<ingest::Rejections>,
+    /// Whether this server has the right to write.
+    pub lead: Arc<lead::Lead>,
+    /// How the background jobs go.
+    pub jobs: Arc<jobs::Jobs>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.

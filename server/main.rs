@@ -13,12 +13,13 @@ use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Role};
 use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
-use gpufleet_server::fleet::Fleet;
-use gpufleet_server::ingest::foreign::Foreign;
+use gpufleet_server::fleet::{FOREIGN_AGENT, Fleet};
+use gpufleet_server::ingest::foreign::{Foreign, Kept};
 use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
 use gpufleet_server::{files, health, lead, ledger, retention, runs};
+use gpufleet_spool::disk::RealDisk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -61,61 +62,99 @@ async fn run(config: Config) -> anyhow::Result<()> {
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         access: Arc::new(Access::load(&config.auth)?),
         commits: Arc::default(),
+        jobs: Arc::default(),
+        lead: Arc::default(),
         rejections: Arc::default(),
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
     };
     let stop = CancellationToken::new();
     stop_when_told(stop.clone());
-    let settings = &app.config.ingest;
     // The folder's lock comes before the lease: a second server started by mistake with the same
     // configuration ends here, and does not take the lease from the one that runs.
-    let folder = Foreign::lock_folder(&settings.spool_dir)?;
-    let Some(leased) = lead::begin(&app, &stop).await? else {
+    let folder = Foreign::lock_folder(&app.config.ingest.spool_dir)?;
+    let holder = lead::holder(folder.root())
+        .context("cannot keep this server's name in ingest.spool_dir")?;
+    let spool = Foreign::open(folder, app.clock.as_ref())?;
+    app.lead
+        .keeps(spool.requests(&app.store.cursors_of(&[FOREIGN_AGENT]).await?));
+    let ingest = Ingest::new(app.clone());
+    let mut tasks = JoinSet::new();
+    // They begin when this server leads.
+    tasks.spawn(named("the ledger", ledger::run(app.clone(), stop.clone())));
+    let retention = retention::run(app.clone(), stop.clone());
+    tasks.spawn(named("retention", retention));
+    let watch = runs::watch::run(app.clone(), stop.clone());
+    tasks.spawn(named("the judgement of runs", watch));
+    open_doors(&app, &ingest, &stop, &mut tasks).await?;
+    let mut leased = None;
+    let working = async {
+        let work = lead_and_write(&app, &ingest, (spool, &holder), &mut leased, &stop);
+        let worked = Box::pin(work).await;
+        stop.cancel();
+        worked
+    };
+    let (worked, gone) = tokio::join!(working, stop_when_one_ends(&mut tasks, &stop));
+    // Agents keep their connections open: those that do not end in time are cut.
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
+        tracing::info!("connections were still open and are cut");
+    }
+    // The reason of the end comes first: a database that is gone says nothing new here.
+    if let Some(leased) = leased
+        && let Err(error) = app.store.release_lease(leased.token).await
+    {
+        tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
+    }
+    app.store.close().await;
+    traces.finish();
+    worked?;
+    match gone {
+        Some(what) => anyhow::bail!("{what} ended by itself; the log before this says why"),
+        None => Ok(()),
+    }
+}
+
+/// Waits for the right to write, and then takes what agents and others send until told to stop.
+async fn lead_and_write(
+    app: &App,
+    ingest: &Ingest,
+    (spool, holder): (Kept<RealDisk>, &str),
+    leased: &mut Option<Leased>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(right) = lead::begin(app, holder, stop).await? else {
         return Ok(());
     };
+    let right = leased.insert(right);
     // Its requests are folded over what the store knows, so not before `begin` has restored that.
-    let foreign = Foreign::start(
-        folder,
-        Arc::clone(&app.fleet),
-        Arc::clone(&app.clock),
-        &settings.default_cluster,
-    )?;
-    let ingest = Ingest::new(app.clone(), foreign);
-    let mut tasks = JoinSet::new();
-    let ledger = ledger::run(
-        app.store.clone(),
-        app.config.ledger.clone(),
-        Arc::clone(&app.clock),
-        stop.clone(),
-    );
-    tasks.spawn(named("the ledger", ledger));
-    let retention = retention::run(
-        app.store.clone(),
-        app.config.retention.clone(),
-        Arc::clone(&app.clock),
-        stop.clone(),
-    );
-    tasks.spawn(named("retention", retention));
-    let runs = runs::watch::run(
-        Arc::clone(&app.fleet),
-        app.store.clone(),
-        Arc::clone(&app.clock),
-        stop.clone(),
-    );
-    tasks.spawn(named("the judgement of runs", runs));
+    let fleet = Arc::clone(&app.fleet);
+    let cluster = &app.config.ingest.default_cluster;
+    ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
+    app.lead.begin();
+    Ok(Box::pin(write(app, right, stop)).await?)
+}
+
+/// Opens every door and serves it until told to stop.
+async fn open_doors(
+    app: &App,
+    ingest: &Ingest,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<&'static str>,
+) -> anyhow::Result<()> {
+    let settings = &app.config.ingest;
     for (what, address, role, router) in [
         (
             "OTLP over gRPC",
             &settings.grpc_listen,
             Role::Ingest,
-            ingest::grpc_router(&ingest),
+            ingest::grpc_router(ingest),
         ),
         (
             "OTLP over HTTP",
             &settings.http_listen,
             Role::Ingest,
-            ingest::http_router(&ingest),
+            ingest::http_router(ingest),
         ),
         (
             "pages and API",
@@ -124,31 +163,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
             gpufleet_server::web::router(app.clone()).merge(health::router(app.clone())),
         ),
     ] {
-        let listener = listen(what, address, &app, role).await?;
+        let listener = listen(what, address, app, role).await?;
         tasks.spawn(named(what, serve(what, listener, router, stop.clone())));
     }
-    let writing = async {
-        let written = write(&app, &leased, &stop).await;
-        stop.cancel();
-        written
-    };
-    let (written, gone) = tokio::join!(writing, stop_when_one_ends(&mut tasks, &stop));
-    // Agents keep their connections open: those that do not end in time are cut.
-    let ended = async { while tasks.join_next().await.is_some() {} };
-    if tokio::time::timeout(CONNECTIONS_END, ended).await.is_err() {
-        tracing::info!("connections were still open and are cut");
-    }
-    // The reason of the end comes first: a database that is gone says nothing new here.
-    if let Err(error) = app.store.release_lease(leased.token).await {
-        tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
-    }
-    app.store.close().await;
-    traces.finish();
-    written?;
-    match gone {
-        Some(what) => anyhow::bail!("{what} ended by itself; the log before this says why"),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// A task that says which one it was when it ends.
@@ -186,7 +204,7 @@ async fn write(app: &App, leased: &Leased, stop: &CancellationToken) -> Result<(
     );
     let clock = app.clock.as_ref();
     let commits = commit::run(&app.fleet, leased, clock, pace, &app.commits, stop.clone());
-    let renewals = lead::renew(&leased.store, leased.token, clock, stop.clone());
+    let renewals = lead::renew(app, leased.token, stop.clone());
     tokio::try_join!(commits, renewals).map(|_| ())
 }
 

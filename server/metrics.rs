@@ -51,7 +51,7 @@ pub fn router() -> Router<Arc<Web>> {
 
 async fn show(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&grant);
-    let mut text = own::text(&web, view.at);
+    let mut text = own::text(&web, view.at).await;
     write_fleet(&mut text, &view);
     const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
     ([(CONTENT_TYPE, FORMAT)], text).into_response()

@@ -3,13 +3,13 @@
 //! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, steps of
 //! training runs 7 days, ledger hours 25 months, events and runs 13 months. Minute rows whose hour is still to be computed stay until it is.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_program::section;
-use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
+use crate::App;
 use crate::store::{Deleted, Expiry, Store, StoreError};
 
 /// How often the job looks, when there was nothing more to delete.
@@ -119,21 +119,17 @@ impl RetentionConfig {
     }
 }
 
-/// Deletes until it is told to stop. A failing store is waited for.
-pub async fn run(
-    store: Store,
-    config: RetentionConfig,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) {
+/// Deletes from when this server leads until it is told to stop. A failing store is waited for.
+pub async fn run(app: App, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let (job, clock) = (app.jobs.of("retention"), app.clock.as_ref());
     while !stop.is_cancelled() {
-        let pause = match round(&store, &config, clock.now()).await {
-            Ok(deleted) if deleted.more => PAUSE,
-            Ok(_) => LOOK_EVERY,
-            Err(error) => {
-                tracing::error!(%error, "old rows could not be deleted, it will be tried again");
-                LOOK_EVERY
-            }
+        let work = round(&app.store, &app.config.retention, clock.now());
+        let pause = match job.round(clock, work).await {
+            Some(deleted) if deleted.more => PAUSE,
+            _ => LOOK_EVERY,
         };
         tokio::select! {
             () = stop.cancelled() => {}

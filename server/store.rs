@@ -17,6 +17,8 @@ pub mod model;
 
 pub mod error;
 
+mod address;
+
 mod database;
 
 mod schema;
@@ -143,6 +145,11 @@ impl Store {
     /// `sqlite` or `postgres`.
     pub fn kind(&self) -> &'static str {
         self.0.database.kind()
+    }
+
+    /// The database's file; none where it is a server of its own.
+    pub fn file(&self) -> Option<std::path::PathBuf> {
+        self.0.database.file()
     }
 
     /// Ends all connections, after what is under way. The store refuses everything afterwards.

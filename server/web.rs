@@ -14,7 +14,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
 use gpufleet_telemetry::gpu_specs::Specs;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -61,11 +61,13 @@ pub fn router(app: App) -> Router {
         renderings: pages::fleet::Renderings::default(),
     });
     let guarded = Router::new()
-        .merge(pages::guarded())
+        .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))
         .merge(metrics::router())
         .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_page));
     let (api, _) = api::router();
-    let api = api.layer(middleware::from_fn_with_state(Arc::clone(&web), guard_api));
+    let api = api
+        .layer(middleware::from_fn_with_state(Arc::clone(&web), lead_api))
+        .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_api));
     Router::new()
         .merge(guarded)
         .merge(api)
@@ -134,6 +136,24 @@ async fn guard_api(State(web): State<Arc<Web>>, mut request: Request, next: Next
             next.run(request).await
         }
         Err(error) => api::problem::refused(&error),
+    }
+}
+
+/// A server that does not lead knows nothing of the fleet, and an empty page would say that there is
+/// none.
+async fn lead_page(State(web): State<Arc<Web>>, request: Request, next: Next) -> Response {
+    match web.app.lead.waits() {
+        Some(why) => pages::problem::does_not_lead(&web, &request, why),
+        None => next.run(request).await,
+    }
+}
+
+async fn lead_api(State(web): State<Arc<Web>>, request: Request, next: Next) -> Response {
+    match web.app.lead.waits() {
+        Some(why) => {
+            api::problem::Problem::new(StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+        }
+        None => next.run(request).await,
     }
 }
 

@@ -47,6 +47,7 @@ pub struct Check {
 pub async fn health(State(web): State<Arc<Web>>) -> Response {
     let app = &web.app;
     let checks = [
+        ("lead", app.lead.waits()),
         ("store", judge::store(app).await),
         ("commits", judge::commits(app)),
     ];

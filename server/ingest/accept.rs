@@ -1,7 +1,7 @@
 //! The way of a request, the same for gRPC and HTTP: place, decode, offer, answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gpufleet_telemetry::command::{Command, MAX_COMMAND_BYTES};
@@ -52,7 +52,7 @@ pub(super) struct Accepted {
 #[derive(Clone)]
 pub struct Ingest {
     pub(super) app: App,
-    pub(super) foreign: Foreign,
+    foreign: Arc<OnceLock<Foreign>>,
     pub(super) room: Arc<Room>,
 }
 
@@ -75,14 +75,19 @@ impl Rejections {
 }
 
 impl Ingest {
-    /// Takes requests for `app`; those of others than agents go through `foreign`.
-    pub fn new(app: App, foreign: Foreign) -> Self {
+    /// Takes requests for `app`.
+    pub fn new(app: App) -> Self {
         let room = Room::new(app.config.ingest.max_concurrent_requests);
         Self {
             app,
-            foreign,
+            foreign: Arc::default(),
             room: Arc::new(room),
         }
+    }
+
+    /// Takes those of others than agents, too, through this spool. Called once, when the server leads.
+    pub fn begin(&self, foreign: Foreign) {
+        self.foreign.get_or_init(|| foreign);
     }
 
     pub(super) async fn accept(
@@ -95,7 +100,9 @@ impl Ingest {
         match place {
             Some(place) => self.offer(&place, grant, request),
             None => {
-                let (rejected, drops) = self.foreign.take(request, grant).await?;
+                let starting = || Refused::new(Kind::Unavailable, "this server is starting");
+                let foreign = self.foreign.get().ok_or_else(starting)?;
+                let (rejected, drops) = foreign.take(request, grant).await?;
                 Ok(self.accepted(&rejected, &drops))
             }
         }

@@ -2,7 +2,8 @@
 //! then folded from it with a cursor of its own.
 //!
 //! One thread owns the spool. It takes what waits as one batch, so that many senders share a sync.
-//! After a start it folds what the spool still holds. When the spool is full it refuses, because it
+//! When the server begins to lead it folds what the spool still holds; until then nobody else can: the
+//! spool lies on this machine. When the spool is full it refuses, because it
 //! has promised to keep what it holds.
 
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ use super::accept::{Request, limits};
 use super::refuse::{Kind, Refused};
 use crate::auth::Grant;
 use crate::fleet::{Body, Drops, FOREIGN_AGENT, Fleet, Offer, Outcome};
-use crate::store::model::CursorKey;
+use crate::store::model::{Cursor, CursorKey};
 
 /// Requests that wait for the thread; more are refused. With the caps on requests it is bounded by
 /// the requests at the same time, too.
@@ -89,19 +90,11 @@ impl Foreign {
         })
     }
 
-    /// Opens the spool in the folder, folds what it still holds, and starts the thread.
+    /// Opens the spool in the folder.
     ///
     /// # Errors
     /// When what is on it cannot be used.
-    pub fn start<D: Disk + 'static>(
-        disk: D,
-        fleet: Arc<Fleet>,
-        clock: Arc<dyn Clock>,
-        default_cluster: &str,
-    ) -> Result<Self, OpenError>
-    where
-        D::File: Send,
-    {
+    pub fn open<D: Disk>(disk: D, clock: &dyn Clock) -> Result<Kept<D>, OpenError> {
         let limits = SpoolLimits {
             when_full: WhenFull::Refuse,
             ..SpoolLimits::default()
@@ -111,22 +104,10 @@ impl Foreign {
             tracing::info!(
                 records = opened.records,
                 bad_bytes = opened.bad_bytes,
-                "the server's own spool holds requests of others that are folded now"
+                "the server's own spool holds requests of others that are folded when it leads"
             );
         }
-        let mut keeper = Keeper {
-            spool,
-            fleet,
-            clock,
-            default_cluster: default_cluster.into(),
-        };
-        keeper.drain(&mut HashMap::new());
-        let (queue, waiting) = sync_channel(MAX_QUEUE);
-        std::thread::Builder::new()
-            .name("foreign-spool".to_owned())
-            .spawn(move || keeper.run(&waiting))
-            .map_err(OpenError::Thread)?;
-        Ok(Self { queue })
+        Ok(Kept { spool })
     }
 
     /// Makes a request durable, folds it, and says what was left out of it.
@@ -142,6 +123,59 @@ impl Foreign {
             TrySendError::Disconnected(_) => gone(),
         })?;
         answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// The spool of a server that does not lead yet.
+pub struct Kept<D: Disk> {
+    spool: Spool<D>,
+}
+
+impl<D: Disk + 'static> Kept<D>
+where
+    D::File: Send,
+{
+    /// How many requests it holds that nobody has made durable in the store, whose cursors these are.
+    pub fn requests(&self, cursors: &[Cursor]) -> u64 {
+        let mut requests = 0;
+        for epoch in self.spool.epochs() {
+            for stream in Stream::ALL {
+                let key = CursorKey {
+                    agent: FOREIGN_AGENT,
+                    epoch,
+                    stream,
+                };
+                let durable = cursors.iter().find(|it| it.key == key);
+                let first = durable.map_or(0, |it| it.seq) + 1;
+                requests += self.spool.next_seq(epoch, stream).saturating_sub(first);
+            }
+        }
+        requests
+    }
+
+    /// Folds what it still holds, and starts the thread that owns it from now on.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(
+        self,
+        fleet: Arc<Fleet>,
+        clock: Arc<dyn Clock>,
+        default_cluster: &str,
+    ) -> Result<Foreign, OpenError> {
+        let mut keeper = Keeper {
+            spool: self.spool,
+            fleet,
+            clock,
+            default_cluster: default_cluster.into(),
+        };
+        keeper.drain(&mut HashMap::new());
+        let (queue, waiting) = sync_channel(MAX_QUEUE);
+        std::thread::Builder::new()
+            .name("foreign-spool".to_owned())
+            .spawn(move || keeper.run(&waiting))
+            .map_err(OpenError::Thread)?;
+        Ok(Foreign { queue })
     }
 }
 

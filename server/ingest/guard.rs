@@ -1,4 +1,4 @@
-//! What stands before both protocols: rights, size, the reading of the body, how many at once, how
+//! What stands before both protocols: rights, whether this server leads, size, the reading of the body, how many at once, how
 //! long.
 
 use std::time::Duration;
@@ -63,6 +63,9 @@ async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> R
             return refuse(&Refused::new(kind, error.to_string()));
         }
     };
+    if let Some(why) = guard.ingest.app.lead.waits() {
+        return refuse(&Refused::new(Kind::Unavailable, why));
+    }
     let length = request.headers().get(CONTENT_LENGTH);
     let length: usize = length
         .and_then(|it| it.to_str().ok()?.parse().ok())

@@ -64,7 +64,9 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let config = Config::for_tests();
     let app = App {
         store: crate::store::Store::unopened(),
+        lead: Arc::new(crate::lead::Lead::leading()),
         commits: Arc::default(),
+        jobs: Arc::default(),
         rejections: Arc::default(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),
@@ -75,9 +77,12 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
     let path = folder.path().join("spool");
     let path = path.to_str().unwrap();
     let spool = Foreign::lock_folder(path).unwrap();
-    let foreign = Foreign::start(spool, fleet, Arc::clone(&app.clock), "default").unwrap();
+    let spool = Foreign::open(spool, app.clock.as_ref()).unwrap();
+    let foreign = spool.start(fleet, Arc::clone(&app.clock), "default");
+    let ingest = Ingest::new(app.clone());
+    ingest.begin(foreign.unwrap());
     Server {
-        ingest: Ingest::new(app.clone(), foreign),
+        ingest,
         app,
         folder,
     }

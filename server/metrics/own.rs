@@ -15,7 +15,9 @@ use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::commit::CommitHealth;
+use crate::disk::{self, Disks};
 use crate::fleet::Drop;
+use crate::jobs::Jobs;
 use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
 
@@ -57,8 +59,14 @@ pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) ->
 }
 
 /// The text of everything about the server itself.
-pub fn text(web: &Web, at: Timestamp) -> String {
+pub async fn text(web: &Web, at: Timestamp) -> String {
+    let spool = web.app.config.ingest.spool_dir.as_str().into();
+    let disks = disk::look(spool, web.app.store.file()).await;
     let mut families = health(web, at);
+    families.extend(jobs(&web.app.jobs));
+    families.extend(disk_room(&disks));
+    let leads = f64::from(u8::from(web.app.lead.waits().is_none()));
+    families.extend(gauges(&server::LEADS, "", [("", leads)]));
     families.extend(commits(&web.app.commits));
     let unreadable = web.app.store.unreadable_rows().by_table();
     let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
@@ -132,6 +140,30 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
         families.extend(gauges(&server::COMMIT_DURATION, "", [("", took)]));
         families.extend(gauges(&server::SAMPLE_AGE_AT_COMMIT, "", [("", age)]));
     }
+    families
+}
+
+/// How the background jobs go; nothing of the last success before there was one.
+fn jobs(jobs: &Jobs) -> Vec<MetricFamily> {
+    let jobs = jobs.all();
+    let succeeded = jobs.iter().filter_map(|job| {
+        let millis = job.succeeded_ms()?;
+        Some((job.name(), millis as f64 / 1e3))
+    });
+    let failures = jobs.iter().map(|job| (job.name(), job.failures() as f64));
+    let mut families = gauges(&server::JOB_LAST_SUCCESS, "job", succeeded);
+    families.extend(counters(&server::JOB_FAILURES, "job", failures));
+    families
+}
+
+fn disk_room(disks: &Disks) -> Vec<MetricFamily> {
+    let spool = disks.spool_bytes.map(|bytes| ("", bytes as f64));
+    let free = disks
+        .free
+        .iter()
+        .map(|(name, bytes)| (*name, *bytes as f64));
+    let mut families = gauges(&server::SPOOL_BYTES, "", spool);
+    families.extend(gauges(&server::DISK_FREE, "disk", free));
     families
 }
 

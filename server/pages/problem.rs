@@ -57,6 +57,23 @@ pub fn store_failed(frame: Frame, error: &dyn Display) -> Response {
     frame::page(StatusCode::SERVICE_UNAVAILABLE, &page)
 }
 
+/// 503, of a server that does not lead.
+pub fn does_not_lead(web: &Web, request: &Request, why: String) -> Response {
+    let here = request.uri().path_and_query().map_or("/", |it| it.as_str());
+    let page = ProblemPage {
+        frame: Frame::of(web, request.headers(), here, Grant::default()),
+        title: "This server does not lead".to_owned(),
+        sentences: vec![
+            why,
+            "It knows nothing of the fleet until it does; the server that leads shows the pages."
+                .to_owned(),
+        ],
+        links: vec![("/readyz".to_owned(), "What it waits for".to_owned())],
+        sign_in: false,
+    };
+    frame::page(StatusCode::SERVICE_UNAVAILABLE, &page)
+}
+
 /// 401, with the form for a token.
 pub fn sign_in(web: &Web, request: &Request, error: &AuthError) -> Response {
     let here = request.uri().path_and_query().map_or("/", |it| it.as_str());

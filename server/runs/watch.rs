@@ -13,12 +13,12 @@ use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault};
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::EndingFacts;
 use super::{CompleteStep, Place, Run, RunKey, Runs, State};
-use crate::fleet::Fleet;
+use crate::App;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENTS, Store};
 
@@ -68,11 +68,15 @@ struct Watched {
 #[derive(Default)]
 pub struct Watch(BTreeMap<RunKey, Watched>);
 
-/// Judges until it is told to stop.
-pub async fn run(fleet: Arc<Fleet>, store: Store, clock: Arc<dyn Clock>, stop: CancellationToken) {
+/// Judges from when this server leads until it is told to stop.
+pub async fn run(app: App, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
     let mut watch = Watch::default();
     while !stop.is_cancelled() {
-        watch.round(fleet.runs(), &store, clock.now()).await;
+        let (runs, now) = (app.fleet.runs(), app.clock.now());
+        watch.round(runs, &app.store, now).await;
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(EVERY) => {}

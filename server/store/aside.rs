@@ -265,8 +265,8 @@ impl Store {
             return Ok(());
         }
         let mut transaction = self.write().await?;
-        put(&mut transaction, bad).await?;
-        let horizon = minutes::horizon(&mut transaction).await?;
+        put(&mut transaction, &self.0.lease, bad).await?;
+        let horizon = minutes::horizon(&mut transaction, &self.0.lease).await?;
         let mut again = minutes::Marks::new();
         for bad in bad {
             let why = match bad.place {
@@ -303,6 +303,7 @@ impl Store {
 /// Names rows in the log and moves them to table set_aside.
 pub(super) async fn put(
     transaction: &mut Transaction,
+    lease: &str,
     bad: &[Unreadable],
 ) -> Result<(), StoreError> {
     for bad in bad {
@@ -319,9 +320,10 @@ pub(super) async fn put(
             Value::Blob(&bad.data),
             Value::Text(&bad.error),
             Value::Int(bad.place.at_ms()),
+            Value::Text(lease),
         ];
-        let sql = "INSERT INTO set_aside (source, place, data, error, at_ms)
-            VALUES ($1, $2, $3, $4, $5)";
+        let sql = "INSERT INTO set_aside (source, place, data, error, at_ms, lease)
+            VALUES ($1, $2, $3, $4, $5, $6)";
         let kept = transaction.execute(sql, &values).await;
         kept.doing("setting a row aside")?;
     }

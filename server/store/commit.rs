@@ -63,26 +63,25 @@ impl Store {
         commit: &Commit,
         token: FencingToken,
     ) -> Result<Option<(Committed, Resolved, Vec<Unreadable>)>, StoreError> {
+        let lease = self.0.lease.as_str();
         let number = to_sql(commit.number, "commit number")?;
-        let last = last_commit(transaction, &self.0.lease).await?;
+        let last = last_commit(transaction, lease).await?;
         if last.is_some_and(|last| number <= last) {
             return Ok(None);
         }
         let resolved = self.resolve(transaction, commit).await?;
         let mut bad = Vec::new();
-        let merged = minutes::merge(transaction, &commit.minutes, &resolved.ids, &mut bad).await;
+        let minutes = &commit.minutes;
+        let merged = minutes::merge(transaction, lease, minutes, &resolved.ids, &mut bad).await;
         let mut committed = merged?;
-        write_cursors(transaction, &commit.cursors).await?;
-        write_gaps(transaction, &commit.gaps).await?;
-        write_marks(transaction, &commit.foreign).await?;
-        events::write(transaction, &commit.events).await?;
-        let runs = runs::write(transaction, &self.0.lease, &commit.runs).await?;
-        committed.corrupt += steps::merge(transaction, &commit.steps, &runs, &mut bad).await?;
-        let values = [
-            Value::Text(&self.0.lease),
-            Value::Int(number),
-            Value::Int(token.0),
-        ];
+        write_cursors(transaction, lease, &commit.cursors).await?;
+        write_gaps(transaction, lease, &commit.gaps).await?;
+        write_marks(transaction, lease, &commit.foreign).await?;
+        events::write(transaction, lease, &commit.events).await?;
+        let runs = runs::write(transaction, lease, &commit.runs).await?;
+        committed.corrupt +=
+            steps::merge(transaction, lease, &commit.steps, &runs, &mut bad).await?;
+        let values = [Value::Text(lease), Value::Int(number), Value::Int(token.0)];
         let sql = "INSERT INTO commit_log (lease, number, token) VALUES ($1, $2, $3)
             ON CONFLICT (lease) DO UPDATE SET number = excluded.number, token = excluded.token";
         let logged = transaction.execute(sql, &values).await;
@@ -112,8 +111,8 @@ impl Store {
     pub async fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
         let mut transaction = self.read().await?;
         let sql = "SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms
-            FROM agent_cursor ORDER BY agent, epoch, stream";
-        let rows = transaction.fetch(sql, &[]).await;
+            FROM agent_cursor WHERE lease = $1 ORDER BY agent, epoch, stream";
+        let rows = transaction.fetch(sql, &[Value::Text(&self.0.lease)]).await;
         rows.doing("reading cursors")?.iter().map(cursor).collect()
     }
 
@@ -124,16 +123,19 @@ impl Store {
     /// When the database refuses, or holds a row that cannot be read.
     pub async fn cursors_of(&self, agents: &[AgentId]) -> Result<Vec<Cursor>, StoreError> {
         let mut transaction = self.read().await?;
-        let ids = agents.iter().map(|it| &it.0.as_bytes()[..]).collect();
+        let columns = [
+            Column::Texts(vec![self.0.lease.as_str(); agents.len()]),
+            Column::Blobs(agents.iter().map(|it| &it.0.as_bytes()[..]).collect()),
+        ];
         let after = format!(
             ") SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms FROM (
                 SELECT c.*, ROW_NUMBER() OVER (PARTITION BY c.agent
                     ORDER BY c.seen_ms DESC, c.epoch, c.stream) AS place
-                FROM k CROSS JOIN agent_cursor c WHERE c.agent = k.agent) n
+                FROM k CROSS JOIN agent_cursor c WHERE c.lease = k.lease AND c.agent = k.agent) n
              WHERE place <= {MAX_CURSORS}"
         );
         let rows = transaction
-            .rows("WITH k (agent) AS (", &[Column::Blobs(ids)], &after)
+            .rows("WITH k (lease, agent) AS (", &columns, &after)
             .await;
         rows.doing("reading cursors")?.iter().map(cursor).collect()
     }
@@ -148,9 +150,13 @@ impl Store {
         let agent = agent.map_or(Vec::new(), |it| it.0.as_bytes().to_vec());
         let sql = format!(
             "SELECT agent, epoch, stream, first, last, seen_ms FROM gap
-             WHERE ($1 = $2 OR agent = $1) ORDER BY seen_ms DESC LIMIT {MAX_GAPS}"
+             WHERE lease = $3 AND ($1 = $2 OR agent = $1) ORDER BY seen_ms DESC LIMIT {MAX_GAPS}"
         );
-        let values = [Value::Blob(&agent), Value::Blob(&[])];
+        let values = [
+            Value::Blob(&agent),
+            Value::Blob(&[]),
+            Value::Text(&self.0.lease),
+        ];
         let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
         let gap = |row: &Row| {
             Ok(Gap {
@@ -171,10 +177,11 @@ impl Store {
         let doing = "reading marks of foreign series";
         let mut transaction = self.read().await?;
         let sql = format!(
-            "SELECT series, newest_nanos FROM foreign_mark
+            "SELECT series, newest_nanos FROM foreign_mark WHERE lease = $1
              ORDER BY newest_nanos DESC LIMIT {MAX_FOREIGN_MARKS}"
         );
-        let rows = transaction.fetch(&sql, &[]).await.doing(doing)?;
+        let values = [Value::Text(&self.0.lease)];
+        let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
         let mark = |row: &Row| {
             let series = row.blob(0).doing(doing)?;
             let corrupt = |_| StoreError::Corrupt {
@@ -212,6 +219,7 @@ async fn last_commit(
 
 async fn write_cursors(
     transaction: &mut Transaction,
+    lease: &str,
     cursors: &[Cursor],
 ) -> Result<(), StoreError> {
     let cursors: BTreeMap<CursorKey, &Cursor> = cursors.iter().map(|it| (it.key, it)).collect();
@@ -221,6 +229,7 @@ async fn write_cursors(
         seqs.push(to_sql(cursor.seq, "seq")?);
     }
     let columns = [
+        Column::Texts(vec![lease; cursors.len()]),
         agent,
         epoch,
         stream,
@@ -230,8 +239,8 @@ async fn write_cursors(
         Column::Ints(cursors.values().map(|it| it.seen.millis()).collect()),
     ];
     let before = "INSERT INTO agent_cursor
-        (agent, epoch, stream, seq, clock_offset_nanos, seen_ms, first_seen_ms)";
-    let after = "ON CONFLICT (agent, epoch, stream) DO UPDATE
+        (lease, agent, epoch, stream, seq, clock_offset_nanos, seen_ms, first_seen_ms)";
+    let after = "ON CONFLICT (lease, agent, epoch, stream) DO UPDATE
         SET seq = excluded.seq, clock_offset_nanos = excluded.clock_offset_nanos,
             seen_ms = excluded.seen_ms
         WHERE excluded.seq >= agent_cursor.seq";
@@ -239,7 +248,11 @@ async fn write_cursors(
     rows.doing("writing cursors").map(|_| ())
 }
 
-async fn write_gaps(transaction: &mut Transaction, gaps: &[Gap]) -> Result<(), StoreError> {
+async fn write_gaps(
+    transaction: &mut Transaction,
+    lease: &str,
+    gaps: &[Gap],
+) -> Result<(), StoreError> {
     let gaps: BTreeMap<(CursorKey, u64), &Gap> =
         gaps.iter().map(|it| ((it.key, it.first), it)).collect();
     let [agent, epoch, stream] = key_columns(gaps.keys().map(|(key, _)| key));
@@ -249,6 +262,7 @@ async fn write_gaps(transaction: &mut Transaction, gaps: &[Gap]) -> Result<(), S
         last.push(to_sql(gap.last, "seq")?);
     }
     let columns = [
+        Column::Texts(vec![lease; gaps.len()]),
         agent,
         epoch,
         stream,
@@ -256,8 +270,9 @@ async fn write_gaps(transaction: &mut Transaction, gaps: &[Gap]) -> Result<(), S
         Column::Ints(last),
         Column::Ints(gaps.values().map(|it| it.seen.millis()).collect()),
     ];
-    let before = "INSERT INTO gap (agent, epoch, stream, first, last, seen_ms)";
-    let after = "ON CONFLICT (agent, epoch, stream, first) DO UPDATE SET last = excluded.last
+    let before = "INSERT INTO gap (lease, agent, epoch, stream, first, last, seen_ms)";
+    let after =
+        "ON CONFLICT (lease, agent, epoch, stream, first) DO UPDATE SET last = excluded.last
         WHERE excluded.last > gap.last";
     let rows = transaction.rows(before, &columns, after).await;
     rows.doing("writing gaps").map(|_| ())
@@ -265,6 +280,7 @@ async fn write_gaps(transaction: &mut Transaction, gaps: &[Gap]) -> Result<(), S
 
 async fn write_marks(
     transaction: &mut Transaction,
+    lease: &str,
     marks: &[ForeignMark],
 ) -> Result<(), StoreError> {
     let mut newest: BTreeMap<[u8; 16], i64> = BTreeMap::new();
@@ -273,11 +289,12 @@ async fn write_marks(
         *known = mark.newest.0.max(*known);
     }
     let columns = [
+        Column::Texts(vec![lease; newest.len()]),
         Column::Blobs(newest.keys().map(|it| &it[..]).collect()),
         Column::Ints(newest.values().copied().collect()),
     ];
-    let before = "INSERT INTO foreign_mark (series, newest_nanos)";
-    let after = "ON CONFLICT (series) DO UPDATE SET newest_nanos = excluded.newest_nanos
+    let before = "INSERT INTO foreign_mark (lease, series, newest_nanos)";
+    let after = "ON CONFLICT (lease, series) DO UPDATE SET newest_nanos = excluded.newest_nanos
         WHERE excluded.newest_nanos > foreign_mark.newest_nanos";
     let rows = transaction.rows(before, &columns, after).await;
     rows.doing("writing marks of foreign series").map(|_| ())

@@ -21,6 +21,7 @@ use sqlx::{
     Row as _, Sqlite, SqlitePool,
 };
 
+use super::address::{bounds, make_folder, without_password};
 use super::error::StoreError;
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
@@ -101,6 +102,7 @@ impl Database {
             let options = PgConnectOptions::from_str(url)
                 .map_err(refused)?
                 .application_name("gpufleet-server")
+                .options(bounds(url))
                 .log_slow_statements(LevelFilter::Debug, SLOW);
             // Once by itself: the pool would try for as long as its patience lasts and then say
             // "timed out" and not why.
@@ -189,6 +191,16 @@ impl Database {
         match self {
             Self::Sqlite { .. } => "sqlite",
             Self::Postgres(_) => "postgres",
+        }
+    }
+
+    /// SQLite's file.
+    pub(super) fn file(&self) -> Option<std::path::PathBuf> {
+        match self {
+            Self::Sqlite { writer, .. } => {
+                Some(writer.connect_options().get_filename().to_path_buf())
+            }
+            Self::Postgres(_) => None,
         }
     }
 
@@ -465,30 +477,4 @@ fn unnest_sql(before: &str, columns: &[Column<'_>], after: &str) -> String {
         "{before} SELECT * FROM UNNEST({}) {after}",
         arrays.join(",")
     )
-}
-
-fn make_folder(file: &std::path::Path) -> std::io::Result<()> {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
-        _ => Ok(()),
-    }
-}
-
-/// The address without its password: what stands between `:` and `@`, and every setting after `?`,
-/// where a password may stand too.
-fn without_password(url: &str) -> String {
-    let (url, settings) = match url.split_once('?') {
-        Some((url, _)) => (url, "?…"),
-        None => (url, ""),
-    };
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return format!("{url}{settings}");
-    };
-    match rest.rsplit_once('@') {
-        Some((user, host)) => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}@{host}{settings}")
-        }
-        None => format!("{url}{settings}"),
-    }
 }

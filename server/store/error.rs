@@ -24,6 +24,12 @@ pub enum StoreError {
         /// The newest schema of this server.
         known: i64,
     },
+    /// The database has not answered at all.
+    #[error("the database has not answered within {} s: look for what blocks it", within.as_secs())]
+    Silent {
+        /// How long was waited.
+        within: std::time::Duration,
+    },
     /// `store.url` is not an address of a database.
     #[error("store.url {url}: {why}; write sqlite:/path/to/file.db or postgres://user@host/name")]
     Url {

@@ -37,6 +37,7 @@ impl Store {
             values.push(value);
             conditions.push(condition.replace('?', &format!("${}", values.len())));
         };
+        add("e.lease = ?", Value::Text(&self.0.lease));
         if let Some(cluster) = &filter.cluster {
             add("e.cluster = ?", Value::Text(cluster));
         }
@@ -66,9 +67,6 @@ impl Store {
             let last = conditions.pop().expect("just added");
             values.push(Value::Int(place.id));
             conditions.push(format!("{last} OR e.id < ${})", values.len()));
-        }
-        if conditions.is_empty() {
-            conditions.push("1 = 1".to_owned());
         }
         let sql = format!(
             "SELECT {COLUMNS} FROM event e WHERE {} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}",
@@ -159,6 +157,7 @@ fn parse(
 /// Writes the events of a commit.
 pub(super) async fn write(
     transaction: &mut Transaction,
+    lease: &str,
     events: &[StoredEvent],
 ) -> Result<(), StoreError> {
     let attributes: Vec<String> = events
@@ -167,6 +166,7 @@ pub(super) async fn write(
         .collect();
     let text = |of: fn(&StoredEvent) -> &str| Column::Texts(events.iter().map(of).collect());
     let columns = [
+        Column::Texts(vec![lease; events.len()]),
         Column::Ints(events.iter().map(|it| it.event.at.millis()).collect()),
         text(|it| &it.cluster),
         text(|it| it.event.kind.name()),
@@ -182,8 +182,8 @@ pub(super) async fn write(
         text(|it| &it.event.message),
         Column::Texts(attributes.iter().map(String::as_str).collect()),
     ];
-    let before = "INSERT INTO event (at_ms, cluster, kind, severity, resource_kind, resource_id,
-        agent, message, attributes)";
+    let before = "INSERT INTO event (lease, at_ms, cluster, kind, severity, resource_kind,
+        resource_id, agent, message, attributes)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing events").map(|_| ())
 }

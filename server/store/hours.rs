@@ -31,7 +31,7 @@ impl Store {
         range: Range<i64>,
     ) -> Result<Vec<LedgerHour>, StoreError> {
         let mut transaction = self.read().await?;
-        let Some(subject) = minutes::subject(&mut transaction, key).await? else {
+        let Some(subject) = minutes::subject(&mut transaction, &self.0.lease, key).await? else {
             return Ok(Vec::new());
         };
         let first = range.start.max(range.end.saturating_sub(MAX_HOURS));
@@ -81,12 +81,13 @@ impl Store {
             LEFT JOIN (SELECT DISTINCT hour, subject FROM ledger_correction
                        WHERE hour >= $1 AND hour < $2) c
                 ON c.hour = h.hour AND c.subject = h.subject
-            WHERE t.hour >= $1 AND t.hour < $2 AND s.cluster = $3
+            WHERE t.hour >= $1 AND t.hour < $2 AND s.cluster = $3 AND s.lease = $4
             GROUP BY t.hour, t.state, t.reason";
         let values = [
             Value::Int(first),
             Value::Int(range.end),
             Value::Text(cluster),
+            Value::Text(&self.0.lease),
         ];
         let rows = transaction.fetch(sql, &values).await;
         let rows = rows.doing("reading ledger hours")?;
@@ -110,7 +111,7 @@ impl Store {
     ) -> Result<Vec<TenMinutes>, StoreError> {
         let doing = "reading ten-minute rows";
         let mut transaction = self.read().await?;
-        let Some(subject) = minutes::subject(&mut transaction, key).await? else {
+        let Some(subject) = minutes::subject(&mut transaction, &self.0.lease, key).await? else {
             return Ok(Vec::new());
         };
         let first = range.start.max(range.end.saturating_sub(MAX_BUCKETS));

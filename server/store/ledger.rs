@@ -31,12 +31,14 @@ impl Store {
         let doing = "reading which hours are to be computed";
         let mut transaction = self.read().await?;
         let sql = format!(
-            "SELECT d.hour, d.subject, d.mark, d.why FROM ledger_dirty d WHERE d.due_ms <= $1
-             AND NOT EXISTS (SELECT 1 FROM ledger_dirty p
+            "SELECT d.hour, d.subject, d.mark, d.why FROM ledger_dirty d
+             LEFT JOIN subject s ON s.id = d.subject
+             WHERE d.due_ms <= $1 AND (s.id IS NULL OR s.lease = $2) AND NOT EXISTS (SELECT 1 FROM ledger_dirty p
                 WHERE p.hour = d.hour - 1 AND p.subject = d.subject AND p.due_ms <= $1)
              ORDER BY d.hour, d.subject LIMIT {MAX_DIRTY}"
         );
-        let rows = transaction.fetch(&sql, &[Value::Int(now.millis())]).await;
+        let values = [Value::Int(now.millis()), Value::Text(&self.0.lease)];
+        let rows = transaction.fetch(&sql, &values).await;
         let rows = rows.doing(doing)?;
         let dirty = |row: &Row| {
             Ok(DirtyHour {
@@ -291,7 +293,7 @@ async fn health(
         ];
         let after = format!(
             ") SELECT {}, k.hour, k.subject FROM k CROSS JOIN subject s CROSS JOIN event e
-             WHERE s.id = k.subject AND e.cluster = s.cluster AND {whose}
+             WHERE s.id = k.subject AND e.lease = s.lease AND e.cluster = s.cluster AND {whose}
              AND e.at_ms >= k.hour * 3600000 AND e.at_ms < (k.hour + 1) * 3600000 + {ahead}
              AND e.kind IN ({kinds})",
             events::COLUMNS
@@ -322,7 +324,7 @@ async fn shares(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<()
     let after = ") SELECT k.hour, k.subject FROM k CROSS JOIN subject g
         WHERE g.id = k.subject AND g.kind = 'gpu' AND EXISTS (
             SELECT 1 FROM subject s JOIN subject_seen n ON n.subject = s.id
-            WHERE s.cluster = g.cluster AND s.parent = g.resource_id AND s.kind = 'share'
+            WHERE s.lease = g.lease AND s.cluster = g.cluster AND s.parent = g.resource_id AND s.kind = 'share'
             AND s.first_seen_ms < (k.hour + 1) * 3600000 AND n.last_seen_ms >= k.hour * 3600000)";
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", &columns, after)

@@ -43,7 +43,7 @@ impl Store {
         range: Range<Minute>,
     ) -> Result<Minutes, StoreError> {
         let mut transaction = self.read().await?;
-        let Some(subject) = subject(&mut transaction, key).await? else {
+        let Some(subject) = subject(&mut transaction, &self.0.lease, key).await? else {
             return Ok(Minutes::default());
         };
         let first = range.start.0.max(range.end.0.saturating_sub(MAX_MINUTES));
@@ -62,14 +62,17 @@ impl Store {
 /// The number of a resource; none when it is not known.
 pub(super) async fn subject(
     transaction: &mut Transaction,
+    lease: &str,
     key: &ResourceKey,
 ) -> Result<Option<i64>, StoreError> {
     let values = [
         Value::Text(&key.cluster),
         Value::Text(key.kind.name()),
         Value::Text(&key.id),
+        Value::Text(lease),
     ];
-    let sql = "SELECT id FROM subject WHERE cluster = $1 AND kind = $2 AND resource_id = $3";
+    let sql = "SELECT id FROM subject
+        WHERE cluster = $1 AND kind = $2 AND resource_id = $3 AND lease = $4";
     let id = transaction.fetch_int(sql, &values).await;
     id.doing("looking up a resource")
 }
@@ -215,11 +218,12 @@ fn unpack(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<ReadRow>, Store
 /// Merges what a commit adds into the rows that are there, and marks their hours dirty.
 pub(super) async fn merge(
     transaction: &mut Transaction,
+    lease: &str,
     deltas: &[MinuteDelta],
     ids: &HashMap<ResourceKey, i64>,
     bad: &mut Vec<Unreadable>,
 ) -> Result<Committed, StoreError> {
-    let horizon = horizon(transaction).await?;
+    let horizon = horizon(transaction, lease).await?;
     let mut committed = Committed::default();
     let mut sorted: Vec<(i64, i64, &MinuteRow)> = Vec::with_capacity(deltas.len());
     for delta in deltas {
@@ -248,7 +252,7 @@ pub(super) async fn merge(
     {
         merge_piece(transaction, piece, bad).await?;
     }
-    aside::put(transaction, bad).await?;
+    aside::put(transaction, lease, bad).await?;
     committed.corrupt = bad.len() as u64;
     Ok(committed)
 }
@@ -338,9 +342,10 @@ pub(super) async fn mark_hours(
 }
 
 /// The first minute that is still kept.
-pub(super) async fn horizon(transaction: &mut Transaction) -> Result<i64, StoreError> {
-    let sql = "SELECT value FROM horizon WHERE name = $1";
-    let horizon = transaction.fetch_int(sql, &[Value::Text(HORIZON)]).await;
+pub(super) async fn horizon(transaction: &mut Transaction, lease: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
+    let values = [Value::Text(lease), Value::Text(HORIZON)];
+    let horizon = transaction.fetch_int(sql, &values).await;
     Ok(horizon
         .doing("reading how far data is kept")?
         .unwrap_or(i64::MIN))

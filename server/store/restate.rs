@@ -65,7 +65,7 @@ impl Store {
     ) -> Result<Vec<Correction>, StoreError> {
         let doing = "reading corrections";
         let mut transaction = self.read().await?;
-        let Some(subject) = minutes::subject(&mut transaction, key).await? else {
+        let Some(subject) = minutes::subject(&mut transaction, &self.0.lease, key).await? else {
             return Ok(Vec::new());
         };
         let sql = "SELECT hour, number, holder, state, reason, time_ms, cost_nano_usd, computed_ms,

@@ -1,4 +1,5 @@
-//! What is old goes, a bounded piece at a time, and never before it was rolled up.
+//! What is old goes, a bounded piece at a time, and never before it was rolled up. Of a database that
+//! servers of several clusters share, each deletes only what was written under its own lease.
 
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
@@ -64,12 +65,14 @@ const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
     SELECT m.minute, m.subject FROM minute_row m WHERE m.minute < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
         AND d.hour IN (m.minute / 60, m.minute / 60 - 1))
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = m.subject AND o.lease <> $3)
     ORDER BY m.minute, m.subject LIMIT $2)";
 
 const BLOCKS: &str = "DELETE FROM minute_block WHERE (hour, subject) IN (
     SELECT b.hour, b.subject FROM minute_block b WHERE b.hour < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = b.subject
         AND d.hour IN (b.hour, b.hour - 1))
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = b.subject AND o.lease <> $3)
     ORDER BY b.hour, b.subject LIMIT $2)";
 
 const STEPS: &str = "DELETE FROM step_block WHERE (bucket, run, rank) IN (
@@ -90,48 +93,52 @@ const RUNS: &str = "DELETE FROM run WHERE id IN (
 
 const BUCKETS: &str = "DELETE FROM minute10_row WHERE (bucket, subject) IN (
     SELECT m.bucket, m.subject FROM minute10_row m WHERE m.bucket < $1
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = m.subject AND o.lease <> $3)
     ORDER BY m.bucket, m.subject LIMIT $2)";
 
 const TIMES: &str = "DELETE FROM ledger_time WHERE (hour, subject) IN (
     SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = h.subject AND o.lease <> $3)
     ORDER BY h.hour, h.subject LIMIT $2)";
 
 const CORRECTIONS: &str = "DELETE FROM ledger_correction WHERE (hour, subject) IN (
     SELECT c.hour, c.subject FROM ledger_correction c WHERE c.hour < $1
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = c.subject AND o.lease <> $3)
     ORDER BY c.hour, c.subject LIMIT $2)";
 
 const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
     SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = h.subject AND o.lease <> $3)
     ORDER BY h.hour, h.subject LIMIT $2)";
 
 const EVENTS: &str = "DELETE FROM event WHERE id IN (
-    SELECT id FROM event WHERE at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
+    SELECT id FROM event WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
 
 const ASIDE: &str = "DELETE FROM set_aside WHERE id IN (
-    SELECT id FROM set_aside WHERE at_ms < $1 ORDER BY at_ms LIMIT $2)";
+    SELECT id FROM set_aside WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
 /// An epoch goes with all of its streams: one that has had nothing to say for a month, beside one
 /// that has, is not dead. `younger` is the youngest epoch of the same agent that is old enough.
-const CURSORS: &str = "DELETE FROM agent_cursor WHERE (agent, epoch) IN (
+const CURSORS: &str = "DELETE FROM agent_cursor WHERE lease = $5 AND (agent, epoch) IN (
     SELECT agent, epoch FROM (
         SELECT agent, epoch, seen, first, MAX(seen) OVER (PARTITION BY agent) AS heard,
             MAX(CASE WHEN first < $1 THEN first END) OVER (PARTITION BY agent) AS younger
         FROM (SELECT agent, epoch, MAX(seen_ms) AS seen, MIN(first_seen_ms) AS first
-              FROM agent_cursor GROUP BY agent, epoch) e) n
+              FROM agent_cursor WHERE lease = $5 GROUP BY agent, epoch) e) n
     WHERE (seen < $1 AND first < younger) OR (heard < $2 AND agent <> $3)
     ORDER BY agent, epoch LIMIT $4)";
 
 /// What is older than $1 of a resource that is gone is gone too: only its name is left.
-const SUBJECTS: &str = "SELECT n.subject FROM subject_seen n
-    WHERE n.last_seen_ms < $1
+const SUBJECTS: &str = "SELECT n.subject FROM subject_seen n JOIN subject s ON s.id = n.subject
+    WHERE s.lease = $3 AND n.last_seen_ms < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = n.subject)
     ORDER BY n.subject LIMIT $2";
 
-const GAPS: &str = "DELETE FROM gap WHERE (agent, epoch, stream, first) IN (
-    SELECT agent, epoch, stream, first FROM gap WHERE seen_ms < $1 LIMIT $2)";
+const GAPS: &str = "DELETE FROM gap WHERE (lease, agent, epoch, stream, first) IN (
+    SELECT lease, agent, epoch, stream, first FROM gap WHERE lease = $3 AND seen_ms < $1 LIMIT $2)";
 
-const MARKS: &str = "DELETE FROM foreign_mark WHERE series IN (
-    SELECT series FROM foreign_mark WHERE newest_nanos / 1000000 < $1 LIMIT $2)";
+const MARKS: &str = "DELETE FROM foreign_mark WHERE (lease, series) IN (
+    SELECT lease, series FROM foreign_mark WHERE lease = $3 AND newest_nanos / 1000000 < $1 LIMIT $2)";
 
 impl Store {
     /// Deletes up to [`MAX_DELETED`] rows of each table that are older than they are gone. Minute rows
@@ -143,14 +150,23 @@ impl Store {
     pub async fn retain(&self, expiry: &Expiry) -> Result<Deleted, StoreError> {
         let first_minute = expiry.minutes.hour() * 60;
         let mut transaction = self.write().await?;
-        let sql = "INSERT INTO horizon (name, value) VALUES ($1, $2)
-            ON CONFLICT (name) DO UPDATE SET value = excluded.value
+        let sql = "INSERT INTO horizon (name, value, lease) VALUES ($1, $2, $3)
+            ON CONFLICT (lease, name) DO UPDATE SET value = excluded.value
             WHERE excluded.value > horizon.value";
-        let values = [Value::Text(HORIZON), Value::Int(first_minute)];
+        let lease = self.0.lease.as_str();
+        let values = [
+            Value::Text(HORIZON),
+            Value::Int(first_minute),
+            Value::Text(lease),
+        ];
         let moved = transaction.execute(sql, &values).await;
         moved.doing("moving the horizon")?;
-        let rows = delete(&mut transaction, MINUTES, first_minute).await?;
-        let values = [first_minute / 60, MAX_DELETED_BLOCKS as i64].map(Value::Int);
+        let rows = delete(&mut transaction, lease, MINUTES, first_minute).await?;
+        let values = [
+            Value::Int(first_minute / 60),
+            Value::Int(MAX_DELETED_BLOCKS as i64),
+            Value::Text(lease),
+        ];
         let blocks = transaction.execute(BLOCKS, &values).await;
         let blocks = blocks.doing("deleting old rows")?;
         let mut gone = Deleted {
@@ -162,11 +178,10 @@ impl Store {
         // In a transaction of its own, so that a commit can come in between.
         let mut transaction = self.write().await?;
         let (events, senders) = (expiry.events.millis(), expiry.senders.millis());
-        gone.buckets = delete(&mut transaction, BUCKETS, expiry.buckets).await?;
-        delete(&mut transaction, TIMES, expiry.hours).await?;
-        gone.hours = delete(&mut transaction, HOURS, expiry.hours).await?;
-        gone.events = delete(&mut transaction, EVENTS, events).await?;
-        let lease = &self.0.lease;
+        gone.buckets = delete(&mut transaction, lease, BUCKETS, expiry.buckets).await?;
+        delete(&mut transaction, lease, TIMES, expiry.hours).await?;
+        gone.hours = delete(&mut transaction, lease, HOURS, expiry.hours).await?;
+        gone.events = delete(&mut transaction, lease, EVENTS, events).await?;
         let runs = [
             (STEPS, expiry.steps, MAX_DELETED_STEPS),
             (RANKS, events, MAX_DELETED),
@@ -190,11 +205,11 @@ impl Store {
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),
         ] {
-            let deleted = delete(&mut transaction, sql, before).await?;
+            let deleted = delete(&mut transaction, lease, sql, before).await?;
             most = deleted.max(most);
             gone.others += deleted;
         }
-        let epochs = forget_epochs(&mut transaction, expiry).await?;
+        let epochs = forget_epochs(&mut transaction, lease, expiry).await?;
         gone.others += epochs;
         transaction.commit().await.doing("deleting old rows")?;
         gone.more |= [gone.buckets, gone.hours, gone.events, most.max(epochs)]
@@ -211,7 +226,11 @@ impl Store {
     async fn forget_resources(&self, before: i64) -> Result<u64, StoreError> {
         let doing = "deleting resources that are gone";
         let mut transaction = self.write().await?;
-        let values = [Value::Int(before), Value::Int(MAX_DELETED as i64)];
+        let values = [
+            Value::Int(before),
+            Value::Int(MAX_DELETED as i64),
+            Value::Text(&self.0.lease),
+        ];
         let rows = transaction.fetch(SUBJECTS, &values).await.doing(doing)?;
         let ids: Result<Vec<i64>, _> = rows.iter().map(|row| row.int(0)).collect();
         let ids = ids.doing(doing)?;
@@ -229,19 +248,33 @@ impl Store {
     }
 }
 
-async fn forget_epochs(transaction: &mut Transaction, expiry: &Expiry) -> Result<u64, StoreError> {
+async fn forget_epochs(
+    transaction: &mut Transaction,
+    lease: &str,
+    expiry: &Expiry,
+) -> Result<u64, StoreError> {
     let values = [
         Value::Int(expiry.epochs.millis()),
         Value::Int(expiry.senders.millis()),
         Value::Blob(FOREIGN_AGENT.0.as_bytes()),
         Value::Int(MAX_DELETED as i64),
+        Value::Text(lease),
     ];
     let gone = transaction.execute(CURSORS, &values).await;
     gone.doing("forgetting epochs that are over")
 }
 
-async fn delete(transaction: &mut Transaction, sql: &str, before: i64) -> Result<u64, StoreError> {
-    let values = [Value::Int(before), Value::Int(MAX_DELETED as i64)];
+async fn delete(
+    transaction: &mut Transaction,
+    lease: &str,
+    sql: &str,
+    before: i64,
+) -> Result<u64, StoreError> {
+    let values = [
+        Value::Int(before),
+        Value::Int(MAX_DELETED as i64),
+        Value::Text(lease),
+    ];
     let gone = transaction.execute(sql, &values).await;
     gone.doing("deleting old rows")
 }

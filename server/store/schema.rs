@@ -35,6 +35,17 @@ const MIGRATIONS: &[Migration] = &[
     migration!(4, "0004_ledger_correction.sql"),
     migration!(5, "0005_minute_block.sql"),
     migration!(6, "0006_runs.sql"),
+    migration!(8, "0008_lease.sql"),
+];
+
+/// The newest schema that this server knows.
+#[cfg(test)]
+pub(super) const NEWEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].number;
+
+/// A migration may rewrite a large table, and waits for another server's.
+const LONG: [&str; 2] = [
+    "SET LOCAL statement_timeout = '1h'",
+    "SET LOCAL lock_timeout = '10min'",
 ];
 
 /// Any number: servers that start together on one PostgreSQL migrate one after the other.
@@ -47,10 +58,23 @@ pub(super) async fn migrate(database: &Database) -> Result<(), StoreError> {
     migrate_with(database, MIGRATIONS).await
 }
 
+/// Brings the database to an older schema.
+#[cfg(test)]
+pub(super) async fn migrate_until(database: &Database, number: i64) -> Result<(), StoreError> {
+    let count = MIGRATIONS.partition_point(|it| it.number <= number);
+    migrate_with(database, &MIGRATIONS[..count]).await
+}
+
 async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(), StoreError> {
     let known = migrations.last().map_or(0, |it| it.number);
     let mut transaction = database.write().await.doing("opening the database")?;
     if let Transaction::Postgres(_) = transaction {
+        for bound in LONG {
+            transaction
+                .execute(bound, &[])
+                .await
+                .doing("opening the database")?;
+        }
         transaction
             .fetch(ADVISORY_LOCK, &[])
             .await

@@ -137,6 +137,7 @@ fn unpack(
 /// anew; returns how many there were.
 pub(super) async fn merge(
     transaction: &mut Transaction,
+    lease: &str,
     deltas: &[StepDelta],
     ids: &HashMap<RunKey, i64>,
     bad: &mut Vec<Unreadable>,
@@ -145,7 +146,7 @@ pub(super) async fn merge(
     for piece in deltas.chunks(MERGE_ROWS) {
         merge_piece(transaction, piece, ids, &mut unreadable).await?;
     }
-    aside::put(transaction, &unreadable).await?;
+    aside::put(transaction, lease, &unreadable).await?;
     let count = unreadable.len() as u64;
     bad.append(&mut unreadable);
     Ok(count)

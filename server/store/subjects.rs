@@ -44,10 +44,11 @@ pub(super) struct Resolved {
 }
 
 const UPSERT: &str = "\
-    INSERT INTO subject (cluster, kind, resource_id, attributes, parent, agent, first_seen_ms)";
+    INSERT INTO subject (lease, cluster, kind, resource_id, attributes, parent, agent,
+        first_seen_ms)";
 
 const UPSERT_CONFLICT: &str = "\
-    ON CONFLICT (cluster, kind, resource_id) DO UPDATE
+    ON CONFLICT (lease, cluster, kind, resource_id) DO UPDATE
     SET attributes = excluded.attributes, parent = excluded.parent, agent = excluded.agent,
         first_seen_ms = CASE WHEN excluded.first_seen_ms < subject.first_seen_ms
             THEN excluded.first_seen_ms ELSE subject.first_seen_ms END
@@ -74,10 +75,11 @@ impl Store {
             Value::Int(after.unwrap_or(0)),
             Value::Text(cluster.unwrap_or_default()),
             Value::Text(kind.map_or("", ResourceKind::name)),
+            Value::Text(&self.0.lease),
         ];
         let sql = format!(
             "SELECT {COLUMNS} FROM subject s LEFT JOIN subject_seen n ON n.subject = s.id
-             WHERE s.id > $1 AND ($2 = '' OR s.cluster = $2) AND ($3 = '' OR s.kind = $3)
+             WHERE s.id > $1 AND s.lease = $4 AND ($2 = '' OR s.cluster = $2) AND ($3 = '' OR s.kind = $3)
              ORDER BY s.id LIMIT {MAX_RESOURCES}"
         );
         let rows = transaction.fetch(&sql, &values).await;
@@ -172,13 +174,13 @@ impl Store {
         }
         unknown.sort();
         unknown.dedup();
-        let bare = look_up(transaction, &unknown, &mut resolved).await?;
+        let bare = look_up(transaction, &self.0.lease, &unknown, &mut resolved).await?;
         let bare: Vec<KnownResource> = bare
             .into_iter()
             .map(|key| without_facts(key, commit))
             .collect();
         changed.extend(&bare);
-        upsert(transaction, &changed, &mut resolved).await?;
+        upsert(transaction, &self.0.lease, &changed, &mut resolved).await?;
         let fresh: Vec<_> = written(&changed, &seen, &resolved.ids)
             .chain(untold.into_iter().map(|(key, it)| (key.clone(), it)))
             .collect();
@@ -238,17 +240,19 @@ fn without_facts(key: ResourceKey, commit: &Commit) -> KnownResource {
 /// Finds the numbers of resources; returns those that have none.
 async fn look_up(
     transaction: &mut Transaction,
+    lease: &str,
     keys: &[&ResourceKey],
     resolved: &mut Resolved,
 ) -> Result<Vec<ResourceKey>, StoreError> {
     let columns = [
+        Column::Texts(vec![lease; keys.len()]),
         Column::Texts(keys.iter().map(|it| &*it.cluster).collect()),
         Column::Texts(keys.iter().map(|it| it.kind.name()).collect()),
         Column::Texts(keys.iter().map(|it| &*it.id).collect()),
     ];
-    let before = "WITH k (cluster, kind, resource_id) AS (";
+    let before = "WITH k (lease, cluster, kind, resource_id) AS (";
     let after = ") SELECT s.id, s.cluster, s.kind, s.resource_id FROM k
-        CROSS JOIN subject s WHERE s.cluster = k.cluster AND s.kind = k.kind
+        CROSS JOIN subject s WHERE s.lease = k.lease AND s.cluster = k.cluster AND s.kind = k.kind
         AND s.resource_id = k.resource_id";
     let rows = transaction.rows(before, &columns, after).await;
     for row in rows.doing("looking up resources")? {
@@ -268,6 +272,7 @@ async fn look_up(
 
 async fn upsert(
     transaction: &mut Transaction,
+    lease: &str,
     changed: &[&KnownResource],
     resolved: &mut Resolved,
 ) -> Result<(), StoreError> {
@@ -276,6 +281,7 @@ async fn upsert(
         .map(|it| serde_json::to_string(&it.resource.attributes).expect("a map of strings is JSON"))
         .collect();
     let columns = [
+        Column::Texts(vec![lease; changed.len()]),
         Column::Texts(changed.iter().map(|it| &*it.key.cluster).collect()),
         Column::Texts(changed.iter().map(|it| it.key.kind.name()).collect()),
         Column::Texts(changed.iter().map(|it| &*it.key.id).collect()),

@@ -23,6 +23,8 @@ mod harness;
 
 mod commits;
 
+mod leases;
+
 mod hours;
 
 mod reading;

@@ -75,7 +75,9 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
         config: Arc::new(Config::for_tests()),
         access: Arc::new(Access::load(&auth).unwrap()),
         clock: Arc::new(Standing),
+        lead: Arc::new(crate::lead::Lead::leading()),
         commits: Arc::default(),
+        jobs: Arc::default(),
         rejections: Arc::default(),
     };
     Fixture {

@@ -17,6 +17,11 @@ metrics! {
     UNREADABLE_ROWS = counter(614, "gpufleet_server_unreadable_rows_total", Node, Unit::Count, "Rows of the database that could not be read and were set aside, by table.");
     AGENTS = last(620, "gpufleet_server_agents", Node, Unit::Count, "Agents heard of, by state (live, silent).");
     RESOURCES = last(621, "gpufleet_server_resources", Node, Unit::Count, "Resources in memory, live, recorded and simulated together.");
+    LEADS = last(622, "gpufleet_server_leads", Node, Unit::Count, "One while this server has the right to write, 0 while it is a standby and takes nothing.");
+    JOB_LAST_SUCCESS = last(623, "gpufleet_server_job_last_success_timestamp_seconds", Node, Unit::Seconds, "When a background job last did its work without an error, Unix time, by job. Absent before the first time.");
+    JOB_FAILURES = counter(624, "gpufleet_server_job_failures_total", Node, Unit::Count, "Rounds of a background job that failed or waited too long for the database, by job.");
+    SPOOL_BYTES = last(625, "gpufleet_server_spool_bytes", Node, Unit::Bytes, "Bytes of the server's own spool on its disk, where requests of others than agents are made durable.");
+    DISK_FREE = last(626, "gpufleet_server_disk_free_bytes", Node, Unit::Bytes, "Bytes that may still be written to a disk of the server, by what lies there (spool, database). No database where it is a server of its own.");
     HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last had nothing overdue to make durable, Unix time. A commit that fails or hangs leaves it behind. Alert rules stay quiet while it is fresh.");
     MEMORY = last(632, "gpufleet_server_memory_bytes", Node, Unit::Bytes, "Resident memory of the server.");
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");

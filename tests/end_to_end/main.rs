@@ -23,6 +23,8 @@ mod hang;
 
 mod foreign;
 
+mod standby;
+
 mod bad_input;
 
 mod bad_disk;

@@ -32,10 +32,22 @@ impl Database {
         format!("{}/{}", self.server, self.name)
     }
 
+    /// Runs SQL in it, beside the servers.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn execute(&self, statement: &str) {
+        self.psql_on(&self.name, statement);
+    }
+
     fn psql(&self, statement: &str) {
+        self.psql_on("postgres", statement);
+    }
+
+    fn psql_on(&self, database: &str, statement: &str) {
         let result = Command::new("psql")
             .args(["-q", "-v", "ON_ERROR_STOP=1", "-c", statement])
-            .arg(format!("{}/postgres", self.server))
+            .arg(format!("{}/{database}", self.server))
             .output()
             .expect("psql comes with PostgreSQL");
         assert!(

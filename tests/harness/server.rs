@@ -87,10 +87,30 @@ impl Place {
     /// # Panics
     /// When it does not.
     pub fn start(&self) -> Server {
+        self.start_until("/api/v1/health")
+    }
+
+    /// Starts it beside one that leads, and waits until it answers that it lives.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start_standby(&self) -> Server {
+        let server = self.start_until("/healthz");
+        wait::until("the server is a standby", START_LIMIT, || {
+            server
+                .get("/readyz")
+                .text()
+                .contains("standby")
+                .then_some(())
+        });
+        server
+    }
+
+    fn start_until(&self, path: &str) -> Server {
         let mut process = Process::start("gpufleet-server", self.command(), &self.log);
         wait::until("the server answers", START_LIMIT, || {
             process.must_run();
-            http::get(&self.web, "/api/v1/health")
+            http::get(&self.web, path)
                 .ok()
                 .filter(|answer| answer.status == 200)
         });

@@ -130,26 +130,3 @@ both! {
         store.close().await;
     }
 }
-
-#[tokio::test]
-async fn servers_of_two_clusters_share_one_postgresql_with_leases_of_their_own() {
-    let bench = Bench::postgres().await;
-    let config = StoreConfig {
-        lease: "other".to_owned(),
-        ..bench.config.clone()
-    };
-    let store = Store::open(&config).await.unwrap();
-    let lease = store
-        .acquire_lease("them", START.start(), Duration::from_secs(15))
-        .await
-        .unwrap();
-    bench.commit(&commit(7, 1, START)).await;
-    store
-        .commit(&commit(3, 1, START), lease.token)
-        .await
-        .unwrap();
-    assert_eq!(bench.store.last_commit().await.unwrap(), 7);
-    assert_eq!(store.last_commit().await.unwrap(), 3);
-    store.close().await;
-    bench.drop_database().await;
-}

@@ -67,6 +67,23 @@ impl Bench {
         }
     }
 
+    /// Another database, empty and of the same kind. It goes with the folder, or with the throw-away
+    /// server.
+    pub(crate) async fn another_database(&self) -> StoreConfig {
+        let url = match self.config.url.rsplit_once('/') {
+            Some((before, _)) if self.store.kind() == "postgres" => {
+                let name = format!("test_{}", Uuid::new_v4().simple());
+                administer(&format!("CREATE DATABASE {name}")).await;
+                format!("{before}/{name}")
+            }
+            _ => format!("{}.another", self.config.url),
+        };
+        StoreConfig {
+            url,
+            ..self.config.clone()
+        }
+    }
+
     /// A second server on the same database.
     pub(crate) async fn another(&self) -> Store {
         Store::open(&self.config)

@@ -7,7 +7,7 @@ both! {
         bench.execute("INSERT INTO schema_version (version) VALUES (999)").await;
         let error = Store::open(&bench.config).await.err().expect("it is refused");
         let text = error.to_string();
-        for part in ["schema 999", &format!("up to {}", super::super::schema::files().len()), "start the newer server again", "backup"] {
+        for part in ["schema 999", &format!("up to {}", super::super::schema::NEWEST), "start the newer server again", "backup"] {
             assert!(text.contains(part), "{text} lacks {part}");
         }
     }
@@ -65,6 +65,32 @@ async fn a_full_disk_fails_a_commit_whole_and_the_same_commit_passes_once_there_
     assert_eq!(bench.store.last_commit().await.unwrap(), 2);
     assert_eq!(bench.int("SELECT COUNT(*) FROM minute_row").await, 2_010);
     assert_eq!(bench.int("SELECT COUNT(*) FROM event").await, 1);
+}
+
+#[tokio::test]
+async fn a_commit_that_waits_for_a_lock_is_given_up_by_postgresql_and_passes_when_tried_again() {
+    let bench = Bench::postgres().await;
+    let config = StoreConfig {
+        url: format!("{}?options[lock_timeout]=200", bench.config.url),
+        ..bench.config.clone()
+    };
+    let store = Store::open(&config).await.unwrap();
+    let mut blocker = bench.store.write().await.unwrap();
+    let lock = "LOCK TABLE agent_cursor IN EXCLUSIVE MODE";
+    blocker.execute(lock, &[]).await.unwrap();
+    let first = commit(1, 10, START);
+    let refused = store.commit(&first, bench.token).await.unwrap_err();
+    assert!(refused.to_string().contains("lock timeout"), "{refused}");
+    drop(blocker);
+    assert_eq!(store.last_commit().await.unwrap(), 0);
+    assert!(!store.commit(&first, bench.token).await.unwrap().already);
+    // Without a word in the URL there is a bound as well.
+    for (name, expected) in [("lock_timeout", 15_000), ("statement_timeout", 60_000)] {
+        let sql = format!("SELECT setting::bigint FROM pg_settings WHERE name = '{name}'");
+        assert_eq!(bench.int(&sql).await, expected, "{name}");
+    }
+    store.close().await;
+    bench.drop_database().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,43 @@
+//! What stands in `store.url`: how it is shown, the folder of its file, and the bounds it may set itself.
+
+/// Longest time one statement may take on PostgreSQL, and may wait for a lock, milliseconds: nothing
+/// waits without end, and what was given up is tried again. A URL that says its own keeps it
+/// (`?options[statement_timeout]=…`).
+const BOUNDS: [(&str, &str); 3] = [
+    ("statement_timeout", "60000"),
+    ("lock_timeout", "15000"),
+    ("idle_in_transaction_session_timeout", "60000"),
+];
+
+/// The bounds that a URL does not set itself.
+pub(super) fn bounds(url: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    BOUNDS
+        .into_iter()
+        .filter(move |(name, _)| !url.contains(name))
+}
+
+pub(super) fn make_folder(file: &std::path::Path) -> std::io::Result<()> {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
+        _ => Ok(()),
+    }
+}
+
+/// The address without its password: what stands between `:` and `@`, and every setting after `?`,
+/// where a password may stand too.
+pub(super) fn without_password(url: &str) -> String {
+    let (url, settings) = match url.split_once('?') {
+        Some((url, _)) => (url, "?…"),
+        None => (url, ""),
+    };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return format!("{url}{settings}");
+    };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}@{host}{settings}")
+        }
+        None => format!("{url}{settings}"),
+    }
+}
