@@ -3,8 +3,9 @@
 //! What a GPU does at a second is a function of (seed, GPU, second), so history and live data come
 //! from the same code and two runs of one seed are the same. Only running totals are state.
 //!
-//! Read in this order: [`noise`] (the seed), [`role`] (what a job does to a GPU), [`card`], [`gpu`]
-//! and [`node`] (what an agent would read of it), [`faults`] (what can be broken), [`record`] and
+//! Read in this order: [`noise`] (the seed), [`schedule`] (when its training jobs step, save and
+//! die), [`role`] (what a job does to a GPU), [`card`], [`gpu`], [`training`] and [`node`] (what an
+//! agent would read of it), [`faults`] and [`trouble`] (what can be broken), [`record`] and
 //! [`journal`] (what was made, for the checkers), [`fleet`] (all of them).
 
 /// What the program logs when the ticks of an outage wait in its spools.
@@ -15,6 +16,8 @@ pub const OUTAGE_DRAINED: &str = "the outage is drained";
 
 pub mod noise;
 
+pub mod schedule;
+
 pub mod role;
 
 pub mod card;
@@ -23,9 +26,13 @@ mod evidence;
 
 pub mod gpu;
 
+pub mod training;
+
 pub mod node;
 
 pub mod faults;
+
+pub mod trouble;
 
 pub mod record;
 

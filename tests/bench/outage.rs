@@ -51,6 +51,7 @@ pub(crate) fn run(short: bool, gpus: usize) -> bool {
         nodes,
         gpus_per_node: gpus,
         metrics: METRICS,
+        training: false,
         ..Plan::demo()
     };
     told(&format!(
@@ -99,6 +100,7 @@ fn start(world: &World, place: &server::Place, plan: &Plan, minutes: i64) -> Sim
         &format!("http://{}", place.grpc),
         &[
             "--in-memory",
+            "--no-training",
             "--cluster",
             CLUSTER,
             "--nodes",

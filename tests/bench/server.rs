@@ -60,6 +60,7 @@ fn ours(minutes: u64) -> bool {
             &nodes,
             "--metrics",
             &metrics,
+            "--no-training",
             "--in-memory",
         ],
     );
@@ -175,6 +176,7 @@ fn other(name: &str, command: fn(&World, u16) -> Command, ready: &str, ticks: i6
     let plan = Plan {
         nodes: NODES,
         metrics: METRICS,
+        training: false,
         ..Plan::demo()
     };
     let mut fleet = SimulatedFleet::new(&plan);

@@ -82,6 +82,7 @@ impl Day {
             nodes: AGENTS,
             gpus_per_node: 1,
             metrics: POINTS,
+            training: false,
             cluster: "demo".to_owned(),
         };
         let often = |random: &mut Random, least: u64| least + random.below(least * 4);

@@ -45,6 +45,7 @@ pub fn run(seed: u64) -> Result<Drained, Vec<String>> {
         nodes: AGENTS,
         gpus_per_node: 1,
         metrics: POINTS,
+        training: false,
         ..Plan::demo()
     };
     let config = FleetConfig {

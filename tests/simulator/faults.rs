@@ -1,7 +1,7 @@
 //! What can be broken in a simulated fleet while it runs.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
@@ -25,6 +25,8 @@ pub enum Condition {
     Stalled,
     /// Its cooling failed.
     Hot,
+    /// The job that held it ended, and nobody came after it.
+    Abandoned,
 }
 
 /// Something to break.
@@ -48,9 +50,14 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Faults(Mutex<State>);
 
+/// How the GPUs are that are not healthy, by node and place.
+pub type Conditions = Arc<BTreeMap<(usize, usize), Condition>>;
+
 #[derive(Debug, Default)]
 struct State {
     conditions: BTreeMap<(usize, usize), Condition>,
+    /// What was answered for the tick that begins then.
+    of_tick: (Timestamp, Conditions),
     events: Vec<(usize, Event)>,
 }
 
@@ -91,6 +98,16 @@ impl Faults {
             .get(&(node, gpu))
             .copied()
             .unwrap_or_default()
+    }
+
+    /// What is broken in the tick that begins at `start`: the same answer for every node, also when
+    /// something is broken or mended between two of them.
+    pub fn conditions(&self, start: Timestamp) -> Conditions {
+        let mut state = self.lock();
+        if state.of_tick.0 != start {
+            state.of_tick = (start, Arc::new(state.conditions.clone()));
+        }
+        Arc::clone(&state.of_tick.1)
     }
 
     /// What happened to a node since this was last asked.

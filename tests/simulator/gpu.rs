@@ -7,13 +7,14 @@ use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::tick::{Point, PointValue};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::card::{self, Card, GIB};
 use super::evidence::Evidence;
 use super::faults::Condition;
 use super::noise::Noise;
-use super::role::{Job, Load, Role, job};
+use super::role::{GROUP, Job, Load, Role, job};
+use super::schedule::{ENDING_XID, Schedule, Size};
 
 /// Seconds looked at in a tick, evenly spread: as many as a 10 s tick has samples.
 const LOOKS: i64 = 10;
@@ -21,8 +22,13 @@ const LOOKS: i64 = 10;
 const SLOWDOWN_CELSIUS: f64 = 87.0;
 /// What the slowdown leaves of the clock.
 const SLOWDOWN_CLOCK: f64 = 0.62;
-/// The GPU of the thermal story: its fan wears out, and it slows down in the afternoon.
-const WARM_GPU: (usize, usize) = (2, 5);
+/// What it leaves while the worn fan still turns.
+const WORN_CLOCK: f64 = 0.81;
+/// The GPU of the thermal story, by node and place: its fan wears out, and half of the time it slows
+/// down, and with it the rank that computes on it.
+pub const THROTTLING_GPU: (usize, usize) = (2, 5);
+/// The GPU whose memory fails at the end of every other attempt of the large job.
+pub const XID_GPU: (usize, usize) = (1, 3);
 
 /// One GPU and its running totals.
 #[derive(Debug, Clone)]
@@ -31,7 +37,9 @@ pub struct SimulatedGpu {
     card: Card,
     job: Job,
     noise: Noise,
-    is_warm: bool,
+    is_worn: bool,
+    /// Whether its memory ends every other attempt of the job.
+    fails: bool,
     /// Degrees that its place in the box adds.
     place_celsius: f64,
     counted_from: Timestamp,
@@ -64,6 +72,7 @@ impl SimulatedGpu {
         let card = card::of_node(node_index);
         let job = job(node_index, index);
         let name = uuid_like(noise);
+        let place = (node_index % GROUP, index);
         let mut resource = facts
             .resource(
                 ResourceKind::Gpu,
@@ -95,7 +104,8 @@ impl SimulatedGpu {
             card,
             job,
             noise,
-            is_warm: (node_index, index) == WARM_GPU,
+            is_worn: place == THROTTLING_GPU,
+            fails: place == XID_GPU,
             place_celsius: (index % 4) as f64 * 1.5 + noise.even(0, 9) * 2.0,
             counted_from: Timestamp::default(),
             energy_joules: 1e6 + noise.even(0, 8) * 1e9,
@@ -128,6 +138,12 @@ impl SimulatedGpu {
             }
             return gone(reason);
         }
+        let schedule = Schedule::new(Size::Large, fleet);
+        let last_second = start.shifted((i64::from(seconds) - 1) * NANOS_PER_SECOND);
+        let ended = schedule.ended(last_second.minute());
+        if self.fails && ended.ends_by_xid() && ended.ends >= start {
+            self.last_xid = f64::from(ENDING_XID);
+        }
         let mut sums = Sums::default();
         let mut evidence = Evidence::default();
         let looks = LOOKS.min(i64::from(seconds)).max(1);
@@ -148,6 +164,7 @@ impl SimulatedGpu {
             Condition::Stalled if self.job.role != Role::Free => {
                 Role::Stalled.load(fleet, self.noise, second)
             }
+            Condition::Abandoned => Load::default(),
             _ => self.job.role.load(fleet, self.noise, second),
         }
     }
@@ -157,9 +174,10 @@ impl SimulatedGpu {
         let range = self.card.power_limit_watts - self.card.idle_watts;
         let jitter = self.noise.around_zero(second, 3) * 4.0;
         let power = self.card.idle_watts + range * effort + jitter;
-        let warm = match (condition, self.is_warm) {
+        let warm = match (condition, self.is_worn) {
             (Condition::Hot, _) => 44.0,
-            (_, true) => 21.0 + 12.0 * afternoon(second),
+            (_, true) if load.is_slowed => 50.0,
+            (_, true) => 21.0,
             _ => 0.0,
         };
         let temperature = 29.0
@@ -203,6 +221,7 @@ impl SimulatedGpu {
             memory: sums.load.memory / sums.looks,
             nvlink: sums.load.nvlink / sums.looks,
             pcie: sums.load.pcie / sums.looks,
+            is_slowed: false,
         };
         let mut points = Vec::with_capacity(80);
         evidence.points(seconds, &mut points);
@@ -219,6 +238,7 @@ impl SimulatedGpu {
         let idle = mean.engine < 0.001;
         let clock = match (idle, slowed) {
             (true, _) => 345e6,
+            (_, true) if self.is_worn => self.card.sm_clock_hertz * WORN_CLOCK,
             (_, true) => self.card.sm_clock_hertz * SLOWDOWN_CLOCK,
             _ => self.card.sm_clock_hertz * (1.0 - 0.05 * sums.capped / sums.looks),
         };
@@ -385,12 +405,6 @@ pub(super) fn push(points: &mut Vec<Point>, metric: &Metric, value: PointValue) 
         part: None,
         value,
     });
-}
-
-/// 0 at night, 1 at three in the afternoon, UTC.
-fn afternoon(second: i64) -> f64 {
-    let hour = second.rem_euclid(86_400) as f64 / 3_600.0;
-    (0.5 + 0.5 * ((hour - 15.0) / 24.0 * std::f64::consts::TAU).cos()).powi(2)
 }
 
 /// Looks like the UUID of a card.

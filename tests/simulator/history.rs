@@ -13,6 +13,7 @@ use gpufleet_telemetry::wire::Stream;
 use gpufleet_tests::simulator::faults::Faults;
 use gpufleet_tests::simulator::journal::Journal;
 use gpufleet_tests::simulator::node::SimulatedNode;
+use gpufleet_tests::simulator::training::Told;
 use prost::Message as _;
 use uuid::Uuid;
 
@@ -24,6 +25,9 @@ const TICK_NANOS: i64 = 60_000_000_000;
 /// Ticks of history in one request: about 300 KiB.
 const TICKS_PER_REQUEST: usize = 20;
 const MINUTES_PER_HOUR: i64 = 60;
+/// Of so much of the history before now the steps are shipped too: those of a day would be some
+/// three million.
+const STEPS_NANOS: i64 = 60 * TICK_NANOS;
 
 /// Which minutes are history, and where live ticks begin.
 #[derive(Debug)]
@@ -67,11 +71,21 @@ pub(crate) fn fill<D: Disk>(
     let healthy = Faults::default();
     for minutes in span.minutes.chunks(TICKS_PER_REQUEST) {
         let mut ticks: Vec<ResourceTick> = Vec::new();
+        let mut told = Told::default();
         for start in minutes {
+            let has_steps = span.live_from.since(*start) <= STEPS_NANOS;
             if let Some(journal) = journal {
-                journal.begin(node.index(), *start, TICK_SECONDS)?;
+                journal.begin(node.index(), *start, TICK_SECONDS, has_steps)?;
             }
             ticks.extend(node.tick(*start, TICK_SECONDS, &healthy));
+            let mut now = node.take_told();
+            now.steps.retain(|_| has_steps);
+            told.extend(now);
+        }
+        for request in told.requests(node.resource()) {
+            spool
+                .append(Stream::Logs, &request, now)
+                .context("the spool does not take what the ranks told")?;
         }
         for tick in &mut ticks {
             // Old data only make minute rows: what those do not keep need not travel.

@@ -2,8 +2,9 @@
 //! request, written past the program's own memory, so that a kill -9 loses none.
 //!
 //! Format, one line each: `life` (a process began), `begin NODE START SECONDS` (before the spool is
-//! given it), `end NODE START` (after the spool has synced it). A tick that began and did not end
-//! may be there or not; no tick is ever made twice.
+//! given it; with `steps` behind it where the steps of its ranks are too), `end NODE START` (after
+//! the spool has synced it). A tick that began and did not end may be there or not; no tick is ever
+//! made twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,12 +12,15 @@ use std::io::{self, Write as _};
 use std::ops::Range;
 use std::path::Path;
 
+use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::steps::StepRecord;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::fleet::SimulatedFleet;
 use super::node::Plan;
 use super::record::{Key, Record};
+use super::training::Told;
 
 /// The writing end.
 #[derive(Debug)]
@@ -29,6 +33,7 @@ struct Made {
     node: usize,
     start: Timestamp,
     seconds: u32,
+    has_steps: bool,
     sure: bool,
 }
 
@@ -41,6 +46,13 @@ pub struct Expected {
     pub either: BTreeMap<Key, Vec<MinuteRow>>,
     /// How many ticks were made for sure, and how many may be there.
     pub ticks: (usize, usize),
+    /// Every step that was shipped for sure, by the id of its rank and its number; one that was done
+    /// again counts in its attempt.
+    pub steps: BTreeMap<(String, u64), StepRecord>,
+    /// Steps that may be there.
+    pub either_steps: BTreeMap<(String, u64), StepRecord>,
+    /// What the ranks told for sure. A process that begins anew tells again that they came up.
+    pub events: Vec<Event>,
 }
 
 impl Journal {
@@ -58,8 +70,15 @@ impl Journal {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn begin(&mut self, node: usize, start: Timestamp, seconds: u32) -> io::Result<()> {
-        let line = format!("begin {node} {} {seconds}\n", start.seconds());
+    pub fn begin(
+        &mut self,
+        node: usize,
+        start: Timestamp,
+        seconds: u32,
+        has_steps: bool,
+    ) -> io::Result<()> {
+        let steps = if has_steps { " steps" } else { "" };
+        let line = format!("begin {node} {} {seconds}{steps}\n", start.seconds());
         self.0.write_all(line.as_bytes())
     }
 
@@ -105,7 +124,9 @@ pub fn expected_of(plan: &Plan, text: &str, is_asked: impl Fn(usize) -> bool) ->
         // Running totals begin anew with each process, so each has a fleet of its own.
         let mut fleet = SimulatedFleet::new(plan);
         for made in made.iter().filter(|it| it.life == life) {
-            let ticks = fleet.nodes[made.node].tick(made.start, made.seconds, &fleet.faults);
+            let node = &mut fleet.nodes[made.node];
+            let ticks = node.tick(made.start, made.seconds, &fleet.faults);
+            expected.told(node.take_told(), made);
             for tick in ticks {
                 if made.sure {
                     expected.sure.add(&tick);
@@ -148,6 +169,19 @@ pub fn expected_of(plan: &Plan, text: &str, is_asked: impl Fn(usize) -> bool) ->
 }
 
 impl Expected {
+    fn told(&mut self, told: Told, made: &Made) {
+        let steps = match made.sure {
+            true => &mut self.steps,
+            false => &mut self.either_steps,
+        };
+        let records = told.steps.iter().filter(|_| made.has_steps);
+        let each = records.flat_map(|(rank, of_rank)| of_rank.iter().map(move |it| (rank, it)));
+        steps.extend(each.map(|(rank, record)| ((rank.to_string(), record.step), *record)));
+        if made.sure {
+            self.events.extend(told.events);
+        }
+    }
+
     /// Every resource that was made.
     pub fn resources(&self) -> BTreeSet<(gpufleet_telemetry::identity::ResourceKind, String)> {
         let unsure = self.either.keys().map(|(kind, id, _)| (*kind, id.clone()));
@@ -211,6 +245,7 @@ fn parse(text: &str) -> Vec<Made> {
                 node,
                 start: Timestamp::from_seconds(start),
                 seconds: number(3).and_then(|it| u32::try_from(it).ok()).unwrap_or(0),
+                has_steps: words.get(4) == Some(&"steps"),
                 sure: false,
             }),
             ("end", Some(node), Some(start)) => {

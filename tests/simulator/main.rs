@@ -41,6 +41,9 @@ pub(crate) struct Arguments {
     /// How many metrics each GPU has at most.
     #[arg(long, default_value_t = usize::MAX)]
     metrics: usize,
+    /// Leaves out what the processes of training jobs tell.
+    #[arg(long)]
+    no_training: bool,
     /// Hours of history to fill in first; none where an earlier run left off later than that.
     #[arg(long, default_value_t = 0)]
     history_hours: u32,
@@ -75,6 +78,7 @@ impl Arguments {
             nodes: self.nodes,
             gpus_per_node: self.gpus,
             metrics: self.metrics,
+            training: !self.no_training,
         }
     }
 }

@@ -8,9 +8,12 @@ use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind};
 use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::faults::Faults;
+use super::faults::{Condition, Faults};
 use super::gpu::SimulatedGpu;
 use super::noise::Noise;
+use super::role::GROUP;
+use super::training::{Cast, Told, Training};
+use super::trouble::Trouble;
 
 /// What a fleet is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Plan {
     pub gpus_per_node: usize,
     /// How many metrics each GPU has at most.
     pub metrics: usize,
+    /// Whether the processes of its training jobs tell of themselves.
+    pub training: bool,
 }
 
 /// One node with its agent's identity.
@@ -34,6 +39,8 @@ pub struct SimulatedNode {
     facts: Arc<NodeFacts>,
     resource: Arc<Resource>,
     gpus: Vec<SimulatedGpu>,
+    training: Option<Training>,
+    told: Told,
     fleet_noise: Noise,
     noise: Noise,
     metrics: usize,
@@ -49,6 +56,7 @@ impl Plan {
             nodes: 8,
             gpus_per_node: 8,
             metrics: usize::MAX,
+            training: true,
         }
     }
 }
@@ -71,14 +79,20 @@ impl SimulatedNode {
             Origin::Simulated,
             "simulator",
         );
+        let gpus: Vec<_> = (0..plan.gpus_per_node)
+            .map(|gpu| SimulatedGpu::new(plan.seed, index, gpu, &facts))
+            .collect();
+        let gpu_ids = gpus.iter().map(|it| it.resource().id.to_string()).collect();
+        let fleet_noise = Noise::new(plan.seed, 0, 0);
+        let cast = Cast::of(plan, index, gpu_ids).filter(|_| plan.training);
         Self {
             index,
-            gpus: (0..plan.gpus_per_node)
-                .map(|gpu| SimulatedGpu::new(plan.seed, index, gpu, &facts))
-                .collect(),
+            gpus,
+            training: cast.map(|cast| Training::new(cast, fleet_noise, plan.seed)),
+            told: Told::default(),
             facts: Arc::new(facts),
             resource: Arc::new(resource),
-            fleet_noise: Noise::new(plan.seed, 0, 0),
+            fleet_noise,
             noise,
             metrics: plan.metrics,
             booted: Timestamp::default(),
@@ -108,6 +122,11 @@ impl SimulatedNode {
             .collect()
     }
 
+    /// What the training processes told in the last tick beside their readings.
+    pub fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
+    }
+
     /// What its agent would ship for the tick of `seconds` that begins at `start`.
     pub fn tick(&mut self, start: Timestamp, seconds: u32, faults: &Faults) -> Vec<ResourceTick> {
         if self.booted == Timestamp::default() {
@@ -121,8 +140,18 @@ impl SimulatedNode {
             points: self.machine(start),
         }];
         let (index, fleet) = (self.index, self.fleet_noise);
+        let mut of_ranks = Vec::new();
+        if let Some(training) = &mut self.training {
+            let trouble = Trouble::of(faults, start, &training.cast().nodes(), GROUP);
+            (of_ranks, self.told) = training.tick(&self.facts, (start, end), trouble);
+        }
+        let is_broken = self.training.as_ref().is_some_and(Training::is_broken);
         ticks.extend(self.gpus.iter_mut().enumerate().map(|(place, gpu)| {
-            let condition = faults.condition(index, place);
+            let condition = match faults.condition(index, place) {
+                gone @ Condition::Gone { .. } => gone,
+                _ if is_broken => Condition::Abandoned,
+                condition => condition,
+            };
             let mut points = gpu.tick(fleet, start, seconds, condition);
             points.truncate(self.metrics);
             ResourceTick {
@@ -132,6 +161,7 @@ impl SimulatedNode {
                 points,
             }
         }));
+        ticks.extend(of_ranks);
         ticks
     }
 
@@ -183,7 +213,9 @@ mod tests {
     fn everything_says_that_it_is_simulated_and_in_which_cluster() {
         let mut node = SimulatedNode::new(&Plan::demo(), 0);
         let ticks = node.tick(Timestamp::from_seconds(60), 60, &Faults::default());
-        assert_eq!(ticks.len(), 9);
+        let of = |kind| ticks.iter().filter(|it| it.resource.kind == kind).count();
+        let kinds = [ResourceKind::Node, ResourceKind::Gpu, ResourceKind::Rank];
+        assert_eq!(kinds.map(of), [1, 8, 8]);
         for tick in ticks {
             assert_eq!(tick.resource.origin(), Origin::Simulated);
             assert_eq!(tick.resource.attribute("k8s.cluster.name"), Some("demo"));

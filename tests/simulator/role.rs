@@ -1,25 +1,20 @@
 //! What a job does to the GPUs it holds.
 
-use super::noise::Noise;
+use gpufleet_telemetry::time::Timestamp;
 
-/// Length of one training step, seconds.
-const STEP_SECONDS: i64 = 12;
-/// The end of a step, in which the GPU waits for the slowest rank and the next batch.
-const STEP_GAP_SECONDS: i64 = 1;
-/// A checkpoint is written so often, seconds.
-const CHECKPOINT_EVERY_SECONDS: i64 = 1_800;
-/// And takes so long.
-const CHECKPOINT_SECONDS: i64 = 40;
-/// Once a day a training job dies and comes back after so long.
-const RESTART_SECONDS: i64 = 25 * 60;
+use super::noise::Noise;
+use super::schedule::{Doing, Schedule, Size};
+
+/// Every eight nodes do the same: one group.
+pub const GROUP: usize = 8;
 const DAY_SECONDS: i64 = 86_400;
 
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// A large training run: full steps, checkpoints, one restart a day.
+    /// A large training run: full steps, checkpoints, two restarts a day.
     Pretraining,
-    /// A smaller one that waits for its data loader a third of the time.
+    /// A smaller one that waits for its data loader a third of the time, and for its owner.
     Finetuning,
     /// A model server: follows the day.
     Serving,
@@ -59,6 +54,8 @@ pub struct Load {
     pub nvlink: f64,
     /// PCIe.
     pub pcie: f64,
+    /// Whether its job waits for the GPU that throttles.
+    pub is_slowed: bool,
 }
 
 const JOBS: [Job; 6] = [
@@ -103,7 +100,7 @@ const JOBS: [Job; 6] = [
 /// Which job holds GPU `gpu` of node `node`: of every eight nodes four train one large model, one
 /// tunes a small one, one serves, one is half parked, one holds a stalled GPU among free ones.
 pub fn job(node: usize, gpu: usize) -> Job {
-    let role = match (node % 8, gpu) {
+    let role = match (node % GROUP, gpu) {
         (0..=3, _) => Role::Pretraining,
         (4, _) => Role::Finetuning,
         (5, _) => Role::Serving,
@@ -122,7 +119,7 @@ impl Role {
     pub fn load(self, fleet: Noise, gpu: Noise, second: i64) -> Load {
         match self {
             Self::Pretraining => pretraining(fleet, gpu, second),
-            Self::Finetuning => finetuning(gpu, second),
+            Self::Finetuning => finetuning(fleet, gpu, second),
             Self::Serving => serving(gpu, second),
             Self::HeldEmpty => Load {
                 memory: 0.31,
@@ -139,62 +136,61 @@ impl Role {
 }
 
 fn pretraining(fleet: Noise, gpu: Noise, second: i64) -> Load {
-    let day = second.div_euclid(DAY_SECONDS);
-    let died_at = (fleet.even(day, 1) * (DAY_SECONDS - RESTART_SECONDS) as f64) as i64;
-    let since_death = second.rem_euclid(DAY_SECONDS) - died_at;
-    if (0..RESTART_SECONDS).contains(&since_death) {
-        return Load::default();
-    }
+    let doing = Schedule::new(Size::Large, fleet).doing(Timestamp::from_seconds(second));
     let memory = 0.93;
-    if second.rem_euclid(CHECKPOINT_EVERY_SECONDS) < CHECKPOINT_SECONDS {
-        return Load {
+    let wobble = gpu.around_zero(second, 1);
+    match doing {
+        Doing::Down => Load::default(),
+        Doing::Starting | Doing::Restoring | Doing::Saving | Doing::Pausing => Load {
             engine: 0.02,
             dram: 0.03,
             pcie: 0.35,
             memory,
             ..Load::default()
-        };
-    }
-    if second.rem_euclid(STEP_SECONDS) >= STEP_SECONDS - STEP_GAP_SECONDS {
-        return Load {
-            engine: 0.55,
-            tensor: 0.08,
-            dram: 0.15,
-            nvlink: 0.6,
-            pcie: 0.05,
-            memory,
-        };
-    }
-    let wobble = gpu.around_zero(second, 1);
-    Load {
-        engine: share(0.985 + 0.012 * wobble),
-        tensor: share(0.52 + 0.04 * wobble),
-        dram: share(0.44 + 0.04 * wobble),
-        nvlink: share(0.38 + 0.08 * wobble),
-        pcie: 0.04,
-        memory,
+        },
+        Doing::Training { slow } => {
+            // Steps are shorter than two seconds: a second has a share of each part of one. Whoever
+            // waits for a slow rank waits in a collective, which keeps the engine busy.
+            let share_of_work = if slow { 0.84 } else { 1.0 };
+            Load {
+                engine: share(0.975 + 0.015 * wobble),
+                tensor: share((0.48 + 0.04 * wobble) * share_of_work),
+                dram: share((0.42 + 0.04 * wobble) * share_of_work),
+                nvlink: share(0.4 + 0.08 * wobble),
+                pcie: 0.04,
+                memory,
+                is_slowed: slow,
+            }
+        }
     }
 }
 
-fn finetuning(gpu: Noise, second: i64) -> Load {
-    // Four seconds of work, two of waiting for the data loader.
-    let waits = (second + (gpu.bits(0, 2) % 6).cast_signed()).rem_euclid(6) >= 4;
+fn finetuning(fleet: Noise, gpu: Noise, second: i64) -> Load {
+    let doing = Schedule::new(Size::Small, fleet).doing(Timestamp::from_seconds(second));
     let wobble = gpu.around_zero(second, 1);
-    if waits {
-        return Load {
+    // Steps of six seconds: two of waiting for the data loader, four of work.
+    let waits = second.rem_euclid(6) < 2;
+    match doing {
+        Doing::Down => Load::default(),
+        Doing::Training { .. } if !waits => Load {
+            engine: share(0.92 + 0.05 * wobble),
+            tensor: share(0.31 + 0.05 * wobble),
+            dram: share(0.37 + 0.05 * wobble),
+            nvlink: 0.02,
+            pcie: 0.12,
+            memory: 0.71,
+            is_slowed: false,
+        },
+        Doing::Training { .. } => Load {
             engine: share(0.03 + 0.01 * wobble),
             pcie: 0.22,
             memory: 0.71,
             ..Load::default()
-        };
-    }
-    Load {
-        engine: share(0.92 + 0.05 * wobble),
-        tensor: share(0.31 + 0.05 * wobble),
-        dram: share(0.37 + 0.05 * wobble),
-        nvlink: 0.02,
-        pcie: 0.12,
-        memory: 0.71,
+        },
+        _ => Load {
+            memory: 0.71,
+            ..Load::default()
+        },
     }
 }
 
@@ -210,6 +206,7 @@ fn serving(gpu: Noise, second: i64) -> Load {
         nvlink: share(0.01 + 0.04 * day),
         pcie: 0.02,
         memory: 0.88,
+        is_slowed: false,
     }
 }
 
@@ -232,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_training_is_mostly_work_with_one_long_gap() {
+    fn a_day_of_training_is_nearly_all_work_with_two_gaps() {
         let fleet = Noise::new(1, 0, 0);
         let gpu = Noise::new(1, 1, 0);
         let load = |second| Role::Pretraining.load(fleet, gpu, second);
@@ -240,11 +237,23 @@ mod tests {
         let gone = (0..DAY_SECONDS)
             .filter(|it| load(*it).memory == 0.0)
             .count();
-        assert!(
-            (0.85..0.95).contains(&(worked as f64 / DAY_SECONDS as f64)),
-            "{worked}"
-        );
-        assert_eq!(gone, RESTART_SECONDS as usize);
+        // Twice 712 minutes, less 17 checkpoints of 48 s.
+        assert_eq!(worked, 2 * (712 * 60 - 17 * 48));
+        assert_eq!(gone, 2 * 6 * 60);
+    }
+
+    #[test]
+    fn the_small_job_waits_for_data_and_for_its_owner_and_holds_its_memory() {
+        let fleet = Noise::new(1, 0, 0);
+        let load = |second| Role::Finetuning.load(fleet, Noise::new(1, 1, 0), second);
+        let share = |is: fn(&Load) -> bool| {
+            let found = (0..DAY_SECONDS).filter(|second| is(&load(*second)));
+            found.count() as f64 / DAY_SECONDS as f64
+        };
+        let worked = share(|it| it.tensor > 0.1);
+        assert!((0.35..0.42).contains(&worked), "{worked}");
+        let held = share(|it| it.memory > 0.0);
+        assert!((0.99..1.0).contains(&held), "{held}");
     }
 
     #[test]

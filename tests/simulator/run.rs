@@ -13,6 +13,7 @@ use gpufleet_spool::sim::SimDisk;
 use gpufleet_spool::{Limits, Spool};
 use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::wire::Stream;
 use gpufleet_tests::simulator::faults::Faults;
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::journal::{Journal, goes_on_at};
@@ -214,11 +215,12 @@ async fn make<D: Disk + 'static>(
         let index = member.node.index();
         let ticks = member.node.tick(start, TICK_SECONDS, faults);
         if let Some(journal) = journal {
-            journal.begin(index, start, TICK_SECONDS)?;
+            journal.begin(index, start, TICK_SECONDS, true)?;
         }
-        let events = faults.take_events(index);
-        if !events.is_empty() {
-            member.ship.events(&events, at).await?;
+        let mut told = member.node.take_told();
+        told.events.extend(faults.take_events(index));
+        for request in told.requests(member.node.resource()) {
+            member.ship.append(Stream::Logs, request, at).await?;
         }
         member.ship.tick(ticks, at).await?;
         if let Some(journal) = journal {
