@@ -38,6 +38,7 @@ pub struct Stepping {
     step: u64,
     stalls: u32,
     data_wait_ns: u64,
+    comm_wait_ns: u64,
     checkpoint_ns: u64,
     evaluation_ns: u64,
     work: Work,
@@ -45,11 +46,16 @@ pub struct Stepping {
     pub flops: Flops,
 }
 
-/// Whether time in this phase is time in which training stands still.
+/// Whether time in this phase is time in which this rank does not compute: it waits for data or for
+/// other ranks, or training stands still.
 pub const fn is_stall(phase: Phase) -> bool {
     matches!(
         phase,
-        Phase::DataWait | Phase::CheckpointSave | Phase::CheckpointRestore | Phase::Evaluation
+        Phase::DataWait
+            | Phase::Communication
+            | Phase::CheckpointSave
+            | Phase::CheckpointRestore
+            | Phase::Evaluation
     )
 }
 
@@ -64,6 +70,7 @@ impl Stepping {
         self.ticked_at = now;
         let parts = [
             &mut self.data_wait_ns,
+            &mut self.comm_wait_ns,
             &mut self.checkpoint_ns,
             &mut self.evaluation_ns,
         ];
@@ -84,6 +91,7 @@ impl Stepping {
         };
         let part = match phase {
             Phase::DataWait => &mut self.data_wait_ns,
+            Phase::Communication => &mut self.comm_wait_ns,
             Phase::Evaluation => &mut self.evaluation_ns,
             _ => &mut self.checkpoint_ns,
         };
@@ -131,6 +139,7 @@ impl Stepping {
             ended_at,
             wall_ns,
             data_wait_ns: part(&mut self.data_wait_ns),
+            comm_wait_ns: part(&mut self.comm_wait_ns),
             checkpoint_ns: part(&mut self.checkpoint_ns),
             evaluation_ns: part(&mut self.evaluation_ns),
             tokens: work.tokens,
@@ -189,6 +198,17 @@ mod tests {
         assert_eq!((step.data_wait_ns, step.evaluation_ns), (0, 300));
         assert_eq!(step.busy_ns, 700);
         assert_eq!(stepping.end(1_100, 1, None).0.evaluation_ns, 0);
+    }
+
+    #[test]
+    fn waiting_for_other_ranks_is_no_work_of_this_one() {
+        let mut stepping = Stepping::default();
+        stepping.begin(0);
+        stepping.stall();
+        stepping.go_on(Phase::Communication, Some(250));
+        let (step, _) = stepping.end(1_000, 1, None);
+        assert_eq!((step.comm_wait_ns, step.busy_ns), (250, 750));
+        assert_eq!(stepping.end(1_100, 1, None).0.comm_wait_ns, 0);
     }
 
     #[test]
