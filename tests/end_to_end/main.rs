@@ -17,6 +17,8 @@ mod training;
 
 mod prometheus;
 
+mod dashboards;
+
 mod victoria;
 
 mod hang;

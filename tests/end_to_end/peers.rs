@@ -32,13 +32,19 @@ impl Series {
 impl Peer {
     /// Debian's Prometheus, scraping `target` every second.
     pub(crate) fn prometheus(world: &World, target: &str) -> Self {
-        let config = world.file(
-            "prometheus.yml",
-            &format!(
-                "global:\n  scrape_interval: 1s\nscrape_configs:\n  - job_name: gpufleet\n    \
-                 static_configs:\n      - targets: ['{target}']\n"
-            ),
-        );
+        Self::prometheus_of(world, &[("gpufleet", vec![target.to_owned()])])
+    }
+
+    /// The same with jobs by name and their targets; our own labels are kept.
+    pub(crate) fn prometheus_of(world: &World, jobs: &[(&str, Vec<String>)]) -> Self {
+        let mut config = "global:\n  scrape_interval: 1s\nscrape_configs:\n".to_owned();
+        for (name, targets) in jobs {
+            config.push_str(&format!(
+                "  - job_name: {name}\n    honor_labels: true\n    \
+                 static_configs:\n      - targets: {targets:?}\n"
+            ));
+        }
+        let config = world.file("prometheus.yml", &config);
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new("prometheus");
         command

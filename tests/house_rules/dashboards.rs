@@ -1,0 +1,186 @@
+//! Grafana's dashboards in `dashboards/`: what is committed is what `generate` makes of their sources, and
+//! every query can be asked. That queries name only metrics of the catalog is checked in `documents`,
+//! that they return data in the end-to-end tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::tree::{none, root};
+
+mod generate;
+
+mod source;
+
+use source::{Dashboard, Variables};
+
+/// Series that have no origin: of the server itself, and of Prometheus.
+const WITHOUT_ORIGIN: [&str; 1] = ["gpufleet_server_"];
+
+fn folder() -> PathBuf {
+    root().join("dashboards")
+}
+
+fn variables() -> Variables {
+    let text = fs::read_to_string(folder().join("source/variables.toml")).expect("it is there");
+    toml::from_str(&text).expect("the variables can be read")
+}
+
+/// The sources by the name of their file.
+fn dashboards() -> BTreeMap<String, Dashboard> {
+    let listed = fs::read_dir(folder().join("source")).expect("the folder is there");
+    let paths = listed.map(|it| it.expect("it can be listed").path());
+    let sources = paths.filter(|path| !path.ends_with("variables.toml"));
+    let dashboards: BTreeMap<_, _> = sources
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("it can be read");
+            let parsed = toml::from_str(&text);
+            let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let name = path.file_stem().expect("it has a name");
+            (name.to_string_lossy().into_owned(), parsed)
+        })
+        .collect();
+    assert!(dashboards.len() > 3, "dashboards are missing");
+    dashboards
+}
+
+#[test]
+fn every_dashboard_is_what_its_source_says() {
+    let variables = variables();
+    let blessed = std::env::var_os("GPUFLEET_BLESS").is_some_and(|it| it == "1");
+    let mut names = Vec::new();
+    for (name, source) in dashboards() {
+        let path = folder().join(format!("{name}.json"));
+        let made = generate::dashboard(&source, &variables);
+        if blessed {
+            let text = serde_json::to_string_pretty(&made).expect("it can be written");
+            fs::write(&path, text + "\n").expect("it can be written");
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let committed: Value = serde_json::from_str(&text).unwrap_or_default();
+        assert!(
+            committed == made,
+            "{name}.json is stale: GPUFLEET_BLESS=1 cargo test -p gpufleet-tests --test house_rules dashboards"
+        );
+        names.push(format!("{name}.json"));
+    }
+    let listed = fs::read_dir(folder()).expect("it can be listed");
+    let listed = listed.map(|it| {
+        it.expect("an entry")
+            .file_name()
+            .to_string_lossy()
+            .into_owned()
+    });
+    let mut there: Vec<String> = listed.filter(|it| it.ends_with(".json")).collect();
+    there.sort();
+    assert_eq!(there, names, "a dashboard without a source");
+}
+
+/// What promtool says of queries, each as a rule of its own; nothing when it takes all of them.
+fn refused(queries: &[String]) -> Option<String> {
+    let mut rules = "groups:\n- name: queries\n  rules:\n".to_owned();
+    for (index, query) in queries.iter().enumerate() {
+        let query = serde_json::to_string(query).expect("a text");
+        writeln!(rules, "  - {{record: \"query:{index}\", expr: {query}}}").expect("a text");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("queries.yml");
+    fs::write(&file, rules).expect("it can be written");
+    let output = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(&file)
+        .output();
+    let output = output.expect("promtool is there: scripts/setup.sh test installs it");
+    let said = [output.stdout, output.stderr].concat();
+    (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Every query of a dashboard as Grafana sends it when all is chosen.
+fn queries(source: &Dashboard, variables: &Variables) -> Vec<String> {
+    let panels = source.row.iter().flat_map(|row| &row.panel);
+    let queries = panels.flat_map(|panel| &panel.queries);
+    let asked = queries.map(|query| generate::expression(&query.expr, variables));
+    asked
+        .chain([generate::ALERTS.to_owned()])
+        .map(|it| it.replace("$__rate_interval", "2m"))
+        .collect()
+}
+
+#[test]
+fn every_query_can_be_asked() {
+    let variables = variables();
+    let all: Vec<String> = dashboards()
+        .values()
+        .flat_map(|it| queries(it, &variables))
+        .collect();
+    assert!(all.len() > 100, "only {} queries", all.len());
+    assert_eq!(refused(&all), None);
+    let broken = ["sum(gpufleet_gpu_power_watts".to_owned()];
+    assert!(
+        refused(&broken).is_some(),
+        "a broken query would not be found"
+    );
+}
+
+#[test]
+fn every_panel_says_what_it_shows_and_follows_what_is_chosen() {
+    let variables = variables();
+    let mut broken = Vec::new();
+    for (name, source) in dashboards() {
+        let unknown = |it: &&String| !variables.variable.iter().any(|known| known.name == **it);
+        broken.extend(
+            source
+                .variables
+                .iter()
+                .filter(unknown)
+                .map(|it| format!("{name}: ${it}")),
+        );
+        for panel in source.row.iter().flat_map(|row| &row.panel) {
+            let at = format!("{name}: {}", panel.title);
+            if !panel.says.ends_with('.') || panel.queries.is_empty() || panel.width > 24 {
+                broken.push(format!("{at} says nothing, asks nothing or is too wide"));
+            }
+            for query in &panel.queries {
+                for filter in query.expr.split("{@").skip(1) {
+                    let filter = filter.split([',', '}']).next().unwrap_or_default();
+                    let is_offered =
+                        filter == "fleet" || source.variables.iter().any(|it| it == filter);
+                    if !is_offered || !variables.filters.contains_key(filter) {
+                        broken.push(format!("{at}: @{filter} is not offered"));
+                    }
+                }
+                broken
+                    .extend(unfiltered(&query.expr).map(|it| format!("{at}: {it} of any origin")));
+            }
+        }
+    }
+    none("panels explain themselves and mix no origins", &broken);
+}
+
+/// Series of GPUs, nodes and ranks that no filter narrows down.
+fn unfiltered(expr: &str) -> impl Iterator<Item = String> + '_ {
+    let by_origin = ["gpufleet_server_gpus", "gpufleet_server_nodes"];
+    expr.split("gpufleet_").skip(1).filter_map(move |part| {
+        let end = part.find(|it: char| !(it.is_alphanumeric() || it == '_'));
+        let (name, after) = part.split_at(end.unwrap_or(part.len()));
+        let name = format!("gpufleet_{name}");
+        let is_free = WITHOUT_ORIGIN.iter().any(|it| name.starts_with(it));
+        let is_bound = !is_free || by_origin.contains(&name.as_str());
+        (is_bound && !after.starts_with("{@")).then_some(name)
+    })
+}
+
+#[test]
+fn a_series_that_no_filter_narrows_down_would_be_found() {
+    let found: Vec<_> =
+        unfiltered("sum(gpufleet_gpu_power_watts) / gpufleet_server_gpus{a=\"b\"}").collect();
+    assert_eq!(found, ["gpufleet_gpu_power_watts", "gpufleet_server_gpus"]);
+    assert_eq!(
+        unfiltered("gpufleet_server_points_total + gpufleet_node_cpus{@node}").count(),
+        0
+    );
+}

@@ -1,0 +1,234 @@
+//! From the source of a dashboard to Grafana's JSON (schema 36: Grafana 9 and newer).
+
+use serde_json::{Value, json};
+
+use super::source::{Dashboard, Kind, Panel, Query, Variable, Variables};
+
+/// Grafana's grid.
+const COLUMNS: u32 = 24;
+/// A panel without a height of its own: a number, anything else.
+const HEIGHTS: (u32, u32) = (4, 8);
+/// What Prometheus says is wrong, drawn on every chart.
+pub(super) const ALERTS: &str =
+    "ALERTS{alertname=~\"Gpufleet.*\", alertstate=\"firing\", severity=~\"critical|warning\"}";
+
+/// The whole dashboard.
+pub(super) fn dashboard(source: &Dashboard, variables: &Variables) -> Value {
+    json!({
+        "uid": source.uid,
+        "title": source.title,
+        "description": source.says,
+        "tags": ["gpufleet"],
+        "schemaVersion": 36,
+        "version": 1,
+        "editable": true,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "timezone": "",
+        "links": [
+            {"type": "dashboards", "title": "gpufleet", "tags": ["gpufleet"], "asDropdown": true, "includeVars": true, "keepTime": true},
+            {"type": "link", "title": "gpufleet's page", "url": "${page}", "icon": "external link", "targetBlank": true},
+        ],
+        "annotations": {"list": [{
+            "name": "Alerts",
+            "datasource": datasource(),
+            "enable": true,
+            "iconColor": "red",
+            "expr": ALERTS,
+            "step": "60s",
+            "titleFormat": "{{alertname}}",
+            "textFormat": "{{cluster}} {{node}} {{gpu}} {{job}}",
+        }]},
+        "templating": {"list": templating(source, variables)},
+        "panels": panels(source, variables),
+    })
+}
+
+/// A query with its filters written out.
+pub(super) fn expression(expr: &str, variables: &Variables) -> String {
+    let mut expr = expr.to_owned();
+    for (name, filter) in &variables.filters {
+        for end in ["}", ","] {
+            expr = expr.replace(&format!("{{@{name}{end}"), &format!("{{{filter}{end}"));
+        }
+    }
+    expr
+}
+
+fn datasource() -> Value {
+    json!({"type": "prometheus", "uid": "${datasource}"})
+}
+
+fn templating(source: &Dashboard, variables: &Variables) -> Vec<Value> {
+    let mut list = vec![
+        json!({"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}),
+    ];
+    let offered = variables.variable.iter();
+    list.extend(
+        offered
+            .filter(|it| source.variables.contains(&it.name))
+            .map(variable),
+    );
+    let page = "http://127.0.0.1:8080";
+    list.push(json!({
+        "name": "page", "label": "gpufleet's page", "type": "textbox", "query": page,
+        "current": {"text": page, "value": page},
+    }));
+    list
+}
+
+fn variable(variable: &Variable) -> Value {
+    if let Some(first) = variable.choices.first() {
+        let (text, value) = first.split_once(" : ").unwrap_or((first, first));
+        return json!({
+            "name": variable.name, "label": variable.label, "type": "custom",
+            "query": variable.choices.join(","),
+            "current": {"text": text, "value": value},
+            "multi": false, "includeAll": false,
+        });
+    }
+    json!({
+        "name": variable.name, "label": variable.label, "type": "query",
+        "datasource": datasource(),
+        "query": {"query": variable.query, "refId": variable.name},
+        "definition": variable.query,
+        "refresh": 2, "sort": 7,
+        "multi": true, "includeAll": true, "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    })
+}
+
+/// Panels from left to right, a new line where one does not fit.
+fn panels(source: &Dashboard, variables: &Variables) -> Vec<Value> {
+    let mut list: Vec<Value> = Vec::new();
+    let mut top = 0;
+    for row in &source.row {
+        let place = json!({"x": 0, "y": top, "w": COLUMNS, "h": 1});
+        list.push(json!({
+            "id": list.len() + 1, "type": "row", "title": row.title,
+            "gridPos": place, "collapsed": false, "panels": [],
+        }));
+        top += 1;
+        let (mut left, mut tallest) = (0, 0);
+        for panel in &row.panel {
+            let height = panel.height.unwrap_or(match panel.kind {
+                Kind::Stat => HEIGHTS.0,
+                _ => HEIGHTS.1,
+            });
+            if left + panel.width > COLUMNS {
+                (left, top, tallest) = (0, top + tallest, 0);
+            }
+            let place = json!({"x": left, "y": top, "w": panel.width, "h": height});
+            list.push(drawn(panel, list.len() + 1, place, variables));
+            left += panel.width;
+            tallest = tallest.max(height);
+        }
+        top += tallest;
+    }
+    list
+}
+
+fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value {
+    let (kind, options) = match panel.kind {
+        Kind::Timeseries => (
+            "timeseries",
+            json!({"legend": {"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": {"mode": "multi", "sort": "desc"}}),
+        ),
+        Kind::Stat => (
+            "stat",
+            json!({"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "area"}),
+        ),
+        Kind::Table => ("table", json!({"showHeader": true})),
+        Kind::Bargauge => (
+            "bargauge",
+            json!({"reduceOptions": {"calcs": ["lastNotNull"]}, "displayMode": "gradient", "orientation": "horizontal"}),
+        ),
+        Kind::Heatmap => (
+            "heatmap",
+            json!({"calculate": true, "yAxis": {"unit": panel.unit}, "tooltip": {"show": true}}),
+        ),
+    };
+    let empty = panel.may_be_empty.as_ref();
+    let empty = empty.map(|it| format!(" Empty {it}.")).unwrap_or_default();
+    let mut drawn = json!({
+        "id": id, "type": kind, "title": panel.title,
+        "description": format!("{}{empty}", panel.says),
+        "datasource": datasource(), "gridPos": place, "options": options,
+        "targets": targets(panel, variables),
+        "fieldConfig": {"defaults": defaults(panel), "overrides": []},
+    });
+    if panel.kind == Kind::Table {
+        let hidden = ["Time", "__name__", "instance", "alertstate"];
+        let hidden: serde_json::Map<_, _> = hidden
+            .map(|it| (it.to_owned(), true.into()))
+            .into_iter()
+            .collect();
+        drawn["transformations"] =
+            json!([{"id": "organize", "options": {"excludeByName": hidden}}]);
+    }
+    drawn
+}
+
+fn targets(panel: &Panel, variables: &Variables) -> Vec<Value> {
+    let is_now = matches!(panel.kind, Kind::Table | Kind::Bargauge);
+    let format = if panel.kind == Kind::Table {
+        "table"
+    } else {
+        "time_series"
+    };
+    let target = |(index, query): (usize, &Query)| {
+        json!({
+            "refId": format!("Q{}", index + 1),
+            "datasource": datasource(),
+            "editorMode": "code",
+            "expr": expression(&query.expr, variables),
+            "legendFormat": query.legend,
+            "instant": is_now, "range": !is_now, "format": format,
+        })
+    };
+    panel.queries.iter().enumerate().map(target).collect()
+}
+
+fn defaults(panel: &Panel) -> Value {
+    // Grafana wants the lowest colour without a value.
+    let steps: Vec<Value> = panel
+        .thresholds
+        .iter()
+        .enumerate()
+        .map(|(index, it)| json!({"color": it.color, "value": (index > 0).then_some(it.from)}))
+        .collect();
+    let plain = vec![json!({"color": "blue", "value": null})];
+    let steps = if steps.is_empty() { plain } else { steps };
+    let mut defaults = json!({
+        "unit": panel.unit,
+        "thresholds": {"mode": "absolute", "steps": steps},
+    });
+    if let Some(max) = panel.max {
+        defaults["min"] = json!(0);
+        defaults["max"] = json!(max);
+    }
+    if panel.kind == Kind::Timeseries {
+        let stacking = if panel.stack { "normal" } else { "none" };
+        let line = if panel.thresholds.is_empty() {
+            "off"
+        } else {
+            "dashed"
+        };
+        defaults["color"] = json!({"mode": "palette-classic"});
+        defaults["custom"] = json!({
+            "fillOpacity": if panel.stack { 40 } else { 0 },
+            "stacking": {"mode": stacking, "group": "A"},
+            "showPoints": "never",
+            // A gap is missing data: it is not bridged.
+            "spanNulls": false,
+            "thresholdsStyle": {"mode": line},
+        });
+    }
+    if let Some(link) = &panel.link {
+        let place = "var-cluster=${__data.fields.cluster}&var-node=${__data.fields.node}";
+        let url = format!("/d/{link}?{place}&${{origin:queryparam}}&${{datasource:queryparam}}");
+        defaults["links"] = json!([{"title": "Look at this node", "url": url}]);
+    }
+    defaults
+}
