@@ -7,6 +7,12 @@ pub mod ledger;
 
 pub mod states;
 
+pub mod money;
+
+pub mod table;
+
+pub mod price_book;
+
 pub mod mfu;
 
 pub mod goodput;

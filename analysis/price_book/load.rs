@@ -1,0 +1,519 @@
+//! Reading a price book from tables: every row that cannot be used is named, with the reason.
+
+use std::fmt;
+
+use super::{Basis, Book, Commitment, Discount, Machine, Quality, Rate};
+use crate::money::{self, NotMoney};
+use crate::table::{self, TableError, TableRow};
+
+/// Columns of the table of machine types.
+const MACHINES: [&str; 5] = [
+    "machine_type",
+    "gpu_model",
+    "gpu_count",
+    "vcpus",
+    "memory_gib",
+];
+
+/// Columns of a table of rates.
+const RATES: [&str; 10] = [
+    "machine_type",
+    "region",
+    "basis",
+    "currency",
+    "hour",
+    "gpu_hour",
+    "from",
+    "until",
+    "quality",
+    "source",
+];
+
+/// Columns of the table of discounts; `*` or an empty basis is every one.
+const DISCOUNTS: [&str; 6] = [
+    "machine_type",
+    "region",
+    "basis",
+    "percent_off",
+    "from",
+    "until",
+];
+
+/// Columns of the table of commitments.
+const COMMITMENTS: [&str; 10] = [
+    "id",
+    "machine_type",
+    "region",
+    "nodes",
+    "basis",
+    "currency",
+    "hour",
+    "from",
+    "until",
+    "owner",
+];
+
+/// A table: what it is called and its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Its name, for messages.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// What a book is read from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Machine types.
+    pub machines: Vec<Text>,
+    /// Rates.
+    pub rates: Vec<Text>,
+    /// What was agreed to be taken off.
+    pub discounts: Vec<Text>,
+    /// What was committed to.
+    pub commitments: Vec<Text>,
+}
+
+/// A row of a table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The table.
+    pub table: String,
+    /// The line, from 1; 0 is the table as a whole.
+    pub line: usize,
+}
+
+/// Something that is wrong with a table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct Finding {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What is wrong with a row. Unless it says otherwise the row is left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The table cannot be read.
+    #[error(transparent)]
+    Table(TableError),
+    /// A field that must not be empty is.
+    #[error("`{0}` is empty")]
+    Empty(&'static str),
+    /// A field that cannot be understood.
+    #[error("`{column}` is `{value}`: {why}")]
+    Field {
+        /// The column.
+        column: &'static str,
+        /// What is in it.
+        value: String,
+        /// What it should be.
+        why: String,
+    },
+    /// A price in another currency.
+    #[error("the price is in `{found}`, the book is in `{book}`: nothing is converted")]
+    Currency {
+        /// The row's.
+        found: String,
+        /// The book's.
+        book: String,
+    },
+    /// A price below 0.
+    #[error("the price `{0}` is negative")]
+    Negative(String),
+    /// It ends before it begins.
+    #[error("it ends at {until}, not after {from}")]
+    Backwards {
+        /// Its beginning.
+        from: String,
+        /// Its end.
+        until: String,
+    },
+    /// The machine type is in no table of machine types.
+    #[error("machine type `{0}` is not known: add it to the table of machine types")]
+    UnknownMachine(String),
+    /// The machine type is there already, and is another one.
+    #[error("machine type `{0}` is there already and has other GPUs, cores or memory")]
+    MachineTwice(String),
+    /// Spot that is not cheaper; the rate reads unpriced.
+    #[error("Spot {spot} is not below the on-demand {on_demand} of {other}")]
+    SpotNotBelow {
+        /// The Spot price.
+        spot: String,
+        /// The on-demand price of the same time.
+        on_demand: String,
+        /// Its row.
+        other: Place,
+    },
+    /// The GPUs cost more than the node; only the GPU's part is left out.
+    #[error("its GPUs cost {gpus}, more than the node's {node}: the GPU's part is left out")]
+    GpuAboveNode {
+        /// All GPUs of the node.
+        gpus: String,
+        /// The node.
+        node: String,
+    },
+    /// Another rate of the series holds at the same time: that time reads unpriced.
+    #[error("it holds at the same time as {0}: that time has no price")]
+    Overlap(Place),
+    /// The next rate of the series begins later than this one ends: what is between reads unpriced.
+    #[error("there is no rate from {from} until {until}")]
+    Gap {
+        /// The end of this one.
+        from: String,
+        /// The beginning of the next.
+        until: String,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} line {}", self.table, self.line)
+    }
+}
+
+impl Text {
+    /// A table.
+    pub fn new(name: &str, text: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+}
+
+impl Book {
+    /// Reads a book in one currency. What cannot be used is in its findings.
+    pub fn load(currency: &str, tables: &Tables) -> Self {
+        let mut book = Self {
+            currency: currency.to_owned(),
+            findings: Vec::new(),
+            machines: std::collections::BTreeMap::new(),
+            rates: std::collections::BTreeMap::new(),
+            discounts: Vec::new(),
+            commitments: Vec::new(),
+        };
+        book.rows(&tables.machines, &MACHINES, Self::add_machine);
+        book.rows(&tables.rates, &RATES, Self::add_rate);
+        book.rows(&tables.discounts, &DISCOUNTS, Self::add_discount);
+        book.rows(&tables.commitments, &COMMITMENTS, Self::add_commitment);
+        for rates in book.rates.values_mut() {
+            rates.sort_by(|a, b| (a.from_ms, &a.place).cmp(&(b.from_ms, &b.place)));
+        }
+        book.check_series();
+        book.check_spot();
+        book
+    }
+
+    fn rows(
+        &mut self,
+        texts: &[Text],
+        columns: &[&str],
+        add: fn(&mut Self, &Place, &TableRow) -> Result<(), Problem>,
+    ) {
+        for text in texts {
+            let at = |line| Place {
+                table: text.name.clone(),
+                line,
+            };
+            let rows = table::read(&text.text, columns).unwrap_or_else(|error| {
+                self.find(at(0), Problem::Table(error));
+                Vec::new()
+            });
+            for row in rows {
+                let place = at(row.line);
+                if let Err(problem) = add(self, &place, &row) {
+                    self.find(place, problem);
+                }
+            }
+        }
+    }
+
+    fn find(&mut self, place: Place, problem: Problem) {
+        self.findings.push(Finding { place, problem });
+    }
+
+    fn add_machine(&mut self, _: &Place, row: &TableRow) -> Result<(), Problem> {
+        let [name, gpu_model, gpu_count, vcpus, memory_gib] = fields(row);
+        not_empty("machine_type", name)?;
+        let number = |column, value: &str| match value {
+            "" => Ok(None),
+            _ => whole(column, value).map(Some),
+        };
+        let count = amount("gpu_count", gpu_count)?;
+        let eighth = i64::try_from(money::NANOS / 8).expect("an eighth is small");
+        if count < 0 || count % eighth != 0 {
+            return Err(field("gpu_count", gpu_count, "GPUs come in eighths"));
+        }
+        let machine = Machine {
+            gpu_model: gpu_model.to_owned(),
+            gpu_eighths: u32::try_from(count / eighth)
+                .map_err(|_| field("gpu_count", gpu_count, "so many GPUs are in no node"))?,
+            vcpus: number("vcpus", vcpus)?,
+            memory_gib: number("memory_gib", memory_gib)?,
+        };
+        match self.machines.get(name) {
+            Some(known) if *known != machine => Err(Problem::MachineTwice(name.to_owned())),
+            _ => {
+                self.machines.insert(name.to_owned(), machine);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_rate(&mut self, place: &Place, row: &TableRow) -> Result<(), Problem> {
+        let [
+            machine,
+            region,
+            basis,
+            currency,
+            hour,
+            gpu_hour,
+            from,
+            until,
+            quality,
+            source,
+        ] = fields(row);
+        let eighths = self.known(machine)?;
+        not_empty("region", region)?;
+        let basis = basis_of(basis)?;
+        let hour = self.price("hour", currency, hour)?;
+        let mut gpu_hour = match gpu_hour {
+            "" => None,
+            _ => Some(self.price("gpu_hour", currency, gpu_hour)?),
+        };
+        let (from_ms, until_ms) = span(from, until)?;
+        let quality = match quality {
+            "list" | "" => Quality::Listed,
+            "inferred" => Quality::Inferred,
+            "suspect" => Quality::Suspect,
+            _ => return Err(field("quality", quality, "list, inferred or suspect")),
+        };
+        let gpus = gpu_hour.map(|it| i128::from(it) * i128::from(eighths) / 8);
+        if let Some(gpus) = gpus.filter(|it| *it > i128::from(hour)) {
+            let (gpus, node) = (money::decimal(gpus), money::decimal(i128::from(hour)));
+            self.find(place.clone(), Problem::GpuAboveNode { gpus, node });
+            gpu_hour = None;
+        }
+        let series = (machine.to_owned(), region.to_owned(), basis);
+        self.rates.entry(series).or_default().push(Rate {
+            hour,
+            gpu_hour,
+            from_ms,
+            until_ms,
+            quality,
+            source: source.to_owned(),
+            place: place.clone(),
+            is_refused: false,
+        });
+        Ok(())
+    }
+
+    fn add_discount(&mut self, place: &Place, row: &TableRow) -> Result<(), Problem> {
+        let [machine_type, region, basis, percent, from, until] = fields(row);
+        not_empty("machine_type", machine_type)?;
+        not_empty("region", region)?;
+        let basis = match basis {
+            "" | super::ANY => None,
+            _ => Some(basis_of(basis)?),
+        };
+        // A percent is 10,000 millionths; finer than that is not an agreement.
+        let millionth = 100_000;
+        let nanos = amount("percent_off", percent)?;
+        if nanos % millionth != 0 || !(0..=1_000_000 * millionth).contains(&nanos) {
+            let why = "a percentage from 0 to 100 with at most 4 digits behind the point";
+            return Err(field("percent_off", percent, why));
+        }
+        let (from_ms, until_ms) = span(from, until)?;
+        self.discounts.push(Discount {
+            machine_type: machine_type.to_owned(),
+            region: region.to_owned(),
+            basis,
+            millionths: nanos / millionth,
+            from_ms,
+            until_ms,
+            place: place.clone(),
+        });
+        Ok(())
+    }
+
+    fn add_commitment(&mut self, place: &Place, row: &TableRow) -> Result<(), Problem> {
+        let [
+            id,
+            machine,
+            region,
+            nodes,
+            basis,
+            currency,
+            hour,
+            from,
+            until,
+            owner,
+        ] = fields(row);
+        not_empty("id", id)?;
+        self.known(machine)?;
+        not_empty("region", region)?;
+        not_empty("until", until)?;
+        let name = basis;
+        let basis = basis_of(basis)?;
+        if !matches!(basis, Basis::Commitment1Year | Basis::Commitment3Years) {
+            return Err(field("basis", name, "commitment_1y or commitment_3y"));
+        }
+        let (from_ms, until_ms) = span(from, until)?;
+        self.commitments.push(Commitment {
+            id: id.to_owned(),
+            machine_type: machine.to_owned(),
+            region: region.to_owned(),
+            nodes: whole("nodes", nodes)?,
+            basis,
+            hour: self.price("hour", currency, hour)?,
+            from_ms,
+            until_ms: until_ms.expect("it is not empty"),
+            owner: owner.to_owned(),
+            place: place.clone(),
+        });
+        Ok(())
+    }
+
+    /// The GPUs of a known machine type, in eighths.
+    fn known(&self, machine: &str) -> Result<u32, Problem> {
+        not_empty("machine_type", machine)?;
+        let known = self.machines.get(machine).map(|it| it.gpu_eighths);
+        known.ok_or_else(|| Problem::UnknownMachine(machine.to_owned()))
+    }
+
+    fn price(&self, column: &'static str, currency: &str, value: &str) -> Result<i64, Problem> {
+        if currency != self.currency {
+            return Err(Problem::Currency {
+                found: currency.to_owned(),
+                book: self.currency.clone(),
+            });
+        }
+        match amount(column, value)? {
+            price if price < 0 => Err(Problem::Negative(value.to_owned())),
+            price => Ok(price),
+        }
+    }
+
+    /// Names gaps and overlaps of each series.
+    fn check_series(&mut self) {
+        let mut found = Vec::new();
+        for rates in self.rates.values() {
+            for pair in rates.windows(2) {
+                let [one, next] = pair else { continue };
+                let end = one.until_ms.unwrap_or(next.from_ms);
+                let problem = if end > next.from_ms || one.from_ms == next.from_ms {
+                    Problem::Overlap(one.place.clone())
+                } else if end < next.from_ms {
+                    Problem::Gap {
+                        from: table::moment_text(end),
+                        until: table::moment_text(next.from_ms),
+                    }
+                } else {
+                    continue;
+                };
+                found.push((next.place.clone(), problem));
+            }
+        }
+        found.into_iter().for_each(|(at, it)| self.find(at, it));
+    }
+
+    /// Refuses Spot that is not below the on-demand price of a time that both hold.
+    fn check_spot(&mut self) {
+        let mut found = Vec::new();
+        let on_demand = self.rates.iter().filter(|it| it.0.2 == Basis::OnDemand);
+        let on_demand: Vec<_> = on_demand
+            .map(|(key, it)| (key.clone(), it.clone()))
+            .collect();
+        for ((machine, region, _), listed) in on_demand {
+            let Some(spot) = self.rates.get_mut(&(machine, region, Basis::Spot)) else {
+                continue;
+            };
+            let all = spot.clone();
+            for rate in spot.iter_mut() {
+                let above = listed.iter().find(|it| {
+                    rate.hour >= it.hour
+                        && rate.from_ms.max(it.from_ms) < end(rate, &all).min(end(it, &listed))
+                });
+                let Some(other) = above else { continue };
+                rate.is_refused = true;
+                let problem = Problem::SpotNotBelow {
+                    spot: money::decimal(i128::from(rate.hour)),
+                    on_demand: money::decimal(i128::from(other.hour)),
+                    other: other.place.clone(),
+                };
+                found.push((rate.place.clone(), problem));
+            }
+        }
+        found.into_iter().for_each(|(at, it)| self.find(at, it));
+    }
+}
+
+/// Whether a rate of a series holds at a moment.
+pub(super) fn holds(rate: &Rate, series: &[Rate], at_ms: i64) -> bool {
+    rate.from_ms <= at_ms && at_ms < end(rate, series)
+}
+
+/// Until when a rate holds: its own end, else the beginning of the next.
+fn end(rate: &Rate, series: &[Rate]) -> i64 {
+    let later = series.iter().map(|it| it.from_ms);
+    let next = later.filter(|it| *it > rate.from_ms).min();
+    rate.until_ms.or(next).unwrap_or(i64::MAX)
+}
+
+/// The fields of a row by the number of columns it was read with.
+fn fields<const N: usize>(row: &TableRow) -> [&str; N] {
+    std::array::from_fn(|at| row.fields[at].as_str())
+}
+
+fn field(column: &'static str, value: &str, why: &str) -> Problem {
+    Problem::Field {
+        column,
+        value: value.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn not_empty(column: &'static str, value: &str) -> Result<(), Problem> {
+    if value.is_empty() {
+        return Err(Problem::Empty(column));
+    }
+    Ok(())
+}
+
+fn amount(column: &'static str, value: &str) -> Result<i64, Problem> {
+    not_empty(column, value)?;
+    money::parse(value).map_err(|error: NotMoney| field(column, value, &error.to_string()))
+}
+
+fn whole(column: &'static str, value: &str) -> Result<u32, Problem> {
+    let number = value.parse();
+    number.map_err(|_| field(column, value, "it is not a whole number"))
+}
+
+fn basis_of(value: &str) -> Result<Basis, Problem> {
+    let names = Basis::ALL.map(Basis::name).join(", ");
+    Basis::parse(value).ok_or_else(|| field("basis", value, &names))
+}
+
+fn span(from: &str, until: &str) -> Result<(i64, Option<i64>), Problem> {
+    let moment = |column, value: &str| {
+        let at = table::moment(value);
+        at.ok_or_else(|| field(column, value, "a date such as 2026-10-01"))
+    };
+    let from_ms = moment("from", from)?;
+    if until.is_empty() {
+        return Ok((from_ms, None));
+    }
+    let until_ms = moment("until", until)?;
+    if until_ms <= from_ms {
+        return Err(Problem::Backwards {
+            from: from.to_owned(),
+            until: until.to_owned(),
+        });
+    }
+    Ok((from_ms, Some(until_ms)))
+}

@@ -1,0 +1,487 @@
+//! Prices that hold, that change, that are missing, that contradict each other; and imports.
+
+use super::catalog::import;
+use super::export::{BilledFor, Invoice};
+use super::*;
+
+const MACHINES: &str = "machine_type,gpu_model,gpu_count,vcpus,memory_gib\n\
+    box-8g,h100,8,208,1872\nhost-4,,0,4,15\nhost+t4,t4,1,,\n";
+
+const HEADER: &str = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n";
+
+/// A book of box-8g and of hosts with these rows of rates, and these discounts.
+fn book(rates: &str, discounts: &str) -> Book {
+    let discounts = format!("machine_type,region,basis,percent_off,from,until\n{discounts}");
+    let tables = Tables {
+        machines: vec![Text::new("machines", MACHINES)],
+        rates: vec![Text::new("rates", &format!("{HEADER}{rates}"))],
+        discounts: vec![Text::new("discounts", &discounts)],
+        commitments: Vec::new(),
+    };
+    Book::load("USD", &tables)
+}
+
+fn day(text: &str) -> i64 {
+    crate::table::moment(text).expect("a date")
+}
+
+fn ask(basis: Basis, from: &str, until: &str) -> Ask<'static> {
+    Ask {
+        machine_type: "box-8g",
+        region: "here",
+        gpu_model: "",
+        gpus: 8,
+        basis,
+        from_ms: day(from),
+        until_ms: day(until),
+    }
+}
+
+/// (days, price in nano-units or the reason) of each stretch.
+fn stretches(book: &Book, ask: &Ask<'_>) -> Vec<(i64, Result<i64, String>)> {
+    let of = book.quote(ask).into_iter();
+    of.map(|it| {
+        let days = (it.until_ms - it.from_ms) / 86_400_000;
+        let price = it.quote.map(|quote| quote.hour);
+        (days, price.map_err(|why| why.to_string()))
+    })
+    .collect()
+}
+
+fn findings(book: &Book) -> Vec<String> {
+    book.findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_rate_holds_until_the_next_of_its_series_and_a_price_change_cuts_the_time() {
+    let book = book(
+        "box-8g,here,spot,USD,20,,2026-10-11,,list,a\nbox-8g,here,spot,USD,62.5,,2026-10-01,,list,a\n",
+        "",
+    );
+    assert_eq!(findings(&book), [""; 0]);
+    assert_eq!(
+        stretches(&book, &ask(Basis::Spot, "2026-10-05", "2026-10-20")),
+        [(6, Ok(62_500_000_000)), (9, Ok(20_000_000_000))]
+    );
+}
+
+#[test]
+fn gaps_overlaps_and_times_before_the_first_rate_have_no_price_and_say_why() {
+    let book = book(
+        "box-8g,here,on_demand,USD,80,,2026-10-03,2026-10-05,list,a\n\
+         box-8g,here,on_demand,USD,81,,2026-10-07,2026-10-12,list,a\n\
+         box-8g,here,on_demand,USD,82,,2026-10-10,,list,a\n",
+        "",
+    );
+    assert_eq!(
+        findings(&book),
+        [
+            "rates line 3: there is no rate from 2026-10-05T00:00:00Z until 2026-10-07T00:00:00Z",
+            "rates line 4: it holds at the same time as rates line 3: that time has no price",
+        ]
+    );
+    let series = "box-8g in here, on_demand";
+    let no = |why: &str| Err(format!("{series} {why}"));
+    assert_eq!(
+        stretches(&book, &ask(Basis::OnDemand, "2026-10-01", "2026-10-15")),
+        [
+            (2, no("has no rate before 2026-10-03T00:00:00Z")),
+            (2, Ok(80_000_000_000)),
+            (2, no("has no rate at 2026-10-05T00:00:00Z")),
+            (3, Ok(81_000_000_000)),
+            (
+                2,
+                no("has two rates at once: rates line 3 and rates line 4")
+            ),
+            (3, Ok(82_000_000_000)),
+        ]
+    );
+}
+
+#[test]
+fn spot_that_is_not_below_on_demand_is_refused_for_as_long_as_it_holds() {
+    let book = book(
+        "box-8g,here,on_demand,USD,80,,2026-10-01,,list,a\n\
+         box-8g,here,spot,USD,79.999999999,,2026-10-01,,list,a\n\
+         box-8g,here,spot,USD,80,,2026-10-02,,list,a\n",
+        "",
+    );
+    assert_eq!(
+        findings(&book),
+        ["rates line 4: Spot 80.0 is not below the on-demand 80.0 of rates line 2"]
+    );
+    let spot = stretches(&book, &ask(Basis::Spot, "2026-10-01", "2026-10-03"));
+    assert_eq!(spot[0], (1, Ok(79_999_999_999)));
+    let why = "box-8g in here, spot at rates line 4 was refused: Spot is not below on-demand";
+    assert_eq!(spot[1], (1, Err(why.to_owned())));
+}
+
+#[test]
+fn rows_that_cannot_be_used_are_named_with_the_reason_and_price_nothing() {
+    for (row, problem) in [
+        (
+            "box-8g,here,own,EUR,80,,2026-10-01,,list,a",
+            "the price is in `EUR`, the book is in `USD`: nothing is converted",
+        ),
+        (
+            "car,here,own,USD,80,,2026-10-01,,list,a",
+            "machine type `car` is not known: add it to the table of machine types",
+        ),
+        (
+            "box-8g,here,own,USD,-1,,2026-10-01,,list,a",
+            "the price `-1` is negative",
+        ),
+        (
+            "box-8g,here,own,USD,1e3,,2026-10-01,,list,a",
+            "`hour` is `1e3`: is not a decimal number",
+        ),
+        (
+            "box-8g,here,own,USD,,,2026-10-01,,list,a",
+            "`hour` is empty",
+        ),
+        (
+            "box-8g,here,own,USD,1,,yesterday,,list,a",
+            "`from` is `yesterday`: a date such as 2026-10-01",
+        ),
+        (
+            "box-8g,here,own,USD,1,,2026-10-02,2026-10-02,list,a",
+            "it ends at 2026-10-02, not after 2026-10-02",
+        ),
+        (
+            "box-8g,here,rent,USD,1,,2026-10-02,,list,a",
+            "`basis` is `rent`: on_demand, spot, commitment_1y, commitment_3y, own",
+        ),
+        ("box-8g,,own,USD,1,,2026-10-02,,list,a", "`region` is empty"),
+        (
+            "box-8g,here,own,USD,1,,2026-10-02,,good,a",
+            "`quality` is `good`: list, inferred or suspect",
+        ),
+    ] {
+        let book = book(row, "");
+        assert_eq!(
+            findings(&book),
+            [format!("rates line 2: {problem}")],
+            "{row}"
+        );
+        let own = stretches(&book, &ask(Basis::Own, "2026-10-02", "2026-10-03"));
+        assert_eq!(
+            own,
+            [(1, Err("box-8g in here, own has no rate".to_owned()))]
+        );
+    }
+    let unknown = Ask {
+        machine_type: "car",
+        ..ask(Basis::Own, "2026-10-02", "2026-10-03")
+    };
+    let why = "machine type `car` is not known: add it to the table of machine types";
+    assert_eq!(
+        stretches(&book("", ""), &unknown),
+        [(1, Err(why.to_owned()))]
+    );
+}
+
+#[test]
+fn a_gpu_that_costs_more_than_its_node_has_no_part_of_its_own_but_the_node_has_its_price() {
+    let book = book("box-8g,here,own,USD,80,11,2026-10-01,,list,a\n", "");
+    let all =
+        "rates line 2: its GPUs cost 88.0, more than the node's 80.0: the GPU's part is left out";
+    assert_eq!(findings(&book), [all]);
+    let quote = book
+        .quote(&ask(Basis::Own, "2026-10-01", "2026-10-02"))
+        .remove(0)
+        .quote;
+    let quote = quote.expect("priced");
+    assert_eq!((quote.hour, quote.gpu_part_hour), (80_000_000_000, None));
+}
+
+#[test]
+fn a_host_costs_its_own_rate_and_that_of_each_gpu_added_to_it() {
+    let book = book(
+        "host-4,*,on_demand,USD,0.19,,2026-10-01,,list,a\nhost+t4,here,on_demand,USD,0.35,0.35,2026-10-01,,inferred,b\n",
+        "",
+    );
+    let hosts = |gpu_model, gpus| {
+        let ask = ask(Basis::OnDemand, "2026-10-01", "2026-10-02");
+        let ask = Ask {
+            machine_type: "host-4",
+            gpu_model,
+            gpus,
+            ..ask
+        };
+        book.quote(&ask).remove(0).quote
+    };
+    let quote = hosts("t4", 2).expect("priced");
+    assert_eq!(
+        (quote.hour, quote.gpu_part_hour),
+        (890_000_000, Some(700_000_000))
+    );
+    assert_eq!(
+        (quote.quality, quote.source.as_str()),
+        (Quality::Inferred, "a and b")
+    );
+    let why = hosts("p4", 1).expect_err("no rate of a P4");
+    assert_eq!(why.to_string(), "host+p4 in here, on_demand has no rate");
+}
+
+#[test]
+fn a_discount_is_taken_off_the_list_rate_once_and_two_are_no_price() {
+    let rates = "box-8g,here,own,USD,80.000000001,8,2026-10-01,,list,a\n";
+    let one = book(rates, "*,*,,12.5,2026-10-01,2026-10-03\n");
+    assert_eq!(
+        stretches(&one, &ask(Basis::Own, "2026-10-01", "2026-10-04")),
+        [(2, Ok(70_000_000_001)), (1, Ok(80_000_000_001))]
+    );
+    let quote = one
+        .quote(&ask(Basis::Own, "2026-10-01", "2026-10-02"))
+        .remove(0)
+        .quote;
+    let quote = quote.expect("priced");
+    assert_eq!(quote.list_hour, 80_000_000_001);
+    assert_eq!(quote.gpu_part_hour, Some(56_000_000_000));
+    let two = book(
+        rates,
+        "*,*,,10,2026-10-01,\nbox-8g,here,own,5,2026-10-01,\n",
+    );
+    let why =
+        "box-8g in here, own has two discounts at once: discounts line 2 and discounts line 3";
+    let stretch = stretches(&two, &ask(Basis::Own, "2026-10-01", "2026-10-02"));
+    assert_eq!(stretch, [(1, Err(why.to_owned()))]);
+    let bad = book(rates, "*,*,,101,2026-10-01,\n");
+    assert_eq!(bad.findings.len(), 1);
+}
+
+#[test]
+fn a_commitment_must_end_and_be_of_a_commitments_basis() {
+    let header = "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n";
+    let read = |row: &str| {
+        let tables = Tables {
+            machines: vec![Text::new("machines", MACHINES)],
+            commitments: vec![Text::new("commitments", &format!("{header}{row}"))],
+            ..Tables::default()
+        };
+        Book::load("USD", &tables)
+    };
+    let good = read("c1,box-8g,here,2,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n");
+    assert_eq!(good.commitments()[0].nodes, 2);
+    for row in [
+        "c1,box-8g,here,2,commitment_3y,USD,38.86,2026-01-01,,\n",
+        "c1,box-8g,here,2,spot,USD,38.86,2026-01-01,2029-01-01,\n",
+        "c1,box-8g,here,2.5,commitment_3y,USD,38.86,2026-01-01,2029-01-01,\n",
+    ] {
+        let bad = read(row);
+        assert_eq!(
+            (bad.commitments().len(), bad.findings.len()),
+            (0, 1),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn the_shipped_prices_have_no_finding_and_say_what_the_sources_said() {
+    let book = Book::shipped();
+    assert_eq!(findings(&book), [""; 0]);
+    let of = |machine_type, basis| {
+        let ask = Ask {
+            machine_type,
+            region: "us-central1",
+            basis,
+            ..ask(basis, "2026-10-01", "2026-10-02")
+        };
+        book.quote(&ask).remove(0).quote
+    };
+    for (machine_type, basis, hour) in [
+        ("a3-highgpu-8g", Basis::OnDemand, 88_490_000_000),
+        ("a3-highgpu-8g", Basis::Spot, 50_609_541_000),
+        ("a3-highgpu-8g", Basis::Commitment3Years, 38_864_381_000),
+    ] {
+        let quote = of(machine_type, basis).expect("priced");
+        assert_eq!(quote.hour, hour, "{machine_type} {}", basis.name());
+    }
+    assert_eq!(
+        of("a4-highgpu-8g", Basis::OnDemand)
+            .expect("priced")
+            .quality,
+        Quality::Suspect
+    );
+    assert!(matches!(
+        of("a4x-highgpu-4g", Basis::OnDemand),
+        Err(Unpriced::NoRate(_))
+    ));
+}
+
+/// A SKU of the catalog in one region.
+fn sku(id: &str, description: &str, usage: &str, unit: &str, nanos: i64) -> String {
+    format!(
+        r#"{{"skuId":"{id}","description":"{description}","category":{{"usageType":"{usage}"}},
+        "serviceRegions":["us-central1"],"pricingInfo":[{{"effectiveTime":"2026-10-01T00:00:00Z",
+        "pricingExpression":{{"usageUnit":"{unit}","tieredRates":[{{"startUsageAmount":0,
+        "unitPrice":{{"currencyCode":"USD","units":"1","nanos":{nanos}}}}}]}}}}]}}"#
+    )
+}
+
+#[test]
+fn a_catalog_gives_rates_with_the_gpus_part_and_goes_through_the_same_loader() {
+    let skus = [
+        sku(
+            "C1",
+            "A3 Instance Core running in Americas",
+            "OnDemand",
+            "h",
+            0,
+        ),
+        sku(
+            "R1",
+            "A3 Instance Ram running in Americas",
+            "OnDemand",
+            "GiBy.h",
+            500_000_000,
+        ),
+        sku(
+            "G1",
+            "Nvidia H100 80GB GPU running in Americas",
+            "OnDemand",
+            "h",
+            250_000_000,
+        ),
+        sku(
+            "C2",
+            "Spot Preemptible A3 Instance Core running in Americas",
+            "Preemptible",
+            "h",
+            0,
+        ),
+        sku(
+            "G2",
+            "Nvidia H100 80GB GPU attached to Spot Preemptible VMs running in Americas",
+            "Preemptible",
+            "h",
+            0,
+        ),
+        sku(
+            "X",
+            "Nvidia Z900 GPU running in Americas",
+            "OnDemand",
+            "h",
+            0,
+        ),
+        sku("Y", "Licensing Fee for Ubuntu", "OnDemand", "h", 0),
+    ];
+    let json = format!(r#"{{"skus":[{}],"nextPageToken":""}}"#, skus.join(","));
+    let machines = "machine_type,gpu_model,gpu_count,vcpus,memory_gib\na3-highgpu-8g,nvidia-h100-80gb,8,208,1872\n";
+    let mut tables = Tables {
+        machines: vec![Text::new("machines", machines)],
+        ..Tables::default()
+    };
+    let imported = import(&json, &Book::load("USD", &tables)).expect("a catalog");
+    assert_eq!(
+        imported.notes,
+        [
+            "SKU X `Nvidia Z900 GPU running in Americas` is left out: this GPU is not known",
+            "a3-highgpu-8g in us-central1, spot: there is no price of A3 memory",
+        ]
+    );
+    tables.rates = vec![Text::new("catalog", &imported.table)];
+    let book = Book::load("USD", &tables);
+    assert_eq!(findings(&book), [""; 0]);
+    let of = Ask {
+        machine_type: "a3-highgpu-8g",
+        region: "us-central1",
+        ..ask(Basis::OnDemand, "2026-10-02", "2026-10-03")
+    };
+    let quote = book.quote(&of).remove(0).quote.expect("priced");
+    // 208 cores at 1, 1,872 GiB at 1.5, 8 GPUs at 1.25.
+    assert_eq!(quote.hour, (208 + 2_808 + 10) * 1_000_000_000);
+    assert_eq!(quote.gpu_part_hour, Some(10_000_000_000));
+}
+
+#[test]
+fn a_part_with_two_prices_or_in_another_currency_or_unit_gives_no_rate() {
+    let check = |skus: &[String], note: &str| {
+        let json = format!(r#"{{"skus":[{}]}}"#, skus.join(","));
+        let imported = import(&json, &Book::shipped()).expect("a catalog");
+        assert_eq!(imported.table.lines().count(), 1, "{}", imported.table);
+        assert!(
+            imported.notes.iter().any(|it| it == note),
+            "{:?}",
+            imported.notes
+        );
+    };
+    let t4 = |id, unit| {
+        sku(
+            id,
+            "Nvidia Tesla T4 GPU running in Americas",
+            "OnDemand",
+            unit,
+            0,
+        )
+    };
+    check(
+        &[t4("A", "h"), t4("B", "h")],
+        "n1+nvidia-tesla-t4 in us-central1, on_demand: nvidia-tesla-t4 has 2 prices: A, B",
+    );
+    let left = "SKU A `Nvidia Tesla T4 GPU running in Americas` is left out: ";
+    check(
+        &[t4("A", "mo")],
+        &format!("{left}its unit is `mo`, not `h`"),
+    );
+    let euros = t4("A", "h").replace("USD", "EUR");
+    check(&[euros], &format!("{left}its currency is `EUR`, not `USD`"));
+    assert!(import("{}", &Book::shipped()).is_err());
+}
+
+#[test]
+fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
+    let row = |service: &str, sku: &str, cost: &str, more: &str| {
+        format!(
+            r#"{{"service":{{"description":"{service}"}},"sku":{{"description":"{sku}"}},"cost":{cost},"currency":"USD","invoice":{{"month":"202610"}}{more}}}"#
+        )
+    };
+    let gce = "Compute Engine";
+    let rows = [
+        row(gce, "Nvidia H100 80GB GPU running in Americas", "10.25", ""),
+        row(
+            gce,
+            "A3 Instance Ram running in Americas",
+            "\"0.000000001\"",
+            r#","credits":[{"amount":-1.5},{"amount":-0.5}]"#,
+        ),
+        row(gce, "Commitment v1: A3 Cpu in Americas for 1 Year", "3", ""),
+        row(gce, "Balanced PD Capacity", "1", ""),
+        row("Networking", "Network Internet Data Transfer", "0.5", ""),
+        row("Kubernetes Engine", "Zonal Kubernetes Clusters", "0.1", ""),
+        row("Invoice", "Tax", "2", r#","cost_type":"tax""#),
+        row("BigQuery", "Analysis", "0.0000000014", ""),
+        row(gce, "Nvidia L4 GPU", "5", "").replace("USD", "EUR"),
+        row(gce, "Nvidia L4 GPU", "5", "").replace("202610", "202609"),
+        "{\"cost\":1}".to_owned(),
+    ];
+    let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
+    assert_eq!(
+        (invoice.rows, invoice.left_out.values().sum::<usize>()),
+        (8, 3)
+    );
+    assert_eq!(invoice.left_out.get("in EUR, not in USD"), Some(&1));
+    let nanos = BilledFor::ALL.map(|it| invoice.costs[&it]);
+    let whole = 1_000_000_000;
+    assert_eq!(
+        nanos,
+        [
+            10_250_000_000,
+            1,
+            3 * whole,
+            whole,
+            whole / 2,
+            whole / 10,
+            2 * whole,
+            1
+        ]
+    );
+    assert_eq!(invoice.credits, -2 * whole);
+    assert_eq!(invoice.total(), 14_850_000_002);
+    let array = format!("[{}]", rows.join(","));
+    assert_eq!(
+        Invoice::read(&array, "2026-10", "USD").total(),
+        invoice.total()
+    );
+}

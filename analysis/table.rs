@@ -1,0 +1,243 @@
+//! Tables as text: what RFC 4180 calls CSV, with `#` comments before the header, and dates in UTC.
+//!
+//! A row knows its line, so that what is wrong with it can be named. Columns are found by name, in
+//! any order; a missing or unknown column is an error of the table, not of a row.
+
+use time::format_description::well_known::Rfc3339;
+use time::macros::format_description;
+use time::{Date, OffsetDateTime, PrimitiveDateTime, Time};
+
+/// Most rows of a table. The shipped prices are 3,669; a year of hourly Spot prices of 20 machine
+/// types in 5 regions is 876,000.
+pub const MAX_ROWS: usize = 1_000_000;
+
+/// Why a text is no table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// It has no header.
+    #[error("the table is empty: it needs a line with the names of its columns")]
+    Empty,
+    /// A column that is needed is not there.
+    #[error("the table has no column `{0}`")]
+    Missing(String),
+    /// A column that nobody knows.
+    #[error("the table has an unknown column `{0}`")]
+    Unknown(String),
+    /// A row with another number of fields than the header.
+    #[error("line {line} has {found} fields, the header has {expected}")]
+    Fields {
+        /// The line, from 1.
+        line: usize,
+        /// Its fields.
+        found: usize,
+        /// Those of the header.
+        expected: usize,
+    },
+    /// More rows than a table may have.
+    #[error("the table has more than {MAX_ROWS} rows: split it by date")]
+    TooLong,
+}
+
+/// One row: its line and its fields in the order of the columns asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRow {
+    /// The line it begins on, from 1.
+    pub line: usize,
+    /// Its fields, without spaces around them.
+    pub fields: Vec<String>,
+}
+
+/// Reads the rows of a table that has exactly these columns, in any order.
+///
+/// # Errors
+/// When a column is missing or unknown, a row has too few or too many fields, or there are too many.
+pub fn read(text: &str, columns: &[&str]) -> Result<Vec<TableRow>, TableError> {
+    let mut records = records(text).into_iter();
+    let header = records.next().ok_or(TableError::Empty)?;
+    if let Some(unknown) = header
+        .fields
+        .iter()
+        .find(|it| !columns.contains(&it.as_str()))
+    {
+        return Err(TableError::Unknown(unknown.clone()));
+    }
+    let place = |column: &&str| {
+        let at = header.fields.iter().position(|it| it == column);
+        at.ok_or_else(|| TableError::Missing((*column).to_owned()))
+    };
+    let places: Vec<usize> = columns.iter().map(place).collect::<Result<_, _>>()?;
+    let mut rows = Vec::new();
+    for mut record in records {
+        if record.fields.len() != header.fields.len() {
+            return Err(TableError::Fields {
+                line: record.line,
+                found: record.fields.len(),
+                expected: header.fields.len(),
+            });
+        }
+        if rows.len() == MAX_ROWS {
+            return Err(TableError::TooLong);
+        }
+        let fields = places
+            .iter()
+            .map(|at| std::mem::take(&mut record.fields[*at]));
+        rows.push(TableRow {
+            line: record.line,
+            fields: fields.collect(),
+        });
+    }
+    Ok(rows)
+}
+
+/// Every record of the text, the header among them; empty lines and comments are left out.
+fn records(text: &str) -> Vec<TableRow> {
+    let mut records = Vec::new();
+    let (mut line, mut begun) = (1, 1);
+    let (mut fields, mut field) = (Vec::new(), String::new());
+    let (mut is_quoted, mut was_quoted) = (false, false);
+    let mut letters = text.chars().peekable();
+    loop {
+        let letter = letters.next();
+        match letter {
+            Some('"') if is_quoted && letters.next_if_eq(&'"').is_some() => field.push('"'),
+            Some('"') if is_quoted => is_quoted = false,
+            Some('"') if field.is_empty() && !was_quoted => (is_quoted, was_quoted) = (true, true),
+            Some('\n') | None if !is_quoted || letter.is_none() => {
+                fields.push(field.trim().to_owned());
+                let is_blank = fields.len() == 1 && fields[0].is_empty() && !was_quoted;
+                let is_comment = fields[0].starts_with('#') && records.is_empty();
+                if !is_blank && !is_comment {
+                    records.push(TableRow {
+                        line: begun,
+                        fields: std::mem::take(&mut fields),
+                    });
+                }
+                fields.clear();
+                field.clear();
+                was_quoted = false;
+                line += 1;
+                begun = line;
+                if letter.is_none() {
+                    return records;
+                }
+            }
+            Some(',') if !is_quoted => {
+                fields.push(field.trim().to_owned());
+                field.clear();
+                was_quoted = false;
+            }
+            Some(letter) => {
+                line += usize::from(letter == '\n');
+                field.push(letter);
+            }
+            None => return records,
+        }
+    }
+}
+
+/// Writes one record, quoting what must be.
+pub fn write(out: &mut String, fields: &[&str]) {
+    for (index, field) in fields.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        if field.contains([',', '"', '\n', '\r']) {
+            out.push('"');
+            out.push_str(&field.replace('"', "\"\""));
+            out.push('"');
+        } else {
+            out.push_str(field);
+        }
+    }
+    out.push('\n');
+}
+
+/// Milliseconds of Unix time of `2026-10-01`, `2026-10-01T00:00:00Z` or with an offset.
+pub fn moment(text: &str) -> Option<i64> {
+    let date = Date::parse(text, format_description!("[year]-[month]-[day]"));
+    let at = match date {
+        Ok(date) => PrimitiveDateTime::new(date, Time::MIDNIGHT).assume_utc(),
+        Err(_) => OffsetDateTime::parse(text, &Rfc3339).ok()?,
+    };
+    i64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok()
+}
+
+/// The moment as FOCUS writes it, `YYYY-MM-DDTHH:mm:ssZ`.
+pub fn moment_text(millis: i64) -> String {
+    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
+    let at = OffsetDateTime::from_unix_timestamp(millis.div_euclid(1_000));
+    at.ok()
+        .and_then(|it| it.format(format).ok())
+        .unwrap_or_else(|| millis.to_string())
+}
+
+/// Hours since the epoch from the first of a month such as `2026-10` up to the first of the next.
+pub fn month_hours(text: &str) -> Option<std::ops::Range<i64>> {
+    let first = |text: &str| Some(moment(&format!("{text}-01"))? / 3_600_000);
+    let (year, month) = text.split_once('-')?;
+    if year.len() != 4 || month.len() != 2 {
+        return None;
+    }
+    let (year, month): (u16, u16) = (year.parse().ok()?, month.parse().ok()?);
+    let next = match month {
+        12 => format!("{:04}-01", year.checked_add(1)?),
+        _ => format!("{year:04}-{:02}", month + 1),
+    };
+    Some(first(text)?..first(&next)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_commas_line_ends_and_comments_are_understood_and_lines_are_named() {
+        let text = "# made up\nb,a\r\n1,\"x, \"\"y\"\"\nz\"\n\n2, w \n";
+        let rows = read(text, &["a", "b"]).expect("a table");
+        let row = |line, a: &str, b: &str| TableRow {
+            line,
+            fields: vec![a.to_owned(), b.to_owned()],
+        };
+        assert_eq!(rows, [row(3, "x, \"y\"\nz", "1"), row(6, "w", "2")]);
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let fields = ["a,b", "say \"it\"", "two\nlines", "", "plain"];
+        let mut text = String::from("a,b,c,d,e\n");
+        write(&mut text, &fields);
+        let rows = read(&text, &["a", "b", "c", "d", "e"]).expect("a table");
+        assert_eq!(rows[0].fields, fields);
+    }
+
+    #[test]
+    fn a_table_with_other_columns_or_fields_is_refused_by_name() {
+        let check = |text: &str, error: TableError| assert_eq!(read(text, &["a", "b"]), Err(error));
+        check("", TableError::Empty);
+        check("# only\n", TableError::Empty);
+        check("a\n1\n", TableError::Missing("b".to_owned()));
+        check("a,b,c\n", TableError::Unknown("c".to_owned()));
+        let (line, found, expected) = (2, 3, 2);
+        let error = TableError::Fields {
+            line,
+            found,
+            expected,
+        };
+        check("a,b\n1,2,3\n", error);
+    }
+
+    #[test]
+    fn dates_are_utc_and_months_end_where_the_next_begins() {
+        assert_eq!(moment("1970-01-02"), Some(86_400_000));
+        assert_eq!(moment("1970-01-01T01:00:00+01:00"), Some(0));
+        assert_eq!(moment("2026-02-30"), None);
+        assert_eq!(moment_text(1_790_812_800_000), "2026-10-01T00:00:00Z");
+        let hours = |month| month_hours(month).map(|it| it.end - it.start);
+        assert_eq!(hours("2026-10"), Some(744));
+        assert_eq!(hours("2024-02"), Some(696));
+        assert_eq!(hours("2026-12"), Some(744));
+        for text in ["2026-13", "2026-1", "2026", "26-10", "2026-00"] {
+            assert_eq!(month_hours(text), None, "{text}");
+        }
+    }
+}
