@@ -67,6 +67,20 @@ pub enum Reason {
     RecoveryAction,
     /// Parked: how much memory was in use is not known, so it may as well be empty.
     MemoryUnknown,
+    /// Unhealthy: the node was ready and is not.
+    NodeNotReady,
+    /// Unallocated: nobody waits for GPUs.
+    NoDemand,
+    /// Unallocated: who waits needs more than is free in one place.
+    Fragmented,
+    /// Unallocated: held back for a reservation.
+    ReservedHold,
+    /// Unallocated: the part of a GPU that none of its shares has.
+    Stranded,
+    /// Unallocated: paid for and not provisioned.
+    ReservedUnused,
+    /// Parked or empty by design: a standby of a service.
+    WarmStandby,
 }
 
 /// Time of one hour in one state for one reason.
@@ -172,6 +186,19 @@ impl State {
         matches!(self, Self::Unallocated | Self::Parked | Self::HeldEmpty)
     }
 
+    /// Whether it is money for nothing: idle, stalled, broken, starting or being emptied.
+    pub const fn is_waste(self) -> bool {
+        self.is_idle()
+            || matches!(
+                self,
+                Self::Stalled
+                    | Self::Unhealthy
+                    | Self::StartingNode
+                    | Self::StartingPod
+                    | Self::Draining
+            )
+    }
+
     /// Whether the engine was active and made progress.
     pub const fn is_active(self) -> bool {
         matches!(
@@ -183,7 +210,7 @@ impl State {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 16] = [
         Self::Unknown,
         Self::NoSample,
         Self::HolderUnknown,
@@ -193,6 +220,13 @@ impl Reason {
         Self::DriverHang,
         Self::RecoveryAction,
         Self::MemoryUnknown,
+        Self::NodeNotReady,
+        Self::NoDemand,
+        Self::Fragmented,
+        Self::ReservedHold,
+        Self::Stranded,
+        Self::ReservedUnused,
+        Self::WarmStandby,
     ];
 
     /// The name in the API and on the page.
@@ -207,10 +241,17 @@ impl Reason {
             Self::DriverHang => "driver_hang",
             Self::RecoveryAction => "recovery_action",
             Self::MemoryUnknown => "memory_unknown",
+            Self::NodeNotReady => "node_not_ready",
+            Self::NoDemand => "no_demand",
+            Self::Fragmented => "fragmented",
+            Self::ReservedHold => "reserved_hold",
+            Self::Stranded => "stranded",
+            Self::ReservedUnused => "reserved_unused",
+            Self::WarmStandby => "warm_standby",
         }
     }
 
-    /// The code in SQL, 0 to 8.
+    /// The code in SQL, 0 to 15.
     pub const fn code(self) -> i64 {
         self as i64
     }

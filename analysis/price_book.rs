@@ -20,12 +20,15 @@ pub mod catalog;
 
 pub mod export;
 
+mod finding;
+
 mod load;
 
 #[cfg(test)]
 mod tests;
 
-pub use load::{Finding, Place, Problem, Tables, Text};
+pub use finding::{Finding, Place, Problem};
+pub use load::{Tables, Text};
 
 use crate::money;
 

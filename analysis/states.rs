@@ -17,9 +17,13 @@
 //!   [`Policy::healed_after_s`] (60 s) or more after the last fatal event. A recovery action also
 //!   ends when the driver's reading says that it asks for nothing.
 //!
-//! Precedence: unhealthy, unobserved for want of a sample, holder unknown, unallocated, activity
-//! unknown, stalled, active, inactive. Starting, draining and the split of active need an inventory
-//! and targets; without them active time is `active_unrated`.
+//! Precedence: not billed (in no state), starting node, unhealthy, unobserved for want of a sample,
+//! holder unknown, draining, unallocated, starting pod, activity unknown, stalled, active, inactive.
+//! What needs more than the GPU's own evidence comes from [`Around`]: billing, readiness, cordons,
+//! holders, demand, steps that stay out (stalled at once), targets. Without it nothing is starting
+//! or draining and active time is `active_unrated`. With targets a minute's active seconds are
+//! efficient or not by what its mean reached; what was missing is summed apart ([`Held::lost_millis`]),
+//! never as idle. Where billing is known exactly the billed seconds are accounted.
 //!
 //! Numbers. Resolution one second, results in integer milliseconds; every second asked for is in
 //! exactly one state. A run crosses hours: what is behind comes as a [`Carry`], what is ahead as the
@@ -28,7 +32,7 @@
 //!
 //! Limits. Whether it was active is one bit: engine ≥0.05 over that second, as the agent read it. A
 //! GPU that gives neither engine activity nor utilisation reads `unobserved`, activity unknown. A
-//! change of holder without a second in between is not seen.
+//! change of holder without a second in between is seen only where someone watches holders.
 
 use std::collections::BTreeMap;
 
@@ -38,6 +42,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ledger::{LedgerHour, Reason, State};
 
+mod around;
+
 mod health;
 
 mod now;
@@ -45,11 +51,16 @@ mod now;
 mod second;
 
 #[cfg(test)]
+mod around_tests;
+
+#[cfg(test)]
 mod tests;
 
+pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
 pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
 pub use now::{Now, Recent, Status, now};
 
+use around::Second;
 use second::{Class, MinuteFacts};
 
 /// Minutes after its end that an hour looks at: the longest run that is decided backwards.
@@ -96,6 +107,11 @@ pub struct Carry {
     pub memory_bytes: Option<u64>,
     /// Why it was unhealthy at the end, and the second of Unix time of the newest fatal event.
     pub unhealthy: Option<(Reason, i64)>,
+    /// Who held it at the end, as [`Around`] numbers holders; 0 when nobody or not known.
+    pub holder: u32,
+    /// Since which second of Unix time it has been free, or inactive in the same hands; none when it
+    /// is neither.
+    pub idle_since_s: Option<i64>,
 }
 
 /// What is known about one hour of one GPU or share.
@@ -111,6 +127,28 @@ pub struct Hour<'a> {
     pub carry: Carry,
     /// How far data can be complete: later seconds are not accounted.
     pub until: Timestamp,
+    /// What stands around it.
+    pub around: &'a Around,
+}
+
+/// One hour, and in whose hands it was.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Accounted {
+    /// The hour.
+    pub ledger: LedgerHour,
+    /// The same time by holder; the sums by state and reason are those of the hour.
+    pub held: BTreeMap<(u32, State, Reason), Held>,
+    /// What the next hour must know.
+    pub carry: Carry,
+}
+
+/// Time of one holder in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// How long.
+    pub millis: i64,
+    /// Of inefficient time, what was missing to the target: Σ time × (1 − achieved ÷ target).
+    pub lost_millis: i64,
 }
 
 impl Default for Policy {
@@ -128,37 +166,63 @@ impl Default for Policy {
 
 /// Accounts one hour, and says what the next one must know.
 ///
-/// The sum of the hour is the number of its seconds before `until` in which the GPU was there,
-/// times 1,000. The carry is that of the last second before `until`: the next hour may take it only
-/// when `until` is not before the hour's end.
+/// The sum of the hour is the number of its seconds before `until` in which the GPU was there, or
+/// was billed where that is known, times 1,000. The carry is that of the last second before `until`:
+/// the next hour may take it only when `until` is not before the hour's end.
 pub fn hour(asked: &Hour<'_>, policy: &Policy) -> (LedgerHour, Carry) {
+    let accounted = account(asked, policy);
+    (accounted.ledger, accounted.carry)
+}
+
+/// Accounts one hour, by holder too.
+pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let start_s = asked.hour * HOUR_S as i64;
     let most = HOUR_S as i64 + LOOKAHEAD_MINUTES * 60;
     let length = usize::try_from((asked.until.seconds() - start_s).clamp(0, most))
         .expect("between 0 and one hour and the lookahead");
-    let mut time: BTreeMap<(State, Reason), i64> = BTreeMap::new();
-    let Some(last) = length.min(HOUR_S).checked_sub(1) else {
-        return (LedgerHour::new(asked.hour, time), asked.carry);
+    let mut accounted = Accounted {
+        ledger: LedgerHour::new(asked.hour, BTreeMap::new()),
+        held: BTreeMap::new(),
+        carry: asked.carry,
     };
-    let evidence = Evidence::read(asked, length, policy);
+    let Some(last) = length.min(HOUR_S).checked_sub(1) else {
+        return accounted;
+    };
+    let around = asked.around.seconds(start_s, length);
+    let evidence = Evidence::read(asked, &around, length, policy);
     let bridged = evidence.bridged(&asked.carry, policy);
     let broken = health::broken(asked, start_s, &bridged, policy);
-    let runs = Runs::of(&bridged, &broken, &asked.carry);
+    let cut: Vec<bool> = std::iter::zip(&broken, &around)
+        .map(|(broken, it)| broken.is_some() || it.not_ready.is_some() || it.is_standing)
+        .collect();
+    let runs = Runs::of(&bridged, &around, &cut, &asked.carry);
     for second in 0..=last {
-        let state = match broken[second] {
-            Some((reason, _)) if bridged[second] != Class::Gone => Some((State::Unhealthy, reason)),
-            _ => runs.state(
-                second,
-                bridged[second],
-                evidence.memory[second / 60],
-                policy,
-            ),
+        let state = match asked.around.is_billed(start_s + second as i64) {
+            Some(false) => None,
+            _ if around[second].not_ready.is_some() => around[second].not_ready,
+            billed => match (bridged[second], broken[second]) {
+                (Class::Gone, _) => billed.map(|_| (State::Unobserved, Reason::NoSample)),
+                (_, Some((reason, _))) => Some((State::Unhealthy, reason)),
+                (class, None) => {
+                    let memory = evidence.memory[second / 60];
+                    Some(runs.state(second, class, memory, policy))
+                }
+            },
         };
-        if let Some(state) = state {
-            *time.entry(state).or_default() += 1_000;
-        }
+        let Some(state) = state else { continue };
+        let minute = asked.hour * 60 + (second / 60) as i64;
+        let (state, lost) = rated(asked, &around[second], Minute(minute), state);
+        let key = (around[second].holder, state.0, state.1);
+        let held = accounted.held.entry(key).or_default();
+        held.millis += 1_000;
+        held.lost_millis += lost;
     }
-    let carry = Carry {
+    let mut time: BTreeMap<(State, Reason), i64> = BTreeMap::new();
+    for ((_, state, reason), held) in &accounted.held {
+        *time.entry((*state, *reason)).or_default() += held.millis;
+    }
+    accounted.ledger = LedgerHour::new(asked.hour, time);
+    accounted.carry = Carry {
         is_there: bridged[last] != Class::Gone,
         silent_s: evidence.silent[last],
         untold_s: evidence.untold[last],
@@ -171,8 +235,37 @@ pub fn hour(asked: &Hour<'_>, policy: &Policy) -> (LedgerHour, Carry) {
             .min(policy.stalled_after_s),
         memory_bytes: evidence.memory[last / 60],
         unhealthy: broken[last],
+        holder: around[last].holder,
+        idle_since_s: runs.idle_since(last, start_s, &asked.carry),
     };
-    (LedgerHour::new(asked.hour, time), carry)
+    accounted
+}
+
+/// A second of activity by what its minute reached of the holder's target, and what was missing of
+/// it in milliseconds; a pause of a standby by its reason.
+fn rated(
+    asked: &Hour<'_>,
+    around: &Second,
+    minute: Minute,
+    state: (State, Reason),
+) -> ((State, Reason), i64) {
+    match state.0 {
+        State::ActiveUnrated if !asked.around.targets.is_empty() => {
+            let row = asked.minutes.get(&minute);
+            match asked.around.achieved(around.holder, minute, row) {
+                None => (state, 0),
+                Some(reached) if reached >= 1_000_000 => ((State::ActiveEfficient, state.1), 0),
+                Some(reached) => {
+                    let lost = (1_000_000 - reached) / 1_000;
+                    ((State::ActiveInefficient, state.1), lost)
+                }
+            }
+        }
+        State::Parked | State::HeldEmpty if asked.around.standby.contains(&around.holder) => {
+            ((state.0, Reason::WarmStandby), 0)
+        }
+        _ => (state, 0),
+    }
 }
 
 /// What the minute rows say, second by second.
@@ -187,7 +280,7 @@ struct Evidence {
 }
 
 impl Evidence {
-    fn read(asked: &Hour<'_>, length: usize, policy: &Policy) -> Self {
+    fn read(asked: &Hour<'_>, around: &[Second], length: usize, policy: &Policy) -> Self {
         let mut all = Self {
             classes: Vec::with_capacity(length),
             silent: Vec::with_capacity(length),
@@ -207,7 +300,8 @@ impl Evidence {
                 } else {
                     untold.saturating_add(1)
                 };
-                let seen = facts.as_ref().and_then(|it| it.class(second));
+                let claim = around[first + second as usize].claim;
+                let seen = facts.as_ref().and_then(|it| it.class(second, claim));
                 is_there = match (&seen, &facts) {
                     (Some(_), _) => true,
                     // Told to be missing; of a minute it was seen in, only from then on.
@@ -250,62 +344,86 @@ impl Evidence {
     }
 }
 
-/// How long runs of one class are.
+/// How long runs of one class in the same hands are.
 struct Runs {
     /// Length of the run a second is part of, before and after it, with what the hour before had.
     whole: Vec<u32>,
     /// Length of the run up to and with a second, with what the hour before had.
     so_far: Vec<u32>,
-    /// The class the run is of; none while broken.
-    class: Vec<Option<Class>>,
+    /// Whether the run goes on from the hour before.
+    is_carried: Vec<bool>,
+    /// The class the run is of and who holds it; none where something else decides.
+    class: Vec<Option<(Class, u32)>>,
+    /// What stands around each second.
+    around: Vec<Second>,
 }
 
 impl Runs {
-    fn of(bridged: &[Class], broken: &[Option<(Reason, i64)>], carry: &Carry) -> Self {
-        let class: Vec<Option<Class>> = std::iter::zip(bridged, broken)
-            .map(|(class, broken)| broken.is_none().then_some(*class))
+    fn of(bridged: &[Class], around: &[Second], cut: &[bool], carry: &Carry) -> Self {
+        let class: Vec<Option<(Class, u32)>> = std::iter::zip(bridged, std::iter::zip(around, cut))
+            .map(|(class, (around, cut))| (!cut).then_some((*class, around.holder)))
             .collect();
-        let (mut whole, mut so_far) = (Vec::new(), Vec::new());
+        let (mut whole, mut so_far, mut is_carried) = (Vec::new(), Vec::new(), Vec::new());
         for run in class.chunk_by(|a, b| a == b) {
-            let before = match (so_far.is_empty(), run[0]) {
-                (true, Some(Class::Inactive)) => carry.inactive_s,
-                (true, Some(Class::Stalled)) => carry.stalled_s,
+            let goes_on = so_far.is_empty() && run[0] == Some((carry.class, carry.holder));
+            let before = match carry.class {
+                Class::Inactive if goes_on => carry.inactive_s,
+                Class::Stalled if goes_on => carry.stalled_s,
                 _ => 0,
             };
             let length = u32::try_from(run.len()).expect("at most an hour and the lookahead");
             whole.extend(run.iter().map(|_| before + length));
             so_far.extend((1..=length).map(|seconds| before + seconds));
+            is_carried.extend(run.iter().map(|_| goes_on));
         }
         Self {
             whole,
             so_far,
+            is_carried,
             class,
+            around: around.to_vec(),
         }
+    }
+
+    /// Since when it has been free, or inactive in the same hands, at this second.
+    fn idle_since(&self, second: usize, start_s: i64, carry: &Carry) -> Option<i64> {
+        let class = self.class[second]?;
+        if !matches!(class.0, Class::NotHeld | Class::Inactive) {
+            return None;
+        }
+        let run = self.class[..=second].iter().rev();
+        let length = run.take_while(|it| **it == Some(class)).count();
+        let first_s = start_s + (second + 1 - length) as i64;
+        let before = carry.idle_since_s.filter(|_| self.is_carried[second]);
+        Some(before.unwrap_or(first_s))
     }
 
     /// How long the class has lasted at this second; 0 when it is in another one.
     fn trailing(&self, class: Class, second: usize) -> u32 {
-        if self.class[second] == Some(class) {
+        if self.class[second].is_some_and(|it| it.0 == class) {
             self.so_far[second]
         } else {
             0
         }
     }
 
-    /// The state of a second that is not broken; none while it is gone.
+    /// The state of a second in which it is there and not broken.
     fn state(
         &self,
         second: usize,
         class: Class,
         memory_bytes: Option<u64>,
         policy: &Policy,
-    ) -> Option<(State, Reason)> {
-        Some(match class {
-            Class::Gone => return None,
-            Class::Silent => (State::Unobserved, Reason::NoSample),
+    ) -> (State, Reason) {
+        let around = &self.around[second];
+        match class {
+            Class::Gone | Class::Silent => (State::Unobserved, Reason::NoSample),
             Class::HolderUnknown => (State::Unobserved, Reason::HolderUnknown),
+            Class::NotHeld if around.is_draining => (State::Draining, Reason::Unknown),
+            Class::NotHeld => (State::Unallocated, around.free),
+            Class::Starting => (State::StartingPod, Reason::Unknown),
             Class::ActivityUnknown => (State::Unobserved, Reason::ActivityUnknown),
-            Class::NotHeld => (State::Unallocated, Reason::Unknown),
+            _ if around.is_standing => (State::Stalled, Reason::Unknown),
             Class::Stalled if self.so_far[second] > policy.stalled_after_s => {
                 (State::Stalled, Reason::Unknown)
             }
@@ -314,7 +432,7 @@ impl Runs {
                 (State::Gap, Reason::Unknown)
             }
             Class::Inactive => idle_state(memory_bytes, policy),
-        })
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
-use gpufleet_analysis::states::{Carry, Hour, Policy, hour};
+use gpufleet_analysis::states::{Around, Carry, Hour, Policy, hour};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
@@ -150,6 +150,7 @@ fn account(
         health: &input.health,
         carry,
         until,
+        around: &Around::default(),
     };
     let (ledger, carry) = hour(&asked, policy);
     (ledger, Some(carry))

@@ -1,10 +1,9 @@
 //! Reading a price book from tables: every row that cannot be used is named, with the reason.
 
-use std::fmt;
-
+use super::finding::{Finding, Place, Problem};
 use super::{Basis, Book, Commitment, Discount, Machine, Quality, Rate};
 use crate::money::{self, NotMoney};
-use crate::table::{self, TableError, TableRow};
+use crate::table::{self, TableRow};
 
 /// Columns of the table of machine types.
 const MACHINES: [&str; 5] = [
@@ -73,106 +72,6 @@ pub struct Tables {
     pub discounts: Vec<Text>,
     /// What was committed to.
     pub commitments: Vec<Text>,
-}
-
-/// A row of a table.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The table.
-    pub table: String,
-    /// The line, from 1; 0 is the table as a whole.
-    pub line: usize,
-}
-
-/// Something that is wrong with a table.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
-pub struct Finding {
-    /// Where.
-    pub place: Place,
-    /// What.
-    pub problem: Problem,
-}
-
-/// What is wrong with a row. Unless it says otherwise the row is left out.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The table cannot be read.
-    #[error(transparent)]
-    Table(TableError),
-    /// A field that must not be empty is.
-    #[error("`{0}` is empty")]
-    Empty(&'static str),
-    /// A field that cannot be understood.
-    #[error("`{column}` is `{value}`: {why}")]
-    Field {
-        /// The column.
-        column: &'static str,
-        /// What is in it.
-        value: String,
-        /// What it should be.
-        why: String,
-    },
-    /// A price in another currency.
-    #[error("the price is in `{found}`, the book is in `{book}`: nothing is converted")]
-    Currency {
-        /// The row's.
-        found: String,
-        /// The book's.
-        book: String,
-    },
-    /// A price below 0.
-    #[error("the price `{0}` is negative")]
-    Negative(String),
-    /// It ends before it begins.
-    #[error("it ends at {until}, not after {from}")]
-    Backwards {
-        /// Its beginning.
-        from: String,
-        /// Its end.
-        until: String,
-    },
-    /// The machine type is in no table of machine types.
-    #[error("machine type `{0}` is not known: add it to the table of machine types")]
-    UnknownMachine(String),
-    /// The machine type is there already, and is another one.
-    #[error("machine type `{0}` is there already and has other GPUs, cores or memory")]
-    MachineTwice(String),
-    /// Spot that is not cheaper; the rate reads unpriced.
-    #[error("Spot {spot} is not below the on-demand {on_demand} of {other}")]
-    SpotNotBelow {
-        /// The Spot price.
-        spot: String,
-        /// The on-demand price of the same time.
-        on_demand: String,
-        /// Its row.
-        other: Place,
-    },
-    /// The GPUs cost more than the node; only the GPU's part is left out.
-    #[error("its GPUs cost {gpus}, more than the node's {node}: the GPU's part is left out")]
-    GpuAboveNode {
-        /// All GPUs of the node.
-        gpus: String,
-        /// The node.
-        node: String,
-    },
-    /// Another rate of the series holds at the same time: that time reads unpriced.
-    #[error("it holds at the same time as {0}: that time has no price")]
-    Overlap(Place),
-    /// The next rate of the series begins later than this one ends: what is between reads unpriced.
-    #[error("there is no rate from {from} until {until}")]
-    Gap {
-        /// The end of this one.
-        from: String,
-        /// The beginning of the next.
-        until: String,
-    },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{} line {}", self.table, self.line)
-    }
 }
 
 impl Text {

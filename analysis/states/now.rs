@@ -122,6 +122,7 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         Class::HolderUnknown => status(State::Unobserved, Reason::HolderUnknown, since),
         Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
         Class::NotHeld => status(State::Unallocated, Reason::Unknown, since),
+        Class::Starting => status(State::StartingPod, Reason::Unknown, since),
         Class::Stalled if lasted_s > policy.stalled_after_s => {
             status(State::Stalled, Reason::Unknown, since)
         }

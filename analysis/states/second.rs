@@ -4,6 +4,8 @@ use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::minute::{Bitmaps, MinuteRow};
 use serde::{Deserialize, Serialize};
 
+use super::around::Claim;
+
 /// What one second shows by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,6 +27,8 @@ pub(super) enum Class {
     Active,
     /// Held and not active.
     Inactive,
+    /// Held by one whose container does not run yet.
+    Starting,
 }
 
 /// What a minute row says about its seconds.
@@ -72,9 +76,22 @@ impl MinuteFacts {
         }
     }
 
-    /// The class of a second of the minute, 0 to 59; none when it was not observed.
-    pub(super) fn class(&self, second: u32) -> Option<Class> {
-        Class::of(&self.bits, second, self.activity_known)
+    /// The class of a second of the minute, 0 to 59; none when it was not observed. Who watches
+    /// holders knows better than the node whether it is held.
+    pub(super) fn class(&self, second: u32, claim: Claim) -> Option<Class> {
+        let mut bits = self.bits;
+        let bit = 1 << second;
+        match claim {
+            Claim::Unsaid => {}
+            Claim::One { .. } => {
+                bits.held |= bit;
+                bits.holder_known |= bit;
+            }
+            Claim::Many => bits.holder_known &= !bit,
+        }
+        let class = Class::of(&bits, second, self.activity_known)?;
+        let is_starting = claim == Claim::One { runs: false };
+        Some(if is_starting { Class::Starting } else { class })
     }
 
     /// Whether the minute only says that it is missing.

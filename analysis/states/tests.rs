@@ -11,11 +11,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// An hour of 2024, for no reason.
-const HOUR: i64 = 480_000;
+pub(super) const HOUR: i64 = 480_000;
 
 /// What a stretch of seconds shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Piece {
+pub(super) enum Piece {
     Active,
     Inactive,
     Stalled,
@@ -27,8 +27,7 @@ enum Piece {
     Untold,
 }
 use Piece::*;
-
-const PIECES: [Piece; 7] = [
+pub(super) const PIECES: [Piece; 7] = [
     Active,
     Inactive,
     Stalled,
@@ -40,7 +39,7 @@ const PIECES: [Piece; 7] = [
 
 /// Minute rows of a timeline that begins `offset_s` after the start of [`HOUR`]; with memory in use
 /// throughout when `memory_bytes` says how much.
-fn rows(
+pub(super) fn rows(
     offset_s: i64,
     line: &[(Piece, u32)],
     memory_bytes: Option<f64>,
@@ -100,6 +99,7 @@ fn account(
                 health,
                 carry,
                 until: Timestamp::from_seconds(HOUR * 3_600 + until_s),
+                around: &Around::default(),
             };
             let (ledger, next) = hour(&asked, &Policy::default());
             carry = next;

@@ -225,6 +225,41 @@ pub const fn reason(reason: Reason) -> Option<Why> {
             "How much of its memory is in use is not known, so it may as well be empty.",
             "Nothing to fix where the card does not report it; else run gpufleet-agent doctor on the node.",
         ),
+        Reason::NodeNotReady => why(
+            "node not ready",
+            "Its node was ready and is not any more.",
+            "See the node's conditions and its kubelet's log.",
+        ),
+        Reason::NoDemand => why(
+            "no demand",
+            "Nobody waits for GPUs.",
+            "Scale the pool down, or give the capacity back.",
+        ),
+        Reason::Fragmented => why(
+            "fragmented",
+            "Who waits needs more GPUs than are free in one place.",
+            "Pack small jobs onto fewer nodes, or move them away.",
+        ),
+        Reason::ReservedHold => why(
+            "held back",
+            "It is kept free for a reservation.",
+            "Ask the reservation's owner whether it is still needed.",
+        ),
+        Reason::Stranded => why(
+            "stranded part",
+            "None of its shares has this part of the GPU.",
+            "Choose shares that fill the GPU.",
+        ),
+        Reason::ReservedUnused => why(
+            "reserved, unused",
+            "It is paid for and was never provisioned.",
+            "Use it, sell it on, or let the commitment end.",
+        ),
+        Reason::WarmStandby => why(
+            "standby",
+            "It is inactive by design, as a standby of a service.",
+            "Nothing, as long as the service needs the standby.",
+        ),
     })
 }
 
