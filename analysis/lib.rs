@@ -13,6 +13,10 @@ pub mod table;
 
 pub mod price_book;
 
+pub mod owner;
+
+pub mod chargeback;
+
 pub mod mfu;
 
 pub mod goodput;

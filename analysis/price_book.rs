@@ -337,6 +337,22 @@ impl Book {
         stretches
     }
 
+    /// What one of its GPUs costs a second at a moment, with its part of the node: for prices of
+    /// incidents, rounded to the nano-unit. Sums that must balance go by [`Self::quote`].
+    ///
+    /// # Errors
+    /// When there is no price.
+    pub fn gpu_second(&self, ask: &Ask<'_>) -> Result<i64, Unpriced> {
+        let quote = self.at(ask, ask.from_ms)?;
+        let own = self
+            .machine(ask.machine_type)
+            .map_or(0, |it| it.gpu_eighths);
+        let eighths = if own > 0 { own } else { ask.gpus.max(1) * 8 };
+        let second = money::ratio(quote.hour.into(), 8, i128::from(eighths) * 3_600);
+        let second = second.and_then(|it| i64::try_from(it).ok());
+        second.ok_or_else(|| Unpriced::TooLarge(ask.machine_type.to_owned()))
+    }
+
     /// The price at a moment.
     fn at(&self, ask: &Ask<'_>, at_ms: i64) -> Result<Quote, Unpriced> {
         if ask.machine_type.is_empty() {

@@ -1,4 +1,6 @@
 //! Prices that hold, that change, that are missing, that contradict each other; and imports.
+//!
+//! Longer than 500 lines because every way in which a price can be wrong is one table of its own.
 
 use super::catalog::import;
 use super::export::{BilledFor, Invoice};
@@ -221,6 +223,26 @@ fn a_host_costs_its_own_rate_and_that_of_each_gpu_added_to_it() {
     );
     let why = hosts("p4", 1).expect_err("no rate of a P4");
     assert_eq!(why.to_string(), "host+p4 in here, on_demand has no rate");
+}
+
+#[test]
+fn a_gpu_second_is_the_nodes_hour_over_its_gpus_and_has_no_price_where_the_node_has_none() {
+    let book = Book::shipped();
+    let of = |region, from| {
+        let ask = ask(Basis::OnDemand, from, "2027-01-01");
+        book.gpu_second(&Ask {
+            machine_type: "a3-highgpu-8g",
+            region,
+            ..ask
+        })
+    };
+    // 88.49 / 8 / 3,600 = 0.003072569444…
+    assert_eq!(of("us-central1", "2026-10-01"), Ok(3_072_569));
+    assert!(matches!(
+        of("us-central1", "2026-01-01"),
+        Err(Unpriced::Before { .. })
+    ));
+    assert!(matches!(of("mars", "2026-10-01"), Err(Unpriced::NoRate(_))));
 }
 
 #[test]

@@ -1,0 +1,300 @@
+//! Who owes what for a month: every GPU-millisecond that was billed, in one line, with its money.
+//!
+//! Method. The input is what the nodes were billed and what their GPUs did, period by period (an
+//! hour, or a day of daily roll-ups). Of each node and period:
+//!
+//! 1. `spread`: the GPUs' time becomes integers that add up to GPUs × billed time. Shares count
+//!    by their part of the GPU; the part of no share is `unallocated` (stranded); time that nobody
+//!    accounted is `unobserved`; time beyond what was billed (clocks that disagree) is scaled to it
+//!    and noted. So idle is never negative and nothing is dropped.
+//! 2. `price`: the node's time in slices of one price: covered by a commitment, at the rate of
+//!    its basis, or without a price. Each slice is rounded once, to the nano-unit.
+//! 3. A slice's money is divided over the lines by largest remainder. So the lines of a node add up
+//!    to its price exactly, and all lines to the node-hours' price and the unused commitments.
+//!
+//! Numbers. GPU-milliseconds (i64), nano-units (i128). A period that is a whole hour at one rate
+//! costs that rate exactly. Time without a price has lines without money: unpriced, never 0.
+//!
+//! Limits. Within a period money follows time at the period's mean rate: what was done before and
+//! after a change of price within one hour is not told apart.
+
+use std::collections::BTreeMap;
+
+mod make;
+
+mod price;
+
+mod spread;
+
+pub mod budget;
+
+pub mod reconcile;
+
+pub mod variance;
+
+pub mod view;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+#[cfg(test)]
+mod tests;
+
+use crate::ledger::{Reason, State};
+pub use make::chargeback;
+
+use crate::owner::{Holder, Owners, Payer};
+use crate::price_book::{Basis, Book, Quality};
+
+/// Milliseconds of a day.
+pub const MILLIS_PER_DAY: i64 = 86_400_000;
+
+/// A node, as far as its price needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its cluster.
+    pub cluster: String,
+    /// Its name.
+    pub name: String,
+    /// The provider's name of the machine; empty when not known.
+    pub resource: String,
+    /// The provider's project.
+    pub project: String,
+    /// The pool it belongs to.
+    pub pool: String,
+    /// Its machine type; empty when not known.
+    pub machine_type: String,
+    /// Its region.
+    pub region: String,
+    /// Its zone.
+    pub zone: String,
+    /// The model of its GPUs.
+    pub gpu_model: String,
+    /// How many it has; 0 when not known, then as many as were seen.
+    pub gpus: u32,
+    /// On what terms it is paid. What a commitment covers is paid by that.
+    pub basis: Basis,
+}
+
+/// What the input points into.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fleet {
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// GPUs by their UUID.
+    pub gpus: Vec<String>,
+    /// Shares by their id.
+    pub shares: Vec<String>,
+    /// Holders.
+    pub holders: Vec<Holder>,
+}
+
+/// One node in one period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePeriod {
+    /// The node.
+    pub node: usize,
+    /// The period's first millisecond.
+    pub from_ms: i64,
+    /// The one after its last.
+    pub until_ms: i64,
+    /// When in it the node was billed, one after the other.
+    pub billed: Vec<(i64, i64)>,
+    /// What its GPUs did.
+    pub gpus: Vec<GpuPeriod>,
+}
+
+/// One GPU in one period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPeriod {
+    /// The GPU.
+    pub gpu: usize,
+    /// How long the card itself was accounted; of a card with shares, what they do not fill of it
+    /// is stranded.
+    pub present_millis: i64,
+    /// Where its time and that of its shares went.
+    pub parts: Vec<Part>,
+}
+
+/// Time of a GPU or a share in one state in one holder's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The share; none: the whole GPU.
+    pub share: Option<usize>,
+    /// Its part of the GPU: compute slices of 7, 1 of as many replicas, 1 of 1.
+    pub slices: u32,
+    /// Of how many.
+    pub of: u32,
+    /// Who held it.
+    pub holder: Option<usize>,
+    /// The state.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// How long.
+    pub millis: i64,
+    /// Of it, what inefficiency lost.
+    pub lost_millis: i64,
+}
+
+/// How time was paid.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tariff {
+    /// At the rate of a basis.
+    Rate {
+        /// The basis.
+        basis: Basis,
+        /// How far the rate can be trusted.
+        quality: Quality,
+    },
+    /// Covered by a commitment.
+    Committed {
+        /// Its name.
+        id: String,
+        /// One year or three.
+        basis: Basis,
+    },
+    /// A commitment that nothing used.
+    Unused {
+        /// Its name.
+        id: String,
+        /// One year or three.
+        basis: Basis,
+    },
+    /// Not at all, as far as it is known.
+    Unpriced(String),
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The node; none of a commitment that nothing used.
+    pub node: Option<usize>,
+    /// The GPU; none where it was never seen.
+    pub gpu: Option<usize>,
+    /// The share.
+    pub share: Option<usize>,
+    /// The holder.
+    pub holder: Option<usize>,
+    /// Who pays, an index into [`Chargeback::payers`].
+    pub payer: usize,
+    /// The state.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// How it was paid, an index into [`Chargeback::tariffs`].
+    pub tariff: usize,
+}
+
+/// Time and money.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sum {
+    /// GPU-milliseconds.
+    pub gpu_millis: i64,
+    /// Nano-units: the GPU's part of its node's price.
+    pub cost: i128,
+    /// The same at the published rate.
+    pub list: i128,
+    /// The GPU's own price, without its node; of the time for which it is known.
+    pub gpu_cost: i128,
+    /// GPU-milliseconds for which the GPU's own price is not known.
+    pub gpu_unpriced_millis: i64,
+    /// GPU-milliseconds without any price.
+    pub unpriced_millis: i64,
+    /// Of inefficient time, what was missing to the target.
+    pub lost_millis: i64,
+}
+
+/// Node time by machine type, region and tariff.
+pub type NodeTime = BTreeMap<(String, String, usize), NodeSum>;
+
+/// What nodes were billed for and what that costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeSum {
+    /// Node-milliseconds.
+    pub node_millis: i64,
+    /// Nano-units.
+    pub cost: i128,
+}
+
+/// A day of a payer in a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Day {
+    /// Days since the epoch.
+    pub day: i64,
+    /// The pool, an index into [`Chargeback::pools`].
+    pub pool: usize,
+    /// The payer.
+    pub payer: usize,
+    /// The last edge of the owner rules and policies not after the period.
+    pub since_ms: i64,
+}
+
+/// The result.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chargeback {
+    /// Its first millisecond.
+    pub from_ms: i64,
+    /// The one after its last.
+    pub until_ms: i64,
+    /// The currency.
+    pub currency: String,
+    /// Who pays.
+    pub payers: Vec<Payer>,
+    /// How things were paid.
+    pub tariffs: Vec<Tariff>,
+    /// The pools.
+    pub pools: Vec<String>,
+    /// The lines, by what they are about.
+    pub lines: BTreeMap<Key, Sum>,
+    /// What the nodes cost by themselves: what the lines must add up to.
+    pub nodes: NodeTime,
+    /// The same by day, pool and payer.
+    pub days: BTreeMap<Day, Sum>,
+    /// What did not fit together and how often.
+    pub notes: BTreeMap<String, u64>,
+}
+
+/// What a month is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its first millisecond.
+    pub from_ms: i64,
+    /// The one after its last.
+    pub until_ms: i64,
+    /// What the periods point into.
+    pub fleet: &'a Fleet,
+    /// Periods, in any order; each node and period once, periods of one grid.
+    pub periods: &'a [NodePeriod],
+    /// Prices.
+    pub book: &'a Book,
+    /// Owners.
+    pub owners: &'a Owners,
+}
+
+impl Sum {
+    /// Adds another.
+    pub fn add(&mut self, other: &Self) {
+        self.gpu_millis += other.gpu_millis;
+        self.cost += other.cost;
+        self.list += other.list;
+        self.gpu_cost += other.gpu_cost;
+        self.gpu_unpriced_millis += other.gpu_unpriced_millis;
+        self.unpriced_millis += other.unpriced_millis;
+        self.lost_millis += other.lost_millis;
+    }
+}
+
+impl Chargeback {
+    /// All lines together.
+    pub fn total(&self) -> Sum {
+        let mut total = Sum::default();
+        self.lines.values().for_each(|it| total.add(it));
+        total
+    }
+
+    /// What the nodes and the unused commitments cost by themselves.
+    pub fn nodes_cost(&self) -> i128 {
+        self.nodes.values().map(|it| it.cost).sum()
+    }
+}

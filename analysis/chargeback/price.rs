@@ -1,0 +1,302 @@
+//! A node's time in slices of one price each: what a commitment covers, a rate, or no price.
+//!
+//! A commitment covers, hour by hour, as many nodes of its machine type and region as it has, of
+//! those that are paid on demand: in proportion to their time where there are more. What is left of
+//! it is paid for all the same and is a line of its own.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Asked, Node, NodePeriod, Tariff};
+use crate::money::{apportion, ratio};
+use crate::price_book::{Ask, Basis, Commitment, Stretch};
+
+/// Milliseconds of an hour: rates are an hour's.
+const HOUR_MS: i128 = 3_600_000;
+
+/// Money of a slice, nano-units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Priced {
+    pub(super) cost: i128,
+    pub(super) list: i128,
+    /// Of all its GPUs by themselves, if known.
+    pub(super) gpu_cost: Option<i128>,
+}
+
+/// A part of a node's billed time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub(super) tariff: Tariff,
+    pub(super) node_millis: i64,
+    pub(super) priced: Option<Priced>,
+}
+
+/// A commitment in a period in which it was not used in full.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unused {
+    pub(super) tariff: Tariff,
+    pub(super) machine_type: String,
+    pub(super) region: String,
+    pub(super) owner: String,
+    pub(super) from_ms: i64,
+    pub(super) node_millis: i64,
+    pub(super) gpu_millis: i64,
+    pub(super) cost: i128,
+}
+
+/// What commitments cover.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Coverage {
+    /// By period: the commitment and how long.
+    covered: HashMap<usize, Vec<(usize, i64)>>,
+    pub(super) unused: Vec<Unused>,
+}
+
+impl Coverage {
+    pub(super) fn of(asked: &Asked<'_>) -> Self {
+        let mut coverage = Self::default();
+        let commitments = asked.book.commitments();
+        if commitments.is_empty() {
+            return coverage;
+        }
+        // Periods by their time, so that a commitment meets all nodes of it at once.
+        let mut grid: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
+        for (index, period) in asked.periods.iter().enumerate() {
+            grid.entry((period.from_ms, period.until_ms))
+                .or_default()
+                .push(index);
+        }
+        for ((from_ms, until_ms), periods) in &mut grid {
+            // By node, so that the order in which data came decides nothing.
+            periods.sort_by_key(|it| asked.periods[*it].node);
+            let mut left: HashMap<usize, i64> = HashMap::new();
+            for index in periods.iter() {
+                let period = &asked.periods[*index];
+                left.insert(*index, period.billed.iter().map(|it| it.1 - it.0).sum());
+            }
+            for (number, commitment) in commitments.iter().enumerate() {
+                let overlap =
+                    (*until_ms).min(commitment.until_ms) - (*from_ms).max(commitment.from_ms);
+                let room = overlap.max(0) * i64::from(commitment.nodes);
+                if room == 0 {
+                    continue;
+                }
+                let used = coverage.cover(asked, number, periods, room, &mut left);
+                if used < room {
+                    coverage
+                        .unused
+                        .push(unused(asked, commitment, *from_ms, room - used));
+                }
+            }
+        }
+        coverage
+    }
+
+    /// Covers what fits of a period and returns how much.
+    fn cover(
+        &mut self,
+        asked: &Asked<'_>,
+        number: usize,
+        periods: &[usize],
+        room: i64,
+        left: &mut HashMap<usize, i64>,
+    ) -> i64 {
+        let commitment = &asked.book.commitments()[number];
+        let is_fit = |index: &&usize| {
+            let node = &asked.fleet.nodes[asked.periods[**index].node];
+            node.basis == Basis::OnDemand
+                && node.machine_type == commitment.machine_type
+                && node.region == commitment.region
+        };
+        let fit: Vec<usize> = periods.iter().filter(is_fit).copied().collect();
+        let weights: Vec<i64> = fit.iter().map(|it| left[it]).collect();
+        let used = weights.iter().sum::<i64>().min(room);
+        let Some(parts) = apportion(i128::from(used), &weights) else {
+            return 0;
+        };
+        for (index, part) in fit.into_iter().zip(parts) {
+            let part = i64::try_from(part).expect("a part is not more than its weight");
+            *left.entry(index).or_default() -= part;
+            if part > 0 {
+                self.covered.entry(index).or_default().push((number, part));
+            }
+        }
+        used
+    }
+}
+
+fn unused(asked: &Asked<'_>, commitment: &Commitment, from_ms: i64, node_millis: i64) -> Unused {
+    let eighths = asked
+        .book
+        .machine(&commitment.machine_type)
+        .map_or(0, |it| it.gpu_eighths);
+    Unused {
+        tariff: Tariff::Unused {
+            id: commitment.id.clone(),
+            basis: commitment.basis,
+        },
+        machine_type: commitment.machine_type.clone(),
+        region: commitment.region.clone(),
+        owner: commitment.owner.clone(),
+        from_ms,
+        node_millis,
+        gpu_millis: node_millis * i64::from(eighths) / 8,
+        cost: cost(i128::from(commitment.hour) * i128::from(node_millis)),
+    }
+}
+
+/// Nano-units of nano-units-an-hour × milliseconds, to the nearest.
+fn cost(rate_millis: i128) -> i128 {
+    ratio(rate_millis, 1, HOUR_MS).expect("a rate is below 2^63 and a time below 2^62")
+}
+
+/// The price of each kind of node over the whole month, looked up once.
+pub(super) struct Prices<'a> {
+    asked: &'a Asked<'a>,
+    known: HashMap<(&'a str, &'a str, &'a str, u32, Basis), Vec<Stretch>>,
+}
+
+/// Rate × time of one tariff, before it is divided by an hour.
+#[derive(Default)]
+struct Raw {
+    node_millis: i64,
+    cost: i128,
+    list: i128,
+    gpu_cost: Option<i128>,
+}
+
+impl<'a> Prices<'a> {
+    pub(super) fn new(asked: &'a Asked<'a>) -> Self {
+        Self {
+            asked,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The slices of a node's billed time, unpriced ones last.
+    pub(super) fn slices(
+        &mut self,
+        index: usize,
+        period: &NodePeriod,
+        coverage: &Coverage,
+    ) -> Vec<Slice> {
+        let node = &self.asked.fleet.nodes[period.node];
+        let mut raws: BTreeMap<Tariff, Raw> = BTreeMap::new();
+        let stretches = self.stretches(node);
+        for (from, until) in &period.billed {
+            add_interval(&mut raws, stretches, node.basis, *from, *until);
+        }
+        let covered = coverage.covered.get(&index).map_or(&[][..], Vec::as_slice);
+        let billed: i64 = raws.values().map(|it| it.node_millis).sum();
+        let kept = billed - covered.iter().map(|it| it.1).sum::<i64>();
+        let mut slices = Vec::new();
+        for (number, millis) in covered {
+            slices.push(self.committed(*number, *millis, billed, &raws));
+        }
+        // What commitments cover is taken from all tariffs in proportion, by largest remainder.
+        let weights: Vec<i64> = raws.values().map(|it| it.node_millis).collect();
+        let lefts = super::spread::take(kept, &weights);
+        for ((tariff, raw), left) in raws.into_iter().zip(lefts) {
+            if left == 0 {
+                continue;
+            }
+            let part = |whole: i128| {
+                let scaled = ratio(whole, i128::from(left), i128::from(raw.node_millis));
+                cost(scaled.expect("a rate × two times is below 2^127"))
+            };
+            let priced = Priced {
+                cost: part(raw.cost),
+                list: part(raw.list),
+                gpu_cost: raw.gpu_cost.map(part),
+            };
+            let is_priced = !matches!(tariff, Tariff::Unpriced(_));
+            slices.push(Slice {
+                tariff,
+                node_millis: left,
+                priced: is_priced.then_some(priced),
+            });
+        }
+        slices
+    }
+
+    /// What a commitment covers costs its own rate; at list it costs what the node's own rate says.
+    fn committed(
+        &self,
+        number: usize,
+        millis: i64,
+        billed: i64,
+        raws: &BTreeMap<Tariff, Raw>,
+    ) -> Slice {
+        let commitment = &self.asked.book.commitments()[number];
+        let own = cost(i128::from(commitment.hour) * i128::from(millis));
+        let list = raws.values().map(|it| it.list).sum::<i128>();
+        let list = ratio(list, i128::from(millis), i128::from(billed)).map(cost);
+        Slice {
+            tariff: Tariff::Committed {
+                id: commitment.id.clone(),
+                basis: commitment.basis,
+            },
+            node_millis: millis,
+            priced: Some(Priced {
+                cost: own,
+                list: list.unwrap_or(own).max(own),
+                gpu_cost: None,
+            }),
+        }
+    }
+
+    fn stretches(&mut self, node: &'a Node) -> &[Stretch] {
+        let kind = (
+            node.machine_type.as_str(),
+            node.region.as_str(),
+            node.gpu_model.as_str(),
+            node.gpus,
+            node.basis,
+        );
+        let asked = self.asked;
+        self.known.entry(kind).or_insert_with(|| {
+            asked.book.quote(&Ask {
+                machine_type: kind.0,
+                region: kind.1,
+                gpu_model: kind.2,
+                gpus: kind.3,
+                basis: kind.4,
+                from_ms: asked.from_ms,
+                until_ms: asked.until_ms,
+            })
+        })
+    }
+}
+
+fn add_interval(
+    raws: &mut BTreeMap<Tariff, Raw>,
+    stretches: &[Stretch],
+    basis: Basis,
+    from: i64,
+    until: i64,
+) {
+    for stretch in stretches {
+        let millis = stretch.until_ms.min(until) - stretch.from_ms.max(from);
+        if millis <= 0 {
+            continue;
+        }
+        let tariff = match &stretch.quote {
+            Ok(quote) => Tariff::Rate {
+                basis,
+                quality: quote.quality,
+            },
+            Err(why) => Tariff::Unpriced(why.to_string()),
+        };
+        let is_new = !raws.contains_key(&tariff);
+        let raw = raws.entry(tariff).or_default();
+        raw.node_millis += millis;
+        let Ok(quote) = &stretch.quote else { continue };
+        let time = i128::from(millis);
+        raw.cost += i128::from(quote.hour) * time;
+        raw.list += i128::from(quote.list_hour) * time;
+        let gpu = quote.gpu_part_hour.map(|it| i128::from(it) * time);
+        raw.gpu_cost = match (is_new, raw.gpu_cost) {
+            (true, _) => gpu,
+            (false, known) => known.zip(gpu).map(|(a, b)| a + b),
+        };
+    }
+}

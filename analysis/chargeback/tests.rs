@@ -1,0 +1,527 @@
+//! Every billed millisecond and nano-unit is in a line, whatever went wrong.
+//!
+//! Longer than 500 lines because one fixture serves every mishap and the properties over all of them.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::fixture::*;
+use super::view::By;
+use super::*;
+use crate::owner::{IdlePolicy, IdleTo};
+use crate::price_book::export::{BilledFor, Invoice};
+
+const USD: i128 = 1_000_000_000;
+
+/// (team, state, GPU-milliseconds, cost) of each line.
+fn lines(made: &Chargeback) -> Vec<(String, State, i64, i128)> {
+    let all = made.lines.iter();
+    let mut lines: Vec<_> = all
+        .map(|(key, sum)| {
+            (
+                made.payers[key.payer].name().to_owned(),
+                key.state,
+                sum.gpu_millis,
+                sum.cost,
+            )
+        })
+        .collect();
+    lines.sort();
+    lines.dedup();
+    lines
+}
+
+#[test]
+fn a_whole_hour_at_one_rate_costs_that_rate_and_each_line_its_part_of_it() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 2),
+        part(Some(1), State::Parked, HOUR / 4),
+        part(None, State::Unallocated, HOUR / 4),
+    ];
+    let made = october(&fleet(1), &[period(0, 0, &parts)], &book(RATES, ""));
+    assert_eq!(made.total().cost, 80 * USD);
+    assert_eq!(made.total().gpu_cost, 72 * USD);
+    assert_eq!(
+        lines(&made),
+        [
+            ("money".to_owned(), State::Parked, HOUR / 4, 5 * USD / 2),
+            (
+                "nobody".to_owned(),
+                State::Unallocated,
+                HOUR / 4,
+                5 * USD / 2
+            ),
+            (
+                "science".to_owned(),
+                State::ActiveUnrated,
+                HOUR / 2,
+                5 * USD
+            ),
+        ]
+    );
+    let headline = made.headline();
+    assert_eq!(headline.idle.cost, 40 * USD);
+    assert_eq!(headline.parked.cost, 20 * USD);
+    assert_eq!(headline.active.gpu_millis, 4 * HOUR);
+}
+
+#[test]
+fn time_that_nobody_accounted_is_unobserved_and_a_gpu_never_seen_is_paid_for_too() {
+    let mut period = period(0, 0, &[part(Some(2), State::ActiveUnrated, HOUR - 1_000)]);
+    period.gpus.truncate(7);
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    let headline = made.headline();
+    assert_eq!(headline.unobserved.gpu_millis, HOUR + 7 * 1_000);
+    assert_eq!(headline.unowned.gpu_millis, 7 * (HOUR - 1_000));
+    assert_eq!(headline.idle, Sum::default());
+    assert_eq!(made.total().cost, 80 * USD);
+    let gpus = made.lines.keys().filter(|it| it.gpu.is_none()).count();
+    assert_eq!(gpus, 1);
+}
+
+#[test]
+fn more_time_than_was_billed_is_scaled_to_it_and_noted() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR),
+        part(None, State::Unallocated, HOUR),
+    ];
+    let made = october(&fleet(1), &[period(0, 0, &parts)], &book(RATES, ""));
+    assert_eq!(made.headline().idle.gpu_millis, 4 * HOUR);
+    assert_eq!(made.total().gpu_millis, 8 * HOUR);
+    let note = "node-0: more time was accounted than billed: scaled to what was billed";
+    assert_eq!(made.notes, BTreeMap::from([(note.to_owned(), 8)]));
+}
+
+#[test]
+fn a_gpu_exchanged_within_the_hour_costs_no_more_than_the_node() {
+    let mut period = period(0, 0, &[part(Some(0), State::ActiveUnrated, HOUR)]);
+    period.gpus[7].parts = vec![part(Some(0), State::Unhealthy, HOUR / 3)];
+    let mut new = period.gpus[7].clone();
+    (new.gpu, new.parts) = (8, vec![part(Some(0), State::ActiveUnrated, HOUR / 2)]);
+    period.gpus.push(new);
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    assert_eq!(
+        (made.total().gpu_millis, made.total().cost),
+        (8 * HOUR, 80 * USD)
+    );
+    assert_eq!(made.headline().unobserved.gpu_millis, HOUR / 6);
+}
+
+#[test]
+fn shares_count_by_their_part_and_what_they_do_not_fill_is_stranded() {
+    let share = |share, slices, of| Part {
+        share: Some(share),
+        slices,
+        of,
+        ..part(Some(share % 2), State::ActiveUnrated, HOUR)
+    };
+    let mut period = period(0, 0, &[]);
+    let mig = vec![share(0, 3, 7), share(1, 3, 7)];
+    let replicas = vec![share(0, 1, 3), share(1, 1, 3), share(2, 1, 3)];
+    for (gpu, parts) in period.gpus.iter_mut().zip([mig, replicas]) {
+        gpu.parts = parts;
+    }
+    period.gpus[0].present_millis = HOUR - 7_000;
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    let of_gpu = |gpu| {
+        let lines = made.lines.iter().filter(move |it| it.0.gpu == Some(gpu));
+        lines
+            .map(|(key, sum)| (key.state, key.reason, sum.gpu_millis))
+            .collect::<Vec<_>>()
+    };
+    // A seventh of the card without the 7 s in which the card itself was not seen.
+    let stranded = (State::Unallocated, Reason::Stranded, HOUR / 7 - 7_000 + 1);
+    assert!(
+        of_gpu(0)
+            .iter()
+            .any(|it| it.0 == stranded.0 && it.1 == stranded.1 && (it.2 - stranded.2).abs() <= 1),
+        "{:?}",
+        of_gpu(0)
+    );
+    assert!(of_gpu(0).contains(&(State::Unobserved, Reason::NoSample, 7_000)));
+    let thirds: Vec<i64> = of_gpu(1).iter().map(|it| it.2).collect();
+    assert_eq!(thirds, [HOUR / 3; 3]);
+    assert_eq!(made.total().cost, 80 * USD);
+}
+
+#[test]
+fn a_price_that_changes_within_the_hour_is_paid_for_as_long_as_it_held() {
+    let rates = format!("{RATES}box-8g,here,on_demand,USD,100,,2026-10-01T00:15:00Z,,list,b\n");
+    let made = october(&fleet(1), &[period(0, 0, &[])], &book(&rates, ""));
+    assert_eq!(made.total().cost, 95 * USD);
+    assert_eq!(made.total().gpu_unpriced_millis, 8 * HOUR);
+}
+
+#[test]
+fn time_without_a_price_is_unpriced_and_says_why_and_is_not_free() {
+    let rates = RATES.replace("2026-10-01,,list", "2026-10-01T00:45:00Z,,list");
+    let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let made = october(&fleet(1), &[period(0, 0, &parts)], &book(&rates, ""));
+    let unpriced = made.headline().unpriced;
+    assert_eq!(
+        (unpriced.gpu_millis, unpriced.unpriced_millis, unpriced.cost),
+        (6 * HOUR, 6 * HOUR, 0)
+    );
+    assert_eq!(made.total().cost, 20 * USD);
+    let why = "box-8g in here, on_demand has no rate before 2026-10-01T00:45:00Z";
+    assert!(
+        made.tariffs.contains(&Tariff::Unpriced(why.to_owned())),
+        "{:?}",
+        made.tariffs
+    );
+}
+
+#[test]
+fn a_commitment_covers_what_it_has_and_what_nobody_used_of_it_is_a_line() {
+    let commitments = "c1,box-8g,here,2,commitment_3y,USD,32,2026-10-01,2029-10-01,money\n";
+    let book = book(RATES, commitments);
+    let mut fleet = fleet(4);
+    fleet.nodes[3].basis = Basis::Spot;
+    let active = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let hour: Vec<_> = (0..4).map(|node| period(node, 0, &active)).collect();
+    let made = october(&fleet, &hour, &book);
+    // Three nodes want two: two at 32, one at 80, and the Spot node at 40.
+    assert_eq!(made.total().cost, (2 * 32 + 80 + 40) * USD);
+    assert_eq!(made.total().list, (3 * 80 + 40) * USD);
+    assert_eq!(made.headline().unused, Sum::default());
+    let made = october(&fleet, &hour[..1], &book);
+    assert_eq!(made.total().cost, (32 + 32) * USD);
+    assert_eq!(made.headline().unused.cost, 32 * USD);
+    assert_eq!(made.headline().unused.gpu_millis, 8 * HOUR);
+    assert!(made.balance().is_exact());
+}
+
+#[test]
+fn groups_add_up_to_all_lines_and_the_dearest_comes_first() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 3),
+        part(Some(1), State::Stalled, HOUR / 2),
+    ];
+    let fleet = fleet(2);
+    let made = october(
+        &fleet,
+        &[period(0, 0, &parts), period(1, 5, &parts)],
+        &book(RATES, ""),
+    );
+    for by in By::ALL {
+        let groups = made.grouped(&fleet, &[by]);
+        assert_eq!(
+            groups.iter().map(|it| it.sum.cost).sum::<i128>(),
+            160 * USD,
+            "{}",
+            by.name()
+        );
+    }
+    let teams = made.grouped(&fleet, &[By::Team, By::Job]);
+    let words: Vec<_> = teams.iter().map(|it| it.words.join("/")).collect();
+    assert_eq!(words, ["money/rank", "science/train", "nobody/"]);
+    assert_eq!(teams[0].states[&State::Stalled].gpu_millis, 8 * HOUR);
+    assert_eq!(made.grouped(&fleet, &[By::Gpu]).len(), 16);
+}
+
+#[test]
+fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
+    let parts = [
+        part(Some(0), State::ActiveUnrated, HOUR / 2),
+        part(Some(1), State::ActiveUnrated, HOUR / 4),
+    ];
+    let mut parts = parts.to_vec();
+    parts.push(part(None, State::Unallocated, HOUR / 4));
+    let (fleet, book) = (fleet(1), book(RATES, ""));
+    let made = october(&fleet, &[period(0, 0, &parts)], &book);
+    let check = |to: IdleTo, expected: &[(&str, i128)]| {
+        let mut owners = owners();
+        let (from_ms, until_ms, pool) = (0, None, "pool".to_owned());
+        owners.idle = vec![IdlePolicy {
+            from_ms,
+            until_ms,
+            pool,
+            to,
+        }];
+        let borne = made.borne(&owners);
+        let found: Vec<_> = borne
+            .iter()
+            .map(|(who, cost)| (who.name(), *cost))
+            .collect();
+        assert_eq!(found, expected);
+        assert_eq!(borne.values().sum::<i128>(), made.total().cost);
+    };
+    check(
+        IdleTo::Platform,
+        &[
+            ("money", 20 * USD),
+            ("platform", 20 * USD),
+            ("science", 40 * USD),
+        ],
+    );
+    check(
+        IdleTo::Owner("money".to_owned()),
+        &[("money", 40 * USD), ("science", 40 * USD)],
+    );
+    // Two thirds and one third of 20, the rest of the division to the larger remainder.
+    check(
+        IdleTo::Use,
+        &[("money", 26_666_666_667), ("science", 53_333_333_333)],
+    );
+    let quotas = BTreeMap::from([("science".to_owned(), 3), ("vision".to_owned(), 1)]);
+    check(
+        IdleTo::Quota(quotas),
+        &[
+            ("money", 20 * USD),
+            ("science", 55 * USD),
+            ("vision", 5 * USD),
+        ],
+    );
+    check(
+        IdleTo::Quota(BTreeMap::new()),
+        &[
+            ("money", 20 * USD),
+            ("platform", 20 * USD),
+            ("science", 40 * USD),
+        ],
+    );
+}
+
+#[test]
+fn an_invoice_leaves_a_residual_that_is_told_above_two_percent() {
+    let made = october(&fleet(1), &[period(0, 0, &[])], &book(RATES, ""));
+    let mut invoice = Invoice {
+        costs: BTreeMap::from([
+            (BilledFor::Gpu, 70 * USD),
+            (BilledFor::Machine, 12 * USD),
+            (BilledFor::Disk, 20 * USD),
+        ]),
+        credits: -2 * USD,
+        ..Invoice::default()
+    };
+    let found = made.reconciled(&invoice);
+    assert_eq!(
+        (found.billed, found.residual, found.total),
+        (82 * USD, 2 * USD, 100 * USD)
+    );
+    assert_eq!(
+        (found.residual_millionths, found.is_off()),
+        (Some(20_000), false)
+    );
+    invoice
+        .costs
+        .insert(BilledFor::Machine, 12 * USD + 1_000_000);
+    assert!(made.reconciled(&invoice).is_off());
+    assert!(Invoice::default().total() == 0 && made.reconciled(&Invoice::default()).is_off());
+}
+
+#[test]
+fn the_change_of_a_month_is_split_without_a_rest() {
+    let (fleet, before) = (fleet(2), book(RATES, ""));
+    let now = book(&RATES.replace("USD,80", "USD,88"), "");
+    let busy = |share: i64| [part(Some(0), State::ActiveUnrated, HOUR / share)];
+    let old = october(
+        &fleet,
+        &[period(0, 0, &busy(1)), period(0, 1, &busy(1))],
+        &before,
+    );
+    let same = [period(0, 0, &busy(1)), period(0, 1, &busy(1))];
+    let found = october(&fleet, &same, &now).variance(&old);
+    assert_eq!(
+        (
+            found.change,
+            found.price,
+            found.volume,
+            found.efficiency,
+            found.mix
+        ),
+        (16 * USD, 16 * USD, 0, 0, 0)
+    );
+    let more = [
+        period(0, 0, &busy(1)),
+        period(0, 1, &busy(1)),
+        period(1, 0, &busy(1)),
+    ];
+    let found = october(&fleet, &more, &before).variance(&old);
+    assert_eq!(
+        (found.change, found.volume, found.efficiency),
+        (80 * USD, 80 * USD, 0)
+    );
+    let worse = [period(0, 0, &busy(2)), period(0, 1, &busy(2))];
+    let found = october(&fleet, &worse, &before).variance(&old);
+    assert_eq!(
+        (found.change, found.volume, found.efficiency),
+        (0, -80 * USD, 80 * USD)
+    );
+}
+
+#[test]
+fn a_budget_is_forecast_by_the_last_week_and_says_on_which_day_it_is_gone() {
+    let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let days: Vec<_> = (0..10).map(|day| period(0, day * 24, &parts)).collect();
+    let made = october(&fleet(1), &days, &book(RATES, ""));
+    let first = FIRST_HOUR / 24;
+    let at = |day: i64, budget: i128| {
+        let budgets = BTreeMap::from([("science".to_owned(), budget)]);
+        made.budgets(&budgets, (first + day) * MILLIS_PER_DAY)
+            .remove(0)
+    };
+    let standing = at(10, 1_600 * USD);
+    assert_eq!(
+        (standing.spent, standing.forecast),
+        (800 * USD, Some(31 * 80 * USD))
+    );
+    // The 21st day's 80 are the first above 1,600.
+    assert_eq!(
+        (standing.gone_on_day, standing.is_over()),
+        (Some(first + 20), true)
+    );
+    assert_eq!(at(10, 100 * USD).gone_on_day, Some(first + 1));
+    let enough = at(10, 31 * 80 * USD);
+    assert_eq!((enough.gone_on_day, enough.is_over()), (None, false));
+    assert_eq!(at(0, 1_600 * USD).forecast, None);
+}
+
+/// The hour, the node, edges of its billed time, and its GPUs with how long each was present.
+type Drawn = (i64, usize, Vec<i64>, Vec<(usize, i64, Vec<Part>)>);
+
+/// An hour of a node with everything that can go wrong in it.
+fn hours() -> impl Strategy<Value = Vec<NodePeriod>> {
+    let state = prop::sample::select(&State::ALL[..]);
+    let holder = prop::option::of(0_usize..3);
+    let cut = prop::sample::select(
+        &[
+            (1_u32, 1_u32),
+            (1, 7),
+            (2, 7),
+            (3, 7),
+            (4, 7),
+            (1, 2),
+            (1, 3),
+        ][..],
+    );
+    let part = (state, holder, cut, 0..=HOUR, 0_usize..14).prop_map(
+        |(state, holder, (slices, of), millis, share)| Part {
+            share: (of > 1).then_some(share),
+            slices,
+            of,
+            ..part(holder, state, millis)
+        },
+    );
+    let gpu = (0_usize..18, 0..=HOUR, prop::collection::vec(part, 0..5));
+    let gpus = prop::collection::vec(gpu, 0..10);
+    let billed = prop::collection::vec(0..=HOUR, 2..=4);
+    let node = (0_i64..30, 0_usize..2, billed, gpus);
+    prop::collection::vec(node, 1..12).prop_map(|all| {
+        let of = |(hour, node, mut edges, gpus): Drawn| {
+            edges.sort_unstable();
+            let mut made = period(node, hour, &[]);
+            let spans = edges.chunks_exact(2).filter(|it| it[0] < it[1]);
+            made.billed = spans
+                .map(|it| (made.from_ms + it[0], made.from_ms + it[1]))
+                .collect();
+            let gpus = gpus.into_iter();
+            made.gpus = gpus
+                .map(|(gpu, present_millis, parts)| GpuPeriod {
+                    gpu,
+                    present_millis,
+                    parts,
+                })
+                .collect();
+            ((hour, node), made)
+        };
+        let unique: BTreeMap<_, _> = all.into_iter().map(of).collect();
+        unique.into_values().collect()
+    })
+}
+
+/// Rates that begin, change, end and overlap within the first day.
+fn rates() -> impl Strategy<Value = String> {
+    let row = (
+        1_i64..200_000_000_000,
+        0_i64..86_400,
+        prop::option::of(1_i64..40_000),
+    );
+    prop::collection::vec(row, 1..4).prop_map(|rows| {
+        let mut text = RATES.lines().next().unwrap_or_default().to_owned() + "\n";
+        for (nanos, from, length) in rows {
+            let begin = FIRST_HOUR * HOUR;
+            let at = |seconds: i64| crate::table::moment_text(begin + seconds * 1_000);
+            let until = length.map(|it| at(from + it)).unwrap_or_default();
+            let hour = crate::money::decimal(nanos.into());
+            text += &format!(
+                "box-8g,here,on_demand,USD,{hour},,{},{until},list,a\n",
+                at(from)
+            );
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn lines_add_up_to_the_node_hours_in_time_and_money_whatever_happens(
+        hours in hours(), rates in rates(), committed in 0_u32..3,
+    ) {
+        let commitments = format!("c,box-8g,here,{committed},commitment_1y,USD,31.234567891,2026-10-01,2027-10-01,\n");
+        let book = book(&rates, &commitments);
+        let (mut fleet, mut late) = (fleet(2), hours.clone());
+        fleet.nodes[1].gpus = 0;
+        let made = october(&fleet, &hours, &book);
+        prop_assert!(made.balance().is_exact(), "{:?}", made.balance());
+        // Time: each node's GPUs times what it was billed, and what was committed and not used.
+        let billed = |it: &NodePeriod| it.billed.iter().map(|(from, until)| until - from).sum::<i64>();
+        let gpus = |it: &NodePeriod| if it.node == 0 { 8 } else { (it.gpus.len() as i64).max(1) };
+        let paid: i64 = hours.iter().map(|it| billed(it) * gpus(it)).sum();
+        let of = |made: &Chargeback| made.total().gpu_millis - made.headline().unused.gpu_millis;
+        prop_assert_eq!(of(&made), paid);
+        // Money: within half a nano-unit a slice of rate × time, worked out by another way.
+        let mut expected = 0_i128;
+        let nodes: i64 = made.nodes.values().map(|it| it.node_millis).sum();
+        for sum in made.lines.values() {
+            prop_assert!(sum.gpu_millis >= 0 && sum.cost >= 0);
+            prop_assert!(sum.unpriced_millis <= sum.gpu_millis);
+            expected += sum.cost;
+        }
+        prop_assert_eq!(expected, made.nodes_cost());
+        let unused: i64 = made.nodes.iter().filter(|it| matches!(made.tariffs[it.0.2], Tariff::Unused { .. })).map(|it| it.1.node_millis).sum();
+        prop_assert_eq!(nodes - unused, hours.iter().map(billed).sum::<i64>());
+        prop_assert_eq!(made.borne(&owners()).values().sum::<i128>(), made.total().cost);
+        let days: i128 = made.days.values().map(|it| it.cost).sum();
+        prop_assert_eq!(days, made.total().cost);
+        // Data that comes late, in another order, changes nothing.
+        late.reverse();
+        let again = october(&fleet, &late, &book);
+        prop_assert_eq!(again.total(), made.total());
+        prop_assert_eq!(again.headline(), made.headline());
+    }
+
+    #[test]
+    fn a_node_hour_costs_what_rate_times_time_says_to_the_nano_unit(
+        rates in rates(), from in 0..HOUR / 2, until in HOUR / 2..=HOUR, hour in 0_i64..30,
+    ) {
+        let book = book(&rates, "");
+        prop_assume!(book.findings.is_empty());
+        let fleet = fleet(1);
+        let mut one = period(0, hour, &[part(Some(0), State::ActiveUnrated, HOUR)]);
+        one.billed = vec![(one.from_ms + from, one.from_ms + until)];
+        let made = october(&fleet, std::slice::from_ref(&one), &book);
+        let mut exact = 0_i128;
+        let rows: Vec<(i64, i64, i64)> = {
+            let mut rows: Vec<_> = rates.lines().skip(1).map(|row| {
+                let fields: Vec<_> = row.split(',').collect();
+                let price = crate::money::parse(fields[4]).expect("written by us");
+                let from = crate::table::moment(fields[6]).expect("written by us");
+                (from, crate::table::moment(fields[7]).unwrap_or(i64::MAX), price)
+            }).collect();
+            rows.sort_unstable();
+            let begins: Vec<i64> = rows.iter().map(|it| it.0).chain([i64::MAX]).collect();
+            let of = |(row, next): (&(i64, i64, i64), &i64)| (row.0, row.1.min(*next), row.2);
+            rows.iter().zip(&begins[1..]).map(of).collect()
+        };
+        for (begin, end, price) in rows {
+            let time = end.min(one.billed[0].1) - begin.max(one.billed[0].0);
+            exact += i128::from(price) * i128::from(time.max(0));
+        }
+        let off = made.total().cost * 3_600_000 - exact;
+        prop_assert!(off.abs() * 2 <= 3_600_000, "{off}");
+    }
+}

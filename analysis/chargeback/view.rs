@@ -1,0 +1,217 @@
+//! A chargeback as people read it: grouped by team, namespace, job, model, project or GPU, with the
+//! states of each group; and once more with what nobody held borne as the policies say.
+
+use std::collections::BTreeMap;
+
+use super::{Chargeback, Fleet, Key, Sum, Tariff};
+use crate::ledger::State;
+use crate::money::apportion;
+use crate::owner::{IdleTo, Owners, PLATFORM, Payer};
+
+/// What lines are grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum By {
+    /// Who pays.
+    Team,
+    /// The namespace.
+    Namespace,
+    /// The job.
+    Job,
+    /// The model.
+    Model,
+    /// The project of the holder, else of the node.
+    Project,
+    /// The GPU, or the node where the GPU was never seen.
+    Gpu,
+}
+
+/// A group of lines.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Group {
+    /// Its words, one for each [`By`] asked for.
+    pub words: Vec<String>,
+    /// Everything.
+    pub sum: Sum,
+    /// By state.
+    pub states: BTreeMap<State, Sum>,
+}
+
+/// The headline figures, all of the same lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Headline {
+    /// Everything.
+    pub total: Sum,
+    /// Unallocated, parked and held empty.
+    pub idle: Sum,
+    /// Idle, stalled, broken, starting, draining.
+    pub waste: Sum,
+    /// Active.
+    pub active: Sum,
+    /// Held, inactive, memory in use.
+    pub parked: Sum,
+    /// Held and busy without progress.
+    pub stalled: Sum,
+    /// Nothing is known of it.
+    pub unobserved: Sum,
+    /// Held, and no rule says whose it is.
+    pub unowned: Sum,
+    /// Without a price.
+    pub unpriced: Sum,
+    /// Commitments that nothing used; part of idle.
+    pub unused: Sum,
+}
+
+impl By {
+    /// Every one.
+    pub const ALL: [Self; 6] = [
+        Self::Team,
+        Self::Namespace,
+        Self::Job,
+        Self::Model,
+        Self::Project,
+        Self::Gpu,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Team => "team",
+            Self::Namespace => "namespace",
+            Self::Job => "job",
+            Self::Model => "model",
+            Self::Project => "project",
+            Self::Gpu => "gpu",
+        }
+    }
+
+    /// The one of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// The word of a line; empty when there is none.
+    pub fn word<'a>(self, made: &'a Chargeback, fleet: &'a Fleet, key: &Key) -> &'a str {
+        let holder = key.holder.map(|it| &fleet.holders[it]);
+        let node = key.node.map(|it| &fleet.nodes[it]);
+        let of = |word: Option<&'a String>| word.map_or("", String::as_str);
+        match self {
+            Self::Team => made.payers[key.payer].name(),
+            Self::Namespace => of(holder.map(|it| &it.namespace)),
+            Self::Job => of(holder.map(|it| &it.job)),
+            Self::Model => of(holder.map(|it| &it.model)),
+            Self::Project => {
+                let own = of(holder.map(|it| &it.project));
+                if own.is_empty() {
+                    of(node.map(|it| &it.project))
+                } else {
+                    own
+                }
+            }
+            Self::Gpu => match key.gpu {
+                Some(gpu) => &fleet.gpus[gpu],
+                None => of(node.map(|it| &it.name)),
+            },
+        }
+    }
+}
+
+impl Chargeback {
+    /// The lines in groups, the dearest first. The groups add up to all lines.
+    pub fn grouped(&self, fleet: &Fleet, by: &[By]) -> Vec<Group> {
+        let mut groups: BTreeMap<Vec<&str>, Group> = BTreeMap::new();
+        for (key, sum) in &self.lines {
+            let words: Vec<&str> = by.iter().map(|it| it.word(self, fleet, key)).collect();
+            let group = groups.entry(words).or_default();
+            group.sum.add(sum);
+            group.states.entry(key.state).or_default().add(sum);
+        }
+        let named = |(words, group): (Vec<&str>, Group)| Group {
+            words: words.into_iter().map(str::to_owned).collect(),
+            ..group
+        };
+        let mut groups: Vec<Group> = groups.into_iter().map(named).collect();
+        // Stable: groups that cost the same stay in the order of their words.
+        groups.sort_by_key(|it| std::cmp::Reverse((it.sum.cost, it.sum.gpu_millis)));
+        groups
+    }
+
+    /// The headline.
+    pub fn headline(&self) -> Headline {
+        let mut headline = Headline::default();
+        for (key, sum) in &self.lines {
+            let tariff = &self.tariffs[key.tariff];
+            headline.total.add(sum);
+            for (is_in, into) in [
+                (key.state.is_idle(), &mut headline.idle),
+                (key.state.is_waste(), &mut headline.waste),
+                (key.state.is_active(), &mut headline.active),
+                (key.state == State::Parked, &mut headline.parked),
+                (key.state == State::Stalled, &mut headline.stalled),
+                (key.state == State::Unobserved, &mut headline.unobserved),
+                (
+                    self.payers[key.payer] == Payer::Unowned,
+                    &mut headline.unowned,
+                ),
+                (
+                    matches!(tariff, Tariff::Unpriced(_)),
+                    &mut headline.unpriced,
+                ),
+                (
+                    matches!(tariff, Tariff::Unused { .. }),
+                    &mut headline.unused,
+                ),
+            ] {
+                if is_in {
+                    into.add(sum);
+                }
+            }
+        }
+        headline
+    }
+
+    /// The cost by payer with what nobody held borne as the policies say, day by day and pool by
+    /// pool. Adds up to all lines. A pool that no team used or has a quota of falls to the platform.
+    pub fn borne(&self, owners: &Owners) -> BTreeMap<Payer, i128> {
+        let mut borne: BTreeMap<Payer, i128> = BTreeMap::new();
+        let mut pools: BTreeMap<(i64, usize, i64), BTreeMap<&Payer, super::Sum>> = BTreeMap::new();
+        for (day, sum) in &self.days {
+            let pool = pools.entry((day.day, day.pool, day.since_ms)).or_default();
+            pool.entry(&self.payers[day.payer]).or_default().add(sum);
+        }
+        for ((day, pool, since_ms), payers) in pools {
+            let at_ms = since_ms.max(day * super::MILLIS_PER_DAY).max(self.from_ms);
+            let nobody = payers.get(&Payer::Nobody).map_or(0, |it| it.cost);
+            for (payer, sum) in &payers {
+                if **payer != Payer::Nobody {
+                    *borne.entry((*payer).clone()).or_default() += sum.cost;
+                }
+            }
+            let weights = match owners.idle_to(&self.pools[pool], at_ms) {
+                IdleTo::Platform => Vec::new(),
+                IdleTo::Owner(team) => vec![(Payer::Team(team.clone()), 1)],
+                IdleTo::Quota(quotas) => {
+                    let teams = quotas.iter();
+                    teams
+                        .map(|(team, gpus)| (Payer::Team(team.clone()), *gpus))
+                        .collect()
+                }
+                IdleTo::Use => {
+                    let held = payers.iter().filter(|it| **it.0 != Payer::Nobody);
+                    held.map(|(payer, sum)| ((*payer).clone(), sum.gpu_millis))
+                        .collect()
+                }
+            };
+            let shares: Vec<i64> = weights.iter().map(|it| it.1).collect();
+            match apportion(nobody, &shares) {
+                Some(parts) => {
+                    for ((payer, _), part) in weights.into_iter().zip(parts) {
+                        *borne.entry(payer).or_default() += part;
+                    }
+                }
+                None => *borne.entry(Payer::Team(PLATFORM.to_owned())).or_default() += nobody,
+            }
+        }
+        borne.retain(|_, cost| *cost != 0);
+        borne
+    }
+}

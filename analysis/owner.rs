@@ -1,0 +1,326 @@
+//! Who pays: owner rules for what was held, and idle policies for what nobody held.
+//!
+//! Method. Rules are tried by kind in the order of [`Kind`] (pod label, namespace label, namespace,
+//! queue, Slurm account, user) and within a kind in the order of the table; the first that holds at
+//! the time and matches says the team. A rule with the value `*` matches every value and, with an
+//! empty team, names the team by the value itself. Without a match the owner is not known and shown
+//! so. An idle policy says per pool who bears what nobody held; without one it is the platform.
+
+use std::collections::BTreeMap;
+
+use crate::table::{self, TableError};
+
+/// What a rule looks at, in the order in which kinds are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A label of the pod.
+    PodLabel,
+    /// A label of the namespace.
+    NamespaceLabel,
+    /// The namespace.
+    Namespace,
+    /// The queue.
+    Queue,
+    /// The Slurm account.
+    SlurmAccount,
+    /// The user of a process on a plain machine.
+    User,
+}
+
+/// Who held a GPU, as far as it is known. Empty is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Holder {
+    /// The pod, Slurm job or process.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its job.
+    pub job: String,
+    /// The model that it trains or serves.
+    pub model: String,
+    /// Its project.
+    pub project: String,
+    /// The queue it came from.
+    pub queue: String,
+    /// Its Slurm account.
+    pub slurm_account: String,
+    /// Its user.
+    pub user: String,
+    /// Labels of the pod.
+    pub pod_labels: BTreeMap<String, String>,
+    /// Labels of the namespace.
+    pub namespace_labels: BTreeMap<String, String>,
+}
+
+/// Who bears a cost.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Payer {
+    /// A team.
+    Team(String),
+    /// It was held, and no rule says whose it is.
+    Unowned,
+    /// Nobody held it, or nobody knows who.
+    Nobody,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    from_ms: i64,
+    until_ms: Option<i64>,
+    kind: Kind,
+    key: String,
+    value: String,
+    team: String,
+}
+
+/// Who bears what nobody held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdleTo {
+    /// The platform.
+    Platform,
+    /// Teams in proportion to their use of the pool.
+    Use,
+    /// Teams in proportion to their quota, GPUs.
+    Quota(BTreeMap<String, i64>),
+    /// Whoever reserved it.
+    Owner(String),
+}
+
+/// An idle policy of a pool, or of every one (`*`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdlePolicy {
+    /// From here, Unix milliseconds.
+    pub from_ms: i64,
+    /// Until here.
+    pub until_ms: Option<i64>,
+    /// The pool.
+    pub pool: String,
+    /// Who bears it.
+    pub to: IdleTo,
+}
+
+/// Every rule, in the order in which they are tried.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owners {
+    rules: Vec<Rule>,
+    /// Idle policies; the first that holds for a pool counts.
+    pub idle: Vec<IdlePolicy>,
+    /// Rows that could not be used: the line and why.
+    pub findings: Vec<String>,
+}
+
+/// The team that runs what nobody answers for.
+pub const PLATFORM: &str = "platform";
+
+impl Kind {
+    const ALL: [(Self, &str); 6] = [
+        (Self::PodLabel, "pod_label"),
+        (Self::NamespaceLabel, "namespace_label"),
+        (Self::Namespace, "namespace"),
+        (Self::Queue, "queue"),
+        (Self::SlurmAccount, "slurm_account"),
+        (Self::User, "user"),
+    ];
+}
+
+impl Payer {
+    /// How it is shown.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Team(team) => team,
+            Self::Unowned => "unowned",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+impl Owners {
+    /// Reads the table of rules: `from,until,kind,key,value,team`.
+    ///
+    /// # Errors
+    /// When it is no such table; rows that cannot be used are in the findings.
+    pub fn read(text: &str) -> Result<Self, TableError> {
+        let mut owners = Self::default();
+        for row in table::read(text, &["from", "until", "kind", "key", "value", "team"])? {
+            match rule(&row.fields) {
+                Ok(rule) => owners.rules.push(rule),
+                Err(why) => owners.findings.push(format!("line {}: {why}", row.line)),
+            }
+        }
+        // Stable: within a kind the order of the table stays.
+        owners.rules.sort_by_key(|it| it.kind);
+        Ok(owners)
+    }
+
+    /// Who pays for what this holder held at a moment.
+    pub fn payer(&self, holder: &Holder, at_ms: i64) -> Payer {
+        let team = self.rules.iter().find_map(|it| it.team_of(holder, at_ms));
+        team.map_or(Payer::Unowned, |team| Payer::Team(team.to_owned()))
+    }
+
+    /// The moments at which a rule or a policy begins or ends.
+    pub fn edges(&self) -> Vec<i64> {
+        let rules = self
+            .rules
+            .iter()
+            .flat_map(|it| [Some(it.from_ms), it.until_ms]);
+        let idle = self
+            .idle
+            .iter()
+            .flat_map(|it| [Some(it.from_ms), it.until_ms]);
+        let mut edges: Vec<i64> = rules.chain(idle).flatten().collect();
+        edges.sort_unstable();
+        edges.dedup();
+        edges
+    }
+
+    /// Who bears what nobody held of a pool at a moment.
+    pub fn idle_to(&self, pool: &str, at_ms: i64) -> &IdleTo {
+        let holds = |it: &&IdlePolicy| {
+            (it.pool == pool || it.pool == "*") && is_within(at_ms, it.from_ms, it.until_ms)
+        };
+        self.idle
+            .iter()
+            .find(holds)
+            .map_or(&IdleTo::Platform, |it| &it.to)
+    }
+}
+
+impl Rule {
+    fn team_of<'a>(&'a self, holder: &'a Holder, at_ms: i64) -> Option<&'a str> {
+        let value = match self.kind {
+            Kind::PodLabel => holder.pod_labels.get(&self.key)?,
+            Kind::NamespaceLabel => holder.namespace_labels.get(&self.key)?,
+            Kind::Namespace => &holder.namespace,
+            Kind::Queue => &holder.queue,
+            Kind::SlurmAccount => &holder.slurm_account,
+            Kind::User => &holder.user,
+        };
+        let matches = !value.is_empty() && (self.value == "*" || self.value == *value);
+        let team = if self.team.is_empty() {
+            value
+        } else {
+            &self.team
+        };
+        (matches && is_within(at_ms, self.from_ms, self.until_ms)).then_some(team)
+    }
+}
+
+fn is_within(at_ms: i64, from_ms: i64, until_ms: Option<i64>) -> bool {
+    from_ms <= at_ms && until_ms.is_none_or(|until| at_ms < until)
+}
+
+fn rule(fields: &[String]) -> Result<Rule, String> {
+    let [from, until, kind, key, value, team] = fields else {
+        return Err("it has not six fields".to_owned());
+    };
+    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
+    let known = Kind::ALL.iter().find(|it| it.1 == kind);
+    let (kind, name) = *known.ok_or_else(|| {
+        let names = Kind::ALL.map(|it| it.1).join(", ");
+        format!("the kind `{kind}` is none of {names}")
+    })?;
+    let is_label = matches!(kind, Kind::PodLabel | Kind::NamespaceLabel);
+    if is_label == key.is_empty() {
+        return Err(format!(
+            "a rule of the kind {name} and the key `{key}` do not go together"
+        ));
+    }
+    if value.is_empty() || (team.is_empty() && value != "*") {
+        return Err("it needs a value and a team, or the value `*`".to_owned());
+    }
+    let until_ms = (!until.is_empty()).then(|| moment(until)).transpose()?;
+    Ok(Rule {
+        from_ms: moment(from)?,
+        until_ms,
+        kind,
+        key: key.clone(),
+        value: value.clone(),
+        team: team.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = "from,until,kind,key,value,team\n\
+        2026-01-01,,user,,*,\n\
+        2026-01-01,,namespace,,research,science\n\
+        2026-01-01,2026-10-11,pod_label,team,*,\n\
+        2026-01-01,,queue,,night,batch\n";
+
+    fn payer(holder: &Holder, at: &str) -> String {
+        let owners = Owners::read(RULES).expect("a table");
+        assert_eq!(owners.findings, [""; 0]);
+        let at_ms = table::moment(at).expect("a date");
+        owners.payer(holder, at_ms).name().to_owned()
+    }
+
+    #[test]
+    fn kinds_are_tried_in_their_order_and_rules_end_at_their_date() {
+        let mut holder = Holder {
+            namespace: "research".to_owned(),
+            user: "ada".to_owned(),
+            queue: "night".to_owned(),
+            ..Holder::default()
+        };
+        holder
+            .pod_labels
+            .insert("team".to_owned(), "vision".to_owned());
+        assert_eq!(payer(&holder, "2026-10-10"), "vision");
+        assert_eq!(payer(&holder, "2026-10-11"), "science");
+        holder.namespace.clear();
+        assert_eq!(payer(&holder, "2026-10-11"), "batch");
+        holder.queue.clear();
+        assert_eq!(payer(&holder, "2026-10-11"), "ada");
+        assert_eq!(payer(&holder, "2025-10-11"), "unowned");
+        assert_eq!(payer(&Holder::default(), "2026-10-11"), "unowned");
+    }
+
+    #[test]
+    fn rules_that_cannot_be_used_are_named() {
+        for (row, why) in [
+            ("soon,,user,,*,", "`soon` is no date"),
+            (
+                "2026-01-01,,shoe,,*,",
+                "the kind `shoe` is none of pod_label, namespace_label, namespace, queue, slurm_account, user",
+            ),
+            (
+                "2026-01-01,,pod_label,,*,",
+                "a rule of the kind pod_label and the key `` do not go together",
+            ),
+            (
+                "2026-01-01,,user,,ada,",
+                "it needs a value and a team, or the value `*`",
+            ),
+        ] {
+            let text = format!("from,until,kind,key,value,team\n{row}\n");
+            let owners = Owners::read(&text).expect("a table");
+            assert_eq!(owners.findings, [format!("line 2: {why}")]);
+        }
+    }
+
+    #[test]
+    fn the_first_policy_of_a_pool_counts_and_else_the_platform_bears_it() {
+        let policy = |pool: &str, until_ms, to| IdlePolicy {
+            from_ms: 0,
+            until_ms,
+            pool: pool.to_owned(),
+            to,
+        };
+        let owners = Owners {
+            idle: vec![
+                policy("a", Some(10), IdleTo::Owner("x".to_owned())),
+                policy("*", None, IdleTo::Use),
+            ],
+            ..Owners::default()
+        };
+        assert_eq!(owners.idle_to("a", 5), &IdleTo::Owner("x".to_owned()));
+        assert_eq!(owners.idle_to("a", 10), &IdleTo::Use);
+        assert_eq!(owners.idle_to("b", 5), &IdleTo::Use);
+        assert_eq!(Owners::default().idle_to("b", 5), &IdleTo::Platform);
+        assert_eq!(owners.edges(), [0, 10]);
+    }
+}
