@@ -110,7 +110,7 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
             })
         })
     };
-    let (driver, rights, psi, hooks, state, clock, kubelet, server, listen, sources) = tokio::join!(
+    let (driver, rights, psi, hooks, ras, state, clock, kubelet, server, listen, sources) = tokio::join!(
         on_thread(
             "driver",
             "reboot the node: the driver does not answer",
@@ -119,6 +119,7 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
         on_thread("rights", "", machine::rights),
         on_thread("pressure (PSI)", "", machine::pressure),
         on_thread("hooks folder", "", machine::hooks),
+        on_thread("NCCL RAS", "", machine::ras),
         on_thread(
             "state folder",
             "the disk does not answer; look at its health",
@@ -142,7 +143,9 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
     );
     let mut findings = vec![driver];
     findings.extend(sources);
-    findings.extend([kubelet, hooks, server, listen, rights, psi, state, clock]);
+    findings.extend([
+        kubelet, hooks, ras, server, listen, rights, psi, state, clock,
+    ]);
     findings
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::Metric;
 use crate::catalog::training::PHASES;
 
+pub use collectives::CollectivesFrom;
 pub use fingerprint::{
     MAX_FINGERPRINT_BYTES, MAX_FINGERPRINT_PARTS, fingerprint_attributes, fingerprint_of,
 };
@@ -59,6 +60,14 @@ pub mod attribute {
     pub const SEQUENCE: &str = "sequence";
     /// How long a collective has been in flight, seconds.
     pub const AGE: &str = "age";
+    /// How many ranks a communicator has.
+    pub const SIZE: &str = "size";
+    /// Ranks in a collective, by their rank on its communicator: `0,1,3`; `…` behind the 32nd.
+    pub const RANKS_IN: &str = "ranks_in";
+    /// Ranks of the communicator that are known not to be in it, or that do not answer.
+    pub const RANKS_NOT_IN: &str = "ranks_not_in";
+    /// How many processes of its container the kernel killed for want of memory while it was watched.
+    pub const OOM_KILLS: &str = "oom_kills";
     /// How many steps.
     pub const STEPS: &str = "steps";
     /// The fingerprint's lines; the next ones are `fingerprint.2` and `fingerprint.3`.
@@ -250,6 +259,8 @@ macro_rules! names {
         }
     };
 }
+
+mod collectives;
 
 names!(Trust, "degree of trust", Proved "proved", Claimed "claimed");
 names!(MeshSource, "source", Unknown "unknown", Given "given", Megatron "megatron",

@@ -24,6 +24,8 @@ pub(super) struct Machine {
     state_folder: PathBuf,
     /// Where training processes connect; none when they are not read.
     hooks_socket: Option<PathBuf>,
+    /// Whether NCCL is asked in the network namespaces of pods.
+    ras_in_pods: bool,
     listen: ListenConfig,
     endpoint: String,
 }
@@ -39,6 +41,7 @@ impl Machine {
                 .hooks
                 .enabled
                 .then(|| under_root(&config.hooks.socket_path)),
+            ras_in_pods: config.hooks.ras_in_pods && config.hooks.ras_period_seconds > 0,
             listen: config.listen.clone(),
             endpoint: config.ship.endpoint.clone(),
             root,
@@ -159,6 +162,34 @@ pub(super) fn hooks(machine: &Machine) -> Finding {
             CHECK,
             format!("{name}: {error}"),
             "chown it to the agent's user",
+        ),
+    }
+}
+
+/// Whether NCCL's RAS service can be asked where pods train.
+pub(super) fn ras(machine: &Machine) -> Finding {
+    const CHECK: &str = "NCCL RAS";
+    /// Bit of CAP_SYS_ADMIN in the set of rights that a process has.
+    const SYS_ADMIN: u64 = 1 << 21;
+    if machine.hooks_socket.is_none() {
+        return Finding::skip(CHECK, "hooks.enabled = false");
+    }
+    if !machine.ras_in_pods {
+        let why =
+            "asked in the agent's own network namespace only; hooks.ras_in_pods = true asks pods";
+        return Finding::skip(CHECK, why);
+    }
+    let status = fs::read_to_string(machine.proc.join("self/status")).unwrap_or_default();
+    let rights = status.lines().find_map(|it| it.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+    match rights {
+        Some(rights) if rights & SYS_ADMIN != 0 => {
+            Finding::yes(CHECK, "the network namespaces of pods may be entered")
+        }
+        _ => Finding::no(
+            CHECK,
+            "hooks.ras_in_pods = true, and the agent lacks the right CAP_SYS_ADMIN",
+            "add SYS_ADMIN to securityContext.capabilities (AmbientCapabilities in a unit), or set hooks.ras_in_pods = false",
         ),
     }
 }

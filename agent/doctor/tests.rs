@@ -52,6 +52,24 @@ async fn the_line_of_the_hooks_says_whether_an_agent_listens_there() {
     assert!(why.starts_with("an agent listens"), "{why}");
 }
 
+#[tokio::test]
+async fn the_line_of_ras_says_whether_pods_can_be_asked() {
+    let asks: fn(&mut Config) = |config| config.hooks.ras_in_pods = true;
+    let with = "Name:\tx\nCapEff:\t0000000000200000\n";
+    let without = "Name:\tx\nCapEff:\t00000000000000ff\n";
+    let cases = [
+        (without, (|_| {}) as fn(&mut Config), Verdict::Skip),
+        (without, asks, Verdict::No),
+        ("", asks, Verdict::No),
+        (with, asks, Verdict::Yes),
+    ];
+    for (status, change, expected) in cases {
+        let findings = verdicts(&[("proc/self/status", status)], change).await;
+        let found = of(&findings, "NCCL RAS");
+        assert_eq!(found.verdict, expected, "{status} {found:?}");
+    }
+}
+
 const NVRM: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Jul\n";
 
 #[tokio::test]

@@ -28,7 +28,11 @@ use crate::steps::Way;
 
 mod events;
 
+mod exit;
+
 mod listen;
+
+mod outside;
 
 mod process;
 
@@ -36,12 +40,16 @@ mod ranks;
 
 mod steps;
 
+mod together;
+
 mod values;
 
 use listen::Listening;
+use outside::Outside;
 use process::{Process, ProcessId};
 use ranks::Ranks;
 use steps::Outgoing;
+use together::Stuck;
 
 section! {
     /// How training processes are read.
@@ -55,12 +63,21 @@ section! {
         pub max_clients: usize = 256,
         /// Most connections at once of one container.
         pub max_clients_per_container: usize = 32,
+        /// Seconds between two questions to NCCL's RAS service, 10 at least: which collectives each
+        /// rank has begun, of jobs without our plugin. 0 asks nobody.
+        pub ras_period_seconds: u64 = 60,
+        /// Whether jobs in other network namespaces, which those of pods are, are asked as well. It
+        /// takes the right CAP_SYS_ADMIN.
+        pub ras_in_pods: bool = false,
     }
 }
 
 /// Most ranks that are read at once: twice the 64 processes of a node, for a run that is replaced.
 /// At 125 series each they leave room for the GPUs'.
 const MAX_RANKS: usize = 128;
+
+/// Shortest time between two questions to NCCL's RAS service, seconds: an answer takes up to five.
+const MIN_RAS_SECONDS: u64 = 10;
 
 /// Most regions kept of one process: two writers, and one of each that is being replaced.
 const MAX_REGIONS: usize = 4;
@@ -83,7 +100,18 @@ pub struct Hooks {
     /// None where nothing is shipped.
     way: Option<Way>,
     outgoing: Outgoing,
+    /// None where nobody is asked.
+    outside: Option<Outside>,
+    asks: Asks,
+    stuck: Stuck,
     refused: Refused,
+}
+
+/// Whether and how NCCL's RAS service is asked.
+#[derive(Debug, Clone, Copy)]
+struct Asks {
+    period: Option<Duration>,
+    enters: bool,
 }
 
 impl Hooks {
@@ -108,6 +136,13 @@ impl Hooks {
             ranks: Ranks::new(users),
             way,
             outgoing: Outgoing::default(),
+            outside: None,
+            asks: Asks {
+                period: (config.ras_period_seconds > 0)
+                    .then(|| Duration::from_secs(config.ras_period_seconds.max(MIN_RAS_SECONDS))),
+                enters: config.ras_in_pods,
+            },
+            stuck: Stuck::default(),
             refused: Refused::new(),
         })
     }
@@ -133,8 +168,20 @@ impl Hooks {
                 self.outgoing.take(*id, process, turn.at, way);
             }
             readings.events.extend(events::of(process, turn.at));
-            readings.resources.extend(values::of(process, turn.at));
+            let outside = self.outside.as_ref().and_then(|it| it.of(*id));
+            if let (Some(resource), Some(told)) = (process.resource(), &outside) {
+                let standing = told.standing.iter().filter(|it| self.stuck.is_new(it));
+                let standing = standing.map(|it| together::standing(resource, it, turn.at));
+                readings.events.extend(standing);
+            }
+            let outside = outside.as_ref();
+            let from = together::from(process, outside, self.asks.period.is_some());
+            let told = values::of(process, from, outside, turn.at);
+            readings.resources.extend(told);
         }
+        let processes = self.processes.values();
+        readings.events.extend(self.stuck.of(processes, turn.at));
+        self.ask_outside();
         if let Some(way) = &self.way {
             self.outgoing.send(way);
         }
@@ -156,6 +203,25 @@ impl Hooks {
             self.listening = Some(Listening::start(&self.socket, self.limits)?);
         }
         Ok(self.listening.is_some())
+    }
+
+    /// Says whom NCCL is to be asked about; nobody is asked before there is a rank.
+    fn ask_outside(&mut self) {
+        let Some(period) = self.asks.period else {
+            return;
+        };
+        let mut ranks = self.processes.iter().filter(|(_, it)| it.rank.is_some());
+        if self.outside.is_none() && ranks.clone().next().is_some() {
+            self.outside = Outside::start(period, self.asks.enters)
+                .inspect_err(|error| {
+                    let error: &dyn std::error::Error = error;
+                    tracing::warn!(error, "NCCL's RAS service is not asked: no thread");
+                })
+                .ok();
+        }
+        if let Some(outside) = &self.outside {
+            outside.ask_for(ranks.by_ref().map(|(id, _)| *id));
+        }
     }
 
     /// Takes in who came and who left since the last round.

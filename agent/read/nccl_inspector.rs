@@ -1,6 +1,8 @@
 //! The files of NCCL Inspector, NVIDIA's own profiler plugin: a JSON object a line, one a collective.
 //!
-//! Nobody calls it yet: which folder a job writes to is the job's choice (NCCL_INSPECTOR_DUMP_DIR).
+//! Which folder a job writes to is its own choice (NCCL_INSPECTOR_DUMP_DIR); [`follow`] finds it.
+
+pub mod follow;
 
 use serde::Deserialize;
 

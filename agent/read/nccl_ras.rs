@@ -4,7 +4,12 @@
 //! answers for the whole job. Since 2.28.7 it can answer in JSON, which has every rank with how many
 //! collectives it began; before, a text for people, of which the table of communicators and the named
 //! problems are taken. Only status is asked for: nothing changes in the job. Here is the conversation and
-//! the two forms; nobody calls it yet, because the service listens in the network namespace of the pod.
+//! the two forms; [`reach`] is the way there, [`standing`] what two answers say together, and the reader of
+//! training processes asks.
+
+pub mod reach;
+
+pub mod standing;
 
 mod text;
 

@@ -72,6 +72,7 @@ metrics! {
     COLLECTIVE_BUS_BANDWIDTH = gauge(774, "gpufleet_training_collective_bus_bandwidth_bytes_per_second", Rank, Unit::BytesPerSecond, "Bus bandwidth since the last reading, as nccl-tests computes it: comparable to the line rate whatever the function and number of ranks.").part(Collective);
     COLLECTIVES_IN_FLIGHT = last(780, "gpufleet_training_collectives_in_flight", Rank, Unit::Count, "Collectives begun and not ended.");
     COLLECTIVE_OLDEST_AGE = gauge(781, "gpufleet_training_collective_oldest_age_seconds", Rank, Unit::Seconds, "Age of the oldest collective in flight; 0 when none is. Nothing but this grows in a hang.").with_max().in_minutes();
+    COLLECTIVES_FROM = last(782, "gpufleet_training_collectives_from_code", Rank, Unit::Code, "Where what is known of this rank's collectives comes from: 1 our plugin, 2 without times, 3 counted when enqueued, 4 NCCL's RAS service, 5 NCCL Inspector's files; or why nothing is: 10 one rank alone, 11 the plugin is switched off, 12 not loaded, 13 another plugin has its place, 14 nothing is set and RAS is not asked, 15 not asked yet, 16 RAS is in another network namespace, 17 nobody answers for RAS, 18 NCCL before 2.28.7 tells no counts, 19 NCCL does not know the process.");
 }
 
 /// The phases' metrics, in the order of [`crate::training::Phase::ALL`].

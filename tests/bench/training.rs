@@ -25,6 +25,9 @@ pub(crate) fn run(short: bool) -> bool {
     within && exact
 }
 
+/// The bench's processes are all of one cgroup, which no node's are.
+const OF_ONE_CONTAINER: &str = "max_clients_per_container = 128\n";
+
 /// No GPU is read, so that what is measured is what training processes cost.
 const WITHOUT_GPUS: &str = "[exporter]\nauto = false\n";
 
@@ -34,7 +37,8 @@ fn steady(windows: usize) -> bool {
     ));
     let world = World::new();
     let server = server::Place::sqlite(&world).start();
-    let config = format!("{WITHOUT_GPUS}{}", training::config(&world));
+    let hooks = training::config(&world);
+    let config = format!("{WITHOUT_GPUS}{hooks}{OF_ONE_CONTAINER}");
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(&world, "bench", &endpoint, &config);
     place.replace_in_config("[nvml]\n", "[nvml]\nenabled = false\n");

@@ -14,6 +14,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{Ended, attribute, fingerprint_attributes};
 
+use super::exit::Exit;
 use super::process::Process;
 
 /// How long the start of a rank waits for what the run is made of, which is written a moment later.
@@ -35,8 +36,8 @@ pub(super) fn of(process: &mut Process, now: Timestamp) -> Vec<Event> {
     let mut told = std::mem::take(&mut process.told);
     let mut events = match (process.resource(), process.script()) {
         (Some(resource), Some(snapshot)) => {
-            let lives = process.lives();
-            happened(resource, snapshot, lives, now, &mut told)
+            let exit = (!process.lives()).then(|| process.exit());
+            happened(resource, snapshot, exit, now, &mut told)
         }
         _ => Vec::new(),
     };
@@ -81,13 +82,14 @@ fn event(
 fn happened(
     resource: &Resource,
     snapshot: &Snapshot,
-    lives: bool,
+    exit: Option<Exit>,
     now: Timestamp,
     told: &mut Told,
 ) -> Vec<Event> {
     let mut events = Vec::new();
     let created = snapshot.header.created_at.unwrap_or(now.0);
     let fingerprint = snapshot.fingerprint.as_ref();
+    let lives = exit.is_none();
     let is_late = now.0 - created > FINGERPRINT_WITHIN || !lives;
     if !told.started && (fingerprint.is_some() || is_late) {
         told.started = true;
@@ -130,7 +132,7 @@ fn happened(
     }
     if !told.ended && (snapshot.end.is_some() || !lives) {
         told.ended = true;
-        events.push(ending(resource, snapshot, now));
+        events.push(ending(resource, snapshot, exit.unwrap_or_default(), now));
     }
     events
 }
@@ -191,7 +193,7 @@ fn ended(snapshot: &Snapshot, now: Timestamp) -> (i64, Ended) {
     (end.at, how)
 }
 
-fn ending(resource: &Resource, snapshot: &Snapshot, now: Timestamp) -> Event {
+fn ending(resource: &Resource, snapshot: &Snapshot, exit: Exit, now: Timestamp) -> Event {
     let (at, ended) = ended(snapshot, now);
     let severity = match ended {
         Ended::Finished | Ended::Stopped => Severity::Info,
@@ -204,11 +206,17 @@ fn ending(resource: &Resource, snapshot: &Snapshot, now: Timestamp) -> Event {
     ]);
     let status = snapshot.end.map(|it| it.exit_status);
     let status = status.filter(|it| *it >= 0).map(|it| it.to_string());
+    let status = status.or_else(|| exit.status.map(|it| it.to_string()));
     let saved = snapshot.checkpoint_saved.filter(|it| it.count > 0);
     let phase = snapshot.now.map(|it| it.phase.text().to_owned());
     let exception = snapshot.exception.as_ref().map(|it| it.kind.clone());
     let known = [
         (attribute::EXIT_STATUS, status),
+        (attribute::SIGNAL, exit.signal.map(|it| it.to_string())),
+        (
+            attribute::OOM_KILLS,
+            exit.oom_kills.filter(|it| *it > 0).map(|it| it.to_string()),
+        ),
         (
             attribute::CHECKPOINT_STEP,
             saved.map(|it| it.last_step.to_string()),

@@ -10,8 +10,10 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::events::Told;
+use super::exit::{Exit, Watch};
 use super::ranks::Rank;
 use super::steps::{self, Steps};
+use super::together::{self, Longest};
 use super::values::Traffic;
 use super::{MAX_REGIONS, Refused};
 
@@ -35,6 +37,7 @@ struct Region {
 
 /// A training process.
 pub(super) struct Process {
+    watch: Watch,
     peer: Peer,
     regions: Vec<Region>,
     has_ended: bool,
@@ -46,6 +49,8 @@ pub(super) struct Process {
     pub(super) traffic: Traffic,
     /// Its steps on their way to the spool.
     pub(super) steps: Steps,
+    /// Its longest collectives.
+    pub(super) longest: Longest,
 }
 
 impl ProcessId {
@@ -60,6 +65,7 @@ impl ProcessId {
 impl Process {
     pub(super) fn new(peer: Peer) -> Self {
         Self {
+            watch: Watch::new(&peer),
             peer,
             regions: Vec::new(),
             has_ended: false,
@@ -67,6 +73,7 @@ impl Process {
             told: Told::default(),
             traffic: Traffic::default(),
             steps: Steps::default(),
+            longest: Longest::new(),
         }
     }
 
@@ -108,6 +115,14 @@ impl Process {
         !self.has_ended
     }
 
+    /// How it ended; nothing while it lives.
+    pub(super) fn exit(&self) -> Exit {
+        match self.has_ended {
+            true => self.watch.exit(),
+            false => Exit::default(),
+        }
+    }
+
     /// Its container.
     pub(super) fn group(&self) -> &str {
         &self.peer.group
@@ -133,6 +148,9 @@ impl Process {
                         *refused.entry(reason.text()).or_default() += count;
                     }
                     region.kind = snapshot.header.writer;
+                    if region.kind == Some(WriterKind::Nccl) {
+                        together::measure(&snapshot, &mut self.longest);
+                    }
                     region.last = Some(snapshot);
                     return true;
                 }

@@ -22,6 +22,9 @@ use super::*;
 #[path = "tests/steps.rs"]
 mod steps;
 
+#[path = "tests/together.rs"]
+mod together;
+
 /// How long anything here may take before it has failed.
 const LONGEST_NS: u64 = 60_000_000_000;
 

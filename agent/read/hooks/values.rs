@@ -9,7 +9,9 @@ use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::sample::{Missing, Reading, ResourceSamples, Sample};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::CollectivesFrom;
 
+use super::outside::Told;
 use super::process::Process;
 
 /// Most collectives of a rank that have series, by communicator and function: a mesh of four
@@ -20,7 +22,12 @@ pub(super) const MAX_COLLECTIVES: usize = 16;
 pub(super) type Traffic = BTreeMap<String, (u64, u64)>;
 
 /// The readings of the process' rank; none while it has none.
-pub(super) fn of(process: &mut Process, now: Timestamp) -> Option<ResourceSamples> {
+pub(super) fn of(
+    process: &mut Process,
+    from: CollectivesFrom,
+    outside: Option<&Told>,
+    now: Timestamp,
+) -> Option<ResourceSamples> {
     let resource = Arc::clone(process.resource()?);
     let mut samples = Samples(Vec::with_capacity(64));
     let mut traffic = Traffic::new();
@@ -37,11 +44,29 @@ pub(super) fn of(process: &mut Process, now: Timestamp) -> Option<ResourceSample
         together(snapshot, now, &process.traffic, &mut traffic, &mut samples);
     }
     process.traffic = traffic;
+    samples.count(&training::COLLECTIVES_FROM, from.number());
+    if matches!(from, CollectivesFrom::Ras | CollectivesFrom::Inspector) {
+        told_outside(outside, &mut samples);
+    }
     // Two regions that tell of one thing are one series: the script's word comes first.
     let mut seen = HashSet::new();
     let mut samples = samples.0;
     samples.retain(|it| seen.insert((it.metric, it.part.clone())));
     Some(ResourceSamples { resource, samples })
+}
+
+/// Its collectives as NCCL itself tells them.
+fn told_outside(outside: Option<&Told>, samples: &mut Samples) {
+    for told in outside.into_iter().flat_map(|it| &it.counts) {
+        let name = format!("{:016x}/{}", told.communicator, told.function);
+        let part = Part::new(PartKind::Collective, name);
+        samples.push(&training::COLLECTIVE_CALLS, Some(&part), told.count as f64);
+        if let Some((bytes, duration_ns)) = told.measured {
+            samples.push(&training::COLLECTIVE_TRAFFIC, Some(&part), bytes as f64);
+            let took = seconds(duration_ns);
+            samples.push(&training::COLLECTIVE_DURATION, Some(&part), took);
+        }
+    }
 }
 
 /// Readings that are being put together.
