@@ -260,7 +260,8 @@ pub struct Chargeback {
 pub struct Asked<'a> {
     /// Its first millisecond.
     pub from_ms: i64,
-    /// The one after its last.
+    /// The one after its last; of a month that runs, how far it is known: until here commitments
+    /// count as paid.
     pub until_ms: i64,
     /// What the periods point into.
     pub fleet: &'a Fleet,

@@ -17,6 +17,8 @@ pub mod owner;
 
 pub mod chargeback;
 
+pub mod report;
+
 pub mod mfu;
 
 pub mod goodput;

@@ -35,8 +35,13 @@ impl Standing {
 }
 
 impl Chargeback {
-    /// Where teams stand at a moment, in the order of their names.
-    pub fn budgets(&self, budgets: &BTreeMap<String, i128>, now_ms: i64) -> Vec<Standing> {
+    /// Where teams stand at a moment in a month that ends at `end_ms`, in the order of their names.
+    pub fn budgets(
+        &self,
+        budgets: &BTreeMap<String, i128>,
+        now_ms: i64,
+        end_ms: i64,
+    ) -> Vec<Standing> {
         let days = |payer: &Payer| {
             let mut costs: BTreeMap<i64, i128> = BTreeMap::new();
             for (day, sum) in &self.days {
@@ -48,7 +53,7 @@ impl Chargeback {
         };
         let standing = |(team, budget): (&String, &i128)| {
             let costs = days(&Payer::Team(team.clone()));
-            self.standing(team, *budget, &costs, now_ms)
+            self.standing(team, *budget, &costs, (now_ms, end_ms))
         };
         budgets.iter().map(standing).collect()
     }
@@ -58,10 +63,10 @@ impl Chargeback {
         team: &str,
         budget: i128,
         costs: &BTreeMap<i64, i128>,
-        now_ms: i64,
+        (now_ms, end_ms): (i64, i64),
     ) -> Standing {
         let first = self.from_ms.div_euclid(MILLIS_PER_DAY);
-        let end = self.until_ms.div_euclid(MILLIS_PER_DAY);
+        let end = end_ms.div_euclid(MILLIS_PER_DAY);
         // The day that runs is not whole.
         let today = now_ms.div_euclid(MILLIS_PER_DAY).clamp(first, end);
         let whole: i128 = costs.range(..today).map(|it| it.1).sum();

@@ -2,11 +2,11 @@
 //!
 //! A commitment covers, hour by hour, as many nodes of its machine type and region as it has, of
 //! those that are paid on demand: in proportion to their time where there are more. What is left of
-//! it is paid for all the same and is a line of its own.
+//! it is paid for all the same and is a line of its own, also in hours without any node.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Asked, Node, NodePeriod, Tariff};
+use super::{Asked, MILLIS_PER_DAY, Node, NodePeriod, Tariff};
 use crate::money::{apportion, ratio};
 use crate::price_book::{Ask, Basis, Commitment, Stretch};
 
@@ -65,6 +65,9 @@ impl Coverage {
                 .or_default()
                 .push(index);
         }
+        for gap in gaps(asked, &grid) {
+            grid.insert(gap, Vec::new());
+        }
         for ((from_ms, until_ms), periods) in &mut grid {
             // By node, so that the order in which data came decides nothing.
             periods.sort_by_key(|it| asked.periods[*it].node);
@@ -122,6 +125,21 @@ impl Coverage {
         }
         used
     }
+}
+
+/// The time asked for in which no node was billed, in days at most: commitments are paid then too.
+fn gaps(asked: &Asked<'_>, grid: &BTreeMap<(i64, i64), Vec<usize>>) -> Vec<(i64, i64)> {
+    let (mut gaps, mut known_ms) = (Vec::new(), asked.from_ms);
+    let end = (asked.until_ms, asked.until_ms);
+    for (from_ms, until_ms) in grid.keys().chain([&end]) {
+        while known_ms < *from_ms {
+            let tomorrow_ms = (known_ms.div_euclid(MILLIS_PER_DAY) + 1) * MILLIS_PER_DAY;
+            gaps.push((known_ms, tomorrow_ms.min(*from_ms)));
+            known_ms = tomorrow_ms.min(*from_ms);
+        }
+        known_ms = known_ms.max(*until_ms);
+    }
+    gaps
 }
 
 fn unused(asked: &Asked<'_>, commitment: &Commitment, from_ms: i64, node_millis: i64) -> Unused {

@@ -174,21 +174,36 @@ fn time_without_a_price_is_unpriced_and_says_why_and_is_not_free() {
 
 #[test]
 fn a_commitment_covers_what_it_has_and_what_nobody_used_of_it_is_a_line() {
-    let commitments = "c1,box-8g,here,2,commitment_3y,USD,32,2026-10-01,2029-10-01,money\n";
-    let book = book(RATES, commitments);
+    let hour = "2026-10-01,2026-10-01T01:00:00Z";
+    let commitments = format!("c1,box-8g,here,2,commitment_3y,USD,32,{hour},money\n");
+    let book = book(RATES, &commitments);
     let mut fleet = fleet(4);
     fleet.nodes[3].basis = Basis::Spot;
     let active = [part(Some(0), State::ActiveUnrated, HOUR)];
-    let hour: Vec<_> = (0..4).map(|node| period(node, 0, &active)).collect();
-    let made = october(&fleet, &hour, &book);
+    let hours: Vec<_> = (0..4).map(|node| period(node, 0, &active)).collect();
+    let made = october(&fleet, &hours, &book);
     // Three nodes want two: two at 32, one at 80, and the Spot node at 40.
     assert_eq!(made.total().cost, (2 * 32 + 80 + 40) * USD);
     assert_eq!(made.total().list, (3 * 80 + 40) * USD);
     assert_eq!(made.headline().unused, Sum::default());
-    let made = october(&fleet, &hour[..1], &book);
+    let made = october(&fleet, &hours[..1], &book);
     assert_eq!(made.total().cost, (32 + 32) * USD);
     assert_eq!(made.headline().unused.cost, 32 * USD);
     assert_eq!(made.headline().unused.gpu_millis, 8 * HOUR);
+    assert!(made.balance().is_exact());
+}
+
+#[test]
+fn a_commitment_is_paid_for_in_hours_without_any_node_too() {
+    let days = "2026-09-15,2026-10-03";
+    let commitments = format!("c1,box-8g,here,1,commitment_1y,USD,50,{days},\n");
+    let active = [part(Some(0), State::ActiveUnrated, HOUR)];
+    let hours = [period(0, 3, &active), period(0, 30, &active)];
+    let made = october(&fleet(1), &hours, &book(RATES, &commitments));
+    assert_eq!(made.total().cost, 48 * 50 * USD);
+    assert_eq!(made.headline().unused.gpu_millis, 46 * 8 * HOUR);
+    let days: Vec<i128> = made.days.values().map(|it| it.cost).collect();
+    assert_eq!(days.iter().sum::<i128>(), 48 * 50 * USD);
     assert!(made.balance().is_exact());
 }
 
@@ -359,7 +374,7 @@ fn a_budget_is_forecast_by_the_last_week_and_says_on_which_day_it_is_gone() {
     let first = FIRST_HOUR / 24;
     let at = |day: i64, budget: i128| {
         let budgets = BTreeMap::from([("science".to_owned(), budget)]);
-        made.budgets(&budgets, (first + day) * MILLIS_PER_DAY)
+        made.budgets(&budgets, (first + day) * MILLIS_PER_DAY, made.until_ms)
             .remove(0)
     };
     let standing = at(10, 1_600 * USD);

@@ -1,0 +1,207 @@
+//! A chargeback as a file: CSV and JSON, FOCUS 1.2, a page for people, and what time was worth.
+//!
+//! Pure functions of a [`Report`]: the same numbers in each form, to the nano-unit where a program
+//! reads it and to the cent where a person does.
+
+use std::collections::BTreeMap;
+
+pub mod efficiency;
+
+pub mod focus;
+
+mod html;
+
+#[cfg(test)]
+mod tests;
+
+pub use html::html;
+
+use crate::chargeback::budget::Standing;
+use crate::chargeback::reconcile::Reconciled;
+use crate::chargeback::variance::Variance;
+use crate::chargeback::view::{By, Group};
+use crate::chargeback::{Chargeback, Fleet, Sum};
+use crate::ledger::State;
+use crate::money::{decimal, ratio};
+use crate::owner::Payer;
+use crate::table;
+
+/// What is reported.
+#[derive(Debug, Clone)]
+pub struct Report<'a> {
+    /// What it is called, such as `October 2026`.
+    pub title: String,
+    /// The lines.
+    pub chargeback: &'a Chargeback,
+    /// What they point into.
+    pub fleet: &'a Fleet,
+    /// What they are grouped by; at least one.
+    pub by: Vec<By>,
+    /// The cost by payer with what nobody held borne by the policies.
+    pub borne: BTreeMap<Payer, i128>,
+    /// Against the invoice, where there is one.
+    pub reconciled: Option<Reconciled>,
+    /// Against the month before, where there is one.
+    pub variance: Option<Variance>,
+    /// Where teams stand.
+    pub budgets: Vec<Standing>,
+    /// What was wrong with prices and rules, in words.
+    pub findings: Vec<String>,
+}
+
+/// GPU-hours of GPU-milliseconds, to the microhour.
+pub(crate) fn hours(gpu_millis: i64) -> String {
+    let micros = ratio(gpu_millis.into(), 1_000, 3_600).unwrap_or(0);
+    decimal(micros * 1_000)
+}
+
+/// Seconds of milliseconds, exactly.
+fn seconds(millis: i64) -> String {
+    decimal(i128::from(millis) * 1_000_000)
+}
+
+/// One row for each group and state. The costs add up to the total exactly.
+pub fn csv(report: &Report<'_>) -> String {
+    let mut out = String::new();
+    let mut header: Vec<&str> = report.by.iter().map(|it| it.name()).collect();
+    header.extend([
+        "state",
+        "gpu_seconds",
+        "gpu_hours",
+        "cost",
+        "list_cost",
+        "gpu_only_cost",
+    ]);
+    header.extend([
+        "unpriced_gpu_seconds",
+        "gpu_only_unpriced_gpu_seconds",
+        "currency",
+    ]);
+    table::write(&mut out, &header);
+    for group in report.chargeback.grouped(report.fleet, &report.by) {
+        for (state, sum) in &group.states {
+            let numbers = [
+                seconds(sum.gpu_millis),
+                hours(sum.gpu_millis),
+                decimal(sum.cost),
+                decimal(sum.list),
+                decimal(sum.gpu_cost),
+                seconds(sum.unpriced_millis),
+                seconds(sum.gpu_unpriced_millis),
+            ];
+            let mut row: Vec<&str> = group.words.iter().map(String::as_str).collect();
+            row.push(state.name());
+            row.extend(numbers.iter().map(String::as_str));
+            row.push(&report.chargeback.currency);
+            table::write(&mut out, &row);
+        }
+    }
+    out
+}
+
+/// Everything as JSON; money as decimal text, so that no reader rounds it.
+pub fn json(report: &Report<'_>) -> String {
+    let made = report.chargeback;
+    let headline = made.headline();
+    let balance = made.balance();
+    let groups = made.grouped(report.fleet, &report.by);
+    let borne = report.borne.iter();
+    let value = serde_json::json!({
+        "title": report.title,
+        "from": table::moment_text(made.from_ms),
+        "until": table::moment_text(made.until_ms),
+        "currency": made.currency,
+        "total": sum_json(&headline.total),
+        "idle": sum_json(&headline.idle),
+        "waste": sum_json(&headline.waste),
+        "active": sum_json(&headline.active),
+        "parked": sum_json(&headline.parked),
+        "stalled": sum_json(&headline.stalled),
+        "unobserved": sum_json(&headline.unobserved),
+        "unowned": sum_json(&headline.unowned),
+        "unpriced": sum_json(&headline.unpriced),
+        "unused_commitments": sum_json(&headline.unused),
+        "balance": {
+            "lines": decimal(balance.lines),
+            "nodes": decimal(balance.nodes),
+            "is_exact": balance.is_exact(),
+        },
+        "groups": groups.iter().map(|it| group_json(report, it)).collect::<Vec<_>>(),
+        "borne": borne.map(|(who, cost)| serde_json::json!({
+            "payer": who.name(), "cost": decimal(*cost),
+        })).collect::<Vec<_>>(),
+        "invoice": report.reconciled.as_ref().map(|it| serde_json::json!({
+            "estimate": decimal(it.estimate),
+            "billed": decimal(it.billed),
+            "credits": decimal(it.credits),
+            "total": decimal(it.total),
+            "residual": decimal(it.residual),
+            "is_off": it.is_off(),
+            "besides": it.besides.iter().map(|(kind, cost)| (kind.name(), decimal(*cost)))
+                .collect::<BTreeMap<_, _>>(),
+        })),
+        "variance": report.variance.map(|it| serde_json::json!({
+            "change": decimal(it.change),
+            "price": decimal(it.price),
+            "volume": decimal(it.volume),
+            "mix": decimal(it.mix),
+            "efficiency": decimal(it.efficiency),
+        })),
+        "budgets": report.budgets.iter().map(|it| serde_json::json!({
+            "team": it.team,
+            "budget": decimal(it.budget),
+            "spent": decimal(it.spent),
+            "forecast": it.forecast.map(decimal),
+            "gone_on": it.gone_on_day.map(day_text),
+            "is_over": it.is_over(),
+        })).collect::<Vec<_>>(),
+        "notes": made.notes,
+        "findings": report.findings,
+    });
+    let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
+    text.push('\n');
+    text
+}
+
+fn group_json(report: &Report<'_>, group: &Group) -> serde_json::Value {
+    let words = report.by.iter().zip(&group.words);
+    let words: BTreeMap<_, _> = words.map(|(by, word)| (by.name(), word)).collect();
+    let states = group.states.iter();
+    let states: BTreeMap<_, _> = states.map(|(it, sum)| (it.name(), sum_json(sum))).collect();
+    serde_json::json!({ "by": words, "sum": sum_json(&group.sum), "states": states })
+}
+
+fn sum_json(sum: &Sum) -> serde_json::Value {
+    serde_json::json!({
+        "gpu_millis": sum.gpu_millis,
+        "cost": decimal(sum.cost),
+        "list_cost": decimal(sum.list),
+        "gpu_only_cost": decimal(sum.gpu_cost),
+        "gpu_only_unpriced_gpu_millis": sum.gpu_unpriced_millis,
+        "unpriced_gpu_millis": sum.unpriced_millis,
+        "inefficiency_gpu_millis": sum.lost_millis,
+    })
+}
+
+/// A day counted from the epoch, as a date.
+fn day_text(day: i64) -> String {
+    let text = table::moment_text(day * crate::chargeback::MILLIS_PER_DAY);
+    text.chars().take(10).collect()
+}
+
+/// The states in the order in which charts stack them: useful first, not known last.
+pub(crate) const STACK: [State; 13] = [
+    State::ActiveEfficient,
+    State::ActiveUnrated,
+    State::ActiveInefficient,
+    State::Gap,
+    State::StartingPod,
+    State::StartingNode,
+    State::Draining,
+    State::Stalled,
+    State::Parked,
+    State::HeldEmpty,
+    State::Unallocated,
+    State::Unhealthy,
+    State::Unobserved,
+];

@@ -1,0 +1,137 @@
+//! What GPU time was worth: use by team, cost of a useful GPU-hour, and waste ranked by money.
+//!
+//! Useful time is active time; a useful GPU-hour costs all that the team's time cost. Waste is every
+//! state that is money for nothing, by team, job and state, the dearest first. Inefficiency (active
+//! below its target) is apart, as the money of the time that was missing to the target.
+//!
+//! Limits. MFU and goodput are of runs, not of ledger hours; they are not in it.
+
+use std::collections::BTreeMap;
+
+use super::{Report, hours};
+use crate::chargeback::Sum;
+use crate::chargeback::view::By;
+use crate::ledger::State;
+use crate::money::{decimal, ratio};
+use crate::table;
+
+/// How a payer used its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    /// Who.
+    pub payer: String,
+    /// Everything.
+    pub total: Sum,
+    /// Active.
+    pub active: Sum,
+    /// Money for nothing.
+    pub waste: Sum,
+    /// Active share of all time, millionths.
+    pub active_millionths: i128,
+    /// What a useful GPU-hour cost, nano-units; none without one.
+    pub cost_per_useful_hour: Option<i128>,
+    /// What inefficiency cost, nano-units.
+    pub inefficiency: i128,
+}
+
+/// A kind of waste.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waste {
+    /// Whose.
+    pub payer: String,
+    /// The job; empty when nobody held it.
+    pub job: String,
+    /// In which state.
+    pub state: State,
+    /// How much.
+    pub sum: Sum,
+}
+
+/// Use by payer, the dearest first.
+pub fn uses(report: &Report<'_>) -> Vec<Use> {
+    let groups = report.chargeback.grouped(report.fleet, &[By::Team]);
+    let of = |group: crate::chargeback::view::Group| {
+        let (mut active, mut waste) = (Sum::default(), Sum::default());
+        for (state, sum) in &group.states {
+            if state.is_active() {
+                active.add(sum);
+            }
+            if state.is_waste() {
+                waste.add(sum);
+            }
+        }
+        let low = group
+            .states
+            .get(&State::ActiveInefficient)
+            .copied()
+            .unwrap_or_default();
+        let lost = ratio(low.cost, low.lost_millis.into(), low.gpu_millis.into());
+        Use {
+            payer: group.words.concat(),
+            total: group.sum,
+            active,
+            waste,
+            active_millionths: ratio(
+                active.gpu_millis.into(),
+                1_000_000,
+                group.sum.gpu_millis.into(),
+            )
+            .unwrap_or(0),
+            cost_per_useful_hour: ratio(group.sum.cost, 3_600_000, active.gpu_millis.into()),
+            inefficiency: lost.unwrap_or(0),
+        }
+    };
+    groups.into_iter().map(of).collect()
+}
+
+/// Waste by payer, job and state, the dearest first.
+pub fn waste(report: &Report<'_>) -> Vec<Waste> {
+    let mut all: BTreeMap<(&str, &str, State), Sum> = BTreeMap::new();
+    let made = report.chargeback;
+    for (key, sum) in made.lines.iter().filter(|it| it.0.state.is_waste()) {
+        let team = By::Team.word(made, report.fleet, key);
+        let job = By::Job.word(made, report.fleet, key);
+        all.entry((team, job, key.state)).or_default().add(sum);
+    }
+    let of = |((payer, job, state), sum): ((&str, &str, State), Sum)| Waste {
+        payer: payer.to_owned(),
+        job: job.to_owned(),
+        state,
+        sum,
+    };
+    let mut all: Vec<Waste> = all.into_iter().map(of).collect();
+    all.sort_by_key(|it| std::cmp::Reverse((it.sum.cost, it.sum.gpu_millis)));
+    all
+}
+
+/// Use by payer as CSV.
+pub fn csv(report: &Report<'_>) -> String {
+    let mut out = String::new();
+    let header = [
+        "team",
+        "gpu_hours",
+        "active_gpu_hours",
+        "active_ratio",
+        "cost",
+        "waste_cost",
+        "inefficiency_cost",
+        "cost_per_useful_gpu_hour",
+        "currency",
+    ];
+    table::write(&mut out, &header);
+    for it in uses(report) {
+        let row = [
+            it.payer.clone(),
+            hours(it.total.gpu_millis),
+            hours(it.active.gpu_millis),
+            decimal(it.active_millionths * 1_000),
+            decimal(it.total.cost),
+            decimal(it.waste.cost),
+            decimal(it.inefficiency),
+            it.cost_per_useful_hour.map(decimal).unwrap_or_default(),
+            report.chargeback.currency.clone(),
+        ];
+        table::write(&mut out, &row.each_ref().map(String::as_str));
+    }
+    out
+}

@@ -1,0 +1,313 @@
+//! FOCUS 1.2 (FinOps Open Cost and Usage Specification): one row for each line, and a checker.
+//!
+//! An estimate, and marked so (`x_Estimated`, no invoice): billed and effective cost are the same,
+//! because what was paid ahead for commitments is spread over what they covered, and what they did
+//! not cover has rows of its own (`Unused`). Time without a price has a row with cost 0.0, because the
+//! columns must not be empty; `x_PriceBasis` says `unpriced` and why.
+//!
+//! The checker knows the columns of 1.2, which may be empty, the formats and the values; it is run in
+//! tests over every kind of line. It is not the specification's own validator.
+
+use super::{Report, hours};
+use crate::chargeback::view::By;
+use crate::chargeback::{Key, Sum, Tariff};
+use crate::money::{decimal, ratio};
+use crate::price_book::Basis;
+use crate::table;
+
+pub mod check;
+
+/// The columns of FOCUS 1.2 in the order of their names.
+pub const COLUMNS: [&str; 57] = [
+    "AvailabilityZone",
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingAccountType",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "CapacityReservationId",
+    "CapacityReservationStatus",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingCurrency",
+    "PricingCurrencyContractedUnitPrice",
+    "PricingCurrencyEffectiveCost",
+    "PricingCurrencyListUnitPrice",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "RegionId",
+    "RegionName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "SubAccountType",
+    "Tags",
+];
+
+/// Our own columns, behind all others.
+pub const OWN: [&str; 10] = [
+    "x_Cluster",
+    "x_Estimated",
+    "x_GpuOnlyCost",
+    "x_GpuReason",
+    "x_GpuState",
+    "x_GpuUuid",
+    "x_Job",
+    "x_MigInstance",
+    "x_Namespace",
+    "x_PriceBasis",
+];
+
+/// And the one that people filter by.
+pub const OWN_TEAM: &str = "x_Team";
+
+/// The unit of every quantity.
+const UNIT: &str = "GPU-Hours";
+
+/// What the ledger does not know of the account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its id; must not be empty.
+    pub billing_account_id: String,
+    /// Its name; may be empty.
+    pub billing_account_name: String,
+    /// Who sells, such as `Google Cloud`.
+    pub provider: String,
+    /// The service, such as `Compute Engine`.
+    pub service: String,
+}
+
+/// The rows, with the header.
+pub fn csv(report: &Report<'_>, account: &Account) -> String {
+    let mut out = String::new();
+    let mut header = COLUMNS.to_vec();
+    header.extend(OWN);
+    header.push(OWN_TEAM);
+    table::write(&mut out, &header);
+    for (key, sum) in &report.chargeback.lines {
+        let row = Row {
+            report,
+            account,
+            key,
+            sum,
+        };
+        let fields: Vec<String> = header.iter().map(|it| row.field(it)).collect();
+        table::write(
+            &mut out,
+            &fields.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+    }
+    out
+}
+
+struct Row<'a> {
+    report: &'a Report<'a>,
+    account: &'a Account,
+    key: &'a Key,
+    sum: &'a Sum,
+}
+
+impl Row<'_> {
+    fn tariff(&self) -> &Tariff {
+        &self.report.chargeback.tariffs[self.key.tariff]
+    }
+
+    fn word(&self, by: By) -> String {
+        by.word(self.report.chargeback, self.report.fleet, self.key)
+            .to_owned()
+    }
+
+    fn commitment(&self) -> Option<(&str, Basis, bool)> {
+        match self.tariff() {
+            Tariff::Committed { id, basis } => Some((id, *basis, true)),
+            Tariff::Unused { id, basis } => Some((id, *basis, false)),
+            _ => None,
+        }
+    }
+
+    fn is_priced(&self) -> bool {
+        !matches!(self.tariff(), Tariff::Unpriced(_))
+    }
+
+    /// A price of one GPU-hour; empty where there is none.
+    fn unit_price(&self, cost: i128) -> String {
+        let price = ratio(cost, 3_600_000, self.sum.gpu_millis.into());
+        price
+            .filter(|_| self.is_priced())
+            .map(decimal)
+            .unwrap_or_default()
+    }
+
+    fn field(&self, column: &str) -> String {
+        let node = self.key.node.map(|it| &self.report.fleet.nodes[it]);
+        let of_node =
+            |of: fn(&crate::chargeback::Node) -> &String| node.map(of).cloned().unwrap_or_default();
+        let made = self.report.chargeback;
+        match column {
+            "AvailabilityZone" => of_node(|it| &it.zone),
+            "BilledCost" | "EffectiveCost" | "PricingCurrencyEffectiveCost" => {
+                decimal(self.sum.cost)
+            }
+            "ContractedCost" => decimal(self.contracted()),
+            "ListCost" => decimal(self.sum.list),
+            "BillingAccountId" => self.account.billing_account_id.clone(),
+            "BillingAccountName" => self.account.billing_account_name.clone(),
+            "BillingAccountType" => "Billing Account".to_owned(),
+            "BillingCurrency" | "PricingCurrency" => made.currency.clone(),
+            "BillingPeriodStart" | "ChargePeriodStart" => table::moment_text(made.from_ms),
+            "BillingPeriodEnd" | "ChargePeriodEnd" => table::moment_text(made.until_ms),
+            "ChargeCategory" => "Usage".to_owned(),
+            "ChargeDescription" => format!("GPU time {}", self.key.state.name()),
+            "ChargeFrequency" => "Usage-Based".to_owned(),
+            "ConsumedQuantity" if self.is_used() => hours(self.sum.gpu_millis),
+            "ConsumedUnit" if self.is_used() => UNIT.to_owned(),
+            "ContractedUnitPrice" | "PricingCurrencyContractedUnitPrice" => {
+                self.unit_price(self.contracted())
+            }
+            "ListUnitPrice" | "PricingCurrencyListUnitPrice" => self.unit_price(self.sum.list),
+            "PricingCategory" => self.pricing_category().to_owned(),
+            "PricingQuantity" => hours(self.sum.gpu_millis),
+            "PricingUnit" => UNIT.to_owned(),
+            "ProviderName" | "PublisherName" | "InvoiceIssuerName" => self.account.provider.clone(),
+            "RegionId" | "RegionName" => of_node(|it| &it.region),
+            "ResourceId" => of_node(|it| {
+                if it.resource.is_empty() {
+                    &it.name
+                } else {
+                    &it.resource
+                }
+            }),
+            "ResourceName" => of_node(|it| &it.name),
+            "ResourceType" if node.is_some() => "Virtual Machine".to_owned(),
+            "ServiceCategory" => "Compute".to_owned(),
+            "ServiceName" => self.account.service.clone(),
+            "ServiceSubcategory" => "Virtual Machines".to_owned(),
+            "SkuId" | "SkuPriceId" if self.is_priced() => self.sku(),
+            "SkuMeter" if self.is_priced() => "GPU Time".to_owned(),
+            "SkuPriceDetails" if self.is_priced() && node.is_some() => {
+                serde_json::json!({ "x_MachineType": of_node(|it| &it.machine_type) }).to_string()
+            }
+            "SubAccountId" | "SubAccountName" => self.word(By::Project),
+            "SubAccountType" if !self.word(By::Project).is_empty() => "Project".to_owned(),
+            "Tags" => serde_json::json!({
+                "gpufleet/job": self.word(By::Job),
+                "gpufleet/model": self.word(By::Model),
+                "gpufleet/namespace": self.word(By::Namespace),
+                "gpufleet/team": self.word(By::Team),
+            })
+            .to_string(),
+            _ if column.starts_with("CommitmentDiscount") => self.commitment_field(column),
+            _ if column.starts_with("x_") => self.own_field(column),
+            _ => String::new(),
+        }
+    }
+
+    fn commitment_field(&self, column: &str) -> String {
+        let Some((id, _, is_used)) = self.commitment() else {
+            return String::new();
+        };
+        match column {
+            "CommitmentDiscountCategory" => "Usage".to_owned(),
+            "CommitmentDiscountId" | "CommitmentDiscountName" => id.to_owned(),
+            "CommitmentDiscountQuantity" => hours(self.sum.gpu_millis),
+            "CommitmentDiscountStatus" => if is_used { "Used" } else { "Unused" }.to_owned(),
+            "CommitmentDiscountType" => "Resource-based commitment".to_owned(),
+            "CommitmentDiscountUnit" => UNIT.to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    fn own_field(&self, column: &str) -> String {
+        let fleet = self.report.fleet;
+        let known = self.sum.gpu_millis > self.sum.gpu_unpriced_millis;
+        match column {
+            "x_Cluster" => self.key.node.map(|it| fleet.nodes[it].cluster.clone()),
+            "x_Estimated" => Some("true".to_owned()),
+            "x_GpuOnlyCost" => known.then(|| decimal(self.sum.gpu_cost)),
+            "x_GpuReason" => Some(self.key.reason.name().to_owned()),
+            "x_GpuState" => Some(self.key.state.name().to_owned()),
+            "x_GpuUuid" => self.key.gpu.map(|it| fleet.gpus[it].clone()),
+            "x_Job" => Some(self.word(By::Job)),
+            "x_MigInstance" => self.key.share.map(|it| fleet.shares[it].clone()),
+            "x_Namespace" => Some(self.word(By::Namespace)),
+            "x_PriceBasis" => Some(match self.tariff() {
+                Tariff::Rate { basis, .. } => basis.name().to_owned(),
+                Tariff::Committed { basis, .. } | Tariff::Unused { basis, .. } => {
+                    basis.name().to_owned()
+                }
+                Tariff::Unpriced(why) => format!("unpriced: {why}"),
+            }),
+            OWN_TEAM => Some(self.word(By::Team)),
+            _ => None,
+        }
+        .unwrap_or_default()
+    }
+
+    /// Of what a commitment covers, negotiated discounts are not known apart from the commitment.
+    fn contracted(&self) -> i128 {
+        match self.commitment() {
+            Some(_) => self.sum.list,
+            None => self.sum.cost,
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        !matches!(self.tariff(), Tariff::Unused { .. })
+    }
+
+    fn pricing_category(&self) -> &'static str {
+        match self.tariff() {
+            Tariff::Rate {
+                basis: Basis::Spot, ..
+            } => "Dynamic",
+            Tariff::Rate {
+                basis: Basis::OnDemand,
+                ..
+            } => "Standard",
+            Tariff::Committed { .. } | Tariff::Unused { .. } => "Committed",
+            Tariff::Rate { .. } | Tariff::Unpriced(_) => "Other",
+        }
+    }
+
+    fn sku(&self) -> String {
+        let node = self.key.node.map(|it| &self.report.fleet.nodes[it]);
+        let place = node.map_or("commitment".to_owned(), |it| {
+            format!("{}/{}", it.machine_type, it.region)
+        });
+        format!("gpu-time/{place}/{}", self.own_field("x_PriceBasis"))
+    }
+}

@@ -1,0 +1,239 @@
+//! The same numbers in every form.
+
+use super::*;
+use crate::chargeback::fixture::{
+    FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
+};
+use crate::chargeback::{Part, Tariff};
+use crate::money;
+use crate::price_book::Basis;
+use crate::price_book::export::{BilledFor, Invoice};
+
+/// A month with every kind of line: commitments used and unused, Spot, on demand, shares, unowned,
+/// free, unobserved and unpriced time, and names that need quoting.
+fn month() -> (Fleet, Chargeback) {
+    let mut fleet = fleet(4);
+    fleet.nodes[2].basis = Basis::Spot;
+    fleet.nodes[3].region = "nowhere".to_owned();
+    fleet.holders[1].job = "<b>\"rank\", & more".to_owned();
+    let commitments =
+        "c1,box-8g,here,1,commitment_3y,USD,32,2026-10-01,2026-10-02T01:00:00Z,money\n";
+    let book = book(RATES, commitments);
+    let third = HOUR / 3;
+    let parts = [
+        part(Some(0), State::ActiveUnrated, third),
+        Part {
+            lost_millis: third / 4,
+            ..part(Some(1), State::ActiveInefficient, third)
+        },
+        part(Some(2), State::Parked, third / 2),
+        part(None, State::Unallocated, third / 4),
+    ];
+    let mut periods: Vec<_> = (0..4).map(|node| period(node, 0, &parts)).collect();
+    periods.push(period(0, 25, &parts));
+    let share = |share| Part {
+        share: Some(share),
+        slices: 3,
+        of: 7,
+        ..parts[0]
+    };
+    periods[1].gpus[0].parts = vec![share(0), share(1)];
+    let made = october(&fleet, &periods, &book);
+    (fleet, made)
+}
+
+fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
+    let invoice = Invoice {
+        costs: BTreeMap::from([
+            (BilledFor::Gpu, 200_000_000_000),
+            (BilledFor::Tax, 1_000_000_000),
+        ]),
+        ..Invoice::default()
+    };
+    let budgets = BTreeMap::from([("science".to_owned(), 1_000_000_000)]);
+    Report {
+        title: "October 2026".to_owned(),
+        chargeback: made,
+        fleet,
+        by: vec![By::Team, By::Job],
+        borne: made.borne(&owners()),
+        reconciled: Some(made.reconciled(&invoice)),
+        variance: Some(made.variance(made)),
+        budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
+        findings: vec!["rates line 7: <odd>".to_owned()],
+    }
+}
+
+fn account() -> focus::Account {
+    focus::Account {
+        billing_account_id: "01AB-23".to_owned(),
+        billing_account_name: String::new(),
+        provider: "Google Cloud".to_owned(),
+        service: "Compute Engine".to_owned(),
+    }
+}
+
+/// The sum of a column of money.
+fn column(text: &str, name: &str) -> i128 {
+    let header: Vec<&str> = text.lines().next().expect("a header").split(',').collect();
+    let at = header
+        .iter()
+        .position(|it| *it == name)
+        .expect("the column is there");
+    let rows = table::read(text, &header).expect("a table");
+    let of = |row: table::TableRow| i128::from(money::parse(&row.fields[at]).expect("money"));
+    rows.into_iter().map(of).sum()
+}
+
+#[test]
+fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
+    let (fleet, made) = month();
+    let total = made.total();
+    assert!(made.balance().is_exact() && total.cost > 0);
+    let report = report(&fleet, &made);
+    assert_eq!(column(&csv(&report), "cost"), total.cost);
+    assert_eq!(
+        column(&csv(&report), "gpu_seconds"),
+        i128::from(total.gpu_millis) * 1_000_000
+    );
+    let focus = focus::csv(&report, &account());
+    assert_eq!(column(&focus, "EffectiveCost"), total.cost);
+    assert_eq!(column(&focus, "BilledCost"), total.cost);
+    assert_eq!(column(&focus, "ListCost"), total.list);
+    assert_eq!(column(&efficiency::csv(&report), "cost"), total.cost);
+    let json: serde_json::Value = serde_json::from_str(&json(&report)).expect("JSON");
+    let of = |value: &serde_json::Value| {
+        i128::from(money::parse(value.as_str().expect("text")).expect("money"))
+    };
+    assert_eq!(of(&json["total"]["cost"]), total.cost);
+    let groups = json["groups"].as_array().expect("groups");
+    assert_eq!(
+        groups.iter().map(|it| of(&it["sum"]["cost"])).sum::<i128>(),
+        total.cost
+    );
+    let borne = json["borne"].as_array().expect("payers");
+    assert_eq!(
+        borne.iter().map(|it| of(&it["cost"])).sum::<i128>(),
+        total.cost
+    );
+    let variance = &json["variance"];
+    let parts = ["price", "volume", "mix", "efficiency"].map(|it| of(&variance[it]));
+    assert_eq!(parts.iter().sum::<i128>(), of(&variance["change"]));
+}
+
+#[test]
+fn the_focus_file_has_a_right_row_for_every_kind_of_line() {
+    let (fleet, made) = month();
+    let text = focus::csv(&report(&fleet, &made), &account());
+    assert_eq!(focus::check::check(&text), [""; 0]);
+    assert_eq!(text.lines().count(), made.lines.len() + 1);
+    for words in [
+        ",Standard,",
+        ",Dynamic,",
+        ",Committed,",
+        ",Other,",
+        ",Used,",
+        ",Unused,",
+        "unpriced: ",
+    ] {
+        assert!(text.contains(words), "{words}");
+    }
+    let is_unpriced = |it: &&Tariff| matches!(it, Tariff::Unpriced(_));
+    assert!(made.tariffs.iter().any(|it| is_unpriced(&it)));
+}
+
+#[test]
+fn the_checker_finds_what_is_wrong_in_a_focus_file() {
+    let (fleet, made) = month();
+    let right = focus::csv(&report(&fleet, &made), &account());
+    let check = |from: &str, to: &str, expected: &str| {
+        assert!(right.contains(from), "{from}");
+        let wrong = focus::check::check(&right.replacen(from, to, 1));
+        assert!(
+            wrong.iter().any(|it| it.contains(expected)),
+            "{from}: {wrong:?}"
+        );
+    };
+    check("BilledCost,", "", "column BilledCost is missing");
+    check(
+        "x_Team",
+        "Team",
+        "column Team stands behind columns of our own",
+    );
+    check(
+        "AvailabilityZone,",
+        "AvailabilityZone,AvailabilityZone,",
+        "is there twice",
+    );
+    check("Usage,,GPU", "Use,,GPU", "ChargeCategory is `Use`");
+    check(
+        "2026-11-01T00:00:00Z",
+        "2026-11-01",
+        "BillingPeriodEnd is `2026-11-01`",
+    );
+    check(
+        "2026-11-01T00:00:00Z",
+        "2026-09-01T00:00:00Z",
+        "BillingPeriodEnd is not after BillingPeriodStart",
+    );
+    check(",01AB-23,", ",,", "BillingAccountId is empty");
+    check(",USD,", ",usd,", "BillingCurrency is `usd`");
+    check(",Used,", ",,", "CommitmentDiscountStatus is of usage");
+    check(",GPU-Hours,", ",,", "go together");
+    check("\"{\"\"gpufleet", "\"[\"\"gpufleet", "Tags is `");
+    assert!(!focus::check::check("").is_empty());
+}
+
+#[test]
+fn the_page_escapes_names_says_whether_it_balances_and_fetches_nothing() {
+    let (fleet, made) = month();
+    let page = html(&report(&fleet, &made));
+    assert!(
+        page.contains("The lines add up to the node-hours&#39; price exactly."),
+        "balance"
+    );
+    assert!(!page.contains("<b>\"rank\""));
+    assert!(page.contains("&#60;b&#62;") && page.contains("&#60;odd&#62;"));
+    for word in ["http:", "https:", "<script", "src=", "@import", "url("] {
+        assert!(!page.contains(word), "{word}");
+    }
+    assert!(page.contains("(over)") && page.contains("more than 2 %"));
+    // Both bars and days are drawn, and none is wider than its chart.
+    let widths = page
+        .split(" width=\"")
+        .skip(1)
+        .filter_map(|it| it.split('"').next()?.parse::<i64>().ok());
+    let widths: Vec<i64> = widths.collect();
+    assert!(widths.len() > 31 && widths.iter().all(|it| (0..=10_000).contains(it)));
+}
+
+#[test]
+fn a_page_that_does_not_balance_says_so() {
+    let (fleet, mut made) = month();
+    let line = made.lines.values_mut().next().expect("a line");
+    line.cost += 1_000_000_000;
+    let page = html(&report(&fleet, &made));
+    assert!(
+        page.contains("<p class=\"bad\">The lines do NOT add up") && page.contains("off by 1.00")
+    );
+}
+
+#[test]
+fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let uses = efficiency::uses(&report);
+    let money = uses.iter().find(|it| it.payer == "money").expect("a team");
+    assert!(money.inefficiency > 0 && money.active.gpu_millis > 0);
+    let low = made.grouped(&fleet, &[By::Team]);
+    let low = low
+        .iter()
+        .find(|it| it.words[0] == "money")
+        .expect("a team");
+    let low = low.states[&State::ActiveInefficient];
+    assert!((money.inefficiency - low.cost / 4).abs() <= low.cost / 1_000);
+    let waste = efficiency::waste(&report);
+    assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
+    let all: i128 = waste.iter().map(|it| it.sum.cost).sum();
+    assert_eq!(all, made.headline().waste.cost);
+}
