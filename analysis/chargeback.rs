@@ -38,6 +38,9 @@ pub mod view;
 pub(crate) mod fixture;
 
 #[cfg(test)]
+mod day_tests;
+
+#[cfg(test)]
 mod tests;
 
 use crate::ledger::{Reason, State};
@@ -45,6 +48,7 @@ pub use make::chargeback;
 
 use crate::owner::{Holder, Owners, Payer};
 use crate::price_book::{Basis, Book, Quality};
+use crate::states::{Accounted, Held};
 
 /// Milliseconds of a day.
 pub const MILLIS_PER_DAY: i64 = 86_400_000;
@@ -271,6 +275,31 @@ pub struct Asked<'a> {
     pub book: &'a Book,
     /// Owners.
     pub owners: &'a Owners,
+}
+
+impl GpuPeriod {
+    /// A whole GPU's hour as [`crate::states::account`] has it. A holder's number there is its index
+    /// in [`Fleet::holders`] and 1.
+    pub fn whole(gpu: usize, accounted: &Accounted) -> Self {
+        let held = accounted.held.iter();
+        let part = |((holder, state, reason), held): (&(u32, State, Reason), &Held)| Part {
+            share: None,
+            slices: 1,
+            of: 1,
+            holder: holder
+                .checked_sub(1)
+                .and_then(|it| usize::try_from(it).ok()),
+            state: *state,
+            reason: *reason,
+            millis: held.millis,
+            lost_millis: held.lost_millis,
+        };
+        Self {
+            gpu,
+            present_millis: accounted.ledger.total_millis(),
+            parts: held.map(part).collect(),
+        }
+    }
 }
 
 impl Sum {

@@ -54,7 +54,7 @@ mod second;
 mod around_tests;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
 pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};

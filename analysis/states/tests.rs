@@ -11,11 +11,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// An hour of 2024, for no reason.
-pub(super) const HOUR: i64 = 480_000;
+pub(crate) const HOUR: i64 = 480_000;
 
 /// What a stretch of seconds shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     Active,
     Inactive,
     Stalled,
@@ -27,7 +27,7 @@ pub(super) enum Piece {
     Untold,
 }
 use Piece::*;
-pub(super) const PIECES: [Piece; 7] = [
+pub(crate) const PIECES: [Piece; 7] = [
     Active,
     Inactive,
     Stalled,
@@ -39,7 +39,7 @@ pub(super) const PIECES: [Piece; 7] = [
 
 /// Minute rows of a timeline that begins `offset_s` after the start of [`HOUR`]; with memory in use
 /// throughout when `memory_bytes` says how much.
-pub(super) fn rows(
+pub(crate) fn rows(
     offset_s: i64,
     line: &[(Piece, u32)],
     memory_bytes: Option<f64>,
