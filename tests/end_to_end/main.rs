@@ -27,6 +27,8 @@ mod foreign;
 
 mod standby;
 
+mod cli;
+
 mod bad_input;
 
 mod bad_disk;

@@ -1,0 +1,102 @@
+//! Paths and queries, and lists that come in pages.
+
+use serde_json::Value;
+
+use crate::client::{Client, Refusal};
+
+/// Items of one page: the most that the server gives.
+const PAGE: &str = "1000";
+/// Most pages of one list: a hundred thousand GPUs. What is left out is said.
+pub(crate) const MAX_PAGES: usize = 100;
+
+/// A list, and whether it is whole.
+pub(crate) struct List {
+    pub(crate) items: Vec<Value>,
+    pub(crate) is_whole: bool,
+}
+
+impl List {
+    /// As the API would have said it in one page.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::json!({ "items": self.items, "whole": self.is_whole })
+    }
+
+    /// A line that says that it is not whole; empty when it is.
+    pub(crate) fn note(&self) -> String {
+        match self.is_whole {
+            true => String::new(),
+            false => format!(
+                "… and more: only the first {} are shown\n",
+                self.items.len()
+            ),
+        }
+    }
+}
+
+/// Every item of a list, page after page.
+pub(crate) fn all(client: &Client, path: &str, filter: &[(&str, &str)]) -> Result<List, Refusal> {
+    let mut items = Vec::new();
+    let mut after: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let mut query = filter.to_vec();
+        query.push(("limit", PAGE));
+        if let Some(after) = &after {
+            query.push(("after", after));
+        }
+        let mut page = client.get(&with_query(path, &query))?;
+        if let Some(found) = page["items"].as_array_mut() {
+            items.append(found);
+        }
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            return Ok(List {
+                items,
+                is_whole: true,
+            });
+        }
+    }
+    Ok(List {
+        items,
+        is_whole: false,
+    })
+}
+
+/// A path with its query.
+pub(crate) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
+    let pairs = query.iter();
+    let pairs = pairs.map(|(name, value)| format!("{name}={}", encoded(value)));
+    let query = pairs.collect::<Vec<_>>().join("&");
+    match query.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}?{query}"),
+    }
+}
+
+/// A text as one part of a path or query.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_an_address_is_encoded() {
+        assert_eq!(encoded("a/b c%2F"), "a%2Fb%20c%252F");
+        assert_eq!(with_query("/jobs", &[]), "/jobs");
+        assert_eq!(
+            with_query("/gpus", &[("node", "n&1"), ("limit", "10")]),
+            "/gpus?node=n%261&limit=10"
+        );
+    }
+}

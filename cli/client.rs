@@ -1,0 +1,227 @@
+//! One GET of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is none.
+//!
+//! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`].
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// Most bytes of one answer: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
+const MAX_BODY_BYTES: usize = 64 << 20;
+/// How long one answer may take: the server gives up on its store before that.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Why there is no answer. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Nobody listens there.
+    #[error(
+        "nobody answers at {server} ({why}): is the server running there? Name another with --server or GPUFLEET_SERVER"
+    )]
+    NoServer { server: String, why: String },
+    /// It wants to know who asks.
+    #[error(
+        "{server} does not let you read ({detail}): name a file with a token of role read with --token-file or GPUFLEET_TOKEN_FILE"
+    )]
+    NoRight { server: String, detail: String },
+    /// It refused, and says why.
+    #[error("{detail}")]
+    Refused { status: StatusCode, detail: String },
+    /// It answered something else than the API does.
+    #[error(
+        "what answers at {server} is no gpufleet server ({why}): its pages and API are on one port, by default 8080"
+    )]
+    Other { server: String, why: String },
+}
+
+/// A server.
+pub(crate) struct Client {
+    server: Uri,
+    token: Option<String>,
+    tls: Option<tokio_rustls::TlsConnector>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// The server at this address.
+    pub(crate) fn new(
+        server: &str,
+        token_file: Option<&Path>,
+        ca_file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let uri: Uri = server
+            .trim_end_matches('/')
+            .parse()
+            .with_context(|| format!("--server {server} is no address, http://host:port is one"))?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => anyhow::bail!("--server {server} must begin with http:// or https://"),
+        };
+        let token = token_file.map(token).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        Ok(Self {
+            server: uri,
+            token,
+            tls: is_tls.then(|| tls(ca_file)).transpose()?,
+            runtime,
+        })
+    }
+
+    /// The server's address.
+    pub(crate) fn server(&self) -> String {
+        self.server.to_string().trim_end_matches('/').to_owned()
+    }
+
+    /// The answer to a GET of `/api/v1` + `path`, which is a path with its query.
+    pub(crate) fn get(&self, path: &str) -> Result<Value, Refusal> {
+        let (status, body) = self.send(path)?;
+        let json = serde_json::from_slice::<Value>(&body);
+        match (status, json) {
+            // The health check says 503 with its whole answer when a check fails.
+            (StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE, Ok(json))
+                if json.get("detail").is_none() =>
+            {
+                Ok(json)
+            }
+            (_, Ok(json)) => Err(self.refused(status, &json)),
+            (_, Err(_)) => Err(Refusal::Other {
+                server: self.server(),
+                why: format!("it says {status} without JSON"),
+            }),
+        }
+    }
+
+    fn refused(&self, status: StatusCode, json: &Value) -> Refusal {
+        let detail = json["detail"]
+            .as_str()
+            .unwrap_or(status.as_str())
+            .to_owned();
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Refusal::NoRight {
+                server: self.server(),
+                detail,
+            },
+            _ => Refusal::Refused { status, detail },
+        }
+    }
+
+    fn send(&self, path: &str) -> Result<(StatusCode, Bytes), Refusal> {
+        let no_server = |why: String| Refusal::NoServer {
+            server: self.server(),
+            why,
+        };
+        self.runtime.block_on(async {
+            tokio::time::timeout(DEADLINE, self.exchange(path))
+                .await
+                .map_err(|_| no_server(format!("no answer within {} s", DEADLINE.as_secs())))?
+                .map_err(|error| no_server(format!("{error:#}")))
+        })
+    }
+
+    async fn exchange(&self, path: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+        let host = self.server.host().context("the address has no host")?;
+        let port = match self.server.port_u16() {
+            Some(port) => port,
+            None if self.tls.is_some() => 443,
+            None => 80,
+        };
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((name, port)).await?;
+        let request = self.request(path)?;
+        match &self.tls {
+            None => exchange(stream, request).await,
+            Some(tls) => {
+                let name = ServerName::try_from(name.to_owned())?;
+                exchange(tls.connect(name, stream).await?, request).await
+            }
+        }
+    }
+
+    fn request(&self, path: &str) -> anyhow::Result<Request<Empty<Bytes>>> {
+        let before = self.server.path().trim_end_matches('/');
+        let host = self.server.authority().map_or("", |it| it.as_str());
+        let mut request = Request::get(format!("{before}/api/v1{path}"))
+            .header(header::HOST, host)
+            .header(header::ACCEPT, "application/json")
+            .header(
+                header::USER_AGENT,
+                concat!("gpufleet/", env!("CARGO_PKG_VERSION")),
+            );
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        Ok(request.body(Empty::new())?)
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the runtime at the latest.
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_BODY_BYTES);
+    let body = body.collect().await.map_err(|error| {
+        anyhow::anyhow!("the answer breaks off or is longer than {MAX_BODY_BYTES} bytes: {error}")
+    })?;
+    Ok((status, body.to_bytes()))
+}
+
+fn token(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("the token file {} cannot be read", file.display()))?;
+    let token = text.lines().next().unwrap_or_default().trim().to_owned();
+    anyhow::ensure!(
+        !token.is_empty(),
+        "the first line of the token file {} is empty: the token stands there",
+        file.display()
+    );
+    Ok(token)
+}
+
+fn tls(ca_file: Option<&Path>) -> anyhow::Result<tokio_rustls::TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(file) => {
+            let what = || format!("the certificates in {} cannot be read", file.display());
+            for certificate in CertificateDer::pem_file_iter(file).with_context(what)? {
+                roots.add(certificate.with_context(what)?)?;
+            }
+            anyhow::ensure!(!roots.is_empty(), "{} has no certificate", file.display());
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            anyhow::ensure!(
+                !roots.is_empty(),
+                "this system has no certificates to trust: name a file with --ca-file"
+            );
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
+}

@@ -1,0 +1,153 @@
+//! `gpufleet compare A B`: what differs between two runs, and which is faster. With
+//! `--fail-if-slower` it is a check for a pipeline.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::Answer;
+use crate::ask;
+use crate::client::Client;
+use crate::jobs;
+use crate::table::Table;
+use crate::words;
+
+/// Which runs.
+#[derive(Debug, Args)]
+pub(crate) struct Runs {
+    /// The run to compare with: `cluster/namespace/name/uid/attempt`, or a job's name or id for its
+    /// newest.
+    a: String,
+    /// The run that is judged.
+    b: String,
+    /// Ends with 1 when B takes longer for the same work than A by more than this share, `2%` or `0.02`;
+    /// also when that cannot be said.
+    #[arg(long, value_parser = share)]
+    fail_if_slower: Option<f64>,
+}
+
+/// The answer.
+pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
+    let (a, b) = (jobs::run(client, &runs.a)?, jobs::run(client, &runs.b)?);
+    let query = [("a", a.as_str()), ("b", b.as_str())];
+    let json = client.get(&ask::with_query("/runs/compare", &query))?;
+    let verdict = runs.fail_if_slower.map(|limit| verdict(&json, limit));
+    let mut text = text(&json);
+    if let Some((_, words)) = &verdict {
+        text.push_str(words);
+    }
+    Ok(Answer {
+        text,
+        json,
+        is_good: verdict.is_none_or(|(is_good, _)| is_good),
+    })
+}
+
+fn text(json: &Value) -> String {
+    let mut text = String::new();
+    for (name, side) in [("A", &json["a"]), ("B", &json["b"])] {
+        let run = &side["run"];
+        let [cluster, job, attempt] = ["cluster", "job", "attempt"].map(|it| words::text(&run[it]));
+        let sentence = words::text(&run["sentence"]);
+        text.push_str(&format!(
+            "{name}  {job}, attempt {attempt}, in {cluster}\n   {sentence}\n"
+        ));
+    }
+    text.push('\n');
+    let mut table = Table::new(&["MADE OF", "A", "B"]);
+    for line in json["differences"].as_array().into_iter().flatten() {
+        let [key, a, b] = ["key", "a", "b"].map(|it| words::text(&line[it]));
+        table.row(vec![key, a, b]);
+    }
+    let none = json["differences_missing"].as_str();
+    text.push_str(&table.text(none.unwrap_or("both are made of the same")));
+    text.push('\n');
+    let mut table = Table::new(&["", ">A", ">B"]);
+    for (what, field, decimals, unit) in [
+        ("step", "step_seconds", 4, " s"),
+        ("steps compared", "steps", 0, ""),
+        ("tokens a step", "tokens_per_step", 0, ""),
+    ] {
+        let [a, b] = ["a", "b"].map(|it| words::measured(&json[it][field], decimals, unit));
+        table.row(vec![what.to_owned(), a, b]);
+    }
+    let [a, b] = ["a", "b"].map(|it| words::measured(&json["loss"][it], 4, ""));
+    table.row(vec!["loss at equal tokens".to_owned(), a, b]);
+    text.push_str(&table.text(""));
+    for missing in ["speed_up_missing", "loss_missing"] {
+        if let Some(why) = json[missing].as_str() {
+            text.push_str(&format!(
+                "{}: {why}\n",
+                missing.replace('_', " ").replace(" missing", "")
+            ));
+        }
+    }
+    if let Some(speed_up) = words::number(&json["speed_up"]) {
+        let by = words::text(&json["speed_up_by"]);
+        text.push_str(&format!(
+            "B does the same work ×{speed_up:.3} as fast as A, by {by}\n"
+        ));
+    }
+    text
+}
+
+/// Whether B is fast enough, and that in words. What is not known is not fast enough.
+fn verdict(json: &Value, limit: f64) -> (bool, String) {
+    let speed_up = words::number(&json["speed_up"]).filter(|it| *it > 0.0);
+    let Some(speed_up) = speed_up else {
+        return (
+            false,
+            "FAILED: how much slower B is cannot be said\n".to_owned(),
+        );
+    };
+    let slower = 1.0 / speed_up - 1.0;
+    let is_good = slower <= limit;
+    let word = if is_good { "passed" } else { "FAILED" };
+    let words = format!(
+        "{word}: B takes {:+.1} % for the same work; {:.1} % are allowed\n",
+        slower * 100.0,
+        limit * 100.0
+    );
+    (is_good, words)
+}
+
+/// `2%` or `0.02`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, by) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().ok().map(|it| it / by);
+    let share = share.filter(|it| (0.0..=10.0).contains(it));
+    share.ok_or_else(|| format!("`{text}` is no share: 2% and 0.02 are"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage_or_a_ratio() {
+        for (text, expected) in [
+            ("2%", Some(0.02)),
+            ("0.02", Some(0.02)),
+            ("0", Some(0.0)),
+            ("-1%", None),
+            ("two", None),
+            ("NaN", None),
+        ] {
+            assert_eq!(share(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_slower_than_allowed_fails_and_so_does_one_of_which_that_cannot_be_said() {
+        let of = |speed_up: Value| verdict(&json!({ "speed_up": speed_up }), 0.02).0;
+        assert!(of(json!(1.0 / 1.019)));
+        assert!(of(json!(1.4)));
+        assert!(!of(json!(1.0 / 1.021)));
+        assert!(!of(json!(0.0)));
+        assert!(!of(Value::Null));
+    }
+}

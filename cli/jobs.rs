@@ -1,0 +1,278 @@
+//! `gpufleet jobs` and `gpufleet job ID`: training jobs, their attempts and ranks.
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::Answer;
+use crate::ask;
+use crate::client::Client;
+use crate::table::Table;
+use crate::words;
+
+/// The metric with a rank's newest step.
+const LAST_STEP: &str = "gpufleet_training_last_step";
+/// Cluster, namespace, name, uid and attempt.
+const PARTS_OF_A_RUN: usize = 5;
+
+/// Which jobs.
+#[derive(Debug, Args)]
+pub(crate) struct Filter {
+    /// Only of this cluster.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Only those in this state.
+    #[arg(long)]
+    state: Option<State>,
+}
+
+/// How a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum State {
+    Running,
+    /// Nothing was heard of it for a while, and nobody said that it ended.
+    Silent,
+    Ended,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Silent => "silent",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// Which job.
+#[derive(Debug, Args)]
+pub(crate) struct Job {
+    /// Its id as `gpufleet jobs` shows it, or a name that only one job has.
+    id: String,
+    /// Of this cluster.
+    #[arg(long)]
+    cluster: Option<String>,
+}
+
+/// All of them.
+pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
+    let given: Vec<(&str, &str)> = filter
+        .cluster
+        .iter()
+        .map(|it| ("cluster", it.as_str()))
+        .collect();
+    let mut list = ask::all(client, "/jobs", &given)?;
+    if let Some(state) = filter.state {
+        list.items.retain(|it| it["state"] == state.name());
+    }
+    let none = match filter.state {
+        Some(_) => "no job is in this state",
+        None => "no training job has told of itself; docs/hooks.md says how one does",
+    };
+    Ok(Answer {
+        text: table(&list.items).text(none) + &list.note(),
+        json: list.json(),
+        is_good: true,
+    })
+}
+
+/// One of them, with the ranks of its newest attempt.
+pub(crate) fn one(client: &Client, job: &Job) -> anyhow::Result<Answer> {
+    let (cluster, id) = find(client, job)?;
+    let known = client.get(&path("jobs", &cluster, &id))?;
+    let newest = known["attempts"][0]["attempt"].as_u64();
+    let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
+    let run = client.get(&format!("{}/{newest}", path("runs", &cluster, &id)))?;
+    Ok(Answer {
+        text: about(&known, &run),
+        json: json!({ "job": known, "newest": run }),
+        is_good: true,
+    })
+}
+
+fn path(kind: &str, cluster: &str, id: &str) -> String {
+    format!("/{kind}/{}/{}", ask::encoded(cluster), ask::encoded(id))
+}
+
+/// The cluster and id of the one job that was meant.
+fn find(client: &Client, job: &Job) -> anyhow::Result<(String, String)> {
+    let given: Vec<(&str, &str)> = job
+        .cluster
+        .iter()
+        .map(|it| ("cluster", it.as_str()))
+        .collect();
+    let all = ask::all(client, "/jobs", &given)?;
+    let place = |it: &Value| (words::text(&it["cluster"]), words::text(&it["job"]));
+    let mut found: Vec<_> = all.items.iter().map(place).collect();
+    found.retain(|(_, id)| is_meant(id, &job.id));
+    match found.as_slice() {
+        [] => anyhow::bail!("no job is called “{}”; `gpufleet jobs` lists them", job.id),
+        [one] => Ok(one.clone()),
+        several => {
+            let names = several
+                .iter()
+                .map(|(cluster, id)| format!("  {id} in {cluster}\n"));
+            let names: String = names.collect();
+            anyhow::bail!(
+                "“{}” may be one of several jobs; give the id, and --cluster:\n{}",
+                job.id,
+                names.trim_end()
+            )
+        }
+    }
+}
+
+/// Whether the job with this id is what was asked for: its id, `namespace/name`, or its name.
+fn is_meant(id: &str, asked: &str) -> bool {
+    let without_uid = id.rsplit_once('/').map_or("", |(before, _)| before);
+    let name = without_uid.rsplit('/').next().unwrap_or_default();
+    !asked.is_empty() && [id, without_uid, name].contains(&asked)
+}
+
+fn table(jobs: &[Value]) -> Table {
+    let mut table = Table::new(&[
+        "CLUSTER",
+        "JOB",
+        "STATE",
+        ">ATTEMPT",
+        ">RANKS",
+        "BEGAN",
+        "HOW IT STANDS",
+    ]);
+    for job in jobs {
+        table.row(vec![
+            words::text(&job["cluster"]) + &origin(job),
+            words::text(&job["job"]),
+            words::text(&job["state"]),
+            words::text(&job["attempt"]),
+            words::text(&job["world"]),
+            words::moment(&job["started"]),
+            words::text(&job["sentence"]),
+        ]);
+    }
+    table
+}
+
+fn origin(job: &Value) -> String {
+    let origin = job["origin"].as_str().filter(|it| *it != "live");
+    origin.map_or_else(String::new, |it| format!(" ({it})"))
+}
+
+fn about(job: &Value, run: &Value) -> String {
+    let mut text = format!(
+        "{} in {}{}\n{}\n\n",
+        words::text(&job["job"]),
+        words::text(&job["cluster"]),
+        origin(run),
+        words::text(&run["sentence"])
+    );
+    let figures = [
+        ("step", words::measured(&run["step_seconds"], 3, " s")),
+        (
+            "tokens/s",
+            words::measured(&run["tokens_per_second"], 0, ""),
+        ),
+        ("MFU", words::percent(&run["mfu_ratio"])),
+        ("done", words::moment(&run["finish_at"])),
+    ];
+    for (what, figure) in figures {
+        text.push_str(&format!("{what:<9} {figure}\n"));
+    }
+    if let Some(why) = run["not_judged"].as_str() {
+        text.push_str(&format!("{:<9} not judged: {why}\n", "slow"));
+    }
+    let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN", "ENDED", "WHY"]);
+    for attempt in job["attempts"].as_array().into_iter().flatten() {
+        attempts.row(vec![
+            words::text(&attempt["attempt"]),
+            words::text(&attempt["state"]),
+            words::moment(&attempt["started"]),
+            words::moment(&attempt["ended"]),
+            words::text(&attempt["cause"]).replace('_', " "),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&attempts.text("no attempt is known"));
+    text.push('\n');
+    text.push_str(&ranks(run).text("no rank is known"));
+    text
+}
+
+fn ranks(run: &Value) -> Table {
+    let mut table = Table::new(&[
+        ">RANK",
+        "NODE",
+        "GPU",
+        "MESH",
+        "ENDED",
+        ">STEP",
+        "LAST HEARD",
+        "SLOW",
+    ]);
+    let slow = |rank: &Value| {
+        let all = run["slow_ranks"].as_array().into_iter().flatten();
+        let found = all.into_iter().find(|it| it["rank"] == *rank)?;
+        Some(format!("×{:.2} its peers", words::number(&found["ratio"])?))
+    };
+    for rank in run["ranks"].as_array().into_iter().flatten() {
+        let step = &rank["readings"][LAST_STEP];
+        let why = words::text(&rank["exception"]);
+        let ended = match (rank["ended"].as_str(), why.as_str()) {
+            (None, _) => "lives".to_owned(),
+            (Some(how), words::NOTHING) => how.to_owned(),
+            (Some(_), why) => why.to_owned(),
+        };
+        table.row(vec![
+            words::text(&rank["rank"]),
+            words::text(&rank["node"]),
+            words::text(&rank["gpu"]),
+            words::text(&rank["mesh"]),
+            ended,
+            words::measured(step, 0, ""),
+            words::moment(&rank["heard"]),
+            slow(&rank["rank"]).unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+/// The run that was meant, `cluster/namespace/name/uid/attempt`: as it is, or the newest of a job
+/// that was named.
+pub(crate) fn run(client: &Client, asked: &str) -> anyhow::Result<String> {
+    if asked.split('/').count() == PARTS_OF_A_RUN {
+        return Ok(asked.to_owned());
+    }
+    let job = Job {
+        id: asked.to_owned(),
+        cluster: None,
+    };
+    let (cluster, id) = find(client, &job)?;
+    let known = client.get(&path("jobs", &cluster, &id))?;
+    let newest = known["attempts"][0]["attempt"].as_u64();
+    let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
+    Ok(format!("{}/{id}/{newest}", ask::encoded(&cluster)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_meant_by_its_id_its_name_or_both() {
+        let id = "team/llama/7f-1";
+        for (asked, expected) in [
+            ("team/llama/7f-1", true),
+            ("team/llama", true),
+            ("llama", true),
+            ("7f-1", false),
+            ("team", false),
+            ("lla", false),
+            ("", false),
+        ] {
+            assert_eq!(is_meant(id, asked), expected, "{asked}");
+        }
+        assert!(is_meant("/solo/", "solo"));
+        assert!(!is_meant("no-id", ""), "an empty name means nothing");
+    }
+}

@@ -1,0 +1,128 @@
+//! `gpufleet`: what the fleet does, typed at a prompt or read by a script, from the server's API.
+//!
+//! Tables for people, `--json` for machines: the API's own answer. It ends with 0 when it has
+//! answered, 1 when the answer is bad news (a server that fails, a run that is slower than allowed),
+//! 2 when the command line is wrong, 3 when there is no answer.
+
+mod ask;
+
+mod client;
+
+mod table;
+
+mod words;
+
+mod status;
+
+mod gpus;
+
+mod jobs;
+
+mod compare;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use client::Client;
+
+/// What the fleet does, from the server's API.
+#[derive(Debug, Parser)]
+#[command(name = "gpufleet", version)]
+struct Arguments {
+    /// The server's address.
+    #[arg(
+        long,
+        global = true,
+        env = "GPUFLEET_SERVER",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    server: String,
+    /// A file with the token of role `read` on its first line.
+    #[arg(long, global = true, env = "GPUFLEET_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// A file with the certificates (PEM) that the server's must come from; else the system's.
+    #[arg(long, global = true, env = "GPUFLEET_CA_FILE")]
+    ca_file: Option<PathBuf>,
+    /// The API's answer instead of a table.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Whether the server is well, and the fleet in numbers.
+    Status,
+    /// Every GPU and what it does.
+    Gpus(gpus::Filter),
+    /// Training jobs, the newest first.
+    Jobs(jobs::Filter),
+    /// One job: its attempts and the ranks of the newest.
+    Job(jobs::Job),
+    /// Two runs: what differs between them, and which is faster.
+    Compare(compare::Runs),
+}
+
+/// What a command has to say.
+pub(crate) struct Answer {
+    /// For people.
+    text: String,
+    /// For machines.
+    json: serde_json::Value,
+    /// Whether it is good news.
+    is_good: bool,
+}
+
+/// It ends so when the answer is bad news.
+const BAD_NEWS: u8 = 1;
+/// And so when there is none; 2 is clap's, for a wrong command line.
+const NO_ANSWER: u8 = 3;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let answer = match answer(&arguments) {
+        Ok(answer) => answer,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "gpufleet: {error:#}");
+            return ExitCode::from(NO_ANSWER);
+        }
+    };
+    let text = match arguments.json {
+        true => format!("{:#}\n", answer.json),
+        false => answer.text,
+    };
+    // Whoever reads it may have gone: `gpufleet gpus | head`.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::from(if answer.is_good { 0 } else { BAD_NEWS })
+}
+
+fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let client = Client::new(
+        &arguments.server,
+        arguments.token_file.as_deref(),
+        arguments.ca_file.as_deref(),
+    )?;
+    match &arguments.command {
+        Command::Status => status::answer(&client),
+        Command::Gpus(filter) => gpus::answer(&client, filter),
+        Command::Jobs(filter) => jobs::list(&client, filter),
+        Command::Job(job) => jobs::one(&client, job),
+        Command::Compare(runs) => compare::answer(&client, runs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_one() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,77 @@
+//! Values of the API in words. What is missing is a dash or its reason, never 0.
+
+use serde_json::Value;
+
+/// What stands where nothing was told.
+pub(crate) const NOTHING: &str = "–";
+
+/// A text, or a dash.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.is_empty() => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
+        _ => NOTHING.to_owned(),
+    }
+}
+
+/// A number as it is, or one that the API says as `{value, missing}`.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value["value"].as_f64())
+}
+
+/// A number in words, else the reason why there is none.
+fn said(value: &Value, in_words: impl FnOnce(f64) -> String) -> String {
+    match (number(value), value["missing"].as_str()) {
+        (Some(number), _) => in_words(number),
+        (None, Some(reason)) if reason != "not_reported" => reason.replace('_', " "),
+        _ => NOTHING.to_owned(),
+    }
+}
+
+/// A share, `0.4321` as `43 %`.
+pub(crate) fn percent(value: &Value) -> String {
+    said(value, |share| format!("{:.0} %", share * 100.0))
+}
+
+/// Bytes in GiB.
+pub(crate) fn gib(value: &Value) -> String {
+    said(value, |bytes| format!("{:.1} GiB", bytes / 1_073_741_824.0))
+}
+
+/// A number with so many decimals and its unit.
+pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
+    said(value, |number| format!("{number:.decimals$}{unit}"))
+}
+
+/// A moment without its fraction: `2026-11-21 18:06:20`.
+pub(crate) fn moment(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.chars().take(19).collect::<String>().replace('T', " "),
+        None => NOTHING.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_never_a_number() {
+        let reading = json!({"value": null, "missing": "gpu_lost"});
+        assert_eq!(percent(&reading), "gpu lost");
+        assert_eq!(
+            percent(&json!({"value": null, "missing": "not_reported"})),
+            NOTHING
+        );
+        assert_eq!(percent(&Value::Null), NOTHING);
+        assert_eq!(percent(&json!({"value": 0.0, "missing": null})), "0 %");
+        assert_eq!(measured(&json!(1.25), 1, " s"), "1.2 s");
+        assert_eq!(
+            moment(&json!("2026-11-21T18:06:20.5Z")),
+            "2026-11-21 18:06:20"
+        );
+    }
+}

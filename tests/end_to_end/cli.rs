@@ -1,0 +1,107 @@
+//! The client that people type, against the real server: what it prints, and how it ends.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::{World, built, free_port, server, wait};
+use serde_json::Value;
+
+/// Ticks of 10 s, a commit and the start.
+const FIRST_DATA_LIMIT: Duration = Duration::from_secs(120);
+const TOKEN: &str = "a token that is long enough";
+
+/// Runs it against this address; nothing of this machine's environment is taken in.
+fn typed(address: &str, arguments: &[&str]) -> Output {
+    Command::new(built("gpufleet"))
+        .env_clear()
+        .env("GPUFLEET_SERVER", format!("http://{address}"))
+        .args(arguments)
+        .output()
+        .expect("it can be started")
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn complained(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {} {}", said(output), complained(output)))
+}
+
+#[test]
+fn the_client_shows_the_fleet_and_its_idle_gpus() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=2")
+        .start();
+    let web = server.place.web.clone();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let empty = typed(&web, &["gpus"]);
+    assert_eq!(code(&empty), Some(0), "{}", complained(&empty));
+    assert!(said(&empty).contains("no GPU is there"), "{}", said(&empty));
+    let simulator = Simulator::start(&world, &endpoint, &["--history-hours", "1"]);
+    wait::until("all GPUs are listed", FIRST_DATA_LIMIT, || {
+        let answer = json(&typed(&web, &["gpus", "--json"]));
+        (answer["items"].as_array()?.len() == 64).then_some(())
+    });
+    let idle = json(&typed(&web, &["gpus", "--json", "--idle"]))["items"].clone();
+    let idle = idle.as_array().expect("it is a list");
+    assert!((8..64).contains(&idle.len()), "{idle:?}");
+    for gpu in idle {
+        let state = gpu["state"].as_str().unwrap_or_default();
+        let is_idle = ["unallocated", "parked", "held_empty", "gap"].contains(&state);
+        assert!(is_idle, "{gpu}");
+    }
+    let all = typed(&web, &["gpus", "--node", "demo-node-8"]);
+    let lines = said(&all);
+    assert_eq!(lines.lines().count(), 1 + 8, "{lines}");
+    assert!(lines.contains("demo (simulated)"), "{lines}");
+    assert!(lines.contains("NVIDIA A100-SXM4-80GB"), "{lines}");
+    let status = typed(&web, &["status"]);
+    assert_eq!(code(&status), Some(0), "{}", complained(&status));
+    let lines = said(&status);
+    assert!(lines.contains(": ok\n"), "{lines}");
+    assert!(lines.contains("simulated    64"), "{lines}");
+    simulator.stop();
+    server.stop();
+}
+
+#[test]
+fn a_server_that_is_not_there_or_lets_nobody_read_is_named_with_the_way_out() {
+    let world = World::new();
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let away = typed(&nobody, &["status"]);
+    assert_eq!(code(&away), Some(3));
+    let complaint = complained(&away);
+    for word in [nobody.as_str(), "--server"] {
+        assert!(complaint.contains(word), "{complaint}");
+    }
+    assert_eq!(code(&typed(&nobody, &["statuss"])), Some(2));
+    let slower = ["compare", "a", "b", "--fail-if-slower", "much"];
+    assert_eq!(code(&typed(&nobody, &slower)), Some(2));
+    let file = world.file("read.token", &format!("{TOKEN}\n"));
+    let file = file.display().to_string();
+    let tokens = format!("auth.tokens=[{{ role = \"read\", file = \"{file}\" }}]");
+    let server = server::Place::sqlite(&world).with(&tokens).start();
+    let web = server.place.web.clone();
+    let closed = typed(&web, &["gpus"]);
+    assert_eq!(code(&closed), Some(3));
+    let complaint = complained(&closed);
+    assert!(complaint.contains("--token-file"), "{complaint}");
+    let open = typed(&web, &["gpus", "--token-file", &file]);
+    assert_eq!(code(&open), Some(0), "{}", complained(&open));
+    let missing = typed(&web, &["gpus", "--token-file", "/no/such.token"]);
+    assert_eq!(code(&missing), Some(3));
+    assert!(complained(&missing).contains("/no/such.token"));
+    server.stop();
+}
