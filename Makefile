@@ -15,6 +15,9 @@ down: ## Stop what `make up` started and remove its data
 demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal
 	@scripts/demo_fault.sh $(FAULT)
 
+demo-training: ## Train for real on the CPU under `make up`: ARGS="--slow-rank 1 --kill-rank 2"
+	@scripts/demo_training.sh $(ARGS)
+
 test: ## Install what the tests need, run every check, print the table of stages
 	@scripts/test.sh
 
@@ -63,4 +66,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: package image help up down demo-fault test lint fmt deny bench-agent bench-training bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters
+.PHONY: package image help up down demo-fault demo-training test lint fmt deny bench-agent bench-training bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters

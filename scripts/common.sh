@@ -1,12 +1,13 @@
 # What up.sh, down.sh and demo_fault.sh share. Sourced, not run; the working directory is the
 # repository's root.
 #
-# Everything `make up` makes lies in .gpufleet/: server.db, spools, logs/, and run/ with one file
-# per program (NAME.pid).
+# Everything `make up` makes lies in .gpufleet/: server.db, spools, logs/, hooks/ with the socket of
+# training processes, and run/ with one file per program (NAME.pid).
 
 home=.gpufleet
 run="$home/run"
 logs="$home/logs"
+hooks="$home/hooks"
 
 # is_ours PID: whether the process with this id is one of our programs. Ids are used again, so a
 # pid file alone proves nothing.

@@ -2,6 +2,7 @@
 # Builds the Python package of the hooks and runs it on real PyTorch.
 #
 #   scripts/hooks.sh setup      Debian's torch and a folder with maturin: target/hooks/python
+#   scripts/hooks.sh install    the same and the package in it, as it is now
 #   scripts/hooks.sh test       lints, the wheel, its tests
 #   scripts/hooks.sh bench      what it costs
 #   scripts/hooks.sh wheel      a release wheel in target/wheels
@@ -38,6 +39,10 @@ case "${1:-}" in
 setup)
     setup
     ;;
+install)
+    setup
+    build fast
+    ;;
 test)
     cargo fmt --manifest-path "$crate/Cargo.toml" --check
     # The profile of the wheel, so that what both need is checked once.
@@ -69,7 +74,7 @@ print("torch", torch.__version__, "transformers", transformers.__version__, "lig
     tests "$newest/bin/python" "$crate/tests/adapters"
     ;;
 *)
-    sed -n '4,8s/^# \{0,1\}//p' "$0" >&2
+    sed -n '4,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

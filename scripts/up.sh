@@ -29,8 +29,8 @@ announce() {
 }
 
 build() {
-    cargo build --profile fast -p gpufleet-server -p gpufleet-agent -p gpufleet-tests \
-        --bin gpufleet-server --bin gpufleet-agent --bin gpufleet-simulator
+    cargo build --profile fast -p gpufleet-server -p gpufleet-agent -p gpufleet-cli -p gpufleet-tests \
+        --bin gpufleet-server --bin gpufleet-agent --bin gpufleet --bin gpufleet-simulator
 }
 
 has_gpu() {
@@ -51,6 +51,19 @@ repeat = true
 TOML
 }
 
+# Where training processes of this machine find the agent: `make demo-training` does.
+hooks_section() {
+    local socket=$PWD/$hooks/hooks.sock
+    if [ ${#socket} -gt 107 ]; then
+        say "$socket is too long a name for a socket: no training process is heard; use a shorter folder" >&2
+        return
+    fi
+    cat <<TOML
+[hooks]
+socket_path = "$socket"
+TOML
+}
+
 start_agent() {
     cat >"$home/agent.toml" <<TOML
 [node]
@@ -63,6 +76,8 @@ address = "127.0.0.1:$agent_port"
 
 [ship]
 endpoint = "http://127.0.0.1:$grpc_port"
+
+$(hooks_section)
 
 $(recorded_section)
 TOML
@@ -106,7 +121,7 @@ announce
 scripts/setup.sh build
 build
 one_at_a_time
-mkdir -p "$run" "$logs"
+mkdir -p "$run" "$logs" "$hooks"
 trap not_started EXIT
 trap 'exit 130' INT TERM
 stop_all
@@ -137,4 +152,5 @@ for line in "${shown[@]}"; do say "  - $line"; done
 say "agents ship to 127.0.0.1:$grpc_port (OTLP/gRPC); any OTLP sender to 127.0.0.1:$http_port too"
 say "this node's metrics for Prometheus: http://127.0.0.1:$agent_port/metrics"
 has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, heal)"
+say "at the prompt: target/fast/gpufleet --server http://127.0.0.1:$web_port status (or gpus --idle, jobs)"
 say "logs: $logs; stop and remove all of it: make down"
