@@ -1,7 +1,8 @@
 //! The words of the shipping protocol: how a request names its place in a spool, and the reply.
 //!
 //! Every request carries agent, epoch, stream, seq and sent-at; every reply carries durable-seq, to
-//! which the agent trims its spool. Per (agent, epoch, stream) only seq = folded + 1 is folded:
+//! which the agent trims its spool, and folded-seq: an agent that has sent more than that sends it
+//! again, because the server died and has forgotten it. Per (agent, epoch, stream) only seq = folded + 1 is folded:
 //! lower is answered with success and not folded again, higher with FAILED_PRECONDITION and the
 //! wanted seq. A gap passes only when the agent says which seqs it dropped.
 
@@ -23,6 +24,9 @@ pub const DROPPED: &str = "gpufleet-dropped";
 pub const LANE: &str = "gpufleet-lane";
 /// In a reply: the highest seq of this stream that is on the server's disk.
 pub const DURABLE_SEQ: &str = "gpufleet-durable-seq";
+/// In a reply to a request that was taken: the highest seq of this stream that the server has folded,
+/// durable or not. An older server leaves it out.
+pub const FOLDED_SEQ: &str = "gpufleet-folded-seq";
 /// In a FAILED_PRECONDITION reply: the seq that the server wants next.
 pub const WANTED_SEQ: &str = "gpufleet-wanted-seq";
 /// In a reply: one command for the agent, as JSON.

@@ -96,6 +96,7 @@ impl Client {
             Ok(reply) => Answer {
                 result: Ok(Reply {
                     durable_seq: number(reply.metadata(), wire::DURABLE_SEQ),
+                    folded_seq: number(reply.metadata(), wire::FOLDED_SEQ),
                 }),
                 command: command(reply.metadata()),
                 message: String::new(),

@@ -22,8 +22,9 @@ use crate::sample::own::StreamHealth;
 /// they do not wait behind it.
 pub const BEHIND: Duration = Duration::from_secs(60);
 
-/// When nothing new is to be sent but something is not durable yet, all that is not is sent again after
-/// this long: the server commits every 20 s, so one that has not has died and forgotten it.
+/// When nothing new is to be sent but something is not durable yet, its first request is sent again
+/// after this long, as a question: the server commits every 20 s, so one that has not may have died. The
+/// reply says how far it has folded, and what lies behind that is sent again.
 pub const CONFIRM_AFTER: Duration = Duration::from_secs(25);
 
 /// The first wait after a failure.
@@ -85,6 +86,8 @@ pub struct Reply {
     /// The highest seq of the stream on its disk; none from a receiver that does not know of
     /// epochs (a Collector), whose success is all there is.
     pub durable_seq: Option<u64>,
+    /// The highest seq that it has folded; none from a receiver that does not say it.
+    pub folded_seq: Option<u64>,
 }
 
 /// Why a request was not taken.
@@ -123,6 +126,9 @@ struct Track {
     stream: Stream,
     /// The next seq to be sent.
     next: u64,
+    /// The first seq that no server has taken yet. `next` goes back behind it when a server has forgotten
+    /// what it took.
+    untaken: u64,
     /// Whether `next` is what the server expects, or only the first record that is left.
     agreed: bool,
     sent: Duration,
@@ -292,9 +298,6 @@ impl<D: Disk> Shipper<D> {
             }
         } else if monotonic >= sent + CONFIRM_AFTER {
             record = self.spool.get(epoch, stream, 1)?;
-            if let Some(record) = &record {
-                self.track(epoch, stream).next = record.seq;
-            }
         }
         let Some(record) = record else {
             return Ok(None);
@@ -323,16 +326,17 @@ impl<D: Disk> Shipper<D> {
         now: Timestamp,
     ) -> Result<(), SpoolError> {
         *self.patience(request.lane) = Patience::default();
+        let durable = reply.durable_seq.unwrap_or(request.seq);
+        // A server that does not say how far it has folded has this one, and perhaps no other.
+        let folded = reply.folded_seq.unwrap_or(request.seq);
         let track = self.track(request.epoch, request.stream);
-        if request.seq >= track.next {
-            self.counts[request.stream as usize].0 += 1;
-        }
-        let track = self.track(request.epoch, request.stream);
-        track.next = track.next.max(request.seq + 1);
+        let is_first_time = request.seq >= track.untaken;
+        track.untaken = track.untaken.max(request.seq + 1);
+        track.next = folded + 1;
         track.agreed = true;
         track.rewinds = 0;
-        let durable = reply.durable_seq.unwrap_or(request.seq);
-        self.durable(request, durable, now)?;
+        self.counts[request.stream as usize].0 += u64::from(is_first_time);
+        self.known(request, durable, folded, now)?;
         if request.epoch == self.spool.epoch() && self.is_behind(now) {
             self.start_epoch(now)?;
         }
@@ -352,7 +356,7 @@ impl<D: Disk> Shipper<D> {
     ) -> Result<Verdict, SpoolError> {
         self.counts[request.stream as usize].1 += 1;
         if let Some(durable) = failure.durable_seq {
-            self.durable(request, durable, now)?;
+            self.known(request, durable, durable, now)?;
         }
         match (failure.refusal, failure.wanted_seq) {
             (Some(Refusal::WrongSeq), Some(wanted)) => {
@@ -391,14 +395,15 @@ impl<D: Disk> Shipper<D> {
     }
 
     /// Takes what is durable out of the spool.
-    fn durable(
+    fn known(
         &mut self,
         request: &Request,
         durable: u64,
+        folded: u64,
         now: Timestamp,
     ) -> Result<(), SpoolError> {
         let next = self.spool.next_seq(request.epoch, request.stream);
-        if durable >= next && request.epoch == self.spool.epoch() {
+        if durable.max(folded) >= next && request.epoch == self.spool.epoch() {
             // The server has seqs that this spool never gave out: its newest part was lost, so what
             // comes next must not be taken for what the server has already.
             return self.start_epoch(now);
@@ -407,6 +412,7 @@ impl<D: Disk> Shipper<D> {
         // must not be told as a gap.
         let track = self.track(request.epoch, request.stream);
         track.next = track.next.max(durable + 1);
+        track.untaken = track.untaken.max(durable + 1);
         self.spool.trim(request.epoch, request.stream, durable)
     }
 
@@ -415,23 +421,25 @@ impl<D: Disk> Shipper<D> {
         self.spool.start_epoch(epoch, now)
     }
 
-    /// Whether the oldest unsent record of the live epoch is too old for live data to wait for.
+    /// Whether the oldest record of the live epoch that no server has taken is too old for live data to
+    /// wait for. What is sent again does not count: it is one commit's worth and soon done.
     fn is_behind(&mut self, now: Timestamp) -> bool {
-        let epoch = self.spool.epoch();
-        Stream::ALL.into_iter().any(|stream| {
-            let next = self.track(epoch, stream).next;
-            let unsent = self.spool.peek(epoch, stream, next);
-            unsent.is_some_and(|(_, at)| now.since(at) > nanos(BEHIND))
-        })
+        let oldest = Stream::ALL.map(|stream| self.oldest_untaken(stream));
+        let mut oldest = oldest.into_iter().flatten();
+        oldest.any(|at| now.since(at) > nanos(BEHIND))
     }
 
-    /// Whether the live epoch has a record that was not sent and answered yet.
+    /// Whether the live epoch has a record that no server has taken yet.
     pub fn has_unsent(&mut self) -> bool {
+        let mut streams = Stream::ALL.into_iter();
+        streams.any(|stream| self.oldest_untaken(stream).is_some())
+    }
+
+    fn oldest_untaken(&mut self, stream: Stream) -> Option<Timestamp> {
         let epoch = self.spool.epoch();
-        Stream::ALL.into_iter().any(|stream| {
-            let next = self.track(epoch, stream).next;
-            self.spool.peek(epoch, stream, next).is_some()
-        })
+        let untaken = self.track(epoch, stream).untaken;
+        let (_, at) = self.spool.peek(epoch, stream, untaken)?;
+        Some(at)
     }
 
     fn track(&mut self, epoch: Epoch, stream: Stream) -> &mut Track {
@@ -444,6 +452,7 @@ impl<D: Disk> Shipper<D> {
                 epoch,
                 stream,
                 next: 1,
+                untaken: 1,
                 agreed: false,
                 sent: Duration::ZERO,
                 rewinds: 0,

@@ -20,6 +20,8 @@ struct Server {
     committed: BTreeMap<Key, Vec<(u64, Vec<u8>)>>,
     wanted: BTreeMap<Key, u64>,
     committed_wanted: BTreeMap<Key, u64>,
+    /// It does not say how far it has folded.
+    is_old: bool,
 }
 
 impl Server {
@@ -52,7 +54,11 @@ impl Server {
             let folded = self.folded.entry(key).or_default();
             folded.push((request.seq, request.payload.clone()));
         }
-        Ok(Reply { durable_seq })
+        let folded_seq = self.wanted.get(&key).map(|wanted| wanted - 1);
+        Ok(Reply {
+            durable_seq,
+            folded_seq: folded_seq.filter(|_| !self.is_old),
+        })
     }
 
     fn commit(&mut self) {
@@ -309,6 +315,65 @@ fn a_server_is_asked_again_slowly_and_never_sooner_than_it_says() {
 }
 
 #[test]
+fn a_server_is_sent_again_what_it_has_forgotten_and_nothing_that_it_only_has_not_committed() {
+    for (dies, is_old, expected) in [
+        (true, false, 7),
+        (false, false, 1),
+        (true, true, 7),
+        // It does not say what it has: all that is not durable comes again.
+        (false, true, 7),
+    ] {
+        let mut server = Server {
+            is_old,
+            ..Server::default()
+        };
+        let mut shipper = open(&SimDisk::new(1), 1);
+        for second in 0..10 {
+            shipper
+                .append(Stream::Logs, b"x", at(second))
+                .expect("room");
+            turn(&mut shipper, &mut server, Lane::Live, second, false, false);
+            if second == 2 {
+                server.commit();
+            }
+        }
+        if dies {
+            server.crash();
+        }
+        // Later, in one moment: nothing that comes again waits for the next question.
+        let mut requests = 0;
+        while turn(&mut shipper, &mut server, Lane::Live, 100, false, false) {
+            requests += 1;
+        }
+        let case = format!("dies: {dies}, old: {is_old}");
+        assert_eq!(requests, expected, "{case}");
+        let folded: Vec<u64> = server.folded.values().flatten().map(|it| it.0).collect();
+        assert_eq!(folded, (1..=10).collect::<Vec<u64>>(), "{case}");
+        assert_eq!(shipper.health()[1].shipped, 10, "{case}: each counts once");
+        assert_eq!(shipper.spool().epochs().count(), 1, "{case}: none is late");
+        assert!(!shipper.has_unsent(), "{case}");
+    }
+}
+
+#[test]
+fn seqs_that_a_server_has_folded_and_the_spool_never_gave_out_make_it_begin_anew() {
+    let mut shipper = open(&SimDisk::new(1), 1);
+    shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
+    let before = shipper.spool().epoch();
+    let Ok(Next::Send(request)) = shipper.next(Lane::Live, Duration::ZERO) else {
+        panic!("there is something to send");
+    };
+    let reply = Reply {
+        durable_seq: Some(0),
+        folded_seq: Some(2),
+    };
+    shipper
+        .on_reply(&request, reply, at(0))
+        .expect("the disk works");
+    assert_ne!(shipper.spool().epoch(), before);
+}
+
+#[test]
 fn a_receiver_that_knows_no_epochs_is_believed_when_it_says_yes() {
     let mut shipper = open(&SimDisk::new(1), 1);
     shipper.append(Stream::Metrics, b"x", at(0)).expect("room");
@@ -331,6 +396,7 @@ fn a_server_that_knows_more_than_the_spool_makes_it_begin_anew() {
     };
     let reply = Reply {
         durable_seq: Some(900),
+        ..Reply::default()
     };
     shipper
         .on_reply(&request, reply, at(0))

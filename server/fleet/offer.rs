@@ -64,6 +64,9 @@ pub struct Answer {
     pub outcome: Outcome,
     /// The highest seq of the stream that is on the server's disk.
     pub durable_seq: u64,
+    /// The highest seq of the stream that is folded, with this request; what is not durable of it is
+    /// forgotten when the server dies.
+    pub folded_seq: u64,
     /// A command for the agent, if one waits.
     pub command: Option<Command>,
 }
@@ -168,28 +171,29 @@ impl Fleet {
         taken_over: &mut Vec<(ResourceKey, AgentId)>,
     ) -> Answer {
         let shard = &mut *lock(self.shard_of(offer.key.agent));
-        let refused = |outcome, durable_seq| Answer {
+        let refused = |outcome, (durable_seq, folded_seq)| Answer {
             outcome,
             durable_seq,
+            folded_seq,
             command: None,
         };
         let Some(agent) = self.agent(&mut shard.agents, offer) else {
-            return refused(Outcome::TooManyAgents, 0);
+            return refused(Outcome::TooManyAgents, (0, 0));
         };
         // Before the session: someone of another cluster must not silence the agent.
         if !agent.is_of(offer.bound_cluster.as_deref()) {
-            return refused(Outcome::OtherCluster, 0);
+            return refused(Outcome::OtherCluster, (0, 0));
         }
         let known = agent.streams.iter().find(|it| it.cursor.key == offer.key);
-        let durable = known.map_or(0, |it| it.durable);
+        let seqs = known.map_or((0, 0), |it| (it.durable, it.cursor.seq));
         match agent.session(offer.session, offer.sent_at, offer.received) {
             Session::Current => {}
-            Session::Late => return refused(Outcome::Late, durable),
+            Session::Late => return refused(Outcome::Late, seqs),
             Session::Retired => {
                 let told = agent.tell_conflict(offer.received);
                 let event = told.then(|| events::conflict(agent, offer));
                 shard.events.extend(event);
-                return refused(Outcome::Conflict, durable);
+                return refused(Outcome::Conflict, seqs);
             }
         }
         let known_offset = agent.offset(offer.key.epoch);
@@ -206,7 +210,7 @@ impl Fleet {
                 let told = agent.tell_clock(offer.received);
                 let event = told.then(|| events::clock(agent, offer, off_nanos));
                 shard.events.extend(event);
-                return refused(Outcome::Quarantined { off_nanos }, durable);
+                return refused(Outcome::Quarantined { off_nanos }, seqs);
             }
         };
         agent.live.heard = offer.received;
@@ -218,14 +222,15 @@ impl Fleet {
                 stream.cursor.seen = offer.received;
                 return Answer {
                     outcome: Outcome::Already,
-                    durable_seq: durable,
+                    durable_seq: seqs.0,
+                    folded_seq: seqs.1,
                     command: agent.command(offer.received),
                 };
             }
-            Place::Wrong { wanted } => return refused(Outcome::WrongSeq { wanted }, durable),
+            Place::Wrong { wanted } => return refused(Outcome::WrongSeq { wanted }, seqs),
         };
         if self.is_full(offer.lane) {
-            return refused(Outcome::Full, durable);
+            return refused(Outcome::Full, seqs);
         }
         let gap = gap.map(|gap| stream.gap(gap, offer.received));
         stream.advance(offer.seq, offer.received);
@@ -241,7 +246,8 @@ impl Fleet {
         let agent = shard.agents.get_mut(&offer.key.agent);
         Answer {
             outcome: Outcome::Folded(drops),
-            durable_seq: durable,
+            durable_seq: seqs.0,
+            folded_seq: offer.seq,
             command: agent.and_then(|agent| agent.command(offer.received)),
         }
     }

@@ -215,8 +215,12 @@ fn misplaced(error: impl std::fmt::Display) -> Refused {
 }
 
 fn set_reply(headers: &mut HeaderMap, answer: &Answer) {
-    let name = HeaderName::from_static(wire::DURABLE_SEQ);
-    headers.insert(name, answer.durable_seq.into());
+    for (name, seq) in [
+        (wire::DURABLE_SEQ, answer.durable_seq),
+        (wire::FOLDED_SEQ, answer.folded_seq),
+    ] {
+        headers.insert(HeaderName::from_static(name), seq.into());
+    }
     if let Some(command) = answer.command.as_ref().and_then(command_header) {
         headers.insert(HeaderName::from_static(wire::COMMAND), command);
     }

@@ -188,6 +188,7 @@ async fn an_agents_request_is_folded_once_and_a_gap_is_refused_with_the_wanted_s
             .await
             .unwrap();
         assert_eq!(reply.metadata().get(wire::DURABLE_SEQ).unwrap(), "0");
+        assert_eq!(reply.metadata().get(wire::FOLDED_SEQ).unwrap(), "1");
         assert_eq!(reply.into_inner().partial_success, None);
     }
     let refused = server

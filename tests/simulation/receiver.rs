@@ -133,7 +133,10 @@ impl Receiver {
             })
         };
         Some(match answer.outcome {
-            Outcome::Folded(_) | Outcome::Already => Ok(Reply { durable_seq }),
+            Outcome::Folded(_) | Outcome::Already => Ok(Reply {
+                durable_seq,
+                folded_seq: Some(answer.folded_seq),
+            }),
             Outcome::WrongSeq { wanted } => refused(Refusal::WrongSeq, Some(wanted)),
             Outcome::Conflict => refused(Refusal::AgentIdConflict, None),
             Outcome::Quarantined { .. } => refused(Refusal::ClockQuarantine, None),
