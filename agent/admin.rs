@@ -1,12 +1,17 @@
 //! What the agent answers over HTTP on its node: /metrics, /healthz, /readyz.
 //!
 //! /healthz says 200 only while the sampling loop ticks and every reader that fails says why; a
-//! restart would not mend the rest. /readyz says 200 once a reader works. Both are open, because
-//! the kubelet has no token, and name readers and reasons, nothing else. /metrics wants the token
+//! restart would not mend the rest: a full disk, a server that is away. /readyz says 200 once a reader
+//! works, while the spool takes what is read and the server acknowledges it. Both are open, because
+//! the kubelet has no token, and name readers, reasons and files, never a secret. /metrics wants the token
 //! where one is set.
 //!
-//! Limits: [`MAX_CONCURRENT_REQUESTS`]; a request's body is never read.
+//! What is told is judged in [`health`]. Limits: [`MAX_CONCURRENT_REQUESTS`], [`MAX_CONNECTIONS`]; a
+//! request's body is never read.
 
+mod health;
+
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,37 +24,45 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use gpufleet_program::{section, token};
-use gpufleet_telemetry::sample::Missing;
-use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
-use serde::Serialize;
+use gpufleet_program::listen::{self, Listener, Tls};
+use gpufleet_program::section;
+use gpufleet_program::tls::{ServerFiles, Setting};
+use gpufleet_program::token::{self, TokenFile};
+use gpufleet_telemetry::time::{Clock, Timestamp};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::health::Health;
 use crate::config::Config;
 use crate::prometheus::{self, PrometheusConfig};
-use crate::sample::{Latest, LatestCell, nanos};
+use crate::sample::LatestCell;
+use crate::sample::own::ShipHealth;
 
 /// Most requests in work at once; one answer is about 300 KB and costs about a millisecond. Two
 /// Prometheus servers and a person need three.
 pub const MAX_CONCURRENT_REQUESTS: usize = 8;
 
-/// How many sampling periods may pass without a sample before the loop counts as stalled.
-const STALLED_AFTER_PERIODS: u32 = 5;
-
-/// But never less than this: a machine under load skips seconds.
-const STALLED_AFTER_AT_LEAST: Duration = Duration::from_secs(10);
+/// Most connections at once: Prometheus servers, the kubelet and people keep one each.
+pub const MAX_CONNECTIONS: usize = 64;
 
 section! {
     /// Where the agent listens.
     pub struct ListenConfig {
-        /// Address and port of /metrics, /healthz and /readyz. The agent speaks plain HTTP, so beyond
-        /// loopback it needs `allow_insecure`.
+        /// Address and port of /metrics, /healthz and /readyz. Beyond loopback it needs TLS and a token,
+        /// or `allow_insecure`.
         pub address: String = "127.0.0.1:9410".to_owned(),
-        /// Whether it may listen beyond loopback without TLS.
+        /// Whether it may listen beyond loopback without TLS and token.
         pub allow_insecure: bool = false,
-        /// A file with the token that a scraper must show for /metrics; empty means none.
+        /// A file with the token that a scraper must show for /metrics; empty means none. This and the
+        /// files below are read again when they change; one that cannot be used leaves the one before.
         pub token_file: PathBuf = PathBuf::new(),
+        /// PEM file with the listener's certificate chain; empty means no TLS.
+        pub certificate_file: PathBuf = PathBuf::new(),
+        /// PEM file with the key of that certificate.
+        pub key_file: PathBuf = PathBuf::new(),
+        /// PEM file with the authorities of client certificates; set, every client must show one, the
+        /// kubelet's probes included.
+        pub client_ca_file: PathBuf = PathBuf::new(),
     }
 }
 
@@ -57,7 +70,7 @@ impl ListenConfig {
     /// The address, if the agent may listen there.
     ///
     /// # Errors
-    /// When it is no address, or beyond loopback without `allow_insecure`.
+    /// When it is no address, or beyond loopback without TLS and token and without `allow_insecure`.
     pub fn checked_address(&self) -> anyhow::Result<SocketAddr> {
         let address: SocketAddr = self.address.parse().with_context(|| {
             format!(
@@ -65,71 +78,72 @@ impl ListenConfig {
                 self.address
             )
         })?;
-        if !address.ip().is_loopback() && !self.allow_insecure {
+        let has_tls = self.tls_files().certificate.is_set();
+        let asks = !self.token_file.as_os_str().is_empty();
+        let is_safe = address.ip().is_loopback() || has_tls && asks;
+        if !is_safe && !self.allow_insecure {
             anyhow::bail!(
-                "listen.address: {address} can be reached from other machines, and the agent speaks plain HTTP. \
-                 Listen on 127.0.0.1, or set listen.allow_insecure = true (and listen.token_file) if the network is trusted"
+                "listen.address: {address} can be reached from other machines, without TLS and token. Listen on 127.0.0.1, \
+                 or set listen.certificate_file, listen.key_file and listen.token_file, or listen.allow_insecure = true if the network is trusted"
             );
         }
         Ok(address)
     }
 
-    fn token(&self) -> anyhow::Result<Option<String>> {
-        if self.token_file.as_os_str().is_empty() {
-            return Ok(None);
+    /// Reads the files, and sees that the address can be listened on where it is not listened on
+    /// already: by the agent that asks, which listens on `running`, or by one that must not be disturbed.
+    ///
+    /// # Errors
+    /// Names the key or the file.
+    pub fn rehearse(&self, running: Option<&str>) -> anyhow::Result<()> {
+        self.guards()?;
+        let address = self.checked_address()?;
+        if running == Some(self.address.as_str()) {
+            return Ok(());
         }
-        let path = self.token_file.display();
-        let text = std::fs::read_to_string(&self.token_file)
-            .with_context(|| format!("listen.token_file: cannot read {path}"))?;
-        let token = text.trim();
-        if token.is_empty() {
-            anyhow::bail!("listen.token_file: {path} is empty");
+        match std::net::TcpListener::bind(address) {
+            Err(error) if error.kind() != ErrorKind::AddrInUse || running.is_some() => {
+                Err(error).with_context(|| format!("listen.address: cannot listen on {address}"))
+            }
+            _ => Ok(()),
         }
-        Ok(Some(token.to_owned()))
     }
+
+    /// Who may come in: the TLS and the token, each read again when its files change.
+    fn guards(&self) -> anyhow::Result<(Tls, TokenFile)> {
+        let tls = self.tls_files().reloaded("the listener's TLS");
+        let tls = tls.map_err(anyhow::Error::from_boxed)?;
+        let token = token::file("listen.token_file", &self.token_file);
+        Ok((tls, token.map_err(anyhow::Error::from_boxed)?))
+    }
+
+    fn tls_files(&self) -> ServerFiles {
+        ServerFiles {
+            certificate: Setting::new("listen.certificate_file", &self.certificate_file),
+            key: Setting::new("listen.key_file", &self.key_file),
+            client_authorities: Setting::new("listen.client_ca_file", &self.client_ca_file),
+        }
+    }
+}
+
+/// What the agent tells of itself.
+#[derive(Debug, Clone, Default)]
+pub struct Shown {
+    /// What was read last.
+    pub latest: Arc<LatestCell>,
+    /// How shipping is doing; none where nothing is sent.
+    pub shipping: Option<ShipHealth>,
 }
 
 /// What the handlers share.
 struct Shared {
-    latest: Arc<LatestCell>,
+    shown: Shown,
     clock: Arc<dyn Clock>,
     prometheus: PrometheusConfig,
-    token: Option<String>,
+    token: TokenFile,
     period: Duration,
+    started: Timestamp,
     places: Semaphore,
-}
-
-/// How the agent is doing, as /healthz tells it.
-#[derive(Debug, PartialEq, Serialize)]
-struct Health {
-    /// `ok`, `no_reader_works`, `starting` or `stalled`.
-    status: &'static str,
-    /// Seconds since the newest sample; none before the first.
-    sample_age_seconds: Option<f64>,
-    readers: Vec<Reader>,
-    /// GPUs that answer nothing or not as they should: a hang, a loss, a wanted reset.
-    troubled: Vec<Troubled>,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct Troubled {
-    id: String,
-    /// `driver_hang`, `gpu_lost`, `reset_required`, …
-    reason: &'static str,
-    /// How many of its readings are missing for that reason.
-    readings: usize,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct Reader {
-    name: String,
-    /// Whether its last round succeeded; none before its first.
-    success: Option<bool>,
-    error: Option<String>,
-    /// Unix seconds; none while it never has.
-    last_success_seconds: Option<f64>,
-    duration_seconds: f64,
-    failures: u64,
 }
 
 /// Serves until `stop` is cancelled.
@@ -138,7 +152,7 @@ struct Reader {
 /// When the address cannot be listened on or may not be, or the token cannot be read.
 pub async fn serve(
     config: &Config,
-    latest: Arc<LatestCell>,
+    shown: Shown,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -147,7 +161,7 @@ pub async fn serve(
     let listener = listener.with_context(|| {
         format!("listen.address: cannot listen on {address}; is another agent running?")
     })?;
-    serve_on(listener, config, latest, clock, stop).await
+    serve_on(listener, config, shown, clock, stop).await
 }
 
 /// The same on a listener that is there already.
@@ -157,36 +171,31 @@ pub async fn serve(
 pub async fn serve_on(
     listener: tokio::net::TcpListener,
     config: &Config,
-    latest: Arc<LatestCell>,
+    shown: Shown,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let router = router(config, latest, clock)?;
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
+    let (tls, token) = config.listen.guards()?;
+    let router = router(config, token, shown, clock);
+    let listener = Listener::new(listener, tls, MAX_CONNECTIONS)?;
+    listen::serve(listener, router, stop.cancelled_owned())
         .await
         .context("the listener broke off")
 }
 
 /// The routes.
-///
-/// # Errors
-/// When the token cannot be read.
-pub fn router(
-    config: &Config,
-    latest: Arc<LatestCell>,
-    clock: Arc<dyn Clock>,
-) -> anyhow::Result<Router> {
+fn router(config: &Config, token: TokenFile, shown: Shown, clock: Arc<dyn Clock>) -> Router {
     let period = Duration::from_millis(config.sample.period_ms);
     let shared = Arc::new(Shared {
-        latest,
+        shown,
+        started: clock.now(),
         clock,
         prometheus: config.prometheus.clone(),
-        token: config.listen.token()?,
+        token,
         period,
         places: Semaphore::new(MAX_CONCURRENT_REQUESTS),
     });
-    Ok(Router::new()
+    Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -195,7 +204,7 @@ pub fn router(
             get(|| async { "gpufleet-agent: /metrics /healthz /readyz\n" }),
         )
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), limit))
-        .with_state(shared))
+        .with_state(shared)
 }
 
 /// Refuses what comes when every place is taken, instead of letting it wait.
@@ -214,24 +223,22 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respo
     let shown = headers.get(header::AUTHORIZATION);
     let shown = shown.and_then(|it| token::shown(it.as_bytes()));
     if let Some(secret) = &shared.token
-        && !shown.is_some_and(|it| token::equals(secret.as_bytes(), it))
+        && !shown.is_some_and(|it| token::equals(secret.get().as_bytes(), it))
     {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         return (StatusCode::UNAUTHORIZED, challenge, "a token is wanted\n").into_response();
     }
-    let text = prometheus::encode(&shared.latest.get(), &shared.prometheus);
+    let text = prometheus::encode(&shared.shown.latest.get(), &shared.prometheus);
     ([(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)], text).into_response()
 }
 
 async fn healthz(State(shared): State<Arc<Shared>>) -> Response {
-    let latest = shared.latest.get();
-    let (healthy, health) = health(&latest, shared.clock.now(), shared.period);
+    let (healthy, health) = shared.health();
     answer(healthy, &health)
 }
 
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    let latest = shared.latest.get();
-    let (_, health) = health(&latest, shared.clock.now(), shared.period);
+    let (_, health) = shared.health();
     answer(health.status == "ok", &health)
 }
 
@@ -244,67 +251,13 @@ fn answer(good: bool, health: &Health) -> Response {
     (status, axum::Json(health)).into_response()
 }
 
-/// Whether the agent does what an agent can do here, and the whole of how it is doing.
-fn health(latest: &Latest, now: Timestamp, period: Duration) -> (bool, Health) {
-    let seconds = |nanos: i64| nanos as f64 / NANOS_PER_SECOND as f64;
-    let started = latest.at != Timestamp::default();
-    let age = now.since(latest.at);
-    let stalled_after = STALLED_AFTER_AT_LEAST.max(period * STALLED_AFTER_PERIODS);
-    // A sample of a time to come: the clock went back and none was taken since.
-    let stalled = age > nanos(stalled_after) || age < -nanos(period);
-    let works = latest.readers.iter().any(|it| it.success == Some(true));
-    let explained = latest
-        .readers
-        .iter()
-        .all(|it| it.success == Some(true) || it.error.is_some());
-    let (healthy, status) = match (started, stalled) {
-        (false, _) => (false, "starting"),
-        (true, true) => (false, "stalled"),
-        (true, false) if works => (true, "ok"),
-        (true, false) => (explained, "no_reader_works"),
-    };
-    let readers = latest.readers.iter().map(|it| Reader {
-        name: it.name.to_string(),
-        success: it.success,
-        error: it.error.clone(),
-        last_success_seconds: it.last_success.map(|at| seconds(at.0)),
-        duration_seconds: it.duration.as_secs_f64(),
-        failures: it.failures,
-    });
-    let health = Health {
-        status,
-        sample_age_seconds: started.then(|| seconds(age)),
-        readers: readers.collect(),
-        troubled: troubled(latest),
-    };
-    (healthy, health)
-}
-
-/// A reading that a card does not have is no trouble; these are.
-fn troubled(latest: &Latest) -> Vec<Troubled> {
-    const TROUBLES: [Missing; 6] = [
-        Missing::DriverHang,
-        Missing::GpuLost,
-        Missing::ResetRequired,
-        Missing::LibraryMismatch,
-        Missing::DriverNotLoaded,
-        Missing::Released,
-    ];
-    let mut troubled = Vec::new();
-    for it in &latest.resources {
-        for trouble in TROUBLES {
-            let missing = it.values.iter().filter(|it| it.reading == Err(trouble));
-            let readings = missing.count();
-            if readings > 0 {
-                troubled.push(Troubled {
-                    id: it.resource.id.to_string(),
-                    reason: trouble.name(),
-                    readings,
-                });
-            }
-        }
+impl Shared {
+    fn health(&self) -> (bool, Health) {
+        let now = self.clock.now();
+        let shipping = self.shown.shipping.as_ref();
+        let sending = shipping.map(|it| health::sending(&it.get(), self.started, now));
+        health::judge(&self.shown.latest.get(), sending, now, self.period)
     }
-    troubled
 }
 
 #[cfg(test)]

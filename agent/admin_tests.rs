@@ -9,9 +9,15 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
+use gpufleet_telemetry::sample::Missing;
+
+use gpufleet_program::connect::{Connector, Protocol};
+use gpufleet_program::tls::ClientFiles;
+
 use super::*;
 use crate::read::NodeFacts;
-use crate::sample::{LatestResource, LatestValue, ReaderHealth};
+use crate::sample::own::Shipping;
+use crate::sample::{Latest, LatestResource, LatestValue, ReaderHealth};
 use gpufleet_program::clock::SystemClock;
 
 struct FixedClock(Mutex<Timestamp>);
@@ -68,25 +74,92 @@ fn health_is_what_is_true() {
     ];
     for (latest, healthy, status) in cases {
         let now = Timestamp::from_seconds(1000);
-        let (is_healthy, health) = health(&latest, now, Duration::from_secs(1));
+        let (is_healthy, health) = health::judge(&latest, None, now, Duration::from_secs(1));
         assert_eq!((is_healthy, health.status), (healthy, status), "{latest:?}");
+    }
+}
+
+#[test]
+fn a_spool_that_fails_and_a_server_that_acknowledges_nothing_are_told_and_no_restart_is_asked_for()
+{
+    let started = Timestamp::from_seconds(0);
+    let shipping = |oldest: Option<i64>, durable: Option<i64>, spool_error: Option<&str>| {
+        let mut shipping = Shipping {
+            spool_error: spool_error.map(str::to_owned),
+            failing: Some("no route".to_owned()),
+            ..Shipping::default()
+        };
+        shipping.streams[0].oldest = oldest.map(Timestamp::from_seconds);
+        shipping.streams[1].durable_at = durable.map(Timestamp::from_seconds);
+        shipping
+    };
+    for (shipping, expected, status) in [
+        (shipping(None, None, None), "ok", "ok"),
+        (shipping(Some(990), None, None), "ok", "ok"),
+        (
+            shipping(Some(810), None, None),
+            "not_acknowledged",
+            "degraded",
+        ),
+        (shipping(Some(-9_000), Some(900), None), "ok", "ok"),
+        (shipping(Some(990), Some(5), None), "ok", "ok"),
+        (
+            shipping(Some(-9_000), Some(810), None),
+            "not_acknowledged",
+            "degraded",
+        ),
+        (
+            shipping(Some(990), Some(980), Some("disk full")),
+            "spool_fails",
+            "degraded",
+        ),
+    ] {
+        let now = Timestamp::from_seconds(1_000);
+        let sending = health::sending(&shipping, started, now);
+        assert_eq!(sending.status, expected, "{shipping:?}");
+        assert_eq!(sending.error.as_deref(), Some("no route"));
+        let latest = latest_at(995, vec![reader("host", Some(true), None)]);
+        let (is_healthy, health) =
+            health::judge(&latest, Some(sending), now, Duration::from_secs(1));
+        assert_eq!((is_healthy, health.status), (true, status), "{shipping:?}");
     }
 }
 
 #[test]
 fn beyond_loopback_the_agent_listens_only_when_told_to() {
     let cases = [
-        ("127.0.0.1:9410", false, None),
-        ("[::1]:9410", false, None),
-        ("0.0.0.0:9410", false, Some("listen.allow_insecure = true")),
-        ("[::]:9410", false, Some("listen.allow_insecure = true")),
-        ("0.0.0.0:9410", true, None),
-        ("localhost", false, Some("is no address with a port")),
+        ("127.0.0.1:9410", [false, false, false], None),
+        ("[::1]:9410", [false, false, false], None),
+        (
+            "0.0.0.0:9410",
+            [false, false, false],
+            Some("listen.allow_insecure = true"),
+        ),
+        (
+            "[::]:9410",
+            [false, true, false],
+            Some("without TLS and token"),
+        ),
+        (
+            "[::]:9410",
+            [false, false, true],
+            Some("without TLS and token"),
+        ),
+        ("[::]:9410", [false, true, true], None),
+        ("0.0.0.0:9410", [true, false, false], None),
+        (
+            "localhost",
+            [false, false, false],
+            Some("is no address with a port"),
+        ),
     ];
-    for (address, allow_insecure, why) in cases {
+    for (address, [allow_insecure, has_tls, has_token], why) in cases {
+        let file = |is_set: bool| PathBuf::from(if is_set { "/file" } else { "" });
         let config = ListenConfig {
             address: address.to_owned(),
             allow_insecure,
+            certificate_file: file(has_tls),
+            token_file: file(has_token),
             ..ListenConfig::default()
         };
         match (config.checked_address(), why) {
@@ -101,6 +174,10 @@ fn beyond_loopback_the_agent_listens_only_when_told_to() {
 async fn get_all(config: Config, latest: Latest, now: i64) -> Vec<(u16, String)> {
     let cell = Arc::new(LatestCell::default());
     cell.set(Arc::new(latest));
+    let shown = Shown {
+        latest: cell,
+        shipping: None,
+    };
     let clock = Arc::new(FixedClock(Mutex::new(Timestamp::from_seconds(now))));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -109,7 +186,7 @@ async fn get_all(config: Config, latest: Latest, now: i64) -> Vec<(u16, String)>
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let server =
-        tokio::spawn(async move { serve_on(listener, &config, cell, clock, stopped).await });
+        tokio::spawn(async move { serve_on(listener, &config, shown, clock, stopped).await });
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let mut answers = Vec::new();
     for (path, token) in [
@@ -177,17 +254,48 @@ async fn the_endpoints_answer_and_the_token_guards_only_the_metrics() {
     assert_eq!(health["readers"][0]["error"], "no driver");
 }
 
+#[tokio::test]
+async fn the_listener_speaks_tls_where_it_has_a_certificate() {
+    let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/../program/testdata");
+    let mut config = Config::for_tests();
+    config.listen.certificate_file = format!("{testdata}/certificate.pem").into();
+    config.listen.key_file = format!("{testdata}/key.pem").into();
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let socket = socket.expect("a port");
+    let port = socket.local_addr().expect("an address").port();
+    let files = ClientFiles {
+        authorities: Setting::new("ca_file", &config.listen.certificate_file),
+        ..ClientFiles::default()
+    };
+    let clock = Arc::new(SystemClock::start());
+    let stop = CancellationToken::new();
+    let serving = async move { serve_on(socket, &config, Shown::default(), clock, stop).await };
+    let server = tokio::spawn(serving);
+    let connector = Connector::secure("the test", files, Protocol::Http1).expect("usable");
+    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
+    let address = format!("https://localhost:{port}/healthz").parse();
+    let response = client
+        .get(address.expect("right"))
+        .await
+        .expect("an answer");
+    assert_eq!(response.status().as_u16(), 503, "nothing is read yet");
+    let plain: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let address = format!("http://localhost:{port}/healthz").parse();
+    plain
+        .get(address.expect("right"))
+        .await
+        .expect_err("not without TLS");
+    server.abort();
+}
+
 #[test]
 fn a_gpu_that_hangs_is_named_and_one_that_lacks_a_reading_is_not() {
     let mut latest = with_gpu(with_gpu(latest_at(1000, Vec::new())));
     latest.resources[0].values[0].reading = Err(Missing::DriverHang);
     latest.resources[1].values[0].reading = Err(Missing::NotSupported);
-    let (_, health) = health(
-        &latest,
-        Timestamp::from_seconds(1000),
-        Duration::from_secs(1),
-    );
-    let expected = Troubled {
+    let now = Timestamp::from_seconds(1000);
+    let (_, health) = health::judge(&latest, None, now, Duration::from_secs(1));
+    let expected = health::Troubled {
         id: "GPU-1".to_owned(),
         reason: "driver_hang",
         readings: 1,
@@ -205,9 +313,9 @@ async fn a_loop_that_stands_still_is_told() {
 
 #[tokio::test]
 async fn when_every_place_is_taken_a_request_is_refused_not_kept_waiting() {
-    let cell = Arc::new(LatestCell::default());
     let shared = Arc::new(Shared {
-        latest: cell,
+        shown: Shown::default(),
+        started: Timestamp::default(),
         clock: Arc::new(SystemClock::start()),
         prometheus: PrometheusConfig::default(),
         token: None,
@@ -229,30 +337,4 @@ async fn when_every_place_is_taken_a_request_is_refused_not_kept_waiting() {
         200,
         "the place is given back"
     );
-}
-
-#[test]
-fn an_empty_token_file_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut config = ListenConfig {
-        token_file: folder.path().join("token"),
-        ..ListenConfig::default()
-    };
-    assert!(
-        config
-            .token()
-            .expect_err("absent")
-            .to_string()
-            .contains("listen.token_file")
-    );
-    std::fs::write(&config.token_file, "\n").expect("written");
-    assert!(
-        config
-            .token()
-            .expect_err("empty")
-            .to_string()
-            .contains("is empty")
-    );
-    config.token_file = PathBuf::new();
-    assert_eq!(config.token().expect("none wanted"), None);
 }

@@ -14,6 +14,7 @@ use crate::read::hooks::HooksConfig;
 use crate::read::host::HostConfig;
 use crate::read::nvml::NvmlConfig;
 use crate::read::recorded::RecordedConfig;
+use crate::run;
 use crate::sample::SampleConfig;
 use crate::ship::ShipConfig;
 use crate::spool::SpoolConfig;
@@ -85,6 +86,10 @@ impl ProgramConfig for Config {
         self.listen.checked_address()?;
         Ok(())
     }
+
+    fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(run::rehearse(self, None)?)
+    }
 }
 
 impl Config {
@@ -119,29 +124,21 @@ fn first_line(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_program::config::Sources;
+    use gpufleet_program::config::assert_refused;
 
     use super::*;
 
     #[test]
     fn values_that_cannot_work_are_refused_with_their_key_and_what_it_may_be() {
-        let check = |setting: &str, words: [&str; 2]| {
-            let sources = Sources {
-                set: vec![setting.to_owned()],
-                ..Sources::default()
-            };
-            let error = sources.load::<Config>().expect_err("refused");
-            let error = format!("{:#}", anyhow::Error::new(error));
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        };
-        check("node.cluster=", ["node.cluster", "empty"]);
-        check("sample.period_ms=700", ["sample.period_ms", "divide"]);
+        let check = assert_refused::<Config>;
+        check("node.cluster=", &["node.cluster", "empty"]);
+        check("sample.period_ms=700", &["sample.period_ms", "divide"]);
         check(
             "sample.ship_interval_seconds=61",
-            ["ship_interval", "1 to 60"],
+            &["ship_interval", "1 to 60"],
         );
-        check("spool.limit_mib=1", ["spool.limit_mib", "16"]);
+        check("spool.limit_mib=1", &["spool.limit_mib", "16"]);
         let beyond = "listen.address=0.0.0.0:9410";
-        check(beyond, ["listen.address", "allow_insecure"]);
+        check(beyond, &["listen.address", "allow_insecure"]);
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpufleet_program::config::Sources;
+use gpufleet_program::log;
+use gpufleet_program::reloaded::words;
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_spool::{NewEpoch, Opened};
 use gpufleet_telemetry::command::{Command, REREAD_CONFIG};
@@ -17,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::admin::Shown;
 use crate::commands::{Commands, MAX_NVML_ORDERS, WAITING};
 use crate::config::Config;
 use crate::read::{self, NodeFacts, Wiring};
@@ -76,6 +79,7 @@ pub async fn run(
     let health = ShipHealth::default();
     let (shipping, opened) = open_ship(config, &node, &health, clock.as_ref())?;
     let (ship, spooled) = shipping.unzip();
+    let shipping = state.is_some().then(|| health.clone());
     let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let wiring = Wiring {
@@ -121,7 +125,8 @@ pub async fn run(
         Arc::clone(&agent.node),
         Arc::clone(&agent.clock),
     ));
-    let end = agent.serve_and_ship(latest, nvml, output, sources).await;
+    let shown = Shown { latest, shipping };
+    let end = agent.serve_and_ship(shown, nvml, output, sources).await;
     // In the order of the data: what is sampled is spooled, what is spooled is safe.
     agent.stop.cancel();
     sampling.await.context("the sample loop failed")?;
@@ -133,7 +138,7 @@ impl Agent {
     /// Answers scrapers, ships, and does what the server asks, until one of them ends.
     async fn serve_and_ship(
         &self,
-        latest: Arc<LatestCell>,
+        shown: Shown,
         nvml: mpsc::Sender<crate::commands::NvmlOrder>,
         output: mpsc::Sender<Output>,
         sources: &Sources,
@@ -141,7 +146,7 @@ impl Agent {
         let (given, commands) = mpsc::channel(WAITING);
         let serving = admin::serve(
             &self.config,
-            latest,
+            shown,
             Arc::clone(&self.clock),
             self.stop.clone(),
         );
@@ -204,7 +209,9 @@ impl Agent {
         while let Some(command) = given.recv().await {
             let mut read = None;
             let reread = || {
-                read = Some(sources.load().map_err(|error| format!("{error:#}"))?);
+                let next: Config = sources.load().map_err(|error| words(&error))?;
+                rehearse(&next, Some(&self.config)).map_err(|error| format!("{error:#}"))?;
+                read = Some(next);
                 Ok(())
             };
             let event = commands.obey(&command, self.clock.now(), reread).await;
@@ -250,9 +257,46 @@ impl Agent {
     }
 }
 
+/// Builds everything that a start with this config would build, and throws it away. `running` is the
+/// config of the agent that asks: its folder and its address are free for itself. Where none asks, an
+/// agent that runs must not be disturbed.
+///
+/// # Errors
+/// Names the key or the file that the start would stumble over.
+pub fn rehearse(config: &Config, running: Option<&Config>) -> anyhow::Result<()> {
+    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
+    let node = Arc::new(facts(config, AgentId(Uuid::nil())));
+    let wiring = Wiring {
+        node,
+        nvml_orders,
+        steps: None,
+    };
+    read::readers(config, wiring)?;
+    config.ship.rehearse()?;
+    let listens = running.map(|it| it.listen.address.as_str());
+    config.listen.rehearse(listens)?;
+    log::rehearse(&config.trace)?;
+    if let Some(running) = running {
+        anyhow::ensure!(
+            running.trace == config.trace,
+            "trace.endpoint: it is read at the start only; restart the agent for it"
+        );
+    }
+    let folder = &config.node.state_folder;
+    let is_ours =
+        running.is_some_and(|it| !it.ship.endpoint.is_empty() && it.node.state_folder == *folder);
+    if config.ship.endpoint.is_empty() || is_ours {
+        return Ok(());
+    }
+    identity::may_write(folder)?;
+    if running.is_some() {
+        drop(identity::lock(folder)?);
+    }
+    Ok(())
+}
+
 /// Who and where this agent is.
 fn node_facts(config: &Config, clock: &dyn Clock) -> anyhow::Result<(Arc<NodeFacts>, Found)> {
-    let name = config.node.resolved_name();
     let state = &config.node.state_folder;
     let (agent_id, found) = if config.ship.endpoint.is_empty() {
         // Nothing is sent, so nobody needs to know it again.
@@ -261,19 +305,22 @@ fn node_facts(config: &Config, clock: &dyn Clock) -> anyhow::Result<(Arc<NodeFac
         identity::load(
             state,
             &config::machine_id(),
-            &name,
+            &config.node.resolved_name(),
             Uuid::new_v4(),
             clock.now(),
         )?
     };
-    let facts = NodeFacts {
+    Ok((Arc::new(facts(config, agent_id)), found))
+}
+
+fn facts(config: &Config, agent_id: AgentId) -> NodeFacts {
+    NodeFacts {
         cluster: config.node.cluster.clone(),
-        node: name,
+        node: config.node.resolved_name(),
         boot_id: config::boot_id(),
         agent_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    Ok((Arc::new(facts), found))
+    }
 }
 
 fn open_ship(
@@ -345,6 +392,101 @@ fn started(node: &NodeFacts, opened: &Opened, found: Found, clock: &dyn Clock) -
 mod tests {
     use super::*;
     use gpufleet_program::clock::SystemClock;
+
+    /// What a start would stumble over is said before it, with the key and the file.
+    #[test]
+    fn a_config_that_no_agent_could_start_with_is_refused_with_what_is_wrong() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path.display().to_string()
+        };
+        let not_a_folder = file("file", "x");
+        let not_a_table = file("bad.toml", "no table");
+        let tables = folder.path().display().to_string();
+        let https = "ship.endpoint=https://127.0.0.1:4317";
+        let check = |settings: &[&str], words: &[&str]| {
+            let state = format!("node.state_folder={tables}");
+            let off = [&state, "nvml.enabled=false", "listen.address=127.0.0.1:0"];
+            let set = off.into_iter().chain(settings.iter().copied());
+            let sources = Sources {
+                set: set.map(str::to_owned).collect(),
+                ..Sources::default()
+            };
+            let config: Config = sources.load().expect("each value may be meant");
+            let error = rehearse(&config, None).expect_err("it cannot start");
+            let error = format!("{error:#}");
+            for word in words {
+                assert!(error.contains(word), "`{word}` is not in: {error}");
+            }
+        };
+        check(
+            &["ship.token_file=/nowhere/token"],
+            &["ship.token_file", "/nowhere/token"],
+        );
+        check(&["ship.endpoint=ftp://x"], &["ship.endpoint", "ftp://x"]);
+        check(
+            &["ship.ca_file=/nowhere.pem"],
+            &["ship.ca_file", "https://"],
+        );
+        check(
+            &[https, "ship.ca_file=/nowhere.pem"],
+            &["ship.ca_file", "/nowhere.pem"],
+        );
+        check(
+            &[https, "ship.certificate_file=/nowhere.pem"],
+            &["ship.certificate_file", "ship.key_file"],
+        );
+        check(
+            &["listen.token_file=/nowhere/token"],
+            &["listen.token_file", "/nowhere/token"],
+        );
+        check(
+            &["listen.key_file=/nowhere.pem"],
+            &["listen.key_file", "listen.certificate_file"],
+        );
+        check(
+            &[
+                "listen.address=203.0.113.1:9410",
+                "listen.allow_insecure=true",
+            ],
+            &["listen.address", "203.0.113.1"],
+        );
+        let wrong = format!("exporter.tables_folder={tables}");
+        check(&[&wrong], &["exporter.tables_folder", &not_a_table]);
+        check(
+            &["exporter.targets=[{ url = \"http://x/metrics\", token_file = \"/nowhere\" }]"],
+            &["exporter.targets", "token_file", "/nowhere"],
+        );
+        check(&["recorded.files=/nowhere.metrics"], &["/nowhere.metrics"]);
+        let wrong = format!("nvml.xid_actions_path={not_a_table}");
+        check(&["nvml.enabled=true", &wrong], &[&not_a_table]);
+        check(
+            &["trace.endpoint=nonsense"],
+            &["trace.endpoint", "nonsense"],
+        );
+        let wrong = format!("node.state_folder={not_a_folder}/state");
+        check(&[&wrong], &["node.state_folder", &not_a_folder]);
+    }
+
+    #[test]
+    fn an_address_that_another_has_is_refused_by_an_agent_that_would_move_there() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut next = Config::for_tests();
+        next.node.state_folder = folder.path().to_owned();
+        let running = next.clone();
+        next.listen.address = other.local_addr().expect("an address").to_string();
+        let error = rehearse(&next, Some(&running)).expect_err("it is taken");
+        assert!(format!("{error:#}").contains("listen.address"), "{error:#}");
+        rehearse(&next, Some(&next)).expect("it is the agent's own");
+        rehearse(&next, None).expect("it may be the running agent's");
+        next.listen.address = running.listen.address.clone();
+        next.trace.endpoint = "http://127.0.0.1:4317".to_owned();
+        let error = rehearse(&next, Some(&running)).expect_err("too late for it");
+        assert!(error.to_string().contains("trace.endpoint"), "{error:#}");
+    }
 
     #[tokio::test]
     async fn a_second_agent_on_one_state_folder_is_refused_before_it_touches_anything() {

@@ -5,6 +5,7 @@
 
 pub mod aside;
 mod client;
+pub mod failures;
 pub mod identity;
 pub mod state;
 
@@ -12,7 +13,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpufleet_program::reloaded::words;
 use gpufleet_program::section;
+use gpufleet_program::tls::{ClientFiles, Setting};
 use gpufleet_spool::disk::Disk;
 use gpufleet_spool::{Dropped, SpoolError};
 use gpufleet_telemetry::command::Command;
@@ -27,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::client::Client;
+use self::client::{Client, Parts};
 use self::state::{Next, Request, Shipper, Verdict};
 use crate::sample::own::ShipHealth;
 use crate::steps::{Shipment, Spooled};
@@ -47,11 +50,11 @@ section! {
         /// The server's OTLP/gRPC address, `http://host:4317` or `https://…`; empty means that nothing
         /// is sent and nothing is spooled: the agent then serves /metrics only.
         pub endpoint: String = "http://127.0.0.1:4317".to_owned(),
-        /// A file with the bearer token of role `ingest`; read again for each request. Empty means
-        /// none.
+        /// A file with the bearer token of role `ingest`; read again when it changes, and one that
+        /// cannot be used leaves the token before in use. Empty means none.
         pub token_file: PathBuf = PathBuf::new(),
         /// A file with the certificates (PEM) that the server's must come from; empty means the
-        /// system's.
+        /// system's. This and the two below are read again when they change.
         pub ca_file: PathBuf = PathBuf::new(),
         /// A file with this agent's own certificate (PEM), for mutual TLS; empty means none.
         pub certificate_file: PathBuf = PathBuf::new(),
@@ -61,6 +64,27 @@ section! {
         pub compression: Compression = Compression::default(),
         /// Seconds after which an unanswered request counts as failed.
         pub timeout_seconds: u64 = 10,
+    }
+}
+
+impl ShipConfig {
+    /// Builds what shipping needs, and sends nothing.
+    ///
+    /// # Errors
+    /// Names the key or the file that cannot be used.
+    pub fn rehearse(&self) -> anyhow::Result<()> {
+        if self.endpoint.is_empty() {
+            return Ok(());
+        }
+        Parts::new(self).map(|_| ())
+    }
+
+    fn tls_files(&self) -> ClientFiles {
+        ClientFiles {
+            authorities: Setting::new("ship.ca_file", &self.ca_file),
+            certificate: Setting::new("ship.certificate_file", &self.certificate_file),
+            key: Setting::new("ship.key_file", &self.key_file),
+        }
     }
 }
 
@@ -118,7 +142,7 @@ where
         refused_folder: Option<PathBuf>,
         health: ShipHealth,
     ) -> Self {
-        health.set(shipper.health());
+        health.update(|it| it.streams = shipper.health());
         Self(Arc::new(Inner {
             shipper: Mutex::new(shipper),
             sender,
@@ -198,10 +222,14 @@ where
         payload: Vec<u8>,
         at: Timestamp,
     ) -> Result<(), SpoolError> {
-        self.blocking(at, move |shipper| {
-            shipper.append(stream, &payload, at).map(|_| ())
-        })
-        .await?;
+        let appended = self
+            .blocking(at, move |shipper| {
+                shipper.append(stream, &payload, at).map(|_| ())
+            })
+            .await;
+        let spool_error = appended.as_ref().err().map(|error| words(error));
+        self.0.health.update(|it| it.spool_error = spool_error);
+        appended?;
         self.0.appended[0].notify_one();
         Ok(())
     }
@@ -224,7 +252,7 @@ where
         commands: mpsc::Sender<Command>,
         stop: CancellationToken,
     ) -> anyhow::Result<End> {
-        let client = Client::new(config)?;
+        let client = Client::new(Parts::new(config)?);
         let live = self.lane(Lane::Live, client.clone(), &clock, &commands, &stop);
         let backfill = self.lane(Lane::Backfill, client, &clock, &commands, &stop);
         let end = tokio::select! {
@@ -279,20 +307,29 @@ where
                 let _ = commands.try_send(command);
             }
             let (now, monotonic) = (clock.now(), clock.monotonic());
-            if answer.result.is_err() && logged.is_none_or(|at| monotonic > at + LOG_EVERY) {
-                logged = Some(monotonic);
-                tracing::warn!(
-                    lane = lane.name(),
-                    stream = request.stream.name(),
-                    seq = request.seq,
-                    answer = answer.message,
-                    "a request was not taken; it stays in the spool"
-                );
-            } else if answer.result.is_ok() && logged.take().is_some() {
-                tracing::info!(lane = lane.name(), "the server takes requests again");
+            let refused = answer.refused;
+            if let Some((reason, message)) = &refused {
+                let reason = *reason;
+                if logged.is_none_or(|at| monotonic > at + LOG_EVERY) {
+                    logged = Some(monotonic);
+                    tracing::warn!(
+                        lane = lane.name(),
+                        stream = request.stream.name(),
+                        seq = request.seq,
+                        reason = reason.name(),
+                        answer = message,
+                        "a request was not taken; it stays in the spool"
+                    );
+                }
+                self.0.health.update(|it| it.failed(reason, message));
+            } else {
+                if logged.take().is_some() {
+                    tracing::info!(lane = lane.name(), "the server takes requests again");
+                }
+                self.0.health.update(|it| it.failing = None);
             }
             let inner = Arc::clone(&self.0);
-            let message = answer.message;
+            let message = refused.map(|(_, message)| message).unwrap_or_default();
             let verdict = self
                 .blocking(now, move |shipper| match answer.result {
                     Ok(reply) => shipper
@@ -340,7 +377,8 @@ where
                     tracing::warn!(%error, drops = drops.len(), "requests were given up, and even that could not be spooled");
                 }
             }
-            inner.health.set(shipper.health());
+            let streams = shipper.health();
+            inner.health.update(|it| it.streams = streams);
             result
         })
         .await

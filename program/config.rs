@@ -12,6 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use crate::reloaded::words;
+
 mod flags;
 
 pub use flags::ConfigFlags;
@@ -105,6 +107,13 @@ pub trait ProgramConfig: Sections {
     /// # Errors
     /// Names the key and says what it may be.
     fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// Builds everything that the start would build of it, and throws it away: `--check-config` asks.
+    /// What runs meanwhile is left alone.
+    ///
+    /// # Errors
+    /// Names the key or the file and says what is wrong with it.
+    fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>>;
 
     /// The documented default file.
     fn default_file() -> String {
@@ -309,6 +318,24 @@ pub fn documented<S: Section>(name: &str) -> String {
         }
     }
     text
+}
+
+/// Sees, for the tests of a program, that a setting is refused and that all of these words say why.
+///
+/// # Panics
+/// When it is taken, or a word is missing.
+pub fn assert_refused<C: ProgramConfig>(setting: &str, expected: &[&str]) {
+    let sources = Sources {
+        set: vec![setting.to_owned()],
+        ..Sources::default()
+    };
+    let said = match sources.load::<C>() {
+        Ok(_) => panic!("{setting} was taken"),
+        Err(error) => words(&error),
+    };
+    for word in expected {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
 }
 
 #[cfg(test)]

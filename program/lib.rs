@@ -1,5 +1,5 @@
 //! What every program of gpufleet needs before it does anything of its own: its config, its log,
-//! the real clock, and the comparison of tokens.
+//! the real clock, its connections with TLS or without, and the comparison of tokens.
 //!
 //! Nothing here knows what a program is for; what two programs share of the data is in
 //! `telemetry`, what they share of the disk in `spool`.
@@ -10,4 +10,14 @@ pub mod log;
 
 pub mod clock;
 
+pub mod reloaded;
+
 pub mod token;
+
+pub mod tls;
+
+pub mod stream;
+
+pub mod listen;
+
+pub mod connect;

@@ -27,6 +27,9 @@ pub enum LogError {
     /// The variable cannot be used.
     #[error("{VARIABLE}: `{0}` is not like `info` or `warn,gpufleet_agent=debug`")]
     Filter(String),
+    /// The address for traces is none.
+    #[error("trace.endpoint: `{0}` is no address like http://host:4317")]
+    Address(String),
     /// The address for traces cannot be used.
     #[error("trace.endpoint: `{endpoint}` cannot be used")]
     Endpoint {
@@ -49,13 +52,11 @@ pub struct Traces(Option<SdkTracerProvider>);
 /// # Errors
 /// When the variable or the endpoint cannot be used, or a log has been started already.
 pub fn start(program: &'static str, config: &TraceConfig) -> Result<Traces, LogError> {
-    let filter = std::env::var(VARIABLE).unwrap_or_else(|_| "info".to_owned());
-    let filter: Targets = filter
-        .parse()
-        .map_err(|_error| LogError::Filter(filter.clone()))?;
+    let filter = filter()?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false);
+    rehearse(config)?;
     let provider = if config.endpoint.is_empty() {
         None
     } else {
@@ -79,6 +80,26 @@ pub fn start(program: &'static str, config: &TraceConfig) -> Result<Traces, LogE
         .with(spans)
         .try_init()?;
     Ok(Traces(provider))
+}
+
+/// Whether log and traces could start.
+///
+/// # Errors
+/// As [`start`].
+pub fn rehearse(config: &TraceConfig) -> Result<(), LogError> {
+    filter()?;
+    let endpoint = &config.endpoint;
+    let uri = endpoint.parse::<http::Uri>();
+    let is_address = uri.is_ok_and(|it| it.authority().is_some() && it.scheme().is_some());
+    if !endpoint.is_empty() && !is_address {
+        return Err(LogError::Address(endpoint.clone()));
+    }
+    Ok(())
+}
+
+fn filter() -> Result<Targets, LogError> {
+    let filter = std::env::var(VARIABLE).unwrap_or_else(|_| "info".to_owned());
+    filter.parse().map_err(|_error| LogError::Filter(filter))
 }
 
 impl Traces {

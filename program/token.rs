@@ -1,4 +1,43 @@
-//! The token that a request shows, and its comparison with the one it must be.
+//! The token that a request shows, its comparison with the one it must be, and the file it lies in.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::reloaded::{Reloaded, Unusable};
+
+/// A token that lies in a file; none where no file is named.
+pub type TokenFile = Option<Arc<Reloaded<String>>>;
+
+/// The token in a file, which is read again when it changes. `key` of the config names the file; an
+/// empty path is no token.
+///
+/// # Errors
+/// When the file cannot be read, is empty, or holds what no header may.
+pub fn file(key: &'static str, path: &Path) -> Result<TokenFile, Unusable> {
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let read = path.to_owned();
+    let make = move || -> Result<String, Unusable> {
+        let path = read.display();
+        let text = std::fs::read_to_string(&read)
+            .map_err(|error| format!("{key}: cannot read {path}: {error}"))?;
+        let token = text.trim();
+        if token.is_empty() {
+            return Err(format!("{key}: {path} is empty").into());
+        }
+        if !token
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() || byte == b' ')
+        {
+            return Err(
+                format!("{key}: {path} holds what is no token: more than one line?").into(),
+            );
+        }
+        Ok(token.to_owned())
+    };
+    Reloaded::new(key, [path.to_owned()], make).map(|token| Some(Arc::new(token)))
+}
 
 /// The token in the value of an `authorization` header; none when it holds no bearer token.
 pub fn shown(authorization: &[u8]) -> Option<&[u8]> {
@@ -32,6 +71,30 @@ mod tests {
         }
         assert!(!equals(b"", b""), "no secret lets nobody in");
         assert!(!equals(b"", b"x"));
+    }
+
+    #[test]
+    fn a_token_file_that_holds_none_is_refused_by_key_and_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("token");
+        for content in [None, Some("\n"), Some("one\ntwo\n")] {
+            if let Some(content) = content {
+                std::fs::write(&path, content).expect("written");
+            }
+            let error = file("x.token_file", &path)
+                .expect_err("no token")
+                .to_string();
+            assert!(
+                error.contains("x.token_file") && error.contains("/token"),
+                "{error}"
+            );
+        }
+        std::fs::write(&path, "secret\n").expect("written");
+        let token = file("x.token_file", &path).expect("usable").expect("named");
+        assert_eq!(token.get().as_str(), "secret");
+        std::fs::write(&path, "rotated\n").expect("written");
+        assert_eq!(token.get().as_str(), "rotated");
+        assert!(file("x.token_file", Path::new("")).expect("none").is_none());
     }
 
     #[test]

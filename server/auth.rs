@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpufleet_program::tls::{ServerFiles, Setting};
 use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,17 @@ section! {
         /// Listen on an address that others reach without TLS and tokens. Only behind something
         /// that has both.
         pub allow_insecure: bool = false,
+    }
+}
+
+impl AuthConfig {
+    /// The files of TLS.
+    pub fn tls(&self) -> ServerFiles {
+        ServerFiles {
+            certificate: Setting::new("auth.tls_certificate_file", &self.tls_certificate_file),
+            key: Setting::new("auth.tls_key_file", &self.tls_key_file),
+            client_authorities: Setting::new("auth.tls_client_ca_file", &self.tls_client_ca_file),
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use gpufleet_telemetry::gpu_specs::Specs;
 
 use crate::auth::{Access, AuthConfig};
 use crate::fleet::FleetConfig;
-use crate::ingest::tls;
 use crate::ledger::LedgerConfig;
 use crate::retention::RetentionConfig;
 use crate::store::StoreConfig;
@@ -80,8 +79,12 @@ impl ProgramConfig for Config {
     fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         Specs::with(&self.gpu.peaks)?;
         Access::load(&self.auth)?;
-        tls::read(&self.auth)?;
+        self.auth.tls().read()?;
         self.retention.check()?;
+        Ok(())
+    }
+
+    fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(())
     }
 }
@@ -103,36 +106,28 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_program::config::Sources;
+    use gpufleet_program::config::assert_refused;
 
     use super::*;
 
     #[test]
     fn a_value_that_cannot_be_meant_is_refused_by_name() {
-        let check = |setting: &str, words: [&str; 2]| {
-            let sources = Sources {
-                set: vec![setting.to_owned()],
-                ..Sources::default()
-            };
-            let error = sources.load::<Config>().expect_err("refused");
-            let error = format!("{:#}", anyhow::Error::new(error));
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        };
+        let check = assert_refused::<Config>;
         check(
             "retention.events_d=0",
-            ["retention.events_d = 0", "at least 1"],
+            &["retention.events_d = 0", "at least 1"],
         );
         check(
             "retention.minute_rows_h=-5",
-            ["retention.minute_rows_h = -5", "at least 3"],
+            &["retention.minute_rows_h = -5", "at least 3"],
         );
         check(
             "gpu.peaks={ \"NVIDIA X\" = \"warp 9\" }",
-            ["NVIDIA X", "warp"],
+            &["NVIDIA X", "warp"],
         );
         check(
             "auth.tokens=[{ role = \"read\", file = \"/nowhere/token\" }]",
-            ["token file", "/nowhere/token"],
+            &["token file", "/nowhere/token"],
         );
     }
 }

@@ -23,17 +23,11 @@ mod guard;
 
 mod http;
 
-mod idle;
-
-pub mod listen;
-
 mod place;
 
 mod reply;
 
 mod room;
-
-pub mod tls;
 
 mod refuse;
 

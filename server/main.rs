@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Parser;
 use gpufleet_program::clock::SystemClock;
 use gpufleet_program::config::ConfigFlags;
+use gpufleet_program::listen::{self, Listener};
 use gpufleet_program::log;
 use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Role};
@@ -15,7 +16,6 @@ use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
 use gpufleet_server::fleet::{FOREIGN_AGENT, Fleet};
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
-use gpufleet_server::ingest::listen::Listener;
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
 use gpufleet_server::{files, health, lead, ledger, retention, runs};
@@ -227,9 +227,10 @@ async fn listen(
         .with_context(|| {
             format!("{what}: cannot listen on {address}; is another server running?")
         })?;
-    let tls = ingest::tls::read(&app.config.auth)?;
+    let tls = app.config.auth.tls().reloaded("the server's TLS");
+    let tls = tls.map_err(anyhow::Error::from_boxed)?;
     let is_tls = tls.is_some();
-    let listener = Listener::new(socket, tls)?;
+    let listener = Listener::new(socket, tls, ingest::MAX_CONNECTIONS)?;
     let address = axum::serve::Listener::local_addr(&listener)?;
     tracing::info!(%address, tls = is_tls, "{what}");
     Ok(listener)
@@ -241,7 +242,7 @@ async fn serve(
     router: axum::Router,
     stop: CancellationToken,
 ) {
-    let serving = ingest::listen::serve(listener, router, stop.cancelled_owned());
+    let serving = listen::serve(listener, router, stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "{what} ended");
     }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_program::section;
+use gpufleet_program::tls::{ClientFiles, Setting};
+use gpufleet_program::{section, token};
 use gpufleet_telemetry::catalog::own;
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
@@ -53,7 +54,7 @@ section! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// Its address, `http://127.0.0.1:9400/metrics`. Only http: a local proxy can speak TLS.
+    /// Its address, `http://127.0.0.1:9400/metrics` or `https://…`.
     pub url: String,
     /// Its name in `exporter:<name>`; empty means host and port.
     #[serde(default)]
@@ -67,9 +68,18 @@ pub struct Target {
     /// Milliseconds after which a scrape is given up, at most the period.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
-    /// A file whose content is sent as bearer token. Empty: none.
+    /// A file whose content is sent as bearer token, read again when it changes. Empty: none.
     #[serde(default)]
     pub token_file: PathBuf,
+    /// For https: the certificates (PEM) that the endpoint's must come from. Empty: the system's.
+    #[serde(default)]
+    pub ca_file: PathBuf,
+    /// For https: the agent's own certificate (PEM), where the endpoint wants one. Empty: none.
+    #[serde(default)]
+    pub certificate_file: PathBuf,
+    /// The key of that certificate (PEM).
+    #[serde(default)]
+    pub key_file: PathBuf,
 }
 
 fn default_period_seconds() -> u32 {
@@ -90,6 +100,17 @@ impl Target {
             period_seconds: default_period_seconds(),
             timeout_ms: default_timeout_ms(),
             token_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            certificate_file: PathBuf::new(),
+            key_file: PathBuf::new(),
+        }
+    }
+
+    fn tls_files(&self) -> ClientFiles {
+        ClientFiles {
+            authorities: Setting::new("ca_file", &self.ca_file),
+            certificate: Setting::new("certificate_file", &self.certificate_file),
+            key: Setting::new("key_file", &self.key_file),
         }
     }
 }
@@ -146,14 +167,9 @@ impl ExporterReader {
         auto: bool,
     ) -> anyhow::Result<Self> {
         let wrong = |why: String| anyhow::anyhow!("exporter.targets, {}: {why}", target.url);
-        let token = if target.token_file.as_os_str().is_empty() {
-            None
-        } else {
-            let text = std::fs::read_to_string(&target.token_file);
-            Some(text.map_err(|error| wrong(format!("token_file: {error}")))?)
-        };
-        let token = token.as_deref().map(str::trim);
-        let endpoint = Endpoint::new(&target.url, token).map_err(wrong)?;
+        let token = token::file("token_file", &target.token_file);
+        let token = token.map_err(|error| wrong(error.to_string()))?;
+        let endpoint = Endpoint::new(&target.url, token, target.tls_files()).map_err(wrong)?;
         for name in &target.tables {
             if !tables.iter().any(|table| table.name == *name) {
                 let known: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
@@ -253,7 +269,7 @@ impl ExporterReader {
     fn failure(&self, error: &ScrapeError) -> ReadError {
         match error {
             ScrapeError::Unreachable { .. } => ReadError::Unavailable {
-                why: format!("{error:#}; is the exporter running, and is its address right?"),
+                why: format!("{error}; is the exporter running, and is its address right?"),
             },
             ScrapeError::Status { status, .. } if matches!(status.as_u16(), 401 | 403) => {
                 ReadError::NotPermitted {
@@ -261,7 +277,7 @@ impl ExporterReader {
                     fix: "set token_file of this target".to_owned(),
                 }
             }
-            ScrapeError::Status { .. } => ReadError::Unavailable {
+            ScrapeError::Status { .. } | ScrapeError::Tls { .. } => ReadError::Unavailable {
                 why: error.to_string(),
             },
             ScrapeError::TooLarge { .. } | ScrapeError::Body { .. } => ReadError::Malformed {

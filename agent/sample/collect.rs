@@ -166,6 +166,9 @@ impl Collector {
         readings
             .samples
             .extend(readers.flat_map(|reader| super::own::of_reader(&reader.health)));
+        readings
+            .samples
+            .extend(super::own::of_left_out(self.left_out));
         let readings = Readings {
             at,
             resources: vec![readings],
@@ -304,7 +307,9 @@ impl Collector {
     fn take_resource(&mut self, reader: usize, at: Timestamp, round: ResourceSamples) {
         let Reader { rank, period, .. } = self.readers[reader];
         let key = key(&round.resource);
-        if !self.resources.contains_key(&key) && self.resources.len() >= MAX_RESOURCES {
+        // The node itself always has its place: it says what was left out.
+        let is_node = key.0 == ResourceKind::Node;
+        if !is_node && !self.resources.contains_key(&key) && self.resources.len() >= MAX_RESOURCES {
             self.left_out.resource_limit += round.samples.len() as u64;
             return;
         }

@@ -10,7 +10,9 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 
 use super::ReaderHealth;
+use super::collect::LeftOut;
 use crate::read::NodeFacts;
+use crate::ship::failures::Reason;
 
 /// How often memory is measured: the kernel walks every page for it.
 const MEMORY_EVERY_SECONDS: i64 = 60;
@@ -31,11 +33,26 @@ pub struct StreamHealth {
     pub shipped: u64,
     /// Attempts that failed.
     pub failures: u64,
+    /// When the server last acknowledged something; none in this process yet.
+    pub durable_at: Option<Timestamp>,
 }
 
-/// Where the shipper puts its health, by stream in the order of [`Stream::ALL`].
+/// What shipping tells of itself; written by the shipper, read here and by /healthz.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shipping {
+    /// By stream in the order of [`Stream::ALL`].
+    pub streams: [StreamHealth; 2],
+    /// Attempts that failed, by reason in the order of [`Reason::ALL`].
+    pub failures: [u64; Reason::ALL.len()],
+    /// What the newest attempt came to; none when it was taken.
+    pub failing: Option<String>,
+    /// Why the spool took nothing the last time; none when it did.
+    pub spool_error: Option<String>,
+}
+
+/// Where the shipper puts its health.
 #[derive(Debug, Clone, Default)]
-pub struct ShipHealth(Arc<Mutex<[StreamHealth; 2]>>);
+pub struct ShipHealth(Arc<Mutex<Shipping>>);
 
 /// Reads the agent's own health.
 #[derive(Debug, Default)]
@@ -46,13 +63,22 @@ pub struct Own {
 
 impl ShipHealth {
     /// What is known now.
-    pub fn get(&self) -> [StreamHealth; 2] {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn get(&self) -> Shipping {
+        let shipping = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shipping.clone()
     }
 
-    /// Replaces it.
-    pub fn set(&self, health: [StreamHealth; 2]) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = health;
+    /// Notes what is new.
+    pub fn update(&self, change: impl FnOnce(&mut Shipping)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Shipping {
+    /// Notes an attempt that failed.
+    pub fn failed(&mut self, reason: Reason, message: &str) {
+        self.failures[reason as usize] += 1;
+        self.failing = Some(message.to_owned());
     }
 }
 
@@ -70,8 +96,9 @@ impl Own {
             Origin::Live,
             "agent",
         );
-        let mut samples = Vec::with_capacity(24);
-        for (stream, health) in Stream::ALL.into_iter().zip(self.ship.get()) {
+        let mut samples = Vec::with_capacity(32);
+        let shipping = self.ship.get();
+        for (stream, health) in Stream::ALL.into_iter().zip(shipping.streams) {
             let part = Part::new(PartKind::Stream, stream.name());
             let age = health.oldest.map_or(0, |oldest| now.since(oldest).max(0));
             let values = [
@@ -83,6 +110,12 @@ impl Own {
             ];
             samples.extend(values.map(|(metric, value)| sample(&metric, Some(&part), Ok(value))));
         }
+        for (reason, count) in Reason::ALL.into_iter().zip(shipping.failures) {
+            let part = Part::new(PartKind::Reason, reason.name());
+            samples.push(sample(&own::SHIP_REFUSALS, Some(&part), Ok(count as f64)));
+        }
+        let writable = f64::from(u8::from(shipping.spool_error.is_none()));
+        samples.push(sample(&own::SPOOL_WRITABLE, None, Ok(writable)));
         let proc = Path::new("/proc");
         let processes = processes(proc);
         let stale = self.memory.is_none_or(|(at, _)| {
@@ -132,6 +165,20 @@ pub(super) fn of_reader(health: &ReaderHealth) -> Vec<Sample> {
             Ok(health.failures as f64),
         ),
     ]
+}
+
+/// What the collector left out, by reason.
+pub(super) fn of_left_out(left_out: LeftOut) -> [Sample; 4] {
+    [
+        ("resource_limit", left_out.resource_limit),
+        ("series_limit", left_out.series_limit),
+        ("unknown_metric", left_out.unknown_metric),
+        ("event_limit", left_out.event_limit),
+    ]
+    .map(|(reason, count)| {
+        let part = Part::new(PartKind::Reason, reason);
+        sample(&own::LEFT_OUT, Some(&part), Ok(count as f64))
+    })
 }
 
 fn sample(metric: &Metric, part: Option<&Part>, reading: Reading) -> Sample {
@@ -203,9 +250,11 @@ mod tests {
     #[test]
     fn shipping_is_told_by_stream_and_a_reader_before_its_first_round_is_not_a_failure() {
         let ship = ShipHealth::default();
-        let mut health = ship.get();
-        health[1].dropped = 7;
-        ship.set(health);
+        ship.update(|it| {
+            it.streams[1].dropped = 7;
+            it.failed(Reason::Forbidden, "this token is not known");
+            it.spool_error = Some("no space left".to_owned());
+        });
         let read = Own::new(ship).read(Timestamp(0), &NodeFacts::for_tests());
         let logs = Part::new(PartKind::Stream, "logs");
         let dropped = read
@@ -213,6 +262,21 @@ mod tests {
             .iter()
             .find(|it| it.metric == own::SPOOL_DROPPED.id && it.part.as_ref() == Some(&logs));
         assert_eq!(dropped.map(|it| it.reading), Some(Ok(7.0)));
+        let of_reason = |reason: Reason| {
+            let part = Part::new(PartKind::Reason, reason.name());
+            let found = read
+                .samples
+                .iter()
+                .find(|it| it.part.as_ref() == Some(&part));
+            found.map(|it| it.reading)
+        };
+        assert_eq!(of_reason(Reason::Forbidden), Some(Ok(1.0)));
+        assert_eq!(of_reason(Reason::Tls), Some(Ok(0.0)));
+        let writable = read
+            .samples
+            .iter()
+            .find(|it| it.metric == own::SPOOL_WRITABLE.id);
+        assert_eq!(writable.map(|it| it.reading), Some(Ok(0.0)));
         let mut reader = ReaderHealth::for_tests("nvml", true);
         reader.success = None;
         let success = of_reader(&reader)

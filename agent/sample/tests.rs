@@ -1,8 +1,8 @@
 //! The collector by rounds made by hand, and the loop with readers that are slow or broken.
 
-use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::catalog::{self, Metric, gpu};
 use gpufleet_telemetry::event::EventKind;
-use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 use gpufleet_telemetry::tick::PointValue;
 
@@ -190,7 +190,23 @@ fn resources_beyond_the_limit_are_counted_and_left_out() {
         collector.round(round);
     }
     assert_eq!(collector.left_out().resource_limit, 3);
-    assert_eq!(close(&mut collector, 100).len(), collect::MAX_RESOURCES);
+    let at = Timestamp::from_seconds(105);
+    let own = Own::default().read(at, &NodeFacts::for_tests());
+    collector.own(own, at);
+    let ticks = close(&mut collector, 100);
+    assert_eq!(ticks.len(), collect::MAX_RESOURCES + 1);
+    let node = ticks
+        .iter()
+        .find(|it| it.resource.kind == ResourceKind::Node);
+    let told = node.expect("there is always room for it").points.iter();
+    let reason = Part::new(PartKind::Reason, "resource_limit");
+    let mut told = told.filter(|it| it.metric == catalog::own::LEFT_OUT.id);
+    let told = told.find(|it| it.part.as_ref() == Some(&reason));
+    let value = told.map(|it| it.value);
+    assert!(
+        matches!(value, Some(PointValue::Counter { value: 3.0, .. })),
+        "{value:?}"
+    );
 }
 
 /// A reader that takes its time.

@@ -1,22 +1,28 @@
 //! One request over gRPC: bytes that are encoded already, the headers of `wire`, and the answer.
 //!
-//! The payload is not decoded here: it goes out of the spool as it went in.
+//! The payload is not decoded here: it goes out of the spool as it went in. Token and TLS files are read
+//! again when they change: the token for the next request, certificates for the next connection.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::{Buf, BufMut, Bytes};
+use gpufleet_program::connect::{Connector, Protocol};
+use gpufleet_program::reloaded::words;
+use gpufleet_program::token::{self, TokenFile};
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::{self, Refusal, Stream};
+use http::Uri;
 use tonic::Status;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
+use super::failures::Reason;
 use super::state::{Failure, Reply, Request};
 use super::{Compression, ShipConfig};
 
@@ -33,7 +39,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     grpc: Grpc<Channel>,
-    config: ShipConfig,
+    parts: Parts,
+}
+
+/// What a client is made of, without a connection.
+#[derive(Debug, Clone)]
+pub(super) struct Parts {
+    address: String,
+    endpoint: Endpoint,
+    connector: Connector,
+    token: TokenFile,
+    compression: Compression,
 }
 
 /// What came of an attempt.
@@ -41,56 +57,86 @@ pub(super) struct Client {
 pub(super) struct Answer {
     pub(super) result: Result<Reply, Failure>,
     pub(super) command: Option<Command>,
-    /// What the server said, when it did not take the request.
-    pub(super) message: String,
+    /// What the server said when it did not take the request, and what that amounts to.
+    pub(super) refused: Option<(Reason, String)>,
 }
 
-impl Client {
+impl Parts {
+    /// Reads every file and looks at every key that shipping needs.
+    ///
     /// # Errors
-    /// When the address is none, or a TLS file cannot be read.
+    /// Names the key or the file.
     pub(super) fn new(config: &ShipConfig) -> anyhow::Result<Self> {
-        let mut endpoint = Endpoint::from_shared(config.endpoint.clone())
-            .with_context(|| {
-                format!(
-                    "ship.endpoint: `{}` is no address like http://host:4317",
-                    config.endpoint
-                )
-            })?
+        let address = &config.endpoint;
+        let wrong = || format!("ship.endpoint: `{address}` is no address like http://host:4317");
+        let uri: Uri = address.parse().with_context(wrong)?;
+        let host = uri.host().with_context(wrong)?;
+        let connector = match uri.scheme_str() {
+            Some("http") => {
+                if let Some(file) = config.tls_files().first_set() {
+                    anyhow::bail!(
+                        "{} is set, and ship.endpoint `{address}` is without TLS: make it https://",
+                        file.key
+                    );
+                }
+                Connector::plain()
+            }
+            Some("https") => {
+                let files = config.tls_files();
+                Connector::secure("shipping's TLS", files, Protocol::Http2)
+                    .map_err(anyhow::Error::from_boxed)?
+            }
+            _ => anyhow::bail!(wrong()),
+        };
+        // The TLS is the connector's: what drives it must not want to add its own.
+        let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+            Some("https") => 443,
+            _ => 80,
+        });
+        let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))
+            .with_context(wrong)?
+            .origin(uri.clone())
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(Duration::from_secs(config.timeout_seconds.max(1)))
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("gpufleet-agent/", env!("CARGO_PKG_VERSION")))?;
-        if config.endpoint.starts_with("https:") {
-            endpoint = endpoint
-                .tls_config(tls(config)?)
-                .context("ship: the TLS files cannot be used")?;
-        }
-        let grpc = Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_REPLY_BYTES);
-        let grpc = match config.compression {
+        let token = token::file("ship.token_file", &config.token_file);
+        Ok(Self {
+            address: address.clone(),
+            endpoint,
+            connector,
+            token: token.map_err(anyhow::Error::from_boxed)?,
+            compression: config.compression,
+        })
+    }
+}
+
+impl Client {
+    /// Needs a runtime; nothing is sent yet.
+    pub(super) fn new(parts: Parts) -> Self {
+        let channel = parts
+            .endpoint
+            .connect_with_connector_lazy(parts.connector.clone());
+        let grpc = Grpc::new(channel).max_decoding_message_size(MAX_REPLY_BYTES);
+        let grpc = match parts.compression {
             Compression::Gzip => grpc.send_compressed(CompressionEncoding::Gzip),
             Compression::Zstd => grpc.send_compressed(CompressionEncoding::Zstd),
             Compression::None => grpc,
         };
-        Ok(Self {
-            grpc,
-            config: config.clone(),
-        })
+        Self { grpc, parts }
     }
 
     /// Sends one request and waits for its answer.
     pub(super) async fn send(&mut self, request: &Request, sent_at: Timestamp) -> Answer {
         let mut message = tonic::Request::new(Bytes::from(request.payload.clone()));
-        if let Err(error) = self.headers(message.metadata_mut(), request, sent_at) {
-            return Answer::failed(format!("{error:#}"));
-        }
+        self.headers(message.metadata_mut(), request, sent_at);
         let path = PathAndQuery::from_static(match request.stream {
             Stream::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
             Stream::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
         });
         if let Err(error) = self.grpc.ready().await {
-            return Answer::failed(format!("cannot reach {}: {error}", self.config.endpoint));
+            return self.failed(&Status::unavailable(words(&error)));
         }
         match self.grpc.unary(message, path, RawCodec).await {
             Ok(reply) => Answer {
@@ -99,75 +145,50 @@ impl Client {
                     folded_seq: number(reply.metadata(), wire::FOLDED_SEQ),
                 }),
                 command: command(reply.metadata()),
-                message: String::new(),
+                refused: None,
             },
-            Err(status) => Answer {
-                result: Err(failure(&status)),
-                command: None,
-                message: format!("{}: {}", status.code(), status.message()),
-            },
+            Err(status) => self.failed(&status),
         }
     }
 
-    fn headers(
-        &self,
-        metadata: &mut MetadataMap,
-        request: &Request,
-        sent_at: Timestamp,
-    ) -> anyhow::Result<()> {
-        let mut set = |name: &'static str, value: String| -> anyhow::Result<()> {
-            let value = MetadataValue::try_from(value)?;
-            metadata.insert(MetadataKey::from_static(name), value);
-            Ok(())
+    fn failed(&self, status: &Status) -> Answer {
+        let failure = failure(status);
+        let of_tls = self.parts.connector.failure();
+        let refused = match of_tls.filter(|_| failure.refusal.is_none()) {
+            Some(why) => (Reason::Tls, why),
+            None => {
+                let reason = Reason::of(failure.refusal, status.code(), status.message());
+                let (address, code) = (&self.parts.address, status.code());
+                (reason, format!("{address}: {code}: {}", status.message()))
+            }
         };
-        set(wire::AGENT, request.agent.to_string())?;
-        set(wire::EPOCH, request.epoch.to_string())?;
-        set(wire::STREAM, request.stream.name().to_owned())?;
-        set(wire::SEQ, request.seq.to_string())?;
-        set(wire::SENT_AT, sent_at.0.to_string())?;
-        set(wire::SESSION, request.session.to_string())?;
-        set(wire::LANE, request.lane.name().to_owned())?;
-        if let Some((first, last)) = request.dropped {
-            set(wire::DROPPED, format!("{first}..{last}"))?;
-        }
-        if !self.config.token_file.as_os_str().is_empty() {
-            // Read each time: a rotated token is used at once, and a request is sent every 10 s.
-            let path = self.config.token_file.display();
-            let token = std::fs::read_to_string(&self.config.token_file)
-                .with_context(|| format!("ship.token_file: cannot read {path}"))?;
-            set("authorization", format!("Bearer {}", token.trim()))
-                .with_context(|| format!("ship.token_file: {path} holds no token"))?;
-        }
-        Ok(())
-    }
-}
-
-impl Answer {
-    fn failed(message: String) -> Self {
-        Self {
-            result: Err(Failure::default()),
+        Answer {
+            result: Err(failure),
             command: None,
-            message,
+            refused: Some(refused),
         }
     }
-}
 
-fn tls(config: &ShipConfig) -> anyhow::Result<ClientTlsConfig> {
-    let read = |key: &str, path: &std::path::Path| {
-        std::fs::read(path).with_context(|| format!("ship.{key}: cannot read {}", path.display()))
-    };
-    let mut tls = ClientTlsConfig::new();
-    if config.ca_file.as_os_str().is_empty() {
-        tls = tls.with_enabled_roots();
-    } else {
-        tls = tls.ca_certificate(Certificate::from_pem(read("ca_file", &config.ca_file)?));
+    fn headers(&self, metadata: &mut MetadataMap, request: &Request, sent_at: Timestamp) {
+        let mut set = |name: &'static str, value: String| {
+            let value = MetadataValue::try_from(value);
+            let value = value.expect("ids, numbers and checked tokens may stand in a header");
+            metadata.insert(MetadataKey::from_static(name), value);
+        };
+        set(wire::AGENT, request.agent.to_string());
+        set(wire::EPOCH, request.epoch.to_string());
+        set(wire::STREAM, request.stream.name().to_owned());
+        set(wire::SEQ, request.seq.to_string());
+        set(wire::SENT_AT, sent_at.0.to_string());
+        set(wire::SESSION, request.session.to_string());
+        set(wire::LANE, request.lane.name().to_owned());
+        if let Some((first, last)) = request.dropped {
+            set(wire::DROPPED, format!("{first}..{last}"));
+        }
+        if let Some(token) = &self.parts.token {
+            set("authorization", format!("Bearer {}", token.get()));
+        }
     }
-    if !config.certificate_file.as_os_str().is_empty() {
-        let certificate = read("certificate_file", &config.certificate_file)?;
-        let key = read("key_file", &config.key_file)?;
-        tls = tls.identity(Identity::from_pem(certificate, key));
-    }
-    Ok(tls)
 }
 
 fn number(metadata: &MetadataMap, name: &str) -> Option<u64> {

@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::Context;
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::time::Timestamp;
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -60,6 +61,31 @@ pub fn lock(state_folder: &Path) -> anyhow::Result<File> {
             Err(error).with_context(|| format!("cannot lock the state folder {path}"))
         }
     }
+}
+
+/// Whether this user could write the state folder, or make it; it changes nothing there.
+///
+/// # Errors
+/// Says where it cannot.
+pub fn may_write(state_folder: &Path) -> anyhow::Result<()> {
+    let mut ancestors = state_folder.ancestors();
+    let is_there = ancestors.find(|it| it.exists());
+    // A path without a beginning is of the working folder.
+    let is_there = is_there.filter(|it| !it.as_os_str().is_empty());
+    let is_there = is_there.unwrap_or(Path::new("."));
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let may = rustix::fs::access(is_there, access).map_err(anyhow::Error::from);
+    may.and_then(|()| {
+        anyhow::ensure!(is_there.is_dir(), "it is no folder");
+        Ok(())
+    })
+    .with_context(|| {
+        format!(
+            "node.state_folder = {}: {} cannot be written: give a folder that this user may write",
+            state_folder.display(),
+            is_there.display()
+        )
+    })
 }
 
 /// The agent's id on this machine, made if need be.

@@ -155,6 +155,8 @@ pub struct Shipper<D: Disk> {
     live: Patience,
     backfill: Patience,
     counts: [(u64, u64); 2],
+    /// When the server last said of something, by stream, that it is durable now.
+    durable_at: [Option<Timestamp>; 2],
     random: Box<dyn FnMut() -> Uuid + Send>,
 }
 
@@ -174,6 +176,7 @@ impl<D: Disk> Shipper<D> {
             live: Patience::default(),
             backfill: Patience::default(),
             counts: [(0, 0); 2],
+            durable_at: [None; 2],
             random,
         }
     }
@@ -251,6 +254,7 @@ impl<D: Disk> Shipper<D> {
                 dropped: waiting.dropped,
                 shipped,
                 failures,
+                durable_at: self.durable_at[stream as usize],
             }
         })
     }
@@ -413,7 +417,12 @@ impl<D: Disk> Shipper<D> {
         let track = self.track(request.epoch, request.stream);
         track.next = track.next.max(durable + 1);
         track.untaken = track.untaken.max(durable + 1);
-        self.spool.trim(request.epoch, request.stream, durable)
+        let before = self.spool.waiting(request.stream).bytes;
+        self.spool.trim(request.epoch, request.stream, durable)?;
+        if self.spool.waiting(request.stream).bytes < before {
+            self.durable_at[request.stream as usize] = Some(now);
+        }
+        Ok(())
     }
 
     fn start_epoch(&mut self, now: Timestamp) -> Result<(), SpoolError> {

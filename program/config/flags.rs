@@ -13,7 +13,7 @@ pub struct ConfigFlags {
     /// One key of the config, `section.key=value`; beats environment and file.
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Says whether the config can be used, and goes.
+    /// Says whether the config can be used, having built of it all that a start would, and goes.
     #[arg(long)]
     check_config: bool,
     /// Prints the documented default config, and goes.
@@ -42,8 +42,9 @@ impl ConfigFlags {
             environment: std::env::vars().collect(),
             set: [settings, self.set].concat(),
         };
-        let config = sources.load()?;
+        let config: C = sources.load()?;
         if self.check_config {
+            config.rehearse().map_err(ConfigError::Check)?;
             println!("the config can be used");
             return Ok(None);
         }

@@ -46,6 +46,10 @@ impl ProgramConfig for Both {
             _ => Ok(()),
         }
     }
+
+    fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(())
+    }
 }
 
 fn load(file: &str, environment: &[(&str, &str)], set: &[&str]) -> anyhow::Result<Both> {

@@ -176,6 +176,7 @@ impl AgentState {
                 version: "".into(),
                 heard,
                 clock_offset_nanos: 0,
+                interval: Duration::ZERO,
                 lag: Duration::ZERO,
                 backfilling: false,
             },

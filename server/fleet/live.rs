@@ -76,6 +76,8 @@ pub struct LiveAgent {
     pub heard: Timestamp,
     /// What is added to its times, nanoseconds.
     pub clock_offset_nanos: i64,
+    /// The longest tick of its newest request: how often to expect one. Zero when not known.
+    pub interval: Duration,
     /// How old its newest live point was when it arrived.
     pub lag: Duration,
     /// Whether old data is being drained from it.

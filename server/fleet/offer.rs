@@ -15,7 +15,7 @@ use gpufleet_telemetry::wire::Lane;
 use super::agent::{AgentState, Place, Session};
 use super::drops::Drops;
 use super::events;
-use super::fold::Fold;
+use super::fold::{Fold, tick_of};
 use super::resource::{self, Folding};
 use super::sender_clock::{self, Verdict};
 use super::shard::Shard;
@@ -300,6 +300,7 @@ impl Fleet {
         match offer.body {
             Body::Metrics(metrics) => {
                 let mut newest = None;
+                let mut tick = 0;
                 for decoded in &metrics.resources {
                     let points = decoded.points.len() as u64;
                     self.offers.points.fetch_add(points, Ordering::Relaxed);
@@ -312,8 +313,10 @@ impl Fleet {
                     };
                     grown += resource.resource(shard, decoded);
                     newest = newest.max(resource::newest(decoded));
+                    tick = tick.max(tick_of(decoded).unwrap_or(0));
                 }
                 note_lag(shard, offer, newest.map(|it| it.shifted(offset)));
+                note_tick(shard, offer, tick);
             }
             Body::Events(sent) => {
                 for decoded in &sent.steps {
@@ -335,6 +338,15 @@ fn hide(shard: &Mutex<Shard>, key: &ResourceKey) {
     if let Some(tracked) = lock(shard).resources.get_mut(key) {
         tracked.visible = false;
         tracked.changed = false;
+    }
+}
+
+/// Notes how often an agent sends, where the request says it.
+fn note_tick(shard: &mut Shard, offer: &Offer<'_>, nanos: i64) {
+    if let Some(agent) = shard.agents.get_mut(&offer.key.agent)
+        && nanos > 0
+    {
+        agent.live.interval = Duration::from_nanos(nanos.unsigned_abs());
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -16,13 +17,13 @@ use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::commit::CommitHealth;
 use crate::disk::{self, Disks};
-use crate::fleet::Drop;
+use crate::fleet::{Drop, LiveAgent};
 use crate::jobs::Jobs;
 use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
 
 /// An agent that was not heard for this many ticks counts as silent.
-const SILENT_TICKS: i64 = 3;
+const SILENT_TICKS: u32 = 3;
 
 /// What the web port counts itself.
 pub struct Counted {
@@ -95,12 +96,8 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
         ("live", health.live_bytes as f64),
         ("backfill", health.backfill_bytes as f64),
     ];
-    let patience = DEFAULT_TICK.as_millis() as i64 * SILENT_TICKS;
     let agents = web.app.fleet.agents();
-    let silent = agents
-        .iter()
-        .filter(|agent| at.millis() - agent.heard.millis() > patience)
-        .count();
+    let silent = agents.iter().filter(|agent| is_silent(agent, at)).count();
     let states = [
         ("live", (agents.len() - silent) as f64),
         ("silent", silent as f64),
@@ -117,6 +114,13 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Whether an agent was not heard for longer than its own tick explains.
+fn is_silent(agent: &LiveAgent, at: Timestamp) -> bool {
+    let tick = agent.interval.max(DEFAULT_TICK);
+    let unheard = Duration::from_nanos(at.since(agent.heard).max(0).unsigned_abs());
+    unheard > tick * SILENT_TICKS
 }
 
 /// How commits go; nothing of the last one before there was one.
@@ -224,6 +228,30 @@ fn counters<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_is_silent_by_its_own_tick_and_not_by_the_usual_one() {
+        let now = Timestamp::from_seconds(1_000);
+        for (tick, ago, expected) in [
+            (0, 29, false),
+            (0, 31, true),
+            (60, 179, false),
+            (60, 181, true),
+        ] {
+            let agent = LiveAgent {
+                agent: gpufleet_telemetry::identity::AgentId(uuid::Uuid::nil()),
+                cluster: "c".into(),
+                node: "n".into(),
+                version: "".into(),
+                heard: Timestamp::from_seconds(1_000 - ago),
+                clock_offset_nanos: 0,
+                interval: Duration::from_secs(tick),
+                lag: Duration::ZERO,
+                backfilling: false,
+            };
+            assert_eq!(is_silent(&agent, now), expected, "{tick} s, {ago} s ago");
+        }
+    }
 
     #[test]
     fn commits_are_told_and_nothing_of_the_last_one_before_there_was_one() {

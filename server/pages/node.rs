@@ -69,6 +69,8 @@ struct Row {
 struct Reader {
     name: String,
     is_failing: bool,
+    /// Whether its first round is over.
+    has_begun: bool,
     last_success: String,
     duration: Cell,
     failures: Cell,
@@ -271,11 +273,13 @@ fn readers(live: &Live, past: &past::Past, at: Timestamp) -> Vec<Reader> {
                 let same = live.parts(metric.id).find(|it| it.part == success.part);
                 same.map(|it| it.reading)
             };
-            let is_failing = success.reading != Ok(1.0);
+            // Before its first round it is neither: the agent has only just started.
+            let is_failing = success.reading == Ok(0.0);
             let last = told(own::READER_LAST_SUCCESS).and_then(Result::ok);
             Some(Reader {
                 name: text::harmless(&part.id, text::SHOWN_CHARACTERS),
                 is_failing,
+                has_begun: success.reading.is_ok(),
                 last_success: last.filter(|it| *it > 0.0).map_or_else(
                     || "never".to_owned(),
                     |seconds| text::ago(at, Timestamp::from_millis((seconds * 1e3) as i64)),
@@ -304,4 +308,37 @@ fn streams(live: &Live) -> Vec<SpoolLine> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::sample::Missing;
+
+    use super::*;
+    use crate::view::fixture;
+
+    #[test]
+    fn a_reader_before_its_first_round_neither_fails_nor_works() {
+        let mut live = fixture::machine("prod", "n", Origin::Live);
+        let of_nvml = |it: &&mut crate::fleet::LiveValue| {
+            it.metric == own::READER_SUCCESS.id
+                && it
+                    .part
+                    .as_ref()
+                    .is_some_and(|it: &Arc<_>| &*it.id == "nvml")
+        };
+        let value = live.values.iter_mut().find(of_nvml).expect("the fixture's");
+        value.reading = Err(Missing::NotReady);
+        let readers = readers(&live, &past::Past::default(), fixture::NOW);
+        let told = readers
+            .iter()
+            .map(|it| (it.name.as_str(), it.is_failing, it.has_begun));
+        let told: Vec<_> = told.collect();
+        assert_eq!(
+            told,
+            [("exporter:dcgm", true, true), ("nvml", false, false)]
+        );
+    }
 }

@@ -20,5 +20,8 @@ metrics! {
     FOREIGN_DCGM = last(523, "gpufleet_agent_foreign_dcgm_names_flag", Node, Unit::Flag, "Whether the endpoint this reader scrapes serves dcgm-exporter's names. Then the agent leaves them out of its own /metrics unless told otherwise, so that no sum doubles.").part(Reader);
     HOOKS_PROCESSES = last(525, "gpufleet_agent_hooks_processes", Node, Unit::Count, "Training processes that share memory with the agent.");
     HOOKS_REFUSED = counter(526, "gpufleet_agent_hooks_refused_total", Node, Unit::Count, "What training processes said or asked for and was refused, by reason: a connection beyond the limits, garbage, a number that cannot be, the identity of another rank.").part(Reason);
+    LEFT_OUT = counter(527, "gpufleet_agent_left_out_total", Node, Unit::Count, "What readers returned and the agent left out, by reason: samples of a resource or series beyond its limit or of a metric that it does not know, events beyond the limit of one flush.").part(Reason);
+    SHIP_REFUSALS = counter(528, "gpufleet_agent_ship_refusals_total", Node, Unit::Count, "Attempts to ship that failed, by reason: the server unreachable, TLS, a token that is missing (401) or not allowed (403), a request that is too large (413).").part(Reason);
+    SPOOL_WRITABLE = last(529, "gpufleet_agent_spool_writable_flag", Node, Unit::Flag, "Whether the spool took what it was last given. While it does not, what is sampled is lost: most likely the disk is full.");
     MISSING_READING = last(524, "gpufleet_agent_missing_reading_flag", Node, Unit::Flag, "Set to 1 for every reading that is missing, with the labels of the reading, the name of its metric and the reason. Only on /metrics: elsewhere the reading itself carries its reason.");
 }

@@ -9,6 +9,8 @@ mod otlp;
 
 mod whole_way;
 
+mod tls;
+
 mod kills;
 
 mod agent_kills;

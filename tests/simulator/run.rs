@@ -233,8 +233,8 @@ async fn make<D: Disk + 'static>(
 /// Returns when the server has on its disk what was made before `until`.
 async fn outage_drained<D: Disk>(members: &[Member<D>], until: Timestamp) {
     let waits = |member: &Member<D>| {
-        let health = member.health.get();
-        health
+        let streams = member.health.get().streams;
+        streams
             .iter()
             .any(|it| it.oldest.is_some_and(|at| at <= until))
     };
@@ -250,7 +250,7 @@ async fn drained<D: Disk>(members: &[Member<D>]) -> anyhow::Result<()> {
     loop {
         let waiting: u64 = members
             .iter()
-            .flat_map(|member| member.health.get())
+            .flat_map(|member| member.health.get().streams)
             .map(|stream| stream.waiting_bytes)
             .sum();
         if waiting == 0 {

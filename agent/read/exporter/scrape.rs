@@ -1,4 +1,5 @@
-//! One GET of one endpoint: plain HTTP, gzip, with a size cap before and while the body arrives.
+//! One GET of one endpoint: HTTP with TLS or without, gzip, with a size cap before and while the body
+//! arrives. Token and certificates are read again when their files change.
 //!
 //! Limits: [`MAX_BODY_BYTES`]. The deadline is the reader's; a dropped future closes the connection.
 
@@ -6,11 +7,14 @@ use std::io::Read as _;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
+use gpufleet_program::connect::{Connector, Protocol};
+use gpufleet_program::reloaded::words;
+use gpufleet_program::tls::ClientFiles;
+use gpufleet_program::token::TokenFile;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, USER_AGENT};
 use http::{HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 /// Most bytes of one body, on the wire and decompressed. Eight GPUs with pod labels are 200 KB, the
@@ -21,12 +25,20 @@ pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ScrapeError {
     /// Nobody listens there.
-    #[error("{url} cannot be reached: {source}")]
+    #[error("{url} cannot be reached: {}", words(.source))]
     Unreachable {
         /// The endpoint.
         url: String,
         /// What the network said.
         source: hyper_util::client::legacy::Error,
+    },
+    /// TLS with it fails.
+    #[error("{url} cannot be trusted: {why}")]
+    Tls {
+        /// The endpoint.
+        url: String,
+        /// Why, with the file that it is about.
+        why: String,
     },
     /// The endpoint answered with another status than 200.
     #[error("{url} answered {status}")]
@@ -56,32 +68,36 @@ pub enum ScrapeError {
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     uri: Uri,
-    token: Option<HeaderValue>,
-    client: Client<HttpConnector, Empty<Bytes>>,
+    token: TokenFile,
+    connector: Connector,
+    client: Client<Connector, Empty<Bytes>>,
 }
 
 impl Endpoint {
-    /// An endpoint by its address; `token` goes into the Authorization header.
+    /// An endpoint by its address; `token` goes into the Authorization header, `files` are for TLS.
     ///
     /// # Errors
-    /// When the address is none, or not `http://`.
-    pub fn new(url: &str, token: Option<&str>) -> Result<Self, String> {
+    /// When the address is none, or neither `http://` nor `https://`, or a file cannot be used.
+    pub fn new(url: &str, token: TokenFile, files: ClientFiles) -> Result<Self, String> {
         let uri: Uri = url
             .parse()
             .map_err(|error| format!("`{url}` is not an address: {error}"))?;
-        if uri.scheme_str() != Some("http") || uri.authority().is_none() {
-            return Err(format!(
-                "`{url}` must begin with http:// (for https let a local proxy speak TLS)"
-            ));
-        }
-        let token = token
-            .map(|token| HeaderValue::from_str(&format!("Bearer {token}")))
-            .transpose()
-            .map_err(|_| format!("the token for `{url}` has characters no header may have"))?;
+        let connector = match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(_)) => match files.first_set() {
+                Some(file) => return Err(format!("{} needs https://", file.key)),
+                None => Connector::plain(),
+            },
+            (Some("https"), Some(_)) => {
+                Connector::secure("a target of exporter.targets", files, Protocol::Http1)
+                    .map_err(|error| error.to_string())?
+            }
+            _ => return Err(format!("`{url}` must begin with http:// or https://")),
+        };
         Ok(Self {
             uri,
             token,
-            client: Client::builder(TokioExecutor::new()).build_http(),
+            client: Client::builder(TokioExecutor::new()).build(connector.clone()),
+            connector,
         })
     }
 
@@ -104,14 +120,16 @@ impl Endpoint {
                 concat!("gpufleet-agent/", env!("CARGO_PKG_VERSION")),
             );
         if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, token);
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.get()));
         }
         let request = request
             .body(Empty::new())
-            .expect("the address was checked when the endpoint was made");
+            .expect("address and token were checked when they were read");
         let response = self.client.request(request).await;
-        let response =
-            response.map_err(|source| ScrapeError::Unreachable { url: url(), source })?;
+        let response = response.map_err(|source| match self.connector.failure() {
+            Some(why) => ScrapeError::Tls { url: url(), why },
+            None => ScrapeError::Unreachable { url: url(), source },
+        })?;
         if response.status() != http::StatusCode::OK {
             let status = response.status();
             return Err(ScrapeError::Status { url: url(), status });

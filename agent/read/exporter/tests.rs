@@ -8,6 +8,8 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use gpufleet_program::listen::{self, Listener};
+use gpufleet_program::tls::ServerFiles;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::*;
@@ -141,7 +143,76 @@ async fn the_token_is_sent() {
     let folder = tempfile::tempdir().expect("a folder");
     target.token_file = folder.path().join("token");
     std::fs::write(&target.token_file, "secret\n").expect("written");
-    reader(&target, false).read(turn()).await.expect("readings");
+    let mut reader = reader(&target, false);
+    reader.read(turn()).await.expect("readings");
+    std::fs::write(&target.token_file, "another\n").expect("written");
+    let error = reader
+        .read(turn())
+        .await
+        .expect_err("it was rotated here alone");
+    assert!(error.to_string().contains("set token_file"), "{error}");
+}
+
+/// The certificate that the tests of `program` have: for localhost, signed by itself.
+fn testdata(name: &str) -> PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.join("../program/testdata").join(name)
+}
+
+#[tokio::test]
+async fn an_endpoint_is_scraped_over_tls_by_whom_trusts_its_certificate_and_by_nobody_else() {
+    let files = ServerFiles {
+        certificate: Setting::new("certificate", testdata("certificate.pem")),
+        key: Setting::new("key", testdata("key.pem")),
+        client_authorities: Setting::default(),
+    };
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let socket = socket.expect("a free port");
+    let port = socket.local_addr().expect("an address").port();
+    let tls = files.reloaded("the test").expect("usable files");
+    let listener = Listener::new(socket, tls, 4).expect("it has an address");
+    let router = Router::new().route("/metrics", get(async || DCGM));
+    tokio::spawn(listen::serve(listener, router, std::future::pending()));
+    let mut target = Target::at(&format!("https://localhost:{port}/metrics"));
+    target.ca_file = testdata("certificate.pem");
+    let readings = reader(&target, false).read(turn()).await;
+    assert_eq!(
+        readings.expect("readings").resources[0].samples[0].reading,
+        Ok(0.5)
+    );
+    // One who trusts another authority.
+    let made = std::process::Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args([
+            "-nodes",
+            "-subj",
+            "/CN=another",
+            "-days",
+            "2",
+            "-keyout",
+            "/dev/null",
+        ])
+        .output()
+        .expect("openssl is there");
+    assert!(made.status.success(), "{made:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    target.ca_file = folder.path().join("another.pem");
+    std::fs::write(&target.ca_file, made.stdout).expect("written");
+    let error = reader(&target, false)
+        .read(turn())
+        .await
+        .expect_err("no trust");
+    let error = error.to_string();
+    for word in ["cannot be trusted", "ca_file", "another.pem"] {
+        assert!(error.contains(word), "{error}");
+    }
 }
 
 #[test]
@@ -153,12 +224,20 @@ fn a_target_that_cannot_be_used_is_named_with_its_key() {
     };
     let cases = [
         (
-            change(|it| it.url = "https://a/metrics".to_owned()),
+            change(|it| it.url = "ftp://a/metrics".to_owned()),
             "must begin with http://",
         ),
         (
             change(|it| it.url = "nonsense".to_owned()),
             "must begin with http://",
+        ),
+        (change(|it| it.ca_file = "/ca.pem".into()), "needs https://"),
+        (
+            change(|it| {
+                it.url = "https://a/metrics".to_owned();
+                it.ca_file = "/nowhere.pem".into();
+            }),
+            "ca_file: /nowhere.pem",
         ),
         (
             change(|it| it.tables = vec!["dcmg".to_owned()]),

@@ -1,7 +1,11 @@
 //! Listeners: plain or TLS, so many connections at most, none of them silent for long.
 //!
 //! Handshakes run beside each other, each with its own deadline, so that a silent client does not
-//! keep the others out.
+//! keep the others out. The certificate of a handshake is the one that lies there at that moment.
+//!
+//! Limits: [`HANDSHAKE_TIMEOUT`], [`MAX_READY`], and the most connections, which the caller gives.
+
+mod idle;
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +18,18 @@ use axum::Router;
 use axum::middleware::from_fn;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
-use super::MAX_CONNECTIONS;
-use super::idle::{self, Idle, PATIENCE, Patience};
+use self::idle::{Idle, PATIENCE, Patience};
+use crate::reloaded::Reloaded;
+use crate::stream::Stream;
 
-pub use super::idle::Peer;
+pub use self::idle::Peer;
+
+/// The TLS of a listener; none is none.
+pub type Tls = Option<Arc<Reloaded<ServerConfig>>>;
 
 /// Longest time a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,28 +53,20 @@ pub struct Connection {
     _slot: OwnedSemaphorePermit,
 }
 
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 impl Listener {
-    /// Takes connections from a bound socket.
+    /// Takes connections from a bound socket, `most` at the same time; more wait in the kernel.
     ///
     /// # Errors
     /// When the socket has no address.
-    pub fn new(socket: TcpListener, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
-        Self::patient(socket, tls, PATIENCE)
+    pub fn new(socket: TcpListener, tls: Tls, most: usize) -> io::Result<Self> {
+        Self::patient(socket, tls, most, PATIENCE)
     }
 
-    fn patient(
-        socket: TcpListener,
-        tls: Option<Arc<ServerConfig>>,
-        patience: Patience,
-    ) -> io::Result<Self> {
+    fn patient(socket: TcpListener, tls: Tls, most: usize, patience: Patience) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let (sender, ready) = mpsc::channel(MAX_READY);
-        tokio::spawn(take(socket, tls.map(TlsAcceptor::from), patience, sender));
+        let slots = Arc::new(Semaphore::new(most));
+        tokio::spawn(take(socket, tls, slots, patience, sender));
         Ok(Self { address, ready })
     }
 }
@@ -93,11 +92,11 @@ pub async fn serve(
 /// Takes connections until nobody wants them any more.
 async fn take(
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Tls,
+    slots: Arc<Semaphore>,
     patience: Patience,
     ready: mpsc::Sender<(Connection, SocketAddr)>,
 ) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await;
         let slot = slot.expect("the semaphore is never closed");
@@ -115,13 +114,14 @@ async fn take(
         };
         // Replies are small and must not wait for more; it only fails on a closed socket.
         let _closed = stream.set_nodelay(true);
-        let (tls, ready) = (tls.clone(), ready.clone());
+        let tls = tls.as_ref().map(|tls| TlsAcceptor::from(tls.get()));
+        let ready = ready.clone();
         tokio::spawn(async move {
             let stream = match tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => Stream::Tls(Box::new(stream)),
+                        Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                         Ok(Err(error)) => return tracing::debug!(%error, %peer, "TLS handshake"),
                         Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
                     }
@@ -139,7 +139,7 @@ async fn take(
 }
 
 impl Connection {
-    pub(super) fn requests(&self) -> Arc<idle::Requests> {
+    fn requests(&self) -> Arc<idle::Requests> {
         self.idle.requests()
     }
 }
@@ -170,10 +170,7 @@ impl AsyncRead for Connection {
         if self.idle.poll_over(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -183,24 +180,15 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -209,17 +197,21 @@ mod tests {
     use rustls::pki_types::ServerName;
     use rustls::{ClientConfig, RootCertStore};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
 
     use super::*;
-    use crate::ingest::tls::{self, tests::config};
+    use crate::tls::tests::files;
 
     async fn ask(address: SocketAddr) -> String {
         let mut roots = RootCertStore::empty();
-        for certificate in tls::certificates(&config().tls_certificate_file).unwrap() {
+        for certificate in files().certificate.certificates().unwrap() {
             roots.add(certificate).unwrap();
         }
-        let client = ClientConfig::builder()
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
         let stream = TcpStream::connect(address).await.unwrap();
@@ -236,11 +228,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_client_does_not_keep_others_from_their_tls_handshake() {
-        // Another test of this process may have chosen the provider already.
-        let _chosen = rustls::crypto::ring::default_provider().install_default();
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = Listener::new(socket, tls::read(&config()).unwrap()).unwrap();
+        let listener = Listener::new(socket, files().reloaded("the test").unwrap(), 4).unwrap();
         let routes = axum::Router::new().route("/", axum::routing::get(async || "hello"));
         tokio::spawn(serve(listener, routes, std::future::pending()));
         let _silent = TcpStream::connect(address).await.unwrap();
@@ -268,7 +258,7 @@ mod tests {
             first_request: Duration::from_millis(100),
             idle: Duration::from_millis(100),
         };
-        let listener = Listener::patient(socket, None, patience).unwrap();
+        let listener = Listener::patient(socket, None, 16, patience).unwrap();
         // This answer is ready only when the silent connections are closed.
         let (done, work) = tokio::sync::watch::channel(false);
         let slow = async move || {

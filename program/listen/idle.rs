@@ -17,7 +17,7 @@ use axum::response::Response;
 use axum::serve::IncomingStream;
 use tokio::time::Sleep;
 
-use super::listen::Listener;
+use super::Listener;
 
 /// How long a connection may stand without a request.
 #[derive(Debug, Clone, Copy)]
