@@ -1,4 +1,6 @@
 //! The shipper against a model of the server, over a network that loses requests and replies.
+//!
+//! Longer than 500 lines because every test of it needs that one model.
 
 use std::collections::BTreeMap;
 
