@@ -1,19 +1,20 @@
 //! Every panel of the Grafana dashboards, asked of Debian's Prometheus that scrapes the real agent, the
 //! real server, and a node of the test's own: it serves every metric of an agent, written by the
-//! agent's own encoder, faults among them, and counters that grow.
+//! agent's own encoder, faults among them, and counters that grow. And the alert rules on the same: what
+//! the server owns holds still while it is there, and fires when it is gone.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_agent::prometheus::{PrometheusConfig, encode};
 use gpufleet_agent::sample::{Latest, LatestResource, LatestValue};
 use gpufleet_program::clock::SystemClock;
-use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
+use gpufleet_standin_nvml::{Fault, FaultKind, Scenario};
 use gpufleet_telemetry::catalog::{self, Kind, Metric, gpu};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
@@ -46,6 +47,9 @@ const FAULTS: [&str; 5] = [
     "Cards to replace",
     "Not finite, or skipped",
 ];
+
+/// The alert that both GPUs deserve, the agent's and that of the test's own node.
+const LOST: &str = "ALERTS{alertname=\"GpufleetGpuLost\", alertstate=\"firing\"";
 
 /// A query of a panel.
 struct Asked {
@@ -163,6 +167,21 @@ fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
     )
 }
 
+/// The rules about GPUs and those that say what the server owns, evaluated each second and without
+/// their waiting time, which would be minutes here.
+fn hurried_rules(world: &World) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alerts/rules");
+    let hurried = |name: &str| {
+        let text = fs::read_to_string(folder.join(name)).expect("the rules are there");
+        let lines = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("for: "));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+        world.file(name, &text.replace("interval: 30s", "interval: 1s"))
+    };
+    ["gpu.yml", "server-owns.yml"].map(hurried).into()
+}
+
 /// What a panel's query returns as numbers; nothing when one of them is none.
 fn numbers(prometheus: &Peer, asked: &Asked) -> Vec<f64> {
     let values: Vec<f64> = prometheus
@@ -175,6 +194,10 @@ fn numbers(prometheus: &Peer, asked: &Asked) -> Vec<f64> {
     } else {
         Vec::new()
     }
+}
+
+fn scenario() -> Scenario {
+    Scenario::of(2, "NVIDIA H100 80GB HBM3", Load::Training)
 }
 
 #[test]
@@ -190,13 +213,13 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         &endpoint,
         "[sample]\nship_interval_seconds = 1",
     );
-    place.show(&Scenario::of(2, "NVIDIA H100 80GB HBM3", Load::Training));
+    place.show(&scenario());
     let _agent = place.start();
     let jobs = [
         ("gpufleet-agent", vec![place.listen.clone(), made_node()]),
         ("gpufleet-server", vec![server.place.web.clone()]),
     ];
-    let prometheus = Peer::prometheus_of(&world, &jobs);
+    let prometheus = Peer::prometheus_of(&world, &jobs, &hurried_rules(&world));
     let mut missing = asked();
     let all = missing.len();
     wait::until("every panel has data", DATA_LIMIT, || {
@@ -216,4 +239,31 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
             of_panel.iter().all(is_shown).then_some(())
         });
     }
+    server_owns_what_it_hears(&prometheus, &place, server);
+}
+
+/// Of two lost GPUs the server hears one: that one's alert holds still until the server is gone.
+fn server_owns_what_it_hears(prometheus: &Peer, place: &agent::Place, server: server::Server) {
+    let mut scenario = scenario();
+    scenario.faults.push(Fault::of(1, FaultKind::Lost));
+    place.show(&scenario);
+    let is_lost = "gpufleet_agent_missing_reading_flag{cluster=\"test\", reason=\"gpu_lost\"}";
+    let known = format!("max(count_over_time({is_lost}[1m])) > 3");
+    let [told, owned] = ["made", "test"].map(|it| format!("{LOST}, cluster=\"{it}\"}}"));
+    wait::until(
+        "Prometheus has known of both for some rounds",
+        DATA_LIMIT,
+        || {
+            let is_known = [&known, &told]
+                .iter()
+                .all(|it| !prometheus.query(it).is_empty());
+            is_known.then_some(())
+        },
+    );
+    let ever = prometheus.query(&format!("count_over_time({owned}[1m])"));
+    assert!(ever.is_empty(), "the server pages for it: {ever:?}");
+    server.stop();
+    wait::until("the rule fires when the server is gone", DATA_LIMIT, || {
+        (!prometheus.query(&owned).is_empty()).then_some(())
+    });
 }

@@ -1,5 +1,6 @@
 //! The real programs of others that ours must get along with: Prometheus and VictoriaMetrics.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -32,12 +33,19 @@ impl Series {
 impl Peer {
     /// Debian's Prometheus, scraping `target` every second.
     pub(crate) fn prometheus(world: &World, target: &str) -> Self {
-        Self::prometheus_of(world, &[("gpufleet", vec![target.to_owned()])])
+        Self::prometheus_of(world, &[("gpufleet", vec![target.to_owned()])], &[])
     }
 
-    /// The same with jobs by name and their targets; our own labels are kept.
-    pub(crate) fn prometheus_of(world: &World, jobs: &[(&str, Vec<String>)]) -> Self {
-        let mut config = "global:\n  scrape_interval: 1s\nscrape_configs:\n".to_owned();
+    /// The same with jobs by name and their targets, our own labels kept, and files of rules.
+    pub(crate) fn prometheus_of(
+        world: &World,
+        jobs: &[(&str, Vec<String>)],
+        rules: &[PathBuf],
+    ) -> Self {
+        let mut config = format!(
+            "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\n\
+             rule_files: {rules:?}\nscrape_configs:\n"
+        );
         for (name, targets) in jobs {
             config.push_str(&format!(
                 "  - job_name: {name}\n    honor_labels: true\n    \
