@@ -15,6 +15,8 @@ mod accept;
 
 mod body;
 
+mod claimed;
+
 pub mod foreign;
 
 mod grpc;

@@ -14,10 +14,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use gpufleet_telemetry::identity::{AgentId, Resource, attribute};
+use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::Trust;
 use gpufleet_telemetry::wire::Lane;
 
+use super::FOREIGN_AGENT;
 use crate::store::model::ResourceKey;
 
 /// For how many ticks after it was last heard the owner stays the owner.
@@ -144,7 +146,7 @@ impl Owners {
             live: Some(Reporter {
                 agent,
                 node: node(resource),
-                rank: rank(resource),
+                rank: rank(agent, resource),
                 heard: now,
                 interval_nanos: DEFAULT_TICK,
             }),
@@ -180,7 +182,7 @@ impl Owner {
         };
         let mut claimed = Claimed::Taken;
         if claim.lane == Lane::Live {
-            let rank = rank(claim.resource);
+            let rank = rank(claim.agent, claim.resource);
             if let Some(live) = &self.live
                 && live.agent != claim.agent
                 && live.rank <= rank
@@ -261,8 +263,16 @@ impl Owner {
     }
 }
 
-/// How good its sources are, 0 the best: the driver itself, then an exporter that read it.
-fn rank(resource: &Resource) -> u8 {
+/// How good its sources are, 0 the best: the driver itself, then an exporter that read it. Of a rank of a
+/// run: whom the kernel proves, then whom an agent only hears say so, then who says so from outside.
+fn rank(agent: AgentId, resource: &Resource) -> u8 {
+    if resource.kind == ResourceKind::Rank {
+        let is_proved = resource.attribute(attribute::TRUST) == Some(Trust::Proved.name());
+        return match agent == FOREIGN_AGENT {
+            true => 2,
+            false => u8::from(!is_proved),
+        };
+    }
     let sources = resource.attribute(attribute::SOURCE).unwrap_or_default();
     let mut sources = sources.split(',');
     let is_read = sources.clone().any(|it| it == "nvml");
@@ -280,4 +290,44 @@ fn lock(owner: &Mutex<Owner>) -> MutexGuard<'_, Owner> {
     owner
         .lock()
         .expect("nothing panics while it holds an owner")
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const AT: Timestamp = Timestamp::from_seconds(1_700_000_000);
+
+    /// Whether the second of these takes a rank over from the first, both heard at one moment.
+    fn takes_over(first: (AgentId, Trust), second: (AgentId, Trust)) -> bool {
+        let mut owner = Owner::default();
+        let mut claim = |(agent, trust): (AgentId, Trust)| {
+            let resource = Resource::new(ResourceKind::Rank, "/job//0/0");
+            let resource = resource.with(attribute::TRUST, trust.name());
+            owner.claim(&Claim {
+                agent,
+                resource: &resource,
+                lane: Lane::Live,
+                at: AT,
+                received: AT,
+                interval_nanos: 0,
+            })
+        };
+        assert_eq!(claim(first), Claimed::TakenOver(None));
+        claim(second) == Claimed::TakenOver(Some(first.0))
+    }
+
+    #[test]
+    fn who_only_claims_a_rank_never_keeps_it_from_who_proves_it() {
+        let [one, other] = [1, 2].map(|it| AgentId(Uuid::from_u128(it)));
+        let (proved, claimed) = (Trust::Proved, Trust::Claimed);
+        assert!(takes_over((FOREIGN_AGENT, claimed), (one, proved)));
+        assert!(takes_over((FOREIGN_AGENT, claimed), (one, claimed)));
+        assert!(takes_over((one, claimed), (other, proved)));
+        assert!(!takes_over((one, proved), (FOREIGN_AGENT, proved)));
+        assert!(!takes_over((one, proved), (other, claimed)));
+        assert!(!takes_over((one, proved), (other, proved)));
+    }
 }

@@ -19,13 +19,13 @@ use gpufleet_telemetry::time::Clock;
 use gpufleet_telemetry::wire::{Lane, Stream};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::accept::{Request, limits};
+use super::claimed;
 use super::refuse::{Kind, Refused};
 use crate::auth::Grant;
 use crate::fleet::{Body, Drops, FOREIGN_AGENT, Fleet, Offer, Outcome};
@@ -190,24 +190,16 @@ fn full(why: &str) -> Refused {
 }
 
 /// The request as it is kept: with the cluster of its token written into every resource, because
-/// the token is not known any more when the spool is read again.
+/// the token is not known any more when the spool is read again, and what it says of ranks as claimed.
 fn payload(request: Request, grant: &Grant) -> Vec<u8> {
     let bind = |resource: &mut Option<Resource>| {
+        resource.iter_mut().for_each(claimed::mark);
         let Some(cluster) = &grant.cluster else {
             return;
         };
         let attributes = &mut resource.get_or_insert_default().attributes;
         attributes.retain(|it| it.key != attribute::CLUSTER);
-        attributes.insert(
-            0,
-            KeyValue {
-                key: attribute::CLUSTER.to_owned(),
-                value: Some(AnyValue {
-                    value: Some(Value::StringValue(cluster.as_ref().to_owned())),
-                }),
-                ..KeyValue::default()
-            },
-        );
+        attributes.insert(0, claimed::text(attribute::CLUSTER, cluster));
     };
     match request {
         Request::Metrics(mut request) => {
