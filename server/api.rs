@@ -29,6 +29,8 @@ pub mod past;
 
 pub mod agents;
 
+pub mod incidents;
+
 pub mod health;
 
 pub mod reference;
@@ -44,6 +46,7 @@ pub mod reference;
     tags(
         (name = "Fleet", description = "What is there now."),
         (name = "Past", description = "What is stored: minutes, ledger hours, events."),
+        (name = "Incidents", description = "What is wrong, why, what it costs, and what people say to it."),
         (name = "Agents", description = "Who sends, and commands for them."),
         (name = "Server", description = "The server itself.")
     ),
@@ -87,6 +90,8 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(past::hours))
         .routes(routes!(past::events))
         .routes(routes!(agents::agents))
+        .routes(routes!(incidents::incidents))
+        .routes(routes!(incidents::incident))
 }
 
 /// Routes that check for themselves, or need no right: health, the document, and commands, which
@@ -94,6 +99,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
 fn own() -> OpenApiRouter<Arc<Web>> {
     OpenApiRouter::default()
         .routes(routes!(agents::command))
+        .routes(routes!(incidents::say))
         .routes(routes!(health::health))
 }
 

@@ -117,6 +117,13 @@ pub struct Grant {
     pub cluster: Option<Arc<str>>,
 }
 
+impl Grant {
+    /// Whether it may touch this cluster.
+    pub fn may_see(&self, cluster: &str) -> bool {
+        self.cluster.as_deref().is_none_or(|only| only == cluster)
+    }
+}
+
 /// All tokens, read once at the start.
 #[derive(Default)]
 pub struct Access {

@@ -9,6 +9,8 @@ use gpufleet_program::{section, sections};
 use gpufleet_telemetry::gpu_specs::Specs;
 
 use crate::auth::{Access, AuthConfig};
+use crate::detect::DetectConfig;
+use crate::detect::prices::Prices;
 use crate::fleet::FleetConfig;
 use crate::ledger::LedgerConfig;
 use crate::retention::RetentionConfig;
@@ -31,6 +33,8 @@ sections! {
         pub store: StoreConfig,
         /// Where the time of every GPU went.
         pub ledger: LedgerConfig,
+        /// What is judged, and what a GPU costs.
+        pub detect: DetectConfig,
         /// How long what is kept.
         pub retention: RetentionConfig,
         /// Where the server's own traces go.
@@ -81,6 +85,7 @@ impl ProgramConfig for Config {
         Access::load(&self.auth)?;
         self.auth.tls().read()?;
         self.retention.check()?;
+        Prices::read(&self.detect.gpu_hour_usd)?;
         Ok(())
     }
 

@@ -63,7 +63,7 @@ pub use agent::{CommandRefused, MAX_COMMANDS, MAX_STREAMS};
 pub use commit::Progress;
 pub use drops::{Drop, Drops};
 pub use fold::MAX_VALUES;
-pub use live::{Live, LiveAgent, LiveValue};
+pub use live::{Live, LiveAgent, LiveValue, LiveXid};
 pub use offer::{Answer, Body, Offer, Outcome};
 pub use owners::Second;
 pub use restore::Restored;

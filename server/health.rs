@@ -125,6 +125,7 @@ mod tests {
             commits: Arc::default(),
             jobs: Arc::default(),
             lead: Arc::default(),
+            incidents: Arc::default(),
             rejections: Arc::default(),
             clock: Arc::new(SystemClock::start()),
         };

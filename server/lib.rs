@@ -1,7 +1,8 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
 //!
 //! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state), [`runs`]
-//! (training), [`store`] (SQL), [`ledger`] and [`retention`] (its jobs), then the API and the pages. [`App`] is what every request handler is given.
+//! (training), [`store`] (SQL), [`detect`] and [`incidents`] (what is wrong), [`ledger`] and [`retention`]
+//! (its jobs), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
 
@@ -30,6 +31,10 @@ pub mod jobs;
 pub mod disk;
 
 pub mod health;
+
+pub mod incidents;
+
+pub mod detect;
 
 pub mod ledger;
 
@@ -62,6 +67,8 @@ pub struct App {
     pub lead: Arc<lead::Lead>,
     /// How the background jobs go.
     pub jobs: Arc<jobs::Jobs>,
+    /// What is wrong, and what people said to it.
+    pub incidents: Arc<incidents::Incidents>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.

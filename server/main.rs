@@ -18,7 +18,7 @@ use gpufleet_server::fleet::{FOREIGN_AGENT, Fleet};
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
 use gpufleet_server::ingest::{self, Ingest};
 use gpufleet_server::store::Store;
-use gpufleet_server::{files, health, lead, ledger, retention, runs};
+use gpufleet_server::{detect, files, health, lead, ledger, retention, runs};
 use gpufleet_spool::disk::RealDisk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,6 +64,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         commits: Arc::default(),
         jobs: Arc::default(),
         lead: Arc::default(),
+        incidents: Arc::default(),
         rejections: Arc::default(),
         clock: Arc::new(SystemClock::start()),
         config: Arc::new(config),
@@ -86,6 +87,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(named("retention", retention));
     let watch = runs::watch::run(app.clone(), stop.clone());
     tasks.spawn(named("the judgement of runs", watch));
+    let judging = detect::run(app.clone(), stop.clone());
+    tasks.spawn(named("the detectors", judging));
     open_doors(&app, &ingest, &stop, &mut tasks).await?;
     let mut leased = None;
     let working = async {
@@ -131,6 +134,7 @@ async fn lead_and_write(
     let fleet = Arc::clone(&app.fleet);
     let cluster = &app.config.ingest.default_cluster;
     ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
+    app.incidents.leads(right.token);
     app.lead.begin();
     Ok(Box::pin(write(app, right, stop)).await?)
 }

@@ -46,10 +46,14 @@ pub mod series;
 
 pub mod events;
 
+pub mod incidents;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(fleet::show))
+        .route("/incidents", get(incidents::show))
+        .route("/incidents/{id}", get(incidents::show_one))
         .route("/clusters/{cluster}", get(fleet::show_cluster))
         .route("/clusters/{cluster}/nodes/{node}", get(node::show))
         .route(

@@ -37,6 +37,7 @@ mod events;
 
 mod runs;
 
+mod incidents;
 mod steps;
 
 mod aside;
@@ -59,6 +60,7 @@ pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::MAX_EVENTS;
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
+pub use incidents::MAX_INCIDENTS;
 pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};

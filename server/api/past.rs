@@ -394,7 +394,7 @@ impl EventsAsked {
     }
 }
 
-fn moment(name: &str, raw: Option<&str>) -> Result<Option<Timestamp>, Problem> {
+pub(super) fn moment(name: &str, raw: Option<&str>) -> Result<Option<Timestamp>, Problem> {
     raw.map(|raw| {
         // A plus sign that was not percent-encoded arrives as a space.
         let parsed = OffsetDateTime::parse(&raw.replace(' ', "+"), &Rfc3339).ok();

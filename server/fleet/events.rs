@@ -47,12 +47,13 @@ pub(super) fn keep(
         .attributes
         .iter()
         .map(|(name, text)| name.len() + text.len());
+    let key = ResourceKey {
+        cluster: Arc::clone(&cluster),
+        kind: event.resource_kind,
+        id: Arc::clone(&event.resource_id),
+    };
+    shard.tell(&key, &event);
     if let Some(health) = states::edge(&event) {
-        let key = ResourceKey {
-            cluster: Arc::clone(&cluster),
-            kind: event.resource_kind,
-            id: Arc::clone(&event.resource_id),
-        };
         shard.note(&key, health);
     }
     let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();

@@ -17,7 +17,7 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, SECONDS_PER_MINUTE, Tim
 use gpufleet_telemetry::wire::Lane;
 
 use super::drops::{Drop, Drops};
-use super::live::{Live, LiveValue};
+use super::live::{Live, LiveValue, Told};
 use crate::runs::Heard;
 use crate::store::model::{MinuteDelta, ResourceKey};
 
@@ -127,6 +127,7 @@ impl Tracked {
                 bits_start: Timestamp::default(),
                 recent: Recent::default(),
                 health: None,
+                told: Told::default(),
             },
             visible: false,
             changed: true,

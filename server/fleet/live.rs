@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::states::{HealthEvent, Recent};
 use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource};
 use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::Reading;
@@ -44,6 +45,59 @@ pub struct Live {
     pub recent: Recent,
     /// The newest event since the server started that broke or healed it, or its work that healed it.
     pub health: Option<HealthEvent>,
+    /// What events said of it since the server started.
+    pub told: Told,
+}
+
+/// Most XIDs that are remembered of a GPU, the newest: a storm of one code says nothing more.
+pub const MAX_XIDS: usize = 16;
+
+/// What events said of a GPU.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Told {
+    /// Its newest XIDs, in the order in which they came.
+    pub xids: Vec<LiveXid>,
+    /// Whether the driver no longer lists it: taken out, and not lost.
+    pub is_removed: bool,
+}
+
+/// An XID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveXid {
+    /// When.
+    pub at: Timestamp,
+    /// Its number.
+    pub code: u32,
+    /// What it asks for, as the agent says.
+    pub action: Arc<str>,
+    /// Who held the GPU; empty is not known.
+    pub holder: Arc<str>,
+}
+
+impl Told {
+    /// Takes in an event about the GPU.
+    pub fn take(&mut self, event: &Event, holder: &str) {
+        let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
+        match event.kind {
+            EventKind::GpuRemoved => self.is_removed = true,
+            EventKind::GpuAdded | EventKind::GpuRecovered => self.is_removed = false,
+            EventKind::Xid => {
+                let Ok(code) = text("xid").parse() else {
+                    return;
+                };
+                if self.xids.len() >= MAX_XIDS {
+                    self.xids.remove(0);
+                }
+                self.xids.push(LiveXid {
+                    at: event.at,
+                    code,
+                    action: text("action").into(),
+                    holder: holder.into(),
+                });
+            }
+            _ => {}
+        }
+    }
 }
 
 /// One reading as it was last told.

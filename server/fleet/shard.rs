@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gpufleet_analysis::states::HealthEvent;
+use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
 
 use super::agent::AgentState;
@@ -31,6 +32,15 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// Notes what an event says of the resource it is about, if that is known.
+    pub(super) fn tell(&mut self, key: &ResourceKey, event: &Event) {
+        if let Some(tracked) = self.resources.get_mut(key) {
+            let live = &mut tracked.live;
+            let holder = live.resource.attribute(attribute::HOLDER);
+            live.told.take(event, holder.unwrap_or_default());
+        }
+    }
+
     /// Notes what an event says of the health of a GPU, and of all its shares.
     pub(super) fn note(&mut self, key: &ResourceKey, health: HealthEvent) {
         if let Some(tracked) = self.resources.get_mut(key) {

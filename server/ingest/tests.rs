@@ -67,6 +67,7 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
         lead: Arc::new(crate::lead::Lead::leading()),
         commits: Arc::default(),
         jobs: Arc::default(),
+        incidents: Arc::default(),
         rejections: Arc::default(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),

@@ -15,9 +15,11 @@ use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 
+use crate::auth::Grant;
 use crate::commit::CommitHealth;
 use crate::disk::{self, Disks};
 use crate::fleet::{Drop, LiveAgent};
+use crate::incidents::Incidents;
 use crate::jobs::Jobs;
 use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
@@ -69,6 +71,7 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     let leads = f64::from(u8::from(web.app.lead.waits().is_none()));
     families.extend(gauges(&server::LEADS, "", [("", leads)]));
     families.extend(commits(&web.app.commits));
+    families.extend(incidents(&web.app.incidents));
     let unreadable = web.app.store.unreadable_rows().by_table();
     let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
     families.extend(counters(&server::UNREADABLE_ROWS, "table", unreadable));
@@ -168,6 +171,33 @@ fn disk_room(disks: &Disks) -> Vec<MetricFamily> {
         .map(|(name, bytes)| (*name, *bytes as f64));
     let mut families = gauges(&server::SPOOL_BYTES, "", spool);
     families.extend(gauges(&server::DISK_FREE, "disk", free));
+    families
+}
+
+/// Open incidents by family, each with how many; how the detectors go once they have judged.
+fn incidents(incidents: &Incidents) -> Vec<MetricFamily> {
+    let metric = server::INCIDENTS;
+    let open = GaugeVec::new(
+        Opts::new(metric.name, metric.help),
+        &["family", "acknowledged"],
+    )
+    .expect("the catalog's names are valid");
+    for incident in incidents.open(&Grant::default()) {
+        let told = incident.acknowledged_by.is_some().to_string();
+        open.with_label_values(&[incident.family.name(), &told])
+            .inc();
+    }
+    let mut families = open.collect();
+    let left_out = [("", incidents.left_out() as f64)];
+    families.extend(counters(&server::INCIDENTS_LEFT_OUT, "", left_out));
+    let last = incidents.health.last_ms.load(Ordering::Relaxed);
+    if last > 0 {
+        let took = incidents.health.duration_us.load(Ordering::Relaxed) as f64 / 1e6;
+        let gpus = incidents.health.gpus.load(Ordering::Relaxed) as f64;
+        families.extend(gauges(&server::DETECT_LAST, "", [("", last as f64 / 1e3)]));
+        families.extend(gauges(&server::DETECT_DURATION, "", [("", took)]));
+        families.extend(gauges(&server::DETECT_GPUS, "", [("", gpus)]));
+    }
     families
 }
 

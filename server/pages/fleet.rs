@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use super::blind::{self, BlindSpot};
 use super::frame::{Frame, Theme, html};
 use super::text::{counted, grouped};
-use super::{problem, tiles, words};
+use super::{incidents, problem, tiles, words};
 use crate::auth::Grant;
 use crate::view::{Counts, FleetView};
 use crate::web::Web;
@@ -57,6 +57,7 @@ struct Key {
 struct FleetPage<'a> {
     frame: &'a Frame,
     headline: Headline,
+    incidents: Option<incidents::Headline>,
     chips: Vec<Chip>,
     blind: Vec<BlindSpot>,
     sections: Vec<Section>,
@@ -170,7 +171,18 @@ async fn render(
         at: view.at,
         ..frame
     };
-    match page(&web.app.config.ingest.grpc_listen, view, &frame, state).render() {
+    let mut open = web.app.incidents.open(&frame.grant);
+    open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
+    let open = incidents::headline(&open, view);
+    match page(
+        &web.app.config.ingest.grpc_listen,
+        view,
+        &frame,
+        state,
+        open,
+    )
+    .render()
+    {
         Ok(body) => {
             let body = Bytes::from(body);
             if kept.1.len() < KEPT_RENDERINGS {
@@ -187,11 +199,13 @@ fn page<'a>(
     view: &FleetView,
     frame: &'a Frame,
     filter: Option<ledger::State>,
+    incidents: Option<incidents::Headline>,
 ) -> FleetPage<'a> {
     let live = view.counts(Origin::Live);
     let is_empty = view.clusters.is_empty();
     FleetPage {
         headline: headline(view, &live),
+        incidents,
         chips: chips(&live, filter),
         blind: blind::spots(view),
         sections: [Origin::Live, Origin::Recorded, Origin::Simulated]

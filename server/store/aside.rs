@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uuid::Uuid;
+
 use super::Store;
 use super::database::{Transaction, Value};
 use super::error::{Doing, StoreError};
@@ -57,6 +59,10 @@ pub(super) enum Place {
         run: i64,
         rank: i64,
     },
+    Incident {
+        id: Uuid,
+        at_ms: i64,
+    },
 }
 
 /// A row that cannot be read.
@@ -74,7 +80,7 @@ pub(super) struct Unreadable {
 pub struct UnreadableRows([AtomicU64; TABLES.len()]);
 
 /// Every table that [`Place`] names.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "minute_row",
     "minute10_row",
     "ledger_hour",
@@ -85,6 +91,7 @@ const TABLES: [&str; 10] = [
     "run",
     "rank",
     "step_block",
+    "incident",
 ];
 
 impl UnreadableRows {
@@ -116,6 +123,7 @@ impl Place {
             Self::Run { .. } => TABLES[7],
             Self::Rank { .. } => TABLES[8],
             Self::Steps { .. } => TABLES[9],
+            Self::Incident { .. } => TABLES[10],
         }
     }
 
@@ -151,6 +159,7 @@ impl Place {
             Self::Steps { bucket, run, rank } => {
                 format!("steps in ten minutes {bucket} of rank {rank} of run number {run}")
             }
+            Self::Incident { id, .. } => format!("incident {id}"),
         }
     }
 
@@ -163,7 +172,7 @@ impl Place {
                 hour * 3_600_000
             }
             Self::Resource { seen_ms, .. } => seen_ms,
-            Self::Event { at_ms, .. } => at_ms,
+            Self::Event { at_ms, .. } | Self::Incident { at_ms, .. } => at_ms,
             Self::Run { heard_ms, .. } => heard_ms,
             // Not known: it goes with the first that are forgotten.
             Self::Rank { .. } => 0,
@@ -183,7 +192,8 @@ impl Place {
             | Self::Event { .. }
             | Self::Run { .. }
             | Self::Rank { .. }
-            | Self::Steps { .. } => None,
+            | Self::Steps { .. }
+            | Self::Incident { .. } => None,
         }
     }
 }
@@ -242,6 +252,10 @@ impl Unreadable {
                 vec![int(bucket), int(run), int(rank), Value::Blob(&self.data)],
             ),
             Place::Event { id, .. } => ("DELETE FROM event WHERE id = $1", vec![int(id)]),
+            Place::Incident { ref id, .. } => (
+                "DELETE FROM incident WHERE id = $1",
+                vec![Value::Blob(id.as_bytes())],
+            ),
             Place::Block { hour, subject } => (
                 "DELETE FROM minute_block WHERE hour = $1 AND subject = $2 AND data = $3",
                 vec![int(hour), int(subject), Value::Blob(&self.data)],

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpufleet_analysis::incident::{Family, State};
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_analysis::states::{Carry, HealthEvent};
 use gpufleet_telemetry::catalog::MetricId;
@@ -300,4 +301,26 @@ pub struct ComputedHour {
     pub ten_minutes: Vec<TenMinutes>,
     /// Its minutes, to be packed, when nothing more is expected to change them.
     pub closed: BTreeMap<Minute, MinuteRow>,
+}
+
+/// Which incidents. What is none is not asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IncidentFilter {
+    /// In this cluster.
+    pub cluster: Option<Arc<str>>,
+    /// Of this kind.
+    pub family: Option<Family>,
+    /// In this state of their life.
+    pub state: Option<State>,
+    /// Over since this moment.
+    pub resolved_since: Option<Timestamp>,
+}
+
+/// A place in the list of incidents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IncidentPlace {
+    /// When it began.
+    pub since: Timestamp,
+    /// Which one.
+    pub id: uuid::Uuid,
 }

@@ -29,7 +29,7 @@ pub struct Expiry {
     pub hours: i64,
     /// Ten minutes of a rank's steps, minutes since the Unix epoch divided by ten.
     pub steps: i64,
-    /// Events, runs that were not heard since, and rows that were set aside.
+    /// Events, incidents that are over, runs that were not heard since, and rows that were set aside.
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
     pub senders: Timestamp,
@@ -53,7 +53,7 @@ pub struct Deleted {
     pub events: u64,
     /// Runs, their ranks, and ten minutes of a rank's steps.
     pub runs: u64,
-    /// Cursors, gaps, marks of foreign series, rows that were set aside.
+    /// Cursors, gaps, marks of foreign series, incidents, rows that were set aside.
     pub others: u64,
     /// Resources.
     pub resources: u64,
@@ -113,6 +113,12 @@ const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
 
 const EVENTS: &str = "DELETE FROM event WHERE id IN (
     SELECT id FROM event WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
+
+/// By their end, and never while they are open.
+const INCIDENTS: &str = "DELETE FROM incident WHERE (lease, id) IN (
+    SELECT i.lease, i.id FROM incident i
+    WHERE i.lease = $3 AND i.resolved_ms > 0 AND i.resolved_ms < $1
+    ORDER BY i.resolved_ms, i.id LIMIT $2)";
 
 const ASIDE: &str = "DELETE FROM set_aside WHERE id IN (
     SELECT id FROM set_aside WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
@@ -201,6 +207,7 @@ impl Store {
         let mut most = 0;
         for (sql, before) in [
             (ASIDE, events),
+            (INCIDENTS, events),
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),

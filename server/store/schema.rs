@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(5, "0005_minute_block.sql"),
     migration!(6, "0006_runs.sql"),
     migration!(8, "0008_lease.sql"),
+    migration!(10, "0010_incident.sql"),
 ];
 
 /// The newest schema that this server knows.

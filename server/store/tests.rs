@@ -41,6 +41,8 @@ mod runs;
 
 mod blocks;
 
+mod incidents;
+
 use harness::{Bench, both};
 
 /// The agent of every commit here.

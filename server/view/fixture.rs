@@ -13,7 +13,7 @@ use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::{Missing, Reading};
 use gpufleet_telemetry::time::Timestamp;
 
-use crate::fleet::live::{Live, LiveValue};
+use crate::fleet::live::{Live, LiveValue, Told};
 use crate::store::model::ResourceKey;
 
 /// The moment of the picture.
@@ -65,6 +65,7 @@ pub(crate) fn live(
         bits_start: NOW.shifted(-13_000_000_000),
         recent: Recent::default(),
         health: None,
+        told: Told::default(),
     }
 }
 

@@ -2,12 +2,18 @@
 //!
 //! Longer than 500 lines because one fixture serves all, and each test asks pages and API alike.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
+use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::incident::{Family, Place, Signal, Tick};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{Origin, ResourceKind};
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use http_body_util::BodyExt;
@@ -19,6 +25,7 @@ use crate::auth::{Access, AuthConfig, Role, TokenFile};
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::live::Live;
+use crate::incidents::Incidents;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, HOSTILE};
 
@@ -39,10 +46,14 @@ impl Clock for Standing {
     }
 }
 
+/// The incident of [`Fixture::with_an_incident`], which is also the id in every address with one.
+const INCIDENT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+
 /// A server with a known fleet and an empty store.
 struct Fixture {
     router: Router,
     store: Store,
+    incidents: Arc<Incidents>,
     _folder: tempfile::TempDir,
 }
 
@@ -78,9 +89,11 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
         lead: Arc::new(crate::lead::Lead::leading()),
         commits: Arc::default(),
         jobs: Arc::default(),
+        incidents: Arc::default(),
         rejections: Arc::default(),
     };
     Fixture {
+        incidents: Arc::clone(&app.incidents),
         router: super::router(app),
         store,
         _folder: folder,
@@ -92,6 +105,35 @@ async fn server() -> Fixture {
 }
 
 impl Fixture {
+    /// One open incident of a GPU, with a text that tries everything.
+    async fn with_an_incident(self) -> Self {
+        let length = Duration::from_secs(15);
+        let lease = self.store.acquire_lease("test", fixture::NOW, length).await;
+        let token = lease.unwrap().token;
+        self.incidents.leads(token);
+        let signal = Signal {
+            family: Family::GpuFault,
+            place: Place::gpu("prod", "h100-03", "GPU-prod-h100-03-0005"),
+            severity: Severity::Error,
+            what: HOSTILE.to_owned(),
+            action: "Drain the node and reboot it.".to_owned(),
+            cause: Cause::GpuFault,
+            since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
+            readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],
+            losing: Losing::gpus(1, Some(10_000_000)),
+            booted_at: None,
+        };
+        let tick = Tick {
+            now: fixture::NOW,
+            signals: vec![signal],
+            is_heard: &|_| true,
+            quiet_runs: &BTreeSet::new(),
+            nodes: &BTreeMap::new(),
+        };
+        self.incidents.tick(tick, &mut || INCIDENT.parse().unwrap());
+        self
+    }
+
     async fn ask(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
@@ -132,8 +174,8 @@ fn addresses() -> Vec<(String, String)> {
     let document = serde_json::to_value(crate::api::document()).unwrap();
     let mut found = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let id = if path.contains("/agents/") {
-            "67e55044-10b1-426f-9247-bb680e5fe0c8"
+        let id = if path.contains("/agents/") || path.contains("/incidents/") {
+            INCIDENT
         } else {
             GPU
         };
@@ -150,22 +192,101 @@ fn addresses() -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn every_route_of_the_document_answers_as_it_says() {
-    let server = server().await;
+    let server = server().await.with_an_incident().await;
     let addresses = addresses();
     assert!(addresses.len() >= 12, "{addresses:?}");
     for (method, address) in addresses {
         if method == "get" {
             server.json(&address).await;
         } else {
-            let body = r#"{"action":"release_nvml"}"#;
+            let (body, status) = if address.contains("/incidents/") {
+                (
+                    r#"{"what":"note","who":"ada","note":"seen"}"#,
+                    StatusCode::OK,
+                )
+            } else {
+                // There is no such agent.
+                (r#"{"action":"release_nvml"}"#, StatusCode::NOT_FOUND)
+            };
             let answer = server.post(&address, "application/json", body, None).await;
-            assert_eq!(
-                answer.status(),
-                StatusCode::NOT_FOUND,
-                "no such agent: {address}"
-            );
+            assert_eq!(answer.status(), status, "{address}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_incident_is_on_the_first_page_on_its_own_and_in_the_api_with_what_it_costs() {
+    let (_, page) = server().await.get("/").await;
+    assert!(!page.contains("1 incident"), "nothing is wrong");
+    let server = server().await.with_an_incident().await;
+    let own = format!("/incidents/{INCIDENT}");
+    for (address, says) in [
+        ("/", "GPU 5 of h100-03"),
+        ("/", "costs $36.00/h"),
+        ("/incidents", "because of a broken GPU"),
+        ("/incidents", "1.00 GPU-hours, $36.00"),
+        (&own, "To do: Drain the node and reboot it."),
+        (&own, "temperature 91"),
+    ] {
+        let (status, body) = server.get(address).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
+        assert!(body.contains(says), "{address}: {says} is not in {body}");
+        assert!(!body.contains("<img"), "{address}");
+    }
+    let list = server
+        .json("/api/v1/incidents?state=open&family=gpu_fault")
+        .await;
+    assert_eq!(list["items"][0]["id"], INCIDENT);
+    assert_eq!(list["items"][0]["lost_nano_usd"], 36_000_000_000_i64);
+    for nothing in ["?state=resolved", "?cluster=demo", "?family=heat"] {
+        let list = server.json(&format!("/api/v1/incidents{nothing}")).await;
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(0), "{nothing}");
+    }
+}
+
+#[tokio::test]
+async fn people_speak_to_an_incident_by_name_and_only_those_who_operate() {
+    let server = server_of(fixture::fleet(), true)
+        .await
+        .with_an_incident()
+        .await;
+    let address = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = r#"{"what":"acknowledge","who":"ada"}"#;
+    for (body, token, status) in [
+        (said, None, StatusCode::UNAUTHORIZED),
+        (said, Some(TOKEN), StatusCode::FORBIDDEN),
+        (said, Some(OPERATOR), StatusCode::OK),
+        (
+            r#"{"what":"acknowledge","who":""}"#,
+            Some(OPERATOR),
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            r#"{"what":"mend","who":"ada"}"#,
+            Some(OPERATOR),
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            r#"{"what":"note","who":"ada"}"#,
+            Some(OPERATOR),
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            r#"{"what":"silence","who":"ada","until":"2020-01-01T00:00:00Z"}"#,
+            Some(OPERATOR),
+            StatusCode::BAD_REQUEST,
+        ),
+    ] {
+        let answer = server.post(&address, "application/json", body, token).await;
+        assert_eq!(answer.status(), status, "{body}");
+    }
+    let stored = server
+        .store
+        .incident(INCIDENT.parse().unwrap())
+        .await
+        .unwrap();
+    let stored = stored.expect("it is durable before it is answered");
+    assert_eq!(stored.acknowledged_by.as_deref(), Some("ada"));
 }
 
 #[tokio::test]

@@ -25,6 +25,11 @@ metrics! {
     HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last had nothing overdue to make durable, Unix time. A commit that fails or hangs leaves it behind. Alert rules stay quiet while it is fresh.");
     MEMORY = last(632, "gpufleet_server_memory_bytes", Node, Unit::Bytes, "Resident memory of the server.");
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");
+    INCIDENTS = last(634, "gpufleet_server_incidents", Node, Unit::Count, "Open incidents, by family (gpu_fault, heat, blind, …) and whether somebody acknowledged them.");
+    INCIDENTS_LEFT_OUT = counter(635, "gpufleet_server_incidents_left_out_total", Node, Unit::Count, "Incidents that were not opened because as many as the server keeps are.");
+    DETECT_DURATION = last(636, "gpufleet_server_detect_duration_seconds", Node, Unit::Seconds, "How long the last tick of the detectors took.");
+    DETECT_LAST = last(637, "gpufleet_server_detect_last_timestamp_seconds", Node, Unit::Seconds, "When the detectors last judged the fleet, Unix time.");
+    DETECT_GPUS = last(638, "gpufleet_server_detect_gpus", Node, Unit::Count, "GPUs that the detectors judged at their last tick.");
     HTTP_REQUESTS = counter(641, "gpufleet_server_http_requests_total", Node, Unit::Count, "Requests for pages and the API, by route and status class.");
 
     GPUS = last(650, "gpufleet_server_gpus", Node, Unit::Count, "GPUs by cluster, origin and state. Sum over live ones only: recorded and simulated GPUs are no part of the fleet.");

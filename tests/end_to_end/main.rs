@@ -36,3 +36,5 @@ mod bad_input;
 mod bad_disk;
 
 mod bad_node;
+
+mod incidents;

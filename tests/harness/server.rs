@@ -148,6 +148,16 @@ impl Server {
         self.process.output()
     }
 
+    /// POST of JSON to the API.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn post(&self, path: &str, body: &str) -> Answer {
+        let headers = [("content-type", "application/json")];
+        http::post(&self.place.web, path, &headers, body.as_bytes())
+            .unwrap_or_else(|error| panic!("POST {path}: {error}\n{}", self.process.tail()))
+    }
+
     /// GET of a page or of the API.
     ///
     /// # Panics

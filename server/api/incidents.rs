@@ -1,0 +1,427 @@
+//! `/incidents`: what is wrong, why, since when, what it costs; and what people say to it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::incident::{self, Family, Happened, Incident, Refused};
+use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::paging::{self, Page, Paging};
+use super::past::moment;
+use super::problem::{self, Asked, Body, Place, Problem};
+use crate::auth::{Grant, Role};
+use crate::pages::text;
+use crate::store::model::{IncidentFilter, IncidentPlace};
+use crate::web::{self, Web};
+
+/// What a person can say to an incident.
+const WORDS: [&str; 3] = ["acknowledge", "silence", "note"];
+
+/// Which incidents.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct IncidentsAsked {
+    /// Only of this cluster.
+    pub cluster: Option<String>,
+    /// Only of this family: `gpu_fault`, `heat`, `blind` and so on.
+    pub family: Option<String>,
+    /// `open` or `resolved`; without it both.
+    pub state: Option<String>,
+    /// Most items of the answer, 1 to 1000.
+    #[param(default = 200, minimum = 1, maximum = 1000)]
+    pub limit: Option<usize>,
+    /// The `next` of the answer before; without it the first page.
+    pub after: Option<String>,
+}
+
+/// Where it is. What is null is not narrowed down.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct IncidentWhere {
+    /// The cluster.
+    pub cluster: String,
+    /// The node in it.
+    pub node: Option<String>,
+    /// The GPU on the node.
+    pub gpu: Option<String>,
+    /// The run or job, of what is about one.
+    pub run: Option<String>,
+    /// The rank of the run.
+    pub rank: Option<u32>,
+}
+
+/// What was read, beside what is usual.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReadingKnown {
+    /// What was read.
+    pub name: String,
+    /// The value, in base units.
+    pub value: f64,
+    /// What is usual, or the limit that it is over.
+    pub usual: Option<f64>,
+    /// The unit's suffix, `celsius` or `ratio`; empty for plain counts.
+    pub unit: String,
+}
+
+/// A piece of evidence.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EvidenceKnown {
+    /// When it was first seen.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// Where.
+    pub place: IncidentWhere,
+    /// What.
+    pub what: String,
+    /// Why, as far as this piece says.
+    pub cause: &'static str,
+    /// What was read.
+    pub readings: Vec<ReadingKnown>,
+}
+
+/// One line of an incident's log.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LogLine {
+    /// When.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// Who; null is the server.
+    pub who: Option<String>,
+    /// What happened: `opened`, `resolved`, `acknowledged`, `note` and so on.
+    pub what: &'static str,
+    /// The note, the other incident, or until when.
+    pub detail: Option<String>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct IncidentKnown {
+    /// Its id, for ever.
+    pub id: Uuid,
+    /// `open` or `resolved`.
+    pub state: &'static str,
+    /// What kind of trouble.
+    pub family: &'static str,
+    /// `info`, `warning` or `error`.
+    pub severity: &'static str,
+    /// What it is, in few words.
+    pub what: String,
+    /// What to do about it; may be empty.
+    pub action: String,
+    /// The likeliest cause, or `unknown`.
+    pub cause: &'static str,
+    /// Where.
+    pub place: IncidentWhere,
+    /// How many places are in it: GPUs of a node, nodes of a cluster.
+    pub places: usize,
+    /// When the trouble began.
+    #[schema(format = DateTime)]
+    pub since: String,
+    /// When it opened.
+    #[schema(format = DateTime)]
+    pub opened_at: Option<String>,
+    /// When it was last seen.
+    #[schema(format = DateTime)]
+    pub seen_at: String,
+    /// Since when its place is not heard from, so that nobody knows whether it is over.
+    #[schema(format = DateTime)]
+    pub unheard_since: Option<String>,
+    /// When it was over.
+    #[schema(format = DateTime)]
+    pub resolved_at: Option<String>,
+    /// GPU-seconds lost to it so far.
+    pub lost_gpu_seconds: f64,
+    /// What they cost, nano-USD; null without a price.
+    pub lost_nano_usd: Option<i64>,
+    /// Whether all of the lost time had a price.
+    pub lost_is_priced: bool,
+    /// GPU-seconds that it loses an hour now.
+    pub losing_gpu_seconds_per_hour: u64,
+    /// What it loses an hour now, nano-USD; null without a price.
+    pub losing_nano_usd_per_hour: Option<i64>,
+    /// Who works on it.
+    pub acknowledged_by: Option<String>,
+    /// Until when nobody is to be told.
+    #[schema(format = DateTime)]
+    pub silenced_until: Option<String>,
+    /// The first piece of evidence of each kind and place.
+    pub evidence: Vec<EvidenceKnown>,
+    /// Pieces that there was no room for.
+    pub more_evidence: u64,
+    /// What happened to it.
+    pub log: Vec<LogLine>,
+}
+
+/// What a person says to an incident.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Said {
+    /// `acknowledge`, `silence` or `note`.
+    #[schema(example = "acknowledge")]
+    pub what: String,
+    /// Who says so.
+    #[schema(example = "ada")]
+    pub who: String,
+    /// The note.
+    pub note: Option<String>,
+    /// Until when it is silenced, at most 7 days from now.
+    #[schema(format = DateTime)]
+    pub until: Option<String>,
+}
+
+/// Incidents, those that began last first.
+#[utoipa::path(get, path = "/api/v1/incidents", tag = "Incidents", params(IncidentsAsked),
+    responses((status = 200, body = Page<IncidentKnown>), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn incidents(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<IncidentsAsked>,
+) -> Result<Json<Page<IncidentKnown>>, Problem> {
+    let paging = Paging {
+        limit: asked.limit,
+        after: asked.after.clone(),
+    };
+    let limit = paging.limit()?;
+    let before = asked.after.as_deref().map(place).transpose()?;
+    let filter = asked.filter(&grant)?;
+    // What is held in memory is newer than what the store has.
+    let written = web.app.incidents.write(&web.app.store).await;
+    let stored = web.app.store.incidents(&filter, before, limit).await;
+    let stored = stored.map_err(|error| Problem::store(&error))?;
+    written.map_err(|error| Problem::store(&error))?;
+    let next = stored
+        .last()
+        .filter(|_| stored.len() == limit)
+        .map(|it| paging::write_cursor(&[it.since.millis().to_string(), it.id.to_string()]));
+    let items = stored.iter().map(|it| {
+        let newest = web.app.incidents.get(it.id);
+        known(newest.as_ref().unwrap_or(it))
+    });
+    Ok(Json(Page {
+        items: items.collect(),
+        next,
+    }))
+}
+
+/// One incident.
+#[utoipa::path(get, path = "/api/v1/incidents/{id}", tag = "Incidents",
+    params(("id" = Uuid, Path, description = "The incident's id")),
+    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn incident(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place(id): Place<Uuid>,
+) -> Result<Json<IncidentKnown>, Problem> {
+    let found = find(&web, &grant, id).await?;
+    found
+        .as_ref()
+        .map(known)
+        .map(Json)
+        .ok_or_else(|| unknown(id))
+}
+
+/// An incident that a reader may see, the newest that is known of it.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn find(web: &Web, grant: &Grant, id: Uuid) -> Result<Option<Incident>, Problem> {
+    let held = web.app.incidents.get(id);
+    let found = match held {
+        Some(held) => Some(held),
+        None => {
+            let stored = web.app.store.incident(id).await;
+            stored.map_err(|error| Problem::store(&error))?
+        }
+    };
+    Ok(found.filter(|it| grant.may_see(&it.place.cluster)))
+}
+
+/// Acknowledges, silences or annotates an incident, with the name of who does. Needs role operate.
+#[utoipa::path(post, path = "/api/v1/incidents/{id}/say", tag = "Incidents", request_body = Said,
+    params(("id" = Uuid, Path, description = "The incident's id")),
+    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn say(
+    State(web): State<Arc<Web>>,
+    headers: HeaderMap,
+    Place(id): Place<Uuid>,
+    Body(said): Body<Said>,
+) -> Result<Response, Problem> {
+    let grant = match web::may(&web, &headers, Role::Operate) {
+        Ok(grant) => grant,
+        Err(error) => return Ok(problem::refused(&error)),
+    };
+    let held = web.app.incidents.get(id);
+    if !held.is_some_and(|it| grant.may_see(&it.place.cluster)) {
+        return Err(unknown(id));
+    }
+    let now = web.app.clock.now();
+    let who = said.who.as_str();
+    let until = moment("until", said.until.as_deref())?;
+    if !WORDS.contains(&said.what.as_str()) {
+        return Err(Problem::bad(format_args!(
+            "what=“{}”: it is one of {}",
+            said.what,
+            WORDS.join(", ")
+        )));
+    }
+    let changed = web
+        .app
+        .incidents
+        .change(id, |book| match said.what.as_str() {
+            "acknowledge" => book.acknowledge(id, who, now),
+            "silence" => book.silence(id, who, until.unwrap_or(now), now),
+            _ => book.annotate(id, who, said.note.as_deref().unwrap_or_default(), now),
+        });
+    let changed = changed.map_err(refused)?;
+    tracing::info!(%id, who, what = said.what, "somebody said something to an incident");
+    let written = web.app.incidents.write(&web.app.store).await;
+    written.map_err(|error| Problem::store(&error))?;
+    Ok((StatusCode::OK, Json(known(&changed))).into_response())
+}
+
+fn unknown(id: Uuid) -> Problem {
+    Problem::unknown(format_args!(
+        "no incident {id}; /api/v1/incidents lists them"
+    ))
+}
+
+fn refused(error: Refused) -> Problem {
+    match error {
+        Refused::Unknown(_) => Problem::unknown(error),
+        Refused::Over(_) => Problem::new(StatusCode::CONFLICT, error),
+        Refused::Person | Refused::Note(_) | Refused::Silence => Problem::bad(error),
+    }
+}
+
+impl IncidentsAsked {
+    fn filter(&self, grant: &Grant) -> Result<IncidentFilter, Problem> {
+        let family = self.family.as_deref().map(|name| {
+            Family::parse(name).ok_or_else(|| {
+                let names = Family::ALL.map(Family::name).join(", ");
+                Problem::bad(format_args!("family=“{name}”: it is one of {names}"))
+            })
+        });
+        let state = match self.state.as_deref() {
+            None => None,
+            Some("open") => Some(incident::State::Open),
+            Some("resolved") => Some(incident::State::Resolved),
+            Some(other) => {
+                return Err(Problem::bad(format_args!(
+                    "state=“{other}”: it is open or resolved"
+                )));
+            }
+        };
+        let cluster = match (&grant.cluster, &self.cluster) {
+            // A token bound to a cluster sees that one, whatever is asked for.
+            (Some(bound), _) => Some(Arc::clone(bound)),
+            (None, asked) => asked.as_deref().map(Arc::from),
+        };
+        Ok(IncidentFilter {
+            cluster,
+            family: family.transpose()?,
+            state,
+            resolved_since: None,
+        })
+    }
+}
+
+fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
+    let words = paging::read_cursor(cursor).unwrap_or_default();
+    let parsed = match words.as_slice() {
+        [millis, id] => millis.parse::<i64>().ok().zip(id.parse().ok()),
+        _ => None,
+    };
+    let parsed = parsed.filter(|(millis, _)| millis.checked_mul(1_000_000).is_some());
+    let (millis, id) = parsed.ok_or_else(|| {
+        Problem::bad(
+            "after: this is no cursor of this list; use the next of the answer before, as it is",
+        )
+    })?;
+    Ok(IncidentPlace {
+        since: Timestamp::from_millis(millis),
+        id,
+    })
+}
+
+fn known(incident: &Incident) -> IncidentKnown {
+    let time = |at: Option<Timestamp>| at.map(text::rfc3339);
+    let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
+        at: text::rfc3339(it.at),
+        place: shown(&it.place),
+        what: it.what.clone(),
+        cause: it.cause.name(),
+        readings: it.readings.iter().map(reading).collect(),
+    });
+    IncidentKnown {
+        id: incident.id,
+        state: incident.state.name(),
+        family: incident.family.name(),
+        severity: incident.severity.name(),
+        what: incident.what.clone(),
+        action: incident.action.clone(),
+        cause: incident.cause.name(),
+        place: shown(&incident.place),
+        places: incident.places,
+        since: text::rfc3339(incident.since),
+        opened_at: time(incident.opened_at),
+        seen_at: text::rfc3339(incident.seen_at),
+        unheard_since: time(incident.unheard_since),
+        resolved_at: time(incident.resolved_at),
+        lost_gpu_seconds: incident.lost.gpu_seconds(),
+        lost_nano_usd: incident.lost.nano_usd(),
+        lost_is_priced: incident.lost.is_priced(),
+        losing_gpu_seconds_per_hour: incident.losing.gpu_seconds_per_hour(),
+        losing_nano_usd_per_hour: incident.losing.nano_usd_per_hour(),
+        acknowledged_by: incident.acknowledged_by.clone(),
+        silenced_until: time(incident.silenced_until),
+        evidence: evidence.collect(),
+        more_evidence: incident.more_evidence,
+        log: incident.log.iter().map(line).collect(),
+    }
+}
+
+fn shown(place: &incident::Place) -> IncidentWhere {
+    IncidentWhere {
+        cluster: place.cluster.clone(),
+        node: place.node.clone(),
+        gpu: place.gpu.clone(),
+        run: place.run.clone(),
+        rank: place.rank,
+    }
+}
+
+fn reading(reading: &Reading) -> ReadingKnown {
+    ReadingKnown {
+        name: reading.name.clone(),
+        value: reading.value,
+        usual: reading.usual,
+        unit: reading.unit.clone(),
+    }
+}
+
+fn line(line: &incident::Line) -> LogLine {
+    let (what, detail) = match &line.happened {
+        Happened::Opened => ("opened", None),
+        Happened::Reopened => ("reopened", None),
+        Happened::Widened(place) => ("widened", Some(place.clone())),
+        Happened::Merged(other) => ("merged", Some(other.to_string())),
+        Happened::Explained(other) => ("explained", Some(other.to_string())),
+        Happened::Resolved => ("resolved", None),
+        Happened::Acknowledged => ("acknowledged", None),
+        Happened::Silenced(until) => ("silenced", Some(text::rfc3339(*until))),
+        Happened::Note(note) => ("note", Some(note.clone())),
+    };
+    LogLine {
+        at: text::rfc3339(line.at),
+        who: line.who.clone(),
+        what,
+        detail,
+    }
+}

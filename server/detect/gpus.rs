@@ -1,0 +1,288 @@
+//! What is wrong with each GPU: hands what is known to `analysis::health` beside like GPUs, and puts
+//! its findings into the words of incidents.
+//!
+//! Like GPUs: the same model and the same job, both at work. A part of the clock that is lost to heat
+//! or power is lost of the GPU: like clock − own clock.
+
+use std::collections::HashMap;
+
+use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Xid, findings};
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::robust::median;
+use gpufleet_analysis::states::FATAL_XIDS;
+use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::gather::Seen;
+
+/// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
+const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
+
+/// An agent that was heard within two ticks and what a tick needs tells what its GPUs do.
+const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
+
+/// What like GPUs read.
+#[derive(Default)]
+struct Like {
+    celsius: Vec<f64>,
+    watts: Vec<f64>,
+    clock: Option<f64>,
+    cap_part: Option<f64>,
+}
+
+/// Everything that is wrong with any GPU.
+pub(super) fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
+    let like = like(all);
+    let none = Like::default();
+    let mut signals = Vec::new();
+    for seen in all {
+        let peers = group(seen).and_then(|key| like.get(&key)).unwrap_or(&none);
+        signals.extend(of_gpu(seen, peers, now));
+    }
+    signals
+}
+
+type Group<'a> = (&'a str, &'a str, &'a str);
+
+/// Which GPUs are like it; none while it does not work for a known job.
+fn group(seen: &Seen) -> Option<Group<'_>> {
+    let works = matches!(
+        seen.status.state,
+        State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated
+    );
+    let job = seen.job.as_deref().filter(|_| works)?;
+    Some((&seen.cluster, &seen.model, job))
+}
+
+fn like(all: &[Seen]) -> HashMap<Group<'_>, Like> {
+    let mut members: HashMap<Group<'_>, Vec<&Seen>> = HashMap::new();
+    for seen in all {
+        if let Some(key) = group(seen) {
+            members.entry(key).or_default().push(seen);
+        }
+    }
+    let of = |peers: Vec<&Seen>| {
+        let values = |of: fn(&Seen) -> Option<f64>| -> Vec<f64> {
+            peers.iter().filter_map(|it| of(it)).collect()
+        };
+        Like {
+            celsius: values(|it| it.temperature),
+            watts: values(|it| it.power),
+            clock: median(&mut values(|it| it.clock)),
+            cap_part: median(&mut values(|it| it.rates.cap_part)),
+        }
+    };
+    let groups = members.into_iter();
+    groups.map(|(key, peers)| (key, of(peers))).collect()
+}
+
+fn of_gpu(seen: &Seen, like: &Like, now: Timestamp) -> Vec<Signal> {
+    let is_broken = seen.status.state == State::Unhealthy;
+    let is_told = |code: u32, at: Timestamp| {
+        if FATAL_XIDS.contains(&code) {
+            is_broken
+        } else {
+            now.since(at) < TOLD_NS || health::PROGRAM_XIDS.contains(&code)
+        }
+    };
+    let xids: Vec<Xid<'_>> = seen
+        .xids
+        .iter()
+        .filter(|it| is_told(it.code, it.at))
+        .map(|it| Xid {
+            at: it.at,
+            code: it.code,
+            action: &it.action,
+            job: &it.holder,
+        })
+        .collect();
+    let since = |reason: Reason| {
+        let is_so = is_broken && seen.status.reason == reason;
+        let told = seen.broken.map(|(_, at)| at);
+        is_so.then(|| told.unwrap_or(seen.last_point))
+    };
+    let is_at_work = group(seen).is_some();
+    let told = Gpu {
+        now,
+        hours: 1.0,
+        booted_at: seen.booted_at,
+        xids: &xids,
+        healed_at: seen.healed_at,
+        ecc_uncorrectable: seen.rates.uncorrected,
+        ecc_correctable: seen.rates.corrected_per_hour.map(|it| it as u64),
+        has_remap_failure: seen.has_remap_failure,
+        has_remap_pending: seen.has_remap_pending,
+        slowdowns: None,
+        heat_part: seen.rates.heat_part,
+        brake_part: seen.rates.brake_part,
+        cap_part: seen.rates.cap_part.filter(|_| is_at_work),
+        like_cap_part: like.cap_part,
+        temperature_celsius: seen.temperature.filter(|_| is_at_work),
+        like_celsius: &like.celsius,
+        power_watts: seen.power.filter(|_| is_at_work),
+        like_watts: &like.watts,
+        links: health::Links::default(),
+        lost_since: since(Reason::DeviceLost),
+        hung_since: since(Reason::DriverHang),
+        last_seen: Some(seen.last_point),
+        is_expected: now.since(seen.node_heard) < HEARD_NS
+            && !seen.is_removed
+            // Of an agent that catches up everything is late.
+            && seen.node_point.since(seen.last_point) > health::VANISHED_NS,
+    };
+    let found = findings(&told);
+    let mut signals: Vec<Signal> = found.iter().map(|it| signal(seen, like, it)).collect();
+    let is_said = signals.iter().any(|it| it.family == Family::GpuFault);
+    if is_broken && !is_said {
+        signals.push(broken(seen));
+    }
+    signals
+}
+
+/// A GPU that is broken for a reason that is all that is known of it: after a restart of the server,
+/// or by the driver's word.
+fn broken(seen: &Seen) -> Signal {
+    let what = match seen.status.reason {
+        Reason::FatalXid => "a fatal XID",
+        Reason::RecoveryAction => "the driver asks for a reset or a reboot",
+        _ => "unhealthy",
+    };
+    Signal {
+        family: Family::GpuFault,
+        severity: Severity::Error,
+        what: what.to_owned(),
+        action: "Drain the node; reset the GPU or reboot the node.".to_owned(),
+        cause: Cause::GpuFault,
+        since: seen.broken.map(|(_, at)| at),
+        readings: Vec::new(),
+        losing: Losing::gpus(1, seen.price),
+        place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
+        booted_at: seen.booted_at,
+    }
+}
+
+fn signal(seen: &Seen, like: &Like, finding: &Finding) -> Signal {
+    let (family, cause) = words(finding.kind);
+    let is_useless = seen.status.state == State::Unhealthy
+        || matches!(finding.kind, Kind::Lost | Kind::DriverHung | Kind::Vanished);
+    let part = match family {
+        Family::GpuFault if is_useless => 1.0,
+        Family::Heat | Family::Power => slower(seen, like),
+        _ => 0.0,
+    };
+    let severity = match family {
+        Family::GpuFault => Severity::Error,
+        _ => Severity::Warning,
+    };
+    Signal {
+        family,
+        place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
+        severity,
+        what: what(finding.kind),
+        action: action(seen, finding),
+        cause,
+        since: finding.since,
+        readings: readings(seen, like, finding),
+        losing: Losing::part(1, part, seen.price),
+        booted_at: seen.booted_at,
+    }
+}
+
+/// What part of the GPU its lower clock takes; 0 where that is not known.
+fn slower(seen: &Seen, like: &Like) -> f64 {
+    match (seen.clock, like.clock) {
+        (Some(own), Some(like)) if like > 0.0 => 1.0 - own / like,
+        _ => 0.0,
+    }
+}
+
+fn words(kind: Kind) -> (Family, Cause) {
+    use health::Cause as Slowed;
+    match kind {
+        Kind::Xid(_)
+        | Kind::RepeatedXid(_)
+        | Kind::EccUncorrectable
+        | Kind::RemapFailed
+        | Kind::Lost
+        | Kind::DriverHung
+        | Kind::Vanished => (Family::GpuFault, Cause::GpuFault),
+        Kind::EccRate | Kind::RemapPending => (Family::Memory, Cause::GpuMemory),
+        Kind::Throttled(Slowed::Heat) | Kind::Hot => (Family::Heat, Cause::Heat),
+        Kind::Throttled(Slowed::HardwareBrake) => (Family::Power, Cause::PowerBrake),
+        Kind::Throttled(Slowed::PowerCap) => (Family::Power, Cause::PowerCap),
+        Kind::Throttled(Slowed::Hardware) | Kind::Underpowered => (Family::Power, Cause::Unknown),
+        Kind::PcieDegraded => (Family::Link, Cause::Pcie),
+        Kind::NvlinkDown | Kind::LinkFlaps => (Family::Link, Cause::Nvlink),
+    }
+}
+
+fn what(kind: Kind) -> String {
+    use health::Cause as Slowed;
+    match kind {
+        Kind::Xid(code) => return format!("XID {code}"),
+        Kind::RepeatedXid(code) => return format!("XID {code} in several jobs"),
+        Kind::EccUncorrectable => "memory errors that could not be corrected",
+        Kind::EccRate => "many corrected memory errors",
+        Kind::RemapFailed => "a memory row could not be remapped",
+        Kind::RemapPending => "a memory row waits for a reset",
+        Kind::Throttled(Slowed::Heat) => "slowed down by heat",
+        Kind::Throttled(Slowed::HardwareBrake) => "slowed down by the power brake",
+        Kind::Throttled(Slowed::PowerCap) => "slowed down by its power cap",
+        Kind::Throttled(Slowed::Hardware) => "slowed down by the hardware",
+        Kind::Hot => "hotter than like GPUs",
+        Kind::Underpowered => "draws less power than like GPUs",
+        Kind::PcieDegraded => "PCIe below what it was",
+        Kind::NvlinkDown => "NVLinks down",
+        Kind::LinkFlaps => "a link that goes and comes",
+        Kind::Lost => "lost",
+        Kind::DriverHung => "a driver call does not return",
+        Kind::Vanished => "its readings stopped",
+    }
+    .to_owned()
+}
+
+fn action(seen: &Seen, finding: &Finding) -> String {
+    if let Kind::Xid(code) = finding.kind {
+        let told = seen.xids.iter().rev().find(|it| it.code == code);
+        return told.map_or_else(String::new, |it| it.action.replace('_', " "));
+    }
+    match finding.action {
+        health::Action::Watch => "Keep an eye on it.",
+        health::Action::CheckCoolingOrPower => "Look at cooling and power.",
+        health::Action::DrainAndReset => "Drain its jobs and reset the GPU.",
+        health::Action::DrainAndReboot => "Drain the node and reboot it.",
+        health::Action::Replace => "Have the card replaced.",
+        health::Action::Diagnose => "Run a diagnosis.",
+        health::Action::AsTheTableSays => "",
+    }
+    .to_owned()
+}
+
+fn readings(seen: &Seen, like: &Like, finding: &Finding) -> Vec<Reading> {
+    let usual = (finding.limit != 0.0).then_some(finding.limit);
+    let unit = match finding.kind {
+        Kind::Hot => Unit::Celsius,
+        Kind::Underpowered => Unit::Watts,
+        Kind::Throttled(_) | Kind::PcieDegraded => Unit::Ratio,
+        Kind::Lost | Kind::DriverHung | Kind::Vanished => Unit::Seconds,
+        _ => Unit::Count,
+    };
+    let name = match finding.kind {
+        Kind::Hot => "temperature",
+        Kind::Underpowered => "power",
+        Kind::Throttled(_) => "part of the last minutes",
+        Kind::Lost | Kind::DriverHung | Kind::Vanished => "for",
+        _ => "count",
+    };
+    let mut readings = vec![Reading::new(name, finding.reading, usual, unit)];
+    if matches!(words(finding.kind).0, Family::Heat | Family::Power)
+        && let Some(clock) = seen.clock
+    {
+        readings.push(Reading::new("clock", clock, like.clock, Unit::Hertz));
+    }
+    readings
+}

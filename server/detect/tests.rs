@@ -1,0 +1,399 @@
+//! The detectors over a fleet that was made: what fires, what does not, and what ends it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use gpufleet_analysis::cause::Cause;
+use gpufleet_analysis::incident::{Family, Incident, State};
+use gpufleet_analysis::states::{Edge, HealthEvent};
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::sample::Missing;
+use gpufleet_telemetry::time::Clock;
+
+use super::*;
+use crate::auth::{Access, AuthConfig, Grant};
+use crate::config::Config;
+use crate::fleet::{Fleet, Live, LiveValue, LiveXid};
+use crate::store::model::FencingToken;
+use crate::store::{Store, StoreConfig};
+use crate::view::fixture::{self, Does, NOW};
+
+const NODES: [&str; 2] = ["node-1", "node-2"];
+/// Dollars an hour of an H100, and nano-USD of a second.
+const PRICE: &str = "36";
+const PER_SECOND: i64 = 10_000_000;
+
+/// A clock that goes on when told.
+struct Hand(AtomicI64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Two nodes of 8 working GPUs of one job, and what is done to them.
+struct World {
+    app: App,
+    hand: Arc<Hand>,
+    detectors: Detectors,
+    lives: Vec<Live>,
+    folder: tempfile::TempDir,
+    ticks: i64,
+}
+
+async fn app(folder: &tempfile::TempDir, hand: &Arc<Hand>) -> App {
+    let mut config = Config::for_tests();
+    let price = ("NVIDIA H100 80GB HBM3".to_owned(), PRICE.to_owned());
+    config.detect.gpu_hour_usd.extend([price]);
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let lease = store.as_ref().expect("a new database opens").acquire_lease(
+        "server",
+        hand.now(),
+        Duration::from_secs(15),
+    );
+    let token: FencingToken = lease.await.expect("it is ours").token;
+    let app = App {
+        fleet: Arc::new(Fleet::new(config.fleet.clone())),
+        store: store.expect("a new database opens"),
+        config: Arc::new(config),
+        access: Arc::new(Access::load(&AuthConfig::default()).expect("no tokens")),
+        rejections: Arc::default(),
+        commits: Arc::default(),
+        jobs: Arc::default(),
+        lead: Arc::new(crate::lead::Lead::leading()),
+        incidents: Arc::default(),
+        clock: Arc::clone(hand) as Arc<dyn Clock>,
+    };
+    app.incidents.leads(token);
+    app
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let hand = Arc::new(Hand(AtomicI64::new(NOW.0)));
+        let app = app(&folder, &hand).await;
+        let mut lives = Vec::new();
+        for node in NODES {
+            lives.push(fixture::machine("prod", node, Origin::Live));
+            for index in 0..8 {
+                lives.push(fixture::gpu("prod", node, index, Does::Work, Origin::Live));
+            }
+        }
+        for live in &mut lives {
+            live.told = crate::fleet::live::Told::default();
+        }
+        Self {
+            detectors: Detectors::new(&app.config.detect),
+            app,
+            hand,
+            lives,
+            folder,
+            ticks: 0,
+        }
+    }
+
+    /// So many ticks, before each of which `change` is done to everything that reports.
+    fn ticks(&mut self, count: usize, change: impl Fn(&mut Live)) {
+        for _ in 0..count {
+            self.ticks += 1;
+            let now = NOW.shifted(self.ticks * 10 * NANOS_PER_SECOND);
+            self.hand.0.store(now.0, Ordering::Relaxed);
+            for live in &mut self.lives {
+                let before = live.clone();
+                live.last_point = now.shifted(-3 * NANOS_PER_SECOND);
+                live.received = now.shifted(-2 * NANOS_PER_SECOND);
+                live.bits_start = now.shifted(-13 * NANOS_PER_SECOND);
+                let at = live.last_point;
+                live.values.iter_mut().for_each(|it| it.at = at);
+                change(live);
+                if live.node.is_empty() {
+                    *live = before;
+                }
+                let bits = live.bits;
+                live.recent.tick(live.bits_start, 10, &bits, true);
+                self.app.fleet.put_for_tests(live.clone());
+            }
+            self.detectors.tick(&self.app);
+        }
+    }
+
+    fn open(&self) -> Vec<Incident> {
+        self.app.incidents.open(&Grant::default())
+    }
+}
+
+/// The GPU of this node and index, by the name that the fixture gives it.
+fn is_gpu(live: &Live, node: &str, index: u32) -> bool {
+    *live.key.id == *format!("GPU-prod-{node}-{index:04}")
+}
+
+fn set(live: &mut Live, metric: &Metric, value: f64) {
+    let at = live.last_point;
+    match live
+        .values
+        .iter_mut()
+        .find(|it| it.metric == metric.id && it.part.is_none())
+    {
+        Some(known) => known.reading = Ok(value),
+        None => {
+            live.values.push(LiveValue {
+                metric: metric.id,
+                part: None,
+                reading: Ok(value),
+                max: None,
+                at,
+            });
+            live.values
+                .sort_by(|one, other| (one.metric, &one.part).cmp(&(other.metric, &other.part)));
+        }
+    }
+}
+
+/// What a GPU that fell off the bus shows, since `at`.
+fn falls_off(live: &mut Live, at: Timestamp) {
+    live.health = Some(HealthEvent {
+        at,
+        edge: Edge::Broken(gpufleet_analysis::ledger::Reason::FatalXid),
+    });
+    live.told.xids = vec![LiveXid {
+        at,
+        code: 79,
+        action: "reboot_node".into(),
+        holder: "pod:research/train-7b-0".into(),
+    }];
+    live.bits = gpufleet_telemetry::minute::Bitmaps::default();
+    for value in &mut live.values {
+        value.reading = Err(Missing::GpuLost);
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_it_is_back() {
+    let mut world = World::new().await;
+    world.ticks(6, |_| {});
+    assert_eq!(world.open(), [], "a fleet that is well has no incident");
+    let whole = world.lives.clone();
+    let at = world.hand.now();
+    world.ticks(1, |live| {
+        if is_gpu(live, "node-2", 3) {
+            falls_off(live, at);
+        }
+    });
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    let incident = &open[0];
+    assert_eq!(
+        (incident.family, incident.cause),
+        (Family::GpuFault, Cause::GpuFault)
+    );
+    assert_eq!(incident.what, "XID 79");
+    assert_eq!(incident.action, "reboot node");
+    assert_eq!(
+        incident.place,
+        Place::gpu("prod", "node-2", "GPU-prod-node-2-0003")
+    );
+    assert_eq!(incident.losing.nano_usd_per_hour(), Some(36_000_000_000));
+    assert_eq!(
+        incident.lost.nano_usd(),
+        Some(10 * PER_SECOND),
+        "since the XID"
+    );
+    world.ticks(30, |live| {
+        if is_gpu(live, "node-2", 3) {
+            falls_off(live, at);
+        }
+    });
+    assert_eq!(world.open().len(), 1);
+    assert_eq!(world.open()[0].lost.nano_usd(), Some(310 * PER_SECOND));
+    let id = world.open()[0].id;
+    let back = world.hand.now();
+    world.lives = whole;
+    world.ticks(3, |live| {
+        if is_gpu(live, "node-2", 3) {
+            live.health = Some(HealthEvent {
+                at: back,
+                edge: Edge::Whole,
+            });
+        }
+    });
+    assert_eq!(world.open(), []);
+    let over = world.app.incidents.get(id).expect("it was lately");
+    assert_eq!(
+        (over.state, over.lost.nano_usd()),
+        (State::Resolved, Some(310 * PER_SECOND))
+    );
+}
+
+#[tokio::test]
+async fn a_node_whose_cooling_failed_is_one_incident_that_costs_what_its_clocks_lose() {
+    let mut world = World::new().await;
+    let heat = |factor: f64| {
+        move |live: &mut Live| {
+            if &*live.node == "node-1" && live.key.id.starts_with("GPU") {
+                let before = live
+                    .value(gpu::THROTTLE_THERMAL.id)
+                    .and_then(|it| it.reading.ok());
+                set(
+                    live,
+                    &gpu::THROTTLE_THERMAL,
+                    before.unwrap_or(0.0) + factor * 10.0,
+                );
+                set(live, &gpu::SM_CLOCK, 1.98e9 * (1.0 - factor / 2.0));
+            }
+        }
+    };
+    world.ticks(10, heat(0.0));
+    world.ticks(1, heat(1.0));
+    assert_eq!(world.open(), [], "one tick of heat is no incident");
+    world.ticks(5, heat(1.0));
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!((open[0].family, open[0].cause), (Family::Heat, Cause::Heat));
+    assert_eq!(open[0].place, Place::node("prod", "node-1"));
+    assert_eq!(open[0].places, 8);
+    let clock = open[0].evidence[0]
+        .readings
+        .iter()
+        .find(|it| it.name == "clock");
+    assert_eq!(clock.map(|it| it.value), Some(0.99e9));
+    world.ticks(14, heat(0.0));
+    assert_eq!(world.open(), [], "it ended, it does not fade");
+}
+
+#[tokio::test]
+async fn a_silent_node_is_blind_and_nothing_else_and_resolves_nothing() {
+    let mut world = World::new().await;
+    let at = NOW;
+    world.ticks(2, |live| {
+        if is_gpu(live, "node-1", 0) {
+            falls_off(live, at);
+        }
+    });
+    assert_eq!(world.open().len(), 1);
+    let silent = |live: &mut Live| {
+        if &*live.node == "node-1" {
+            live.node = "".into();
+        }
+    };
+    world.ticks(10, silent);
+    let families: Vec<_> = world.open().iter().map(|it| it.family).collect();
+    assert_eq!(families, [Family::GpuFault, Family::Blind]);
+    assert_eq!(world.open()[1].losing.milli_gpus, 0);
+    world.ticks(5, |_| {});
+    let families: Vec<_> = world.open().iter().map(|it| it.family).collect();
+    assert_eq!(families, [Family::GpuFault], "it is heard again");
+}
+
+#[tokio::test]
+async fn a_gpu_whose_readings_stop_while_its_agent_goes_on_has_vanished_unless_it_was_taken_out() {
+    for is_removed in [false, true] {
+        let mut world = World::new().await;
+        world.ticks(2, |_| {});
+        let last = world.hand.now();
+        world.ticks(6, |live| {
+            if is_gpu(live, "node-1", 5) {
+                live.last_point = last;
+                live.received = last;
+                live.told.is_removed = is_removed;
+            }
+        });
+        let what: Vec<_> = world.open().into_iter().map(|it| it.what).collect();
+        let expected: &[&str] = if is_removed {
+            &[]
+        } else {
+            &["its readings stopped"]
+        };
+        assert_eq!(what, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_that_catches_up_is_late_and_not_gone() {
+    let mut world = World::new().await;
+    world.ticks(20, |live| {
+        live.last_point = live.last_point.shifted(-50 * NANOS_PER_SECOND);
+    });
+    assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
+async fn gpus_held_and_idle_for_an_hour_are_one_incident_of_their_job() {
+    let mut world = World::new().await;
+    let idle = |live: &mut Live| live.bits.active = 0;
+    world.ticks(359, idle);
+    assert_eq!(world.open(), [], "not yet an hour");
+    world.ticks(3, idle);
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(
+        (open[0].family, open[0].cause),
+        (Family::Idle, Cause::NoWork)
+    );
+    assert_eq!(open[0].place.run.as_deref(), Some("pod:research/train-7b"));
+    assert_eq!(open[0].losing.milli_gpus, 16_000);
+    let hours = open[0].lost.gpu_seconds() / 16.0;
+    assert!(hours >= 3_600.0, "since it is idle: {hours}");
+    world.ticks(3, |live| live.bits.active = live.bits.observed);
+    assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_anew_goes_on_with_its_incidents() {
+    let mut world = World::new().await;
+    let at = NOW;
+    let broken = |live: &mut Live| {
+        if is_gpu(live, "node-1", 0) {
+            falls_off(live, at);
+        }
+    };
+    world.ticks(3, broken);
+    let before = world.open();
+    world
+        .app
+        .incidents
+        .write(&world.app.store)
+        .await
+        .expect("it is written");
+    world.app.store.close().await;
+    world.app = app(&world.folder, &world.hand).await;
+    restore(&world.app).await.expect("the store answers");
+    assert_eq!(world.open()[0].id, before[0].id);
+    world.detectors = Detectors::new(&world.app.config.detect);
+    // Of what broke it only the reason is known after a start.
+    world.ticks(2, |live| {
+        broken(live);
+        live.told.xids.clear();
+    });
+    let open = world.open();
+    assert_eq!(open.len(), 1);
+    assert_eq!((open[0].id, &*open[0].what), (before[0].id, "XID 79"));
+    world
+        .app
+        .incidents
+        .write(&world.app.store)
+        .await
+        .expect("the token is the new one");
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_not_judged() {
+    let mut world = World::new().await;
+    for live in &mut world.lives {
+        live.origin = Origin::Recorded;
+    }
+    let at = NOW;
+    world.ticks(5, |live| {
+        if is_gpu(live, "node-1", 0) {
+            falls_off(live, at);
+        }
+    });
+    assert_eq!(world.open(), []);
+}

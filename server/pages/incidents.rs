@@ -1,0 +1,354 @@
+//! What is wrong: the list of incidents, one of them with all that is known, and the line on the fleet
+//! page that says the worst of it with what it costs.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::incident::{Happened, Incident, Line, Place, State as Life};
+use gpufleet_telemetry::catalog::{self, Unit};
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::frame::{self, Frame};
+use super::text::{self, Name, segment};
+use super::{problem, words};
+use crate::api::incidents::find;
+use crate::store::model::IncidentFilter;
+use crate::view::FleetView;
+use crate::web::Web;
+
+/// Incidents that are over, on the list.
+const OVER: usize = 50;
+
+#[derive(Template)]
+#[template(path = "incidents.html")]
+struct ListPage {
+    frame: Frame,
+    open: Vec<Row>,
+    over: Vec<Row>,
+}
+
+#[derive(Template)]
+#[template(path = "incident.html")]
+struct OnePage {
+    frame: Frame,
+    row: Row,
+    facts: Vec<(&'static str, String)>,
+    evidence: Vec<Entry>,
+    more_evidence: u64,
+    log: Vec<Entry>,
+}
+
+/// One incident in few words.
+pub struct Row {
+    /// Its own page.
+    pub address: String,
+    /// Where: `GPU 3 of node-7`.
+    pub place: Name,
+    /// The page of the place.
+    pub place_address: String,
+    /// What it is.
+    pub what: Name,
+    /// Why, in words; none when it is not known.
+    pub cause: Option<&'static str>,
+    /// What it costs an hour, or that there is no price.
+    pub costs: String,
+    /// What it cost so far.
+    pub lost: String,
+    /// Since when, or how long it was.
+    pub since: String,
+    /// `info`, `warning` or `error`.
+    pub severity: &'static str,
+    /// Who works on it.
+    pub by: Option<Name>,
+    /// What to do.
+    pub action: Name,
+    /// Since when nobody hears of its place.
+    pub unheard: Option<String>,
+    /// The mark of a cluster that is not live.
+    pub mark: Option<&'static str>,
+}
+
+/// What happened, or was seen, at a moment.
+struct Entry {
+    at: String,
+    datetime: String,
+    about: Option<String>,
+    text: String,
+}
+
+/// What the fleet page says of incidents.
+pub struct Headline {
+    /// `1 incident`, `3 incidents`.
+    pub count: String,
+    /// What all of them cost an hour, where more than one does.
+    pub all_cost: Option<String>,
+    /// The worst one.
+    pub worst: Row,
+}
+
+/// `GET /incidents`.
+pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
+    let view = web.views.get(&web.app).await;
+    let filter = IncidentFilter {
+        cluster: frame.grant.cluster.clone(),
+        state: Some(Life::Resolved),
+        ..IncidentFilter::default()
+    };
+    let over = match web.app.store.incidents(&filter, None, OVER).await {
+        Ok(over) => over,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let mut open = web.app.incidents.open(&frame.grant);
+    open.sort_by_key(rank);
+    let is_open = |it: &&Incident| !open.iter().any(|known| known.id == it.id);
+    let over: Vec<Row> = over
+        .iter()
+        .filter(is_open)
+        .map(|it| row(it, &view, frame.at))
+        .collect();
+    let open = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    frame::page(StatusCode::OK, &ListPage { frame, open, over })
+}
+
+/// `GET /incidents/{id}`.
+pub async fn show_one(
+    State(web): State<Arc<Web>>,
+    Path(id): Path<String>,
+    frame: Frame,
+) -> Response {
+    let unknown = |frame: Frame| {
+        let said = text::harmless(&id, text::SHOWN_CHARACTERS);
+        problem::not_found(
+            frame,
+            format!("No incident “{said}”"),
+            vec!["The list of incidents has those that are known.".to_owned()],
+        )
+    };
+    let Ok(number) = Uuid::parse_str(&id) else {
+        return unknown(frame);
+    };
+    let incident = match find(&web, &frame.grant, number).await {
+        Ok(Some(incident)) => incident,
+        Ok(None) => return unknown(frame),
+        Err(_) => return problem::store_failed(frame, &"an incident could not be read"),
+    };
+    let view = web.views.get(&web.app).await;
+    let page = OnePage {
+        row: row(&incident, &view, frame.at),
+        facts: facts(&incident, frame.at),
+        evidence: incident
+            .evidence
+            .iter()
+            .map(|it| Entry {
+                at: text::moment(it.at),
+                datetime: text::rfc3339(it.at),
+                about: Some(place_words(&it.place, &view)),
+                text: said(&it.what, &it.readings),
+            })
+            .collect(),
+        more_evidence: incident.more_evidence,
+        log: incident.log.iter().map(entry).collect(),
+        frame,
+    };
+    frame::page(StatusCode::OK, &page)
+}
+
+/// What the fleet page says; nothing when nothing is wrong.
+pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
+    let worst = incidents.iter().min_by_key(|it| rank(it))?;
+    let costs: Option<i64> = incidents
+        .iter()
+        .map(|it| it.losing.nano_usd_per_hour())
+        .sum();
+    let all_cost = costs.filter(|_| incidents.len() > 1);
+    Some(Headline {
+        count: text::counted(incidents.len(), "incident", "incidents"),
+        all_cost: all_cost.map(|nano| format!("{}/h", dollars(nano))),
+        worst: row(worst, view, view.at),
+    })
+}
+
+/// The worst first: by severity, by what it loses, by age.
+fn rank(incident: &Incident) -> (std::cmp::Reverse<(u8, u64)>, Timestamp) {
+    let severity = incident.severity as u8;
+    let loses = incident.losing.milli_gpus;
+    (std::cmp::Reverse((severity, loses)), incident.since)
+}
+
+fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
+    let origin = view
+        .cluster(&incident.place.cluster)
+        .next()
+        .map(|it| it.origin);
+    let until = incident.resolved_at.unwrap_or(now);
+    let lasted = text::span(until.millis() - incident.since.millis());
+    Row {
+        address: format!("/incidents/{}", incident.id),
+        place: Name::new(&place_words(&incident.place, view)),
+        place_address: place_address(&incident.place),
+        what: Name::new(&incident.what),
+        cause: incident.cause.is_known().then(|| incident.cause.words()),
+        costs: costs(incident),
+        lost: lost(incident),
+        since: match incident.resolved_at {
+            None => format!("for {lasted}"),
+            Some(_) => format!("{} for {lasted}", text::moment(incident.since)),
+        },
+        severity: incident.severity.name(),
+        by: incident.acknowledged_by.as_deref().map(Name::new),
+        action: Name::new(&incident.action),
+        unheard: incident
+            .unheard_since
+            .map(|at| format!("Nothing is heard of it since {}.", text::moment(at))),
+        mark: origin.and_then(words::watermark),
+    }
+}
+
+/// Where an incident is, as people say it.
+fn place_words(place: &Place, view: &FleetView) -> String {
+    let cluster = &place.cluster;
+    let of_node = match (&place.node, &place.gpu) {
+        (Some(node), Some(gpu)) => {
+            let index = view.node(cluster, node).and_then(|(_, it)| {
+                let found = it.gpus.iter().find(|it| *it.key.id == **gpu)?;
+                found.index
+            });
+            let gpu = index.map_or_else(|| gpu.clone(), |it| it.to_string());
+            format!("GPU {gpu} of {node}")
+        }
+        (Some(node), None) => node.clone(),
+        (None, _) => format!("cluster {cluster}"),
+    };
+    match (&place.run, place.rank) {
+        (Some(run), Some(rank)) => format!("rank {rank} of {run} on {of_node}"),
+        (Some(run), None) => format!("{run} on {of_node}"),
+        (None, _) => of_node,
+    }
+}
+
+fn place_address(place: &Place) -> String {
+    let cluster = format!("/clusters/{}", segment(&place.cluster));
+    match (&place.node, &place.gpu) {
+        (Some(_), Some(gpu)) => format!("{cluster}/gpus/{}", segment(gpu)),
+        (Some(node), None) => format!("{cluster}/nodes/{}", segment(node)),
+        (None, _) => cluster,
+    }
+}
+
+fn costs(incident: &Incident) -> String {
+    let losing = &incident.losing;
+    match losing.nano_usd_per_hour() {
+        _ if losing.milli_gpus == 0 => "costs nothing that is known".to_owned(),
+        Some(nano) => format!("costs {}/h", dollars(nano)),
+        None => {
+            let gpus = losing.milli_gpus as f64 / 1_000.0;
+            format!("costs {gpus:.1} GPUs, without a price")
+        }
+    }
+}
+
+fn lost(incident: &Incident) -> String {
+    let hours = incident.lost.gpu_seconds() / 3_600.0;
+    match incident.lost.nano_usd() {
+        Some(nano) if incident.lost.is_priced() => {
+            format!("{hours:.2} GPU-hours, {}", dollars(nano))
+        }
+        Some(nano) => format!("{hours:.2} GPU-hours, at least {}", dollars(nano)),
+        None => format!("{hours:.2} GPU-hours, without a price"),
+    }
+}
+
+/// Nano-USD as people read dollars: cents, and below ten cents four digits behind the point.
+pub fn dollars(nano: i64) -> String {
+    let value = nano as f64 / 1e9;
+    if value != 0.0 && value.abs() < 0.1 {
+        format!("${value:.4}")
+    } else {
+        format!("${value:.2}")
+    }
+}
+
+fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("Kind", incident.family.name().replace('_', " ")),
+        ("Cause", incident.cause.words().to_owned()),
+        ("Began", text::moment(incident.since)),
+        ("Last seen", text::ago(now, incident.seen_at)),
+        ("Lost so far", lost(incident)),
+    ];
+    if let Some(at) = incident.resolved_at {
+        facts.push(("Over", text::moment(at)));
+    } else {
+        facts.push(("Now", costs(incident)));
+    }
+    if incident.places > 1 {
+        facts.push(("Places", incident.places.to_string()));
+    }
+    if let Some(who) = &incident.acknowledged_by {
+        facts.push((
+            "In the hands of",
+            text::harmless(who, text::SHOWN_CHARACTERS),
+        ));
+    }
+    if let Some(until) = incident.silenced_until.filter(|until| *until > now) {
+        facts.push(("Silent until", text::moment(until)));
+    }
+    facts
+}
+
+/// What was read, beside what is usual.
+fn said(what: &str, readings: &[Reading]) -> String {
+    let mut text = text::harmless(what, text::SHOWN_CHARACTERS);
+    for reading in readings {
+        let unit = unit(&reading.unit);
+        text.push_str(&format!(
+            ", {} {}",
+            reading.name,
+            text::quantity(unit, reading.value)
+        ));
+        if let Some(usual) = reading.usual {
+            text.push_str(&format!(" (usual {})", text::quantity(unit, usual)));
+        }
+    }
+    text
+}
+
+/// The unit with this suffix.
+fn unit(suffix: &str) -> Unit {
+    let known = catalog::all().find(|it| it.unit.suffix() == Some(suffix));
+    known.map_or(Unit::Count, |it| it.unit)
+}
+
+fn entry(line: &Line) -> Entry {
+    let text = match &line.happened {
+        Happened::Opened => "opened".to_owned(),
+        Happened::Reopened => "came back".to_owned(),
+        Happened::Widened(place) => {
+            format!(
+                "is about more: {}",
+                text::harmless(place, text::SHOWN_CHARACTERS)
+            )
+        }
+        Happened::Merged(other) => format!("took in {other}, which has the same cause"),
+        Happened::Explained(other) => format!("ended: {other} explains it"),
+        Happened::Resolved => "is over".to_owned(),
+        Happened::Acknowledged => "is in hand".to_owned(),
+        Happened::Silenced(until) => format!("is silent until {}", text::moment(*until)),
+        Happened::Note(note) => text::harmless(note, NOTE_CHARACTERS),
+    };
+    let who = line.who.as_deref();
+    Entry {
+        at: text::moment(line.at),
+        datetime: text::rfc3339(line.at),
+        about: who.map(|it| text::harmless(it, text::SHOWN_CHARACTERS)),
+        text,
+    }
+}
+
+/// Longest note as it is shown: all that one may have.
+const NOTE_CHARACTERS: usize = gpufleet_analysis::incident::MAX_NOTE_BYTES;

@@ -1,0 +1,173 @@
+//! Incidents: each row is one as a whole, written again when it changes.
+//!
+//! What is asked for by (cluster, family, state, time) stands in columns of its own, the rest is JSON.
+//! Writing is idempotent: the same incident written twice is there once, as it was written last.
+
+use gpufleet_analysis::incident::{Incident, State};
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::Store;
+use super::aside::{Place, Unreadable};
+use super::database::{Column, Row, Value};
+use super::error::{CommitError, Doing, StoreError};
+use super::lease::fence;
+use super::model::{FencingToken, IncidentFilter, IncidentPlace};
+
+/// Most incidents in one answer.
+pub const MAX_INCIDENTS: usize = 1_000;
+
+const BEFORE: &str =
+    "INSERT INTO incident (lease, id, cluster, family, state, since_ms, resolved_ms, data)";
+
+const AFTER: &str = "ON CONFLICT (lease, id) DO UPDATE SET cluster = excluded.cluster,
+    family = excluded.family, state = excluded.state, since_ms = excluded.since_ms,
+    resolved_ms = excluded.resolved_ms, data = excluded.data";
+
+impl Store {
+    /// Makes incidents durable as they are now.
+    ///
+    /// # Errors
+    /// When another server has the right to write, or the database refuses; then nothing is written.
+    pub async fn write_incidents(
+        &self,
+        incidents: &[Incident],
+        token: FencingToken,
+    ) -> Result<(), CommitError> {
+        if incidents.is_empty() {
+            return Ok(());
+        }
+        let doing = "writing incidents";
+        let mut transaction = self.write().await.map_err(CommitError::Unknown)?;
+        fence(&mut transaction, &self.0.lease, token).await?;
+        let data: Vec<String> = incidents
+            .iter()
+            .map(|it| serde_json::to_string(it).expect("texts, numbers and lists are JSON"))
+            .collect();
+        let text = |of: fn(&Incident) -> &str| Column::Texts(incidents.iter().map(of).collect());
+        let ended = |it: &Incident| it.resolved_at.map_or(0, Timestamp::millis);
+        let columns = [
+            Column::Texts(incidents.iter().map(|_| self.0.lease.as_str()).collect()),
+            Column::Blobs(incidents.iter().map(|it| &it.id.as_bytes()[..]).collect()),
+            text(|it| &it.place.cluster),
+            text(|it| it.family.name()),
+            text(|it| it.state.name()),
+            Column::Ints(incidents.iter().map(|it| it.since.millis()).collect()),
+            Column::Ints(incidents.iter().map(ended).collect()),
+            Column::Texts(data.iter().map(String::as_str).collect()),
+        ];
+        let written = transaction.rows(BEFORE, &columns, AFTER).await;
+        written.doing(doing).map_err(CommitError::Unknown)?;
+        let committed = transaction.commit().await.doing(doing);
+        committed.map_err(CommitError::Unknown)
+    }
+
+    /// Incidents, those that began last first, that began before `before`; at most `limit`, and never
+    /// more than [`MAX_INCIDENTS`].
+    ///
+    /// # Errors
+    /// When the database refuses. One that cannot be read is set aside and left out.
+    pub async fn incidents(
+        &self,
+        filter: &IncidentFilter,
+        before: Option<IncidentPlace>,
+        limit: usize,
+    ) -> Result<Vec<Incident>, StoreError> {
+        let mut values = vec![Value::Text(&self.0.lease)];
+        let mut conditions = vec!["lease = $1".to_owned()];
+        let mut add = |condition: &str, value| {
+            values.push(value);
+            conditions.push(condition.replace('?', &format!("${}", values.len())));
+        };
+        if let Some(cluster) = &filter.cluster {
+            add("cluster = ?", Value::Text(cluster));
+        }
+        if let Some(family) = filter.family {
+            add("family = ?", Value::Text(family.name()));
+        }
+        if let Some(state) = filter.state {
+            add("state = ?", Value::Text(state.name()));
+        }
+        if let Some(since) = filter.resolved_since {
+            add("resolved_ms >= ?", Value::Int(since.millis()));
+        }
+        if let Some(place) = &before {
+            add("since_ms <= ?", Value::Int(place.since.millis()));
+            add("(since_ms < ?", Value::Int(place.since.millis()));
+            let last = conditions.pop().expect("just added");
+            values.push(Value::Blob(place.id.as_bytes()));
+            conditions.push(format!("{last} OR id < ${})", values.len()));
+        }
+        let sql = format!(
+            "SELECT id, since_ms, data FROM incident WHERE {} ORDER BY since_ms DESC, id DESC LIMIT {}",
+            conditions.join(" AND "),
+            limit.clamp(1, MAX_INCIDENTS)
+        );
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(&sql, &values).await;
+        drop(transaction);
+        let mut bad = Vec::new();
+        let mut found = Vec::new();
+        for row in rows.doing("reading incidents")? {
+            found.extend(read(&row, &mut bad)?);
+        }
+        self.set_aside(&bad).await?;
+        Ok(found)
+    }
+
+    /// One incident; none when there is none of this id.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn incident(&self, id: Uuid) -> Result<Option<Incident>, StoreError> {
+        let sql = "SELECT id, since_ms, data FROM incident WHERE lease = $1 AND id = $2";
+        let values = [Value::Text(&self.0.lease), Value::Blob(id.as_bytes())];
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(sql, &values).await;
+        drop(transaction);
+        let mut bad = Vec::new();
+        let rows = rows.doing("reading an incident")?;
+        let found = rows.first().map(|row| read(row, &mut bad)).transpose()?;
+        self.set_aside(&bad).await?;
+        Ok(found.flatten())
+    }
+
+    /// What a server that starts has to know: what is open, and what was over so late that it may come
+    /// back.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn standing_incidents(&self, since: Timestamp) -> Result<Vec<Incident>, StoreError> {
+        let open = IncidentFilter {
+            state: Some(State::Open),
+            ..IncidentFilter::default()
+        };
+        let over = IncidentFilter {
+            resolved_since: Some(since),
+            ..IncidentFilter::default()
+        };
+        let mut standing = self.incidents(&open, None, MAX_INCIDENTS).await?;
+        standing.extend(self.incidents(&over, None, MAX_INCIDENTS).await?);
+        Ok(standing)
+    }
+}
+
+fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<Incident>, StoreError> {
+    let doing = "reading incidents";
+    let data = row.bytes(2).doing(doing)?;
+    match serde_json::from_slice(data) {
+        Ok(incident) => Ok(Some(incident)),
+        Err(error) => {
+            let id = Uuid::from_slice(row.blob(0).doing(doing)?).unwrap_or_default();
+            bad.push(Unreadable {
+                place: Place::Incident {
+                    id,
+                    at_ms: row.int(1).doing(doing)?,
+                },
+                data: data.to_vec(),
+                error: error.to_string(),
+            });
+            Ok(None)
+        }
+    }
+}

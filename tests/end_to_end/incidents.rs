@@ -1,0 +1,81 @@
+//! A fault in the demo fleet is one incident: the right GPU, its cause, its price, and its end.
+
+use std::time::Duration;
+
+use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::{World, server, wait};
+use serde_json::Value;
+
+/// A tick, its shipping, a tick of the detectors, and a machine that is busy.
+const OPEN_LIMIT: Duration = Duration::from_secs(90);
+/// What is broken heals, ships, and is not signalled for as long as it takes to be over.
+const OVER_LIMIT: Duration = Duration::from_secs(120);
+
+fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
+    let answer = server.get(&format!("/api/v1/incidents{query}")).json();
+    let items = answer["items"].as_array().cloned();
+    items.unwrap_or_else(|| panic!("no list: {answer}"))
+}
+
+#[test]
+fn a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended() {
+    let world = World::new();
+    let price = "detect.gpu_hour_usd={ 'NVIDIA H100 80GB HBM3' = '36' }";
+    let server = server::Place::sqlite(&world).with(price).start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    // Two nodes that train: nothing in them is idle or stalled.
+    let simulator = Simulator::start(&world, &endpoint, &["--nodes", "2"]);
+    wait::until("the API lists 16 GPUs", OPEN_LIMIT, || {
+        let gpus = server.get("/api/v1/gpus?cluster=demo").json();
+        (gpus["items"].as_array()?.len() == 16).then_some(())
+    });
+    assert_eq!(incidents(&server, ""), Vec::<Value>::new());
+    let said = simulator.fault("xid79");
+    let open = wait::until("an incident is open", OPEN_LIMIT, || {
+        let open = incidents(&server, "?state=open");
+        (!open.is_empty()).then_some(open)
+    });
+    assert_eq!(open.len(), 1, "{open:?}");
+    let incident = &open[0];
+    let gpu = incident["place"]["gpu"]
+        .as_str()
+        .expect("it is about a GPU");
+    assert!(said.contains(gpu), "{gpu} is not in: {said}");
+    assert!(
+        said.contains(incident["place"]["node"].as_str().unwrap_or("?")),
+        "{said}"
+    );
+    assert_eq!(incident["cause"], "gpu_fault");
+    assert_eq!(incident["what"], "XID 79");
+    assert_eq!(incident["losing_nano_usd_per_hour"], 36_000_000_000_i64);
+    let page = server.get("/").text();
+    assert!(page.contains("1 incident</a>"), "{page}");
+    assert!(
+        page.contains("GPU 3 of demo-node-2") && page.contains("costs $36.00/h"),
+        "{page}"
+    );
+
+    // It survives the server, and people can speak to it.
+    let server = server.kill().start();
+    let id = incident["id"].as_str().expect("it has an id").to_owned();
+    let said = r#"{"what": "acknowledge", "who": "ada"}"#;
+    let known = wait::until("the incident is known again", OPEN_LIMIT, || {
+        let answer = server.post(&format!("/api/v1/incidents/{id}/say"), said);
+        (answer.status == 200).then(|| answer.json())
+    });
+    assert_eq!(known["acknowledged_by"], "ada");
+    assert_eq!(incidents(&server, "?state=open").len(), 1);
+
+    simulator.fault("heal");
+    let over = wait::until("it is over", 2 * OVER_LIMIT, || {
+        let over = incidents(&server, "?state=resolved");
+        (!over.is_empty()).then_some(over)
+    });
+    assert_eq!(over.len(), 1);
+    assert_eq!(over[0]["id"], *id);
+    assert!(over[0]["lost_nano_usd"].as_i64() > Some(0), "{over:?}");
+    assert_eq!(incidents(&server, "?state=open"), Vec::<Value>::new());
+    assert_eq!(incidents(&server, "").len(), 1, "one fault, one incident");
+    simulator.stop();
+    server.stop();
+}
