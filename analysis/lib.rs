@@ -48,3 +48,5 @@ pub mod cause;
 pub mod lost;
 
 pub mod incident;
+
+pub mod adviser;

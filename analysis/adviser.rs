@@ -1,0 +1,300 @@
+//! What would make a run faster, by how much, and what that is worth a day: the bottleneck adviser.
+//!
+//! Method. A step is cut into parts that do not overlap ([`Part`]): waiting for data, waiting for the
+//! host, communication that is not hidden, computing, the pipeline's bubble; saving checkpoints stands
+//! beside the steps. Each advice ([`ALL`], one file each) looks at one part: what was measured, today's
+//! value of a knob, the value proposed, and by what factor the part shrinks. Removing a share f by a
+//! factor s gains 1 ÷ ((1 − f) + f ÷ s) (Amdahl). Advices on one part do not add up: the greatest counts;
+//! those on different parts add up over the time that each removes ([`together`]), never by multiplying.
+//!
+//! Nothing is advised from what is not known: a missing reading makes its advice silent.
+//!
+//! Limits: gains are what arithmetic allows if nothing else becomes the bottleneck; [`Confidence`] says
+//! how directly the part was measured. Shares under [`LEAST_SHARE`] are not worth a change.
+
+use crate::cause::Reading;
+use crate::lost::Losing;
+
+mod bandwidth;
+mod bubble;
+mod checkpoint;
+mod communication;
+mod data;
+mod host;
+mod launch;
+mod recompute;
+mod tensor;
+
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::{best_interval, wasted};
+pub use communication::{ring, tree};
+
+/// A part of the step below this share is left alone: repeats of one run differ by as much.
+pub const LEAST_SHARE: f64 = 0.03;
+
+/// A part of a run's time. The first five make up a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Waiting for the next batch.
+    Data,
+    /// Waiting for the host: synchronisations, and kernels that are launched too slowly.
+    Host,
+    /// Communication that computing does not hide.
+    Communication,
+    /// Computing.
+    Compute,
+    /// Stages that wait for the pipeline to fill and drain.
+    Bubble,
+    /// Saving checkpoints, and what a failure loses since the last one.
+    Checkpoint,
+}
+
+/// How directly it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Confidence {
+    /// Worked out from what hints at it.
+    Low,
+    /// The part was measured, what shrinks it was not.
+    Medium,
+    /// Both were.
+    High,
+}
+
+/// What limits the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bottleneck {
+    /// Loading data, for want of workers.
+    DataWorkers,
+    /// Loading data, for want of CPU.
+    DataCpu,
+    /// Loading data from a disk.
+    DataDisk,
+    /// Loading data over the network.
+    DataNetwork,
+    /// Synchronisations with the host.
+    HostSync,
+    /// Communication.
+    Communication,
+    /// The bandwidth of the GPU's memory.
+    MemoryBandwidth,
+    /// Launching kernels.
+    Launch,
+    /// Tensor cores are not used.
+    TensorCoresUnused,
+    /// The pipeline's bubble.
+    PipelineBubble,
+    /// Recomputation with memory to spare.
+    Recomputation,
+    /// Checkpoints.
+    Checkpoint,
+}
+
+/// A knob, with what it is and what it should be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Knob {
+    /// Its name as the user writes it: `num_workers`.
+    pub name: &'static str,
+    /// Today's value; none when it is not told.
+    pub today: Option<String>,
+    /// The value proposed.
+    pub proposed: String,
+}
+
+/// One advice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    /// What limits the run.
+    pub bottleneck: Bottleneck,
+    /// The part of its time that this is about.
+    pub part: Part,
+    /// What was measured.
+    pub measured: Vec<Reading>,
+    /// What to change.
+    pub knob: Knob,
+    /// Share of the time that the part takes now.
+    pub share: f64,
+    /// Share of today's time that it takes no more.
+    pub removed: f64,
+    /// How directly it was measured.
+    pub confidence: Confidence,
+}
+
+/// What is known of a run over a window. None is not known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Profile {
+    /// Its GPUs.
+    pub gpus: u64,
+    /// What a second of one of them costs, nano-USD.
+    pub nano_usd_per_gpu_second: Option<i64>,
+    /// Median time of a step, seconds.
+    pub step_s: f64,
+    /// Of it, per step: waiting for data, for the host, for communication that is not hidden, seconds.
+    pub data_wait_s: Option<f64>,
+    /// See `data_wait_s`.
+    pub host_wait_s: Option<f64>,
+    /// See `data_wait_s`.
+    pub communication_s: Option<f64>,
+    /// Where the data comes from and how pressed the host is.
+    pub host: Host,
+    /// What the GPUs did.
+    pub gpu: GpuUse,
+    /// How the run is set up.
+    pub set_up: SetUp,
+    /// How it communicates.
+    pub network: Network,
+    /// How it saves.
+    pub saving: Saving,
+}
+
+/// The host, as the loader of one rank sees it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Host {
+    /// Part of its CPUs that is busy.
+    pub cpu_busy: Option<f64>,
+    /// CPUs for each rank.
+    pub cpus_per_rank: Option<f64>,
+    /// Pressure of I/O, `some`, as a part.
+    pub io_pressure: Option<f64>,
+    /// Whether the data is read over the network.
+    pub is_network_storage: Option<bool>,
+    /// Part of the time that the training process' main thread runs.
+    pub main_thread_busy: Option<f64>,
+}
+
+/// The GPUs, means over the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GpuUse {
+    /// Engine active.
+    pub engine: Option<f64>,
+    /// SMs active.
+    pub sm: Option<f64>,
+    /// Tensor cores active.
+    pub tensor: Option<f64>,
+    /// Memory interface active.
+    pub dram: Option<f64>,
+    /// FLOPs of a step ÷ bytes of device memory moved for it.
+    pub flops_per_byte: Option<f64>,
+    /// Peak FLOP/s of the type used and of brain floats on the tensor cores, and bytes/s, of one card.
+    pub peak_flops: Option<f64>,
+    /// See `peak_flops`.
+    pub peak_tensor_flops: Option<f64>,
+    /// See `peak_flops`.
+    pub peak_bytes: Option<f64>,
+    /// Most memory in use ÷ installed.
+    pub memory_part: Option<f64>,
+}
+
+/// Knobs, as the run tells them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SetUp {
+    /// Workers of the data loader of one rank.
+    pub num_workers: Option<u32>,
+    /// The type of autocast, or of the weights without one.
+    pub data_type: Option<String>,
+    /// Whether it is compiled.
+    pub is_compiled: Option<bool>,
+    /// Whether activations are recomputed in full.
+    pub recomputes_all: Option<bool>,
+    /// Pipeline stages.
+    pub stages: Option<u32>,
+    /// Micro-batches of a step, of one pipeline.
+    pub micro_batches: Option<u32>,
+    /// Steps of accumulation.
+    pub accumulation: Option<u32>,
+}
+
+/// Collectives of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Network {
+    /// Bytes that are reduced over all ranks in a step.
+    pub reduced_bytes: Option<f64>,
+    /// Ranks that reduce them.
+    pub ranks: Option<u32>,
+    /// What the machine's network gives one rank, bytes a second.
+    pub line_bytes_per_second: Option<f64>,
+}
+
+/// Checkpoints.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Saving {
+    /// How long training stands for one, seconds.
+    pub save_s: Option<f64>,
+    /// From one to the next, seconds.
+    pub interval_s: Option<f64>,
+    /// Mean time between two failures of the run, seconds.
+    pub mtbf_s: Option<f64>,
+}
+
+/// One advice's look at a run.
+type Look = fn(&Profile) -> Option<Advice>;
+
+/// Every advice.
+const ALL: [Look; 9] = [
+    data::look,
+    host::look,
+    communication::look,
+    bandwidth::look,
+    launch::look,
+    tensor::look,
+    bubble::look,
+    recompute::look,
+    checkpoint::look,
+];
+
+/// What would make it faster, what gains most first.
+pub fn advise(run: &Profile) -> Vec<Advice> {
+    if !run.step_s.is_finite() || run.step_s <= 0.0 {
+        return Vec::new();
+    }
+    let mut all: Vec<Advice> = ALL.iter().filter_map(|look| look(run)).collect();
+    all.retain(|it| it.removed.is_finite() && it.removed >= LEAST_SHARE / 2.0);
+    all.sort_by(|one, other| other.removed.total_cmp(&one.removed));
+    all
+}
+
+/// How much faster all is when a share of it becomes so many times faster.
+pub fn amdahl(share: f64, factor: f64) -> f64 {
+    1.0 / ((1.0 - share) + share / factor)
+}
+
+/// How much faster a run is that follows all of these: over disjoint parts, and of each part the
+/// advice that removes most.
+pub fn together(all: &[Advice]) -> f64 {
+    let mut most: std::collections::BTreeMap<Part, f64> = std::collections::BTreeMap::new();
+    for advice in all {
+        let known = most.entry(advice.part).or_default();
+        *known = known.max(advice.removed);
+    }
+    1.0 / (1.0 - most.values().sum::<f64>().min(0.95))
+}
+
+impl Advice {
+    /// How much faster the run is with it.
+    pub fn gain(&self) -> f64 {
+        1.0 / (1.0 - self.removed)
+    }
+
+    /// What it is worth a day: GPU time that does the same work no more.
+    pub fn nano_usd_per_day(&self, run: &Profile) -> Option<i64> {
+        let price = run.nano_usd_per_gpu_second;
+        let losing = Losing::part(run.gpus, self.removed, price);
+        losing.nano_usd_per_hour()?.checked_mul(24)
+    }
+}
+
+impl Profile {
+    /// The share of a step that so many seconds are; none when too small to be worth a change.
+    fn share(&self, seconds: Option<f64>) -> Option<f64> {
+        let share = (seconds? / self.step_s).min(1.0);
+        (share.is_finite() && share >= LEAST_SHARE).then_some(share)
+    }
+
+    /// The share of a step that is neither waiting nor the pipeline's bubble.
+    fn computing(&self) -> f64 {
+        let waits = [self.data_wait_s, self.host_wait_s, self.communication_s];
+        let waits: f64 = waits.into_iter().flatten().sum::<f64>() / self.step_s;
+        ((1.0 - waits) * (1.0 - bubble::share(self).unwrap_or(0.0))).clamp(0.0, 1.0)
+    }
+}

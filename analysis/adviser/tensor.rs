@@ -1,0 +1,47 @@
+//! Tensor cores unused: the SMs work, the tensor cores do not, and the type is one that they do not take.
+
+use gpufleet_telemetry::catalog::Unit;
+
+use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile};
+use crate::cause::Reading;
+
+/// Tensor cores that are active for less than this are not used.
+const UNUSED: f64 = 0.05;
+/// SMs that are active for less than this have no work that tensor cores could take.
+const AT_WORK: f64 = 0.5;
+/// Part of the computing that is matrix products in a transformer; the rest gains nothing.
+const PRODUCTS: f64 = 0.7;
+/// Types that run on ordinary cores.
+const PLAIN: [&str; 2] = ["fp32", "float32"];
+
+pub(super) fn look(run: &Profile) -> Option<Advice> {
+    let gpu = &run.gpu;
+    let tensor = gpu.tensor.filter(|it| *it < UNUSED)?;
+    let sm = gpu.sm.filter(|it| *it >= AT_WORK)?;
+    let today = run.set_up.data_type.as_deref()?;
+    if !PLAIN.contains(&today) {
+        return None;
+    }
+    let faster = gpu.peak_tensor_flops? / gpu.peak_flops?;
+    let share = run.computing() * PRODUCTS;
+    if faster.is_nan() || faster <= 1.0 {
+        return None;
+    }
+    Some(Advice {
+        bottleneck: Bottleneck::TensorCoresUnused,
+        part: Part::Compute,
+        measured: vec![
+            Reading::new("tensor cores active", tensor, None, Unit::Ratio),
+            Reading::new("SMs active", sm, None, Unit::Ratio),
+        ],
+        knob: Knob {
+            name: "autocast",
+            today: Some(today.to_owned()),
+            proposed: "bf16, or TF32 where fp32 has to stay".to_owned(),
+        },
+        share,
+        // Real kernels reach about half of what the peaks promise.
+        removed: share * (1.0 - 1.0 / (faster / 2.0).max(1.0)),
+        confidence: Confidence::Low,
+    })
+}

@@ -1,0 +1,283 @@
+//! The arithmetic against worked examples; each advice fires, stays quiet, and is silent without data.
+
+use super::*;
+
+/// A run of which everything is known and nothing is wrong.
+fn well() -> Profile {
+    Profile {
+        gpus: 64,
+        nano_usd_per_gpu_second: Some(3_000_000_000),
+        step_s: 1.0,
+        data_wait_s: Some(0.01),
+        host_wait_s: Some(0.0),
+        communication_s: Some(0.02),
+        host: Host {
+            cpu_busy: Some(0.4),
+            cpus_per_rank: Some(24.0),
+            io_pressure: Some(0.0),
+            is_network_storage: Some(true),
+            main_thread_busy: Some(0.5),
+        },
+        gpu: GpuUse {
+            engine: Some(0.97),
+            sm: Some(0.9),
+            tensor: Some(0.4),
+            dram: Some(0.4),
+            flops_per_byte: Some(300.0),
+            peak_flops: Some(312e12),
+            peak_tensor_flops: Some(312e12),
+            peak_bytes: Some(2.039e12),
+            memory_part: Some(0.9),
+        },
+        set_up: SetUp {
+            num_workers: Some(8),
+            data_type: Some("bf16".to_owned()),
+            is_compiled: Some(false),
+            recomputes_all: Some(false),
+            stages: Some(1),
+            micro_batches: Some(8),
+            accumulation: Some(1),
+        },
+        network: Network {
+            reduced_bytes: Some(1e9),
+            ranks: Some(64),
+            line_bytes_per_second: Some(50e9),
+        },
+        saving: Saving {
+            save_s: Some(10.0),
+            interval_s: Some(3_600.0),
+            mtbf_s: Some(600_000.0),
+        },
+    }
+}
+
+/// The one advice of a run.
+fn only(run: &Profile) -> Advice {
+    let mut all = advise(run);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+fn near(value: f64, expected: f64) {
+    assert!(
+        (value - expected).abs() < 0.006,
+        "{value} and not {expected}"
+    );
+}
+
+#[test]
+fn gains_are_those_of_the_worked_examples() {
+    // 180 of 300 ms become 40; a training part of 3.6 of 8 h; 1.63 times on a fifth.
+    near(amdahl(180.0 / 300.0, 180.0 / 40.0), 1.88);
+    near(8.0 / amdahl(3.6 / 8.0, f64::INFINITY), 4.4);
+    near(amdahl(0.2, 1.63), 1.08);
+    near(bubble::bubble(8, 8), 0.47);
+    near(312e12 / 2.039e12, 153.016);
+    let mut stalled = well();
+    stalled.data_wait_s = Some(0.15);
+    near(only(&stalled).gain(), 1.15);
+}
+
+#[test]
+fn collectives_take_what_the_formulas_say() {
+    near(ring(1e9, 8, 50e9, 0.0), 2.0 * 7.0 / 8.0 * 0.02);
+    near(ring(1e9, 8, 50e9, 0.1), 0.035 + 1.4);
+    near(tree(1e9, 8, 50e9, 0.1), 6.0 * 0.12);
+    assert_eq!(ring(1e9, 1, 50e9, 0.1), 0.0, "alone nothing is sent");
+}
+
+#[test]
+fn a_run_that_is_well_is_left_alone() {
+    assert_eq!(advise(&well()), []);
+}
+
+/// A change of a run, and what is then advised, with the knob's values.
+type Case = (
+    fn(&mut Profile),
+    Bottleneck,
+    Option<&'static str>,
+    &'static str,
+);
+
+#[test]
+fn each_bottleneck_is_named_with_its_knob() {
+    let cases: [Case; 12] = [
+        (
+            |it| it.data_wait_s = Some(0.2),
+            Bottleneck::DataWorkers,
+            Some("8"),
+            "10",
+        ),
+        (
+            |it| {
+                it.data_wait_s = Some(0.2);
+                it.host.cpu_busy = Some(0.95);
+            },
+            Bottleneck::DataCpu,
+            Some("24 a rank"),
+            "1.2 times as many, or transforms that cost less",
+        ),
+        (
+            |it| {
+                it.data_wait_s = Some(0.2);
+                it.host.io_pressure = Some(0.5);
+            },
+            Bottleneck::DataNetwork,
+            Some("network"),
+            "a cache of the data on the node's disk",
+        ),
+        (
+            |it| {
+                it.data_wait_s = Some(0.2);
+                it.host.io_pressure = Some(0.5);
+                it.host.is_network_storage = Some(false);
+            },
+            Bottleneck::DataDisk,
+            Some("disk"),
+            "fewer, larger files, or a faster disk",
+        ),
+        (
+            |it| it.host_wait_s = Some(0.1),
+            Bottleneck::HostSync,
+            Some("every step"),
+            "every 100 steps: read losses and norms with non_blocking=True",
+        ),
+        (
+            |it| {
+                it.communication_s = Some(0.3);
+                it.network.reduced_bytes = Some(6e9);
+            },
+            Bottleneck::Communication,
+            Some("1"),
+            "2",
+        ),
+        (
+            |it| it.communication_s = Some(0.3),
+            Bottleneck::Communication,
+            None,
+            "the settings of the machine's network plugin: it is slower than its line",
+        ),
+        (
+            |it| {
+                it.gpu.flops_per_byte = Some(60.0);
+                it.gpu.dram = Some(0.8);
+            },
+            Bottleneck::MemoryBandwidth,
+            Some("off"),
+            "on, with fused optimizer and attention",
+        ),
+        (
+            |it| {
+                it.gpu.engine = Some(0.7);
+                it.host.main_thread_busy = Some(0.99);
+            },
+            Bottleneck::Launch,
+            Some("off"),
+            "mode=reduce-overhead (CUDA graphs), or a larger micro batch",
+        ),
+        (
+            |it| {
+                it.gpu.tensor = Some(0.0);
+                it.gpu.peak_flops = Some(19.5e12);
+                it.set_up.data_type = Some("fp32".to_owned());
+            },
+            Bottleneck::TensorCoresUnused,
+            Some("fp32"),
+            "bf16, or TF32 where fp32 has to stay",
+        ),
+        (
+            |it| it.set_up.stages = Some(8),
+            Bottleneck::PipelineBubble,
+            Some("8"),
+            "16",
+        ),
+        (
+            |it| {
+                it.gpu.memory_part = Some(0.5);
+                it.set_up.recomputes_all = Some(true);
+            },
+            Bottleneck::Recomputation,
+            Some("full"),
+            "selective",
+        ),
+    ];
+    for (change, bottleneck, today, proposed) in cases {
+        let mut run = well();
+        change(&mut run);
+        let advice = only(&run);
+        assert_eq!(advice.bottleneck, bottleneck);
+        assert_eq!(advice.knob.today.as_deref(), today, "{bottleneck:?}");
+        assert_eq!(advice.knob.proposed, proposed, "{bottleneck:?}");
+        assert!(
+            advice.gain() > 1.01 && advice.removed <= advice.share,
+            "{advice:?}"
+        );
+        assert!(!advice.measured.is_empty());
+    }
+}
+
+#[test]
+fn nothing_is_advised_from_what_is_not_known() {
+    let bare = Profile {
+        gpus: 8,
+        step_s: 1.0,
+        ..Profile::default()
+    };
+    assert_eq!(advise(&bare), []);
+    let mut blind = well();
+    blind.data_wait_s = Some(0.2);
+    blind.host.io_pressure = None;
+    assert_eq!(advise(&blind), [], "it may be the disk");
+    for step_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(advise(&Profile { step_s, ..well() }), []);
+    }
+}
+
+#[test]
+fn as_many_workers_as_cpus_are_not_made_more() {
+    let mut run = well();
+    run.data_wait_s = Some(0.2);
+    run.set_up.num_workers = Some(24);
+    assert_eq!(advise(&run), []);
+}
+
+#[test]
+fn checkpoints_are_best_where_saving_and_losing_cost_the_same() {
+    near(best_interval(60.0, 120_000.0), 3_794.73);
+    let best = best_interval(60.0, 120_000.0);
+    for other in [best * 0.9, best * 1.1] {
+        assert!(wasted(best, 60.0, 120_000.0) < wasted(other, 60.0, 120_000.0));
+    }
+    let mut run = well();
+    run.saving = Saving {
+        save_s: Some(60.0),
+        interval_s: Some(600.0),
+        mtbf_s: Some(120_000.0),
+    };
+    let advice = only(&run);
+    assert_eq!(advice.knob.proposed, "3795 s");
+    near(advice.removed, 0.1025 - 0.0316);
+    run.saving.mtbf_s = None;
+    assert_eq!(only(&run).knob.proposed, "asynchronous saves");
+}
+
+#[test]
+fn advices_add_up_over_disjoint_parts_and_never_multiply() {
+    let mut run = well();
+    run.data_wait_s = Some(0.22);
+    run.host_wait_s = Some(0.3);
+    let all = advise(&run);
+    assert_eq!(all.len(), 2);
+    near(together(&all), 1.0 / (1.0 - 0.2 - 0.297));
+    assert!(together(&all) > all[0].gain() * all[1].gain());
+    let mut same = all[0].clone();
+    same.removed /= 2.0;
+    near(together(&[all[0].clone(), same]), all[0].gain());
+    // 0.3 × 0.99 of 64 GPUs at 3 USD a second, for a day.
+    assert_eq!(
+        all[0].nano_usd_per_day(&run),
+        Some(19_008 * 3_000_000 * 86_400)
+    );
+    run.nano_usd_per_gpu_second = None;
+    assert_eq!(all[0].nano_usd_per_day(&run), None);
+}
