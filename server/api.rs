@@ -27,6 +27,12 @@ pub mod fleet;
 
 pub mod past;
 
+pub mod jobs;
+
+pub mod runs;
+
+pub mod compare;
+
 pub mod agents;
 
 pub mod incidents;
@@ -47,6 +53,7 @@ pub mod reference;
         (name = "Fleet", description = "What is there now."),
         (name = "Past", description = "What is stored: minutes, ledger hours, events."),
         (name = "Incidents", description = "What is wrong, why, what it costs, and what people say to it."),
+        (name = "Training", description = "Jobs, their attempts, ranks and steps."),
         (name = "Agents", description = "Who sends, and commands for them."),
         (name = "Server", description = "The server itself.")
     ),
@@ -89,6 +96,11 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(past::minutes))
         .routes(routes!(past::hours))
         .routes(routes!(past::events))
+        .routes(routes!(jobs::jobs))
+        .routes(routes!(jobs::job))
+        .routes(routes!(runs::run))
+        .routes(routes!(runs::steps))
+        .routes(routes!(compare::compare))
         .routes(routes!(agents::agents))
         .routes(routes!(incidents::incidents))
         .routes(routes!(incidents::incident))

@@ -36,6 +36,10 @@ pub mod node;
 
 pub mod gpu;
 
+pub mod jobs;
+
+pub mod run;
+
 pub mod parts;
 
 pub mod peaks;
@@ -61,6 +65,9 @@ pub fn guarded() -> Router<Arc<Web>> {
             get(gpu::by_index),
         )
         .route("/clusters/{cluster}/gpus/{id}", get(gpu::show))
+        .route("/jobs", get(jobs::show))
+        .route("/clusters/{cluster}/jobs/{job}", get(run::last))
+        .route("/clusters/{cluster}/jobs/{job}/{attempt}", get(run::show))
 }
 
 /// What everyone may have: assets, the sign-in form and the theme.
@@ -79,7 +86,7 @@ pub async fn not_found(frame: frame::Frame) -> Response {
         "There is no such page".to_owned(),
         vec![
             format!("Nothing lives at {asked}."),
-            "A node is at /clusters/CLUSTER/nodes/NODE, a GPU at /clusters/CLUSTER/gpus/ID."
+            "A node is at /clusters/CLUSTER/nodes/NODE, a GPU at /clusters/CLUSTER/gpus/ID, the jobs at /jobs."
                 .to_owned(),
         ],
     )

@@ -8,7 +8,8 @@
 //! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. A run
 //! that is more than that is refused and counted, steps that are more shorten the rank they are of.
 //!
-//! Read in this order: [`facts`], [`ring`], [`complete`], [`state`], [`watch`].
+//! Read in this order: [`facts`], [`ring`], [`complete`], [`state`], [`watch`]; then what
+//! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`compare`], [`words`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,20 @@ pub mod complete;
 pub mod state;
 
 pub mod watch;
+
+pub mod history;
+
+pub mod figures;
+
+pub mod heat;
+
+pub mod goodput;
+
+pub mod compare;
+
+pub mod lookup;
+
+pub mod words;
 
 mod stored;
 
@@ -267,6 +282,23 @@ impl Runs {
         self.lock().runs.get(key).map(look)
     }
 
+    /// The last started run that has a rank on this GPU, with that rank, of those that have not ended.
+    pub fn on_gpu(&self, cluster: &str, gpu: &str) -> Option<(RunKey, u32)> {
+        let known = self.lock();
+        let runs = known
+            .runs
+            .iter()
+            .filter(|(key, _)| *key.cluster == *cluster);
+        let runs = runs.filter(|(_, run)| run.facts.ended.is_none());
+        let found = runs.filter_map(|(key, run)| {
+            let mut ranks = run.ranks.iter();
+            let (rank, _) = ranks.find(|(_, it)| it.facts.gpu == gpu && it.facts.end.is_none())?;
+            Some((run.facts.started, key, *rank))
+        });
+        let (_, key, rank) = found.max_by_key(|it| it.0)?;
+        Some((key.clone(), rank))
+    }
+
     /// The steps of a run that are complete and were not handed out before at this place, oldest
     /// first, at most `most`.
     pub fn complete_steps(
@@ -298,12 +330,6 @@ impl Runs {
         if let Some(run) = self.lock().runs.get_mut(key) {
             run.judged = judged;
         }
-    }
-
-    /// How many runs, ranks and bytes of steps there are.
-    pub fn sizes(&self) -> (usize, usize, usize) {
-        let known = self.lock();
-        (known.runs.len(), known.ranks, known.step_bytes)
     }
 
     /// Hands out what the store does not know: runs that changed, and those that `needed` names.

@@ -322,7 +322,7 @@ impl Span {
 
 impl RangeAsked {
     /// The range asked for, with the defaults filled in.
-    fn resolve(
+    pub(super) fn resolve(
         &self,
         now: Timestamp,
         default_hours: i64,

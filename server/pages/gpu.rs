@@ -21,7 +21,7 @@ use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::text::{self, Name, segment};
 use super::words::{self, Look, Why};
-use super::{parts, peaks, problem};
+use super::{jobs, parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::gather::is_one_sample;
@@ -62,6 +62,8 @@ struct GpuPage {
     status: Status,
     facts: Vec<(&'static str, Name)>,
     holder: Holder,
+    /// The address of the job whose rank computes on it, its name and the rank.
+    job: Option<(String, Name, u32)>,
     figures: Vec<Figure>,
     peaks: peaks::Peaks,
     strip: Strip,
@@ -183,6 +185,8 @@ pub async fn show(
     let second = web.app.fleet.second(&live.key);
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
+    let job = web.app.fleet.runs().on_gpu(&live.key.cluster, &live.key.id);
+    page.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
         format!("agent {} on node {node}", it.agent)
@@ -250,6 +254,7 @@ fn page(
         watermark_sentence: words::watermark_sentence(live.origin),
         one_sample: is_one_sample(live),
         second: None,
+        job: None,
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: format!(

@@ -26,6 +26,8 @@ pub struct RunFilter {
     pub cluster: Option<Arc<str>>,
     /// Attempts of this job.
     pub job: Option<JobId>,
+    /// Of each job its last attempt only.
+    pub only_last: bool,
     /// Heard of since then.
     pub heard_since: Option<Timestamp>,
 }
@@ -54,10 +56,17 @@ impl Store {
             Value::Int(id),
             Value::Text(&self.0.lease),
         ];
+        let only_last = match filter.only_last {
+            true => {
+                "AND NOT EXISTS (SELECT 1 FROM run n WHERE n.lease = r.lease
+                 AND n.cluster = r.cluster AND n.job = r.job AND n.attempt > r.attempt)"
+            }
+            false => "",
+        };
         let sql = format!(
             "SELECT {COLUMNS}, r.started_ms FROM run r
              WHERE r.lease = $6 AND ($1 = '' OR r.cluster = $1) AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
-             AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
+             {only_last} AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
              ORDER BY r.started_ms DESC, r.id DESC LIMIT {limit}"
         );
         let mut transaction = self.read().await?;

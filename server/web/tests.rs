@@ -29,6 +29,8 @@ use crate::incidents::Incidents;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, HOSTILE};
 
+mod jobs;
+
 const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";
 const OPERATOR: &str = "a-token-that-may-operate";
@@ -66,6 +68,7 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
     for live in lives {
         fleet.put_for_tests(live);
     }
+    jobs::put(&fleet, &store).await;
     let tokens = [(Role::Read, TOKEN), (Role::Operate, OPERATOR)].map(|(role, secret)| {
         let file = folder.path().join(role.name());
         std::fs::write(&file, secret).unwrap();
@@ -180,6 +183,9 @@ fn addresses() -> Vec<(String, String)> {
             GPU
         };
         let address = path
+            .replace("/compare", &format!("/compare?a={0}&b={0}", jobs::RUN))
+            .replace("{job}", &crate::pages::text::segment(jobs::JOB))
+            .replace("{attempt}", "0")
             .replace("{cluster}", "prod")
             .replace("{node}", "h100-00")
             .replace("{id}", id);
@@ -315,6 +321,10 @@ async fn what_is_not_there_is_404_and_says_where_to_look() {
         ("/api/v1/gpus/prod/GPU-none", "GPU-none"),
         ("/api/v1/gpus/prod/GPU-none/minutes", "GPU-none"),
         ("/api/v1/nodes/prod/nobody", "nobody"),
+        ("/clusters/prod/jobs/team%2Fnone%2Fu", "team/none/u"),
+        ("/clusters/prod/jobs/nonsense/0", "nonsense"),
+        ("/api/v1/jobs/prod/team%2Fnone%2Fu", "/api/v1/jobs"),
+        ("/api/v1/runs/prod/team%2Fnone%2Fu/0", "/api/v1/jobs"),
         ("/api/v1/nothing", "/api lists them"),
         ("/assets/0000000000000000/gpufleet.css", "no such asset"),
     ] {
@@ -346,6 +356,8 @@ async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
         ("/api/v1/gpus?limit=many".to_owned(), "limit"),
         ("/api/v1/gpus?after=nonsense".to_owned(), "cursor"),
         ("/api/v1/events?kind=party".to_owned(), "party"),
+        ("/api/v1/jobs?after=x".to_owned(), "cursor"),
+        ("/api/v1/runs/compare?a=prod&b=prod".to_owned(), "CLUSTER"),
         ("/api/v1/events?after=1".to_owned(), "cursor"),
     ] {
         let response = server

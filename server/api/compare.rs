@@ -1,0 +1,166 @@
+//! `/runs/compare`: two attempts side by side, what they are made of first.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use gpufleet_telemetry::training::RunId;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::paging;
+use super::problem::{Asked, Problem};
+use super::runs::{RunKnown, find, key, known};
+use crate::auth::Grant;
+use crate::runs::compare::{self, Side};
+use crate::runs::{Run, RunKey};
+use crate::web::Web;
+
+/// Which two.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CompareAsked {
+    /// The first: cluster, `/`, and the run's id: namespace, name, uid and attempt with `/` between
+    /// them. A `/` in the cluster's name as `%2F`.
+    #[param(example = "prod/team/llama/u1/0")]
+    pub a: String,
+    /// The second, written the same way.
+    #[param(example = "prod/team/llama/u2/0")]
+    pub b: String,
+}
+
+/// A setting that differs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Difference {
+    /// Which.
+    pub key: String,
+    /// In the first; none where it does not say.
+    pub a: Option<String>,
+    /// In the second; none where it does not say.
+    pub b: Option<String>,
+}
+
+/// What is compared of one run.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Compared {
+    /// Which run, and how it stands.
+    pub run: RunKnown,
+    /// The median step, seconds; none of fewer than 20 steps after the first 5.
+    pub step_seconds: Option<f64>,
+    /// How many steps that is of.
+    pub steps: usize,
+    /// Tokens a step of the run; none where it does not say.
+    pub tokens_per_step: Option<f64>,
+}
+
+/// Losses where both had seen as many tokens.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LossAtTokens {
+    /// So many, since each began.
+    pub tokens: f64,
+    /// Of the first.
+    pub a: f64,
+    /// Of the second.
+    pub b: f64,
+}
+
+/// Two runs side by side.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Comparison {
+    /// The settings that differ, by key.
+    pub differences: Vec<Difference>,
+    /// Why there are none, where a run has not told what it is made of.
+    pub differences_missing: Option<&'static str>,
+    /// The first.
+    pub a: Compared,
+    /// The second.
+    pub b: Compared,
+    /// How many times as fast the second does the same work; below 1 it is slower.
+    pub speed_up: Option<f64>,
+    /// `tokens`, or `steps` where they do not say tokens: then a step has to be the same work.
+    pub speed_up_by: Option<&'static str>,
+    /// Why there is no speed-up.
+    pub speed_up_missing: Option<&'static str>,
+    /// The losses at equal tokens; none where they have no place in common.
+    pub loss: Option<LossAtTokens>,
+    /// Why there is none.
+    pub loss_missing: Option<&'static str>,
+}
+
+/// Two attempts side by side, of the last six hours of each.
+#[utoipa::path(get, path = "/api/v1/runs/compare", tag = "Training", params(CompareAsked),
+    responses((status = 200, body = Comparison), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn compare(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<CompareAsked>,
+) -> Result<Json<Comparison>, Problem> {
+    let (a, b) = (named(&grant, "a", &asked.a)?, named(&grant, "b", &asked.b)?);
+    let (run_a, run_b) = (find(&web, &a).await?, find(&web, &b).await?);
+    let side_a = side(&web, &a, &run_a).await?;
+    let side_b = side(&web, &b, &run_b).await?;
+    let speed_up = compare::speed_up(&side_a, &side_b);
+    let loss = compare::at_equal_tokens(&side_a, &side_b);
+    let untold = [&run_a, &run_b]
+        .iter()
+        .any(|it| it.facts.fingerprint.is_empty());
+    let differences = compare::differences(&run_a, &run_b).into_iter();
+    Ok(Json(Comparison {
+        differences: differences
+            .map(|it| Difference {
+                key: it.key,
+                a: it.a,
+                b: it.b,
+            })
+            .collect(),
+        differences_missing: untold.then_some("a run has not told what it is made of"),
+        a: compared(&web, &a, &run_a, &side_a),
+        b: compared(&web, &b, &run_b, &side_b),
+        speed_up: speed_up.map(|it| it.0),
+        speed_up_by: speed_up.map(|it| it.1),
+        speed_up_missing: match speed_up {
+            None => {
+                Some("a run has fewer than 20 steps after its first 5, or they are no longer kept")
+            }
+            Some(_) => None,
+        },
+        loss_missing: match loss {
+            None => Some(
+                "a run does not say loss and tokens, or they have no number of tokens in common",
+            ),
+            Some(_) => None,
+        },
+        loss: loss.map(|it| LossAtTokens {
+            tokens: it.tokens,
+            a: it.a,
+            b: it.b,
+        }),
+    }))
+}
+
+fn named(grant: &Grant, name: &str, raw: &str) -> Result<RunKey, Problem> {
+    let wrong = || {
+        Problem::bad(format_args!(
+            "{name}=“{raw}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
+        ))
+    };
+    let (cluster, run) = raw.split_once('/').ok_or_else(wrong)?;
+    let cluster = paging::read_cursor(cluster).and_then(|it| it.into_iter().next());
+    let cluster = cluster.ok_or_else(wrong)?;
+    let run = RunId::parse(run).map_err(|_| wrong())?;
+    key(grant, &cluster, &run.job.to_string(), run.attempt)
+}
+
+async fn side(web: &Web, key: &RunKey, run: &Run) -> Result<Side, Problem> {
+    let read = compare::read(&web.app.store, (key, run)).await;
+    read.map_err(|error| Problem::store(&error))
+}
+
+fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
+    Compared {
+        run: known(key, run, web.app.clock.now()),
+        step_seconds: side.step_seconds,
+        steps: side.steps,
+        tokens_per_step: side.tokens_per_step,
+    }
+}

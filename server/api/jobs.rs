@@ -1,0 +1,116 @@
+//! `/jobs`: training jobs by their last attempt, and a job's attempts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::paging::{self, Page, Paging};
+use super::problem::{Asked, Place, Problem};
+use super::runs::{RunKnown, key, known, unknown};
+use crate::auth::Grant;
+use crate::runs::{KnownRun, Run};
+use crate::store::RunFilter;
+use crate::web::Web;
+
+/// Which jobs.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct JobsAsked {
+    /// Of this cluster.
+    pub cluster: Option<String>,
+    /// Most items of the answer, 1 to 1000.
+    #[param(default = 200, minimum = 1, maximum = 1000)]
+    pub limit: Option<usize>,
+    /// The `next` of the answer before; without it the first page.
+    pub after: Option<String>,
+}
+
+/// A job with its attempts, the last first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobDetail {
+    /// The cluster it runs in.
+    pub cluster: Arc<str>,
+    /// Its id.
+    pub job: String,
+    /// Its attempts, the last started first.
+    pub attempts: Vec<RunKnown>,
+}
+
+/// Jobs, each by its last attempt, the last started first.
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "Training", params(JobsAsked),
+    responses((status = 200, body = Page<RunKnown>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+pub async fn jobs(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<JobsAsked>,
+) -> Result<Json<Page<RunKnown>>, Problem> {
+    let paging = Paging {
+        limit: asked.limit,
+        after: asked.after.clone(),
+    };
+    let limit = paging.limit()?;
+    let after = asked.after.as_deref().map(place).transpose()?;
+    let filter = RunFilter {
+        cluster: grant.cluster.clone().or(asked.cluster.map(Arc::from)),
+        only_last: true,
+        ..RunFilter::default()
+    };
+    let found = web.app.store.runs(&filter, after, limit).await;
+    let (found, next) = found.map_err(|error| Problem::store(&error))?;
+    Ok(Json(Page {
+        items: found.into_iter().map(|it| as_it_is(&web, it)).collect(),
+        next: next.map(|(at, id)| paging::write_cursor(&[at.to_string(), id.to_string()])),
+    }))
+}
+
+/// A job and its attempts.
+#[utoipa::path(get, path = "/api/v1/jobs/{cluster}/{job}", tag = "Training",
+    params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment")),
+    responses((status = 200, body = JobDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn job(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place((cluster, job)): Place<(String, String)>,
+) -> Result<Json<JobDetail>, Problem> {
+    let key = key(&grant, &cluster, &job, 0)?;
+    let filter = RunFilter {
+        cluster: Some(Arc::clone(&key.cluster)),
+        job: Some(key.run.job.clone()),
+        ..RunFilter::default()
+    };
+    let found = web.app.store.runs(&filter, None, paging::MAX_LIMIT).await;
+    let (found, _) = found.map_err(|error| Problem::store(&error))?;
+    if found.is_empty() {
+        return Err(unknown());
+    }
+    Ok(Json(JobDetail {
+        attempts: found.into_iter().map(|it| as_it_is(&web, it)).collect(),
+        cluster: key.cluster,
+        job: key.run.job.to_string(),
+    }))
+}
+
+/// Where a page of runs ends.
+fn place(cursor: &str) -> Result<(i64, i64), Problem> {
+    let words = paging::read_cursor(cursor).unwrap_or_default();
+    let parsed = match words.as_slice() {
+        [at, id] => at.parse().ok().zip(id.parse().ok()),
+        _ => None,
+    };
+    parsed.ok_or_else(|| {
+        Problem::bad(
+            "after: this is no cursor of this list; use the next of the answer before, as it is",
+        )
+    })
+}
+
+/// A run as it is now, else as the store has it.
+fn as_it_is(web: &Web, stored: KnownRun) -> RunKnown {
+    let now = web.app.clock.now();
+    let of = stored.key.clone();
+    let live = web.app.fleet.runs().look(&of, |run| known(&of, run, now));
+    live.unwrap_or_else(|| known(&of, &Run::of_store(stored), now))
+}

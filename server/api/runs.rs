@@ -1,0 +1,420 @@
+//! `/runs`: an attempt of a training job, its ranks and its steps.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use gpufleet_analysis::goodput::Category;
+use gpufleet_telemetry::steps::{StepBlock, StepTimes};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{JobId, RunId};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::past::RangeAsked;
+use super::problem::{Asked, Place, Problem};
+use crate::auth::Grant;
+use crate::pages::text;
+use crate::runs::{Rank, Run, RunKey, State as RunState, goodput, history, lookup, words};
+use crate::web::Web;
+
+/// Longest range of steps, hours.
+const MAX_STEPS_RANGE_HOURS: i64 = 2;
+
+/// Most ranks whose steps one answer holds.
+const MAX_STEP_RANKS: usize = 64;
+
+/// An attempt of a job, as a list has it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunKnown {
+    /// The cluster it runs in.
+    pub cluster: Arc<str>,
+    /// The job's id: namespace, name and uid with `/` between them.
+    pub job: String,
+    /// The job's name.
+    pub name: String,
+    /// Which attempt, counted from 0.
+    pub attempt: u32,
+    /// `live`, `recorded` or `simulated`.
+    pub origin: &'static str,
+    /// `running`, `silent` or `ended`.
+    pub state: &'static str,
+    /// How it stands in one sentence.
+    pub sentence: String,
+    /// When its first rank came up; none while nobody said.
+    #[schema(format = DateTime)]
+    pub started: Option<String>,
+    /// When anything of it was last heard.
+    #[schema(format = DateTime)]
+    pub heard: String,
+    /// When it ended; none while it runs, or fell silent.
+    #[schema(format = DateTime)]
+    pub ended: Option<String>,
+    /// Why it ended, for example `exception`; none before that was judged.
+    pub cause: Option<String>,
+    /// How many ranks it says it has; none where it does not say.
+    pub world: Option<u32>,
+    /// The tags its user gave it.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A rank that makes the others wait.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SlowRank {
+    /// Its number.
+    pub rank: u32,
+    /// Its busy time ÷ its peers'.
+    pub ratio: f64,
+    /// Since when.
+    #[schema(format = DateTime)]
+    pub since: Option<String>,
+    /// `low`, `medium` or `high`.
+    pub confidence: String,
+}
+
+/// Why a run ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Ending {
+    /// The cause.
+    pub cause: String,
+    /// One sentence.
+    pub sentence: String,
+    /// The first rank that failed.
+    pub first_rank: Option<u32>,
+    /// What that rests on.
+    pub evidence: Vec<String>,
+    /// What was looked at.
+    pub looked_at: Vec<String>,
+    /// Steps since the last checkpoint; none where that is not known.
+    pub steps_lost: Option<u64>,
+}
+
+/// A figure, or why there is none.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Figure {
+    /// The value.
+    pub value: Option<f64>,
+    /// Why there is none.
+    pub missing: Option<String>,
+}
+
+/// One process of a run.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RankKnown {
+    /// Its number.
+    pub rank: u32,
+    /// Its node; none where that is not known.
+    pub node: Option<String>,
+    /// The id of its GPU or share; none where that is not known.
+    pub gpu: Option<String>,
+    /// Where it stands in the mesh, `dp=3/8 pp=0/4`; empty where that is not known.
+    pub mesh: String,
+    /// `proved` or `claimed`; none before its first reading.
+    pub trust: Option<&'static str>,
+    /// When anything of it was last heard.
+    #[schema(format = DateTime)]
+    pub heard: String,
+    /// How it ended: `finished`, `stopped`, `exception`, `vanished`; none while nobody said.
+    pub ended: Option<&'static str>,
+    /// Type and first line of the exception that nobody caught.
+    pub exception: Option<String>,
+    /// Its newest readings by metric name, those with a value.
+    pub readings: BTreeMap<String, f64>,
+}
+
+/// An attempt with everything that is known of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunDetail {
+    /// What the list has.
+    #[serde(flatten)]
+    pub run: RunKnown,
+    /// What it is made of: versions, settings.
+    pub fingerprint: BTreeMap<String, String>,
+    /// How long a step takes, seconds.
+    pub step_seconds: Figure,
+    /// Tokens a second of all ranks.
+    pub tokens_per_second: Figure,
+    /// Model FLOPs utilisation, 0 to 1, of the dense peak of the type used.
+    pub mfu_ratio: Figure,
+    /// Where the time of the job went, seconds by category; none with the reason in `goodput_missing`.
+    pub goodput_seconds: Option<BTreeMap<String, f64>>,
+    /// Why there is no goodput.
+    pub goodput_missing: Option<String>,
+    /// Ranks that make the others wait.
+    pub slow_ranks: Vec<SlowRank>,
+    /// Why nobody is judged to be slow.
+    pub not_judged: Option<&'static str>,
+    /// Why it ended.
+    pub ending: Option<Ending>,
+    /// When it will be done at its present pace; none where it plans nothing.
+    #[schema(format = DateTime)]
+    pub finish_at: Option<String>,
+    /// Its ranks.
+    pub ranks: Vec<RankKnown>,
+}
+
+/// Which steps.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct StepsAsked {
+    /// The first moment, RFC 3339. Without it: one hour before `to`.
+    #[param(format = DateTime)]
+    pub from: Option<String>,
+    /// The moment it ends before, RFC 3339. Without it: now.
+    #[param(format = DateTime)]
+    pub to: Option<String>,
+    /// Of these ranks, numbers with commas between them; without it of the first 64.
+    pub ranks: Option<String>,
+}
+
+/// Steps of one rank without a gap.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Block {
+    /// Of which rank.
+    pub rank: u32,
+    /// The number of the first step.
+    pub first_step: u64,
+    /// How many steps each entry sums up.
+    pub steps_per_entry: u64,
+    /// When the first began.
+    #[schema(format = DateTime)]
+    pub started: String,
+    /// When the last ended.
+    #[schema(format = DateTime)]
+    pub ended: String,
+    /// Tokens of all of them; none where that was not said.
+    pub tokens: Option<u64>,
+    /// How long each entry took, seconds.
+    pub wall_seconds: Vec<f64>,
+    /// In which the rank computed.
+    pub busy_seconds: Vec<f64>,
+    /// In which it waited for data.
+    pub data_wait_seconds: Vec<f64>,
+    /// In which it waited for other ranks.
+    pub communication_wait_seconds: Vec<f64>,
+}
+
+/// An attempt of a job with its ranks.
+#[utoipa::path(get, path = "/api/v1/runs/{cluster}/{job}/{attempt}", tag = "Training",
+    params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment"), ("attempt" = u32, Path, description = "Which attempt, counted from 0")),
+    responses((status = 200, body = RunDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn run(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place((cluster, job, attempt)): Place<(String, String, u32)>,
+) -> Result<Json<RunDetail>, Problem> {
+    let key = key(&grant, &cluster, &job, attempt)?;
+    let run = find(&web, &key).await?;
+    detail(&web, &key, &run).await.map(Json)
+}
+
+/// Steps of an attempt, at most two hours and 64 ranks at once.
+#[utoipa::path(get, path = "/api/v1/runs/{cluster}/{job}/{attempt}/steps", tag = "Training",
+    params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment"), ("attempt" = u32, Path, description = "Which attempt, counted from 0"), StepsAsked),
+    responses((status = 200, body = Vec<Block>), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn steps(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place((cluster, job, attempt)): Place<(String, String, u32)>,
+    Asked(asked): Asked<StepsAsked>,
+) -> Result<Json<Vec<Block>>, Problem> {
+    let key = key(&grant, &cluster, &job, attempt)?;
+    let range = RangeAsked {
+        from: asked.from,
+        to: asked.to,
+    };
+    let (from, to) = range.resolve(web.app.clock.now(), 1, MAX_STEPS_RANGE_HOURS)?;
+    let run = find(&web, &key).await?;
+    let ranks: Vec<u32> = match &asked.ranks {
+        None => run.ranks.keys().take(MAX_STEP_RANKS).copied().collect(),
+        Some(text) => {
+            let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+            let wrong = || {
+                Problem::bad(format_args!(
+                    "ranks=“{text}”: numbers with commas between them"
+                ))
+            };
+            numbers.map_err(|_| wrong())?
+        }
+    };
+    if ranks.len() > MAX_STEP_RANKS {
+        return Err(Problem::bad(format_args!(
+            "{} ranks are asked for; one answer holds the steps of at most {MAX_STEP_RANKS}",
+            ranks.len()
+        )));
+    }
+    let range: Range<Timestamp> = from..to;
+    let found = history::steps(&web.app.store, (&key, &run), Some(&ranks), &range).await;
+    let found = found.map_err(|error| Problem::store(&error))?;
+    let blocks = found
+        .iter()
+        .flat_map(|(rank, blocks)| blocks.iter().map(|it| block(*rank, it)));
+    Ok(Json(blocks.collect()))
+}
+
+fn block(rank: u32, block: &StepBlock) -> Block {
+    let seconds =
+        |of: fn(&StepTimes) -> u64| block.times.iter().map(|it| of(it) as f64 / 1e9).collect();
+    Block {
+        rank,
+        first_step: block.first_step,
+        steps_per_entry: block.steps_per_entry(),
+        started: text::rfc3339(block.started_at),
+        ended: text::rfc3339(block.ended_at),
+        tokens: (block.tokens > 0).then_some(block.tokens),
+        wall_seconds: seconds(|it| it.wall_ns),
+        busy_seconds: seconds(|it| it.busy_ns),
+        data_wait_seconds: seconds(|it| it.data_wait_ns),
+        communication_wait_seconds: seconds(|it| it.comm_wait_ns),
+    }
+}
+
+/// A run by its place in an address; one of another cluster than the token's is not there.
+pub(super) fn key(
+    grant: &Grant,
+    cluster: &str,
+    job: &str,
+    attempt: u32,
+) -> Result<RunKey, Problem> {
+    let may_see = grant.cluster.as_ref().is_none_or(|it| **it == *cluster);
+    let job = JobId::parse(job)
+        .ok()
+        .filter(|_| may_see)
+        .ok_or_else(unknown)?;
+    Ok(RunKey {
+        cluster: cluster.into(),
+        run: RunId { job, attempt },
+    })
+}
+
+pub(super) fn unknown() -> Problem {
+    Problem::unknown("no such job or attempt in this cluster; /api/v1/jobs lists them")
+}
+
+/// A run from memory, else from the store.
+pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
+    let found = lookup::find(&web.app, key).await;
+    found
+        .map_err(|error| Problem::store(&error))?
+        .ok_or_else(unknown)
+}
+
+/// What a list has of a run.
+pub(super) fn known(key: &RunKey, run: &Run, now: Timestamp) -> RunKnown {
+    let facts = &run.facts;
+    let state = run.state(now);
+    let ended = match state {
+        RunState::Ended { at } => Some(text::rfc3339(at)),
+        RunState::Running | RunState::Silent { .. } => None,
+    };
+    RunKnown {
+        cluster: Arc::clone(&key.cluster),
+        job: key.run.job.to_string(),
+        name: key.run.job.name.clone(),
+        attempt: key.run.attempt,
+        origin: facts.origin.name(),
+        state: state.name(),
+        sentence: words::sentence(run, now),
+        started: facts.started.map(text::rfc3339),
+        heard: text::rfc3339(facts.heard),
+        ended,
+        cause: facts.cause().map(str::to_owned),
+        world: (facts.world > 0).then_some(facts.world),
+        tags: facts.tags.clone(),
+    }
+}
+
+async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem> {
+    let now = web.app.clock.now();
+    let kept_from = lookup::kept_from(&web.app, now);
+    let goodput = goodput::of(&web.app.store, (key, run), kept_from, now).await;
+    let goodput = goodput.map_err(|error| Problem::store(&error))?;
+    let seconds = goodput.as_ref().ok().map(|it| {
+        let of = |category: &Category| (category.name().to_owned(), it.of(*category) as f64 / 1e9);
+        Category::ALL.iter().map(of).collect()
+    });
+    let facts = &run.facts;
+    let verdict = run.judged.as_ref().map(|it| &it.verdict);
+    let slow = verdict
+        .map_or(&[][..], |it| it.stragglers.as_slice())
+        .iter()
+        .map(|it| {
+            let since = run
+                .judged
+                .as_ref()
+                .and_then(|judged| judged.since.get(&it.rank));
+            SlowRank {
+                rank: it.rank,
+                ratio: it.ratio,
+                since: since.copied().map(text::rfc3339),
+                confidence: format!("{:?}", it.confidence).to_lowercase(),
+            }
+        });
+    let ending = facts.ending.clone().map(|it| Ending {
+        cause: it.cause,
+        sentence: it.sentence,
+        first_rank: it.first_rank,
+        evidence: it.evidence,
+        looked_at: it.looked_at,
+        steps_lost: it.steps_lost,
+    });
+    let card = |gpu: &str| lookup::card(&web.app.fleet, &key.cluster, gpu);
+    let finish = run
+        .forecast(now)
+        .filter(|_| run.state(now) == RunState::Running);
+    Ok(RunDetail {
+        run: known(key, run, now),
+        fingerprint: facts.fingerprint.clone(),
+        step_seconds: Figure::of(run.step_seconds().ok_or("no step was told")),
+        tokens_per_second: Figure::of(run.tokens_per_second().ok_or("no rank says its tokens")),
+        mfu_ratio: Figure::of(run.mfu(card, &web.specs).map(|it| it.ratio)),
+        goodput_seconds: seconds,
+        goodput_missing: goodput.err().map(str::to_owned),
+        slow_ranks: slow.collect(),
+        not_judged: verdict.and_then(|it| it.silent).map(words::not_judged),
+        ending,
+        finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
+        ranks: run
+            .ranks
+            .iter()
+            .map(|(number, it)| rank(*number, it))
+            .collect(),
+    })
+}
+
+fn rank(number: u32, rank: &Rank) -> RankKnown {
+    let facts = &rank.facts;
+    let text_of = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let exception = facts.exception.as_ref();
+    let named = facts.readings.iter();
+    RankKnown {
+        rank: number,
+        node: text_of(&facts.node),
+        gpu: text_of(&facts.gpu),
+        mesh: facts.mesh.to_string(),
+        trust: facts.trust.map(|it| it.name()),
+        heard: text::rfc3339(facts.heard),
+        ended: facts.end.as_ref().map(|it| it.ended.name()),
+        exception: exception.map(|it| format!("{}: {}", it.kind, it.message)),
+        readings: named
+            .map(|(id, value)| (super::shape::metric_name(*id), *value))
+            .collect(),
+    }
+}
+
+impl Figure {
+    fn of<E: Into<String>>(figure: Result<f64, E>) -> Self {
+        match figure {
+            Ok(value) => Self {
+                value: Some(value),
+                missing: None,
+            },
+            Err(why) => Self {
+                value: None,
+                missing: Some(why.into()),
+            },
+        }
+    }
+}

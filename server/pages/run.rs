@@ -1,0 +1,227 @@
+//! One attempt of a training job: whether it goes on, how fast, who is slow, where the time goes.
+
+mod gather;
+
+mod parts;
+
+mod collectives;
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::{JobId, RunId};
+use serde::Deserialize;
+
+use super::events::Entry;
+use super::frame::{self, Frame};
+use super::jobs::address;
+use super::series::Series;
+use super::text::{self, Name, segment};
+use super::{problem, words};
+use crate::runs::{Run, RunKey, State as RunState, lookup};
+use crate::store::RunFilter;
+use crate::web::Web;
+use collectives::Collective;
+use parts::{Bar, Ending, Figure, HeatMap, RankLine};
+
+/// How far back map and curve go, minutes.
+const RANGES: [i64; 3] = [30, 120, 720];
+
+/// Attempts that are linked.
+const ATTEMPTS: usize = 20;
+
+/// What the address may ask for.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Asked {
+    /// How far back map and curve go, minutes: 30, 120 or 720.
+    #[serde(default)]
+    pub minutes: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "run.html")]
+struct RunPage {
+    frame: Frame,
+    title: Name,
+    job: Name,
+    cluster: Name,
+    cluster_address: String,
+    origin: Origin,
+    watermark: Option<&'static str>,
+    watermark_sentence: &'static str,
+    attempt: u32,
+    attempts: Vec<(u32, String, bool)>,
+    state: &'static str,
+    is_bad: bool,
+    sentence: String,
+    figures: Vec<Figure>,
+    ranges: Vec<(i64, String, bool)>,
+    heat: HeatMap,
+    phases: Vec<Bar>,
+    goodput: Result<Vec<Bar>, &'static str>,
+    collectives: Result<Vec<Collective>, String>,
+    loss: Series,
+    range_from: String,
+    range_to: String,
+    ending: Option<Ending>,
+    ranks: Vec<RankLine>,
+    more_ranks: usize,
+    fingerprint: Vec<(Name, Name)>,
+    tags: Vec<(Name, Name)>,
+    events: Vec<Entry>,
+    past_failed: bool,
+}
+
+/// `GET /clusters/{cluster}/jobs/{job}`: its last attempt.
+pub async fn last(
+    State(web): State<Arc<Web>>,
+    Path((cluster, job)): Path<(String, String)>,
+    frame: Frame,
+) -> Response {
+    let Some(key) = key(&frame, &cluster, &job, 0) else {
+        return not_found(frame, &cluster, &job);
+    };
+    let filter = RunFilter {
+        cluster: Some(Arc::clone(&key.cluster)),
+        job: Some(key.run.job.clone()),
+        only_last: true,
+        ..RunFilter::default()
+    };
+    match web.app.store.runs(&filter, None, 1).await {
+        Ok((found, _)) => match found.first() {
+            Some(found) => Redirect::temporary(&address(&found.key)).into_response(),
+            None => not_found(frame, &cluster, &job),
+        },
+        Err(error) => problem::broken(&error),
+    }
+}
+
+/// `GET /clusters/{cluster}/jobs/{job}/{attempt}`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Path((cluster, job, attempt)): Path<(String, String, String)>,
+    Query(asked): Query<Asked>,
+    frame: Frame,
+) -> Response {
+    let number = attempt.parse().ok();
+    let Some(key) = number.and_then(|attempt| key(&frame, &cluster, &job, attempt)) else {
+        return not_found(frame, &cluster, &job);
+    };
+    let run = match lookup::find(&web.app, &key).await {
+        Ok(Some(run)) => run,
+        Ok(None) => return not_found(frame, &cluster, &job),
+        Err(error) => return problem::broken(&error),
+    };
+    let minutes = asked.minutes.and_then(|it| it.parse().ok());
+    let minutes = minutes
+        .filter(|it| RANGES.contains(it))
+        .unwrap_or(RANGES[0]);
+    let end = match run.state(frame.at) {
+        RunState::Running => frame.at,
+        RunState::Silent { since } => since,
+        RunState::Ended { at } => at,
+    };
+    let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
+    let past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
+    let page = page(frame, &web, (&key, &run), past, (minutes, start, end));
+    frame::page(StatusCode::OK, &page)
+}
+
+fn key(frame: &Frame, cluster: &str, job: &str, attempt: u32) -> Option<RunKey> {
+    let may_see = frame
+        .grant
+        .cluster
+        .as_ref()
+        .is_none_or(|it| **it == *cluster);
+    let job = JobId::parse(job).ok().filter(|_| may_see)?;
+    Some(RunKey {
+        cluster: cluster.into(),
+        run: RunId { job, attempt },
+    })
+}
+
+fn not_found(frame: Frame, cluster: &str, job: &str) -> Response {
+    let said = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
+    problem::not_found(
+        frame,
+        format!(
+            "No such attempt of “{}” in cluster “{}”",
+            said(job),
+            said(cluster)
+        ),
+        vec![
+            "No rank of it was ever heard of there, or it is older than runs are kept.".to_owned(),
+            "A job is at /clusters/CLUSTER/jobs/NAMESPACE%2FNAME%2FUID; the page Jobs lists them."
+                .to_owned(),
+        ],
+    )
+}
+
+fn page(
+    frame: Frame,
+    web: &Web,
+    (key, run): (&RunKey, &Run),
+    past: gather::Past,
+    (minutes, start, end): (i64, Timestamp, Timestamp),
+) -> RunPage {
+    let state = run.state(frame.at);
+    let here = address(key);
+    let attempts = past.attempts.iter().take(ATTEMPTS).map(|it| {
+        let address = address(it);
+        (it.run.attempt, address, it.run.attempt == key.run.attempt)
+    });
+    let ending = run.facts.ending.as_ref();
+    let pairs = |all: &std::collections::BTreeMap<String, String>| {
+        all.iter()
+            .map(|(name, it)| (Name::new(name), Name::new(it)))
+            .collect()
+    };
+    let (ranks, more_ranks) = parts::ranks(run, frame.at, &key.cluster);
+    RunPage {
+        title: Name::new(&key.run.job.name),
+        job: Name::new(&key.run.job.to_string()),
+        cluster: Name::new(&key.cluster),
+        cluster_address: format!("/clusters/{}", segment(&key.cluster)),
+        origin: run.facts.origin,
+        watermark: words::watermark(run.facts.origin),
+        watermark_sentence: words::watermark_sentence(run.facts.origin),
+        attempt: key.run.attempt,
+        attempts: attempts.collect(),
+        state: state.name(),
+        is_bad: match state {
+            RunState::Running => false,
+            RunState::Silent { .. } => true,
+            RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
+        },
+        sentence: text::harmless(&crate::runs::words::sentence(run, frame.at), 900),
+        figures: parts::figures(web, (key, run), &past, frame.at),
+        ranges: RANGES
+            .iter()
+            .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
+            .collect(),
+        heat: parts::heat(run, &past.steps, &(start..end)),
+        phases: parts::phases(run),
+        goodput: past
+            .goodput
+            .as_ref()
+            .map(parts::goodput)
+            .map_err(|why| *why),
+        collectives: collectives::collectives(&past.lives, run),
+        loss: parts::loss(&past.loss, start.minute()..end.minute()),
+        range_from: text::moment(start),
+        range_to: text::moment(end),
+        ending: ending.map(parts::ending),
+        ranks,
+        more_ranks,
+        fingerprint: pairs(&run.facts.fingerprint),
+        tags: pairs(&run.facts.tags),
+        events: past.events,
+        past_failed: past.failed,
+        frame,
+    }
+}

@@ -1,0 +1,104 @@
+//! The collectives of a run by function, or why nothing is known of them.
+
+use std::collections::BTreeMap;
+
+use gpufleet_telemetry::catalog::{Unit, training};
+use gpufleet_telemetry::identity::Part;
+use gpufleet_telemetry::training::CollectivesFrom as From;
+
+use crate::fleet::Live;
+use crate::pages::text::{self, quantity};
+use crate::runs::Run;
+
+/// A function's collectives over the ranks.
+pub(super) struct Collective {
+    pub(super) name: String,
+    pub(super) calls: String,
+    pub(super) moved: String,
+    pub(super) bandwidth: String,
+    pub(super) waited: String,
+}
+
+/// Collectives by function, or why there are none.
+pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, String> {
+    /// Calls, bytes, seconds waited; the least and the greatest bandwidth.
+    type Sums = ([f64; 3], Option<(f64, f64)>);
+    let mut found: BTreeMap<String, Sums> = BTreeMap::new();
+    let counted = [
+        training::COLLECTIVE_CALLS,
+        training::COLLECTIVE_TRAFFIC,
+        training::COLLECTIVE_WAIT,
+    ];
+    for live in lives {
+        for (place, metric) in counted.iter().enumerate() {
+            for value in live.parts(metric.id) {
+                if let (Some(name), Ok(value)) = (function(value.part.as_deref()), value.reading) {
+                    found.entry(name).or_default().0[place] += value;
+                }
+            }
+        }
+        for value in live.parts(training::COLLECTIVE_BUS_BANDWIDTH.id) {
+            if let (Some(name), Ok(it)) = (function(value.part.as_deref()), value.reading) {
+                let known = &mut found.entry(name).or_default().1;
+                *known =
+                    Some(known.map_or((it, it), |(least, most)| (least.min(it), most.max(it))));
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(no_collectives(lives, run));
+    }
+    let line = |(name, ([calls, bytes, waited], bandwidth)): (String, Sums)| Collective {
+        name,
+        calls: text::grouped(calls),
+        moved: quantity(Unit::Bytes, bytes),
+        bandwidth: bandwidth.map_or_else(
+            || "not measured".to_owned(),
+            |(least, most)| {
+                let shown = |it| quantity(Unit::BytesPerSecond, it);
+                format!("{} to {}", shown(least), shown(most))
+            },
+        ),
+        waited: quantity(Unit::Seconds, waited),
+    };
+    Ok(found.into_iter().map(line).collect())
+}
+
+/// The function of a collective's part, `<communicator>/<function>`.
+fn function(part: Option<&Part>) -> Option<String> {
+    let (_, function) = part?.id.rsplit_once('/')?;
+    Some(text::harmless(function, 24))
+}
+
+/// Why there are none, by what the agent says of the rank that stands for the run.
+fn no_collectives(lives: &[Live], run: &Run) -> String {
+    let told = run
+        .speaker()
+        .and_then(|(_, it)| it.facts.reading(training::COLLECTIVES_FROM.id));
+    let why = match told.and_then(|code| From::from_number(code as u64)) {
+        _ if lives.is_empty() => "No rank of it is live, and collectives are not kept.",
+        Some(From::OneRank) => "One rank alone has no collectives.",
+        Some(From::SwitchedOff) => "The NCCL plugin is switched off.",
+        Some(From::NotLoaded) => {
+            "The NCCL plugin is set and not loaded: NCCL loads it with its first communicator."
+        }
+        Some(From::OtherPlugin) => {
+            "Another plugin has NCCL's one place for a plugin, and its RAS service is of no help."
+        }
+        Some(From::NotAsked) => {
+            "No NCCL plugin is set in the run's environment, and NCCL's RAS service is not asked; docs/collectives.md says how to do either."
+        }
+        Some(From::NotYet) => "NCCL's RAS service will be asked within a minute.",
+        Some(From::OtherNamespace) => {
+            "NCCL's RAS service listens in the pod's network, which the agent may not enter."
+        }
+        Some(From::NoAnswer) => {
+            "Nobody answers for NCCL's RAS service: NCCL before 2.24, or it is switched off."
+        }
+        Some(From::OldNccl) => "NCCL before 2.28.7 tells no counts by its RAS service.",
+        Some(From::NotInAnswer) => "NCCL answers and does not know this process.",
+        Some(_) => "They are watched, and none was counted yet.",
+        None => "No agent says where they are known from, or why not.",
+    };
+    why.to_owned()
+}

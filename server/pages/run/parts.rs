@@ -1,0 +1,427 @@
+//! The parts of the job page: figures, the map of ranks and time, bars, ranks, the ending.
+//!
+//! Limits: [`RANKS`] ranks are listed, those that ended badly or are slow first.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use gpufleet_analysis::goodput::{Category, Goodput};
+use gpufleet_analysis::mfu::Utilisation;
+use gpufleet_telemetry::catalog::{Metric, Unit, training};
+use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::time::{Minute, Timestamp};
+
+use super::gather::Past;
+use crate::pages::draw::{self, Column};
+use crate::pages::series::Series;
+use crate::pages::text::{self, Name, quantity, segment};
+use crate::runs::facts::EndingFacts;
+use crate::runs::heat::{self, COLUMNS};
+use crate::runs::history::Steps;
+use crate::runs::state::SILENT_AFTER;
+use crate::runs::{Rank, Run, RunKey, State, lookup};
+use crate::web::Web;
+
+/// Ranks listed.
+const RANKS: usize = 256;
+
+/// A figure, or why there is none.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) value: Result<String, String>,
+    pub(super) small: Option<String>,
+}
+
+/// A share of time as a bar.
+pub(super) struct Bar {
+    pub(super) name: String,
+    pub(super) words: String,
+    /// Of the whole, 0 to 100.
+    pub(super) width: f64,
+}
+
+/// Ranks × time.
+pub(super) struct HeatMap {
+    pub(super) rows: Vec<HeatRow>,
+    pub(super) columns: usize,
+    pub(super) height: usize,
+    /// What it shows in one sentence.
+    pub(super) words: String,
+}
+
+/// A rank, or neighbours.
+pub(super) struct HeatRow {
+    pub(super) y: usize,
+    pub(super) name: String,
+    pub(super) words: String,
+    pub(super) boxes: Vec<HeatBox>,
+}
+
+/// Equal neighbours in time.
+pub(super) struct HeatBox {
+    pub(super) x: usize,
+    pub(super) width: usize,
+    /// `0` as fast as its peers to `4` slowest; `u` nothing known.
+    pub(super) class: char,
+}
+
+/// A rank as a row.
+pub(super) struct RankLine {
+    pub(super) number: u32,
+    pub(super) node: Option<(String, Name)>,
+    pub(super) gpu: Option<(String, Name)>,
+    pub(super) mesh: String,
+    pub(super) state: String,
+    pub(super) is_bad: bool,
+    pub(super) slow: String,
+    pub(super) step: String,
+    pub(super) memory: String,
+    pub(super) exception: Option<Name>,
+}
+
+/// Why it ended.
+pub(super) struct Ending {
+    pub(super) sentence: String,
+    pub(super) evidence: Vec<String>,
+    pub(super) looked_at: String,
+    pub(super) lost: String,
+}
+
+pub(super) fn figures(
+    web: &Web,
+    (key, run): (&RunKey, &Run),
+    past: &Past,
+    now: Timestamp,
+) -> Vec<Figure> {
+    let mfu = run.mfu(
+        |gpu| lookup::card(&web.app.fleet, &key.cluster, gpu),
+        &web.specs,
+    );
+    let speaker = run.speaker().map(|it| it.1);
+    let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
+    let tokens = run.tokens_per_second();
+    let goodput = past.goodput.as_ref().map_err(|why| (*why).to_owned());
+    let goodput = goodput.map(|it| goodput_share(it).unwrap_or_else(|| "no time yet".to_owned()));
+    let loss = told(training::LOSS).map(|it| format!("{it:.4}"));
+    let memory = run.tightest_memory();
+    vec![
+        figure("Step", "How long one step takes now, over the last 20.", {
+            let told = run.step_seconds().map(|it| quantity(Unit::Seconds, it));
+            told.ok_or("no step was told")
+        }),
+        figure("Tokens a second", "Of all ranks together.", {
+            let told = tokens.map(|it| text::grouped(it.round()));
+            told.ok_or("not said: no rank gives its tokens")
+        }),
+        Figure {
+            small: mfu.as_ref().ok().map(mfu_words),
+            ..figure("MFU", "Model FLOPs ÷ dense peak of the type used.", {
+                mfu.map(|it| format!("{:.1} %", it.ratio * 100.0))
+            })
+        },
+        figure(
+            "Goodput",
+            "Share of the job's time that went into steps that were kept.",
+            goodput,
+        ),
+        Figure {
+            small: memory.map(|it| format!("of rank {}, the one with the least left", it.0)),
+            ..figure(
+                "Memory at its peak",
+                "Reserved by the framework's allocator.",
+                {
+                    let told = memory.map(|(_, peak, limit)| {
+                        format!(
+                            "{} of {}",
+                            quantity(Unit::Bytes, peak),
+                            quantity(Unit::Bytes, limit)
+                        )
+                    });
+                    told.ok_or("not said: no rank gives its memory and limit")
+                },
+            )
+        },
+        figure("Loss", "The newest that was read.", loss.ok_or("not said")),
+        finish(run, now),
+    ]
+}
+
+fn figure<E: Into<String>>(
+    name: &'static str,
+    help: &'static str,
+    value: Result<String, E>,
+) -> Figure {
+    Figure {
+        name,
+        help,
+        value: value.map_err(Into::into),
+        small: None,
+    }
+}
+
+fn mfu_words(it: &Utilisation) -> String {
+    let asked = if it.is_questioned {
+        "; too good to be taken without a question"
+    } else {
+        ""
+    };
+    format!(
+        "{:.0} TFLOP/s a GPU, of {} {} dense{asked}",
+        it.flops_per_second / 1e12,
+        text::harmless(&it.peak.card, text::SHOWN_CHARACTERS),
+        it.peak.data_type.name()
+    )
+}
+
+/// When it will be done.
+fn finish(run: &Run, now: Timestamp) -> Figure {
+    let name = "Done at";
+    let help = "At the present pace.";
+    if run.state(now) != State::Running {
+        return figure(name, help, Err("it does not run"));
+    }
+    let Some(forecast) = run.forecast(now) else {
+        return figure(
+            name,
+            help,
+            Err("not said: the run plans neither steps nor tokens"),
+        );
+    };
+    let late = forecast.late_ns.map(|late| {
+        let by = text::span(late.abs() / 1_000_000);
+        let side = if late > 0 { "after" } else { "before" };
+        format!("{by} {side} its deadline")
+    });
+    let share = forecast.share.map(|it| format!("{:.1} % done", it * 100.0));
+    let small: Vec<String> = share.into_iter().chain(late).collect();
+    let at = forecast
+        .finish_at
+        .map(|it| format!("{} UTC", text::moment(it)));
+    Figure {
+        small: (!small.is_empty()).then(|| small.join(", ")),
+        ..figure(name, help, at.ok_or("not within ten years"))
+    }
+}
+
+/// The class of a rank's ratio to its peers: the detector's own limits.
+fn class(ratio: Option<f64>) -> char {
+    match ratio {
+        None => 'u',
+        Some(ratio) if ratio < 1.025 => '0',
+        Some(ratio) if ratio < 1.05 => '1',
+        Some(ratio) if ratio < 1.10 => '2',
+        Some(ratio) if ratio < 1.20 => '3',
+        Some(_) => '4',
+    }
+}
+
+pub(super) fn heat(run: &Run, steps: &Steps, range: &Range<Timestamp>) -> HeatMap {
+    let rows = heat::rows(run, steps, range);
+    let slowest = rows.iter().filter_map(|it| it.slowest);
+    let slowest = slowest.max_by(|a, b| a.1.total_cmp(&b.1));
+    let words = match slowest {
+        None if steps.is_empty() => "No step was told in this time.".to_owned(),
+        None => "There is one rank only, or one a stage: nobody to compare with.".to_owned(),
+        Some((rank, ratio)) if ratio < 1.025 => {
+            format!(
+                "All ranks compute equally long; the slowest, rank {rank}, {ratio:.2} × its peers."
+            )
+        }
+        Some((rank, ratio)) => {
+            format!(
+                "Over this time rank {rank} computed longest, {ratio:.2} × as long as its peers."
+            )
+        }
+    };
+    let row = |(y, it): (usize, &heat::Row)| HeatRow {
+        y,
+        name: match it.ranks {
+            (first, last) if first == last => format!("rank {first}"),
+            (first, last) => format!("ranks {first} to {last}"),
+        },
+        words: match it.slowest {
+            Some((rank, ratio)) if it.ranks.0 == it.ranks.1 || rank == it.ranks.0 => {
+                format!("{ratio:.2} × its peers")
+            }
+            Some((rank, ratio)) => format!("{ratio:.2} × its peers, rank {rank}"),
+            None => "not compared".to_owned(),
+        },
+        boxes: boxes(&it.cells),
+    };
+    HeatMap {
+        height: rows.len().max(1),
+        rows: rows.iter().enumerate().map(row).collect(),
+        columns: COLUMNS,
+        words,
+    }
+}
+
+fn boxes(cells: &[Option<f64>]) -> Vec<HeatBox> {
+    let mut boxes: Vec<HeatBox> = Vec::new();
+    for (x, cell) in cells.iter().enumerate() {
+        let class = class(*cell);
+        match boxes.last_mut().filter(|it| it.class == class) {
+            Some(same) => same.width += 1,
+            None => boxes.push(HeatBox { x, width: 1, class }),
+        }
+    }
+    boxes
+}
+
+/// Phases, each a share of the longest sum: they may overlap, so they are no parts of a whole.
+pub(super) fn phases(run: &Run) -> Vec<Bar> {
+    let phases = run.phases();
+    let longest = phases.iter().map(|it| it.1).fold(0.0, f64::max);
+    let bar = |(phase, seconds): &(gpufleet_telemetry::training::Phase, f64)| Bar {
+        name: phase.name().replace('_', " "),
+        words: quantity(Unit::Seconds, *seconds),
+        width: seconds / longest * 100.0,
+    };
+    phases.iter().map(bar).collect()
+}
+
+pub(super) fn goodput_share(goodput: &Goodput) -> Option<String> {
+    goodput.ratio().map(|it| format!("{:.1} %", it * 100.0))
+}
+
+pub(super) fn goodput(goodput: &Goodput) -> Vec<Bar> {
+    let total = goodput.total().max(1) as f64;
+    let kept = |it: &&Category| goodput.of(**it) > 0;
+    let bar = |it: &Category| {
+        let share = goodput.of(*it) as f64 / total;
+        let seconds = quantity(Unit::Seconds, goodput.of(*it) as f64 / 1e9);
+        Bar {
+            name: it.name().replace('_', " "),
+            words: format!("{seconds}, {:.1} %", share * 100.0),
+            width: share * 100.0,
+        }
+    };
+    Category::ALL.iter().filter(kept).map(bar).collect()
+}
+
+pub(super) fn loss(minutes: &BTreeMap<Minute, MinuteRow>, range: Range<Minute>) -> Series {
+    let column = |minute: i64| {
+        let it = minutes
+            .get(&Minute(minute))?
+            .metrics
+            .get(&training::LOSS.id)?;
+        (it.count > 0).then_some(Column {
+            count: it.count,
+            sum: it.sum,
+            least: it.min,
+            greatest: it.max,
+        })
+    };
+    let columns: Vec<_> = (range.start.0..range.end.0).map(column).collect();
+    let whole = columns.iter().flatten().copied().reduce(Column::joined);
+    let columns = draw::bucketed(&columns, draw::minutes_per_bucket(columns.len()));
+    let (least, greatest) = whole.map_or((0.0, 1.0), |it| (it.least, it.greatest));
+    let top = if greatest > least {
+        greatest
+    } else {
+        least + 1.0
+    };
+    Series {
+        name: "loss".to_owned(),
+        help: training::LOSS.help,
+        curve: draw::curve(&columns, least, top),
+        words: whole.map_or_else(
+            || "nothing stored in this time".to_owned(),
+            |it| format!("{least:.4} to {greatest:.4}, mean {:.4}", it.mean()),
+        ),
+        top: format!("{greatest:.4}"),
+        is_empty: whole.is_none(),
+    }
+}
+
+pub(super) fn ending(facts: &EndingFacts) -> Ending {
+    let harmless = |it: &String| text::harmless(it, 600);
+    Ending {
+        sentence: harmless(&facts.sentence),
+        evidence: facts.evidence.iter().map(harmless).collect(),
+        looked_at: facts.looked_at.join(", "),
+        lost: match facts.steps_lost {
+            Some(steps) => text::counted(steps as usize, "step", "steps"),
+            None => "not known".to_owned(),
+        },
+    }
+}
+
+/// The ranks, those that ended badly or are slow first; how many are left out.
+pub(super) fn ranks(run: &Run, now: Timestamp, cluster: &Arc<str>) -> (Vec<RankLine>, usize) {
+    let blamed = run
+        .judged
+        .as_ref()
+        .map(|it| it.verdict.stragglers.as_slice());
+    let blamed = blamed.unwrap_or_default();
+    let ratio = |number: u32| {
+        blamed
+            .iter()
+            .find(|it| it.rank == number)
+            .map(|it| it.ratio)
+    };
+    let mut all: Vec<RankLine> = run
+        .ranks
+        .iter()
+        .map(|(number, it)| rank(*number, it, ratio(*number), now, cluster))
+        .collect();
+    all.sort_by_key(|it| (!it.is_bad && it.slow.is_empty(), it.number));
+    let more = all.len().saturating_sub(RANKS);
+    all.truncate(RANKS);
+    (all, more)
+}
+
+fn rank(
+    number: u32,
+    rank: &Rank,
+    slow: Option<f64>,
+    now: Timestamp,
+    cluster: &Arc<str>,
+) -> RankLine {
+    let facts = &rank.facts;
+    let link = |place: &str, id: &str| {
+        let address = format!("/clusters/{}/{place}/{}", segment(cluster), segment(id));
+        (!id.is_empty()).then(|| (address, Name::new(id)))
+    };
+    let told = |metric: Metric| facts.reading(metric.id);
+    let (state, is_bad) = match &facts.end {
+        Some(end) => {
+            use gpufleet_telemetry::training::Ended;
+            let is_bad = matches!(end.ended, Ended::Exception | Ended::Vanished);
+            (
+                format!("{} at {}", end.ended.name(), text::moment(end.at)),
+                is_bad,
+            )
+        }
+        None if now.since(facts.heard) >= SILENT_AFTER => (
+            format!("silent, heard {}", text::ago(now, facts.heard)),
+            true,
+        ),
+        None => ("runs".to_owned(), false),
+    };
+    let exception = facts.exception.as_ref();
+    let memory = told(training::MEMORY_PEAK_RESERVED).zip(told(training::MEMORY_LIMIT));
+    RankLine {
+        number,
+        node: link("nodes", &facts.node),
+        gpu: link("gpus", &facts.gpu),
+        mesh: facts.mesh.to_string(),
+        state,
+        is_bad,
+        slow: slow.map_or_else(String::new, |it| format!("{it:.2} × its peers")),
+        step: told(training::LAST_STEP).map_or_else(|| "not told".to_owned(), text::grouped),
+        memory: memory.map_or_else(
+            || "not said".to_owned(),
+            |(peak, limit)| {
+                format!(
+                    "{} of {}",
+                    quantity(Unit::Bytes, peak),
+                    quantity(Unit::Bytes, limit)
+                )
+            },
+        ),
+        exception: exception.map(|it| Name::new(&format!("{}: {}", it.kind, it.message))),
+    }
+}

@@ -1,0 +1,271 @@
+//! Two runs side by side: what they are made of first, then how fast, then the loss at equal tokens.
+//!
+//! Steps are those of the rank that stands for each run; the first [`WARM_UP`] of an attempt say
+//! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
+//! differ by less than a percent, single steps by much more. Pure, but for [`read`].
+
+use std::collections::BTreeMap;
+
+use gpufleet_telemetry::catalog::training;
+use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::steps::StepBlock;
+use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND};
+
+use super::{Run, RunKey, history};
+use crate::store::{Store, StoreError};
+
+/// First steps that say nothing: compilation, autotuning, cold caches.
+const WARM_UP: usize = 5;
+
+/// Fewer steps than this behind them are no pace.
+const LEAST_STEPS: usize = 20;
+
+/// How far back from the end of a run its steps and losses are read, nanoseconds.
+const READ_BACK: i64 = 6 * 3_600 * NANOS_PER_SECOND;
+
+/// A setting that differs; none where a run does not say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Which.
+    pub key: String,
+    /// In the first.
+    pub a: Option<String>,
+    /// In the second.
+    pub b: Option<String>,
+}
+
+/// What is compared of one run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Side {
+    /// The median step, seconds; none of too few steps.
+    pub step_seconds: Option<f64>,
+    /// How many steps that is of.
+    pub steps: usize,
+    /// Tokens a step of the run; none where it does not say.
+    pub tokens_per_step: Option<f64>,
+    /// Loss by tokens of the run, in the order of time.
+    pub losses: Vec<(f64, f64)>,
+}
+
+/// Losses of both where they had seen as many tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AtTokens {
+    /// So many.
+    pub tokens: f64,
+    /// Of the first.
+    pub a: f64,
+    /// Of the second.
+    pub b: f64,
+}
+
+/// The settings in which two fingerprints differ, by key.
+pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
+    let (a, b) = (&a.facts.fingerprint, &b.facts.fingerprint);
+    let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+    let mut found: Vec<Difference> = keys
+        .filter(|key| a.get(*key) != b.get(*key))
+        .map(|key| Difference {
+            key: key.clone(),
+            a: a.get(key).cloned(),
+            b: b.get(key).cloned(),
+        })
+        .collect();
+    found.sort_by(|one, other| one.key.cmp(&other.key));
+    found
+}
+
+/// How many times as fast the second does the same work: by tokens where both say them, else by
+/// steps, which holds only where a step is the same work.
+pub fn speed_up(a: &Side, b: &Side) -> Option<(f64, &'static str)> {
+    let steps = a.step_seconds? / b.step_seconds?;
+    match (a.tokens_per_step, b.tokens_per_step) {
+        (Some(of_a), Some(of_b)) if of_a > 0.0 => Some((steps * of_b / of_a, "tokens")),
+        _ => Some((steps, "steps")),
+    }
+}
+
+/// The losses where both had seen as many tokens, at the last such place.
+pub fn at_equal_tokens(a: &Side, b: &Side) -> Option<AtTokens> {
+    let last = |side: &Side| side.losses.last().map(|it| it.0);
+    let first = |side: &Side| side.losses.first().map(|it| it.0);
+    let tokens = last(a)?.min(last(b)?);
+    if tokens < first(a)?.max(first(b)?) {
+        return None;
+    }
+    Some(AtTokens {
+        tokens,
+        a: loss_at(&a.losses, tokens)?,
+        b: loss_at(&b.losses, tokens)?,
+    })
+}
+
+/// The loss at so many tokens, between the two points around it.
+fn loss_at(losses: &[(f64, f64)], tokens: f64) -> Option<f64> {
+    let behind = losses.partition_point(|it| it.0 < tokens);
+    let after = losses.get(behind)?;
+    match behind.checked_sub(1).map(|it| losses[it]) {
+        Some(before) if after.0 > before.0 => {
+            let share = (tokens - before.0) / (after.0 - before.0);
+            Some(before.1 + share * (after.1 - before.1))
+        }
+        _ => Some(after.1),
+    }
+}
+
+/// What the steps of the rank that stands for a run say.
+pub fn pace(blocks: &[StepBlock]) -> Side {
+    let mut walls: Vec<u64> = Vec::new();
+    for block in blocks {
+        let per_entry = block.steps_per_entry();
+        walls.extend(block.times.iter().map(|it| it.wall_ns / per_entry));
+    }
+    let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
+    let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
+    let mut walls = walls.split_off(WARM_UP.min(walls.len()));
+    walls.sort_unstable();
+    let is_enough = walls.len() >= LEAST_STEPS;
+    Side {
+        step_seconds: is_enough.then(|| walls[walls.len() / 2] as f64 / 1e9),
+        steps: walls.len(),
+        tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),
+        losses: Vec::new(),
+    }
+}
+
+/// Loss by tokens from the minutes of a rank: where a minute has both.
+pub fn losses(minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<(f64, f64)> {
+    let point = |row: &MinuteRow| {
+        let loss = row
+            .metrics
+            .get(&training::LOSS.id)
+            .filter(|it| it.count > 0)?;
+        let tokens = row.counters.get(&training::TOKENS.id)?;
+        Some((tokens.last(), loss.mean()))
+    };
+    let mut found: Vec<(f64, f64)> = minutes.values().filter_map(point).collect();
+    // A process that began anew counts from 0: only its last life is in order.
+    let begun = found.windows(2).rposition(|it| it[1].0 < it[0].0);
+    if let Some(begun) = begun {
+        found.drain(..=begun);
+    }
+    found
+}
+
+/// What is compared of a run, of its last [`READ_BACK`].
+///
+/// # Errors
+/// When the database refuses.
+pub async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
+    let Some((speaker, _)) = run.speaker() else {
+        return Ok(Side::default());
+    };
+    let end = run.facts.heard.shifted(NANOS_PER_SECOND);
+    let range = end.shifted(-READ_BACK)..end;
+    let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
+    let minutes = range.start.minute()..Minute(range.end.minute().0 + 1);
+    let minutes = store.minutes(&key.rank(speaker), minutes).await?;
+    let side = pace(steps.get(&speaker).map_or(&[][..], Vec::as_slice));
+    // What one rank was given is so much of what the run was.
+    let places = run.data_places() as f64;
+    let losses = losses(&minutes.rows).into_iter();
+    Ok(Side {
+        tokens_per_step: side.tokens_per_step.map(|it| it * places),
+        losses: losses
+            .map(|(tokens, loss)| (tokens * places, loss))
+            .collect(),
+        ..side
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::steps::StepTimes;
+    use gpufleet_telemetry::time::Timestamp;
+
+    use super::*;
+
+    fn run(pairs: &[(&str, &str)]) -> Run {
+        let mut run = Run::default();
+        let pairs = pairs
+            .iter()
+            .map(|(key, it)| ((*key).to_owned(), (*it).to_owned()));
+        run.facts.fingerprint = pairs.collect();
+        run
+    }
+
+    fn block(millis: &[u64], tokens: u64) -> StepBlock {
+        let times = millis.iter().map(|it| StepTimes {
+            wall_ns: it * 1_000_000,
+            ..StepTimes::default()
+        });
+        StepBlock {
+            first_step: 0,
+            steps_log2: 0,
+            started_at: Timestamp::default(),
+            ended_at: Timestamp::default(),
+            tokens,
+            samples: 0,
+            times: times.collect(),
+        }
+    }
+
+    #[test]
+    fn what_differs_is_told_with_what_only_one_says() {
+        let found = differences(
+            &run(&[("torch", "2.9"), ("nccl", "2.27"), ("only_a", "1")]),
+            &run(&[("torch", "2.9"), ("nccl", "2.28"), ("only_b", "2")]),
+        );
+        let told: Vec<_> = found
+            .iter()
+            .map(|it| (it.key.as_str(), it.a.as_deref(), it.b.as_deref()))
+            .collect();
+        let expected = [
+            ("nccl", Some("2.27"), Some("2.28")),
+            ("only_a", Some("1"), None),
+            ("only_b", None, Some("2")),
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn the_pace_leaves_the_first_steps_out_and_one_slow_step_does_not_move_it() {
+        let mut millis = vec![9_000; 5];
+        millis.extend([100; 24]);
+        millis.push(5_000);
+        let side = pace(&[block(&millis, 3_000)]);
+        assert_eq!((side.step_seconds, side.steps), (Some(0.1), 25));
+        assert_eq!(side.tokens_per_step, Some(100.0));
+        assert_eq!(
+            pace(&[block(&millis[..20], 0)]).step_seconds,
+            None,
+            "too few"
+        );
+    }
+
+    #[test]
+    fn the_speed_up_is_that_of_the_work_and_not_of_the_step() {
+        let side = |step_seconds, tokens_per_step| Side {
+            step_seconds: Some(step_seconds),
+            tokens_per_step,
+            ..Side::default()
+        };
+        let (a, b) = (side(1.0, Some(1_000.0)), side(1.5, Some(3_000.0)));
+        assert_eq!(speed_up(&a, &b), Some((2.0, "tokens")));
+        assert_eq!(speed_up(&a, &side(0.5, None)), Some((2.0, "steps")));
+        assert_eq!(speed_up(&a, &Side::default()), None);
+    }
+
+    #[test]
+    fn losses_are_compared_where_both_had_seen_as_many_tokens() {
+        let side = |losses: &[(f64, f64)]| Side {
+            losses: losses.to_vec(),
+            ..Side::default()
+        };
+        let a = side(&[(0.0, 5.0), (100.0, 4.0), (200.0, 3.0)]);
+        let b = side(&[(50.0, 4.0), (150.0, 3.0)]);
+        let found = at_equal_tokens(&a, &b).expect("they overlap");
+        assert_eq!((found.tokens, found.a, found.b), (150.0, 3.5, 3.0));
+        assert_eq!(at_equal_tokens(&a, &side(&[(300.0, 1.0)])), None);
+        assert_eq!(at_equal_tokens(&a, &side(&[])), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! What a run does in figures, each with why there is none: pace, tokens, MFU, phases, plan.
+//!
+//! Pure, over what the ranks said last. A figure that the run does not say is a sentence, never 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_analysis::mfu::{self, Kind, Peak, Utilisation};
+use gpufleet_analysis::plan::{self, Forecast, Progress};
+use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::gpu_specs::{DataType, Specs};
+use gpufleet_telemetry::steps::StepBlock;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::Phase;
+
+use super::{Rank, Run};
+
+/// Newest blocks over which tokens a second are told: a minute at a shipment each 10 s.
+const BLOCKS: usize = 6;
+
+impl Run {
+    /// The lowest rank that has done steps: it stands for the run where one has to.
+    pub fn speaker(&self) -> Option<(u32, &Rank)> {
+        let has_steps = |rank: &Rank| {
+            !rank.ring.is_empty()
+                || rank
+                    .facts
+                    .reading(training::STEPS.id)
+                    .is_some_and(|it| it > 0.0)
+        };
+        let found = self.ranks.iter().find(|(_, rank)| has_steps(rank));
+        found.map(|(number, rank)| (*number, rank))
+    }
+
+    /// How long a step takes, seconds: now, else over the whole life of the rank that stands for it.
+    pub fn step_seconds(&self) -> Option<f64> {
+        if let Some(judged) = &self.judged {
+            return Some(judged.step_ns as f64 / 1e9).filter(|it| *it > 0.0);
+        }
+        let (_, rank) = self.speaker()?;
+        let told = |metric: Metric| rank.facts.reading(metric.id);
+        let (wall, steps) = (told(training::STEP_WALL)?, told(training::STEPS)?);
+        (steps > 0.0 && wall > 0.0).then(|| wall / steps)
+    }
+
+    /// The newest step of any rank.
+    pub fn last_step(&self) -> Option<u64> {
+        let told = |rank: &Rank| {
+            let told = rank
+                .facts
+                .reading(training::LAST_STEP.id)
+                .map(|it| it as u64);
+            let held = rank.ring.span().map(|(_, next)| next.saturating_sub(1));
+            told.max(held)
+                .max(rank.facts.end.as_ref().and_then(|it| it.step))
+        };
+        self.ranks.values().filter_map(told).max()
+    }
+
+    /// Tokens a second of the run; none where no rank says its tokens. The ranks of one place of the
+    /// data-parallel dimension are given the same tokens, which count once.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let mut places: BTreeMap<u32, f64> = BTreeMap::new();
+        for (number, rank) in &self.ranks {
+            if let Some(tokens) = tokens_per_second(rank) {
+                let place = rank.facts.mesh.dp.map_or(*number, |it| it.at);
+                let known = places.entry(place).or_default();
+                *known = known.max(tokens);
+            }
+        }
+        places.into_values().reduce(|sum, it| sum + it)
+    }
+
+    /// How many places of the data-parallel dimension are given tokens of their own; as many as
+    /// there are ranks where nobody says.
+    pub fn data_places(&self) -> usize {
+        let places = self.ranks.iter();
+        let places = places.map(|(number, rank)| rank.facts.mesh.dp.map_or(*number, |it| it.at));
+        places.collect::<BTreeSet<u32>>().len()
+    }
+
+    /// The GPUs that its ranks name.
+    pub fn gpus(&self) -> BTreeSet<&str> {
+        let named = self.ranks.values().map(|it| it.facts.gpu.as_str());
+        named.filter(|it| !it.is_empty()).collect()
+    }
+
+    /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
+    ///
+    /// # Errors
+    /// A sentence that says why there is none.
+    pub fn mfu(
+        &self,
+        card: impl Fn(&str) -> Option<String>,
+        specs: &Specs,
+    ) -> Result<Utilisation, String> {
+        let per_step = |rank: &Rank| {
+            let told = |metric: Metric| rank.facts.reading(metric.id);
+            let (flops, steps) = (told(training::MODEL_FLOPS)?, told(training::STEPS)?);
+            (flops > 0.0 && steps > 0.0).then(|| flops / steps)
+        };
+        let say = |rank: &&Rank| per_step(rank).is_some();
+        let ranks: Vec<&Rank> = self.ranks.values().filter(say).collect();
+        let flops: f64 = ranks.iter().filter_map(|it| per_step(it)).sum();
+        if ranks.is_empty() {
+            return Err("not said: the run gives no FLOPs".to_owned());
+        }
+        let gpus: BTreeSet<&str> = ranks.iter().map(|it| it.facts.gpu.as_str()).collect();
+        if gpus.contains("") {
+            return Err("not known: a rank does not say on which GPU it computes".to_owned());
+        }
+        let seconds = self
+            .step_seconds()
+            .ok_or("not known: no step was told yet")?;
+        let cards: Option<BTreeSet<String>> = gpus.iter().map(|it| card(it)).collect();
+        let cards =
+            cards.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
+        let mut cards = cards.into_iter();
+        let (Some(card), None) = (cards.next(), cards.next()) else {
+            return Err(
+                "refused: the run computes on different cards, which have no one peak".to_owned(),
+            );
+        };
+        let said = self.facts.data_type.as_str();
+        let data_type = DataType::parse(said);
+        let data_type =
+            data_type.ok_or("not said: the run does not say the type of its arithmetic")?;
+        let spec = specs.lookup(&card);
+        let spec = spec.ok_or_else(|| format!("refused: no peak is known for `{card}`"))?;
+        let refused = |refused: mfu::Refused| format!("refused: {refused}");
+        let peak = Peak::of(spec, data_type).map_err(refused)?;
+        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        mfu::utilisation(Kind::Mfu, flops / seconds, count, &peak).map_err(refused)
+    }
+
+    /// Seconds of each phase, mean over the ranks that tell any; phases without time are left out.
+    pub fn phases(&self) -> Vec<(Phase, f64)> {
+        let mean = |phase: Phase| {
+            let told = self.ranks.values();
+            let told: Vec<f64> = told
+                .filter_map(|it| it.facts.reading(phase.seconds().id))
+                .collect();
+            let mean = told.iter().sum::<f64>() / told.len() as f64;
+            (mean > 0.0).then_some((phase, mean))
+        };
+        Phase::ALL.iter().copied().filter_map(mean).collect()
+    }
+
+    /// When it will be done at its present pace; none where it plans nothing that can be counted.
+    pub fn forecast(&self, now: Timestamp) -> Option<Forecast> {
+        let (_, rank) = self.speaker()?;
+        let told = |metric: Metric| rank.facts.reading(metric.id).map(|it| it as u64);
+        let second = self.step_seconds().map(|it| 1.0 / it);
+        // Tokens of the attempts before are not known here.
+        let tokens = told(training::PLANNED_TOKENS).filter(|_| self.facts.restored.is_none());
+        let tokens_done = told(training::TOKENS).map(|it| it * self.data_places() as u64);
+        let (planned, done, rate) = match (told(training::PLANNED_STEPS), tokens) {
+            (Some(steps), _) => (steps, self.last_step()?, second?),
+            (None, Some(tokens)) => (tokens, tokens_done?, self.tokens_per_second()?),
+            (None, None) => return None,
+        };
+        let deadline = rank.facts.reading(training::DEADLINE_AT.id);
+        Some(plan::forecast(&Progress {
+            now,
+            planned: Some(planned),
+            done,
+            // A million seconds' worth, so that a slow rate keeps its digits.
+            window_done: (rate * 1e6) as u64,
+            window_ns: 1_000_000_000_000_000,
+            gpus: u32::try_from(self.gpus().len()).unwrap_or(u32::MAX),
+            held_gpu_ns: 0,
+            nano_usd_per_gpu_hour: None,
+            deadline: deadline.map(|it| Timestamp::from_millis((it * 1e3) as i64)),
+        }))
+    }
+
+    /// The rank with the least memory left, with its peak and limit in bytes.
+    pub fn tightest_memory(&self) -> Option<(u32, f64, f64)> {
+        let of = |(number, rank): (&u32, &Rank)| {
+            let told = |metric: Metric| rank.facts.reading(metric.id).filter(|it| *it > 0.0);
+            let peak = told(training::MEMORY_PEAK_RESERVED).or(told(training::MEMORY_RESERVED))?;
+            Some((*number, peak, told(training::MEMORY_LIMIT)?))
+        };
+        let all = self.ranks.iter().filter_map(of);
+        all.max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)))
+    }
+}
+
+/// Tokens a second that one rank was given: lately, else over its whole life.
+fn tokens_per_second(rank: &Rank) -> Option<f64> {
+    let blocks: Vec<StepBlock> = rank.ring.blocks().collect();
+    let newest = &blocks[blocks.len().saturating_sub(BLOCKS)..];
+    let tokens: f64 = newest.iter().map(|it| it.tokens as f64).sum();
+    let walls = newest.iter().flat_map(|it| &it.times);
+    let seconds = walls.map(|it| it.wall_ns as f64 / 1e9).sum::<f64>();
+    if tokens > 0.0 && seconds > 0.0 {
+        return Some(tokens / seconds);
+    }
+    let told = |metric: Metric| rank.facts.reading(metric.id);
+    let (tokens, wall) = (told(training::TOKENS)?, told(training::STEP_WALL)?);
+    (tokens > 0.0 && wall > 0.0).then(|| tokens / wall)
+}

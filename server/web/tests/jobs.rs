@@ -1,0 +1,275 @@
+//! The pages and the API of training jobs.
+
+use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{Resource, attribute as named};
+use gpufleet_telemetry::steps::{StepBlock, StepTimes};
+use gpufleet_telemetry::training::{RankId, attribute};
+use gpufleet_telemetry::wire::Lane;
+
+use super::*;
+use crate::fleet::LiveValue;
+use crate::pages::text::segment;
+use crate::runs::watch::Watch;
+use crate::runs::{Heard, RunKey};
+
+/// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
+/// more than a name.
+pub(super) const JOB: &str = "team/%3Cb%3Ellama/u1";
+
+/// The same as the API's comparison names it.
+pub(super) const RUN: &str = "prod/team/%253Cb%253Ellama/u1/0";
+
+/// A job of one rank that died of an exception.
+const DEAD: &str = "team/dead/u2";
+
+/// Seconds before the picture at which both began.
+const AGE: i64 = 130;
+
+fn at(seconds: i64) -> Timestamp {
+    fixture::NOW.shifted((seconds - AGE) * 1_000_000_000)
+}
+
+fn rank_id(job: &str, rank: u32) -> RankId {
+    RankId::parse(&format!("{job}/0/{rank}")).unwrap()
+}
+
+/// A rank with what it says of itself.
+fn rank(job: &str, rank: u32, values: &[(Metric, f64)]) -> Live {
+    let id = rank_id(job, rank).to_string();
+    let mut live = fixture::live("prod", "h100-00", ResourceKind::Rank, &id, Origin::Live);
+    let resource = Resource::clone(&live.resource)
+        .with(named::WORLD, if job == JOB { "8" } else { "1" })
+        .with(named::MESH, format!("dp={rank}/8"))
+        .with(
+            named::GPU_ID,
+            if job == JOB && rank == 0 { GPU } else { "" },
+        )
+        .with(named::DATA_TYPE, "bf16");
+    live.resource = Arc::new(resource);
+    live.values = values
+        .iter()
+        .map(|(metric, value)| LiveValue {
+            metric: metric.id,
+            part: None,
+            reading: Ok(*value),
+            max: None,
+            at: live.last_point,
+        })
+        .collect();
+    live
+}
+
+fn block(first: i64, busy_ms: u64) -> StepBlock {
+    let times = StepTimes {
+        wall_ns: 1_000_000_000,
+        busy_ns: busy_ms * 1_000_000,
+        data_wait_ns: 100_000_000,
+        comm_wait_ns: 0,
+    };
+    StepBlock {
+        first_step: first.unsigned_abs(),
+        steps_log2: 0,
+        started_at: at(first),
+        ended_at: at(first + 10),
+        tokens: 40_960,
+        samples: 0,
+        times: vec![times; 10],
+    }
+}
+
+fn event(job: &str, number: u32, seconds: i64, kind: EventKind, about: &[(&str, &str)]) -> Event {
+    let about = about
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    Event {
+        at: at(seconds),
+        kind,
+        severity: Severity::Info,
+        resource_kind: ResourceKind::Rank,
+        resource_id: rank_id(job, number).to_string().into(),
+        message: String::new(),
+        attributes: about.collect(),
+    }
+}
+
+/// Puts both jobs into the fleet, judges them, and makes them durable.
+pub(super) async fn put(fleet: &Fleet, store: &Store) {
+    let runs = fleet.runs();
+    let heard = |seconds| Heard {
+        lane: Lane::Live,
+        received: at(seconds),
+    };
+    let cluster: Arc<str> = "prod".into();
+    let told = [(training::STEPS, 120.0), (training::LOSS, 2.5)];
+    for job in [JOB, DEAD] {
+        let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
+        let began = event(job, 0, 0, EventKind::RunStarted, &about);
+        runs.event(&cluster, &began, heard(0)).unwrap();
+    }
+    let mut watch = Watch::default();
+    for first in (0..120).step_by(10) {
+        for number in 0..8 {
+            let slow = number == 3 && first >= 60;
+            let key = RunKey::of(&cluster, &rank_id(JOB, number));
+            let block = block(first, if slow { 800 } else { 600 });
+            runs.steps(key, number, &block, heard(first + 10)).unwrap();
+            runs.rank(&rank(JOB, number, &told), heard(first + 10))
+                .unwrap();
+        }
+        watch.round(runs, store, at(first + 10)).await;
+    }
+    let text = [
+        (attribute::EXCEPTION, "ValueError"),
+        (attribute::EXCEPTION_MESSAGE, "<script>alert(1)</script>"),
+    ];
+    let ended = [(attribute::ENDED, "exception")];
+    runs.rank(&rank(DEAD, 0, &told), heard(5)).unwrap();
+    for (kind, about) in [
+        (EventKind::RankException, &text[..]),
+        (EventKind::RunEnded, &ended[..]),
+    ] {
+        let event = event(DEAD, 0, 20, kind, about);
+        runs.event(&cluster, &event, heard(21)).unwrap();
+    }
+    watch.round(runs, store, fixture::NOW).await;
+    let lease = store.acquire_lease("tests", fixture::NOW, Duration::from_secs(30));
+    let lease = lease.await.unwrap();
+    let commit = fleet.take_commit(fixture::NOW).unwrap();
+    store.commit(&commit, lease.token).await.unwrap();
+    fleet.committed(commit.number);
+    store.release_lease(lease.token).await.unwrap();
+}
+
+fn address(job: &str) -> String {
+    format!("/clusters/prod/jobs/{}/0", segment(job))
+}
+
+#[tokio::test]
+async fn the_list_says_of_each_job_how_it_stands() {
+    let server = server().await;
+    let (status, page) = server.get("/jobs").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        page.contains(&format!("href=\"{}\"", address(JOB))),
+        "{page}"
+    );
+    assert!(page.contains("Rank 3 on h100-00 computes 1.33 × as long as its peers"));
+    assert!(page.contains("ValueError"));
+    assert!(
+        !page.contains("<script>alert"),
+        "what a process says is a text"
+    );
+    let listed = server.json("/api/v1/jobs").await;
+    let states: Vec<_> = listed["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["state"])
+        .collect();
+    assert_eq!(states.len(), 2);
+    assert!(states.contains(&&"running".into()) && states.contains(&&"ended".into()));
+}
+
+#[tokio::test]
+async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing() {
+    let server = server().await;
+    let (status, page) = server.get(&address(JOB)).await;
+    assert_eq!(status, StatusCode::OK);
+    for said in [
+        "Runs: 1 s a step",
+        "Rank 3 on h100-00 computes 1.33 × as long as its peers since",
+        "not said: the run gives no FLOPs",
+        "not said: the run plans neither steps nor tokens",
+        "No rank of it is live, and collectives are not kept.",
+        "no rank tells its phases",
+        "role=\"img\"",
+        "class=\"h-4\"",
+        "rank 3</th><td>",
+        "torch",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    assert!(
+        !page.contains("NaN") && !page.contains("<b>llama"),
+        "{page}"
+    );
+    assert!(!page.contains("Why it ended"));
+    let (_, gpu) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
+    assert!(
+        gpu.contains(&format!("Rank 0 of the job <a href=\"{}\"", address(JOB))),
+        "{gpu}"
+    );
+    let request = Request::get(format!("/clusters/prod/jobs/{}", segment(JOB)));
+    let last = server.ask(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(
+        last.headers()[header::LOCATION].to_str().unwrap(),
+        address(JOB)
+    );
+}
+
+#[tokio::test]
+async fn the_page_of_a_run_that_ended_says_why_and_with_which_rank() {
+    let server = server().await;
+    let (status, page) = server.get(&address(DEAD)).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        page.contains("Why it ended") && page.contains("ValueError"),
+        "{page}"
+    );
+    assert!(!page.contains("<script>alert"));
+    assert!(page.contains("it does not run"), "there is no finish of it");
+    assert!(page.contains("not known: no step was told"), "nor goodput");
+}
+
+#[tokio::test]
+async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
+    let server = server().await;
+    let run = format!("/api/v1/runs/prod/{}/0", segment(JOB));
+    let found = server.json(&run).await;
+    assert_eq!(found["slow_ranks"][0]["rank"], 3);
+    assert_eq!(found["mfu_ratio"]["value"], Value::Null);
+    assert_eq!(
+        found["mfu_ratio"]["missing"],
+        "not said: the run gives no FLOPs"
+    );
+    assert_eq!(found["step_seconds"]["value"], 1.0);
+    assert_eq!(found["tokens_per_second"]["value"], 8.0 * 4_096.0);
+    let goodput = &found["goodput_seconds"];
+    assert_eq!(
+        (
+            goodput["data_loading"].as_f64(),
+            goodput["productive"].as_f64()
+        ),
+        (Some(12.0), Some(108.0))
+    );
+    let steps = server.json(&format!("{run}/steps?ranks=3")).await;
+    assert_eq!(steps[0]["rank"], 3);
+    let count: usize = steps
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["busy_seconds"].as_array().unwrap().len())
+        .sum();
+    assert_eq!(count, 120, "from the store and from memory each once");
+    let same = server
+        .json(&format!("/api/v1/runs/compare?a={RUN}&b={RUN}"))
+        .await;
+    assert_eq!(
+        (&same["speed_up"], &same["speed_up_by"]),
+        (&1.0.into(), &"tokens".into())
+    );
+    assert_eq!(same["differences"].as_array().unwrap().len(), 0);
+    assert_eq!(same["loss"], Value::Null);
+    assert!(same["loss_missing"].is_string());
+}
+
+#[tokio::test]
+async fn the_api_of_a_job_lists_its_attempts() {
+    let server = server().await;
+    let job = server
+        .json(&format!("/api/v1/jobs/prod/{}", segment(DEAD)))
+        .await;
+    assert_eq!(job["attempts"][0]["cause"], "exception");
+    assert_eq!(job["attempts"][0]["state"], "ended");
+}
