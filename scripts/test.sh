@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh                 all stages
 #   scripts/test.sh build unit      only these: setup build unit lints end-to-end browser
-#                                   hooks-setup hooks
+#                                   hooks-setup hooks torch
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
 # The full output of each stage is kept in target/test-logs/.
@@ -71,7 +71,7 @@ have_nextest() {
 }
 
 # The test binaries that have a stage of their own.
-own_stage='end_to_end|house_rules|browser'
+own_stage='end_to_end|house_rules|browser|torch'
 
 # Names of every integration test binary that has no stage of its own.
 other_test_binaries() {
@@ -143,7 +143,8 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage lints 300 lints
     stage end-to-end 600 end_to_end
     stage browser 300 browser
-    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 300 scripts/hooks.sh test
+    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 300 scripts/hooks.sh test &&
+        stage torch 120 one_binary torch
 else
     rows+=("everything after it was not run")
 fi

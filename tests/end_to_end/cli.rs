@@ -3,8 +3,11 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, built, free_port, server, wait};
+use gpufleet_tests::simulator::noise::Noise;
+use gpufleet_tests::simulator::schedule::{Schedule, Size};
 use serde_json::Value;
 
 /// Ticks of 10 s, a commit and the start.
@@ -72,6 +75,64 @@ fn the_client_shows_the_fleet_and_its_idle_gpus() {
     let lines = said(&status);
     assert!(lines.contains(": ok\n"), "{lines}");
     assert!(lines.contains("simulated    64"), "{lines}");
+    simulator.stop();
+    server.stop();
+}
+
+/// A seed with which both jobs have run for a while and go on: their attempts end twice a day.
+fn seed_of_running_jobs() -> u64 {
+    let now = Timestamp::from_seconds(wait::unix_seconds()).minute();
+    let runs = |seed: u64, size: Size| {
+        let schedule = Schedule::new(size, Noise::new(seed, 0, 0));
+        let turn = |minutes: i64| schedule.attempt(Minute(now.0 + minutes)).map(|it| it.turn);
+        turn(-50).is_some() && turn(-50) == turn(20)
+    };
+    let mut seeds = 1..;
+    let found = seeds.find(|seed| runs(*seed, Size::Large) && runs(*seed, Size::Small));
+    found.expect("three in four do")
+}
+
+#[test]
+fn the_client_shows_jobs_with_their_ranks_and_fails_a_run_that_is_slower() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=2")
+        .start();
+    let web = server.place.web.clone();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let seed = seed_of_running_jobs().to_string();
+    let more = ["--history-hours", "1", "--seed", &seed];
+    let simulator = Simulator::start(&world, &endpoint, &more);
+    let large = "llama-70b-pretrain";
+    let small = "support-assistant-sft";
+    let same = ["compare", large, large, "--fail-if-slower", "2%"];
+    wait::until("steps of both jobs are there", FIRST_DATA_LIMIT, || {
+        let is_known = |name| {
+            code(&typed(
+                &web,
+                &["compare", name, name, "--fail-if-slower", "0"],
+            )) == Some(0)
+        };
+        (is_known(large) && is_known(small)).then_some(())
+    });
+    let jobs = said(&typed(&web, &["jobs", "--state", "running"]));
+    for name in [large, small] {
+        assert!(jobs.contains(name), "{jobs}");
+    }
+    let job = typed(&web, &["job", large]);
+    assert_eq!(code(&job), Some(0), "{}", complained(&job));
+    let lines = said(&job);
+    let ranks = lines.lines().filter(|line| line.contains("demo-node-"));
+    assert_eq!(ranks.count(), 32, "{lines}");
+    let like = typed(&web, &same);
+    assert_eq!(code(&like), Some(0), "{}", said(&like));
+    assert!(said(&like).contains("passed"), "{}", said(&like));
+    let slower = typed(&web, &["compare", large, small, "--fail-if-slower", "2%"]);
+    assert_eq!(code(&slower), Some(1), "{}", said(&slower));
+    assert!(said(&slower).contains("tp4 pp2 dp4"), "{}", said(&slower));
+    let nobody = typed(&web, &["job", "no-such-job"]);
+    assert_eq!(code(&nobody), Some(3));
+    assert!(complained(&nobody).contains("no-such-job"));
     simulator.stop();
     server.stop();
 }

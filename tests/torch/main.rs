@@ -1,0 +1,127 @@
+//! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
+//! with a rank that is slow, and after one of its ranks was killed.
+//!
+//! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
+//! and the package of the hooks, which that stage installs.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use gpufleet_tests::harness::process::Process;
+use gpufleet_tests::harness::{World, agent, free_port, repository, server, training, wait};
+use serde_json::Value;
+
+const RANKS: usize = 3;
+const SLOW: usize = 1;
+const KILLED: usize = 2;
+/// Importing torch takes many seconds on a busy machine, and a slow rank is named after 25 steps.
+const SHOWN_LIMIT: Duration = Duration::from_secs(240);
+/// The ends of all ranks, and the look at why.
+const ENDED_LIMIT: Duration = Duration::from_secs(120);
+
+/// The Python that has torch and the hooks.
+fn python() -> PathBuf {
+    let python = repository().join("target/hooks/python/bin/python");
+    assert!(
+        python.exists(),
+        "{} is not there: scripts/hooks.sh install makes it",
+        python.display()
+    );
+    python
+}
+
+/// One process of the job: it trains until it is killed.
+fn rank(world: &World, rank: usize, port: u16) -> Process {
+    let mut command = Command::new(python());
+    command
+        .arg(repository().join("scripts/demo_training.py"))
+        .args(["--step-seconds", "0.2", "--slow-by", "1.0"])
+        .args(["--slow-rank", &SLOW.to_string()])
+        .arg("--folder")
+        .arg(world.path(""))
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", RANKS.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .env("LOCAL_WORLD_SIZE", RANKS.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .env("GPUFLEET_JOB_NAMESPACE", "demo")
+        .env("GPUFLEET_JOB_NAME", "demo-training")
+        .env("GPUFLEET_JOB_UID", "1")
+        .env("GPUFLEET_ATTEMPT", "0")
+        .env("GPUFLEET_HOOKS_SOCKET", training::socket(world));
+    Process::start("python", command, &world.path(&format!("rank-{rank}.log")))
+}
+
+/// The run as the API has it; none while it has not heard of it.
+fn run(server: &server::Server) -> Option<Value> {
+    let answer = server.get("/api/v1/runs/test/demo%2Fdemo-training%2F1/0");
+    (answer.status == 200).then(|| answer.json())
+}
+
+fn rank_of(run: &Value, rank: usize) -> &Value {
+    let all = run["ranks"].as_array().into_iter().flatten();
+    let found = all.into_iter().find(|it| it["rank"] == rank);
+    found.unwrap_or(&Value::Null)
+}
+
+fn reading(rank: &Value, name: &str) -> f64 {
+    rank["readings"][name].as_f64().unwrap_or(0.0)
+}
+
+#[test]
+fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=2")
+        .start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let agent = agent::Place::new(&world, "node-1", &endpoint, &training::config(&world)).start();
+    let port = free_port();
+    let mut ranks: Vec<_> = (0..RANKS).map(|it| rank(&world, it, port)).collect();
+    let shown = wait::until("the slow rank is named", SHOWN_LIMIT, || {
+        ranks.iter_mut().for_each(Process::must_run);
+        let run = run(&server)?;
+        let slow = run["slow_ranks"].as_array()?;
+        (!slow.is_empty()).then_some(run.clone())
+    });
+    assert_eq!(shown["state"], "running", "{shown}");
+    assert_eq!(shown["world"], RANKS, "{shown}");
+    let slow = shown["slow_ranks"].as_array().expect("it was looked at");
+    let named: Vec<_> = slow.iter().map(|it| it["rank"].as_u64()).collect();
+    assert_eq!(named, [Some(SLOW as u64)], "{shown}");
+    assert!(
+        shown["step_seconds"]["value"].as_f64() > Some(0.3),
+        "{shown}"
+    );
+    // On a CPU there is no peak to hold it against: a reason, and no number.
+    assert_eq!(shown["mfu_ratio"]["value"], Value::Null, "{shown}");
+    assert!(shown["mfu_ratio"]["missing"].is_string(), "{shown}");
+    let productive = shown["goodput_seconds"]["productive"].as_f64();
+    assert!(productive > Some(0.0), "{shown}");
+    for it in 0..RANKS {
+        let rank = rank_of(&shown, it);
+        for phase in ["forward", "backward", "optimizer", "communication"] {
+            let name = format!("gpufleet_training_phase_{phase}_seconds_total");
+            assert!(reading(rank, &name) > 0.0, "{phase} of rank {it}: {rank}");
+        }
+    }
+    ranks.remove(KILLED).kill();
+    let ended = wait::until("the run has ended", ENDED_LIMIT, || {
+        let run = run(&server)?;
+        (run["state"] == "ended" && run["ending"].is_object()).then_some(run)
+    });
+    assert_eq!(ended["ending"]["first_rank"], KILLED, "{ended}");
+    let killed = rank_of(&ended, KILLED);
+    assert_eq!(killed["ended"], "vanished", "{killed}");
+    assert!(
+        reading(killed, "gpufleet_training_last_step") > 20.0,
+        "{killed}"
+    );
+    for it in (0..RANKS).filter(|it| *it != KILLED) {
+        assert_eq!(rank_of(&ended, it)["ended"], "exception", "{ended}");
+    }
+    agent.stop();
+    server.stop();
+}
