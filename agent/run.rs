@@ -1,4 +1,6 @@
 //! The running agent: everything put together, and taken apart again in order.
+//!
+//! Longer than 500 lines because what is started and what is ended must be read side by side.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};

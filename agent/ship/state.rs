@@ -5,6 +5,8 @@
 //! newest first. In each lane one request is under way at a time.
 //!
 //! Limits: [`BEHIND`], [`CONFIRM_AFTER`], [`BACK_OFF_FIRST`] to [`BACK_OFF_MOST`].
+//!
+//! Longer than 500 lines because both lanes are one state, and what a reply means needs all of it.
 
 use std::time::Duration;
 
