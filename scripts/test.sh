@@ -83,8 +83,9 @@ for package in json.load(sys.stdin)['packages']:
             print('--test', target['name'])"
 }
 
+# All but the benches: no test runs them, and the lints check that they compile.
 build() {
-    cargo build --workspace --all-targets
+    cargo build --workspace --lib --bins --tests
 }
 
 unit() {
@@ -96,12 +97,13 @@ unit() {
     fi
 }
 
-# one_binary NAME: one test binary, its tests one after the other, so that each has both cores.
+# one_binary NAME [AT ONCE]: one test binary, its tests one after the other unless told, so that each
+# has both cores.
 one_binary() {
     if have_nextest; then
-        cargo nextest run --workspace --no-fail-fast -j1 -E "binary($1)"
+        cargo nextest run --workspace --no-fail-fast -j"${2:-1}" -E "binary($1)"
     else
-        cargo test --workspace --no-fail-fast --test "$1" -- --test-threads=1
+        cargo test --workspace --no-fail-fast --test "$1" -- --test-threads="${2:-1}"
     fi
 }
 
@@ -121,8 +123,9 @@ licences() {
     fi
 }
 
+# Two at once: most of their time is waiting for ticks and commits.
 end_to_end() {
-    one_binary end_to_end
+    one_binary end_to_end 2
 }
 
 browser() {
