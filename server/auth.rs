@@ -12,6 +12,8 @@ use gpufleet_program::tls::{ServerFiles, Setting};
 use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
 
+pub mod person;
+
 /// Most token files one server reads: each is compared on every request.
 pub const MAX_TOKENS: usize = 256;
 
@@ -56,6 +58,11 @@ section! {
         pub tls_key_file: String = String::new(),
         /// PEM file with the authorities of client certificates; set, clients must show one (mTLS).
         pub tls_client_ca_file: String = String::new(),
+        /// Header in which a trusted proxy names the person who asks, as in x-goog-authenticated-user-email;
+        /// it is written down with every change made through pages and API.
+        pub user_header: String = String::new(),
+        /// Addresses and networks of proxies whose user_header is believed: ["10.0.0.0/8"].
+        pub trusted_proxies: Vec<String> = Vec::new(),
         /// Listen on an address that others reach without TLS and tokens. Only behind something
         /// that has both.
         pub allow_insecure: bool = false,

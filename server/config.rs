@@ -8,7 +8,7 @@ use gpufleet_program::log::TraceConfig;
 use gpufleet_program::{section, sections};
 use gpufleet_telemetry::gpu_specs::Specs;
 
-use crate::auth::{Access, AuthConfig};
+use crate::auth::{Access, AuthConfig, person};
 use crate::detect::DetectConfig;
 use crate::detect::prices::Prices;
 use crate::fleet::FleetConfig;
@@ -84,6 +84,7 @@ impl ProgramConfig for Config {
         Specs::with(&self.gpu.peaks)?;
         Access::load(&self.auth)?;
         self.auth.tls().read()?;
+        person::check(&self.auth)?;
         self.retention.check()?;
         Prices::read(&self.detect.gpu_hour_usd)?;
         Ok(())

@@ -9,7 +9,7 @@
 //! [`steps`], [`commit`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpufleet_program::section;
 use gpufleet_telemetry::command::Command;
@@ -49,6 +49,8 @@ mod restore;
 
 pub mod sender_clock;
 
+mod server_clock;
+
 mod shard;
 
 mod steps;
@@ -67,6 +69,7 @@ pub use live::{Live, LiveAgent, LiveValue, LiveXid};
 pub use offer::{Answer, Body, Offer, Outcome};
 pub use owners::Second;
 pub use restore::Restored;
+pub use server_clock::ServerClock;
 use shard::Shard;
 
 /// Shards of the fleet. More than the cores of any server we run on, few enough to walk often.
@@ -122,6 +125,7 @@ pub struct Fleet {
     drops: drops::DropTotals,
     offers: offer::OfferTotals,
     commit: Mutex<commit::InFlight>,
+    server_clock: Mutex<server_clock::Known>,
 }
 
 /// Bytes that wait for a commit or are in one, by lane.
@@ -164,6 +168,7 @@ impl Fleet {
             drops: drops::DropTotals::default(),
             offers: offer::OfferTotals::default(),
             commit: Mutex::default(),
+            server_clock: Mutex::default(),
         }
     }
 
@@ -234,6 +239,12 @@ impl Fleet {
         let streams = shard.agents.get(&key.agent).map(|it| &it.streams);
         let stream = streams.and_then(|it| it.iter().find(|it| it.cursor.key == *key));
         stream.map_or((0, 0), |it| (it.cursor.seq, it.durable))
+    }
+
+    /// How this server's clock compares with those of its agents, as of the last commit.
+    pub fn server_clock(&self) -> ServerClock {
+        let known = self.server_clock.lock();
+        known.unwrap_or_else(PoisonError::into_inner).clock
     }
 
     /// Sizes and counts for the server's own metrics.

@@ -42,6 +42,12 @@ pub fn commits(app: &App) -> Option<String> {
     })
 }
 
+/// What does not keep the server from its work and will have to be mended.
+pub fn warnings(app: &App) -> Vec<String> {
+    let clock = app.fleet.server_clock().sentence();
+    files::warning().into_iter().chain(clock).collect()
+}
+
 /// What is wrong with the database, as one sentence; nothing when it answers.
 pub async fn store(app: &App) -> Option<String> {
     match tokio::time::timeout(STORE_WITHIN, app.store.check()).await {
@@ -72,11 +78,9 @@ async fn healthy(State(app): State<App>) -> (StatusCode, String) {
     if let Some(wrong) = commits(&app) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"));
     }
-    let warning = files::warning().map(|it| format!("warning: {it}\n"));
-    (
-        StatusCode::OK,
-        format!("ok\n{}", warning.unwrap_or_default()),
-    )
+    let warnings = warnings(&app).into_iter();
+    let warnings: String = warnings.map(|it| format!("warning: {it}\n")).collect();
+    (StatusCode::OK, format!("ok\n{warnings}"))
 }
 
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
@@ -124,6 +128,7 @@ mod tests {
             access: Arc::default(),
             commits: Arc::default(),
             jobs: Arc::default(),
+            refusals: Arc::default(),
             lead: Arc::default(),
             incidents: Arc::default(),
             rejections: Arc::default(),

@@ -26,6 +26,8 @@ pub mod lead;
 
 pub mod files;
 
+pub mod refusals;
+
 pub mod jobs;
 
 pub mod disk;
@@ -65,6 +67,8 @@ pub struct App {
     pub rejections: Arc<ingest::Rejections>,
     /// Whether this server has the right to write.
     pub lead: Arc<lead::Lead>,
+    /// What the doors refused.
+    pub refusals: Arc<refusals::Refusals>,
     /// How the background jobs go.
     pub jobs: Arc<jobs::Jobs>,
     /// What is wrong, and what people said to it.

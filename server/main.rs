@@ -63,6 +63,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         access: Arc::new(Access::load(&config.auth)?),
         commits: Arc::default(),
         jobs: Arc::default(),
+        refusals: Arc::default(),
         lead: Arc::default(),
         incidents: Arc::default(),
         rejections: Arc::default(),

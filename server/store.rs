@@ -40,6 +40,8 @@ mod runs;
 mod incidents;
 mod steps;
 
+mod audit;
+
 mod aside;
 
 mod ledger;
@@ -56,6 +58,7 @@ mod retain;
 mod tests;
 
 pub use aside::UnreadableRows;
+pub use audit::MAX_AUDITED;
 pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::MAX_EVENTS;

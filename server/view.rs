@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 
 use crate::App;
 use crate::auth::Grant;
+use crate::fleet::ServerClock;
 use crate::store::model::ResourceKey;
 
 pub mod gather;
@@ -39,6 +40,8 @@ pub const FRESH_FOR: Duration = Duration::from_secs(1);
 pub struct FleetView {
     /// When the picture was made.
     pub at: Timestamp,
+    /// How the server's clock compares with those of its agents.
+    pub server_clock: ServerClock,
     /// Live clusters first, then recorded, then simulated; by name within each.
     pub clusters: Vec<Arc<ClusterView>>,
 }
@@ -225,6 +228,7 @@ impl FleetView {
             None => Arc::clone(self),
             Some(cluster) => Arc::new(Self {
                 at: self.at,
+                server_clock: self.server_clock,
                 clusters: self.cluster(cluster).cloned().collect(),
             }),
         }

@@ -23,6 +23,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
 use crate::auth::{AuthError, Grant, Role};
+use crate::refusals::{self, Door};
 use crate::view::Views;
 use crate::{App, api, metrics, pages};
 
@@ -53,6 +54,7 @@ pub struct Web {
 pub fn router(app: App) -> Router {
     let specs = Specs::with(&app.config.gpu.peaks)
         .expect("Config::check refuses lines that do not describe a card");
+    let watched = (app.clone(), Door::Web);
     let web = Arc::new(Web {
         app,
         specs,
@@ -86,6 +88,7 @@ pub fn router(app: App) -> Router {
             ANSWER_WITHIN,
         ))
         .layer(RequestBodyLimitLayer::new(MAX_BODY_BYTES))
+        .layer(middleware::from_fn_with_state(watched, refusals::watch))
         .with_state(web)
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Extension, State};
+use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use gpufleet_program::listen::Peer;
 use gpufleet_telemetry::command::{ACTIONS, Command, MAX_COMMAND_BYTES};
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::time::Timestamp;
@@ -17,11 +18,11 @@ use uuid::Uuid;
 
 use super::paging::{Page, Paging};
 use super::problem::{self, Asked, Body, Place, Problem};
-use crate::auth::{Grant, Role};
+use crate::auth::{Grant, Role, person};
 use crate::fleet::CommandRefused;
 use crate::fleet::live::LiveAgent;
 use crate::pages::text;
-use crate::store::model::Cursor;
+use crate::store::model::{AuditEntry, Cursor};
 use crate::web::{self, Web};
 
 /// How long a command is good for unless asked otherwise, seconds.
@@ -135,6 +136,7 @@ pub async fn agents(
 pub async fn command(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
+    peer: Option<Extension<ConnectInfo<Peer>>>,
     Place(id): Place<Uuid>,
     Body(asked): Body<CommandAsked>,
 ) -> Result<Response, Problem> {
@@ -165,7 +167,18 @@ pub async fn command(
         id: command.id,
         expires: text::rfc3339(command.expires),
     };
-    tracing::info!(agent = %agent, command = %command.id, action = %command.action, "a command is on its way");
+    let peer = peer.map(|it| it.0.0.address.ip());
+    let entry = AuditEntry {
+        at: now,
+        who: person::name(&web.app.config.auth, &headers, peer, Role::Operate),
+        peer: peer.map_or_else(String::new, |it| it.to_string()),
+        action: format!("command {}", command.action),
+        target: format!("agent {agent}"),
+        detail: serde_json::to_string(&command).expect("a command is plain data"),
+    };
+    let written = web.app.store.audit(&entry).await;
+    written.map_err(|error| Problem::store(&error))?;
+    tracing::info!(who = %entry.who, agent = %agent, command = %command.id, action = %command.action, "a command is on its way");
     match web.app.fleet.enqueue_command(agent, command, now) {
         Ok(()) => Ok((StatusCode::ACCEPTED, Json(queued)).into_response()),
         Err(CommandRefused::UnknownAgent) => Err(unknown()),

@@ -10,9 +10,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::health as judge;
 use crate::pages::text;
 use crate::web::Web;
-use crate::{files, health as judge};
 
 /// Whether the server can do its work.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,7 +26,7 @@ pub struct Health {
     pub at: String,
     /// What was looked at.
     pub checks: Vec<Check>,
-    /// What will become a problem when the fleet grows.
+    /// What does not stop the server and is to be mended: its clock, its limits.
     pub warnings: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub async fn health(State(web): State<Arc<Web>>) -> Response {
         version: env!("CARGO_PKG_VERSION"),
         at: text::rfc3339(web.app.clock.now()),
         checks,
-        warnings: files::warning().into_iter().collect(),
+        warnings: judge::warnings(app),
     };
     let status = if is_ok {
         StatusCode::OK

@@ -75,8 +75,22 @@ async fn on_postgres(server: &str, gpus: usize, hours: i64) -> anyhow::Result<()
     };
     let figures = measure(&config, gpus, hours).await?;
     figures.report("PostgreSQL", gpus, hours)?;
+    tables(&config, gpus as f64 * hours as f64 / 24.0).await?;
     let drop = format!("DROP DATABASE {name} WITH (FORCE)");
     admin.execute(sqlx::AssertSqlSafe(drop)).await?;
+    Ok(())
+}
+
+/// Prints what each of the largest tables takes of a GPU-day, with its indexes.
+async fn tables(config: &StoreConfig, gpu_days: f64) -> anyhow::Result<()> {
+    let sql = "SELECT relname::text, pg_total_relation_size(oid)::bigint FROM pg_class
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY 2 DESC LIMIT 8";
+    let mut connection = sqlx::PgConnection::connect(&config.url).await?;
+    let found: Vec<(String, i64)> = sqlx::query_as(sql).fetch_all(&mut connection).await?;
+    connection.close().await?;
+    for (table, bytes) in found {
+        println!("  {table}: {:.0} bytes a GPU-day", bytes as f64 / gpu_days);
+    }
     Ok(())
 }
 

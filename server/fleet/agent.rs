@@ -15,6 +15,8 @@ use uuid::Uuid;
 
 use super::introduce::Introduced;
 use super::live::LiveAgent;
+use super::sender_clock::Clocks;
+use super::server_clock::Vote;
 use crate::store::model::{Cursor, CursorKey, Gap};
 
 /// Most streams remembered of one agent: two per epoch, and an agent opens a new epoch at most once
@@ -114,6 +116,7 @@ pub(super) struct AgentState {
     commands: VecDeque<Command>,
     conflict_told: Option<Timestamp>,
     clock_told: Option<Timestamp>,
+    pub(super) clocks: Clocks,
 }
 
 impl StreamState {
@@ -190,6 +193,7 @@ impl AgentState {
             commands: VecDeque::new(),
             conflict_told: None,
             clock_told: None,
+            clocks: Clocks::default(),
         }
     }
 
@@ -248,24 +252,27 @@ impl AgentState {
         }
     }
 
-    /// The stream with this key, made if it is new.
+    /// The stream with this key, made if it is new; none when there are too many that are not durable.
     pub(super) fn stream(
         &mut self,
         key: CursorKey,
         offset: i64,
         seen: Timestamp,
-    ) -> &mut StreamState {
+    ) -> Option<&mut StreamState> {
         let place = match self.streams.iter().position(|it| it.cursor.key == key) {
             Some(place) => place,
             None => {
                 if self.streams.len() >= MAX_STREAMS {
                     self.forget_one_stream();
                 }
+                if self.streams.len() >= MAX_STREAMS {
+                    return None;
+                }
                 self.streams.push(StreamState::new(key, offset, seen));
                 self.streams.len() - 1
             }
         };
-        &mut self.streams[place]
+        Some(&mut self.streams[place])
     }
 
     /// Forgets the stream that was silent for longest, among those that are wholly committed.
@@ -289,6 +296,14 @@ impl AgentState {
     /// Whether it is time to tell again that this agent's clock is wrong.
     pub(super) fn tell_clock(&mut self, now: Timestamp) -> bool {
         tell(&mut self.clock_told, now)
+    }
+
+    /// What it says of our clock, if it was heard lately.
+    pub(super) fn vote(&self, now: Timestamp) -> Option<Vote> {
+        Some(Vote {
+            difference: self.clocks.difference(now)?,
+            cluster: Arc::clone(&self.live.cluster),
+        })
     }
 
     /// Queues a command for the next reply.
@@ -444,22 +459,25 @@ mod tests {
                 epoch: Epoch(Uuid::from_u128(number)),
                 ..key()
             };
-            let stream = agent.stream(key, 0, Timestamp(number as i64));
+            let stream = agent.stream(key, 0, Timestamp(number as i64)).unwrap();
             stream.advance(1, Timestamp(number as i64));
             if number != 0 {
                 (stream.dirty, stream.durable) = (false, 1);
             }
         }
-        agent.stream(
-            CursorKey {
-                epoch: Epoch(Uuid::from_u128(u128::MAX)),
-                ..key()
-            },
-            0,
-            Timestamp(i64::MAX),
-        );
+        let another = CursorKey {
+            epoch: Epoch(Uuid::from_u128(u128::MAX)),
+            ..key()
+        };
+        assert!(agent.stream(another, 0, Timestamp(i64::MAX)).is_some());
         let has = |number| agent.offset(Epoch(Uuid::from_u128(number))).is_some();
         assert_eq!([has(0), has(1), has(2)], [true, false, true]);
         assert_eq!(agent.streams.len(), MAX_STREAMS);
+        agent.streams.iter_mut().for_each(|it| it.dirty = true);
+        let one_too_many = CursorKey {
+            epoch: Epoch(Uuid::from_u128(u128::MAX - 1)),
+            ..key()
+        };
+        assert!(agent.stream(one_too_many, 0, Timestamp(i64::MAX)).is_none());
     }
 }

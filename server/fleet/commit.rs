@@ -4,8 +4,8 @@
 //! known is settled by the number that the store has: the same commit is offered again, or counted
 //! as done. Nothing is folded twice and nothing is answered as durable before.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -66,15 +66,20 @@ impl Fleet {
             ..Commit::default()
         };
         let mut bytes = LaneBytes::default();
-        let mut oldest = Vec::new();
+        let (mut oldest, mut votes) = (Vec::new(), Vec::new());
         for shard in &self.shards {
             let shard = &mut *lock(shard);
             let resources = shard.resources.values_mut();
             oldest.extend(resources.filter_map(|it| it.oldest_live.take()));
+            votes.extend(shard.agents.values().filter_map(|it| it.vote(now)));
             self.drain(shard, now, &mut commit);
             bytes.live += std::mem::take(&mut shard.bytes.live);
             bytes.backfill += std::mem::take(&mut shard.bytes.backfill);
         }
+        let clock = self.server_clock.lock();
+        let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
+        clock.judge(&mut votes, &mut commit.events, now);
+        drop(clock);
         let is_empty = commit.cursors.is_empty()
             && commit.resources.is_empty()
             && commit.minutes.is_empty()

@@ -7,7 +7,7 @@ use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use super::Name;
 use super::agent::AgentState;
 use super::naming::cluster_for;
-use super::offer::Offer;
+use super::offer::{Body, Offer};
 
 /// Which resource said on which node an agent runs. One agent may carry live and recorded data:
 /// it runs where its live data comes from.
@@ -47,6 +47,19 @@ pub(super) fn cluster(
         agent.home = Some(Arc::clone(&cluster));
     }
     cluster
+}
+
+/// Learns from a request that is refused who sends it, where nothing of the agent was taken yet: what
+/// is told of it stands under its node and cluster.
+pub(super) fn stranger(agent: &mut AgentState, offer: &Offer<'_>) {
+    if agent.introduced != Introduced::Never {
+        return;
+    }
+    let mut learn = |resource: &Resource| _ = cluster(agent, offer, resource, resource.origin());
+    match offer.body {
+        Body::Metrics(metrics) => metrics.resources.iter().for_each(|it| learn(&it.resource)),
+        Body::Events(sent) => sent.events.iter().for_each(|it| learn(&it.sender)),
+    }
 }
 
 impl AgentState {

@@ -20,7 +20,7 @@ use super::resource::{self, Folding};
 use super::sender_clock::{self, Verdict};
 use super::shard::Shard;
 use super::steps;
-use super::{Fleet, MAX_AGENTS, Name, lock};
+use super::{FOREIGN_AGENT, Fleet, MAX_AGENTS, Name, introduce, lock};
 use crate::store::model::{CursorKey, ResourceKey};
 
 /// A request with its place in its stream.
@@ -98,6 +98,8 @@ pub enum Outcome {
     Full,
     /// More agents than one server takes.
     TooManyAgents,
+    /// More streams of one agent wait for a commit than are remembered.
+    TooManyStreams,
 }
 
 /// What became of requests since the server started.
@@ -109,7 +111,7 @@ pub(super) struct OfferTotals {
 
 impl Outcome {
     /// The names of the outcomes in metrics.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 10] = [
         "folded",
         "already",
         "wrong_seq",
@@ -119,6 +121,7 @@ impl Outcome {
         "too_many_agents",
         "late",
         "other_cluster",
+        "too_many_streams",
     ];
 
     /// Its place in [`Self::NAMES`].
@@ -133,6 +136,7 @@ impl Outcome {
             Self::TooManyAgents => 6,
             Self::Late => 7,
             Self::OtherCluster => 8,
+            Self::TooManyStreams => 9,
         }
     }
 }
@@ -196,6 +200,9 @@ impl Fleet {
                 return refused(Outcome::Conflict, seqs);
             }
         }
+        if offer.key.agent != FOREIGN_AGENT {
+            agent.clocks.note(offer.sent_at, offer.received);
+        }
         let known_offset = agent.offset(offer.key.epoch);
         let offset = match sender_clock::judge(offer.sent_at, offer.received, known_offset) {
             Verdict::Shift(offset) => offset,
@@ -207,6 +214,8 @@ impl Fleet {
                 offset
             }
             Verdict::Quarantine(off_nanos) => {
+                introduce::stranger(agent, offer);
+                agent.clocks.quarantine(offer.key.epoch, off_nanos);
                 let told = agent.tell_clock(offer.received);
                 let event = told.then(|| events::clock(agent, offer, off_nanos));
                 shard.events.extend(event);
@@ -215,7 +224,9 @@ impl Fleet {
         };
         agent.live.heard = offer.received;
         agent.live.clock_offset_nanos = offset;
-        let stream = agent.stream(offer.key, offset, offer.received);
+        let Some(stream) = agent.stream(offer.key, offset, offer.received) else {
+            return refused(Outcome::TooManyStreams, seqs);
+        };
         let gap = match stream.place(offer.seq, offer.dropped) {
             Place::Next { gap } => gap,
             Place::Already => {
@@ -232,9 +243,13 @@ impl Fleet {
         if self.is_full(offer.lane) {
             return refused(Outcome::Full, seqs);
         }
+        let newest = offer.body.newest();
         let gap = gap.map(|gap| stream.gap(gap, offer.received));
         stream.advance(offer.seq, offer.received);
         shard.gaps.extend(gap);
+        let offset = agent
+            .clocks
+            .mended(offer.key.epoch, offset, newest, offer.received);
         let (drops, grown) = self.fold(shard, offer, offset, taken_over);
         match offer.lane {
             Lane::Live => shard.bytes.live += grown,
@@ -330,6 +345,19 @@ impl Fleet {
             }
         }
         (drops, grown)
+    }
+}
+
+impl Body<'_> {
+    /// The newest time in it, by the sender's clock.
+    fn newest(&self) -> Option<Timestamp> {
+        match self {
+            Self::Metrics(metrics) => {
+                let newest = metrics.resources.iter().map(resource::newest);
+                newest.max().flatten()
+            }
+            Self::Events(sent) => sent.events.iter().map(|it| it.event.at).max(),
+        }
     }
 }
 

@@ -4,6 +4,9 @@
 //! shifted by one offset, stored with the cursor, so that a resend shifts equally. Beyond 1 h
 //! nothing is folded: the agent keeps the data until its clock is right.
 
+use std::collections::VecDeque;
+
+use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 /// Differences up to this are left alone, nanoseconds.
@@ -15,6 +18,59 @@ pub const QUARANTINED: i64 = 3_600 * NANOS_PER_SECOND;
 /// A clock that moves by more than this against the epoch's offset was set: the epoch goes on with
 /// a new offset. More than the longest request takes, so that a slow network is not taken for it.
 pub const STEPPED: i64 = 60 * NANOS_PER_SECOND;
+
+/// Most epochs of a sender whose wrong clock is remembered: it begins one with each process.
+const MAX_QUARANTINED: usize = 4;
+
+/// A sender that was not heard for this long says nothing of our clock, nanoseconds.
+const HEARD_WITHIN: i64 = 120 * NANOS_PER_SECOND;
+
+/// What is known of a sender's clock.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    /// When it was last heard, and by how much its clock was behind ours then, nanoseconds.
+    heard: Option<(Timestamp, i64)>,
+    /// By how much the clock was off under which an epoch's data was refused, nanoseconds.
+    quarantined: VecDeque<(Epoch, i64)>,
+}
+
+impl Clocks {
+    /// Notes by how much it is behind ours.
+    pub(super) fn note(&mut self, sent_at: Timestamp, received: Timestamp) {
+        self.heard = Some((received, received.since(sent_at)));
+    }
+
+    /// By how much it is behind ours, nanoseconds, if it was heard lately.
+    pub(super) fn difference(&self, now: Timestamp) -> Option<i64> {
+        let (heard, difference) = self.heard?;
+        (now.since(heard).saturating_abs() <= HEARD_WITHIN).then_some(difference)
+    }
+
+    /// Remembers under what clock an epoch's data was made.
+    pub(super) fn quarantine(&mut self, epoch: Epoch, off_nanos: i64) {
+        self.quarantined.retain(|(known, _)| *known != epoch);
+        self.quarantined.push_front((epoch, off_nanos));
+        self.quarantined.truncate(MAX_QUARANTINED);
+    }
+
+    /// What is to be added to a request's times, whose newest is `newest`: `offset`, unless they would
+    /// lie ahead of now and were made under a clock that was refused for just that.
+    pub(super) fn mended(
+        &self,
+        epoch: Epoch,
+        offset: i64,
+        newest: Option<Timestamp>,
+        received: Timestamp,
+    ) -> i64 {
+        let is_ahead =
+            |by: i64| newest.is_some_and(|it| it.shifted(by).since(received) > TOLERATED);
+        let known = self.quarantined.iter().find(|(known, _)| *known == epoch);
+        match known {
+            Some((_, off)) if is_ahead(offset) && !is_ahead(*off) => *off,
+            _ => offset,
+        }
+    }
+}
 
 /// What is to be done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

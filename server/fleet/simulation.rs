@@ -553,8 +553,11 @@ impl Agent {
                 panic!("the newest session is never refused");
             }
             Outcome::Conflict | Outcome::Full | Outcome::Late => {}
-            Outcome::Quarantined { .. } | Outcome::TooManyAgents | Outcome::OtherCluster => {
-                panic!("clocks are right, agents few and tokens unbound")
+            Outcome::Quarantined { .. }
+            | Outcome::TooManyAgents
+            | Outcome::TooManyStreams
+            | Outcome::OtherCluster => {
+                panic!("clocks are right, agents and epochs few and tokens unbound")
             }
         }
     }

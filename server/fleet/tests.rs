@@ -4,6 +4,8 @@ mod health;
 
 mod twice;
 
+mod clocks;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use uuid::Uuid;
 
 use super::{
     Body, Drop, FOREIGN_AGENT, Fleet, FleetConfig, MAX_RESOURCES_PER_AGENT, MAX_VALUES, Offer,
-    Outcome,
+    Outcome, ServerClock,
 };
 use crate::store::model::{CursorKey, ResourceKey};
 
@@ -37,6 +39,8 @@ struct Sent {
     lane: Lane,
     /// What the sender's clock is behind ours by, seconds.
     behind: i64,
+    /// When it is sent by a clock that is right since, seconds.
+    mended_at: Option<i64>,
     bound: Option<&'static str>,
     end: i64,
     resource: Resource,
@@ -56,6 +60,7 @@ fn sent(seq: u64, end: i64) -> Sent {
         seq,
         lane: Lane::Live,
         behind: 0,
+        mended_at: None,
         bound: None,
         end,
         resource: gpu_resource(),
@@ -117,8 +122,8 @@ impl Sent {
             session: self.session,
             lane: self.lane,
             dropped: None,
-            sent_at: at,
-            received: Timestamp::from_seconds(self.end),
+            sent_at: self.mended_at.map_or(at, Timestamp::from_seconds),
+            received: Timestamp::from_seconds(self.mended_at.unwrap_or(self.end)),
             bound_cluster: self.bound.map(Arc::from),
             default_cluster: "default".into(),
             body: Body::Metrics(&decoded),

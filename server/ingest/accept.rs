@@ -23,9 +23,10 @@ use crate::fleet::{Answer, Body, Drops, Offer, Outcome};
 /// When an agent that met a full server is to come again: after the next commit, most likely.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How far a point's time may lie ahead of the server's clock before a request's clock offset is
-/// known: the largest offset that is corrected, and ten minutes.
-const MAX_AHEAD: i64 = 4_200 * NANOS_PER_SECOND;
+/// How far a point's time may lie ahead of the server's clock before it is known by how much the
+/// sender's clock was off when it was made: as far as behind. What is ahead after all is left out when
+/// it is folded.
+const MAX_AHEAD: i64 = MAX_AGE;
 
 /// How old a point may be: nothing is kept longer by minute.
 const MAX_AGE: i64 = 8 * 86_400 * NANOS_PER_SECOND;
@@ -279,6 +280,10 @@ fn refusal(answer: &Answer) -> Refused {
         Outcome::TooManyAgents => Refused::new(
             Kind::Full,
             "this server has as many agents as it takes (120000): give the fleet a second one",
+        ),
+        Outcome::TooManyStreams => Refused::new(
+            Kind::Full,
+            "this agent has begun more epochs (4096 streams) than are durable yet: try again after the next commit",
         ),
         Outcome::Late => Refused::new(
             Kind::Full,

@@ -38,7 +38,7 @@ pub(super) fn plain<'a>(
         other => {
             let message =
                 format!("content-type {other:?}: send application/x-protobuf or application/json");
-            return Err(invalid(message));
+            return Err(Refused::new(Kind::ContentType, message));
         }
     };
     let compression = headers.get(CONTENT_ENCODING);
@@ -201,7 +201,11 @@ mod tests {
         ] {
             let refused =
                 read_metrics(&headers(content_type, encoding), body).expect_err(content_type);
-            assert_eq!(refused.kind, Kind::Invalid, "{content_type} {encoding}");
+            let kind = match content_type {
+                "text/plain" | "" => Kind::ContentType,
+                _ => Kind::Invalid,
+            };
+            assert_eq!(refused.kind, kind, "{content_type} {encoding}");
             assert!(refused.message.contains(word), "{}", refused.message);
         }
     }

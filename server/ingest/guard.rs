@@ -15,6 +15,7 @@ use super::accept::Ingest;
 use super::http::refuse_http;
 use super::refuse::{Kind, Refused};
 use crate::auth::{AuthError, Role};
+use crate::refusals::{self, Door};
 
 /// How a refusal is to be said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,14 @@ pub(super) fn guarded(routes: Router, ingest: &Ingest, protocol: Protocol) -> Ro
         protocol,
         timeout: Duration::from_millis(config.request_timeout_ms),
     };
-    routes.layer(from_fn_with_state(guard, pass))
+    let door = match protocol {
+        Protocol::Grpc => Door::Grpc,
+        Protocol::Http => Door::Http,
+    };
+    let watched = (ingest.app.clone(), door);
+    routes
+        .layer(from_fn_with_state(guard, pass))
+        .layer(from_fn_with_state(watched, refusals::watch))
 }
 
 async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {

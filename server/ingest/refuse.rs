@@ -16,6 +16,8 @@ pub enum Kind {
     Forbidden,
     /// It can never be accepted.
     Invalid,
+    /// It is of a content type that is not taken.
+    ContentType,
     /// It is larger than a cap, which the message names.
     TooLarge,
     /// It does not fit what came before.
@@ -49,7 +51,7 @@ impl Refused {
     /// A refusal without more than its kind and sentence.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         let refusal = match kind {
-            Kind::Invalid | Kind::TooLarge => Some(Refusal::Invalid),
+            Kind::Invalid | Kind::ContentType | Kind::TooLarge => Some(Refusal::Invalid),
             Kind::Full => Some(Refusal::Full),
             _ => None,
         };
@@ -99,7 +101,7 @@ impl Kind {
         match self {
             Self::Unauthenticated => tonic::Code::Unauthenticated,
             Self::Forbidden => tonic::Code::PermissionDenied,
-            Self::Invalid => tonic::Code::InvalidArgument,
+            Self::Invalid | Self::ContentType => tonic::Code::InvalidArgument,
             Self::TooLarge | Self::Full => tonic::Code::ResourceExhausted,
             Self::OutOfPlace => tonic::Code::FailedPrecondition,
             Self::Unavailable => tonic::Code::Unavailable,
@@ -113,6 +115,7 @@ impl Kind {
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Invalid => StatusCode::BAD_REQUEST,
+            Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::OutOfPlace => StatusCode::PRECONDITION_FAILED,
             Self::Full => StatusCode::TOO_MANY_REQUESTS,

@@ -29,6 +29,7 @@ use crate::App;
 use crate::auth::{Access, AuthConfig, Role, TokenFile};
 use crate::config::Config;
 use crate::fleet::Fleet;
+use crate::refusals::{Door, Reason};
 use crate::store::model::ResourceKey;
 
 const NOW: Timestamp = Timestamp::from_seconds(1_790_000_000);
@@ -68,6 +69,7 @@ fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
         commits: Arc::default(),
         jobs: Arc::default(),
         incidents: Arc::default(),
+        refusals: Arc::default(),
         rejections: Arc::default(),
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
         config: Arc::new(config),
@@ -139,6 +141,12 @@ fn key(cluster: &str) -> ResourceKey {
 }
 
 impl Server {
+    /// What was refused, by door and reason.
+    fn refused(&self) -> Vec<(Door, Reason, u64)> {
+        let counts = self.app.refusals.counts();
+        counts.filter(|(_, _, count)| *count > 0).collect()
+    }
+
     async fn grpc(
         &self,
         headers: HeaderMap,
@@ -249,6 +257,12 @@ async fn a_token_opens_its_cluster_and_a_wrong_one_nothing() {
         message.contains("reported_by_agent"),
         "an agent knows better: {message}"
     );
+    let expected = [
+        (Door::Grpc, Reason::NoToken, 1),
+        (Door::Http, Reason::NoToken, 1),
+        (Door::Http, Reason::Forbidden, 1),
+    ];
+    assert_eq!(server.refused(), expected);
 }
 
 #[tokio::test]
@@ -320,6 +334,16 @@ async fn bombs_are_refused_by_both_protocols_with_the_cap() {
         );
         assert!(refused.message().contains(&cap.to_string()), "{refused:?}");
     }
+    let (status, ..) = server
+        .http("/v1/metrics", &[("content-type", "text/plain")], "")
+        .await;
+    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let expected = [
+        (Door::Grpc, Reason::TooLarge, 3),
+        (Door::Http, Reason::TooLarge, 2),
+        (Door::Http, Reason::ContentType, 1),
+    ];
+    assert_eq!(server.refused(), expected);
 }
 
 #[tokio::test]

@@ -18,9 +18,10 @@ use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 use crate::auth::Grant;
 use crate::commit::CommitHealth;
 use crate::disk::{self, Disks};
-use crate::fleet::{Drop, LiveAgent};
+use crate::fleet::{Drop, LiveAgent, ServerClock};
 use crate::incidents::Incidents;
 use crate::jobs::Jobs;
+use crate::refusals::Refusals;
 use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
 
@@ -67,7 +68,14 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     let disks = disk::look(spool, web.app.store.file()).await;
     let mut families = health(web, at);
     families.extend(jobs(&web.app.jobs));
+    let ahead = match web.app.fleet.server_clock() {
+        ServerClock::Unknown => None,
+        ServerClock::Right => Some(0.0),
+        ServerClock::Wrong { ahead_nanos, .. } => Some(ahead_nanos as f64 / 1e9),
+    };
+    families.extend(gauges(&server::CLOCK_AHEAD, "", ahead.map(|it| ("", it))));
     families.extend(disk_room(&disks));
+    families.extend(refused(&web.app.refusals));
     let leads = f64::from(u8::from(web.app.lead.waits().is_none()));
     families.extend(gauges(&server::LEADS, "", [("", leads)]));
     families.extend(commits(&web.app.commits));
@@ -161,6 +169,18 @@ fn jobs(jobs: &Jobs) -> Vec<MetricFamily> {
     let mut families = gauges(&server::JOB_LAST_SUCCESS, "job", succeeded);
     families.extend(counters(&server::JOB_FAILURES, "job", failures));
     families
+}
+
+/// What the doors refused, where anything was.
+fn refused(refusals: &Refusals) -> Vec<MetricFamily> {
+    let metric = server::REFUSED;
+    let counters = CounterVec::new(Opts::new(metric.name, metric.help), &["door", "reason"])
+        .expect("the catalog's names are valid");
+    for (door, reason, count) in refusals.counts().filter(|(_, _, count)| *count > 0) {
+        let labels = [door.name(), reason.name()];
+        counters.with_label_values(&labels).inc_by(count as f64);
+    }
+    counters.collect()
 }
 
 fn disk_room(disks: &Disks) -> Vec<MetricFamily> {

@@ -11,6 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::text::{self, Name, counted, segment};
 use super::words;
+use crate::fleet::ServerClock;
 use crate::view::{ClusterView, FleetView, NodeView};
 
 /// Names given before a line says "and n more".
@@ -42,12 +43,23 @@ pub fn spots(view: &FleetView) -> Vec<BlindSpot> {
         .of(Origin::Live)
         .flat_map(|cluster| cluster.nodes.iter().map(move |node| (&**cluster, node)))
         .collect();
-    let mut spots = Vec::new();
+    let mut spots: Vec<BlindSpot> = clock(view.server_clock).into_iter().collect();
     silent(&mut spots, &places, view.at);
     readers(&mut spots, &places);
     unknown(&mut spots, &places);
     behind(&mut spots, &places);
     spots
+}
+
+/// The server's own clock, when that is what is wrong.
+fn clock(clock: ServerClock) -> Option<BlindSpot> {
+    Some(BlindSpot {
+        what: clock.sentence()?,
+        fix: "timedatectl on the server's machine says whether its clock is synchronised."
+            .to_owned(),
+        places: Vec::new(),
+        more: 0,
+    })
 }
 
 fn spot<'a>(

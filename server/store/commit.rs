@@ -26,6 +26,10 @@ pub const MAX_GAPS: usize = 10_000;
 /// Most cursors of one agent in one answer: a spool has at most 16 epochs of two streams.
 pub const MAX_CURSORS: usize = 32;
 
+/// Most cursors that a server begins with, 200 bytes each: all agents that it takes with four epochs each,
+/// of two streams.
+const MAX_CURSORS_READ: usize = 1_000_000;
+
 /// Most marks of foreign series that are read at the start: 1 million series of 24 bytes.
 pub const MAX_FOREIGN_MARKS: usize = 1_000_000;
 
@@ -109,11 +113,23 @@ impl Store {
     /// # Errors
     /// When the database refuses, or holds a row that cannot be read.
     pub async fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        self.cursors_up_to(MAX_CURSORS_READ).await
+    }
+
+    /// Not some of them: what a forgotten stream sends would be counted twice.
+    pub(super) async fn cursors_up_to(&self, most: usize) -> Result<Vec<Cursor>, StoreError> {
         let mut transaction = self.read().await?;
-        let sql = "SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms
-            FROM agent_cursor WHERE lease = $1 ORDER BY agent, epoch, stream";
-        let rows = transaction.fetch(sql, &[Value::Text(&self.0.lease)]).await;
-        rows.doing("reading cursors")?.iter().map(cursor).collect()
+        let sql = format!(
+            "SELECT agent, epoch, stream, seq, clock_offset_nanos, seen_ms
+             FROM agent_cursor WHERE lease = $1 ORDER BY agent, epoch, stream LIMIT {}",
+            most + 1
+        );
+        let rows = transaction.fetch(&sql, &[Value::Text(&self.0.lease)]).await;
+        let rows = rows.doing("reading cursors")?;
+        if rows.len() > most {
+            return Err(StoreError::TooManyCursors { most });
+        }
+        rows.iter().map(cursor).collect()
     }
 
     /// How far the streams of some agents are folded, of each the [`MAX_CURSORS`] that were heard

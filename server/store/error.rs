@@ -24,6 +24,16 @@ pub enum StoreError {
         /// The newest schema of this server.
         known: i64,
     },
+    /// More cursors than a server can begin with.
+    #[error(
+        "the database holds more than {most} cursors of agents, and with some of them left out data \
+         would be counted twice: lower retention.epochs_h or retention.senders_d in a server of more \
+         memory, or give the fleet a second server"
+    )]
+    TooManyCursors {
+        /// How many are taken.
+        most: usize,
+    },
     /// The database has not answered at all.
     #[error("the database has not answered within {} s: look for what blocks it", within.as_secs())]
     Silent {

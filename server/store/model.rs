@@ -324,3 +324,20 @@ pub struct IncidentPlace {
     /// Which one.
     pub id: uuid::Uuid,
 }
+
+/// A change that was asked for through pages or API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When.
+    pub at: Timestamp,
+    /// The person that a trusted proxy names, or the role of the token.
+    pub who: String,
+    /// The address that it came from.
+    pub peer: String,
+    /// What was to be done.
+    pub action: String,
+    /// To what.
+    pub target: String,
+    /// With what, as JSON.
+    pub detail: String,
+}

@@ -120,6 +120,9 @@ const INCIDENTS: &str = "DELETE FROM incident WHERE (lease, id) IN (
     WHERE i.lease = $3 AND i.resolved_ms > 0 AND i.resolved_ms < $1
     ORDER BY i.resolved_ms, i.id LIMIT $2)";
 
+const AUDIT: &str = "DELETE FROM audit WHERE id IN (
+    SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
+
 const ASIDE: &str = "DELETE FROM set_aside WHERE id IN (
     SELECT id FROM set_aside WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
@@ -208,6 +211,7 @@ impl Store {
         for (sql, before) in [
             (ASIDE, events),
             (INCIDENTS, events),
+            (AUDIT, events),
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),

@@ -37,6 +37,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(6, "0006_runs.sql"),
     migration!(8, "0008_lease.sql"),
     migration!(10, "0010_incident.sql"),
+    migration!(11, "0011_audit.sql"),
 ];
 
 /// The newest schema that this server knows.

@@ -11,6 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::judge::judge;
 use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
+use crate::fleet::ServerClock;
 use crate::fleet::live::Live;
 
 /// The tick of a sender that has not said how long its tick is: the agents' default.
@@ -27,7 +28,10 @@ pub fn gather(app: &App) -> FleetView {
     let at = app.clock.now();
     let mut grouping = Grouping::default();
     app.fleet.visit(|live| grouping.add(live, at));
-    grouping.finish(at)
+    FleetView {
+        server_clock: app.fleet.server_clock(),
+        ..grouping.finish(at)
+    }
 }
 
 /// The picture of the given resources.
@@ -106,6 +110,7 @@ impl Grouping {
         FleetView {
             at,
             clusters: clusters.collect(),
+            server_clock: ServerClock::Unknown,
         }
     }
 }

@@ -93,6 +93,7 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
         commits: Arc::default(),
         jobs: Arc::default(),
         incidents: Arc::default(),
+        refusals: Arc::default(),
         rejections: Arc::default(),
     };
     Fixture {
@@ -649,6 +650,13 @@ async fn a_command_needs_the_right_to_operate_and_an_action_that_is_known() {
         let answer = server.post(ADDRESS, "application/json", body, token).await;
         assert_eq!(answer.status(), expected, "{token:?} {body}");
     }
+    let written = server.store.audited(10).await.unwrap();
+    let [entry] = &written[..] else {
+        panic!("one was let through: {written:?}");
+    };
+    assert_eq!(entry.who, "a token of role operate");
+    assert_eq!(entry.action, "command release_nvml");
+    assert!(entry.target.contains("67e55044"), "{entry:?}");
     let long = format!(
         r#"{{"action":"probe_now","arguments":{{"gpu":"{}"}}}}"#,
         "x".repeat(5_000)

@@ -50,7 +50,7 @@ fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
             "a strange type",
             vec![("content-type", "text/plain")],
             b"up 1".to_vec(),
-            400,
+            415,
         ),
         (
             "no gzip",

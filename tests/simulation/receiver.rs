@@ -140,9 +140,11 @@ impl Receiver {
             Outcome::WrongSeq { wanted } => refused(Refusal::WrongSeq, Some(wanted)),
             Outcome::Conflict => refused(Refusal::AgentIdConflict, None),
             Outcome::Quarantined { .. } => refused(Refusal::ClockQuarantine, None),
-            Outcome::Full | Outcome::Late | Outcome::TooManyAgents | Outcome::OtherCluster => {
-                refused(Refusal::Full, None)
-            }
+            Outcome::Full
+            | Outcome::Late
+            | Outcome::TooManyAgents
+            | Outcome::TooManyStreams
+            | Outcome::OtherCluster => refused(Refusal::Full, None),
         })
     }
 

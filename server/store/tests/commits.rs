@@ -130,3 +130,39 @@ both! {
         store.close().await;
     }
 }
+
+both! {
+    async fn a_server_refuses_to_begin_with_some_of_the_cursors(bench) {
+        let other = Cursor {
+            key: CursorKey { stream: Stream::Logs, ..cursor(1).key },
+            ..cursor(2)
+        };
+        let cursors = vec![cursor(1), other];
+        bench.commit(&Commit { number: 1, cursors, ..Commit::default() }).await;
+        assert_eq!(bench.store.cursors_up_to(2).await.unwrap().len(), 2);
+        let refused = bench.store.cursors_up_to(1).await.unwrap_err().to_string();
+        assert!(refused.contains("more than 1 cursors"), "{refused}");
+    }
+}
+
+both! {
+    async fn who_changes_what_is_kept_by_lease_newest_first_and_goes_with_the_events(bench) {
+        let entry = |seconds: i64| AuditEntry {
+            at: START.start().shifted(seconds * 1_000_000_000),
+            who: "ada@example.org".to_owned(),
+            peer: "10.0.0.1".to_owned(),
+            action: "command probe_now".to_owned(),
+            target: "agent 7".to_owned(),
+            detail: "{}".to_owned(),
+        };
+        for seconds in [0, 60] {
+            bench.store.audit(&entry(seconds)).await.unwrap();
+        }
+        assert_eq!(bench.store.audited(10).await.unwrap(), [entry(60), entry(0)]);
+        assert_eq!(bench.store.audited(1).await.unwrap(), [entry(60)]);
+        let config = StoreConfig { lease: "other".to_owned(), ..bench.config.clone() };
+        let store = Store::open(&config).await.unwrap();
+        assert_eq!(store.audited(10).await.unwrap(), []);
+        store.close().await;
+    }
+}

@@ -1,0 +1,64 @@
+//! Who changed what through pages and API: written before the change is made, so that nothing is
+//! changed that stands nowhere.
+
+use gpufleet_telemetry::time::Timestamp;
+
+use super::Store;
+use super::database::Value;
+use super::error::{Doing, StoreError};
+use super::model::AuditEntry;
+
+/// Most entries of one answer.
+pub const MAX_AUDITED: usize = 1_000;
+
+impl Store {
+    /// Writes that a change is about to be made.
+    ///
+    /// # Errors
+    /// When the database refuses: then the change must not be made.
+    pub async fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError> {
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Int(entry.at.millis()),
+            Value::Text(&entry.who),
+            Value::Text(&entry.peer),
+            Value::Text(&entry.action),
+            Value::Text(&entry.target),
+            Value::Text(&entry.detail),
+        ];
+        let sql = "INSERT INTO audit (lease, at_ms, who, peer, action, target, detail)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)";
+        let mut transaction = self.write().await?;
+        let written = transaction.execute(sql, &values).await;
+        written.doing("writing who changes what")?;
+        transaction.commit().await.doing("writing who changes what")
+    }
+
+    /// What was changed, the newest first, at most [`MAX_AUDITED`].
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn audited(&self, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+        let doing = "reading who changed what";
+        let limit = limit.clamp(1, MAX_AUDITED);
+        let sql = format!(
+            "SELECT at_ms, who, peer, action, target, detail FROM audit WHERE lease = $1
+             ORDER BY at_ms DESC, id DESC LIMIT {limit}"
+        );
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(&sql, &[Value::Text(&self.0.lease)]).await;
+        let mut entries = Vec::new();
+        for row in rows.doing(doing)? {
+            let text = |index: usize| Ok::<_, StoreError>(row.text(index).doing(doing)?.to_owned());
+            entries.push(AuditEntry {
+                at: Timestamp::from_millis(row.int(0).doing(doing)?),
+                who: text(1)?,
+                peer: text(2)?,
+                action: text(3)?,
+                target: text(4)?,
+                detail: text(5)?,
+            });
+        }
+        Ok(entries)
+    }
+}
