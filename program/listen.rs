@@ -31,6 +31,9 @@ pub use self::idle::Peer;
 /// The TLS of a listener; none is none.
 pub type Tls = Option<Arc<Reloaded<ServerConfig>>>;
 
+/// Who is told of a peer whose TLS handshake failed.
+pub type Refused = Arc<dyn Fn(SocketAddr) + Send + Sync>;
+
 /// Longest time a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -59,10 +62,28 @@ impl Listener {
     /// # Errors
     /// When the socket has no address.
     pub fn new(socket: TcpListener, tls: Tls, most: usize) -> io::Result<Self> {
-        Self::patient(socket, tls, most, PATIENCE)
+        Self::telling(socket, tls, most, Arc::new(|_| {}))
     }
 
-    fn patient(socket: TcpListener, tls: Tls, most: usize, patience: Patience) -> io::Result<Self> {
+    /// The same, which tells of every TLS handshake that failed.
+    ///
+    /// # Errors
+    /// When the socket has no address.
+    pub fn telling(
+        socket: TcpListener,
+        tls: Tls,
+        most: usize,
+        refused: Refused,
+    ) -> io::Result<Self> {
+        Self::patient(socket, (tls, refused), most, PATIENCE)
+    }
+
+    fn patient(
+        socket: TcpListener,
+        tls: (Tls, Refused),
+        most: usize,
+        patience: Patience,
+    ) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let (sender, ready) = mpsc::channel(MAX_READY);
         let slots = Arc::new(Semaphore::new(most));
@@ -92,7 +113,7 @@ pub async fn serve(
 /// Takes connections until nobody wants them any more.
 async fn take(
     socket: TcpListener,
-    tls: Tls,
+    (tls, refused): (Tls, Refused),
     slots: Arc<Semaphore>,
     patience: Patience,
     ready: mpsc::Sender<(Connection, SocketAddr)>,
@@ -115,15 +136,21 @@ async fn take(
         // Replies are small and must not wait for more; it only fails on a closed socket.
         let _closed = stream.set_nodelay(true);
         let tls = tls.as_ref().map(|tls| TlsAcceptor::from(tls.get()));
-        let ready = ready.clone();
+        let (ready, refused) = (ready.clone(), Arc::clone(&refused));
         tokio::spawn(async move {
             let stream = match tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
-                        Ok(Err(error)) => return tracing::debug!(%error, %peer, "TLS handshake"),
-                        Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+                        Ok(Err(error)) => {
+                            tracing::debug!(%error, %peer, "TLS handshake");
+                            return refused(peer);
+                        }
+                        Err(_) => {
+                            tracing::debug!(%peer, "TLS handshake took too long");
+                            return refused(peer);
+                        }
                     }
                 }
             };
@@ -241,6 +268,19 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_handshake_that_fails_is_told_with_its_peer() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (sender, mut told) = mpsc::unbounded_channel();
+        let refused: Refused = Arc::new(move |peer| sender.send(peer).unwrap());
+        let tls = files().reloaded("the test").unwrap();
+        let _listener = Listener::telling(socket, tls, 4, refused).unwrap();
+        let mut plain = TcpStream::connect(address).await.unwrap();
+        plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        assert_eq!(told.recv().await, Some(plain.local_addr().unwrap()));
+    }
+
     /// Sends `bytes` and no more; returns what came back when the server closes the connection.
     async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -258,7 +298,7 @@ mod tests {
             first_request: Duration::from_millis(100),
             idle: Duration::from_millis(100),
         };
-        let listener = Listener::patient(socket, None, 16, patience).unwrap();
+        let listener = Listener::patient(socket, (None, Arc::new(|_| {})), 16, patience).unwrap();
         // This answer is ready only when the silent connections are closed.
         let (done, work) = tokio::sync::watch::channel(false);
         let slow = async move || {

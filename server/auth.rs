@@ -2,12 +2,14 @@
 //!
 //! A token file holds one token on its first line. Without any token file every role is open, which
 //! is why a listener that others can reach then refuses to start. With one, a role without a token
-//! file is closed: whoever guards reading does not want commands from everyone.
+//! file is closed: whoever guards reading does not want commands from everyone. A file that changes is read
+//! again; one that cannot be used then leaves what was good good.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpufleet_program::reloaded::Reloaded;
 use gpufleet_program::tls::{ServerFiles, Setting};
 use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
@@ -131,10 +133,12 @@ impl Grant {
     }
 }
 
-/// All tokens, read once at the start.
+/// All tokens. Their files are read again when one of them changes; while the new ones cannot be used the
+/// old stay good.
 #[derive(Default)]
 pub struct Access {
-    tokens: Vec<Token>,
+    /// None without any token file.
+    tokens: Option<Reloaded<Vec<Token>>>,
 }
 
 struct Token {
@@ -163,17 +167,33 @@ impl Access {
         if config.tokens.len() > MAX_TOKENS {
             return Err(AuthError::TooManyTokens(config.tokens.len()));
         }
-        let tokens = config
-            .tokens
-            .iter()
-            .map(read_token)
-            .collect::<Result<_, _>>()?;
-        Ok(Self { tokens })
+        if config.tokens.is_empty() {
+            return Ok(Self::default());
+        }
+        // Once by itself, for an error of our own.
+        read_tokens(&config.tokens)?;
+        let files: Vec<PathBuf> = config.tokens.iter().map(|it| (&it.file).into()).collect();
+        let entries = config.tokens.clone();
+        let make = move || Ok(read_tokens(&entries)?);
+        let tokens = Reloaded::new("the token files (auth.tokens)", files, make);
+        let tokens = tokens.map_err(|error| AuthError::TokenFile {
+            file: "auth.tokens".to_owned(),
+            why: error.to_string(),
+        })?;
+        Ok(Self {
+            tokens: Some(tokens),
+        })
     }
 
     /// Whether any token file exists for this role.
     pub fn guards(&self, role: Role) -> bool {
-        self.tokens.iter().any(|token| token.role == role)
+        let tokens = self.tokens.as_ref().map(Reloaded::get);
+        tokens.is_some_and(|it| it.iter().any(|token| token.role == role))
+    }
+
+    /// Why the token files as they are cannot be used, while those of before are.
+    pub fn refused(&self) -> Option<String> {
+        self.tokens.as_ref().and_then(Reloaded::refused)
     }
 
     /// Checks the value of an `authorization` header for a role.
@@ -182,10 +202,10 @@ impl Access {
     /// When any token file exists and the token is absent, unknown or of another role, or the role
     /// has no token file.
     pub fn check(&self, role: Role, authorization: Option<&[u8]>) -> Result<Grant, AuthError> {
-        if self.tokens.is_empty() {
+        let Some(tokens) = self.tokens.as_ref().map(Reloaded::get) else {
             return Ok(Grant::default());
-        }
-        if !self.guards(role) {
+        };
+        if tokens.iter().all(|token| token.role != role) {
             return Err(AuthError::Closed(role));
         }
         let given = authorization
@@ -193,7 +213,7 @@ impl Access {
             .ok_or(AuthError::Missing(role))?;
         // Every token is compared, whichever fits, so that time says nothing of which came close.
         let mut found = None;
-        for known in &self.tokens {
+        for known in tokens.iter() {
             if token::equals(&known.secret, given) && known.role == role {
                 found = Some(known.cluster.clone());
             }
@@ -231,6 +251,10 @@ impl Access {
             lacks,
         })
     }
+}
+
+fn read_tokens(entries: &[TokenFile]) -> Result<Vec<Token>, AuthError> {
+    entries.iter().map(read_token).collect()
 }
 
 fn read_token(entry: &TokenFile) -> Result<Token, AuthError> {
@@ -320,6 +344,40 @@ mod tests {
         assert!(closed.contains("role = \"operate\""), "{closed}");
         let open = Access::default().check(Role::Operate, None);
         assert_eq!(open, Ok(Grant::default()), "no token file at all");
+    }
+
+    #[test]
+    fn a_token_that_is_rotated_is_good_at_once_and_a_bad_new_file_keeps_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let write = |text: &str| {
+            let next = folder.path().join("next");
+            std::fs::write(&next, text).unwrap();
+            std::fs::rename(&next, &file).unwrap();
+        };
+        write("the-first-token-of-all");
+        let entry = TokenFile {
+            role: Role::Ingest,
+            file: file.display().to_string(),
+            cluster: None,
+        };
+        let config = AuthConfig {
+            tokens: vec![entry],
+            ..AuthConfig::default()
+        };
+        let access = Access::load(&config).unwrap();
+        let opens = |token: &str| {
+            let shown = format!("Bearer {token}");
+            access.check(Role::Ingest, Some(shown.as_bytes())).is_ok()
+        };
+        assert!(opens("the-first-token-of-all"));
+        write("the-second-token-of-all");
+        assert!(opens("the-second-token-of-all") && !opens("the-first-token-of-all"));
+        assert_eq!(access.refused(), None);
+        write("short");
+        assert!(opens("the-second-token-of-all") && !opens("short"));
+        let why = access.refused().expect("it is told");
+        assert!(why.contains(&file.display().to_string()), "{why}");
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use gpufleet_program::config::ProgramConfig;
 use gpufleet_program::log::TraceConfig;
 use gpufleet_program::{section, sections};
 use gpufleet_telemetry::gpu_specs::Specs;
 
-use crate::auth::{Access, AuthConfig, person};
+use crate::auth::{Access, AuthConfig, Role, person};
 use crate::detect::DetectConfig;
 use crate::detect::prices::Prices;
 use crate::fleet::FleetConfig;
@@ -87,15 +88,38 @@ impl ProgramConfig for Config {
         person::check(&self.auth)?;
         self.retention.check()?;
         Prices::read(&self.detect.gpu_hour_usd)?;
+        self.store.check()?;
         Ok(())
     }
 
     fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let access = Access::load(&self.auth)?;
+        let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
+        for (key, address, role) in self.doors() {
+            let refused = |error: std::io::Error| {
+                format!("{key} = {address:?} is not an address and port: {error}")
+            };
+            for address in address.to_socket_addrs().map_err(refused)? {
+                access.permit(&self.auth, key, address, role)?;
+                if let Some(other) = taken.insert(address, key).filter(|_| address.port() != 0) {
+                    return Err(format!("{key} and {other} are both {address}").into());
+                }
+            }
+        }
         Ok(())
     }
 }
 
 impl Config {
+    /// The keys of what is listened on, the addresses, and for whom the doors are.
+    fn doors(&self) -> [(&'static str, &str, Role); 3] {
+        [
+            ("ingest.grpc_listen", &self.ingest.grpc_listen, Role::Ingest),
+            ("ingest.http_listen", &self.ingest.http_listen, Role::Ingest),
+            ("web.listen", &self.web.listen, Role::Read),
+        ]
+    }
+
     /// A configuration for tests: every port chosen by the system.
     pub fn for_tests() -> Self {
         let mut config = Self::default();
@@ -135,5 +159,40 @@ mod tests {
             "auth.tokens=[{ role = \"read\", file = \"/nowhere/token\" }]",
             &["token file", "/nowhere/token"],
         );
+    }
+    #[test]
+    fn what_the_start_would_fail_at_is_refused_before_anything_is_opened() {
+        let refused = |change: fn(&mut Config), words: &[&str]| {
+            let mut config = Config::for_tests();
+            change(&mut config);
+            let outcome = config.check().and_then(|()| config.rehearse());
+            let error = outcome.expect_err("refused").to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        };
+        refused(
+            |it| it.store.url = "mysql://host/x".to_owned(),
+            &["store.url mysql://host/x"],
+        );
+        refused(
+            |it| it.store.url = "postgres://user:secret@host:no-port/x".to_owned(),
+            &["store.url postgres://user@host"],
+        );
+        refused(|it| it.store.lease.clear(), &["store.lease is empty"]);
+        refused(
+            |it| it.web.listen = "nowhere".to_owned(),
+            &["web.listen", "nowhere"],
+        );
+        refused(
+            |it| it.web.listen = "0.0.0.0:8080".to_owned(),
+            &["web.listen", "0.0.0.0:8080", "TLS and token files"],
+        );
+        refused(
+            |it| {
+                it.ingest.grpc_listen = "127.0.0.1:4317".to_owned();
+                it.ingest.http_listen = "127.0.0.1:4317".to_owned();
+            },
+            &["ingest.grpc_listen", "ingest.http_listen", "127.0.0.1:4317"],
+        );
+        Config::for_tests().rehearse().expect("this one may start");
     }
 }

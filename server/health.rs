@@ -45,7 +45,15 @@ pub fn commits(app: &App) -> Option<String> {
 /// What does not keep the server from its work and will have to be mended.
 pub fn warnings(app: &App) -> Vec<String> {
     let clock = app.fleet.server_clock().sentence();
-    files::warning().into_iter().chain(clock).collect()
+    let tokens = app.access.refused();
+    let tokens = tokens.map(|why| {
+        format!("the token files have changed and cannot be used, those of before stay good: {why}")
+    });
+    files::warning()
+        .into_iter()
+        .chain(clock)
+        .chain(tokens)
+        .collect()
 }
 
 /// What is wrong with the database, as one sentence; nothing when it answers.

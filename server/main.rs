@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use gpufleet_program::clock::SystemClock;
-use gpufleet_program::config::ConfigFlags;
+use gpufleet_program::config::{ConfigFlags, ProgramConfig as _};
 use gpufleet_program::listen::{self, Listener};
 use gpufleet_program::log;
 use gpufleet_server::App;
@@ -17,6 +17,7 @@ use gpufleet_server::config::Config;
 use gpufleet_server::fleet::{FOREIGN_AGENT, Fleet};
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
 use gpufleet_server::ingest::{self, Ingest};
+use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
 use gpufleet_server::{detect, files, health, lead, ledger, retention, runs};
 use gpufleet_spool::disk::RealDisk;
@@ -57,6 +58,8 @@ fn main() -> anyhow::Result<()> {
 async fn run(config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-server", &config.trace)?;
     files::raise();
+    // Before a database is opened, which may change its schema.
+    config.rehearse().map_err(anyhow::Error::from_boxed)?;
     let app = App {
         store: Store::open(&config.store).await?,
         fleet: Arc::new(Fleet::new(config.fleet.clone())),
@@ -148,27 +151,27 @@ async fn open_doors(
     tasks: &mut JoinSet<&'static str>,
 ) -> anyhow::Result<()> {
     let settings = &app.config.ingest;
-    for (what, address, role, router) in [
+    for ((what, door), address, role, router) in [
         (
-            "OTLP over gRPC",
+            ("OTLP over gRPC", Door::Grpc),
             &settings.grpc_listen,
             Role::Ingest,
             ingest::grpc_router(ingest),
         ),
         (
-            "OTLP over HTTP",
+            ("OTLP over HTTP", Door::Http),
             &settings.http_listen,
             Role::Ingest,
             ingest::http_router(ingest),
         ),
         (
-            "pages and API",
+            ("pages and API", Door::Web),
             &app.config.web.listen,
             Role::Read,
             gpufleet_server::web::router(app.clone()).merge(health::router(app.clone())),
         ),
     ] {
-        let listener = listen(what, address, app, role).await?;
+        let listener = listen((what, door), address, app, role).await?;
         tasks.spawn(named(what, serve(what, listener, router, stop.clone())));
     }
     Ok(())
@@ -215,7 +218,7 @@ async fn write(app: &App, leased: &Leased, stop: &CancellationToken) -> Result<(
 
 /// Binds a listener, unless others could reach it unprotected.
 async fn listen(
-    what: &'static str,
+    (what, door): (&'static str, Door),
     address: &str,
     app: &App,
     role: Role,
@@ -235,7 +238,12 @@ async fn listen(
     let tls = app.config.auth.tls().reloaded("the server's TLS");
     let tls = tls.map_err(anyhow::Error::from_boxed)?;
     let is_tls = tls.is_some();
-    let listener = Listener::new(socket, tls, ingest::MAX_CONNECTIONS)?;
+    let told = app.clone();
+    let refused = move |peer: std::net::SocketAddr| {
+        let now = told.clock.now();
+        told.refusals.note(door, Reason::Tls, Some(peer.ip()), now);
+    };
+    let listener = Listener::telling(socket, tls, ingest::MAX_CONNECTIONS, Arc::new(refused))?;
     let address = axum::serve::Listener::local_addr(&listener)?;
     tracing::info!(%address, tls = is_tls, "{what}");
     Ok(listener)

@@ -89,6 +89,17 @@ section! {
 }
 
 impl StoreConfig {
+    /// Refuses what cannot be an address of a database, or a name of a lease. Nothing is opened.
+    ///
+    /// # Errors
+    /// Names the key.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.lease.is_empty() {
+            return Err(StoreError::NoLease);
+        }
+        address::check(&self.url)
+    }
+
     /// A database of its own in this folder.
     pub fn for_tests(folder: &std::path::Path) -> Self {
         Self {

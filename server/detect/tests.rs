@@ -67,6 +67,7 @@ async fn app(folder: &tempfile::TempDir, hand: &Arc<Hand>) -> App {
         rejections: Arc::default(),
         commits: Arc::default(),
         jobs: Arc::default(),
+        refusals: Arc::default(),
         lead: Arc::new(crate::lead::Lead::leading()),
         incidents: Arc::default(),
         clock: Arc::clone(hand) as Arc<dyn Clock>,

@@ -68,6 +68,8 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     let disks = disk::look(spool, web.app.store.file()).await;
     let mut families = health(web, at);
     families.extend(jobs(&web.app.jobs));
+    let is_refused = f64::from(u8::from(web.app.access.refused().is_some()));
+    families.extend(gauges(&server::FILES_REFUSED, "", [("", is_refused)]));
     let ahead = match web.app.fleet.server_clock() {
         ServerClock::Unknown => None,
         ServerClock::Right => Some(0.0),

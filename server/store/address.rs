@@ -1,5 +1,12 @@
 //! What stands in `store.url`: how it is shown, the folder of its file, and the bounds it may set itself.
 
+use std::str::FromStr;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use super::error::StoreError;
+
 /// Longest time one statement may take on PostgreSQL, and may wait for a lock, milliseconds: nothing
 /// waits without end, and what was given up is tried again. A URL that says its own keeps it
 /// (`?options[statement_timeout]=…`).
@@ -8,6 +15,27 @@ const BOUNDS: [(&str, &str); 3] = [
     ("lock_timeout", "15000"),
     ("idle_in_transaction_session_timeout", "60000"),
 ];
+
+/// Whether it is that of a PostgreSQL.
+pub(super) fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+/// Refuses what is no address of a database. Nothing is opened.
+pub(super) fn check(url: &str) -> Result<(), StoreError> {
+    let refused = |why: String| StoreError::Url {
+        url: without_password(url),
+        why,
+    };
+    let parsed = if is_postgres(url) {
+        PgConnectOptions::from_str(url).map(|_| ())
+    } else if url.starts_with("sqlite:") {
+        SqliteConnectOptions::from_str(url).map(|_| ())
+    } else {
+        return Err(refused("neither SQLite nor PostgreSQL".to_owned()));
+    };
+    parsed.map_err(|error| refused(error.to_string()))
+}
 
 /// The bounds that a URL does not set itself.
 pub(super) fn bounds(url: &str) -> impl Iterator<Item = (&'static str, &'static str)> {

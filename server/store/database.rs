@@ -21,7 +21,7 @@ use sqlx::{
     Row as _, Sqlite, SqlitePool,
 };
 
-use super::address::{bounds, make_folder, without_password};
+use super::address::{self, bounds, make_folder, without_password};
 use super::error::StoreError;
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
@@ -98,7 +98,8 @@ impl Database {
             url: without_password(url),
             why: error.to_string(),
         };
-        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        address::check(url)?;
+        if address::is_postgres(url) {
             let options = PgConnectOptions::from_str(url)
                 .map_err(refused)?
                 .application_name("gpufleet-server")
@@ -115,12 +116,6 @@ impl Database {
                 .await
                 .map_err(refused)?;
             return Ok(Self::Postgres(pool));
-        }
-        if !url.starts_with("sqlite:") {
-            return Err(StoreError::Url {
-                url: without_password(url),
-                why: "neither SQLite nor PostgreSQL".to_owned(),
-            });
         }
         let options = SqliteConnectOptions::from_str(url)
             .map_err(refused)?

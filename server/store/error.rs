@@ -40,6 +40,11 @@ pub enum StoreError {
         /// How long was waited.
         within: std::time::Duration,
     },
+    /// `store.lease` is empty.
+    #[error(
+        "store.lease is empty: give the right to write a name, \"gpufleet\" unless several clusters share the database"
+    )]
+    NoLease,
     /// `store.url` is not an address of a database.
     #[error("store.url {url}: {why}; write sqlite:/path/to/file.db or postgres://user@host/name")]
     Url {

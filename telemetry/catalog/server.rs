@@ -24,6 +24,7 @@ metrics! {
     DISK_FREE = last(626, "gpufleet_server_disk_free_bytes", Node, Unit::Bytes, "Bytes that may still be written to a disk of the server, by what lies there (spool, database). No database where it is a server of its own.");
     REFUSED = counter(627, "gpufleet_server_refused_total", Node, Unit::Count, "Requests and connections that a door refused, by door (grpc, http, web) and reason (no_token, forbidden, too_large, content_type, invalid, busy, unavailable, too_slow, tls).");
     CLOCK_AHEAD = last(628, "gpufleet_server_clock_ahead_seconds", Node, Unit::Seconds, "How far the server's clock is ahead of those of most of its agents, below 0 behind; 0 while they agree within 5 s. Absent with fewer than three agents, or while they differ from one another.");
+    FILES_REFUSED = last(629, "gpufleet_server_files_refused", Node, Unit::Count, "One while the token files have changed and cannot be used, and those of before stay good; 0 else.");
     HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last had nothing overdue to make durable, Unix time. A commit that fails or hangs leaves it behind. Alert rules stay quiet while it is fresh.");
     MEMORY = last(632, "gpufleet_server_memory_bytes", Node, Unit::Bytes, "Resident memory of the server.");
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");
