@@ -132,10 +132,10 @@ fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_
     wait::until("the agent says what the server said", LIMIT, || {
         wrong.output().contains("fix the clock (NTP)").then_some(())
     });
-    assert!(
-        !wrong.values("gpufleet_agent_spool_bytes").is_empty(),
-        "it reads on"
-    );
+    wait::until("it reads on under the clock that is wrong", LIMIT, || {
+        let spooled = wrong.values("gpufleet_agent_spool_bytes");
+        (!spooled.is_empty()).then_some(())
+    });
     let agent = wrong.stop().start();
     agent.catches_up();
     agent.stop();
