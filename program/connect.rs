@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
@@ -21,6 +22,10 @@ use tower::Service;
 use crate::reloaded::{Reloaded, Unusable, words};
 use crate::stream::Stream;
 use crate::tls::{ClientFiles, Setting};
+
+/// How long the reason of a broken connection is waited for, and how often is looked.
+const ALERT_WITHIN: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// What is spoken over the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +110,20 @@ impl Connector {
     /// Why TLS of the newest connection failed; none when it did not.
     pub fn failure(&self) -> Option<String> {
         self.tls.as_ref()?.failure().clone()
+    }
+
+    /// The same, a little later where there is none yet: a request is told that its connection broke
+    /// before the connection itself has read the alert.
+    pub async fn failure_soon(&self) -> Option<String> {
+        self.tls.as_ref()?;
+        let looks = ALERT_WITHIN.as_millis() / LOOK_EVERY.as_millis();
+        for _ in 0..looks {
+            if let Some(why) = self.failure() {
+                return Some(why);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.failure()
     }
 
     /// Why the TLS files as they are cannot be used, while those before are.

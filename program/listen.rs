@@ -17,8 +17,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
@@ -36,6 +36,12 @@ pub type Refused = Arc<dyn Fn(SocketAddr) + Send + Sync>;
 
 /// Longest time a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long one whose handshake failed may take to read why.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// What such a one may have sent meanwhile, bytes: more than the first frames of HTTP/2 and a window.
+const MAX_UNREAD: u64 = 256 << 10;
 
 /// Connections that are ready and wait to be taken.
 const MAX_READY: usize = 64;
@@ -141,11 +147,13 @@ async fn take(
             let stream = match tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
-                    match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                    let accepting = tls.accept(stream).into_fallible();
+                    match tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting).await {
                         Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
-                        Ok(Err(error)) => {
+                        Ok(Err((error, stream))) => {
                             tracing::debug!(%error, %peer, "TLS handshake");
-                            return refused(peer);
+                            refused(peer);
+                            return part(stream).await;
                         }
                         Err(_) => {
                             tracing::debug!(%peer, "TLS handshake took too long");
@@ -163,6 +171,18 @@ async fn take(
             let _stopped = ready.send((connection, peer)).await;
         });
     }
+}
+
+/// Ends a connection whose handshake failed so that the peer reads why. A client of TLS 1.3 has sent
+/// its first request by then: a socket closed over unread bytes is reset, and the alert is lost.
+async fn part(mut stream: TcpStream) {
+    let unread = async {
+        stream.shutdown().await?;
+        let mut unread = stream.take(MAX_UNREAD);
+        tokio::io::copy(&mut unread, &mut tokio::io::sink()).await
+    };
+    // Whatever comes of it, the connection is over.
+    let _over = tokio::time::timeout(PARTING, unread).await;
 }
 
 impl Connection {

@@ -121,21 +121,22 @@ impl Incidents {
     pub async fn write(&self, store: &Store) -> Result<(), CommitError> {
         let _one = self.writing.lock().await;
         let (waiting, token) = {
-            let mut held = self.lock();
+            let held = self.lock();
             let Some(token) = held.token else {
                 return Ok(());
             };
-            (std::mem::take(&mut held.unwritten), token)
+            // They wait on until they are written: who asked may go away in the middle.
+            let waiting: Vec<Incident> = held.unwritten.values().cloned().collect();
+            (waiting, token)
         };
-        let incidents: Vec<Incident> = waiting.into_values().collect();
-        let written = store.write_incidents(&incidents, token).await;
-        if written.is_err() {
-            let mut held = self.lock();
-            for incident in incidents {
-                held.unwritten.entry(incident.id).or_insert(incident);
+        store.write_incidents(&waiting, token).await?;
+        let mut held = self.lock();
+        for incident in waiting {
+            if held.unwritten.get(&incident.id) == Some(&incident) {
+                held.unwritten.remove(&incident.id);
             }
         }
-        written
+        Ok(())
     }
 
     /// Notes how a tick of the detectors went.

@@ -136,7 +136,7 @@ impl Client {
             Stream::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
         });
         if let Err(error) = self.grpc.ready().await {
-            return self.failed(&Status::unavailable(words(&error)));
+            return self.failed(&Status::unavailable(words(&error))).await;
         }
         match self.grpc.unary(message, path, RawCodec).await {
             Ok(reply) => Answer {
@@ -147,14 +147,17 @@ impl Client {
                 command: command(reply.metadata()),
                 refused: None,
             },
-            Err(status) => self.failed(&status),
+            Err(status) => self.failed(&status).await,
         }
     }
 
-    fn failed(&self, status: &Status) -> Answer {
+    async fn failed(&self, status: &Status) -> Answer {
         let failure = failure(status);
-        let of_tls = self.parts.connector.failure();
-        let refused = match of_tls.filter(|_| failure.refusal.is_none()) {
+        let of_tls = match failure.refusal {
+            None => self.parts.connector.failure_soon().await,
+            Some(_) => None,
+        };
+        let refused = match of_tls {
             Some(why) => (Reason::Tls, why),
             None => {
                 let reason = Reason::of(failure.refusal, status.code(), status.message());

@@ -145,8 +145,12 @@ impl Run {
         Phase::ALL.iter().copied().filter_map(mean).collect()
     }
 
-    /// When it will be done at its present pace; none where it plans nothing that can be counted.
+    /// When it will be done at its present pace; none where it plans nothing that can be counted, and
+    /// where it stands.
     pub fn forecast(&self, now: Timestamp) -> Option<Forecast> {
+        if self.stands_since(now).is_some() {
+            return None;
+        }
         let (_, rank) = self.speaker()?;
         let told = |metric: Metric| rank.facts.reading(metric.id).map(|it| it as u64);
         let second = self.step_seconds().map(|it| 1.0 / it);

@@ -8,6 +8,12 @@ use super::{Run, RunFacts};
 /// A rank of which nothing was heard for so long is silent, nanoseconds: six shipments.
 pub const SILENT_AFTER: i64 = 60 * NANOS_PER_SECOND;
 
+/// A run without a new step for so long stands, whatever its ranks say else, nanoseconds: a rank that
+/// is silent holds the others' steps back for a minute, and shipping adds ten seconds.
+const STANDS_AFTER: i64 = 120 * NANOS_PER_SECOND;
+/// And for so many of its own steps, where they are long.
+const STANDS_AFTER_STEPS: i64 = 10;
+
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -79,6 +85,16 @@ impl Run {
                 since: self.facts.heard,
             },
         }
+    }
+
+    /// When its last complete step ended, where none came for much longer than one takes; none for a
+    /// run that steps, does not run or was never judged.
+    pub fn stands_since(&self, now: Timestamp) -> Option<Timestamp> {
+        let judged = self.judged.as_ref()?;
+        let step = i64::try_from(judged.step_ns).unwrap_or(i64::MAX);
+        let most = STANDS_AFTER.max(step.saturating_mul(STANDS_AFTER_STEPS));
+        let stands = self.state(now) == State::Running && now.since(judged.ended_at) > most;
+        stands.then_some(judged.ended_at)
     }
 
     /// Why it ended, from what its ranks left behind and the faults of its GPUs.

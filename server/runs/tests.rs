@@ -504,3 +504,30 @@ fn nothing_heard_is_silent_and_not_ended() {
     assert_eq!(run.state(at(64)), State::Running);
     assert_eq!(run.state(at(65)), State::Silent { since: at(5) });
 }
+
+#[tokio::test]
+async fn a_run_whose_ranks_are_heard_and_make_no_step_stands_and_promises_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = store(&folder).await;
+    let mut world = World::new();
+    let mut watch = watch::Watch::default();
+    for rank in 0..2 {
+        world.introduce(u128::from(rank) + 1, rank, 10, 2);
+        world.send(rank, 10, vec![block(0, 700)], Vec::new());
+    }
+    for seconds in [10, 130, 140] {
+        (0..2).for_each(|rank| world.introduce(u128::from(rank) + 1, rank, seconds, 2));
+        watch.round(world.fleet.runs(), &store, at(seconds)).await;
+        let run = world.fleet.runs().get(&run_key()).expect("it is known");
+        let ended_at = run.judged.as_ref().expect("it has steps").ended_at;
+        let stands = at(seconds).since(ended_at) > 120 * NANOS_PER_SECOND;
+        assert_eq!(run.state(at(seconds)), State::Running);
+        assert_eq!(run.stands_since(at(seconds)), stands.then_some(ended_at));
+        let sentence = words::sentence(&run, at(seconds));
+        assert_eq!(
+            sentence.starts_with("Stands: "),
+            seconds == 140,
+            "{sentence}"
+        );
+    }
+}

@@ -13,7 +13,7 @@ const NAMED: usize = 3;
 /// The sentence that stands above everything else.
 pub fn sentence(run: &Run, now: Timestamp) -> String {
     match run.state(now) {
-        State::Running => running(run),
+        State::Running => running(run, now),
         State::Silent { since } => format!(
             "Silent: nothing was heard of it since {} UTC, {}. Whether it runs is not known.",
             text::moment(since),
@@ -29,13 +29,21 @@ pub fn sentence(run: &Run, now: Timestamp) -> String {
     }
 }
 
-fn running(run: &Run) -> String {
+fn running(run: &Run, now: Timestamp) -> String {
     let Some(judged) = &run.judged else {
         return match run.last_step() {
             Some(step) => format!("Runs, at step {step}; how fast is not known yet."),
             None => "Runs, and has not told a step yet.".to_owned(),
         };
     };
+    if let Some(since) = run.stands_since(now) {
+        return format!(
+            "Stands: its ranks are heard, and no step came since step {} ended at {} UTC, {}.",
+            text::grouped(judged.step as f64),
+            text::moment(since),
+            text::ago(now, since)
+        );
+    }
     let pace = text::quantity(Unit::Seconds, judged.step_ns as f64 / 1e9);
     let tokens = run.tokens_per_second();
     let tokens = tokens.map(|it| format!(", {} tokens/s", text::grouped(it.round())));

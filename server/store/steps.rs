@@ -143,7 +143,16 @@ pub(super) async fn merge(
     bad: &mut Vec<Unreadable>,
 ) -> Result<u64, StoreError> {
     let mut unreadable = Vec::new();
-    for piece in deltas.chunks(MERGE_ROWS) {
+    let (known, unknown): (Vec<&StepDelta>, Vec<&StepDelta>) =
+        deltas.iter().partition(|it| ids.contains_key(&it.key));
+    if !unknown.is_empty() {
+        // Old steps of a run that was forgotten between the two halves of a commit.
+        tracing::warn!(
+            ranks = unknown.len(),
+            "steps of a run that is not known are left out"
+        );
+    }
+    for piece in known.chunks(MERGE_ROWS) {
         merge_piece(transaction, piece, ids, &mut unreadable).await?;
     }
     aside::put(transaction, lease, &unreadable).await?;
@@ -154,17 +163,15 @@ pub(super) async fn merge(
 
 async fn merge_piece(
     transaction: &mut Transaction,
-    piece: &[StepDelta],
+    piece: &[&StepDelta],
     ids: &HashMap<RunKey, i64>,
     bad: &mut Vec<Unreadable>,
 ) -> Result<(), StoreError> {
     let key = |it: &StepDelta| {
-        let run = ids
-            .get(&it.key)
-            .expect("a commit has every run of its steps");
+        let run = ids.get(&it.key).expect("the others are left out before");
         (it.bucket, *run, i64::from(it.rank))
     };
-    let keys: Vec<Key> = piece.iter().map(key).collect();
+    let keys: Vec<Key> = piece.iter().copied().map(key).collect();
     let mut known = HashMap::new();
     for row in read(transaction, &keys).await? {
         known.extend(unpack(&row, bad)?);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
@@ -195,12 +195,21 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<CString>> {
         .collect())
 }
 
-/// A plain file of a folder; opening it waits for nobody.
+/// A plain file of a folder. It is looked at before it is opened: the folder is the process' choice,
+/// and a device does things by being opened alone.
 fn plain(folder: &OwnedFd, name: &CString) -> Option<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(folder, name, flags, Mode::empty()).ok()?;
-    let kind = FileType::from_raw_mode(fstat(&file).ok()?.st_mode);
-    (kind == FileType::RegularFile).then(|| File::from(file))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = openat(folder, name, flags, Mode::empty()).ok()?;
+    let kind = FileType::from_raw_mode(fstat(&place).ok()?.st_mode);
+    if kind != FileType::RegularFile {
+        return None;
+    }
+    // The very file that was looked at, whatever its name stands for by now.
+    let same = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(same.as_str(), flags, Mode::empty())
+        .ok()
+        .map(File::from)
 }
 
 #[cfg(test)]

@@ -101,6 +101,11 @@ pub(super) fn figures(
     );
     let speaker = run.speaker().map(|it| it.1);
     let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
+    let stands = run.stands_since(now).is_some();
+    let pace = |told: Option<String>, why: &'static str| match stands {
+        true => Err("it stands: no step came lately"),
+        false => told.ok_or(why),
+    };
     let tokens = run.tokens_per_second();
     let goodput = past.goodput.as_ref().map_err(|why| (*why).to_owned());
     let goodput = goodput.map(|it| goodput_share(it).unwrap_or_else(|| "no time yet".to_owned()));
@@ -109,11 +114,11 @@ pub(super) fn figures(
     vec![
         figure("Step", "How long one step takes now, over the last 20.", {
             let told = run.step_seconds().map(|it| quantity(Unit::Seconds, it));
-            told.ok_or("no step was told")
+            pace(told, "no step was told")
         }),
         figure("Tokens a second", "Of all ranks together.", {
             let told = tokens.map(|it| text::grouped(it.round()));
-            told.ok_or("not said: no rank gives its tokens")
+            pace(told, "not said: no rank gives its tokens")
         }),
         Figure {
             small: mfu.as_ref().ok().map(mfu_words),
@@ -181,6 +186,9 @@ fn finish(run: &Run, now: Timestamp) -> Figure {
     let help = "At the present pace.";
     if run.state(now) != State::Running {
         return figure(name, help, Err("it does not run"));
+    }
+    if run.stands_since(now).is_some() {
+        return figure(name, help, Err("it stands: no step came lately"));
     }
     let Some(forecast) = run.forecast(now) else {
         return figure(
