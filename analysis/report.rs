@@ -189,8 +189,9 @@ fn day_text(day: i64) -> String {
     text.chars().take(10).collect()
 }
 
-/// The states in the order in which charts stack them: useful first, not known last.
-pub(crate) const STACK: [State; 13] = [
+/// The states in the order in which they are listed and stacked: work first, then what is idle, then
+/// trouble. Not observed comes last: what is left over belongs to it.
+pub const STACK: [State; 13] = [
     State::ActiveEfficient,
     State::ActiveUnrated,
     State::ActiveInefficient,

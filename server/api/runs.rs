@@ -361,19 +361,18 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         steps_lost: it.steps_lost,
     });
     let card = |gpu: &str| lookup::card(&web.app.fleet, &key.cluster, gpu);
-    let stands = run.stands_since(now).is_some();
-    let pace = |told: Option<f64>, why: &'static str| match stands {
-        true => Err("it stands: no step came lately"),
-        false => told.ok_or(why),
-    };
     let finish = run
         .forecast(now)
         .filter(|_| run.state(now) == RunState::Running);
     Ok(RunDetail {
         run: known(key, run, now),
         fingerprint: facts.fingerprint.clone(),
-        step_seconds: Figure::of(pace(run.step_seconds(), "no step was told")),
-        tokens_per_second: Figure::of(pace(run.tokens_per_second(), "no rank says its tokens")),
+        step_seconds: Figure::of(run.at_its_pace(run.step_seconds(), "no step was told", now)),
+        tokens_per_second: Figure::of(run.at_its_pace(
+            run.tokens_per_second(),
+            "no rank says its tokens",
+            now,
+        )),
         mfu_ratio: Figure::of(run.mfu(card, &web.specs).map(|it| it.ratio)),
         goodput_seconds: seconds,
         goodput_missing: goodput.err().map(str::to_owned),

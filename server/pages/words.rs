@@ -147,23 +147,8 @@ pub struct Look {
     pub name: &'static str,
 }
 
-/// The order in which states are listed and stacked: work first, then what is idle, then trouble.
-/// Not observed comes last: what is left over belongs to it.
-pub const ORDER: [State; 13] = [
-    State::ActiveEfficient,
-    State::ActiveUnrated,
-    State::ActiveInefficient,
-    State::Gap,
-    State::StartingPod,
-    State::StartingNode,
-    State::Draining,
-    State::Stalled,
-    State::Parked,
-    State::HeldEmpty,
-    State::Unallocated,
-    State::Unhealthy,
-    State::Unobserved,
-];
+/// The order in which states are listed and stacked.
+pub const ORDER: [State; 13] = gpufleet_analysis::report::STACK;
 
 /// How a state looks. The three kinds of active share a look: the split needs a job's target.
 pub const fn look(state: State) -> Look {

@@ -12,6 +12,7 @@ use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Phase;
 
+use super::words::STANDS;
 use super::{Rank, Run};
 
 /// Newest blocks over which tokens a second are told: a minute at a shipment each 10 s.
@@ -40,6 +41,22 @@ impl Run {
         let told = |metric: Metric| rank.facts.reading(metric.id);
         let (wall, steps) = (told(training::STEP_WALL)?, told(training::STEPS)?);
         (steps > 0.0 && wall > 0.0).then(|| wall / steps)
+    }
+
+    /// A figure of its pace: none, with the reason, while it stands or where nobody tells it.
+    ///
+    /// # Errors
+    /// `otherwise`, or that it stands.
+    pub fn at_its_pace<T>(
+        &self,
+        told: Option<T>,
+        otherwise: &'static str,
+        now: Timestamp,
+    ) -> Result<T, &'static str> {
+        match self.stands_since(now) {
+            Some(_) => Err(STANDS),
+            None => told.ok_or(otherwise),
+        }
     }
 
     /// The newest step of any rank.

@@ -10,6 +10,9 @@ use crate::pages::text;
 /// Ranks named in the sentence; the map has them all.
 const NAMED: usize = 3;
 
+/// Why a run that stands has no pace and no finish.
+pub const STANDS: &str = "it stands: no step came lately";
+
 /// The sentence that stands above everything else.
 pub fn sentence(run: &Run, now: Timestamp) -> String {
     match run.state(now) {

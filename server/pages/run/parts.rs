@@ -20,7 +20,7 @@ use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
 use crate::runs::history::Steps;
 use crate::runs::state::SILENT_AFTER;
-use crate::runs::{Rank, Run, RunKey, State, lookup};
+use crate::runs::{Rank, Run, RunKey, State, lookup, words};
 use crate::web::Web;
 
 /// Ranks listed.
@@ -101,11 +101,6 @@ pub(super) fn figures(
     );
     let speaker = run.speaker().map(|it| it.1);
     let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
-    let stands = run.stands_since(now).is_some();
-    let pace = |told: Option<String>, why: &'static str| match stands {
-        true => Err("it stands: no step came lately"),
-        false => told.ok_or(why),
-    };
     let tokens = run.tokens_per_second();
     let goodput = past.goodput.as_ref().map_err(|why| (*why).to_owned());
     let goodput = goodput.map(|it| goodput_share(it).unwrap_or_else(|| "no time yet".to_owned()));
@@ -114,11 +109,11 @@ pub(super) fn figures(
     vec![
         figure("Step", "How long one step takes now, over the last 20.", {
             let told = run.step_seconds().map(|it| quantity(Unit::Seconds, it));
-            pace(told, "no step was told")
+            run.at_its_pace(told, "no step was told", now)
         }),
         figure("Tokens a second", "Of all ranks together.", {
             let told = tokens.map(|it| text::grouped(it.round()));
-            pace(told, "not said: no rank gives its tokens")
+            run.at_its_pace(told, "not said: no rank gives its tokens", now)
         }),
         Figure {
             small: mfu.as_ref().ok().map(mfu_words),
@@ -188,7 +183,7 @@ fn finish(run: &Run, now: Timestamp) -> Figure {
         return figure(name, help, Err("it does not run"));
     }
     if run.stands_since(now).is_some() {
-        return figure(name, help, Err("it stands: no step came lately"));
+        return figure(name, help, Err(words::STANDS));
     }
     let Some(forecast) = run.forecast(now) else {
         return figure(
