@@ -12,7 +12,7 @@ up: ## Build and start server, agent and demo on this machine, print the page's 
 down: ## Stop what `make up` started and remove its data
 	@scripts/down.sh
 
-demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal
+demo-fault: ## Break something in the demo fleet: FAULT=xid79|lost|hang|stall|thermal|slow
 	@scripts/demo_fault.sh $(FAULT)
 
 demo-training: ## Train for real on the CPU under `make up`: ARGS="--slow-rank 1 --kill-rank 2"
@@ -27,9 +27,15 @@ lint: ## Formatting, clippy and the house rules
 fmt: ## Format the code
 	@cargo fmt --all
 
+fuzz: ## Give everything that reads bytes of others many spoilt inputs (ROUNDS=100000 of each)
+	@GPUFLEET_FUZZ_ROUNDS=$(or $(ROUNDS),100000) cargo test --release -p gpufleet-tests --test fuzz
+
 deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 	@cargo deny --version >/dev/null 2>&1 || { echo "install it first: cargo install --locked cargo-deny"; exit 1; }
 	@cargo deny check bans licenses sources
+
+detection-report: ## Measure the detectors and write docs/detection.md
+	@GPUFLEET_BLESS=1 cargo nextest run --workspace -E 'package(gpufleet-analysis) and test(quality)'
 
 bench-agent: ## Measure the agent against the stand-in driver (minutes)
 	@scripts/bench.sh agent $(ARGS)
@@ -43,12 +49,21 @@ bench-server: ## Measure the server with 10,000 simulated GPUs (ARGS=--short for
 bench-outage: ## Measure the server after an outage of 2 h of 1,000 agents (ARGS=--short for a quick look)
 	@scripts/bench.sh outage $(ARGS)
 
+bench-detect: ## Measure a tick of the detectors over 100,000 simulated GPUs (ARGS=--short for a quick look)
+	@scripts/bench.sh detect $(ARGS)
+
 bench-otlp: ## Measure OTLP decoding and folding alone
 	@scripts/bench.sh otlp $(ARGS)
+
+bench-runs: ## Measure what a run of 20,000 ranks costs the server
+	@scripts/bench.sh runs $(ARGS)
 
 bench-hooks: ## Measure what the hooks cost a training process
 	@scripts/bench.sh hooks
 	@scripts/hooks.sh bench
+
+gpu-pack: ## Put what tests/gpu/run.sh needs on a machine with a GPU into target/gpu-pack.tar.gz
+	@tests/gpu/pack.sh
 
 wheel: ## Build the Python package of the hooks into target/wheels
 	@scripts/hooks.sh wheel
@@ -66,4 +81,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: package image help up down demo-fault demo-training test lint fmt deny bench-agent bench-training bench-server bench-outage bench-otlp bench-hooks wheel nccl-plugin test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-adapters

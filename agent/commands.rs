@@ -18,6 +18,8 @@ use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::probe::reader::ProbeOrder;
+
 /// Commands that may wait for the one before them; the server gives those again that do not fit.
 pub const WAITING: usize = 4;
 
@@ -31,6 +33,9 @@ pub const MAX_NVML_ORDERS: usize = 4;
 /// How long the NVML reader may take: it looks for orders once a round, and closing the library
 /// can wait for a slow driver.
 const NVML_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a probe that was asked for may take: its deadline, and those that wait before it.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// What the NVML reader may be told between two rounds.
 #[derive(Debug)]
@@ -59,6 +64,7 @@ pub type NvmlOrders = mpsc::Receiver<NvmlOrder>;
 pub struct Commands {
     node: Arc<str>,
     nvml: mpsc::Sender<NvmlOrder>,
+    probe: mpsc::Sender<ProbeOrder>,
     done: VecDeque<(Uuid, Outcome)>,
 }
 
@@ -75,14 +81,20 @@ enum Verdict {
     Failed,
     Expired,
     Unknown,
+    NotBuiltIn,
 }
 
 impl Commands {
     /// Commands for this node.
-    pub fn new(node: impl Into<Arc<str>>, nvml: mpsc::Sender<NvmlOrder>) -> Self {
+    pub fn new(
+        node: impl Into<Arc<str>>,
+        nvml: mpsc::Sender<NvmlOrder>,
+        probe: mpsc::Sender<ProbeOrder>,
+    ) -> Self {
         Self {
             node: node.into(),
             nvml,
+            probe,
             done: VecDeque::new(),
         }
     }
@@ -124,9 +136,10 @@ impl Commands {
                 Ok(()) => Outcome::new(Verdict::Done, "the config is in use"),
                 Err(why) => Outcome::new(Verdict::Failed, why),
             },
-            PROBE_NOW | CAPTURE_PROFILE => Outcome::new(
-                Verdict::Failed,
-                "this agent has no part that does it: the outside probe is not built in",
+            PROBE_NOW => self.probe(command.arguments.get(ARGUMENT_GPU)).await,
+            CAPTURE_PROFILE => Outcome::new(
+                Verdict::NotBuiltIn,
+                "the part that does it is not built into this agent: nothing was done",
             ),
             _ => Outcome::new(Verdict::Unknown, "this agent does not know it"),
         }
@@ -145,6 +158,33 @@ impl Commands {
             Ok(Ok(Err(why))) => Outcome::new(Verdict::Failed, why),
             Ok(Err(_)) => Outcome::new(Verdict::Failed, "the NVML reader is gone"),
             Err(_) => Outcome::new(Verdict::Failed, "the NVML reader did not answer in time"),
+        }
+    }
+
+    async fn probe(&self, gpu: Option<&String>) -> Outcome {
+        let Some(gpu) = gpu.cloned() else {
+            let why = "no GPU is named: arguments.gpu is its id";
+            return Outcome::new(Verdict::Failed, why);
+        };
+        let (done, answer) = oneshot::channel();
+        match self.probe.try_send(ProbeOrder { gpu, done }) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                return Outcome::new(Verdict::Failed, "too many probes wait already");
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                let why = "this agent does not probe: probe.enabled or nvml.enabled is false";
+                return Outcome::new(Verdict::Failed, why);
+            }
+        }
+        match tokio::time::timeout(PROBE_TIMEOUT, answer).await {
+            Ok(Ok(Ok(probed))) => {
+                let words = probed.verdict.name().replace('_', " ");
+                Outcome::new(Verdict::Done, format!("{words}: {}", probed.reason))
+            }
+            Ok(Ok(Err(why))) => Outcome::new(Verdict::Failed, why),
+            Ok(Err(_)) => Outcome::new(Verdict::Failed, "the probe ended without a word"),
+            Err(_) => Outcome::new(Verdict::Failed, "the probe did not end in time"),
         }
     }
 
@@ -192,6 +232,7 @@ impl Verdict {
             Self::Failed => "failed",
             Self::Expired => "expired",
             Self::Unknown => "unknown",
+            Self::NotBuiltIn => "not_built_in",
         }
     }
 }
@@ -219,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn each_command_is_answered_with_what_came_of_it() {
         let (nvml, mut orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let mut commands = Commands::new("node-1", nvml);
+        let mut commands = Commands::new("node-1", nvml, mpsc::channel(1).0);
         tokio::spawn(async move {
             while let Some(order) = orders.recv().await {
                 let answer = match order.action {
@@ -236,6 +277,7 @@ mod tests {
             (4, "dance", 5, "unknown"),
             (5, RELEASE_NVML, 101, "expired"),
             (6, PROBE_NOW, 5, "failed"),
+            (7, CAPTURE_PROFILE, 5, "not_built_in"),
         ] {
             let verdict = verdict(&mut commands, &command(id, action), now).await;
             assert_eq!(verdict, expected, "{action}");
@@ -245,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_that_comes_twice_is_done_once_and_answered_twice() {
         let (nvml, _orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let mut commands = Commands::new("node-1", nvml);
+        let mut commands = Commands::new("node-1", nvml, mpsc::channel(1).0);
         let mut times = 0;
         for _ in 0..2 {
             let reread = command(1, REREAD_CONFIG);
@@ -257,5 +299,36 @@ mod tests {
             assert_eq!(event.attributes["verdict"], "done");
         }
         assert_eq!(times, 1);
+    }
+
+    #[tokio::test]
+    async fn a_probe_is_answered_with_its_verdict_and_one_of_no_gpu_with_what_is_missing() {
+        use crate::probe::verdict::{Judgement, Verdict};
+
+        let (nvml, _orders) = mpsc::channel(MAX_NVML_ORDERS);
+        let (probe, mut probes) = mpsc::channel::<ProbeOrder>(1);
+        let mut commands = Commands::new("node-1", nvml, probe);
+        tokio::spawn(async move {
+            while let Some(order) = probes.recv().await {
+                let judgement = Judgement {
+                    verdict: Verdict::Fail,
+                    reason: format!("{} is wrong", order.gpu),
+                    sm: None,
+                };
+                let _ = order.done.send(Ok(judgement));
+            }
+        });
+        let mut asked = command(1, PROBE_NOW);
+        let refuse = || Err(String::new());
+        let event = commands.obey(&asked, Timestamp(5), refuse).await;
+        assert_eq!(event.attributes["verdict"], "failed");
+        assert!(event.attributes["reason"].contains("arguments.gpu"));
+        asked.id = Uuid::from_u128(2);
+        asked
+            .arguments
+            .insert(ARGUMENT_GPU.to_owned(), "GPU-7".to_owned());
+        let event = commands.obey(&asked, Timestamp(5), refuse).await;
+        assert_eq!(event.attributes["verdict"], "done");
+        assert_eq!(event.attributes["reason"], "fail: GPU-7 is wrong");
     }
 }

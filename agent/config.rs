@@ -4,10 +4,13 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use gpufleet_program::config::ProgramConfig;
-use gpufleet_program::log::TraceConfig;
+use gpufleet_program::traces::TraceConfig;
 use gpufleet_program::{section, sections};
+use gpufleet_telemetry::identity::attribute;
 
 use crate::admin::ListenConfig;
+use crate::attribute::AttributeConfig;
+use crate::probe::ProbeConfig;
 use crate::prometheus::PrometheusConfig;
 use crate::read::exporter::ExporterConfig;
 use crate::read::hooks::HooksConfig;
@@ -40,8 +43,12 @@ sections! {
         pub exporter: ExporterConfig,
         /// How the machine is read.
         pub host: HostConfig,
+        /// Who holds which GPU.
+        pub attribute: AttributeConfig,
         /// How training processes are read.
         pub hooks: HooksConfig,
+        /// How GPUs are probed.
+        pub probe: ProbeConfig,
         /// What is played back.
         pub recorded: RecordedConfig,
         /// Where the agent's own traces go.
@@ -59,10 +66,41 @@ section! {
         pub name: String = String::new(),
         /// The folder with the agent's id and its spool; it must survive a restart.
         pub state_folder: PathBuf = PathBuf::from("/var/lib/gpufleet"),
+        /// The machine's type, by which it is priced. Empty: as Kubernetes or the cloud says; the same
+        /// for the four keys below.
+        pub machine_type: String = String::new(),
+        /// The region it is in.
+        pub region: String = String::new(),
+        /// The zone it is in.
+        pub zone: String = String::new(),
+        /// Who provides it: `gcp`, or a name of your own for machines of your own.
+        pub provider: String = String::new(),
+        /// How it is paid for: `on_demand`, `spot` or `reserved`.
+        pub provisioning: String = String::new(),
+        /// The metadata server that is asked what this machine is. `auto`: Google Compute Engine's,
+        /// on its machines only; else an address; empty: nobody.
+        pub metadata_server: String = "auto".to_owned(),
     }
 }
 
+/// What [`NodeConfig::provisioning`] may be.
+const PROVISIONINGS: [&str; 4] = ["", "on_demand", "spot", "reserved"];
+
 impl NodeConfig {
+    /// What it says of the machine, as attributes of the node.
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let said = [
+            (attribute::MACHINE_TYPE, &self.machine_type),
+            (attribute::REGION, &self.region),
+            (attribute::ZONE, &self.zone),
+            (attribute::CLOUD_PROVIDER, &self.provider),
+            (attribute::PROVISIONING, &self.provisioning),
+        ];
+        let said = said.into_iter().filter(|(_, value)| !value.is_empty());
+        said.map(|(name, value)| (name.to_owned(), value.clone()))
+            .collect()
+    }
+
     /// The name as given, or the host's.
     pub fn resolved_name(&self) -> String {
         if self.name.is_empty() {
@@ -81,6 +119,13 @@ impl ProgramConfig for Config {
         if self.node.cluster.is_empty() {
             return Err("node.cluster is empty: give the cluster's name".into());
         }
+        let paid = self.node.provisioning.as_str();
+        if !PROVISIONINGS.contains(&paid) {
+            let may = "it may be on_demand, spot, reserved or empty";
+            return Err(format!("node.provisioning = \"{paid}\": {may}").into());
+        }
+        self.attribute.check()?;
+        self.probe.check()?;
         self.sample.check()?;
         self.spool.check()?;
         self.listen.checked_address()?;
@@ -100,6 +145,8 @@ impl Config {
         config.host.enabled = false;
         config.hooks.enabled = false;
         config.exporter.auto = false;
+        config.attribute.enabled = false;
+        config.probe.enabled = false;
         config.listen.address = "127.0.0.1:0".to_owned();
         config
     }
@@ -138,6 +185,18 @@ mod tests {
             &["ship_interval", "1 to 60"],
         );
         check("spool.limit_mib=1", &["spool.limit_mib", "16"]);
+        check(
+            "node.provisioning=cheap",
+            &["node.provisioning", "spot, reserved"],
+        );
+        check(
+            "attribute.period_seconds=0",
+            &["attribute.period", "1 to 30"],
+        );
+        check("probe.region_mib=8", &["probe.region_mib", "64 to 4096"]);
+        let labels: Vec<String> = (0..17).map(|it| format!("\"k{it}\"")).collect();
+        let labels = format!("attribute.labels=[{}]", labels.join(","));
+        check(&labels, &["attribute.labels", "18", "16"]);
         let beyond = "listen.address=0.0.0.0:9410";
         check(beyond, &["listen.address", "allow_insecure"]);
     }

@@ -14,6 +14,8 @@ use crate::config::Config;
 
 mod machine;
 
+mod holders;
+
 mod sources;
 
 /// Longest a check of the machine may take.
@@ -110,7 +112,26 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
             })
         })
     };
-    let (driver, rights, psi, hooks, ras, state, clock, kubelet, server, listen, sources) = tokio::join!(
+    let own = &config.attribute;
+    let node = config.node.resolved_name();
+    let (slurm_machine, slurm_config) = (machine.clone(), own.clone());
+    let slurm =
+        tokio::task::spawn_blocking(move || holders::of_slurm(&slurm_machine, &slurm_config));
+    let (
+        driver,
+        rights,
+        psi,
+        hooks,
+        ras,
+        state,
+        clock,
+        kubelet,
+        api,
+        slurm,
+        server,
+        listen,
+        sources,
+    ) = tokio::join!(
         on_thread(
             "driver",
             "reboot the node: the driver does not answer",
@@ -130,8 +151,19 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
             "kubelet",
             "restart the kubelet",
             CHECK_DEADLINE,
-            machine::kubelet(&machine)
+            holders::kubelet(&machine, own)
         ),
+        within(
+            "Kubernetes API",
+            "look for a network policy or firewall between",
+            CHECK_DEADLINE,
+            holders::kubernetes(own, &node)
+        ),
+        within("Slurm", "", CHECK_DEADLINE, async {
+            slurm.await.unwrap_or_else(|error| {
+                Finding::no("Slurm", format!("the check broke off: {error}"), "")
+            })
+        }),
         within(
             "server",
             "nothing refuses the connection and nothing answers: look for a firewall between",
@@ -144,7 +176,7 @@ async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
     let mut findings = vec![driver];
     findings.extend(sources);
     findings.extend([
-        kubelet, hooks, ras, server, listen, rights, psi, state, clock,
+        kubelet, api, slurm, hooks, ras, server, listen, rights, psi, state, clock,
     ]);
     findings
 }

@@ -1,20 +1,23 @@
 //! `gpufleet-agent`: one per node.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gpufleet_agent::config::Config;
 use gpufleet_agent::run::Ended;
-use gpufleet_agent::{doctor, read, record, run};
+use gpufleet_agent::{doctor, probe, read, record, run};
 use gpufleet_program::clock::SystemClock;
 use gpufleet_program::config::{ConfigFlags, Sources};
 use gpufleet_program::log;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Threads for what may block (the spool, files); two lanes, the spool's way in, one to spare.
-const BLOCKING_THREADS: usize = 4;
+/// Threads for what may block: two lanes, the way into the spool (the tick under way goes the same, one
+/// after the other), the readers of the machine and of its processes, which may hang in the kernel for good,
+/// names of servers that are looked up, two to spare.
+const BLOCKING_THREADS: usize = 8;
 
 /// Their stacks: encoding and file calls need a few KiB.
 const STACK_BYTES: usize = 512 << 10;
@@ -39,20 +42,28 @@ enum Command {
     Record(record::Arguments),
     /// One screen that says what works, what does not, why, and the fix.
     Doctor(doctor::Arguments),
+    /// Computes on a GPU what has a known answer; exits 0 pass, 10 slow, 20 fail, 30 could not measure.
+    Probe(probe::command::Arguments),
+    /// Goes to the GPU for one probe.
+    #[command(hide = true)]
+    ProbeChild(probe::child::ChildArguments),
     /// Talks to the driver for a running agent.
     #[command(hide = true)]
     NvmlChild(read::nvml::ChildArguments),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // The child comes first: it must not carry a runtime, a config or a log of its own.
     if let Some(Command::NvmlChild(child)) = &arguments.command {
-        return read::nvml::child(child);
+        return read::nvml::child(child).map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(Command::ProbeChild(child)) = &arguments.command {
+        return probe::child::run(child).map(|()| ExitCode::SUCCESS);
     }
     let playback = arguments.playback.settings();
     let Some((sources, config)) = arguments.config.load(playback)? else {
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -63,11 +74,16 @@ fn main() -> anyhow::Result<()> {
     let done = match &arguments.command {
         Some(Command::Record(record)) => runtime.block_on(record::run(&config, record)),
         Some(Command::Doctor(doctor)) => runtime.block_on(doctor::run(&config, doctor)),
+        Some(Command::Probe(probe)) => {
+            let probed = runtime.block_on(probe::command::run(&config, probe));
+            runtime.shutdown_background();
+            return probed;
+        }
         _ => runtime.block_on(agent(&sources, config)),
     };
     // What still blocks (a slow disk after a stop) is not waited for.
     runtime.shutdown_background();
-    done
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs the agent until SIGTERM or SIGINT, beginning again where it must.
@@ -84,7 +100,7 @@ async fn agent(sources: &Sources, mut config: Config) -> anyhow::Result<()> {
         }
     }
     tracing::info!("gpufleet-agent has stopped; what it read is in the spool");
-    traces.finish();
+    traces.finish().await;
     Ok(())
 }
 

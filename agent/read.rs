@@ -11,9 +11,12 @@ use std::time::Duration;
 use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Readings;
 use gpufleet_telemetry::time::Timestamp;
+use tokio::sync::mpsc;
 
+use crate::attribute::Attribution;
 use crate::commands::NvmlOrders;
 use crate::config::Config;
+use crate::probe::reader::{ProbeOrder, Probing};
 use crate::steps;
 
 pub mod nvml;
@@ -26,6 +29,8 @@ pub mod exporter;
 
 pub mod users;
 
+pub mod cgroup;
+
 pub mod host;
 
 pub mod hooks;
@@ -35,8 +40,6 @@ pub mod recorded;
 pub mod nccl_inspector;
 
 pub mod nccl_ras;
-
-pub mod torch_flight;
 
 /// One source of readings. The sample loop gives it its turn, its deadline and its clock; it only
 /// reads.
@@ -124,6 +127,8 @@ pub struct Wiring {
     pub node: Arc<NodeFacts>,
     /// Orders to let go of NVML and to take it again.
     pub nvml_orders: NvmlOrders,
+    /// Orders to probe a GPU; none where nothing is to be probed, as by a command that only looks.
+    pub probe_orders: Option<mpsc::Receiver<ProbeOrder>>,
     /// The way of steps into the spool; none where nothing is shipped.
     pub steps: Option<steps::Way>,
 }
@@ -144,6 +149,18 @@ pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Re
         readers.push(Box::new(users::Noting { reader, users }));
     }
     if let Some(reader) = host::HostReader::new(&config.host)? {
+        readers.push(Box::new(reader));
+    }
+    if let Some(reader) = Attribution::new(config, Arc::clone(&users)) {
+        readers.push(Box::new(reader));
+    }
+    // Who is idle, and which GPUs there are, only NVML knows.
+    let orders = wiring
+        .probe_orders
+        .filter(|_| config.probe.enabled && config.nvml.enabled);
+    if let Some(orders) = orders {
+        let library = config.nvml.library_path.display().to_string();
+        let reader = Probing::new(&config.probe, library, Arc::clone(&users), orders);
         readers.push(Box::new(reader));
     }
     if let Some(reader) = hooks::Hooks::new(&config.hooks, period, users, wiring.steps) {

@@ -107,6 +107,7 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
     let wiring = Wiring {
         node: Arc::clone(&node),
         nvml_orders,
+        probe_orders: None,
         steps: None,
     };
     let clock = SystemClock::start();

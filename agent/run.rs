@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::admin::Shown;
-use crate::commands::{Commands, MAX_NVML_ORDERS, WAITING};
+use crate::commands::{Commands, MAX_NVML_ORDERS, NvmlOrder, WAITING};
 use crate::config::Config;
+use crate::probe::reader::{MAX_ORDERS, ProbeOrder};
 use crate::read::{self, NodeFacts, Wiring};
 use crate::sample::own::{Own, ShipHealth};
 use crate::sample::{LatestCell, Loop, OUTPUT_WAITING, Output};
@@ -31,7 +32,9 @@ use crate::ship::aside;
 use crate::ship::identity::{self, Found};
 use crate::ship::state::Shipper;
 use crate::ship::{End, Ship};
+use crate::spool::Filling;
 use crate::steps::{Spooled, Way};
+use crate::under_way::UnderWay;
 use crate::{admin, config, spool};
 
 /// How long a stop waits for the server to take what was spooled last; it is safe on disk anyway.
@@ -47,7 +50,13 @@ pub enum Ended {
 }
 
 /// The spool on its way to the server, and how far steps are in it.
-type Shipping = (Ship<RealDisk>, Arc<Spooled>);
+type Shipping = (Filling, Arc<Spooled>);
+
+/// The ways to the readers that act on commands.
+struct Orders {
+    nvml: mpsc::Sender<NvmlOrder>,
+    probe: mpsc::Sender<ProbeOrder>,
+}
 
 /// What a running agent is made of.
 struct Agent {
@@ -80,13 +89,16 @@ pub async fn run(
     let (node, found) = node_facts(config, clock.as_ref())?;
     let health = ShipHealth::default();
     let (shipping, opened) = open_ship(config, &node, &health, clock.as_ref())?;
-    let (ship, spooled) = shipping.unzip();
+    let (filling, spooled) = shipping.unzip();
+    let ship = filling.as_ref().map(|it| it.ship.clone());
     let shipping = state.is_some().then(|| health.clone());
     let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
+    let (probe, probe_orders) = mpsc::channel(MAX_ORDERS);
     let wiring = Wiring {
         node: Arc::clone(&node),
         nvml_orders,
+        probe_orders: Some(probe_orders),
         steps: spooled.map(|spooled| Way {
             spooled,
             output: output.clone(),
@@ -102,6 +114,7 @@ pub async fn run(
         latest: Arc::clone(&latest),
         own: Own::new(health),
         output: output.clone(),
+        keeps_rounds: filling.is_some(),
     };
     let started = started(&node, &opened, found, clock.as_ref());
     let mut events = vec![started];
@@ -122,13 +135,14 @@ pub async fn run(
     };
     let sampling = tokio::spawn(looping.run(readers, agent.stop.clone()));
     let spooling = tokio::spawn(spool::fill(
-        agent.ship.clone(),
+        filling,
         outputs,
         Arc::clone(&agent.node),
         Arc::clone(&agent.clock),
     ));
     let shown = Shown { latest, shipping };
-    let end = agent.serve_and_ship(shown, nvml, output, sources).await;
+    let orders = Orders { nvml, probe };
+    let end = agent.serve_and_ship(shown, orders, output, sources).await;
     // In the order of the data: what is sampled is spooled, what is spooled is safe.
     agent.stop.cancel();
     sampling.await.context("the sample loop failed")?;
@@ -141,7 +155,7 @@ impl Agent {
     async fn serve_and_ship(
         &self,
         shown: Shown,
-        nvml: mpsc::Sender<crate::commands::NvmlOrder>,
+        orders: Orders,
         output: mpsc::Sender<Output>,
         sources: &Sources,
     ) -> anyhow::Result<End> {
@@ -167,7 +181,7 @@ impl Agent {
                 }
             }
         };
-        let obeying = self.obey(commands, nvml, output, sources);
+        let obeying = self.obey(commands, orders, output, sources);
         let stopping = async {
             self.stop.cancelled().await;
             tokio::time::sleep(FAREWELL).await;
@@ -203,11 +217,11 @@ impl Agent {
     async fn obey(
         &self,
         mut given: mpsc::Receiver<Command>,
-        nvml: mpsc::Sender<crate::commands::NvmlOrder>,
+        orders: Orders,
         output: mpsc::Sender<Output>,
         sources: &Sources,
     ) {
-        let mut commands = Commands::new(self.node.node.as_str(), nvml);
+        let mut commands = Commands::new(self.node.node.as_str(), orders.nvml, orders.probe);
         while let Some(command) = given.recv().await {
             let mut read = None;
             let reread = || {
@@ -271,9 +285,11 @@ pub fn rehearse(config: &Config, running: Option<&Config>) -> anyhow::Result<()>
     let wiring = Wiring {
         node,
         nvml_orders,
+        probe_orders: None,
         steps: None,
     };
     read::readers(config, wiring)?;
+    config.attribute.rehearse()?;
     config.ship.rehearse()?;
     let listens = running.map(|it| it.listen.address.as_str());
     config.listen.rehearse(listens)?;
@@ -327,7 +343,7 @@ fn facts(config: &Config, agent_id: AgentId) -> NodeFacts {
 
 fn open_ship(
     config: &Config,
-    node: &NodeFacts,
+    node: &Arc<NodeFacts>,
     health: &ShipHealth,
     clock: &dyn Clock,
 ) -> anyhow::Result<(Option<Shipping>, Opened)> {
@@ -342,6 +358,15 @@ fn open_ship(
             "bytes of the spool are no record: a torn write or a bad disk"
         );
     }
+    let next_seq = |epoch| spool.next_seq(epoch, Stream::Metrics);
+    let (under_way, recovered) =
+        UnderWay::begin(&config.node.state_folder, node, next_seq, clock.now())?;
+    if !recovered.is_empty() {
+        tracing::info!(
+            ticks = recovered.len(),
+            "an agent before this one ended in the middle of a tick: what it had read of it is shipped now"
+        );
+    }
     let spooled = Spooled::open(&config.node.state_folder, &node.boot_id, |epoch| {
         spool.next_seq(epoch, Stream::Logs)
     })?;
@@ -354,7 +379,13 @@ fn open_ship(
     );
     let refused = config.node.state_folder.join("refused");
     let ship = Ship::new(shipper, Arc::new(sender), Some(refused), health.clone());
-    Ok((Some((ship, Arc::new(spooled))), opened))
+    let filling = Filling {
+        ship,
+        under_way,
+        sync_every: config.spool.sync_every(),
+        recovered,
+    };
+    Ok((Some((filling, Arc::new(spooled))), opened))
 }
 
 /// The event that tells of this start.

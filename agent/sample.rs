@@ -25,11 +25,13 @@ use gpufleet_telemetry::tick::{MAX_TICK_SECONDS, ResourceTick};
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::read::{NodeFacts, Read, ReadError, Turn};
 use crate::sample::collect::Collector;
 use crate::sample::own::Own;
 use crate::steps::{Shipment, Spooled};
+use crate::under_way;
 
 /// Rounds that may wait for the collector: a few seconds of a dozen readers. A reader waits when it
 /// is full, which only delays that reader.
@@ -108,6 +110,24 @@ pub struct ReaderHealth {
 #[derive(Debug, Default)]
 pub struct LatestCell(Mutex<Arc<Latest>>);
 
+impl ReaderHealth {
+    /// The health of a reader that a test needs.
+    pub fn for_tests(name: &str, success: bool) -> Self {
+        Self {
+            name: name.into(),
+            success: Some(success),
+            error: (!success)
+                .then(|| ReadError::Unavailable {
+                    why: "it is not there".to_owned(),
+                })
+                .map(|error| error.to_string()),
+            last_success: None,
+            duration: Duration::ZERO,
+            failures: u64::from(!success),
+        }
+    }
+}
+
 impl LatestCell {
     /// The newest readings.
     pub fn get(&self) -> Arc<Latest> {
@@ -142,6 +162,8 @@ pub enum Output {
     Events(Vec<Event>),
     /// Steps of ranks, and where it is noted that they are spooled.
     Steps(Shipment, Arc<Spooled>),
+    /// The record of a round whose tick is under way, and its time ([`crate::under_way`]).
+    Round(Vec<u8>, Timestamp),
 }
 
 /// Everything the sample loop works with.
@@ -158,6 +180,8 @@ pub struct Loop {
     pub own: Own,
     /// Where ticks and events go.
     pub output: mpsc::Sender<Output>,
+    /// Whether the rounds of the tick under way go there as well, to be kept until it is spooled.
+    pub keeps_rounds: bool,
 }
 
 impl SampleConfig {
@@ -249,10 +273,18 @@ impl Loop {
                         collector.turn_back(now);
                         start = now.aligned_to(self.config.interval());
                     }
-                    take_rounds(round, &mut arrived, &mut collector, now);
+                    let keep = self.keeps_rounds.then(|| (self.node.node.as_str(), self.config.interval()));
+                    let records = take_rounds(round, &mut arrived, &mut collector, now, keep);
+                    // Before the rounds they come of: what is found of a round after a kill has none.
                     let events = collector.take_events();
                     if !events.is_empty() && self.output.send(Output::Events(events)).await.is_err() {
                         break;
+                    }
+                    for record in records {
+                        // A disk that stands still must not hold up what is read: ticks have room before.
+                        if self.output.capacity() > OUTPUT_WAITING / 2 {
+                            let _ = self.output.try_send(record);
+                        }
                     }
                     self.latest.set(Arc::new(collector.latest()));
                 }
@@ -263,22 +295,30 @@ impl Loop {
     }
 }
 
-/// Takes in this round and those that wait behind it.
+/// Takes in this round and those that wait behind it; returns what is to be kept of them.
 fn take_rounds(
     first: Round,
     arrived: &mut mpsc::Receiver<Round>,
     collector: &mut Collector,
     now: Timestamp,
-) {
+    keep: Option<(&str, Duration)>,
+) -> Vec<Output> {
+    let mut records = Vec::new();
     let mut next = Some(first);
     while let Some(mut round) = next {
         // Its turn began by the clock before it went back.
         if round.at.since(now) > nanos(AHEAD) {
             round.at = now;
         }
+        if let Some((node, interval)) = keep {
+            let (reader, period) = collector.reader(round.reader);
+            let record = under_way::record(node, reader, period, interval, &round);
+            records.extend(record.map(|record| Output::Round(record, round.at)));
+        }
         collector.round(round);
         next = arrived.try_recv().ok();
     }
+    records
 }
 
 /// One reader's turns: aligned, one after the other, none made up for.
@@ -315,9 +355,10 @@ async fn take_turns(
             monotonic: started,
             node: Arc::clone(&node),
         };
+        let span = tracing::debug_span!("read", reader = reader.name());
         let result = tokio::select! {
             () = stop.cancelled() => return,
-            result = tokio::time::timeout(deadline, reader.read(turn)) => {
+            result = tokio::time::timeout(deadline, reader.read(turn)).instrument(span) => {
                 result.unwrap_or(Err(ReadError::Timeout { after: deadline }))
             }
         };

@@ -20,7 +20,7 @@ use gpufleet_spool::disk::Disk;
 use gpufleet_spool::{Dropped, SpoolError};
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::Resource;
+use gpufleet_telemetry::identity::{Epoch, Resource};
 use gpufleet_telemetry::otlp::{encode_events, encode_metrics, encode_steps};
 use gpufleet_telemetry::tick::ResourceTick;
 use gpufleet_telemetry::time::{Clock, Timestamp};
@@ -29,6 +29,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use self::client::{Client, Parts};
 use self::state::{Next, Request, Shipper, Verdict};
@@ -150,6 +151,15 @@ where
             health,
             appended: [Notify::new(), Notify::new()],
         }))
+    }
+
+    /// Where the next request of metrics will lie, when it is spooled at `at`.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub async fn next_place(&self, at: Timestamp) -> Result<(Epoch, u64), SpoolError> {
+        let place = move |shipper: &mut Shipper<D>| shipper.next_place(Stream::Metrics, at);
+        self.blocking(at, place).await
     }
 
     /// Spools a tick and sends it as soon as it is safe.
@@ -298,9 +308,15 @@ where
                     continue;
                 }
             };
+            let span = tracing::debug_span!(
+                "send",
+                lane = lane.name(),
+                stream = request.stream.name(),
+                seq = request.seq
+            );
             let answer = tokio::select! {
                 () = stop.cancelled() => return End::Stopped,
-                answer = client.send(&request, clock.now()) => answer,
+                answer = client.send(&request, clock.now()).instrument(span) => answer,
             };
             if let Some(command) = answer.command {
                 // When it is full the server gives the command again.
@@ -363,7 +379,9 @@ where
         work: impl FnOnce(&mut Shipper<D>) -> Result<T, SpoolError> + Send + 'static,
     ) -> Result<T, SpoolError> {
         let inner = Arc::clone(&self.0);
+        let span = tracing::Span::current();
         tokio::task::spawn_blocking(move || {
+            let _within = span.entered();
             let mut shipper = inner.shipper.lock().unwrap_or_else(PoisonError::into_inner);
             let result = work(&mut shipper);
             let drops = shipper.take_drops();

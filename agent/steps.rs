@@ -6,7 +6,8 @@
 //! the first note alone asks the spool whether it has that seq. The second is written before anything
 //! is sent, so that a seq which the spool no longer knows was never given out.
 //!
-//! Nothing is synced: a machine that loses its power has lost the training processes as well.
+//! Nothing is synced: a machine that loses its power has lost the training processes as well. What is not
+//! whole after that is set aside, and counts as no note.
 //!
 //! Limits: [`MAX_PROCESSES`].
 
@@ -86,6 +87,12 @@ struct Noted {
     boot_id: String,
     places: Vec<Place>,
     intended: Option<Intended>,
+}
+
+/// What every version of the file says.
+#[derive(Debug, Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// What was about to be spooled.
@@ -193,15 +200,29 @@ fn read(path: &Path) -> anyhow::Result<Option<Noted>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
     };
-    let remove = "remove it, and steps that are spooled already are spooled again";
-    let noted: Noted = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{shown} is not what this agent writes: {remove}"))?;
-    anyhow::ensure!(
-        noted.version <= VERSION,
-        "{shown} has version {}, this agent reads up to {VERSION}: run a newer one, or {remove}",
-        noted.version
-    );
-    Ok(Some(noted))
+    if let Ok(Versioned { version }) = serde_json::from_slice(&bytes) {
+        anyhow::ensure!(
+            version <= VERSION,
+            "{shown} has version {version}, this agent reads up to {VERSION}: run a newer one, or \
+             remove it, and steps that are spooled already are spooled again"
+        );
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(noted) => Ok(Some(noted)),
+        Err(error) => {
+            set_aside(path, &error);
+            Ok(None)
+        }
+    }
+}
+
+/// Moves away a file that is not what an agent writes: a machine lost its power, or somebody wrote there.
+/// Where it cannot be moved the next note replaces it.
+fn set_aside(path: &Path, error: &(dyn std::error::Error + 'static)) {
+    let aside = path.with_extension("json.unreadable");
+    let is_kept = fs::rename(path, &aside).is_ok();
+    let (path, aside) = (path.display(), aside.display());
+    tracing::warn!(error, %path, %aside, is_kept, "how far steps were spooled is not known any more");
 }
 
 #[cfg(test)]
@@ -296,12 +317,38 @@ mod tests {
     #[test]
     fn a_note_of_a_newer_agent_is_refused_with_the_way_out() {
         let folder = tempfile::tempdir().expect("a folder");
-        let newer = r#"{"version":2,"boot_id":"boot-1","places":[],"intended":null}"#;
-        for text in [newer, "garbage"] {
+        let newer = [
+            r#"{"version":2,"boot_id":"boot-1","places":[],"intended":null}"#,
+            r#"{"version":2,"anything":"else"}"#,
+        ];
+        for text in newer {
             fs::write(folder.path().join(FILE), text).expect("a file");
             let error = Spooled::open(folder.path(), BOOT, |_| 1).expect_err("refused");
             let error = format!("{error:#}");
             assert!(error.contains("remove it"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_note_that_a_power_loss_left_empty_or_half_is_set_aside_and_the_agent_starts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for text in [
+            "",
+            "\0\0\0",
+            "garbage",
+            r#"{"version":1,"boot_id":"boot-1","pla"#,
+        ] {
+            fs::write(folder.path().join(FILE), text).expect("a file");
+            let spooled = Spooled::open(folder.path(), BOOT, |_| 1).expect("it begins anew");
+            let here = place(10);
+            let record = spooled.record(here.pid, here.start_ticks, here.session);
+            assert_eq!(record, None);
+            let aside = folder.path().join("steps.json.unreadable");
+            let kept = fs::read_to_string(aside).expect("it was set aside");
+            assert_eq!(kept, text);
+            let ok: Result<(), io::Error> =
+                spooled.around((Epoch(Uuid::nil()), 1), &[here], |error| error, || Ok(()));
+            ok.expect("it is written again");
         }
     }
 }

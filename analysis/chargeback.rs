@@ -282,7 +282,7 @@ impl GpuPeriod {
     /// in [`Fleet::holders`] and 1.
     pub fn whole(gpu: usize, accounted: &Accounted) -> Self {
         let held = accounted.held.iter();
-        let part = |((holder, state, reason), held): (&(u32, State, Reason), &Held)| Part {
+        let part = |((holder, state, reason), held): (&(i64, State, Reason), &Held)| Part {
             share: None,
             slices: 1,
             of: 1,

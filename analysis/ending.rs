@@ -235,8 +235,10 @@ fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
         });
     }
     found.extend(first.and_then(|it| {
+        // A signal says how, and not why.
+        let killed = it.signal.map(|_| Cause::Unknown);
         Some(Found {
-            cause: it.cause()?,
+            cause: it.cause().or(killed)?,
             because: it.words(),
             rank: Some(it.rank),
             at: it.at,

@@ -15,6 +15,8 @@
 //!   after its last step;
 //! - infrastructure recovery: between the end of one attempt and the start of the next;
 //! - custom: evaluation, and phases that the script named itself;
+//! - not observed: time in which steps were done that nobody kept (before the record begins, or lost on
+//!   the way), less its share of what is known of it otherwise. The ratio is of the time that was observed;
 //! - other: what nothing above explains.
 //!
 //! Ideal step: the mean of the steps up to median + 3·MAD. Where what was measured overlaps and adds
@@ -48,6 +50,8 @@ pub enum Category {
     InfrastructureRecovery,
     /// Evaluation and named phases.
     Custom,
+    /// Its steps are not kept.
+    NotObserved,
     /// Not explained.
     Other,
 }
@@ -72,8 +76,14 @@ pub struct Attempt {
     pub ended_at: Timestamp,
     /// When its first step began; none when it did none.
     pub first_step_at: Option<Timestamp>,
-    /// When its last step ended; none when it did none.
+    /// When its last step ended; none when it did none, or that one is not kept.
     pub last_step_at: Option<Timestamp>,
+    /// Whether steps were done before the first that is kept: then `first_step_at` is of that one, and
+    /// when training began is not known.
+    pub began_unseen: bool,
+    /// Time between kept steps, and behind the last, in which others were done that are not kept,
+    /// nanoseconds.
+    pub unseen_ns: u64,
     /// Whether it broke off: neither finished nor still running.
     pub was_disrupted: bool,
     /// Its steps, oldest first.
@@ -102,7 +112,7 @@ pub struct Goodput {
 
 impl Category {
     /// Every category, in the order in which time is given out.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Productive,
         Self::Initialisation,
         Self::ProgramStartup,
@@ -112,6 +122,7 @@ impl Category {
         Self::WastedProgress,
         Self::InfrastructureRecovery,
         Self::Custom,
+        Self::NotObserved,
         Self::Other,
     ];
 
@@ -127,6 +138,7 @@ impl Category {
             Self::WastedProgress => "wasted_progress",
             Self::InfrastructureRecovery => "infrastructure_recovery",
             Self::Custom => "custom",
+            Self::NotObserved => "not_observed",
             Self::Other => "other",
         }
     }
@@ -143,10 +155,16 @@ impl Goodput {
         self.ns.iter().sum()
     }
 
-    /// The share that was productive; none of a run without time.
+    /// The share of the observed time that was productive; none where nothing was observed.
     pub fn ratio(&self) -> Option<f64> {
+        let observed = self.total() - self.of(Category::NotObserved);
+        (observed > 0).then(|| self.of(Category::Productive) as f64 / observed as f64)
+    }
+
+    /// The share of all time that was observed; none of a run without time.
+    pub fn observed(&self) -> Option<f64> {
         let total = self.total();
-        (total > 0).then(|| self.of(Category::Productive) as f64 / total as f64)
+        (total > 0).then(|| 1.0 - self.of(Category::NotObserved) as f64 / total as f64)
     }
 }
 
@@ -210,7 +228,7 @@ fn give_out(
         }
         let data_wait = step.data_wait_ns.min(step.wall_ns);
         let mut busy = step.wall_ns - data_wait;
-        if first.is_some_and(|it| it == *step) {
+        if !attempt.began_unseen && first.is_some_and(|it| it == *step) {
             startup = busy.saturating_sub(ideal);
             busy -= startup;
         }
@@ -222,9 +240,14 @@ fn give_out(
     let before = attempt.first_step_at.unwrap_or(ended_at).min(ended_at);
     let before = between(started_at, before);
     let restore = attempt.checkpoint_restore_ns;
+    let (before, unseen) = match attempt.began_unseen {
+        true => (0, before.saturating_add(attempt.unseen_ns)),
+        false => (before, attempt.unseen_ns),
+    };
     let after = attempt.last_step_at.map_or(0, |at| between(at, ended_at));
+    let length = between(started_at, ended_at);
     let mut span = Span {
-        left: between(started_at, ended_at),
+        left: length,
         goodput,
     };
     span.give(Category::Productive, productive);
@@ -233,12 +256,22 @@ fn give_out(
     span.give(Category::WastedProgress, wasted);
     span.give(Category::CheckpointRestore, restore);
     span.give(Category::Initialisation, before.saturating_sub(restore));
+    let known = [restore, attempt.checkpoint_save_ns, attempt.custom_ns];
+    span.give(Category::NotObserved, unexplained(unseen, known, length));
     span.give(Category::CheckpointSave, attempt.checkpoint_save_ns);
     span.give(Category::Custom, attempt.custom_ns);
     if attempt.was_disrupted {
         span.give(Category::WastedProgress, after);
     }
     span.give(Category::Other, u64::MAX);
+}
+
+/// What of the unseen time is left when the phases, whose totals are of the whole attempt, have their
+/// share of it.
+fn unexplained(unseen: u64, phases: [u64; 3], length: u64) -> u64 {
+    let phases: u128 = phases.iter().map(|it| u128::from(*it)).sum();
+    let share = phases * u128::from(unseen) / u128::from(length.max(1));
+    unseen.saturating_sub(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
 /// The mean of the steps up to median + 3·MAD, without their wait for data; 0 of no steps.

@@ -150,6 +150,15 @@ impl Watch {
         (i64::from(middle) * 1_000_000 * GAPS).max(LEAST_NS)
     }
 
+    /// How long it has had no step, nanoseconds; 0 before the first.
+    pub fn stands_for(&self, now: Timestamp) -> i64 {
+        if self.has_begun {
+            now.0.saturating_sub(self.moved_at)
+        } else {
+            0
+        }
+    }
+
     /// Judges a tick.
     pub fn observe(&mut self, tick: &Tick<'_>) -> Verdict {
         let now = tick.now.0;

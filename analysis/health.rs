@@ -99,6 +99,10 @@ pub enum Kind {
     DriverHung,
     /// Its series stopped while its agent goes on.
     Vanished,
+    /// The probe had wrong results or broke on it; the SM to blame, where one is.
+    ProbeFailed(Option<u32>),
+    /// The probe was right and slow.
+    ProbeSlow,
 }
 
 /// Why a GPU is slowed down.
@@ -161,6 +165,24 @@ pub struct Xid<'a> {
     pub job: &'a str,
 }
 
+/// What like GPUs read: their median and how far they go from it. Worked out once for all of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usual {
+    middle: f64,
+    sigma: f64,
+}
+
+/// What a probe found wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probed {
+    /// Whether results were wrong; else it was slow.
+    pub is_wrong: bool,
+    /// The SM to blame.
+    pub sm: Option<u32>,
+    /// When.
+    pub at: Timestamp,
+}
+
 /// What is known of a GPU over a window. None is unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gpu<'a> {
@@ -195,17 +217,19 @@ pub struct Gpu<'a> {
     /// Mean temperature, and that of like GPUs, °C.
     pub temperature_celsius: Option<f64>,
     /// See `temperature_celsius`.
-    pub like_celsius: &'a [f64],
+    pub like_celsius: Option<Usual>,
     /// Mean power, and that of like GPUs, watts.
     pub power_watts: Option<f64>,
     /// See `power_watts`.
-    pub like_watts: &'a [f64],
+    pub like_watts: Option<Usual>,
     /// Its links.
     pub links: Links<'a>,
     /// Since when it is lost.
     pub lost_since: Option<Timestamp>,
     /// Since when a driver call hangs.
     pub hung_since: Option<Timestamp>,
+    /// What the last probe of it found, where that was wrong or slow.
+    pub probe: Option<Probed>,
     /// When it was last read.
     pub last_seen: Option<Timestamp>,
     /// Whether its agent was heard within two ticks, and did not say that it was taken out.
@@ -220,6 +244,11 @@ pub fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
     found.extend(apart(gpu));
     found.extend(links::findings(gpu));
     found.extend(absent(gpu));
+    found.extend(
+        gpu.probe
+            .filter(|it| gpu.healed_at.is_none_or(|at| at < it.at))
+            .map(probed),
+    );
     found.sort_by_key(|it| it.kind);
     found
 }
@@ -327,35 +356,45 @@ fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
     found
 }
 
-/// How far like GPUs go: their median, and the distance from which one is apart.
-fn usual(like: &[f64], floor: impl Fn(f64) -> f64) -> Option<(f64, f64)> {
-    let mut like: Vec<f64> = like.iter().copied().filter(|it| it.is_finite()).collect();
-    let is_enough = like.len() >= LEAST_LIKE;
-    let middle = median(&mut like).filter(|_| is_enough)?;
-    let sigma = sigma_about(&mut like, middle)?;
-    Some((middle, (OUTLIER_SIGMAS * sigma).max(floor(middle))))
+impl Usual {
+    /// Of what like GPUs read; none of fewer than [`LEAST_LIKE`]. The values are reordered.
+    pub fn of(like: &mut [f64]) -> Option<Self> {
+        let is_enough = like.len() >= LEAST_LIKE;
+        let middle = median(like).filter(|_| is_enough)?;
+        let sigma = sigma_about(like, middle)?;
+        Some(Self { middle, sigma })
+    }
+
+    /// How far from the middle one is apart.
+    fn far(self, floor: f64) -> f64 {
+        (OUTLIER_SIGMAS * self.sigma).max(floor)
+    }
 }
 
 fn apart(gpu: &Gpu<'_>) -> Vec<Finding> {
-    let hot = usual(gpu.like_celsius, |_| OUTLIER_CELSIUS).and_then(|(middle, far)| {
-        let own = gpu.temperature_celsius.filter(|own| *own > middle + far)?;
-        Some(over(
-            Kind::Hot,
-            Action::CheckCoolingOrPower,
-            own,
-            middle + far,
-        ))
+    let hot = gpu.like_celsius.and_then(|usual| {
+        let limit = usual.middle + usual.far(OUTLIER_CELSIUS);
+        let own = gpu.temperature_celsius.filter(|own| *own > limit)?;
+        Some(over(Kind::Hot, Action::CheckCoolingOrPower, own, limit))
     });
-    let low = usual(gpu.like_watts, |it| it * OUTLIER_POWER_PART).and_then(|(middle, far)| {
-        let own = gpu.power_watts.filter(|own| *own < middle - far)?;
-        Some(over(
-            Kind::Underpowered,
-            Action::CheckCoolingOrPower,
-            own,
-            middle - far,
-        ))
+    let low = gpu.like_watts.and_then(|usual| {
+        let limit = usual.middle - usual.far(usual.middle * OUTLIER_POWER_PART);
+        let own = gpu.power_watts.filter(|own| *own < limit)?;
+        let action = Action::CheckCoolingOrPower;
+        Some(over(Kind::Underpowered, action, own, limit))
     });
     hot.into_iter().chain(low).collect()
+}
+
+fn probed(probe: Probed) -> Finding {
+    let (kind, action) = match probe.is_wrong {
+        true => (Kind::ProbeFailed(probe.sm), Action::DrainAndReset),
+        false => (Kind::ProbeSlow, Action::Diagnose),
+    };
+    Finding {
+        since: Some(probe.at),
+        ..over(kind, action, 1.0, 0.0)
+    }
 }
 
 fn absent(gpu: &Gpu<'_>) -> Vec<Finding> {

@@ -11,7 +11,9 @@
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
-//!   are the cluster's: the circuit breaker, one incident where there would be hundreds.
+//!   are the cluster's: the circuit breaker, one incident where there would be hundreds. What opened
+//!   before its cause was known becomes the incident of its cause, under the id that people know; what
+//!   an open incident has explained is no other while that one is open ([`explained`]).
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
@@ -33,6 +35,7 @@ use crate::cause::{Cause, Reading};
 use crate::lost::{Losing, Lost};
 
 pub mod book;
+mod explained;
 mod group;
 mod person;
 
@@ -89,6 +92,8 @@ pub enum Family {
     Stalled,
     /// Held and idle.
     Idle,
+    /// A card or a machine that breaks again and again.
+    Offender,
 }
 
 /// Where it is. What is none is not narrowed down.
@@ -172,6 +177,8 @@ pub enum Happened {
     Merged(Uuid),
     /// It ended, because another incident explains it.
     Explained(Uuid),
+    /// What it comes from was found: what.
+    Understood(String),
     /// It is over.
     Resolved,
     /// Somebody works on it.
@@ -248,7 +255,7 @@ pub struct Incident {
 
 impl Family {
     /// Every family, the one that explains others first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Blind,
         Self::GpuFault,
         Self::Memory,
@@ -262,6 +269,7 @@ impl Family {
         Self::Leak,
         Self::Stalled,
         Self::Idle,
+        Self::Offender,
     ];
 
     /// The name in the API, on the page and in SQL.
@@ -280,6 +288,7 @@ impl Family {
             Self::Leak => "leak",
             Self::Stalled => "stalled",
             Self::Idle => "idle",
+            Self::Offender => "offender",
         }
     }
 
@@ -300,7 +309,8 @@ impl Family {
             | Self::Slower
             | Self::Leak
             | Self::Stalled
-            | Self::Idle => 1,
+            | Self::Idle
+            | Self::Offender => 1,
             Self::Blind | Self::Heat | Self::Power => 3,
             Self::Link => 5,
         }
@@ -318,7 +328,7 @@ impl Family {
             | Self::Straggler
             | Self::Training
             | Self::Slower => 60 * SECOND,
-            Self::Link | Self::Leak => 300 * SECOND,
+            Self::Link | Self::Leak | Self::Offender => 300 * SECOND,
         }
     }
 
@@ -338,7 +348,8 @@ impl Family {
     /// Whether trouble of this kind at a place makes that of the other kind there no news.
     pub fn explains(self, other: Self) -> bool {
         match self {
-            Self::GpuFault => self < other,
+            // That it breaks again and again is more than that it is broken.
+            Self::GpuFault => self < other && other != Self::Offender,
             // A broken GPU on a node that fell silent is as broken as before.
             Self::Blind => {
                 other.is_of_run() || matches!(other, Self::Leak | Self::Stalled | Self::Idle)
@@ -420,15 +431,25 @@ impl Incident {
         self.log.push(Line { at, who, happened });
     }
 
-    /// Keeps what a signal says, if it says something new.
+    /// Keeps what a signal says, if it says something new: a cause that was not known at first is. What is
+    /// about a run finds room, because it says what the rest of it does.
     fn keep_evidence(&mut self, signal: &Signal, at: Timestamp) {
-        let is_known = |it: &Evidence| it.what == signal.what && it.place == signal.place;
-        if self.evidence.iter().any(is_known) {
+        let is_known = |it: &&mut Evidence| it.what == signal.what && it.place == signal.place;
+        if let Some(known) = self.evidence.iter_mut().find(is_known) {
+            if !known.cause.is_known() && signal.cause.is_known() {
+                known.cause = signal.cause;
+                known.readings.clone_from(&signal.readings);
+            }
             return;
         }
         if self.evidence.len() >= MAX_EVIDENCE {
             self.more_evidence += 1;
-            return;
+            let is_other = |it: &Evidence| it.place.run.is_none();
+            let room = self.evidence.iter().rposition(is_other);
+            let Some(room) = room.filter(|_| signal.place.run.is_some()) else {
+                return;
+            };
+            self.evidence.remove(room);
         }
         self.evidence.push(Evidence {
             at: signal.since.unwrap_or(at).min(at),

@@ -35,9 +35,13 @@ pub mod health;
 
 pub mod leak;
 
+pub mod limit;
+
 pub mod loss;
 
 pub mod regression;
+
+pub mod offender;
 
 pub mod robust;
 
@@ -50,3 +54,6 @@ pub mod lost;
 pub mod incident;
 
 pub mod adviser;
+
+#[cfg(test)]
+mod quality;

@@ -3,10 +3,16 @@
 //! Method. Rules are tried by kind in the order of [`Kind`] (pod label, namespace label, namespace,
 //! queue, Slurm account, user) and within a kind in the order of the table; the first that holds at
 //! the time and matches says the team. A rule with the value `*` matches every value and, with an
-//! empty team, names the team by the value itself. Without a match the owner is not known and shown
-//! so. An idle policy says per pool who bears what nobody held; without one it is the platform.
+//! empty team, names the team by the value itself. Without a match it is the owner that whoever told
+//! of the holder named, else the owner is not known and shown so. An idle policy says per pool who bears what nobody held; without one it is the platform.
 
 use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+mod told;
+
+pub use told::job_of;
 
 use crate::table::{self, TableError};
 
@@ -28,27 +34,41 @@ pub enum Kind {
 }
 
 /// Who held a GPU, as far as it is known. Empty is not known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Holder {
     /// The pod, Slurm job or process.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Its namespace.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Its job.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub job: String,
     /// The model that it trains or serves.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
     /// Its project.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub project: String,
     /// The queue it came from.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub queue: String,
     /// Its Slurm account.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub slurm_account: String,
     /// Its user.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
+    /// Whose it is, as whoever told of it says; rules go before it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// Labels of the pod.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_labels: BTreeMap<String, String>,
     /// Labels of the namespace.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub namespace_labels: BTreeMap<String, String>,
 }
 
@@ -110,6 +130,9 @@ pub struct Owners {
     pub findings: Vec<String>,
 }
 
+/// Columns of the table of rules.
+pub const COLUMNS: [&str; 6] = ["from", "until", "kind", "key", "value", "team"];
+
 /// The team that runs what nobody answers for.
 pub const PLATFORM: &str = "platform";
 
@@ -142,7 +165,7 @@ impl Owners {
     /// When it is no such table; rows that cannot be used are in the findings.
     pub fn read(text: &str) -> Result<Self, TableError> {
         let mut owners = Self::default();
-        for row in table::read(text, &["from", "until", "kind", "key", "value", "team"])? {
+        for row in table::read(text, &COLUMNS)? {
             match rule(&row.fields) {
                 Ok(rule) => owners.rules.push(rule),
                 Err(why) => owners.findings.push(format!("line {}: {why}", row.line)),
@@ -153,9 +176,19 @@ impl Owners {
         Ok(owners)
     }
 
+    /// Takes in the rules, policies and findings of another table, behind its own.
+    pub fn join(&mut self, other: Self) {
+        self.rules.extend(other.rules);
+        self.rules.sort_by_key(|it| it.kind);
+        self.idle.extend(other.idle);
+        self.findings.extend(other.findings);
+    }
+
     /// Who pays for what this holder held at a moment.
     pub fn payer(&self, holder: &Holder, at_ms: i64) -> Payer {
         let team = self.rules.iter().find_map(|it| it.team_of(holder, at_ms));
+        let told = Some(holder.owner.as_str()).filter(|it| !it.is_empty());
+        let team = team.or(told);
         team.map_or(Payer::Unowned, |team| Payer::Team(team.to_owned()))
     }
 
@@ -277,6 +310,9 @@ mod tests {
         assert_eq!(payer(&holder, "2026-10-11"), "ada");
         assert_eq!(payer(&holder, "2025-10-11"), "unowned");
         assert_eq!(payer(&Holder::default(), "2026-10-11"), "unowned");
+        holder.owner = "robots".to_owned();
+        assert_eq!(payer(&holder, "2025-10-11"), "robots", "no rule says it");
+        assert_eq!(payer(&holder, "2026-10-11"), "ada", "a rule does");
     }
 
     #[test]

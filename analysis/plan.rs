@@ -52,6 +52,13 @@ pub struct Forecast {
     pub late_ns: Option<i64>,
 }
 
+/// What GPU-nanoseconds cost at so many nano-USD a GPU-hour, nano-USD; none of what no number holds.
+pub fn cost(gpu_ns: u128, nano_usd_per_gpu_hour: i64) -> Option<i128> {
+    let sum = i128::try_from(gpu_ns).ok()?;
+    let sum = sum.checked_mul(i128::from(nano_usd_per_gpu_hour));
+    sum.map(|it| it / HOUR_NS)
+}
+
 /// The forecast.
 pub fn forecast(progress: &Progress) -> Forecast {
     let left = progress
@@ -59,13 +66,7 @@ pub fn forecast(progress: &Progress) -> Forecast {
         .map(|planned| planned.saturating_sub(progress.done));
     let left_ns = left.and_then(|left| left_ns(left, progress));
     let finish_at = left_ns.map(|left| progress.now.shifted(left));
-    let cost = |gpu_ns: u128| {
-        let price = i128::from(progress.nano_usd_per_gpu_hour?);
-        i128::try_from(gpu_ns)
-            .ok()?
-            .checked_mul(price)
-            .map(|it| it / HOUR_NS)
-    };
+    let cost = |gpu_ns: u128| cost(gpu_ns, progress.nano_usd_per_gpu_hour?);
     let more = |left: i64| u128::from(progress.gpus) * u128::from(left.max(0).cast_unsigned());
     Forecast {
         share: progress

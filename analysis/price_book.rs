@@ -22,7 +22,7 @@ pub mod export;
 
 mod finding;
 
-mod load;
+pub mod load;
 
 #[cfg(test)]
 mod tests;
@@ -206,7 +206,7 @@ pub enum Unpriced {
     #[error("machine type `{0}` is not known: add it to the table of machine types")]
     UnknownMachine(String),
     /// The machine type is not known of the node.
-    #[error("the node has no machine type: name it in the inventory")]
+    #[error("the node tells no machine type, and its GPU has no line in [detect.gpu_hour_usd]")]
     NoMachine,
     /// No rate at all.
     #[error("{0} has no rate")]

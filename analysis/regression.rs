@@ -24,7 +24,7 @@ use crate::robust::{MAD_TO_SIGMA, median, sigma_about};
 pub mod between;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// First steps that are skipped: compilation, autotuning, cold caches.
 pub const WARM_UP_STEPS: u32 = 5;

@@ -93,7 +93,7 @@ pub fn csv(report: &Report<'_>) -> String {
             row.push(state.name());
             row.extend(numbers.iter().map(String::as_str));
             row.push(&report.chargeback.currency);
-            table::write(&mut out, &row);
+            table::write_shown(&mut out, &row);
         }
     }
     out

@@ -108,7 +108,7 @@ pub struct Carry {
     /// Why it was unhealthy at the end, and the second of Unix time of the newest fatal event.
     pub unhealthy: Option<(Reason, i64)>,
     /// Who held it at the end, as [`Around`] numbers holders; 0 when nobody or not known.
-    pub holder: u32,
+    pub holder: i64,
     /// Since which second of Unix time it has been free, or inactive in the same hands; none when it
     /// is neither.
     pub idle_since_s: Option<i64>,
@@ -137,7 +137,7 @@ pub struct Accounted {
     /// The hour.
     pub ledger: LedgerHour,
     /// The same time by holder; the sums by state and reason are those of the hour.
-    pub held: BTreeMap<(u32, State, Reason), Held>,
+    pub held: BTreeMap<(i64, State, Reason), Held>,
     /// What the next hour must know.
     pub carry: Carry,
 }
@@ -188,9 +188,10 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let Some(last) = length.min(HOUR_S).checked_sub(1) else {
         return accounted;
     };
-    let around = asked.around.seconds(start_s, length);
+    let mut around = asked.around.seconds(start_s, length);
     let evidence = Evidence::read(asked, &around, length, policy);
     let bridged = evidence.bridged(&asked.carry, policy);
+    evidence.hold_on(&bridged, &asked.carry, &mut around);
     let broken = health::broken(asked, start_s, &bridged, policy);
     let cut: Vec<bool> = std::iter::zip(&broken, &around)
         .map(|(broken, it)| broken.is_some() || it.not_ready.is_some() || it.is_standing)
@@ -322,6 +323,19 @@ impl Evidence {
         all
     }
 
+    /// A short gap between samples changes nothing of who holds it either.
+    fn hold_on(&self, bridged: &[Class], carry: &Carry, around: &mut [Second]) {
+        let mut before = carry.holder;
+        for (second, it) in around.iter_mut().enumerate() {
+            let is_bridged =
+                self.classes[second] == Class::Silent && bridged[second] != Class::Silent;
+            if is_bridged && it.claim == around::Claim::Unsaid {
+                it.holder = before;
+            }
+            before = it.holder;
+        }
+    }
+
     /// The classes with short gaps between samples filled by what was before them.
     fn bridged(&self, carry: &Carry, policy: &Policy) -> Vec<Class> {
         let mut bridged = self.classes.clone();
@@ -353,14 +367,14 @@ struct Runs {
     /// Whether the run goes on from the hour before.
     is_carried: Vec<bool>,
     /// The class the run is of and who holds it; none where something else decides.
-    class: Vec<Option<(Class, u32)>>,
+    class: Vec<Option<(Class, i64)>>,
     /// What stands around each second.
     around: Vec<Second>,
 }
 
 impl Runs {
     fn of(bridged: &[Class], around: &[Second], cut: &[bool], carry: &Carry) -> Self {
-        let class: Vec<Option<(Class, u32)>> = std::iter::zip(bridged, std::iter::zip(around, cut))
+        let class: Vec<Option<(Class, i64)>> = std::iter::zip(bridged, std::iter::zip(around, cut))
             .map(|(class, (around, cut))| (!cut).then_some((*class, around.holder)))
             .collect();
         let (mut whole, mut so_far, mut is_carried) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Which rank makes the others wait: by busy time among peers, never by the step's wall time.
 //!
 //! Synchronisation gives every rank the same wall time, so what is compared is the time a rank
-//! computed (hooks), did not wait in collectives ([`collectives`]), or needs at its clock
+//! computed or waited for its own data (hooks), did not wait in collectives ([`collectives`]), or needs at its clock
 //! ([`busy_of_clock`], GPU telemetry alone). Peers are the ranks of the same pipeline stage.
 //!
 //! Method. Per step x = ln(busy / median of the other peers). Over the last 10, 20 and 40 steps
@@ -35,7 +35,7 @@ mod judge;
 mod observe;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use judge::Verdict;
 pub use observe::Observed;

@@ -3,6 +3,8 @@
 //! A row knows its line, so that what is wrong with it can be named. Columns are found by name, in
 //! any order; a missing or unknown column is an error of the table, not of a row.
 
+use std::borrow::Cow;
+
 use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{Date, OffsetDateTime, PrimitiveDateTime, Time};
@@ -152,6 +154,23 @@ pub fn write(out: &mut String, fields: &[&str]) {
     out.push('\n');
 }
 
+/// Writes one record for people who open it in a spreadsheet: a text that would be a formula there is
+/// shown as a text. Such a table is not read back.
+pub fn write_shown(out: &mut String, fields: &[&str]) {
+    let shown: Vec<Cow<'_, str>> = fields.iter().map(|it| shown(it)).collect();
+    let shown: Vec<&str> = shown.iter().map(|it| &**it).collect();
+    write(out, &shown);
+}
+
+/// A text as a spreadsheet shows it; numbers stay numbers.
+fn shown(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    match is_formula && text.parse::<f64>().is_err() {
+        true => format!("'{text}").into(),
+        false => text.into(),
+    }
+}
+
 /// Milliseconds of Unix time of `2026-10-01`, `2026-10-01T00:00:00Z` or with an offset.
 pub fn moment(text: &str) -> Option<i64> {
     let date = Date::parse(text, format_description!("[year]-[month]-[day]"));
@@ -199,6 +218,24 @@ mod tests {
             fields: vec![a.to_owned(), b.to_owned()],
         };
         assert_eq!(rows, [row(3, "x, \"y\"\nz", "1"), row(6, "w", "2")]);
+    }
+
+    #[test]
+    fn a_text_that_would_be_a_formula_is_shown_as_a_text_and_a_number_stays_one() {
+        let mut out = String::new();
+        let fields = [
+            "=HYPERLINK(\"x\")",
+            "@a",
+            "+a",
+            "-a",
+            "-1.25",
+            "+3",
+            "a=b",
+            "",
+        ];
+        write_shown(&mut out, &fields);
+        let expected = "\"'=HYPERLINK(\"\"x\"\")\",'@a,'+a,'-a,-1.25,+3,a=b,\n";
+        assert_eq!(out, expected);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! One GET of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is none.
+//! One GET or POST of the server's API: plain HTTP or TLS, a token, an answer in JSON or why there is
+//! none.
 //!
 //! Limits: [`MAX_BODY_BYTES`], [`DEADLINE`].
 
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -20,8 +21,8 @@ use tokio::net::TcpStream;
 
 /// Most bytes of one answer: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
-/// How long one answer may take: the server gives up on its store before that.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// How long one answer may take: the server gives up on a report after two minutes.
+const DEADLINE: Duration = Duration::from_secs(130);
 
 /// Why there is no answer. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,7 @@ pub(crate) enum Refusal {
     NoServer { server: String, why: String },
     /// It wants to know who asks.
     #[error(
-        "{server} does not let you read ({detail}): name a file with a token of role read with --token-file or GPUFLEET_TOKEN_FILE"
+        "{server} does not let you ({detail}): name a file with a token of role read, or operate for what changes something, with --token-file or GPUFLEET_TOKEN_FILE"
     )]
     NoRight { server: String, detail: String },
     /// It refused, and says why.
@@ -90,7 +91,16 @@ impl Client {
 
     /// The answer to a GET of `/api/v1` + `path`, which is a path with its query.
     pub(crate) fn get(&self, path: &str) -> Result<Value, Refusal> {
-        let (status, body) = self.send(path)?;
+        self.answer(path, None)
+    }
+
+    /// The answer to a POST of JSON there.
+    pub(crate) fn post(&self, path: &str, said: &Value) -> Result<Value, Refusal> {
+        self.answer(path, Some(said))
+    }
+
+    fn answer(&self, path: &str, said: Option<&Value>) -> Result<Value, Refusal> {
+        let (status, body) = self.send(path, said)?;
         let json = serde_json::from_slice::<Value>(&body);
         match (status, json) {
             // The health check says 503 with its whole answer when a check fails.
@@ -99,6 +109,20 @@ impl Client {
             {
                 Ok(json)
             }
+            (_, Ok(json)) => Err(self.refused(status, &json)),
+            (_, Err(_)) => Err(Refusal::Other {
+                server: self.server(),
+                why: format!("it says {status} without JSON"),
+            }),
+        }
+    }
+
+    /// The answer to the same, as it is: a report is no JSON.
+    pub(crate) fn text(&self, path: &str) -> Result<String, Refusal> {
+        let (status, body) = self.send(path, None)?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        match (status, serde_json::from_str::<Value>(&text)) {
+            (StatusCode::OK, _) => Ok(text),
             (_, Ok(json)) => Err(self.refused(status, &json)),
             (_, Err(_)) => Err(Refusal::Other {
                 server: self.server(),
@@ -121,20 +145,24 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str) -> Result<(StatusCode, Bytes), Refusal> {
+    fn send(&self, path: &str, said: Option<&Value>) -> Result<(StatusCode, Bytes), Refusal> {
         let no_server = |why: String| Refusal::NoServer {
             server: self.server(),
             why,
         };
         self.runtime.block_on(async {
-            tokio::time::timeout(DEADLINE, self.exchange(path))
+            tokio::time::timeout(DEADLINE, self.exchange(path, said))
                 .await
                 .map_err(|_| no_server(format!("no answer within {} s", DEADLINE.as_secs())))?
                 .map_err(|error| no_server(format!("{error:#}")))
         })
     }
 
-    async fn exchange(&self, path: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn exchange(
+        &self,
+        path: &str,
+        said: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
         let host = self.server.host().context("the address has no host")?;
         let port = match self.server.port_u16() {
             Some(port) => port,
@@ -143,7 +171,7 @@ impl Client {
         };
         let name = host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((name, port)).await?;
-        let request = self.request(path)?;
+        let request = self.request(path, said)?;
         match &self.tls {
             None => exchange(stream, request).await,
             Some(tls) => {
@@ -153,10 +181,16 @@ impl Client {
         }
     }
 
-    fn request(&self, path: &str) -> anyhow::Result<Request<Empty<Bytes>>> {
+    fn request(&self, path: &str, said: Option<&Value>) -> anyhow::Result<Request<Full<Bytes>>> {
         let before = self.server.path().trim_end_matches('/');
         let host = self.server.authority().map_or("", |it| it.as_str());
-        let mut request = Request::get(format!("{before}/api/v1{path}"))
+        let mut request = Request::builder()
+            .uri(format!("{before}/api/v1{path}"))
+            .method(if said.is_some() {
+                Method::POST
+            } else {
+                Method::GET
+            })
             .header(header::HOST, host)
             .header(header::ACCEPT, "application/json")
             .header(
@@ -166,13 +200,17 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        Ok(request.body(Empty::new())?)
+        if said.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = said.map(|it| Bytes::from(it.to_string()));
+        Ok(request.body(Full::new(body.unwrap_or_default()))?)
     }
 }
 
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -8,6 +8,7 @@ use crate::Answer;
 use crate::ask;
 use crate::client::Client;
 use crate::jobs;
+use crate::ladder::gain;
 use crate::table::Table;
 use crate::words;
 
@@ -62,10 +63,12 @@ fn text(json: &Value) -> String {
     text.push_str(&table.text(none.unwrap_or("both are made of the same")));
     text.push('\n');
     let mut table = Table::new(&["", ">A", ">B"]);
+    let [a, b] = ["a", "b"].map(|it| words::pace(&json[it]["step_seconds"]));
+    table.row(vec!["step".to_owned(), a, b]);
     for (what, field, decimals, unit) in [
-        ("step", "step_seconds", 4, " s"),
         ("steps compared", "steps", 0, ""),
         ("tokens a step", "tokens_per_step", 0, ""),
+        ("$ a million tokens", "usd_per_million_tokens", 4, ""),
     ] {
         let [a, b] = ["a", "b"].map(|it| words::measured(&json[it][field], decimals, unit));
         table.row(vec![what.to_owned(), a, b]);
@@ -81,10 +84,11 @@ fn text(json: &Value) -> String {
             ));
         }
     }
-    if let Some(speed_up) = words::number(&json["speed_up"]) {
+    if words::number(&json["speed_up"]).is_some() {
         let by = words::text(&json["speed_up_by"]);
         text.push_str(&format!(
-            "B does the same work ×{speed_up:.3} as fast as A, by {by}\n"
+            "B does the same work {} as fast as A, by {by}\n",
+            gain(json)
         ));
     }
     text
@@ -102,9 +106,12 @@ fn verdict(json: &Value, limit: f64) -> (bool, String) {
     let slower = 1.0 / speed_up - 1.0;
     let is_good = slower <= limit;
     let word = if is_good { "passed" } else { "FAILED" };
+    let about = words::number(&json["speed_up_uncertainty"]);
+    let about = about.map(|it| format!(" (± {:.1} within the runs)", it / speed_up * 100.0));
     let words = format!(
-        "{word}: B takes {:+.1} % for the same work; {:.1} % are allowed\n",
+        "{word}: B takes {:+.1} %{} for the same work; {:.1} % are allowed\n",
         slower * 100.0,
+        about.unwrap_or_default(),
         limit * 100.0
     );
     (is_good, words)

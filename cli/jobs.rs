@@ -168,13 +168,16 @@ fn about(job: &Value, run: &Value) -> String {
         words::text(&run["sentence"])
     );
     let figures = [
-        ("step", words::measured(&run["step_seconds"], 3, " s")),
+        ("step", words::pace(&run["step_seconds"])),
         (
             "tokens/s",
             words::measured(&run["tokens_per_second"], 0, ""),
         ),
         ("MFU", words::percent(&run["mfu_ratio"])),
-        ("done", words::moment(&run["finish_at"])),
+        ("goodput", goodput(run)),
+        ("done", words::moment(&run["finish_at"]) + &late(run)),
+        ("cost", cost(run)),
+        ("scaling", words::text(&run["scaling"])),
     ];
     for (what, figure) in figures {
         text.push_str(&format!("{what:<9} {figure}\n"));
@@ -197,6 +200,39 @@ fn about(job: &Value, run: &Value) -> String {
     text.push('\n');
     text.push_str(&ranks(run).text("no rank is known"));
     text
+}
+
+/// How late it will be, where it has a deadline.
+fn late(run: &Value) -> String {
+    let Some(seconds) = words::number(&run["late_seconds"]) else {
+        return String::new();
+    };
+    let side = if seconds > 0.0 { "after" } else { "before" };
+    format!(", {:.1} h {side} its deadline", seconds.abs() / 3_600.0)
+}
+
+/// What it has cost, and what it will have cost.
+fn cost(run: &Value) -> String {
+    let so_far = words::dollars(&run["cost_so_far_usd"]);
+    match words::number(&run["cost_at_finish_usd"]) {
+        Some(_) => format!(
+            "{so_far}, {} when it is done",
+            words::dollars(&run["cost_at_finish_usd"])
+        ),
+        None => so_far,
+    }
+}
+
+/// The productive share, and of how much of the time that is.
+fn goodput(run: &Value) -> String {
+    let ratio = words::percent(&run["goodput_ratio"]);
+    match words::number(&run["observed_ratio"]["value"]).filter(|it| *it < 0.9995) {
+        Some(observed) => format!(
+            "{ratio} of the {:.1} % of its time that was observed",
+            observed * 100.0
+        ),
+        None => ratio,
+    }
 }
 
 fn ranks(run: &Value) -> Table {

@@ -12,6 +12,8 @@ mod table;
 
 mod words;
 
+mod today;
+
 mod status;
 
 mod gpus;
@@ -19,6 +21,11 @@ mod gpus;
 mod jobs;
 
 mod compare;
+
+mod ladder;
+
+mod report;
+mod tell;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -55,6 +62,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// The morning: waste ranked by money a day, whose it is, what to do, what changed.
+    Today,
     /// Whether the server is well, and the fleet in numbers.
     Status,
     /// Every GPU and what it does.
@@ -65,6 +74,17 @@ enum Command {
     Job(jobs::Job),
     /// Two runs: what differs between them, and which is faster.
     Compare(compare::Runs),
+    /// Runs tagged as steps of one improvement, each against the one before.
+    Ladder(ladder::Ladder),
+    /// Tells nobody of an incident for a while. Needs a token of role operate.
+    Silence(tell::Silence),
+    /// Who is told of what.
+    #[command(subcommand)]
+    Routes(tell::Routes),
+    /// The ways to people, and how each goes.
+    Channels,
+    /// A month as money: who owes what, and what time was worth.
+    Report(report::Report),
 }
 
 /// What a command has to say.
@@ -107,11 +127,17 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         arguments.ca_file.as_deref(),
     )?;
     match &arguments.command {
+        Command::Today => today::answer(&client),
         Command::Status => status::answer(&client),
         Command::Gpus(filter) => gpus::answer(&client, filter),
         Command::Jobs(filter) => jobs::list(&client, filter),
         Command::Job(job) => jobs::one(&client, job),
         Command::Compare(runs) => compare::answer(&client, runs),
+        Command::Ladder(ladder) => ladder::answer(&client, ladder),
+        Command::Silence(silence) => tell::silence(&client, silence),
+        Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
+        Command::Channels => tell::channels(&client),
+        Command::Report(report) => report::answer(&client, report, arguments.json),
     }
 }
 

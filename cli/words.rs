@@ -24,6 +24,8 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
 fn said(value: &Value, in_words: impl FnOnce(f64) -> String) -> String {
     match (number(value), value["missing"].as_str()) {
         (Some(number), _) => in_words(number),
+        // A sentence may name a setting; a reason of one word is a code.
+        (None, Some(reason)) if reason.contains(' ') => reason.to_owned(),
         (None, Some(reason)) if reason != "not_reported" => reason.replace('_', " "),
         _ => NOTHING.to_owned(),
     }
@@ -42,6 +44,23 @@ pub(crate) fn gib(value: &Value) -> String {
 /// A number with so many decimals and its unit.
 pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
     said(value, |number| format!("{number:.decimals$}{unit}"))
+}
+
+/// US dollars.
+pub(crate) fn dollars(value: &Value) -> String {
+    said(value, |dollars| match dollars.abs() < 0.1 {
+        true => format!("${dollars:.4}"),
+        false => format!("${dollars:.2}"),
+    })
+}
+
+/// How long a step takes, in three significant digits.
+pub(crate) fn pace(value: &Value) -> String {
+    said(value, |seconds| {
+        let magnitude = seconds.abs().max(1e-6).log10().floor() as i32;
+        let decimals = usize::try_from(2 - magnitude).unwrap_or(0);
+        format!("{seconds:.decimals$} s")
+    })
 }
 
 /// A moment without its fraction: `2026-11-21 18:06:20`.
@@ -69,6 +88,13 @@ mod tests {
         assert_eq!(percent(&Value::Null), NOTHING);
         assert_eq!(percent(&json!({"value": 0.0, "missing": null})), "0 %");
         assert_eq!(measured(&json!(1.25), 1, " s"), "1.2 s");
+        for (seconds, shown) in [
+            (1.4321, "1.43 s"),
+            (0.004_25, "0.00425 s"),
+            (613.4, "613 s"),
+        ] {
+            assert_eq!(pace(&json!(seconds)), shown);
+        }
         assert_eq!(
             moment(&json!("2026-11-21T18:06:20.5Z")),
             "2026-11-21 18:06:20"

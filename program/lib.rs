@@ -8,6 +8,8 @@ pub mod config;
 
 pub mod log;
 
+pub mod traces;
+
 pub mod clock;
 
 pub mod reloaded;

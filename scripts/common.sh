@@ -3,8 +3,22 @@
 #
 # Everything `make up` makes lies in .gpufleet/: server.db, spools, logs/, hooks/ with the socket of
 # training processes, and run/ with one file per program (NAME.pid).
+#
+#   GPUFLEET_HOME       another folder than .gpufleet, absolute and empty: a second one beside the first
+#   GPUFLEET_PROGRAMS   a folder with programs that were built already; else they are built
 
-home=.gpufleet
+here=$PWD
+home=${GPUFLEET_HOME:-$here/.gpufleet}
+case $home in
+/*) ;;
+*)
+    echo "GPUFLEET_HOME=$home: it must be an absolute path" >&2
+    exit 1
+    ;;
+esac
+# What says that a folder is of `make up`, and may be removed with all that is in it.
+marker="$home/.made-by-make-up"
+programs=${GPUFLEET_PROGRAMS:-target/fast}
 run="$home/run"
 logs="$home/logs"
 hooks="$home/hooks"
@@ -44,12 +58,28 @@ stop_all() {
     done
 }
 
+# is_made: whether the folder is of `make up`. The one in the repository is by its name.
+is_made() {
+    [ -f "$marker" ] || [ "$home" = "$here/.gpufleet" ]
+}
+
+# is_empty: whether nothing is in the folder, or it is not there.
+is_empty() {
+    [ ! -e "$home" ] || [ -z "$(ls -A "$home")" ]
+}
+
 # one_at_a_time: ends when another `make up` or `make down` starts and stops programs here.
 one_at_a_time() {
-    exec 9<scripts/common.sh
-    flock --nonblock 9 && return
-    echo "another make up or make down is at work here; wait for it" >&2
-    exit 1
+    while :; do
+        mkdir -p "$home"
+        exec 9<"$home"
+        flock --nonblock 9 || {
+            echo "another make up or make down is at work here; wait for it" >&2
+            exit 1
+        }
+        # A make down may have removed the folder meanwhile: then that is a lock on nothing.
+        [ ! "$home" -ef /dev/fd/9 ] || return 0
+    done
 }
 
 # start NAME COMMAND...: starts a program in a session of its own, its output in logs/NAME.log, and

@@ -38,6 +38,7 @@ def arguments():
     parser.add_argument("--checkpoint-every", type=int, default=100, help="steps from one checkpoint to the next")
     parser.add_argument("--slow-rank", type=int, default=-1, help="this rank works longer")
     parser.add_argument("--slow-by", type=float, default=0.5, help="so much longer, as a share of a step")
+    parser.add_argument("--slow-while", default="", help="only while this file is there")
     parser.add_argument("--slow-after", type=int, default=0, help="from this step on")
     parser.add_argument("--kill-rank", type=int, default=-1, help="this rank kills itself (SIGKILL)")
     parser.add_argument("--kill-at-step", type=int, default=200, help="after this step")
@@ -64,6 +65,8 @@ def average_gradients(run, model, world):
 def work(until, options, rank, step):
     """A GPU would be at it for so long; a throttling one longer."""
     is_slow = rank == options.slow_rank and step > options.slow_after
+    if options.slow_while:
+        is_slow = is_slow and os.path.exists(options.slow_while)
     until += options.slow_by * options.step_seconds if is_slow else 0.0
     time.sleep(max(0.0, until - time.monotonic()))
 

@@ -31,6 +31,7 @@ free_port() {
 
 stop_ranks() {
     trap - EXIT INT TERM
+    # kill fails where ranks have ended by themselves, as they do when one was killed: the rest is stopped.
     [ ${#workers[@]} -eq 0 ] || kill -TERM "${workers[@]}" 2>/dev/null || true
     wait
 }
@@ -42,24 +43,31 @@ start_rank() {
     env RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank" LOCAL_WORLD_SIZE="$ranks" \
         MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
         GPUFLEET_JOB_NAMESPACE=demo GPUFLEET_JOB_NAME=demo-training GPUFLEET_JOB_UID="$job" GPUFLEET_ATTEMPT=0 \
-        GPUFLEET_HOOKS_SOCKET="$PWD/$hooks/hooks.sock" \
+        GPUFLEET_HOOKS_SOCKET="$hooks/hooks.sock" \
         "$python" scripts/demo_training.py --folder "$home" "$@" >>"$logs/training.log" 2>&1 &
     workers+=("$!")
 }
 
+# Where the server shows the job, from its list of jobs; nothing while that does not have it.
+address_of_job() {
+    "$python" -c "
+import json, sys, urllib.parse
+jobs = json.load(sys.stdin)['items']
+ids = [job['job'] for job in jobs if job['job'].endswith('/$job')]
+print('clusters/local/jobs/' + urllib.parse.quote(ids[0], safe='') if ids else '')"
+}
+
 # The page of the job, once the server has heard of it.
 page() {
-    local waited=0 found
+    local waited=0 jobs found
     while [ "$waited" -lt 60 ]; do
-        found=$(curl -sS --max-time 5 "${address}api/v1/jobs?cluster=local" 2>/dev/null |
-            "$python" -c "
-import json, sys, urllib.parse
-jobs = json.load(sys.stdin).get('items', [])
-ids = [job['job'] for job in jobs if job['job'].endswith('/$job')]
-print('clusters/local/jobs/' + urllib.parse.quote(ids[0], safe='') if ids else '')" 2>/dev/null || true)
-        if [ -n "$found" ]; then
-            say "its page: $address$found"
-            return
+        # A server that is being restarted is asked again.
+        if jobs=$(curl -sSf --max-time 5 "${address}api/v1/jobs?cluster=local" 2>>"$logs/training.log"); then
+            found=$(address_of_job <<<"$jobs")
+            if [ -n "$found" ]; then
+                say "its page: $address$found"
+                return
+            fi
         fi
         sleep 1
         waited=$((waited + 1))

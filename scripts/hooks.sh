@@ -6,7 +6,8 @@
 #   scripts/hooks.sh test       lints, the wheel, its tests
 #   scripts/hooks.sh bench      what it costs
 #   scripts/hooks.sh wheel      a release wheel in target/wheels
-#   scripts/hooks.sh adapters   the tests with PyPI's torch, Transformers, Lightning (3 GB, minutes)
+#   scripts/hooks.sh adapters   the tests with PyPI's torch, Transformers, Lightning, Accelerate, DeepSpeed
+#                               and JAX (4 GB, minutes); GPUFLEET_ADAPTERS names a folder with some of them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,19 +63,22 @@ wheel)
 adapters)
     setup
     build fast
-    newest=target/hooks/newest
+    newest=${GPUFLEET_ADAPTERS:-target/hooks/newest}
     [ -x "$newest/bin/python" ] || python3 -m venv "$newest"
-    "$newest/bin/python" -m pip install -q --disable-pip-version-check torch transformers accelerate lightning
+    "$newest/bin/python" -m pip install -q --disable-pip-version-check torch transformers accelerate lightning jax setuptools
+    # Its set-up looks at the torch that is there; what it would compile it compiles when it is used.
+    DS_BUILD_OPS=0 "$newest/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation deepspeed
     "$newest/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall \
         target/hooks/wheels/*.whl
     "$newest/bin/python" -c '
-import lightning, torch, transformers
-print("torch", torch.__version__, "transformers", transformers.__version__, "lightning", lightning.__version__)'
+from importlib.metadata import version
+print(*(f"{name} {version(name)}" for name in
+        ("torch", "transformers", "lightning", "accelerate", "deepspeed", "jax")), sep=", ")'
     tests "$newest/bin/python" "$crate/tests"
     tests "$newest/bin/python" "$crate/tests/adapters"
     ;;
 *)
-    sed -n '4,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '4,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

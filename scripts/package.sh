@@ -56,7 +56,7 @@ for program in "${programs[@]}"; do
     install -D -m 644 "deploy/systemd/$program.service" "$tree/lib/systemd/system/$program.service"
 done
 install -D -m 644 deploy/systemd/gpufleet.sysusers "$tree/usr/lib/sysusers.d/gpufleet.conf"
-install -D -m 755 -t "$tree/usr/share/gpufleet/slurm" deploy/slurm/prolog.sh deploy/slurm/epilog.sh
+install -D -m 755 -t "$tree/usr/share/gpufleet/slurm" deploy/slurm/prolog.sh deploy/slurm/epilog.sh deploy/slurm/probe.sh
 install -D -m 644 -t "$tree/usr/share/gpufleet/alerts" alerts/kinds.toml alerts/alertmanager.yml alerts/prometheus.yml
 install -D -m 644 -t "$tree/usr/share/gpufleet/alerts/rules" alerts/rules/*.yml
 install -D -m 644 -t "$tree/usr/share/doc/gpufleet" docs/*.md docs/*.toml

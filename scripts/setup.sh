@@ -22,7 +22,6 @@ want_test() {
     need prometheus prometheus
     need promtool prometheus
     need amtool prometheus-alertmanager
-    need victoria-metrics victoria-metrics
     need chromium chromium
     need chromedriver chromium-driver
     need faketime faketime
@@ -108,6 +107,46 @@ install_python() {
     "$venv/bin/python" -m pip install -q --disable-pip-version-check -r scripts/test-requirements.txt
 }
 
+# later SUITE PROGRAM...: programs of a later Debian's packages of the same names, into target/tools.
+# Nothing of them is installed, and apt checks them as it checks all others.
+later() {
+    local suite=$1 tools=target/tools home program fetched=yes
+    shift
+    for program in "$@"; do [ -x "$tools/$program" ] || fetched=no; done
+    if [ $fetched = yes ]; then
+        echo "setup: $* of Debian $suite: there ($tools)"
+        return
+    fi
+    echo "setup: fetching $* of Debian $suite into $tools"
+    home=$PWD/$tools/$suite
+    mkdir -p "$home"/{sources,lists/partial,cache/archives/partial}
+    local mirror
+    # shellcheck disable=SC2016 # apt's own variable
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/$')
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$mirror" "$suite" \
+        /usr/share/keyrings/debian-archive-keyring.gpg >"$home/sources/debian.sources"
+    local apt=(apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$home/sources"
+        -o "Dir::State::Lists=$home/lists" -o "Dir::Cache=$home/cache" -o Acquire::Languages=none
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o "APT::Sandbox::User=$(id -un)")
+    "${apt[@]}" update && (cd "$home" && "${apt[@]}" download "$@") || return
+    local package
+    for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home/files"; done
+    for program in "$@"; do cp "$home/files/usr/bin/$program" "$tools/$program"; done
+    rm -rf "$home"
+}
+
+# VictoriaMetrics takes OTLP from 1.92 on, and Debian 12 has 1.79. The rules are to hold for Prometheus 3 as
+# well, which only Debian's unstable branch has: what comes from there may be away for a while, and then
+# the tests say what they did not run.
+install_later() {
+    later trixie victoria-metrics || {
+        echo "setup: VictoriaMetrics could not be fetched: is Debian's mirror reachable?" >&2
+        exit 1
+    }
+    later sid promtool ||
+        echo "setup: the promtool of Prometheus 3 could not be fetched: what is tested with it is NOT RUN"
+}
+
 missing=()
 case "${1:-}" in
 build)
@@ -117,6 +156,7 @@ build)
 test)
     want_test
     install_missing
+    install_later
     install_python
     ;;
 hooks)

@@ -2,7 +2,7 @@
 # Runs every check, in stages, and ends with a table of what each took and may take.
 #
 #   scripts/test.sh                 all stages
-#   scripts/test.sh build unit      only these: setup build unit lints end-to-end browser
+#   scripts/test.sh build unit      only these: setup build unit fuzz lints end-to-end browser
 #                                   hooks-setup hooks torch
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-# Budgets of the design, in seconds: setup 300, build 480, unit 600, lints 300, end to end 600,
+# Budgets of the design, in seconds: setup 300, build 480, unit 600, fuzz 120, lints 300, end to end 600,
 # browser 300, hooks and torch 300 and as much to install torch.
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 export NEXTEST_HIDE_PROGRESS_BAR=1
@@ -71,7 +71,7 @@ have_nextest() {
 }
 
 # The test binaries that have a stage of their own.
-own_stage='end_to_end|house_rules|browser|torch'
+own_stage='end_to_end|house_rules|browser|torch|fuzz'
 
 # Names of every integration test binary that has no stage of its own.
 other_test_binaries() {
@@ -123,9 +123,9 @@ licences() {
     fi
 }
 
-# Two at once: most of their time is waiting for ticks and commits.
+# Four at once: most of their time is waiting for ticks and commits.
 end_to_end() {
-    one_binary end_to_end 2
+    one_binary end_to_end 4
 }
 
 browser() {
@@ -143,11 +143,12 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
         eval "$(scripts/postgres.sh start)" || failed=1
     fi
     stage unit 600 unit
+    stage fuzz 120 one_binary fuzz
     stage lints 300 lints
     stage end-to-end 600 end_to_end
     stage browser 300 browser
-    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 300 scripts/hooks.sh test &&
-        stage torch 120 one_binary torch
+    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 120 scripts/hooks.sh test &&
+        stage torch 180 one_binary torch
 else
     rows+=("everything after it was not run")
 fi

@@ -4,6 +4,9 @@
 #
 #   GPUFLEET_WEB_PORT, GPUFLEET_GRPC_PORT, GPUFLEET_HTTP_PORT, GPUFLEET_AGENT_PORT
 #       ports to begin looking from (8080, 4317, 4318, 9410)
+#   GPUFLEET_CAPTURE         the capture that is played back; none is none
+#   GPUFLEET_HISTORY_HOURS   of the demo fleet (24)
+#   GPUFLEET_HOME, GPUFLEET_PROGRAMS   as in common.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -24,11 +27,12 @@ next_port() {
 announce() {
     say "this builds the server and the agent (about 5 minutes the first time on 2 cores,"
     say "seconds afterwards) and starts them on 127.0.0.1. It installs a C compiler and curl if"
-    say "they are missing, and nothing else. Everything it makes is in $PWD/$home and"
-    say "$PWD/target; \`make down\` stops it and removes $home."
+    say "they are missing, and nothing else. Everything it makes is in $home and"
+    say "$here/target; \`make down\` stops it and removes $home."
 }
 
 build() {
+    [ -z "${GPUFLEET_PROGRAMS:-}" ] || return 0
     cargo build --profile fast -p gpufleet-server -p gpufleet-agent -p gpufleet-cli -p gpufleet-tests \
         --bin gpufleet-server --bin gpufleet-agent --bin gpufleet --bin gpufleet-simulator
 }
@@ -39,8 +43,9 @@ has_gpu() {
 
 # The capture of a real H200 under load, where the machine has it: played back beside the live
 # readings by the same agent, in a cluster of its own.
+capture=${GPUFLEET_CAPTURE:-../shared/data/real/nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__load.metrics.gz}
+
 recorded_section() {
-    local capture=../shared/data/real/nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__load.metrics.gz
     [ -f "$capture" ] || return 0
     cat <<TOML
 [recorded]
@@ -53,7 +58,7 @@ TOML
 
 # Where training processes of this machine find the agent: `make demo-training` does.
 hooks_section() {
-    local socket=$PWD/$hooks/hooks.sock
+    local socket=$hooks/hooks.sock
     if [ ${#socket} -gt 107 ]; then
         say "$socket is too long a name for a socket: no training process is heard; use a shorter folder" >&2
         return
@@ -69,7 +74,7 @@ start_agent() {
 [node]
 cluster = "local"
 name = "$(hostname)"
-state_folder = "$PWD/$home/agent"
+state_folder = "$home/agent"
 
 [listen]
 address = "127.0.0.1:$agent_port"
@@ -81,28 +86,33 @@ $(hooks_section)
 
 $(recorded_section)
 TOML
-    start agent target/fast/gpufleet-agent --config "$home/agent.toml"
+    start agent "$programs/gpufleet-agent" --config "$home/agent.toml"
     answers agent "http://127.0.0.1:$agent_port/"
-    ! grep -q '^\[recorded\]' "$home/agent.toml" || shown+=("a real H200 as it was captured (RECORDED)")
+    if grep -q '^\[recorded\]' "$home/agent.toml"; then
+        shown+=("a real H200 as it was captured (RECORDED)")
+    else
+        say "no capture of a real H200 is here ($capture): none is shown"
+    fi
 }
 
 start_server() {
-    start server target/fast/gpufleet-server \
+    start server "$programs/gpufleet-server" \
         --set "web.listen=127.0.0.1:$web_port" \
         --set "ingest.grpc_listen=127.0.0.1:$grpc_port" \
         --set "ingest.http_listen=127.0.0.1:$http_port" \
-        --set "ingest.spool_dir=$PWD/$home/server-spool" \
-        --set "store.url=sqlite:$PWD/$home/server.db"
+        --set "ingest.spool_dir=$home/server-spool" \
+        --set "store.url=sqlite:$home/server.db"
     answers server "http://127.0.0.1:$web_port/api/v1/health"
 }
 
 start_simulator() {
     next_port 9430
-    start simulator target/fast/gpufleet-simulator \
-        --endpoint "http://127.0.0.1:$grpc_port" --history-hours 24 \
+    local hours=${GPUFLEET_HISTORY_HOURS:-24}
+    start simulator "$programs/gpufleet-simulator" \
+        --endpoint "http://127.0.0.1:$grpc_port" --history-hours "$hours" \
         --state "$home/simulator" --control "127.0.0.1:$chosen"
     echo "127.0.0.1:$chosen" >"$run/simulator.address"
-    shown+=("the demo fleet: 64 GPUs, 24 h of history, a training job (SIMULATED); the history fills in within a minute")
+    shown+=("the demo fleet: 64 GPUs, $hours h of history, a training job (SIMULATED); the history fills in within a minute")
 }
 
 # Whatever ends this script before everything runs (a key, a port, a full disk): nothing of it is
@@ -117,10 +127,15 @@ not_started() {
     rm -rf "$run"
 }
 
+if ! is_made && ! is_empty; then
+    say "$home has other things in it, and make down would remove them: choose an empty folder" >&2
+    exit 1
+fi
 announce
 scripts/setup.sh build
 build
 one_at_a_time
+touch "$marker"
 mkdir -p "$run" "$logs" "$hooks"
 trap not_started EXIT
 trap 'exit 130' INT TERM
@@ -151,6 +166,6 @@ say "open http://127.0.0.1:$web_port/ and see:"
 for line in "${shown[@]}"; do say "  - $line"; done
 say "agents ship to 127.0.0.1:$grpc_port (OTLP/gRPC); any OTLP sender to 127.0.0.1:$http_port too"
 say "this node's metrics for Prometheus: http://127.0.0.1:$agent_port/metrics"
-has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, heal)"
-say "at the prompt: target/fast/gpufleet --server http://127.0.0.1:$web_port status (or gpus --idle, jobs)"
+has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, slow, heal)"
+say "at the prompt: $programs/gpufleet --server http://127.0.0.1:$web_port status (or gpus --idle, jobs)"
 say "logs: $logs; stop and remove all of it: make down"

@@ -23,6 +23,8 @@ pub mod shape;
 
 pub mod paging;
 
+pub mod today;
+
 pub mod fleet;
 
 pub mod past;
@@ -33,9 +35,17 @@ pub mod runs;
 
 pub mod compare;
 
+pub mod ladder;
+
 pub mod agents;
 
+pub mod audit;
+
 pub mod incidents;
+
+pub mod deliveries;
+
+pub mod reports;
 
 pub mod health;
 
@@ -53,6 +63,7 @@ pub mod reference;
         (name = "Fleet", description = "What is there now."),
         (name = "Past", description = "What is stored: minutes, ledger hours, events."),
         (name = "Incidents", description = "What is wrong, why, what it costs, and what people say to it."),
+        (name = "Money", description = "What GPU time costs, who pays, what it was worth."),
         (name = "Training", description = "Jobs, their attempts, ranks and steps."),
         (name = "Agents", description = "Who sends, and commands for them."),
         (name = "Server", description = "The server itself.")
@@ -87,6 +98,7 @@ pub fn router() -> (Router<Arc<Web>>, OpenApi) {
 
 fn guarded() -> OpenApiRouter<Arc<Web>> {
     OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(today::today))
         .routes(routes!(fleet::fleet))
         .routes(routes!(fleet::clusters))
         .routes(routes!(fleet::nodes))
@@ -101,9 +113,14 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(runs::run))
         .routes(routes!(runs::steps))
         .routes(routes!(compare::compare))
+        .routes(routes!(ladder::ladder))
         .routes(routes!(agents::agents))
+        .routes(routes!(reports::chargeback))
+        .routes(routes!(reports::efficiency))
         .routes(routes!(incidents::incidents))
         .routes(routes!(incidents::incident))
+        .routes(routes!(deliveries::told))
+        .routes(routes!(deliveries::channels))
 }
 
 /// Routes that check for themselves, or need no right: health, the document, and commands, which

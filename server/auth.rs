@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpufleet_program::reloaded::Reloaded;
+use gpufleet_program::listen::Tls;
+use gpufleet_program::reloaded::{Reloaded, words};
 use gpufleet_program::tls::{ServerFiles, Setting};
 use gpufleet_program::{section, token};
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,9 @@ pub enum AuthError {
         /// What is wrong with it.
         why: String,
     },
+    /// TLS files that cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// More token files than are compared on a request.
     #[error("{0} token files, at most {MAX_TOKENS} are read")]
     TooManyTokens(usize),
@@ -133,12 +137,13 @@ impl Grant {
     }
 }
 
-/// All tokens. Their files are read again when one of them changes; while the new ones cannot be used the
-/// old stay good.
+/// All tokens, and the TLS of every door. Their files are read again when one of them changes; while the
+/// new ones cannot be used the old stay good.
 #[derive(Default)]
 pub struct Access {
     /// None without any token file.
     tokens: Option<Reloaded<Vec<Token>>>,
+    tls: Tls,
 }
 
 struct Token {
@@ -159,16 +164,18 @@ impl Role {
 }
 
 impl Access {
-    /// Reads the token files.
+    /// Reads the token files and those of TLS.
     ///
     /// # Errors
-    /// When a file cannot be read or its token is too short.
+    /// When a file cannot be read, a token is too short, or the files of TLS do not fit together.
     pub fn load(config: &AuthConfig) -> Result<Self, AuthError> {
         if config.tokens.len() > MAX_TOKENS {
             return Err(AuthError::TooManyTokens(config.tokens.len()));
         }
+        let tls = config.tls().reloaded("the server's TLS files (auth.tls_…)");
+        let tls = tls.map_err(|error| AuthError::Tls(words(error.as_ref())))?;
         if config.tokens.is_empty() {
-            return Ok(Self::default());
+            return Ok(Self { tokens: None, tls });
         }
         // Once by itself, for an error of our own.
         read_tokens(&config.tokens)?;
@@ -182,7 +189,13 @@ impl Access {
         })?;
         Ok(Self {
             tokens: Some(tokens),
+            tls,
         })
+    }
+
+    /// The TLS of every door; none without.
+    pub fn tls(&self) -> Tls {
+        self.tls.clone()
     }
 
     /// Whether any token file exists for this role.
@@ -191,9 +204,18 @@ impl Access {
         tokens.is_some_and(|it| it.iter().any(|token| token.role == role))
     }
 
-    /// Why the token files as they are cannot be used, while those of before are.
-    pub fn refused(&self) -> Option<String> {
-        self.tokens.as_ref().and_then(Reloaded::refused)
+    /// Which files cannot be used as they are, while those of before are, and why.
+    pub fn refused(&self) -> Vec<String> {
+        let tokens = self.tokens.as_ref().and_then(Reloaded::refused);
+        let tls = self.tls.as_deref().and_then(Reloaded::refused);
+        let told = [("token files", tokens), ("TLS files", tls)];
+        let told = told
+            .into_iter()
+            .filter_map(|(what, why)| Some((what, why?)));
+        told.map(|(what, why)| {
+            format!("the {what} have changed and cannot be used, those of before stay good: {why}")
+        })
+        .collect()
     }
 
     /// Checks the value of an `authorization` header for a role.
@@ -373,11 +395,44 @@ mod tests {
         assert!(opens("the-first-token-of-all"));
         write("the-second-token-of-all");
         assert!(opens("the-second-token-of-all") && !opens("the-first-token-of-all"));
-        assert_eq!(access.refused(), None);
+        assert_eq!(access.refused(), Vec::<String>::new());
         write("short");
         assert!(opens("the-second-token-of-all") && !opens("short"));
-        let why = access.refused().expect("it is told");
+        let [why] = &access.refused()[..] else {
+            panic!("it is told");
+        };
         assert!(why.contains(&file.display().to_string()), "{why}");
+    }
+
+    #[test]
+    fn a_certificate_that_was_rotated_badly_is_told_and_the_one_before_stays_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../program/testdata");
+        let of = |name: &str| std::fs::read_to_string(format!("{own}/{name}.pem")).unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let config = AuthConfig {
+            tls_certificate_file: file("cert", &of("certificate")),
+            tls_key_file: file("key", &of("key")),
+            ..AuthConfig::default()
+        };
+        let access = Access::load(&config).unwrap();
+        assert_eq!(access.refused(), Vec::<String>::new());
+        let before = access.tls().expect("it has TLS").get();
+        file("cert", "not a certificate");
+        let [why] = &access.refused()[..] else {
+            panic!("it is told");
+        };
+        assert!(why.contains("TLS files") && why.contains("cert"), "{why}");
+        assert!(Arc::ptr_eq(&before, &access.tls().unwrap().get()));
+        let error = Access::load(&config)
+            .err()
+            .expect("no start with it")
+            .to_string();
+        assert!(error.contains("auth.tls_certificate_file"), "{error}");
     }
 
     #[test]

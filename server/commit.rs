@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpufleet_telemetry::time::Clock;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::fleet::{Fleet, Progress};
 use crate::store::model::{Commit, Committed, FencingToken};
@@ -71,6 +72,10 @@ pub struct CommitHealth {
     pub sample_age_ms: AtomicI64,
     /// Minute rows left out because their minute is no longer kept.
     pub minutes_too_late: AtomicU64,
+    /// Steps left out because nobody knows their run.
+    pub steps_of_nobody: AtomicU64,
+    /// Steps left out because their rank told more in ten minutes than is kept.
+    pub steps_too_many: AtomicU64,
 }
 
 /// Another server has taken over.
@@ -106,6 +111,7 @@ pub async fn run(
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = stop.cancelled() => break,
         }
+        fleet.look_at_clock(clock);
         health
             .round_ms
             .store(clock.now().millis(), Ordering::Relaxed);
@@ -146,7 +152,8 @@ async fn once(
     health
         .began_ms
         .store(clock.now().millis(), Ordering::Relaxed);
-    let committed = within(to.commit(&commit)).await;
+    let span = tracing::debug_span!("commit", number = commit.number);
+    let committed = within(to.commit(&commit)).instrument(span).await;
     health.began_ms.store(0, Ordering::Relaxed);
     match committed {
         Ok(committed) => {
@@ -193,6 +200,13 @@ fn note_left_out(committed: &Committed, health: &CommitHealth) {
     health
         .minutes_too_late
         .fetch_add(too_late, Ordering::Relaxed);
+    let steps = [
+        (&health.steps_of_nobody, committed.steps_of_nobody),
+        (&health.steps_too_many, committed.steps_too_many),
+    ];
+    for (known, more) in steps {
+        known.fetch_add(more, Ordering::Relaxed);
+    }
     if too_late > 0 || corrupt > 0 {
         tracing::warn!(too_late, corrupt, "a commit left minutes out");
     }

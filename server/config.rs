@@ -3,17 +3,27 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
 
+use gpufleet_program::clock::SystemClock;
 use gpufleet_program::config::ProgramConfig;
-use gpufleet_program::log::TraceConfig;
+use gpufleet_program::log;
+use gpufleet_program::traces::TraceConfig;
 use gpufleet_program::{section, sections};
 use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::time::Clock;
 
 use crate::auth::{Access, AuthConfig, Role, person};
 use crate::detect::DetectConfig;
-use crate::detect::prices::Prices;
+use crate::detect::{limits, prices};
+use crate::export::RemoteWriteConfig;
+use crate::export::remote_write::RemoteWrite;
 use crate::fleet::FleetConfig;
 use crate::ledger::LedgerConfig;
+use crate::money::CostConfig;
+use crate::notify::Channels;
+use crate::notify::heartbeat;
+use crate::notify::settings::{NotifyConfig, Settings};
 use crate::retention::RetentionConfig;
 use crate::store::StoreConfig;
 
@@ -36,6 +46,12 @@ sections! {
         pub ledger: LedgerConfig,
         /// What is judged, and what a GPU costs.
         pub detect: DetectConfig,
+        /// Who is told of incidents, by which way.
+        pub notify: NotifyConfig,
+        /// Prices, and who pays.
+        pub cost: CostConfig,
+        /// Minutes of the record, pushed to others.
+        pub remote_write: RemoteWriteConfig,
         /// How long what is kept.
         pub retention: RetentionConfig,
         /// Where the server's own traces go.
@@ -84,16 +100,22 @@ impl ProgramConfig for Config {
     fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         Specs::with(&self.gpu.peaks)?;
         Access::load(&self.auth)?;
-        self.auth.tls().read()?;
         person::check(&self.auth)?;
         self.retention.check()?;
-        Prices::read(&self.detect.gpu_hour_usd)?;
+        prices::check(&self.detect.gpu_hour_usd)?;
+        limits::check(&self.detect.limits)?;
         self.store.check()?;
+        log::rehearse(&self.trace)?;
+        Settings::read(&self.notify)?;
         Ok(())
     }
 
     fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let access = Access::load(&self.auth)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        Channels::new(&self.notify, &clock)?;
+        heartbeat::address_of(&self.notify)?;
+        RemoteWrite::new(&self.remote_write, &clock)?;
         let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
         for (key, address, role) in self.doors() {
             let refused = |error: std::io::Error| {
@@ -178,6 +200,10 @@ mod tests {
             &["store.url postgres://user@host"],
         );
         refused(|it| it.store.lease.clear(), &["store.lease is empty"]);
+        refused(
+            |it| it.trace.endpoint = "nonsense".to_owned(),
+            &["trace.endpoint", "nonsense"],
+        );
         refused(
             |it| it.web.listen = "nowhere".to_owned(),
             &["web.listen", "nowhere"],

@@ -1,44 +1,56 @@
 //! The judgement over what is live: every tick the detectors speak, and the book of incidents listens.
 //!
 //! Each tick (10 s): what is known of every GPU is put together ([`gather`]) with what each one's
-//! counters did lately ([`watch`]), the detectors of `analysis` judge it ([`gpus`], [`fleet`]), and
-//! their signals move the book on ([`crate::incidents`]). What changed is written at once, what only
-//! goes on once a minute, because the money it lost is worth keeping and not worth a write a tick.
+//! counters, links and memory did lately ([`watch`], [`links`], [`leak`]), the detectors of `analysis` judge
+//! it ([`gpus`], [`limits`], [`fleet`], [`runs`]), and their signals move the book on ([`crate::incidents`]). What changed is
+//! written at once, what only goes on once a minute, because the money it lost is worth keeping and not
+//! worth a write a tick. A tick computes and waits for nothing, on a thread of its own beside those that
+//! answer requests.
 //!
-//! Limits: GPUs of live and simulated clusters; recordings are judged by replaying them. Links (PCIe,
-//! NVLink) and memory that leaks are not judged yet.
+//! Limits: GPUs and runs of live and simulated clusters; recordings are judged by replaying them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Place, Tick};
+use gpufleet_analysis::incident::{Family, Place, Tick};
 use gpufleet_program::section;
-use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::App;
+use crate::notify::own;
 use crate::store::StoreError;
-use crate::view::{FleetView, gather as view};
 
 mod fleet;
 pub mod gather;
 mod gpus;
+mod leak;
+pub mod limits;
+mod links;
+mod offenders;
 pub mod prices;
+mod runs;
+pub mod thresholds;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-use gather::Watches;
+use gather::{NodesSeen, Seen, Watches};
+use offenders::Offenders;
 use prices::Prices;
+use runs::{Gpus, RunWatches};
+use thresholds::Thresholds;
 
 /// The time between two ticks: the agents'.
 const TICK: Duration = Duration::from_secs(10);
 
 /// Incidents that only go on are written this often.
 const WRITE_EVERY_TICKS: u32 = 6;
+
+/// What broke in the past is looked at this often: once an hour.
+const LOOK_BACK_EVERY_TICKS: u32 = 360;
 
 /// How long a store that does not answer is waited for.
 const AFTER_ERROR: Duration = Duration::from_secs(2);
@@ -48,8 +60,13 @@ section! {
     pub struct DetectConfig {
         /// Held and idle for this long is an incident, seconds.
         pub idle_after_s: i64 = 3_600,
-        /// What an hour of one GPU costs, by the card's name as NVML spells it, in US dollars:
-        /// "NVIDIA H100 80GB HBM3" = "11.06". A card without a price is unpriced, never free.
+        /// Limits of readings other than the built-in ones, by the kind of trouble in docs/alerts.md:
+        /// "node_cpu_stolen" = 0.2. These and idle_after_s are read again while the server runs.
+        pub limits: BTreeMap<String, f64> = BTreeMap::new(),
+        /// What an hour of one GPU costs where its node tells no machine type of which a price is known:
+        /// by the card's name as NVML spells it, or by cluster and name, in the currency of cost.currency:
+        /// "NVIDIA H100 80GB HBM3" = "11.06", "lab/NVIDIA H100 80GB HBM3" = "2.10". What has no price is
+        /// unpriced, never free.
         pub gpu_hour_usd: BTreeMap<String, String> = BTreeMap::new(),
     }
 }
@@ -57,13 +74,14 @@ section! {
 /// What is kept from tick to tick.
 pub struct Detectors {
     watches: Watches,
-    prices: Prices,
+    runs: RunWatches,
+    offenders: Offenders,
     idle_after_nanos: i64,
 }
 
-/// Judges from when this server leads until it is told to stop; after the last tick what is not written
+/// Judges from when this server leads until it is told to stop, by thresholds that may change; after the last tick what is not written
 /// yet is written.
-pub async fn run(app: App, stop: CancellationToken) {
+pub async fn run(app: App, mut thresholds: Option<Thresholds>, stop: CancellationToken) {
     if !app.lead.wait(&stop).await {
         return;
     }
@@ -80,7 +98,13 @@ pub async fn run(app: App, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(TICK) => {
-                detectors.tick(&app);
+                if ticks.is_multiple_of(LOOK_BACK_EVERY_TICKS) {
+                    job.round(clock, detectors.offenders.look(&app)).await;
+                }
+                if let Some(thresholds) = &mut thresholds {
+                    job.round(clock, thresholds.take(&app, &mut detectors)).await;
+                }
+                detectors = judged(detectors, &app).await;
                 ticks = ticks.wrapping_add(1);
                 if ticks.is_multiple_of(WRITE_EVERY_TICKS) {
                     app.incidents.write_all_open();
@@ -93,45 +117,97 @@ pub async fn run(app: App, stop: CancellationToken) {
     job.round(clock, app.incidents.write(&app.store)).await;
 }
 
+/// One tick, where it keeps nobody waiting.
+async fn judged(detectors: Detectors, app: &App) -> Detectors {
+    let (mut detectors, app) = (detectors, app.clone());
+    let tick = move || {
+        detectors.tick(&app);
+        detectors
+    };
+    match tokio::task::spawn_blocking(tick).await {
+        Ok(detectors) => detectors,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
 async fn restore(app: &App) -> Result<(), StoreError> {
     let now = app.clock.now();
     let since = now.shifted(-gpufleet_analysis::incident::REOPEN_NS);
-    let standing = app.store.standing_incidents(since).await?;
-    tracing::info!(incidents = standing.len(), "took in the incidents");
-    app.incidents.restore(standing, now);
+    let (standing, unread) = app.store.standing_incidents(since).await?;
+    let groups = app.store.standing_groups().await?;
+    tracing::info!(
+        incidents = standing.len(),
+        messages = groups.len(),
+        "took in the incidents"
+    );
+    app.incidents.restore((standing, &unread), groups, now);
     Ok(())
 }
 
 impl Detectors {
     /// As the configuration says.
     pub fn new(config: &DetectConfig) -> Self {
-        Self {
+        let mut detectors = Self {
             watches: Watches::default(),
-            prices: Prices::read(&config.gpu_hour_usd).unwrap_or_default(),
-            idle_after_nanos: config.idle_after_s.saturating_mul(NANOS_PER_SECOND),
-        }
+            runs: RunWatches::default(),
+            offenders: Offenders::default(),
+            idle_after_nanos: 0,
+        };
+        detectors.set(config);
+        detectors
+    }
+
+    /// From now on with these thresholds.
+    pub fn set(&mut self, config: &DetectConfig) {
+        self.idle_after_nanos = config.idle_after_s.saturating_mul(NANOS_PER_SECOND);
+        self.watches.limits.set(&config.limits);
     }
 
     /// One tick over what is live.
     pub fn tick(&mut self, app: &App) {
         let began = app.clock.monotonic();
         let now = app.clock.now();
-        let picture = view::gather(app);
-        let seen = gather::gather(&app.fleet, &mut self.watches, &self.prices, now);
+        let mut prices = Prices::at(app.money.terms(), now);
+        let (seen, of_nodes) = gather::gather(&app.fleet, &mut self.watches, &mut prices, now);
+        let gpus: Gpus<'_> = seen
+            .iter()
+            .map(|it| ((&*it.cluster, &*it.id), it))
+            .collect();
+        let of_runs = runs::said(app.fleet.runs(), &gpus, &mut self.runs, now);
         let mut signals = gpus::signals(&seen, now);
-        signals.extend(fleet::idle(&seen, now, self.idle_after_nanos));
-        signals.extend(fleet::silent(&picture));
-        let nodes = Nodes::of(&picture);
+        let waiting = fleet::waiting(&seen, now, self.idle_after_nanos);
+        let holders = runs::holders(app.fleet.runs(), &waiting, now);
+        signals.extend(fleet::idle(&waiting, &holders, now));
+        signals.extend(fleet::silent(&of_nodes, now));
+        signals.extend(leak::signals(&seen, &of_nodes));
+        signals.extend(self.offenders.signals(|place| {
+            let gpu = place.gpu.as_deref();
+            gpu.is_none_or(|gpu| gpus.contains_key(&(place.cluster.as_str(), gpu)))
+        }));
+        let limits = &mut self.watches.limits;
+        signals.extend(limits.signals(&of_nodes, &gpus, now));
+        signals.extend(of_runs.signals);
+        signals.extend(own::signals(app, now));
+        let nodes = Nodes::of(&of_nodes, now);
+        let unreadable = Unreadable::of(&seen);
+        let unjudged = &of_runs.unjudged;
         let tick = Tick {
             now,
             signals,
-            is_heard: &|place| nodes.is_heard(place),
-            quiet_runs: &BTreeSet::new(),
+            is_heard: &|family, place| match &place.run {
+                Some(run) if family.is_of_run() => {
+                    !unjudged.contains(&(family, place.cluster.clone(), run.clone()))
+                }
+                _ if own::is_own(place) => true,
+                _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
+            } && limits.is_read(family, place),
+            quiet_runs: &of_runs.quiet,
             nodes: &nodes.gpus,
         };
         app.incidents.tick(tick, &mut Uuid::now_v7);
-        let took = app.clock.monotonic().saturating_sub(began);
-        app.incidents.note(now, took, seen.len());
+        let ended = app.clock.monotonic();
+        let took = ended.saturating_sub(began);
+        app.incidents.health.note((now, ended), took, seen.len());
     }
 }
 
@@ -142,23 +218,17 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn of(picture: &FleetView) -> Self {
+    fn of(seen: &NodesSeen, now: Timestamp) -> Self {
         let mut nodes = Self {
             gpus: BTreeMap::new(),
             silent: BTreeSet::new(),
         };
-        let judged = picture
-            .clusters
-            .iter()
-            .filter(|it| it.origin != Origin::Recorded);
-        for cluster in judged {
-            for node in &cluster.nodes {
-                let key = (cluster.name.to_string(), node.name.to_string());
-                if node.silent_since.is_some() {
-                    nodes.silent.insert(key.clone());
-                }
-                nodes.gpus.insert(key, node.gpus.len());
+        for ((cluster, name), node) in seen {
+            let key = (cluster.to_string(), name.to_string());
+            if node.is_silent(now) {
+                nodes.silent.insert(key.clone());
             }
+            nodes.gpus.insert(key, node.gpus as usize);
         }
         nodes
     }
@@ -172,6 +242,53 @@ impl Nodes {
         };
         let key = (place.cluster.clone(), node.clone());
         self.gpus.contains_key(&key) && !self.silent.contains(&key)
+    }
+}
+
+/// Families that a GPU's readings show.
+const READ: [Family; 6] = [
+    Family::GpuFault,
+    Family::Memory,
+    Family::Heat,
+    Family::Power,
+    Family::Link,
+    Family::Leak,
+];
+
+/// Where readings are gone that would show trouble: how many GPUs of each node, and each of them.
+#[derive(Default)]
+struct Unreadable<'a> {
+    gpus: HashMap<(&'a str, &'a str), &'a Seen>,
+    of_node: HashMap<(&'a str, &'a str), Vec<&'a Seen>>,
+}
+
+impl<'a> Unreadable<'a> {
+    fn of(all: &'a [Seen]) -> Self {
+        let mut found = Self::default();
+        for seen in all {
+            if READ.into_iter().all(|it| gpus::is_readable(it, seen)) {
+                continue;
+            }
+            found.gpus.insert((&seen.cluster, &seen.id), seen);
+            let of_node = found.of_node.entry((&seen.cluster, &seen.node));
+            of_node.or_default().push(seen);
+        }
+        found
+    }
+
+    /// Whether trouble of this kind at the place would be seen: at a wider place than a GPU, unless
+    /// it would not be on two GPUs of a node in it.
+    fn is_readable(&self, family: Family, place: &Place) -> bool {
+        let is_gone = |it: &&&Seen| !gpus::is_readable(family, it);
+        if let Some(gpu) = &place.gpu {
+            let known = self.gpus.get(&(place.cluster.as_str(), gpu.as_str()));
+            return known.is_none_or(|it| gpus::is_readable(family, it));
+        }
+        let in_place = |(cluster, node): &(&str, &str)| {
+            *cluster == place.cluster && place.node.as_deref().is_none_or(|it| it == *node)
+        };
+        let mut of_nodes = self.of_node.iter().filter(|(key, _)| in_place(key));
+        !of_nodes.any(|(_, gpus)| gpus.iter().filter(is_gone).count() > 1)
     }
 }
 

@@ -5,7 +5,7 @@
 //! with every call, so that the simulation drives the same code as the server.
 //!
 //! Read in this order: [`offer`] (what comes in and what becomes of it), [`agent`] (cursors),
-//! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`live`],
+//! [`sender_clock`], [`naming`], [`resource`], [`owners`], [`fold`], [`holding`], [`live`],
 //! [`steps`], [`commit`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpufleet_program::section;
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::identity::AgentId;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{Clock, Timestamp};
 use gpufleet_telemetry::wire::Lane;
 use uuid::Uuid;
 
@@ -30,6 +30,8 @@ mod drops;
 mod events;
 
 mod fold;
+
+mod holding;
 
 mod foreign;
 
@@ -239,6 +241,13 @@ impl Fleet {
         let streams = shard.agents.get(&key.agent).map(|it| &it.streams);
         let stream = streams.and_then(|it| it.iter().find(|it| it.cursor.key == *key));
         stream.map_or((0, 0), |it| (it.cursor.seq, it.durable))
+    }
+
+    /// Looks whether this server's clock was set since the last look.
+    pub fn look_at_clock(&self, clock: &dyn Clock) {
+        let known = self.server_clock.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        known.look(clock.now(), clock.monotonic());
     }
 
     /// How this server's clock compares with those of its agents, as of the last commit.

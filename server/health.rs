@@ -45,15 +45,9 @@ pub fn commits(app: &App) -> Option<String> {
 /// What does not keep the server from its work and will have to be mended.
 pub fn warnings(app: &App) -> Vec<String> {
     let clock = app.fleet.server_clock().sentence();
-    let tokens = app.access.refused();
-    let tokens = tokens.map(|why| {
-        format!("the token files have changed and cannot be used, those of before stay good: {why}")
-    });
-    files::warning()
-        .into_iter()
-        .chain(clock)
-        .chain(tokens)
-        .collect()
+    let mut warnings: Vec<String> = files::warning().into_iter().chain(clock).collect();
+    warnings.extend(app.access.refused());
+    warnings
 }
 
 /// What is wrong with the database, as one sentence; nothing when it answers.
@@ -119,29 +113,17 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::auth::Access;
     use crate::config::Config;
-    use crate::fleet::Fleet;
     use crate::store::{Store, StoreConfig};
     use gpufleet_program::clock::SystemClock;
 
     #[tokio::test]
     async fn a_server_whose_commits_or_database_fail_says_so() {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config::for_tests();
         let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
-        let app = App {
-            store: store.unwrap(),
-            fleet: Arc::new(Fleet::new(config.fleet.clone())),
-            config: Arc::new(config),
-            access: Arc::default(),
-            commits: Arc::default(),
-            jobs: Arc::default(),
-            refusals: Arc::default(),
-            lead: Arc::default(),
-            incidents: Arc::default(),
-            rejections: Arc::default(),
-            clock: Arc::new(SystemClock::start()),
-        };
+        let (access, clock) = (Access::default(), Arc::new(SystemClock::start()));
+        let app = App::new(Config::for_tests(), store.unwrap(), access, clock);
         let ask = async |path: &str| {
             let request = http::Request::get(path).body(Body::empty()).unwrap();
             let answer = router(app.clone()).oneshot(request).await;

@@ -1,11 +1,13 @@
-//! The incidents of this server: the book in memory, and what of it still has to be written.
+//! The incidents of this server: the book and the outbox in memory, and what of them still has to be
+//! written.
 //!
-//! The book is the truth while the server runs; the store follows it. What could not be written is
-//! kept and tried again, as it is by then.
+//! Both are the truth while the server runs; the store follows them. What could not be written is
+//! kept and tried again, as it is by then. An incident and what it makes of the outbox are written in
+//! one transaction, so that none is kept of which nobody would be told.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Book, Change, Incident, Refused, Tick};
@@ -13,6 +15,12 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use crate::auth::Grant;
+use crate::notify::group::{Group, State};
+use crate::notify::heartbeat::Heartbeat;
+use crate::notify::lane::{Lane, Outcome};
+use crate::notify::outbox::{Outbox, Sending, Unread};
+use crate::notify::route::Said;
+use crate::notify::settings::{Settings, Way};
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store};
 
@@ -24,6 +32,10 @@ pub struct Incidents {
     writing: tokio::sync::Mutex<()>,
     /// How the detectors go.
     pub health: DetectHealth,
+    /// How the dead-man's switch goes.
+    pub heartbeat: Heartbeat,
+    /// Told when there may be something to say.
+    to_say: tokio::sync::Notify,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +44,35 @@ struct Held {
     /// The right to write; none before the server leads.
     token: Option<FencingToken>,
     unwritten: BTreeMap<Uuid, Incident>,
+    outbox: Outbox,
+}
+
+/// A channel that fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    /// Its name.
+    pub channel: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Why.
+    pub why: String,
+}
+
+/// How a receiver goes.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    /// Which one.
+    pub way: Way,
+    /// How it went.
+    pub lane: Lane,
+    /// Messages that could go and have not.
+    pub waiting: usize,
+    /// Since when the oldest of them waits.
+    pub waits_since: Option<Timestamp>,
+    /// Groups that the receiver will not take.
+    pub refused: usize,
 }
 
 /// How the detectors go, for the server's own metrics.
@@ -43,6 +84,36 @@ pub struct DetectHealth {
     pub duration_us: AtomicU64,
     /// GPUs that it judged.
     pub gpus: AtomicU64,
+    /// When the last tick was by the monotonic clock, which nobody sets back.
+    judged: Mutex<Option<Duration>>,
+}
+
+impl DetectHealth {
+    /// When the last tick was, of the monotonic clock; none before the first.
+    pub fn judged(&self) -> Option<Duration> {
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a tick that ended at these moments of both clocks.
+    pub fn note(&self, (now, ended): (Timestamp, Duration), took: Duration, gpus: usize) {
+        let store = Ordering::Relaxed;
+        self.last_ms.store(now.millis(), store);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.duration_us.store(micros, store);
+        self.gpus.store(gpus as u64, store);
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+    }
+}
+
+/// Why something that a person did to an incident was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The book refuses it.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It could not be written.
+    #[error(transparent)]
+    Store(#[from] CommitError),
 }
 
 impl Incidents {
@@ -51,14 +122,33 @@ impl Incidents {
         self.lock().token = Some(token);
     }
 
-    /// Takes in what the store knows.
-    pub fn restore(&self, incidents: Vec<Incident>, now: Timestamp) {
-        self.lock().book = Book::restored(incidents, now);
+    /// Says who is told of incidents.
+    pub fn tells(&self, settings: Arc<Settings>) {
+        self.lock().outbox = Outbox::new(settings);
+    }
+
+    /// Takes in what the store knows. Channels that are new are told of what is open.
+    pub fn restore(
+        &self,
+        (incidents, unread): (Vec<Incident>, &Unread),
+        groups: Vec<Group>,
+        now: Timestamp,
+    ) {
+        let mut held = self.lock();
+        let held = &mut *held;
+        held.book = Book::restored(incidents, now);
+        let open = |id| held.book.open_ones().any(|it| it.id == id);
+        held.outbox.restore(groups, &open, unread, now);
+        for incident in held.book.open_ones() {
+            held.outbox.note(incident, now);
+        }
+        self.to_say.notify_one();
     }
 
     /// Moves the book on; what changed waits to be written.
     pub fn tick(&self, tick: Tick<'_>, new_id: &mut dyn FnMut() -> Uuid) {
         let mut held = self.lock();
+        let now = tick.now;
         for change in held.book.tick(tick, new_id) {
             let (word, id) = match change {
                 Change::Opened(id) => ("opened", id),
@@ -68,25 +158,51 @@ impl Incidents {
             if let Some(incident) = held.book.get(id).cloned() {
                 let (what, place) = (&incident.what, &incident.place);
                 tracing::info!(%id, what, ?place, "an incident {word}");
+                held.outbox.note(&incident, now);
                 held.unwritten.insert(id, incident);
             }
         }
     }
 
-    /// What a person does to one incident.
+    /// What a person does to one incident: written first with what it makes of the outbox, so that what
+    /// the store did not take changes nothing here.
     ///
     /// # Errors
-    /// When the book refuses.
-    pub fn change(
+    /// When the book or the store refuses.
+    pub async fn change(
         &self,
+        store: &Store,
         id: Uuid,
-        change: impl FnOnce(&mut Book) -> Result<(), Refused>,
-    ) -> Result<Incident, Refused> {
+        change: impl Fn(&mut Book) -> Result<(), Refused>,
+    ) -> Result<Incident, ChangeError> {
+        let _one = self.writing.lock().await;
+        let changed = |book: &mut Book, outbox: &mut Outbox| {
+            change(book)?;
+            let is = book.get(id).cloned().ok_or(Refused::Unknown(id))?;
+            // The book has just put a line of it into the log.
+            outbox.note(&is, is.log.last().map_or(is.seen_at, |it| it.at));
+            Ok::<_, Refused>(is)
+        };
+        let (waiting, groups, token) = {
+            let held = self.lock();
+            let token = held.token.ok_or(Refused::Unknown(id))?;
+            let (mut book, mut outbox) = (held.book.clone(), held.outbox.clone());
+            let will_be = changed(&mut book, &mut outbox)?;
+            // With it all that waits: no group is to be written before its incidents.
+            let others = held.unwritten.values().filter(|it| it.id != id).cloned();
+            let waiting: Vec<Incident> = others.chain([will_be]).collect();
+            (waiting, outbox.unwritten(), token)
+        };
+        store.write_incidents(&waiting, &groups, token).await?;
         let mut held = self.lock();
-        change(&mut held.book)?;
-        let incident = held.book.get(id).cloned().ok_or(Refused::Unknown(id))?;
-        held.unwritten.insert(id, incident.clone());
-        Ok(incident)
+        let Held { book, outbox, .. } = &mut *held;
+        let is = changed(book, outbox)?;
+        held.outbox.written(&groups);
+        // Once more with the next: an older state of it may wait to be written.
+        held.unwritten.insert(id, is.clone());
+        drop(held);
+        self.to_say.notify_one();
+        Ok(is)
     }
 
     /// Open incidents that a reader may see, in the order in which they began.
@@ -120,32 +236,97 @@ impl Incidents {
     /// When the store refuses; then it waits on.
     pub async fn write(&self, store: &Store) -> Result<(), CommitError> {
         let _one = self.writing.lock().await;
-        let (waiting, token) = {
+        let (waiting, groups, token) = {
             let held = self.lock();
             let Some(token) = held.token else {
                 return Ok(());
             };
             // They wait on until they are written: who asked may go away in the middle.
             let waiting: Vec<Incident> = held.unwritten.values().cloned().collect();
-            (waiting, token)
+            (waiting, held.outbox.unwritten(), token)
         };
-        store.write_incidents(&waiting, token).await?;
+        store.write_incidents(&waiting, &groups, token).await?;
         let mut held = self.lock();
+        held.outbox.written(&groups);
         for incident in waiting {
             if held.unwritten.get(&incident.id) == Some(&incident) {
                 held.unwritten.remove(&incident.id);
             }
         }
+        if !groups.is_empty() {
+            self.to_say.notify_one();
+        }
         Ok(())
     }
 
-    /// Notes how a tick of the detectors went.
-    pub fn note(&self, now: Timestamp, took: Duration, gpus: usize) {
-        let store = Ordering::Relaxed;
-        self.health.last_ms.store(now.millis(), store);
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.health.duration_us.store(micros, store);
-        self.health.gpus.store(gpus as u64, store);
+    /// Waits until there may be something to say.
+    pub async fn something_to_say(&self) {
+        self.to_say.notified().await;
+    }
+
+    /// The messages that may go now.
+    pub fn next_messages(&self, now: Timestamp) -> Vec<Sending> {
+        self.lock().outbox.next(now)
+    }
+
+    /// Whether the outbox has changed since it was written.
+    pub fn has_unwritten_messages(&self) -> bool {
+        self.lock().outbox.has_unwritten()
+    }
+
+    /// What became of a message.
+    pub fn sent(&self, sending: &Sending, outcome: Outcome, now: Timestamp, dice: f64) {
+        self.lock().outbox.done(sending, outcome, now, dice);
+        self.to_say.notify_one();
+    }
+
+    /// How every receiver goes.
+    pub fn channels(&self, now: Timestamp) -> Vec<Channel> {
+        let held = self.lock();
+        let outbox = &held.outbox;
+        let channel = |(way, lane): (&Way, &Lane)| {
+            let (waiting, waits_since) = outbox.waiting(way, now);
+            let refused = |it: &&Group| it.way == way.name && it.state() == State::Refused;
+            Channel {
+                way: way.clone(),
+                lane: lane.clone(),
+                waiting,
+                waits_since,
+                refused: outbox.groups().filter(refused).count(),
+            }
+        };
+        outbox.lanes().map(channel).collect()
+    }
+
+    /// Channels that fail since before this moment.
+    pub fn failing_channels(&self, before: Timestamp) -> Vec<Failing> {
+        let held = self.lock();
+        let fails = held.outbox.lanes().filter_map(|(way, lane)| {
+            let since = lane.failing_since.filter(|since| *since <= before)?;
+            let why = lane.failed.as_ref().map(|(_, why)| why.clone());
+            Some(Failing {
+                channel: way.channel.to_string(),
+                since,
+                failures: lane.failures,
+                why: why.unwrap_or_default(),
+            })
+        });
+        fails.collect()
+    }
+
+    /// The groups that an incident is in, of those that are not over.
+    pub fn messages_of(&self, id: Uuid) -> Vec<Group> {
+        let held = self.lock();
+        let own = held
+            .outbox
+            .groups()
+            .filter(|it| it.members.contains_key(&id));
+        own.cloned().collect()
+    }
+
+    /// What each route says to an incident.
+    pub fn routes_of(&self, incident: &Incident) -> Vec<Said> {
+        self.lock().outbox.settings().explain(incident)
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufleet_telemetry::time::Clock;
+use tracing::Instrument as _;
 
 /// Longest one round of a job may take. The largest, a piece of retention, takes seconds; what takes
 /// this long waits for a database that does not answer.
@@ -56,7 +57,11 @@ impl Job {
         work: impl Future<Output = Result<T, E>>,
     ) -> Option<T> {
         let name = self.name;
-        match tokio::time::timeout(ROUND_WITHIN, work).await {
+        let span = tracing::debug_span!("round", job = name);
+        match tokio::time::timeout(ROUND_WITHIN, work)
+            .instrument(span)
+            .await
+        {
             Ok(Ok(done)) => {
                 let now = clock.now().millis();
                 self.succeeded_ms.store(now, Ordering::Relaxed);

@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -29,6 +31,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 
 /// How often a standby asks for it.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// What a standby with a database of an older schema adds to why it waits.
+const SCHEMA_WAITS: &str = ", and brings the database's schema up to date then";
 
 /// The file in the spool's folder with the name of this server. The folder belongs to one process at
 /// a time, so two servers never have one name, whatever their machines are called.
@@ -103,11 +108,11 @@ impl Lead {
     }
 }
 
-/// Waits for the right to write, then takes in what the store knows. None when told to stop first.
+/// Waits for the right to write, and brings the schema up to date by it. None when told to stop first.
 ///
 /// # Errors
-/// When the store cannot be read.
-pub async fn begin(
+/// When another server has taken over meanwhile, or the schema cannot be brought up to date.
+pub async fn take(
     app: &App,
     holder: &str,
     stop: &CancellationToken,
@@ -120,32 +125,71 @@ pub async fn begin(
         token = lease.token.0,
         "active: this server has the right to write"
     );
-    let leased = Leased {
+    let migrated = app.store.migrate(lease.token, app.clock.as_ref(), LEASE);
+    if let Err(error) = migrated.await {
+        release(app, lease.token).await;
+        return Err(anyhow::Error::from(error).context("cannot bring the schema up to date"));
+    }
+    Ok(Some(Leased {
         store: app.store.clone(),
         token: lease.token,
-    };
-    if let Err(error) = restore(app).await {
-        if let Err(error) = app.store.release_lease(lease.token).await {
-            tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
-        }
-        return Err(error.context("cannot read what the store knows"));
+    }))
+}
+
+/// Gives the right to write back.
+pub async fn release(app: &App, token: FencingToken) {
+    if let Err(error) = app.store.release_lease(token).await {
+        tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
     }
-    Ok(Some(leased))
+}
+
+/// Does `work` by the right to write, and keeps the right beside it from the first moment: what a server
+/// restores before it leads may take longer than the lease is good for, and a standby that took over
+/// from it would fare the same.
+///
+/// # Errors
+/// As `work`, and when another server has taken over.
+pub async fn hold(
+    app: &App,
+    token: FencingToken,
+    stop: &CancellationToken,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    hold_at(app, token, RENEW_EVERY, stop, work).await
+}
+
+async fn hold_at(
+    app: &App,
+    token: FencingToken,
+    every: Duration,
+    stop: &CancellationToken,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    // A task of its own, which goes with this set: `work` computes for long between two waits.
+    let mut renewals = JoinSet::new();
+    renewals.spawn(renew(app.clone(), token, every, stop.clone()));
+    let renewed = async {
+        let ended = renewals.join_next().await;
+        let ended = ended.expect("it was spawned above and nobody else waits for it");
+        Ok(ended.context("the renewal of the lease")??)
+    };
+    tokio::try_join!(work, renewed).map(|_| ())
 }
 
 /// Keeps the right to write until told to stop.
 ///
 /// # Errors
 /// When another server has taken over.
-pub async fn renew(
-    app: &App,
+async fn renew(
+    app: App,
     token: FencingToken,
+    every: Duration,
     stop: CancellationToken,
 ) -> Result<(), Replaced> {
     let (job, clock) = (app.jobs.of("lease"), app.clock.as_ref());
     loop {
         tokio::select! {
-            () = tokio::time::sleep(RENEW_EVERY) => {}
+            () = tokio::time::sleep(every) => {}
             () = stop.cancelled() => return Ok(()),
         }
         let work = async {
@@ -167,8 +211,13 @@ async fn wait(app: &App, holder: &str, stop: &CancellationToken) -> Option<Lease
         let why = match asked.await {
             Ok(lease) => return Some(lease),
             Err(LeaseError::Held { lease, holder, .. }) => format!(
-                "standby: {holder} has the right to write (lease {lease}); this server takes over within {} s when that one is gone. If it is another cluster's server, give this one a store.lease of its own",
-                (LEASE + ASK_EVERY).as_secs()
+                "standby: {holder} has the right to write (lease {lease}); this server takes over within {} s when that one is gone{}. If it is another cluster's server, give this one a store.lease of its own",
+                (LEASE + ASK_EVERY).as_secs(),
+                if app.store.is_behind() {
+                    SCHEMA_WAITS
+                } else {
+                    ""
+                },
             ),
             Err(LeaseError::Store(error)) => {
                 tracing::debug!(%error, "cannot ask for the lease");
@@ -185,7 +234,21 @@ async fn wait(app: &App, holder: &str, stop: &CancellationToken) -> Option<Lease
     }
 }
 
-async fn restore(app: &App) -> anyhow::Result<()> {
+/// Takes in what the store knows; false when told to stop first.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn restore(app: &App, stop: &CancellationToken) -> anyhow::Result<bool> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(false),
+        restored = read_all(app) => restored
+            .map(|()| true)
+            .context("cannot read what the store knows"),
+    }
+}
+
+async fn read_all(app: &App) -> anyhow::Result<()> {
     let now = app.clock.now();
     let seconds = i64::try_from(app.config.fleet.forget_after_s).unwrap_or(i64::MAX);
     let since = now.shifted(-seconds.saturating_mul(NANOS_PER_SECOND));
@@ -244,7 +307,90 @@ pub fn holder(folder: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicI64;
+
+    use gpufleet_telemetry::time::{Clock, Timestamp};
+
     use super::*;
+    use crate::auth::Access;
+    use crate::config::Config;
+    use crate::store::{Store, StoreConfig};
+
+    /// A clock that each renewal finds ten seconds later.
+    #[derive(Default)]
+    struct Hand(AtomicI64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_seconds(1_790_000_000 + self.0.load(Ordering::Relaxed))
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    async fn server(folder: &Path, clock: &Arc<Hand>) -> App {
+        let store = Store::open(&StoreConfig::for_tests(folder)).await;
+        let (config, access) = (Config::for_tests(), Access::default());
+        App::new(config, store.unwrap(), access, Arc::clone(clock) as _)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_standby_gets_no_lease_from_a_server_that_restores_for_longer_than_it_is_good() {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
+        let [first, second] = [
+            server(folder.path(), &clock).await,
+            server(folder.path(), &clock).await,
+        ];
+        let stop = CancellationToken::new();
+        let right = take(&first, "first", &stop).await.unwrap().unwrap();
+        let renewed = first.jobs.of("lease");
+        let every = Duration::from_millis(1);
+        let work = async {
+            // Twice as long as the lease is good, in steps that are shorter than it.
+            for passed in (10..=60).step_by(10) {
+                clock.0.store(passed, Ordering::Relaxed);
+                let known = clock.now().millis();
+                while renewed.succeeded_ms() < Some(known) {
+                    tokio::time::sleep(every).await;
+                }
+            }
+            let asked = second
+                .store
+                .acquire_lease("second", clock.now(), LEASE)
+                .await;
+            assert!(matches!(asked, Err(LeaseError::Held { .. })), "{asked:?}");
+            stop.cancel();
+            Ok(())
+        };
+        let held = hold_at(&first, right.token, every, &stop, work);
+        let held = tokio::time::timeout(Duration::from_secs(60), held).await;
+        held.expect("the lease is renewed beside the work").unwrap();
+        release(&first, right.token).await;
+        assert!(
+            take(&second, "second", &CancellationToken::new())
+                .await
+                .unwrap()
+                .is_some()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_replaced_ends_its_work() {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(Hand::default()));
+        let first = server(folder.path(), &clock).await;
+        let stop = CancellationToken::new();
+        let right = take(&first, "first", &stop).await.unwrap().unwrap();
+        clock.0.store(3_600, Ordering::Relaxed);
+        let second = server(folder.path(), &clock).await;
+        take(&second, "second", &stop).await.unwrap().unwrap();
+        let every = Duration::from_millis(1);
+        let held = hold_at(&first, right.token, every, &stop, std::future::pending());
+        let error = held.await.unwrap_err();
+        assert!(error.to_string().contains("taken over"), "{error}");
+    }
 
     #[test]
     fn a_server_keeps_its_name_with_its_folder_and_another_folder_has_another() {

@@ -1,4 +1,5 @@
-//! The ledger job: computes the hours whose minutes changed, and rolls minutes up to ten minutes.
+//! The ledger job: computes the hours whose minutes changed, rolls minutes up to ten minutes, and hours
+//! up to days ([`days`]).
 //!
 //! The ledger is never incremented. An hour is a pure function (analysis::states) of its minute rows,
 //! the five minutes after it, and what the hour before handed over; it is replaced as a whole.
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
-use gpufleet_analysis::states::{Around, Carry, Hour, Policy, hour};
+use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
@@ -24,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
+
+pub mod days;
 
 /// Milliseconds of a minute.
 const MILLIS_PER_MINUTE: u32 = 60_000;
@@ -59,7 +62,10 @@ pub async fn run(app: App, stop: CancellationToken) {
     let (job, clock) = (app.jobs.of("ledger"), app.clock.as_ref());
     while !stop.is_cancelled() {
         let work = round(&app.store, &app.config.ledger, clock.now());
-        if job.round(clock, work).await.is_some_and(|hours| hours > 0) {
+        let hours = job.round(clock, work).await;
+        let work = days::round(&app.store, clock.now());
+        let days = job.round(clock, work).await;
+        if hours.max(days).is_some_and(|done| done > 0) {
             continue;
         }
         tokio::select! {
@@ -99,6 +105,7 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
     let mut computed = ComputedHour {
         dirty: input.dirty,
         ledger: LedgerHour::new(input.dirty.hour, BTreeMap::new()),
+        held: BTreeMap::new(),
         carry: None,
         again: None,
         ten_minutes: if is_over {
@@ -113,9 +120,10 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
     let mut is_final = is_over;
     if has_ledger {
         let carry = input.carry.unwrap_or_default();
-        let (ledger, carry) = account(&input, carry, until, &policy);
-        computed.carry = carry.filter(|it| is_over && it.is_there);
-        computed.ledger = ledger;
+        let accounted = account(&input, carry, until, &policy);
+        computed.carry = Some(accounted.carry).filter(|it| is_over && it.is_there);
+        computed.ledger = accounted.ledger;
+        computed.held = accounted.held;
         is_final = now.seconds() >= final_at_s || computed.is_empty() && is_over;
         computed.ledger.is_final = is_final;
     }
@@ -138,22 +146,16 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
     computed
 }
 
-fn account(
-    input: &LedgerInput,
-    carry: Carry,
-    until: Timestamp,
-    policy: &Policy,
-) -> (LedgerHour, Option<Carry>) {
+fn account(input: &LedgerInput, carry: Carry, until: Timestamp, policy: &Policy) -> Accounted {
     let asked = Hour {
         hour: input.dirty.hour,
         minutes: &input.minutes,
         health: &input.health,
         carry,
         until,
-        around: &Around::default(),
+        around: &Around::told_by(&input.minutes),
     };
-    let (ledger, carry) = hour(&asked, policy);
-    (ledger, Some(carry))
+    states::account(&asked, policy)
 }
 
 impl ComputedHour {

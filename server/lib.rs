@@ -1,8 +1,8 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
 //!
 //! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state), [`runs`]
-//! (training), [`store`] (SQL), [`detect`] and [`incidents`] (what is wrong), [`ledger`] and [`retention`]
-//! (its jobs), then the API and the pages. [`App`] is what every request handler is given.
+//! (training), [`store`] (SQL), [`detect`] and [`incidents`] (what is wrong), [`notify`] (who is told), [`ledger`] and [`retention`]
+//! (its jobs), [`money`] (what it costs), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
 
@@ -36,13 +36,21 @@ pub mod health;
 
 pub mod incidents;
 
+pub mod notify;
+
 pub mod detect;
 
 pub mod ledger;
 
+pub mod money;
+
 pub mod retention;
 
 pub mod view;
+
+pub mod today;
+
+pub mod export;
 
 pub mod pages;
 
@@ -73,8 +81,38 @@ pub struct App {
     pub jobs: Arc<jobs::Jobs>,
     /// What is wrong, and what people said to it.
     pub incidents: Arc<incidents::Incidents>,
+    /// What GPU time costs, and who pays.
+    pub money: Arc<money::Money>,
+    /// How pushing to others goes.
+    pub pushed: Arc<export::Pushed>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
+}
+
+impl App {
+    /// A server that starts: it knows nothing of the fleet, and does not lead.
+    pub fn new(
+        config: config::Config,
+        store: store::Store,
+        access: auth::Access,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            money: Arc::new(money::Money::new(&config)),
+            fleet: Arc::new(fleet::Fleet::new(config.fleet.clone())),
+            store,
+            config: Arc::new(config),
+            access: Arc::new(access),
+            rejections: Arc::default(),
+            lead: Arc::default(),
+            refusals: Arc::default(),
+            jobs: Arc::default(),
+            incidents: Arc::default(),
+            pushed: Arc::default(),
+            commits: Arc::default(),
+            clock,
+        }
+    }
 }

@@ -1,28 +1,36 @@
 //! gpufleet-server: reads its configuration, opens what it needs, and serves until it is told to
 //! stop.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use gpufleet_program::clock::SystemClock;
-use gpufleet_program::config::{ConfigFlags, ProgramConfig as _};
+use gpufleet_program::config::{ConfigFlags, ProgramConfig as _, Sources};
 use gpufleet_program::listen::{self, Listener};
 use gpufleet_program::log;
 use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Role};
 use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
-use gpufleet_server::fleet::{FOREIGN_AGENT, Fleet};
+use gpufleet_server::detect::thresholds::Thresholds;
+use gpufleet_server::export::remote_write::{self, RemoteWrite};
+use gpufleet_server::fleet::FOREIGN_AGENT;
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
 use gpufleet_server::ingest::{self, Ingest};
+use gpufleet_server::notify::lane::Outcome;
+use gpufleet_server::notify::{self, Channels};
 use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
-use gpufleet_server::{detect, files, health, lead, ledger, retention, runs};
+use gpufleet_server::{detect, files, health, lead, ledger, money, retention, runs};
 use gpufleet_spool::disk::RealDisk;
+use gpufleet_telemetry::time::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+mod commands;
 
 /// Decoding a request makes and frees thousands of small texts: with the C library's allocator that
 /// was 40 % of the server's CPU time, with this one a third of all is saved. Figures are in
@@ -39,40 +47,89 @@ const CONNECTIONS_END: Duration = Duration::from_secs(3);
 struct Arguments {
     #[command(flatten)]
     config: ConfigFlags,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// About the ways to people.
+    #[command(subcommand)]
+    Notify(Ask),
+    #[command(flatten)]
+    Money(commands::Command),
+}
+
+#[derive(Subcommand)]
+enum Ask {
+    /// Sends a message that says that it is a test, and says what became of it.
+    Test {
+        /// Its name in notify.channels.
+        channel: String,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .expect("no other provider is installed before the first line of main");
-    let Some((_, config)) = Arguments::parse().config.load(Vec::new())? else {
+    let arguments = Arguments::parse();
+    let Some((sources, config)) = arguments.config.load(Vec::new())? else {
         return Ok(());
     };
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?
-        .block_on(run(config))
+        .context("cannot start the runtime")?;
+    match arguments.command {
+        None => runtime.block_on(run(sources, config)),
+        Some(Command::Notify(Ask::Test { channel })) => {
+            runtime.block_on(test_channel(&config, &channel))
+        }
+        Some(Command::Money(command)) => {
+            let now = SystemClock::start().now();
+            runtime.block_on(commands::run(command, &config, now))
+        }
+    }
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+/// Sends a test to each receiver of a channel; an error when one of them does not have it.
+async fn test_channel(config: &Config, channel: &str) -> anyhow::Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
+    let outcomes = channels.test(channel, clock.now()).await;
+    let mut failed = 0;
+    for (way, outcome) in outcomes.map_err(anyhow::Error::msg)? {
+        let said = match outcome {
+            Outcome::Delivered => "it has the test".to_owned(),
+            Outcome::Later { why, .. } => format!("not now: {why}"),
+            Outcome::Never { why } => format!("refused: {why}"),
+        };
+        failed += usize::from(said != "it has the test");
+        let mut out = std::io::stdout();
+        writeln!(out, "{way}: {said}").context("cannot print")?;
+    }
+    anyhow::ensure!(
+        failed == 0,
+        "{failed} receivers of {channel} do not have the test"
+    );
+    Ok(())
+}
+
+async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-server", &config.trace)?;
     files::raise();
     // Before a database is opened, which may change its schema.
     config.rehearse().map_err(anyhow::Error::from_boxed)?;
-    let app = App {
-        store: Store::open(&config.store).await?,
-        fleet: Arc::new(Fleet::new(config.fleet.clone())),
-        access: Arc::new(Access::load(&config.auth)?),
-        commits: Arc::default(),
-        jobs: Arc::default(),
-        refusals: Arc::default(),
-        lead: Arc::default(),
-        incidents: Arc::default(),
-        rejections: Arc::default(),
-        clock: Arc::new(SystemClock::start()),
-        config: Arc::new(config),
-    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
+    let channels = Arc::new(channels);
+    let thresholds = Thresholds::of(sources).map_err(anyhow::Error::from_boxed)?;
+    let pushing = RemoteWrite::new(&config.remote_write, &clock).map_err(anyhow::Error::msg)?;
+    let store = Store::open(&config.store).await?;
+    let access = Access::load(&config.auth)?;
+    let app = App::new(config, store, access, clock);
+    app.incidents.tells(Arc::clone(channels.settings()));
     let stop = CancellationToken::new();
     stop_when_told(stop.clone());
     // The folder's lock comes before the lease: a second server started by mistake with the same
@@ -81,18 +138,16 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let holder = lead::holder(folder.root())
         .context("cannot keep this server's name in ingest.spool_dir")?;
     let spool = Foreign::open(folder, app.clock.as_ref())?;
-    app.lead
-        .keeps(spool.requests(&app.store.cursors_of(&[FOREIGN_AGENT]).await?));
+    let durable = match app.store.is_behind() {
+        // Which of them are durable is not to be read yet: all of them may have to be folded.
+        true => Vec::new(),
+        false => app.store.cursors_of(&[FOREIGN_AGENT]).await?,
+    };
+    app.lead.keeps(spool.requests(&durable));
     let ingest = Ingest::new(app.clone());
-    let mut tasks = JoinSet::new();
-    // They begin when this server leads.
-    tasks.spawn(named("the ledger", ledger::run(app.clone(), stop.clone())));
-    let retention = retention::run(app.clone(), stop.clone());
-    tasks.spawn(named("retention", retention));
-    let watch = runs::watch::run(app.clone(), stop.clone());
-    tasks.spawn(named("the judgement of runs", watch));
-    let judging = detect::run(app.clone(), stop.clone());
-    tasks.spawn(named("the detectors", judging));
+    let mut tasks = begin_tasks(&app, channels, thresholds, &stop);
+    let pushing = remote_write::run(app.clone(), pushing, stop.clone());
+    tasks.spawn(named("remote write", pushing));
     open_doors(&app, &ingest, &stop, &mut tasks).await?;
     let mut leased = None;
     let working = async {
@@ -108,18 +163,39 @@ async fn run(config: Config) -> anyhow::Result<()> {
         tracing::info!("connections were still open and are cut");
     }
     // The reason of the end comes first: a database that is gone says nothing new here.
-    if let Some(leased) = leased
-        && let Err(error) = app.store.release_lease(leased.token).await
-    {
-        tracing::warn!(%error, "cannot release the lease; a standby waits until it runs out");
+    if let Some(leased) = leased {
+        lead::release(&app, leased.token).await;
     }
     app.store.close().await;
-    traces.finish();
+    traces.finish().await;
     worked?;
     match gone {
         Some(what) => anyhow::bail!("{what} ended by itself; the log before this says why"),
         None => Ok(()),
     }
+}
+
+/// Starts what goes on beside the doors; it begins its work when this server leads.
+fn begin_tasks(
+    app: &App,
+    channels: Arc<Channels>,
+    thresholds: Option<Thresholds>,
+    stop: &CancellationToken,
+) -> JoinSet<&'static str> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(named("prices", money::run(app.clone(), stop.clone())));
+    tasks.spawn(named("the ledger", ledger::run(app.clone(), stop.clone())));
+    let retention = retention::run(app.clone(), stop.clone());
+    tasks.spawn(named("retention", retention));
+    let watch = runs::watch::run(app.clone(), stop.clone());
+    tasks.spawn(named("the judgement of runs", watch));
+    let judging = detect::run(app.clone(), thresholds, stop.clone());
+    tasks.spawn(named("the detectors", judging));
+    let telling = notify::run(app.clone(), channels, stop.clone());
+    tasks.spawn(named("the notifications", telling));
+    let beating = notify::heartbeat::run(app.clone(), stop.clone());
+    tasks.spawn(named("the heartbeat", beating));
+    tasks
 }
 
 /// Waits for the right to write, and then takes what agents and others send until told to stop.
@@ -130,17 +206,23 @@ async fn lead_and_write(
     leased: &mut Option<Leased>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some(right) = lead::begin(app, holder, stop).await? else {
+    let Some(right) = lead::take(app, holder, stop).await? else {
         return Ok(());
     };
-    let right = leased.insert(right);
-    // Its requests are folded over what the store knows, so not before `begin` has restored that.
-    let fleet = Arc::clone(&app.fleet);
-    let cluster = &app.config.ingest.default_cluster;
-    ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
-    app.incidents.leads(right.token);
-    app.lead.begin();
-    Ok(Box::pin(write(app, right, stop)).await?)
+    let right = &*leased.insert(right);
+    let work = async {
+        if !lead::restore(app, stop).await? {
+            return Ok(());
+        }
+        // Its requests are folded over what the store knows, so not before.
+        let fleet = Arc::clone(&app.fleet);
+        let cluster = &app.config.ingest.default_cluster;
+        ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
+        app.incidents.leads(right.token);
+        app.lead.begin();
+        Ok(commit_all(app, right, stop).await?)
+    };
+    Box::pin(lead::hold(app, right.token, stop, work)).await
 }
 
 /// Opens every door and serves it until told to stop.
@@ -202,18 +284,16 @@ async fn stop_when_one_ends(
     }
 }
 
-/// Commits and keeps the lease, until told to stop or replaced. The last commit comes after the
-/// token is cancelled, when listeners take nothing new.
-async fn write(app: &App, leased: &Leased, stop: &CancellationToken) -> Result<(), Replaced> {
+/// Commits until told to stop or replaced. The last commit comes after the token is cancelled, when
+/// listeners take nothing new.
+async fn commit_all(app: &App, leased: &Leased, stop: &CancellationToken) -> Result<(), Replaced> {
     let settings = &app.config.fleet;
     let pace = (
         Duration::from_secs(settings.commit_interval_s),
         settings.commit_bytes,
     );
     let clock = app.clock.as_ref();
-    let commits = commit::run(&app.fleet, leased, clock, pace, &app.commits, stop.clone());
-    let renewals = lead::renew(app, leased.token, stop.clone());
-    tokio::try_join!(commits, renewals).map(|_| ())
+    commit::run(&app.fleet, leased, clock, pace, &app.commits, stop.clone()).await
 }
 
 /// Binds a listener, unless others could reach it unprotected.
@@ -235,8 +315,7 @@ async fn listen(
         .with_context(|| {
             format!("{what}: cannot listen on {address}; is another server running?")
         })?;
-    let tls = app.config.auth.tls().reloaded("the server's TLS");
-    let tls = tls.map_err(anyhow::Error::from_boxed)?;
+    let tls = app.access.tls();
     let is_tls = tls.is_some();
     let told = app.clone();
     let refused = move |peer: std::net::SocketAddr| {

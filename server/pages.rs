@@ -26,6 +26,8 @@ pub mod frame;
 
 pub mod problem;
 
+pub mod today;
+
 pub mod fleet;
 
 pub mod tiles;
@@ -40,6 +42,8 @@ pub mod jobs;
 
 pub mod run;
 
+pub mod ladder;
+
 pub mod parts;
 
 pub mod peaks;
@@ -52,12 +56,16 @@ pub mod events;
 
 pub mod incidents;
 
+pub mod cost;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
-        .route("/", get(fleet::show))
+        .route("/", get(today::show))
+        .route("/fleet", get(fleet::show))
         .route("/incidents", get(incidents::show))
         .route("/incidents/{id}", get(incidents::show_one))
+        .route("/incidents/{id}/say", post(incidents::say))
         .route("/clusters/{cluster}", get(fleet::show_cluster))
         .route("/clusters/{cluster}/nodes/{node}", get(node::show))
         .route(
@@ -65,7 +73,9 @@ pub fn guarded() -> Router<Arc<Web>> {
             get(gpu::by_index),
         )
         .route("/clusters/{cluster}/gpus/{id}", get(gpu::show))
+        .route("/cost", get(cost::show))
         .route("/jobs", get(jobs::show))
+        .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))
         .route("/clusters/{cluster}/jobs/{job}/{attempt}", get(run::show))
 }

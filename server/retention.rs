@@ -1,7 +1,7 @@
 //! The retention job: what is older than it is kept goes, a bounded piece at a time.
 //!
 //! Minute rows live 48 hours on SQLite and 7 days on PostgreSQL, ten-minute rows 30 days, steps of
-//! training runs 7 days, ledger hours 25 months, events and runs 13 months. Minute rows whose hour is still to be computed stay until it is.
+//! training runs 7 days, ledger hours 25 months, days of them 10 years, events and runs 13 months. Minute rows whose hour is still to be computed stay until it is.
 
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ section! {
         pub steps_d: i64 = 7,
         /// Ledger hours, days (25 months).
         pub ledger_d: i64 = 761,
+        /// Ledger days, and who held GPUs, days (10 years).
+        pub days_d: i64 = 3_650,
         /// Events and runs, days (13 months).
         pub events_d: i64 = 396,
         /// Cursors of agents that were not heard since, days. Agents keep a day of data, so they have
@@ -79,6 +81,10 @@ impl RetentionConfig {
                 .minute()
                 .0
                 .div_euclid(10),
+            days: before(self.days_d.saturating_mul(24))
+                .minute()
+                .hour()
+                .div_euclid(24),
             hours: before(self.ledger_d.saturating_mul(24)).minute().hour(),
             events: before(self.events_d.saturating_mul(24)),
             senders: before(self.senders_d.saturating_mul(24)),
@@ -106,6 +112,7 @@ impl RetentionConfig {
         least("ten_minute_rows_d", self.ten_minute_rows_d, 1)?;
         least("steps_d", self.steps_d, 1)?;
         least("ledger_d", self.ledger_d, 1)?;
+        least("days_d", self.days_d, 1)?;
         least("events_d", self.events_d, 1)?;
         least("senders_d", self.senders_d, 1)?;
         least("epochs_h", self.epochs_h, 1)

@@ -5,17 +5,20 @@
 //! a shard's lock and never before one. What must outlive the server is in tables run, rank and
 //! step_block; steps go there with the cursors of what brought them, exactly once.
 //!
-//! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. A run
-//! that is more than that is refused and counted, steps that are more shorten the rank they are of.
+//! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. For a run
+//! that is more than that one that is over leaves the memory ([`room`]), or it is refused and counted;
+//! steps that are more shorten the rank they are of.
 //!
-//! Read in this order: [`facts`], [`ring`], [`complete`], [`state`], [`watch`]; then what
-//! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`compare`], [`words`].
+//! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`],
+//! [`watch`]; then what
+//! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`], [`scaling`],
+//! [`reliability`], [`compare`], [`ladder`], [`words`], [`advice`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gpufleet_telemetry::event::{Event, EventKind};
-use gpufleet_telemetry::identity::{Resource, ResourceKind};
+use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind};
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{RankId, RunId};
@@ -26,7 +29,13 @@ use crate::store::model::ResourceKey;
 
 pub mod facts;
 
+mod belief;
+
 pub mod ring;
+
+mod room;
+
+mod recall;
 
 pub mod complete;
 
@@ -42,11 +51,21 @@ pub mod heat;
 
 pub mod goodput;
 
+pub mod cost;
+
+pub mod scaling;
+
+pub mod reliability;
+
 pub mod compare;
+
+pub mod ladder;
 
 pub mod lookup;
 
 pub mod words;
+
+pub mod advice;
 
 mod stored;
 
@@ -55,6 +74,7 @@ mod tests;
 
 pub use complete::{CompleteStep, Place, RankStep};
 pub use facts::{RankFacts, RunFacts};
+pub use recall::recall;
 pub use state::State;
 pub use stored::{stored, stored_steps};
 pub use watch::Judged;
@@ -114,6 +134,10 @@ pub struct Run {
     pub ranks: BTreeMap<u32, Rank>,
     /// What was judged of it in the last round; nothing before its first complete step.
     pub judged: Option<Judged>,
+    /// Who told of it first; none of one that the store told of.
+    opened_by: Option<AgentId>,
+    /// Whether what the store knows of it is in it. Until then the store merges what it is told.
+    is_recalled: bool,
     changed: bool,
     told: Timestamp,
 }
@@ -140,6 +164,8 @@ pub struct KnownRun {
     pub facts: RunFacts,
     /// Its ranks; of one that is told, those that changed.
     pub ranks: Vec<(u32, RankFacts)>,
+    /// Whether the store may know more of it: then this is merged with that, and does not replace it.
+    pub is_part: bool,
 }
 
 /// What one commit adds to ten minutes of a rank's steps.
@@ -159,9 +185,11 @@ pub struct StepDelta {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// When something came, and when it happened.
+/// From whom something came, and when.
 #[derive(Debug, Clone, Copy)]
 pub struct Heard {
+    /// Who sent it.
+    pub agent: AgentId,
     /// Fresh or old.
     pub lane: Lane,
     /// When it arrived.
@@ -175,6 +203,9 @@ pub struct Runs(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     runs: BTreeMap<RunKey, Run>,
+    /// Those that made room for others and are still to be told to the store.
+    leaving: BTreeMap<RunKey, Run>,
+    /// Of `runs` alone.
     ranks: usize,
     step_bytes: usize,
 }
@@ -189,17 +220,13 @@ impl Runs {
             return Ok(());
         };
         let known = &mut *self.lock();
-        let run = known.run(RunKey::of(&live.key.cluster, &id), id.rank)?;
+        let key = RunKey::of(&live.key.cluster, &id);
+        let run = known.run(&key, id.rank, heard)?;
         let at = heard.at(live.last_point);
         run.facts.heard = run.facts.heard.max(at);
+        run.introduce(id.rank, &live.resource);
         let rank = run.ranks.entry(id.rank).or_default();
         rank.facts.heard = rank.facts.heard.max(at);
-        let introduced = rank.introduced.as_ref();
-        if introduced.is_none_or(|it| !Arc::ptr_eq(it, &live.resource)) {
-            rank.introduced = Some(Arc::clone(&live.resource));
-            rank.changed |= rank.facts.introduce(&live.resource);
-            run.changed |= run.facts.introduce(&live.resource);
-        }
         if heard.lane == Lane::Live {
             let is_told = |it: &&LiveValue| it.part.is_none() && OF_RANKS.contains(&it.metric.0);
             let values = live.values.iter().filter(is_told);
@@ -216,14 +243,17 @@ impl Runs {
     /// When there is no room for another run or rank.
     pub fn steps(
         &self,
-        key: RunKey,
+        key: &RunKey,
         rank: u32,
         block: &StepBlock,
         heard: Heard,
     ) -> Result<(), Full> {
         let known = &mut *self.lock();
-        let others = known.step_bytes;
-        let run = known.run(key, rank)?;
+        known.run(key, rank, heard)?;
+        let Known {
+            runs, step_bytes, ..
+        } = known;
+        let run = runs.get_mut(key).ok_or(Full)?;
         let at = heard.at(block.ended_at);
         run.facts.heard = run.facts.heard.max(at);
         let rank = run.ranks.entry(rank).or_default();
@@ -231,7 +261,7 @@ impl Runs {
         if heard.lane == Lane::Backfill {
             return Ok(());
         }
-        let others = others - rank.ring.bytes();
+        let others = *step_bytes - rank.ring.bytes();
         rank.ring.push(block);
         // Two for one, so that what is over the limit shrinks.
         for _ in 0..2 {
@@ -239,8 +269,7 @@ impl Runs {
                 rank.ring.shorten();
             }
         }
-        let bytes = others + rank.ring.bytes();
-        known.step_bytes = bytes;
+        *step_bytes = others + rank.ring.bytes();
         Ok(())
     }
 
@@ -256,8 +285,10 @@ impl Runs {
             return Ok(());
         };
         let known = &mut *self.lock();
-        let run = known.run(RunKey::of(cluster, &id), id.rank)?;
-        run.facts.learn(id.rank, event);
+        let run = known.run(&RunKey::of(cluster, &id), id.rank, heard)?;
+        if run.counts(id.rank) {
+            run.facts.learn(id.rank, event);
+        }
         let at = heard.at(event.at);
         run.facts.heard = run.facts.heard.max(at);
         let rank = run.ranks.entry(id.rank).or_default();
@@ -282,23 +313,6 @@ impl Runs {
         self.lock().runs.get(key).map(look)
     }
 
-    /// The last started run that has a rank on this GPU, with that rank, of those that have not ended.
-    pub fn on_gpu(&self, cluster: &str, gpu: &str) -> Option<(RunKey, u32)> {
-        let known = self.lock();
-        let runs = known
-            .runs
-            .iter()
-            .filter(|(key, _)| *key.cluster == *cluster);
-        let runs = runs.filter(|(_, run)| run.facts.ended.is_none());
-        let found = runs.filter_map(|(key, run)| {
-            let mut ranks = run.ranks.iter();
-            let (rank, _) = ranks.find(|(_, it)| it.facts.gpu == gpu && it.facts.end.is_none())?;
-            Some((run.facts.started, key, *rank))
-        });
-        let (_, key, rank) = found.max_by_key(|it| it.0)?;
-        Some((key.clone(), rank))
-    }
-
     /// The steps of a run that are complete and were not handed out before at this place, oldest
     /// first, at most `most`.
     pub fn complete_steps(
@@ -307,7 +321,11 @@ impl Runs {
         place: &mut Place,
         most: usize,
     ) -> Vec<CompleteStep> {
-        let rings = self.lock().runs.get(key).map(complete::Rings::of);
+        let rings = self.lock();
+        let rings = rings
+            .runs
+            .get(key)
+            .map(|it| complete::Rings::of(it, *place));
         // Unpacked and turned round without the lock.
         rings.map_or(Vec::new(), |rings| rings.complete(place, most))
     }
@@ -337,18 +355,11 @@ impl Runs {
     pub fn drain(&self, now: Timestamp, needed: impl Fn(&RunKey) -> bool) -> Vec<KnownRun> {
         let known = &mut *self.lock();
         let mut told = Vec::new();
-        for (key, run) in &mut known.runs {
-            let ranks: Vec<_> = run.ranks.iter_mut().filter_map(Rank::drain).collect();
-            let is_due = run.facts.heard.since(run.told) >= TOLD_EVERY;
-            if std::mem::take(&mut run.changed) || is_due || !ranks.is_empty() || needed(key) {
-                run.told = run.facts.heard;
-                told.push(KnownRun {
-                    key: key.clone(),
-                    facts: run.facts.clone(),
-                    ranks,
-                });
-            }
+        for (key, run) in known.runs.iter_mut().chain(&mut known.leaving) {
+            told.extend(run.drain(key, &needed));
         }
+        // A part that was told is told again as a whole once the store's is in it.
+        known.leaving.retain(|_, run| !run.is_recalled);
         known.forget(now);
         told
     }
@@ -358,7 +369,7 @@ impl Runs {
         let known = &mut *self.lock();
         for restored in runs {
             for (number, facts) in restored.ranks {
-                let Ok(run) = known.run(restored.key.clone(), number) else {
+                let Ok(run) = known.seat(&restored.key, number) else {
                     tracing::warn!(
                         "the store knows more ranks than are taken: the rest comes back as it is heard"
                     );
@@ -370,11 +381,11 @@ impl Runs {
             if let Some(run) = known.runs.get_mut(&restored.key) {
                 run.told = restored.facts.heard;
                 run.facts = restored.facts;
-                run.changed = false;
+                (run.is_recalled, run.changed) = (true, false);
             }
         }
         for delta in steps {
-            let Ok(run) = known.run(delta.key, delta.rank) else {
+            let Ok(run) = known.seat(&delta.key, delta.rank) else {
                 continue;
             };
             let rank = run.ranks.entry(delta.rank).or_default();
@@ -397,55 +408,36 @@ impl Runs {
     }
 }
 
-impl Known {
-    /// A run with this rank in it; both are made if they are new.
-    fn run(&mut self, key: RunKey, rank: u32) -> Result<&mut Run, Full> {
-        let known = self.runs.get(&key);
-        let is_new = known.is_none_or(|it| !it.ranks.contains_key(&rank));
-        if known.is_none() && self.runs.len() >= MAX_RUNS || is_new && self.ranks >= MAX_RANKS {
-            return Err(Full);
+impl Run {
+    /// What the store is to be told of it; nothing when it knows. Of one that is not recalled all of it
+    /// stays to be told.
+    fn drain(&mut self, key: &RunKey, needed: impl Fn(&RunKey) -> bool) -> Option<KnownRun> {
+        let is_part = !self.is_recalled;
+        let told = |rank: (&u32, &mut Rank)| rank.1.drain(*rank.0, is_part);
+        let ranks: Vec<_> = self.ranks.iter_mut().filter_map(told).collect();
+        let is_due = self.facts.heard.since(self.told) >= TOLD_EVERY;
+        if !self.changed && !is_due && ranks.is_empty() && !needed(key) {
+            return None;
         }
-        let run = self.runs.entry(key).or_default();
-        if is_new {
-            self.ranks += 1;
-            run.changed = true;
-            let rank = run.ranks.entry(rank).or_default();
-            rank.changed = true;
-        }
-        Ok(run)
-    }
-
-    fn forget(&mut self, now: Timestamp) {
-        let Self {
-            runs,
+        (self.changed, self.told) = (is_part, self.facts.heard);
+        Some(KnownRun {
+            key: key.clone(),
+            facts: self.facts.clone(),
             ranks,
-            step_bytes,
-        } = self;
-        runs.retain(|_, run| {
-            let silent = now.since(run.facts.heard);
-            if silent >= STEPS_KEPT {
-                for rank in run.ranks.values_mut() {
-                    *step_bytes -= rank.ring.bytes();
-                    rank.ring = Ring::default();
-                }
-            }
-            if silent >= RUN_KEPT {
-                *ranks -= run.ranks.len();
-            }
-            silent < RUN_KEPT
-        });
+            is_part,
+        })
     }
 }
 
 impl Rank {
-    /// What the store is to be told of it; nothing when it knows.
-    fn drain((number, rank): (&u32, &mut Self)) -> Option<(u32, RankFacts)> {
-        let is_due = rank.facts.heard.since(rank.told) >= TOLD_EVERY;
-        if !std::mem::take(&mut rank.changed) && !is_due {
+    /// The same of a rank.
+    fn drain(&mut self, number: u32, is_part: bool) -> Option<(u32, RankFacts)> {
+        let is_due = self.facts.heard.since(self.told) >= TOLD_EVERY;
+        if !self.changed && !is_due {
             return None;
         }
-        rank.told = rank.facts.heard;
-        Some((*number, rank.facts.clone()))
+        (self.changed, self.told) = (is_part, self.facts.heard);
+        Some((number, self.facts.clone()))
     }
 }
 

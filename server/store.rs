@@ -11,7 +11,9 @@
 //! Format: `migrations/`; minute rows in the packed form of telemetry::minute.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub mod model;
 
@@ -38,6 +40,9 @@ mod events;
 mod runs;
 
 mod incidents;
+
+mod deliveries;
+
 mod steps;
 
 mod audit;
@@ -50,6 +55,14 @@ mod restate;
 
 mod hours;
 
+mod days;
+
+mod holders;
+
+mod tables;
+
+mod exports;
+
 mod broken;
 
 mod retain;
@@ -60,8 +73,10 @@ mod tests;
 pub use aside::UnreadableRows;
 pub use audit::MAX_AUDITED;
 pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
+pub use days::{DirtyDay, MAX_DIRTY_DAYS};
 pub use error::{CommitError, LeaseError, StoreError};
-pub use events::MAX_EVENTS;
+pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
+pub use exports::{MAX_EXPORTED, MinutePage};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use incidents::MAX_INCIDENTS;
 pub use ledger::MAX_DIRTY;
@@ -70,11 +85,13 @@ pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use runs::{MAX_RUNS_READ, RunFilter};
 pub use steps::MAX_STEP_BYTES_READ;
 pub use subjects::MAX_RESOURCES;
+pub use tables::MAX_TABLES;
 
 use database::{Database, Transaction};
 use error::Doing;
 use gpufleet_program::section;
-use model::ResourceKey;
+use gpufleet_telemetry::time::Clock;
+use model::{FencingToken, ResourceKey};
 use subjects::CachedSubject;
 
 section! {
@@ -115,6 +132,7 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     database: Database,
+    is_behind: AtomicBool,
     lease: String,
     /// Numbers of resources, and what was last written of them.
     subjects: Mutex<HashMap<ResourceKey, CachedSubject>>,
@@ -122,20 +140,70 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the database, makes it if it is a new SQLite file, and brings its schema up to date.
+    /// Opens the database, makes it if it is a new SQLite file, and its schema if it is empty. One with
+    /// an older schema is left as it is ([`Self::is_behind`]), because another server may be writing to it.
     ///
     /// # Errors
     /// When the address is wrong, the database cannot be reached or its schema is newer than this
     /// server.
     pub async fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        let database = Database::open(&config.url).await?;
-        schema::migrate(&database).await?;
-        Ok(Self(Arc::new(Inner {
+        let database = Database::open(&config.url, true).await?;
+        let is_behind = schema::begin(&database).await?;
+        Ok(Self::over(database, is_behind, config))
+    }
+
+    /// Opens a database that a server uses, and makes none.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and when no server has used it yet.
+    pub async fn open_used(config: &StoreConfig) -> Result<Self, StoreError> {
+        let database = Database::open(&config.url, false).await?;
+        let is_behind = schema::look(&database).await;
+        let is_behind = is_behind?.ok_or_else(|| StoreError::Unused {
+            url: address::without_password(&config.url),
+            why: "it has no schema".to_owned(),
+        });
+        match is_behind {
+            Ok(is_behind) => Ok(Self::over(database, is_behind, config)),
+            Err(error) => {
+                database.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn over(database: Database, is_behind: bool, config: &StoreConfig) -> Self {
+        Self(Arc::new(Inner {
             database,
+            is_behind: AtomicBool::new(is_behind),
             lease: config.lease.clone(),
             subjects: Mutex::default(),
             unreadable: UnreadableRows::default(),
-        })))
+        }))
+    }
+
+    /// Whether the schema was older than this server's when it was last looked at. Nothing but the lease
+    /// can be asked for then, until [`Self::migrate`].
+    pub fn is_behind(&self) -> bool {
+        self.0.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Brings the schema up to date, by the right to write; it is good for `length` from then on.
+    ///
+    /// # Errors
+    /// When another holder has the right, or the database refuses; then the schema is as it was.
+    pub async fn migrate(
+        &self,
+        token: FencingToken,
+        clock: &dyn Clock,
+        length: Duration,
+    ) -> Result<(), CommitError> {
+        if self.is_behind() {
+            let right = (self.0.lease.as_str(), token);
+            schema::migrate(&self.0.database, right, clock, length).await?;
+            self.0.is_behind.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// A store that is never asked anything, for tests of what stands beside it.
@@ -152,6 +220,7 @@ impl Store {
                 writer: pool(),
                 reader: pool(),
             },
+            is_behind: AtomicBool::new(false),
             lease: StoreConfig::default().lease,
             subjects: Mutex::default(),
             unreadable: UnreadableRows::default(),

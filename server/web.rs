@@ -20,18 +20,29 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_http::timeout::TimeoutLayer;
 
 use crate::auth::{AuthError, Grant, Role};
 use crate::refusals::{self, Door};
+use crate::today::Todays;
 use crate::view::Views;
 use crate::{App, api, metrics, pages};
+
+pub mod same_origin;
 
 /// Longest body of a request: a command for an agent, or the sign-in form.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Longest time one answer may take; the slowest, an export of a whole fleet, takes tens of ms.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// The same of a report of a month: of a large fleet it reads for long, and others may come before it.
+const REPORT_WITHIN: Duration = Duration::from_secs(120);
+
+/// Reports at once: each holds two months of the fleet, which of 10,000 GPUs are hundreds of MB.
+const REPORTS: usize = 1;
+
+/// Views of runs' steps at once: each may hold 64 MiB of them, and works for as long as a core is given.
+const STEP_VIEWS: usize = 2;
 
 /// The cookie with the reader's token.
 pub const TOKEN_COOKIE: &str = "gpufleet_token";
@@ -48,6 +59,14 @@ pub struct Web {
     pub counted: metrics::own::Counted,
     /// The newest renderings of the fleet page.
     pub renderings: pages::fleet::Renderings,
+    /// Who reads steps of many ranks waits for one of these.
+    pub step_views: tokio::sync::Semaphore,
+    /// Who makes a report waits for this.
+    pub reports: Arc<tokio::sync::Semaphore>,
+    /// The months of the cost page.
+    pub months: pages::cost::Months,
+    /// The newest answers to what there is today.
+    pub todays: Todays,
 }
 
 /// The router of the web port.
@@ -58,9 +77,13 @@ pub fn router(app: App) -> Router {
     let web = Arc::new(Web {
         app,
         specs,
+        step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
+        reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
         views: Views::default(),
         counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),
+        months: pages::cost::Months::default(),
+        todays: Todays::default(),
     });
     let guarded = Router::new()
         .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))
@@ -83,10 +106,7 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(pages::problem::on_panic))
         .layer(middleware::from_fn(harden))
         .layer(CompressionLayer::new().quality(CompressionLevel::Precise(4)))
-        .layer(TimeoutLayer::with_status_code(
-            StatusCode::SERVICE_UNAVAILABLE,
-            ANSWER_WITHIN,
-        ))
+        .layer(middleware::from_fn(in_time))
         .layer(RequestBodyLimitLayer::new(MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(watched, refusals::watch))
         .with_state(web)
@@ -158,6 +178,16 @@ async fn lead_api(State(web): State<Arc<Web>>, request: Request, next: Next) -> 
         }
         None => next.run(request).await,
     }
+}
+
+/// Gives a request up that takes too long.
+async fn in_time(request: Request<Body>, next: Next) -> Response {
+    let within = match request.uri().path().starts_with("/api/v1/reports/") {
+        true => REPORT_WITHIN,
+        false => ANSWER_WITHIN,
+    };
+    let answered = tokio::time::timeout(within, next.run(request)).await;
+    answered.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
 }
 
 /// Headers that every answer carries: nothing from other hosts, no inline script or style, no

@@ -31,6 +31,8 @@ pub mod sources;
 
 pub mod not_read;
 
+pub mod producers;
+
 /// A metric's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

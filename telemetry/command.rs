@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 /// Longest command in bytes of JSON: it travels in a header, and 8 KiB is all that proxies pass.
 pub const MAX_COMMAND_BYTES: usize = 4_096;
 
-/// Run the outside probe on a GPU; argument [`ARGUMENT_GPU`].
+/// Run the outside probe on a GPU; argument [`ARGUMENT_GPU`]. Older agents say `not_built_in`.
 pub const PROBE_NOW: &str = "probe_now";
 /// Let go of NVML, so that a driver reload or a GPU reset can go ahead.
 pub const RELEASE_NVML: &str = "release_nvml";
@@ -18,7 +18,8 @@ pub const RELEASE_NVML: &str = "release_nvml";
 pub const ACQUIRE_NVML: &str = "acquire_nvml";
 /// Read the configuration file again.
 pub const REREAD_CONFIG: &str = "reread_config";
-/// Capture a profile of a process on a GPU; argument [`ARGUMENT_GPU`].
+/// Capture a profile of a process on a GPU; argument [`ARGUMENT_GPU`]. No agent has it built in yet: each
+/// says so (`not_built_in`).
 pub const CAPTURE_PROFILE: &str = "capture_profile";
 
 /// Every action that this version knows.

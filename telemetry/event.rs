@@ -69,6 +69,9 @@ pub enum EventKind {
     /// A collective has been in flight for longer than it ever took; attributes: communicator,
     /// function, sequence number, since.
     CollectiveStuck,
+    /// The probe computed on a GPU and its verdict changed, or somebody had asked; attributes: verdict,
+    /// reason, and the SM that is to blame.
+    Probed,
     /// Steps of a rank are in its totals and not in its blocks: the process had written over them when
     /// the agent came to read; attribute: steps.
     StepsMissed,
@@ -107,7 +110,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -134,6 +137,7 @@ impl EventKind {
         Self::CheckpointRestored,
         Self::FingerprintChanged,
         Self::CollectiveStuck,
+        Self::Probed,
         Self::StepsMissed,
     ];
 
@@ -166,6 +170,7 @@ impl EventKind {
             Self::CheckpointRestored => "checkpoint_restored",
             Self::FingerprintChanged => "fingerprint_changed",
             Self::CollectiveStuck => "collective_stuck",
+            Self::Probed => "probed",
             Self::StepsMissed => "steps_missed",
         }
     }

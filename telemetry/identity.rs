@@ -120,6 +120,8 @@ pub mod attribute {
     pub const PARENT: &str = "hw.parent";
     /// The reader that produced the data (`nvml`, `exporter:dcgm`, …).
     pub const SOURCE: &str = "gpufleet.source";
+    /// Which of several readers each metric is taken from ([`crate::catalog::producers`]).
+    pub const METRIC_SOURCES: &str = "gpufleet.metric_sources";
     /// The card's product name as NVML spells it.
     pub const GPU_MODEL: &str = "hw.model";
     /// The card's index on its node.
@@ -150,8 +152,57 @@ pub mod attribute {
     pub const FABRIC_CLUSTER: &str = "gpufleet.fabric.cluster";
     /// The clique of the NVLink fabric a GPU belongs to: GPUs of one clique reach each other.
     pub const FABRIC_CLIQUE: &str = "gpufleet.fabric.clique";
-    /// Who holds the resource: `pod:…`, `slurm:…`, `process:user/name`.
+    /// Who holds the resource: `pod:<namespace>/<name>`, `slurm:<job id>`, `process:<user>/<name>`.
+    /// At most [`crate::otlp::limits::MAX_LABEL_BYTES`] long, cut where a name is longer.
     pub const HOLDER: &str = "gpufleet.holder";
+    /// Why there is no [`HOLDER`] though it was asked for: `<reason>: <words>`
+    /// ([`crate::holder::Unknown`]).
+    pub const HOLDER_UNKNOWN: &str = "gpufleet.holder.unknown";
+    /// Of a GPU or share that a pod holds: the pod's namespace.
+    pub const NAMESPACE: &str = "k8s.namespace.name";
+    /// Of a GPU or share that a pod holds: the pod's name.
+    pub const POD: &str = "k8s.pod.name";
+    /// Of a GPU or share that a pod holds: the pod's uid.
+    pub const POD_UID: &str = "k8s.pod.uid";
+    /// Of a GPU or share that a pod holds: the container that it was given to.
+    pub const CONTAINER: &str = "k8s.container.name";
+    /// The topmost owner of the pod that holds it, by which the pods of one job are known:
+    /// `jobset:<namespace>/<name>`, `job:…`, `deployment:…`.
+    pub const WORKLOAD: &str = "gpufleet.workload";
+    /// What the holding pod is in its workload: the name of a JobSet's replicated job, `Worker`.
+    pub const WORKLOAD_ROLE: &str = "gpufleet.workload.role";
+    /// Which of its role's pods the holding pod is, counted from 0.
+    pub const WORKLOAD_INDEX: &str = "gpufleet.workload.index";
+    /// The queue the holder came through: Kueue's, or Volcano's.
+    pub const QUEUE: &str = "gpufleet.queue";
+    /// The account of the Slurm job that holds it.
+    pub const SLURM_ACCOUNT: &str = "slurm.account";
+    /// The user of the Slurm job that holds it.
+    pub const SLURM_USER: &str = "slurm.user";
+    /// The partition of the Slurm job that holds it.
+    pub const SLURM_PARTITION: &str = "slurm.partition";
+    /// A label of the holding pod that the agent's config lets through is an attribute with this
+    /// before the label's key; at most [`MAX_HOLDER_LABELS`] with those of the namespace.
+    pub const LABEL_PREFIX: &str = "gpufleet.label.";
+    /// The same of a label of the holding pod's namespace.
+    pub const NAMESPACE_LABEL_PREFIX: &str = "gpufleet.namespace_label.";
+    /// Most labels of one holder: with everything else that is known of a GPU they stay below the
+    /// attributes that a resource may have on the wire.
+    pub const MAX_HOLDER_LABELS: usize = 16;
+    /// Of a node: its machine type, `a3-highgpu-8g`.
+    pub const MACHINE_TYPE: &str = "host.type";
+    /// Of a node: its instance id at the provider.
+    pub const HOST_ID: &str = "host.id";
+    /// Of a node: the region it is in.
+    pub const REGION: &str = "cloud.region";
+    /// Of a node: the zone it is in.
+    pub const ZONE: &str = "cloud.availability_zone";
+    /// Of a node: who provides it, `gcp`, `aws`, `azure`.
+    pub const CLOUD_PROVIDER: &str = "cloud.provider";
+    /// Of a node: the project or account it belongs to.
+    pub const CLOUD_ACCOUNT: &str = "cloud.account.id";
+    /// Of a node: how it is paid for: `on_demand`, `spot` or `reserved`.
+    pub const PROVISIONING: &str = "gpufleet.provisioning";
     /// The owner that the owner rules found for the holder.
     pub const OWNER: &str = "gpufleet.owner";
     /// The job the holder belongs to.

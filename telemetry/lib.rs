@@ -3,7 +3,7 @@
 //! No I/O, no async and no clock in this crate: everything here is a value or a pure function, so
 //! that a recording, a stored day and live data go through the same code.
 //!
-//! Read in this order: [`time`], [`identity`] and [`training`] (when and who), [`catalog`] (every
+//! Read in this order: [`time`], [`identity`], [`holder`] and [`training`] (when and who), [`catalog`] (every
 //! metric once), [`sample`] and [`event`] (what was read), [`minute`] and [`steps`] (what is kept),
 //! [`otlp`] and [`wire`] (how it travels), [`gpu_specs`] (what a card could do at best).
 
@@ -12,6 +12,8 @@ pub mod time;
 mod varint;
 
 pub mod identity;
+
+pub mod holder;
 
 pub mod training;
 

@@ -1,6 +1,6 @@
 //! A minute row: what is kept of one GPU, share or node for one minute. Rows merge in any order.
 //!
-//! Five bitmaps with one bit a second, merged by OR; per gauge count, sum, min and max, merged by
+//! Five bitmaps with one bit a second, and one for each holder, merged by OR; per gauge count, sum, min and max, merged by
 //! addition and comparison; per counter its runs, see [`counter`]: late, doubled (bitmaps) and
 //! reordered data are harmless. Double counting of the sums is prevented by the cursors, not here.
 //!
@@ -22,6 +22,10 @@ pub mod packed;
 
 pub use counter::{Counter, Meter};
 pub use packed::UnpackError;
+
+/// Most holders of one minute that are told apart: one each second. Who comes beyond that holds it as
+/// somebody who is not known.
+pub const MAX_HOLDERS: usize = SECONDS_PER_MINUTE as usize;
 
 /// The bits of a bitmap that stand for the 60 seconds of a minute.
 pub const ALL_SECONDS: u64 = (1 << SECONDS_PER_MINUTE) - 1;
@@ -64,12 +68,18 @@ pub struct MinuteRow {
     pub metrics: BTreeMap<MetricId, Aggregate>,
     /// Counters by metric number; only metrics that the catalog keeps in minutes.
     pub counters: BTreeMap<MetricId, Counter>,
+    /// In which seconds who held it, by the number of the holder, above 0; at most [`MAX_HOLDERS`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holders: BTreeMap<i64, u64>,
 }
 
 impl MinuteRow {
     /// Takes in what another part of the same minute says.
     pub fn merge(&mut self, other: &Self) {
         self.bitmaps.merge(&other.bitmaps);
+        for (holder, seconds) in &other.holders {
+            self.hold(*holder, *seconds);
+        }
         for (metric, aggregate) in &other.metrics {
             self.add(*metric, *aggregate);
         }
@@ -91,6 +101,15 @@ impl MinuteRow {
         match self.counters.get_mut(&metric) {
             Some(known) => known.merge(counter),
             None => _ = self.counters.insert(metric, counter.clone()),
+        }
+    }
+
+    /// Takes in the seconds in which somebody held it; bits beyond second 59 are left out.
+    pub fn hold(&mut self, holder: i64, seconds: u64) {
+        let seconds = seconds & ALL_SECONDS;
+        let is_full = self.holders.len() >= MAX_HOLDERS && !self.holders.contains_key(&holder);
+        if holder > 0 && seconds != 0 && !is_full {
+            *self.holders.entry(holder).or_default() |= seconds;
         }
     }
 
@@ -222,8 +241,13 @@ mod tests {
             proptest::option::of(0.0_f64..1e9),
         );
         let bits = proptest::array::uniform5(0..=ALL_SECONDS);
-        (bits, proptest::collection::vec(point, 0..40)).prop_map(move |(bits, points)| {
+        let holders = proptest::collection::vec((1_i64.., 0..=ALL_SECONDS), 0..3);
+        let points = proptest::collection::vec(point, 0..40);
+        (bits, points, holders).prop_map(move |(bits, points, holders)| {
             let mut row = MinuteRow::default();
+            for (holder, seconds) in holders {
+                row.hold(holder, seconds);
+            }
             for (metric, bits) in (1..=5).zip(bits) {
                 row.bitmaps.set(MetricId(metric), bits);
             }

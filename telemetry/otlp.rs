@@ -12,27 +12,38 @@
 //!
 //! Others': known `hw.*` and `DCGM_FI_*` names map through the catalog, each point to the GPU it
 //! names; the rest is counted as not kept. What a request may take in memory is told before it is
-//! parsed: [`weigh`]. Limits and reasons: [`limits`].
+//! parsed: [`weigh`]. Limits and reasons: [`limits`]. Without the feature `otlp` only the names are here.
 
 mod names;
 
+pub use names::{max_name, name, unit};
+
+#[cfg(feature = "otlp")]
+mod meaning;
+
+#[cfg(feature = "otlp")]
 mod encode;
 
+#[cfg(feature = "otlp")]
 pub mod weigh;
 
+#[cfg(feature = "otlp")]
 mod parse;
 
+#[cfg(feature = "otlp")]
 mod decode;
 
 pub mod limits;
 
+#[cfg(feature = "otlp")]
 pub use decode::{
     DecodedEvent, DecodedEvents, DecodedMetrics, DecodedPoint, DecodedResource, DecodedSteps,
     decode_events, decode_metrics,
 };
+#[cfg(feature = "otlp")]
 pub use encode::{encode_events, encode_metrics, encode_steps};
 pub use limits::{Limits, Reject, Rejected};
-pub use names::{max_name, name, unit};
+#[cfg(feature = "otlp")]
 pub use parse::{Encoding, ParseError, Request, parse};
 
 /// `service.name` of everything an agent sends.
@@ -51,22 +62,27 @@ pub const EVENT_PREFIX: &str = "gpufleet.";
 pub const STEPS_EVENT: &str = "gpufleet.steps";
 
 /// OpenTelemetry's attribute for the name of what sends.
-const SERVICE_NAME_KEY: &str = "service.name";
+pub const SERVICE_NAME_KEY: &str = "service.name";
 
 /// OpenTelemetry's attribute for which of them it is.
-const INSTANCE_ID_KEY: &str = "service.instance.id";
+pub const INSTANCE_ID_KEY: &str = "service.instance.id";
 
 /// OpenTelemetry's attribute for which piece of hardware a `hw.*` point is about.
+#[cfg(feature = "otlp")]
 const HW_ID_KEY: &str = "hw.id";
 
 /// OpenTelemetry's attribute for what kind of hardware that is.
+#[cfg(feature = "otlp")]
 const HW_TYPE_KEY: &str = "hw.type";
 
 /// Its value for GPUs.
+#[cfg(feature = "otlp")]
 const HW_TYPE_GPU: &str = "gpu";
 
-#[cfg(test)]
+#[cfg(all(test, feature = "otlp"))]
 mod tests {
+    mod versions;
+
     use std::sync::Arc;
 
     use prost::Message;
@@ -230,15 +246,15 @@ mod tests {
         assert_eq!(refused.count(Reject::UnidentifiedResource), 1);
     }
 
-    #[test]
-    fn steps_travel_beside_events_and_what_is_no_block_of_a_rank_is_refused() {
+    /// Two steps of a rank.
+    fn block() -> StepBlock {
         let times = |wall_ns| StepTimes {
             wall_ns,
             busy_ns: wall_ns / 2,
             data_wait_ns: 80_000,
             comm_wait_ns: 160_000,
         };
-        let block = StepBlock {
+        StepBlock {
             first_step: 7,
             steps_log2: 0,
             started_at: START,
@@ -246,7 +262,12 @@ mod tests {
             tokens: 4_096,
             samples: 2,
             times: vec![times(4_000_000_000), times(6_000_000_000)],
-        };
+        }
+    }
+
+    #[test]
+    fn steps_travel_beside_events_and_what_is_no_block_of_a_rank_is_refused() {
+        let block = block();
         let sent = |id: &str| {
             encode_steps(
                 [(id, [block.clone()].as_slice())],
@@ -276,10 +297,10 @@ mod tests {
         assert_eq!(decoded.rejected.count(Reject::TimeOutOfRange), 1);
     }
 
-    #[test]
-    fn events_of_every_kind_travel_there_and_back() {
+    /// One of every kind.
+    fn every_event() -> Vec<Event> {
         let severities = [Severity::Info, Severity::Warning, Severity::Error];
-        let events: Vec<_> = EventKind::ALL
+        EventKind::ALL
             .into_iter()
             .zip(severities.into_iter().cycle())
             .map(|(kind, severity)| Event {
@@ -291,7 +312,12 @@ mod tests {
                 message: format!("It is {}.", kind.name()),
                 attributes: [("xid".to_owned(), "79".to_owned())].into(),
             })
-            .collect();
+            .collect()
+    }
+
+    #[test]
+    fn events_of_every_kind_travel_there_and_back() {
+        let events = every_event();
         let sender = resource(ResourceKind::Node);
         let bytes = encode_events(&events, &sender).encode_to_vec();
         let request = Message::decode(bytes.as_slice()).expect("what we encode decodes");

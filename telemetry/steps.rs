@@ -84,6 +84,13 @@ pub struct StepTimes {
     pub comm_wait_ns: u64,
 }
 
+impl StepTimes {
+    /// What of it was this rank's own, whatever the others did: computing and waiting for its data.
+    pub const fn own_ns(&self) -> u64 {
+        self.busy_ns.saturating_add(self.data_wait_ns)
+    }
+}
+
 /// Steps of one rank without a gap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepBlock {
@@ -218,15 +225,21 @@ pub fn joined(blocks: impl IntoIterator<Item = StepBlock>) -> Vec<StepBlock> {
     all
 }
 
-/// Blocks in their packed form. What is beyond the limits is left out, newest first: who packs more
-/// than [`MAX_ENTRIES`] packs twice.
-pub fn encode(blocks: &[StepBlock]) -> Vec<u8> {
+/// The first of these blocks that are within the limits together.
+pub fn within_limits(blocks: &[StepBlock]) -> &[StepBlock] {
     let mut entries = 0;
     let kept = blocks.iter().take(MAX_BLOCKS).take_while(|block| {
         entries += block.times.len();
         entries <= MAX_ENTRIES
     });
-    let kept: Vec<&StepBlock> = kept.collect();
+    &blocks[..kept.count()]
+}
+
+/// Blocks in their packed form. What is beyond the limits is left out, newest first: who packs more
+/// than [`MAX_ENTRIES`] packs twice.
+pub fn encode(blocks: &[StepBlock]) -> Vec<u8> {
+    let kept = within_limits(blocks);
+    let entries: usize = kept.iter().map(|it| it.times.len()).sum();
     let mut out = Vec::with_capacity(16 + entries * 8 + kept.len() * 40);
     out.extend(MAGIC);
     out.push(VERSION);

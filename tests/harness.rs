@@ -3,7 +3,9 @@
 //! A [`World`] is the folder of one test. A [`process::Process`] is one program: dropping it kills
 //! it with everything it started, and fails the test when a child outlived its parent.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 pub mod wait;
 
@@ -24,6 +26,10 @@ pub mod training;
 pub mod relay;
 
 pub mod small_disk;
+
+pub mod kubelet;
+
+pub mod kubernetes;
 
 pub mod browser;
 
@@ -92,6 +98,13 @@ pub fn repository() -> &'static Path {
         .expect("the tests' crate lies below the repository's root")
 }
 
+/// A program that is newer than this Debian's, where scripts/setup.sh puts it: `victoria-metrics`, and
+/// where it could be fetched the `promtool` of Prometheus 3.
+pub fn later(name: &str) -> Option<PathBuf> {
+    let program = repository().join("target/tools").join(name);
+    program.exists().then_some(program)
+}
+
 /// A program or library of the workspace, built with the same profile as this test.
 ///
 /// # Panics
@@ -116,11 +129,18 @@ pub fn standin_nvml() -> PathBuf {
     built("libgpufleet_standin_nvml.so")
 }
 
-/// A port of 127.0.0.1 that nobody listens on. Another process could take it before it is used;
-/// the system hands out other ports for a while, so that does not happen in practice.
+/// A port of 127.0.0.1 that nobody listens on, and none that this process was given before: the
+/// system may hand out one twice. Another process could take it before it is used, which is rare.
 pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("loopback has a free port")
-        .port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .expect("loopback has a free port")
+            .port();
+        if given.insert(port) {
+            return port;
+        }
+    }
 }

@@ -7,4 +7,6 @@ pub mod harness;
 
 pub mod receiver;
 
+pub mod people;
+
 pub mod simulation;

@@ -1,5 +1,6 @@
 //! A receiver of OTLP over gRPC that keeps what it is sent, as a Collector in the agent's way would
-//! see it. It answers success and nothing else: no durable seq, no commands.
+//! see it. It answers success and nothing else: no durable seq, no commands. Spans that are none by the
+//! specification it refuses, and says so to the test.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +16,14 @@ use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status};
 
@@ -32,6 +41,8 @@ pub struct Receiver {
 struct Kept {
     metrics: Arc<Mutex<Vec<ExportMetricsServiceRequest>>>,
     logs: Arc<Mutex<Vec<ExportLogsServiceRequest>>>,
+    spans: Arc<Mutex<Vec<(String, Span)>>>,
+    refused: Arc<Mutex<Vec<String>>>,
 }
 
 impl Receiver {
@@ -53,11 +64,14 @@ impl Receiver {
         let logs = LogsServiceServer::new(kept.clone())
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
+        let traces =
+            TraceServiceServer::new(kept.clone()).accept_compressed(CompressionEncoding::Gzip);
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
         runtime.spawn(async move {
             tonic::transport::Server::builder()
                 .add_service(metrics)
                 .add_service(logs)
+                .add_service(traces)
                 .serve(address)
                 .await
                 .expect("the port is free and the runtime lives as long as the receiver");
@@ -81,6 +95,18 @@ impl Receiver {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Every span so far, with the name of the service whose it is.
+    ///
+    /// # Panics
+    /// When something was sent that is no span.
+    pub fn spans(&self) -> Vec<(String, Span)> {
+        let refused = self.kept.refused.lock();
+        let refused = refused.unwrap_or_else(PoisonError::into_inner).clone();
+        assert!(refused.is_empty(), "no spans: {refused:?}");
+        let spans = self.kept.spans.lock();
+        spans.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Every logs request so far.
@@ -119,4 +145,62 @@ impl LogsService for Kept {
             .push(request.into_inner());
         Ok(Response::new(ExportLogsServiceResponse::default()))
     }
+}
+
+#[tonic::async_trait]
+impl TraceService for Kept {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        for of_resource in request.into_inner().resource_spans {
+            match spans(of_resource) {
+                Ok(found) => {
+                    let kept = self.spans.lock();
+                    kept.unwrap_or_else(PoisonError::into_inner).extend(found);
+                }
+                Err(why) => {
+                    let refused = self.refused.lock();
+                    let mut refused = refused.unwrap_or_else(PoisonError::into_inner);
+                    refused.push(why.clone());
+                    return Err(Status::invalid_argument(why));
+                }
+            }
+        }
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// The spans of a resource with its name, held against what the specification asks of both.
+fn spans(of_resource: ResourceSpans) -> Result<Vec<(String, Span)>, String> {
+    let attributes = of_resource.resource.unwrap_or_default().attributes;
+    let service = attributes.into_iter().find(|it| it.key == "service.name");
+    let service = service.and_then(|it| it.value?.value);
+    let Some(Value::StringValue(service)) = service else {
+        return Err("a resource without service.name".to_owned());
+    };
+    let mut found = Vec::new();
+    for span in of_resource.scope_spans.into_iter().flat_map(|it| it.spans) {
+        let is_id = |id: &[u8], bytes: usize| id.len() == bytes && id.iter().any(|it| *it != 0);
+        let has_parent = !span.parent_span_id.is_empty();
+        let wrong = [
+            (!is_id(&span.trace_id, 16), "trace_id is no id"),
+            (!is_id(&span.span_id, 8), "span_id is no id"),
+            (
+                has_parent && !is_id(&span.parent_span_id, 8),
+                "parent_span_id is no id",
+            ),
+            (span.name.is_empty(), "no name"),
+            (span.start_time_unix_nano == 0, "no start"),
+            (
+                span.end_time_unix_nano < span.start_time_unix_nano,
+                "ends before it begins",
+            ),
+        ];
+        if let Some((_, why)) = wrong.into_iter().find(|(is_wrong, _)| *is_wrong) {
+            return Err(format!("{service}: {why}: {span:?}"));
+        }
+        found.push((service.clone(), span));
+    }
+    Ok(found)
 }

@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(super) fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -259,30 +259,6 @@ pub(super) fn clock(machine: &Machine) -> Finding {
         None => Finding::skip(
             CHECK,
             "no time service can be seen from here (in a container the host's cannot); the server corrects up to an hour and says so",
-        ),
-    }
-}
-
-pub(super) async fn kubelet(machine: &Machine) -> Finding {
-    const CHECK: &str = "kubelet";
-    let socket = machine.path("/var/lib/kubelet/pod-resources/kubelet.sock");
-    let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    if !socket.exists() {
-        if in_cluster || machine.path("/var/lib/kubelet").exists() {
-            return Finding::no(
-                CHECK,
-                "its pod-resources socket is not there, so pods that hold GPUs stay unknown",
-                "mount hostPath /var/lib/kubelet/pod-resources into the agent's pod",
-            );
-        }
-        return Finding::skip(CHECK, "not a Kubernetes node");
-    }
-    match tokio::net::UnixStream::connect(&socket).await {
-        Ok(_) => Finding::yes(CHECK, "its pod-resources socket answers"),
-        Err(error) => Finding::no(
-            CHECK,
-            format!("its pod-resources socket: {error}"),
-            "run the agent as root; if it is, restart the kubelet",
         ),
     }
 }

@@ -41,6 +41,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
     let wiring = Wiring {
         node: Arc::clone(&node),
         nvml_orders,
+        probe_orders: None,
         steps: None,
     };
     let readers = match readers(config, wiring) {

@@ -19,6 +19,8 @@ async fn verdicts(files: &[(&str, &str)], change: fn(&mut Config)) -> Vec<Findin
     }
     let mut config = Config::for_tests();
     config.hooks.enabled = true;
+    config.attribute.enabled = true;
+    config.attribute.scontrol_path = root.path().join("scontrol");
     config.listen.address = "127.0.0.1:0".to_owned();
     config.ship.endpoint = String::new();
     change(&mut config);
@@ -85,6 +87,8 @@ async fn each_machine_gets_its_verdicts_and_every_no_has_its_fix() {
     const OTHER: (&str, &str) = ("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n");
     const VERSION: (&str, &str) = ("proc/driver/nvidia/version", NVRM);
     const DEVICE: (&str, &str) = ("dev/nvidiactl", "");
+    const SLURM: (&str, &str) = ("etc/slurm/slurm.conf", "");
+    const PROLOG: (&str, &str) = ("var/lib/gpufleet-jobs/0", "77\n");
     let cases: &[Case] = &[
         (&[VERSION, DEVICE], "driver", Yes, "580.105.08"),
         (&[VERSION], "driver", No, "/dev/nvidiactl"),
@@ -125,6 +129,17 @@ async fn each_machine_gets_its_verdicts_and_every_no_has_its_fix() {
             "kubelet",
             No,
             "its pod-resources socket",
+        ),
+        (&[], "kubelet", Skip, "not a Kubernetes node"),
+        (&[], "Kubernetes API", Skip, "not in a pod"),
+        (&[], "Slurm", Skip, "not a Slurm node"),
+        (&[("etc/slurm/slurm.conf", "")], "Slurm", No, "no prolog"),
+        (&[SLURM, PROLOG], "Slurm", No, "no account"),
+        (
+            &[SLURM, PROLOG, ("scontrol", "")],
+            "Slurm",
+            Yes,
+            "names jobs",
         ),
         (&[], "NVML", Skip, "nvml.enabled = false"),
         (&[], "exporter", Skip, "none is configured"),

@@ -478,13 +478,11 @@ fn labels(resource: &Resource, latest: &Latest) -> Option<String> {
     Some(labels)
 }
 
-/// Namespace, pod and container of a holder `pod:<namespace>/<pod>/<container>`.
+/// Namespace, name and container of the pod that holds it.
 fn pod(resource: &Resource) -> Option<(&str, &str, &str)> {
-    let holder = resource
-        .attribute(attribute::HOLDER)?
-        .strip_prefix("pod:")?;
-    let (namespace, rest) = holder.split_once('/')?;
-    let (pod, container) = rest.split_once('/').unwrap_or((rest, ""));
+    let namespace = resource.attribute(attribute::NAMESPACE)?;
+    let pod = resource.attribute(attribute::POD)?;
+    let container = resource.attribute(attribute::CONTAINER).unwrap_or_default();
     Some((namespace, pod, container))
 }
 

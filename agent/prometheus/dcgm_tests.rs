@@ -7,7 +7,9 @@
 //! - `# TYPE`: dcgm-exporter's counters file, NVLINK_BANDWIDTH_TOTAL wrongly a counter as there;
 //! - whole numbers without decimals, doubles with six: DCGM's value type of each field (power and
 //!   PROF ratios are doubles, the rest int64) printed by Go's `%d` and `%f`;
-//! - order of the metrics: DCGM's field ids (100, 150, 155, 156, 203, 230, 252, 449, 1004, 1009);
+//! - order of the metrics: DCGM's field ids (100 SM_CLOCK to 1012 NVLINK_RX_BYTES);
+//! - GPU 0 has every name that is served, among them the 25 that dcgm-exporter serves by default and the
+//!   8 that dashboards ask for beside them;
 //! - units: MHz, C, W, mJ, %, MiB, MB/s, ratio, B/s, as the facts say;
 //! - a GPU without a value has no line; a GPU that no pod holds has no pod labels.
 
@@ -24,15 +26,22 @@ const SECOND: &str = "GPU-11111111-d9cf-fef3-62e9-d92044ab6e52";
 
 fn scenario() -> Latest {
     let mib = 1_048_576.0;
-    let first = gpu_resource(FIRST, "0", "00000000:04:00.0")
-        .with(attribute::HOLDER, "pod:team-a/llm-0/train");
+    let pod = |resource: Resource, [namespace, pod, container]: [&str; 3]| {
+        resource
+            .with(attribute::HOLDER, format!("pod:{namespace}/{pod}"))
+            .with(attribute::NAMESPACE, namespace)
+            .with(attribute::POD, pod)
+            .with(attribute::CONTAINER, container)
+    };
+    let first = gpu_resource(FIRST, "0", "00000000:04:00.0");
+    let first = pod(first, ["team-a", "llm-0", "train"]);
     let second = gpu_resource(SECOND, "1", "00000000:0A:00.0");
     let share = Resource::new(ResourceKind::Share, "MIG-1")
         .with(attribute::ORIGIN, "live")
         .with(attribute::PARENT, SECOND)
         .with(attribute::MIG_PROFILE, "1g.10gb")
-        .with(attribute::MIG_GPU_INSTANCE, "7")
-        .with(attribute::HOLDER, "pod:team-b/api-1/serve");
+        .with(attribute::MIG_GPU_INSTANCE, "7");
+    let share = pod(share, ["team-b", "api-1", "serve"]);
     let node = Resource::new(ResourceKind::Node, "node-1");
     let recorded = gpu_resource("GPU-recorded", "0", "x").with(attribute::ORIGIN, "recorded");
     let missing = |metric: &Metric| (metric.id, Err(Missing::NotSupported) as Reading);
@@ -41,22 +50,61 @@ fn scenario() -> Latest {
             first,
             vec![
                 reading(&gpu::UTILIZATION, 0.97),
+                reading(&gpu::MEMORY_UTILIZATION, 0.41),
+                reading(&gpu::ENCODER_UTILIZATION, 0.03),
+                reading(&gpu::DECODER_UTILIZATION, 0.04),
+                reading(&gpu::MEMORY_TOTAL, 81_559.0 * mib),
                 reading(&gpu::MEMORY_USED, 32_362.0 * mib),
+                reading(&gpu::MEMORY_FREE, 48_717.0 * mib),
+                reading(&gpu::MEMORY_RESERVED, 480.0 * mib),
                 reading(&gpu::POWER, 627.4),
                 reading(&gpu::ENERGY, 7_015_662_857.123),
                 reading(&gpu::TEMPERATURE, 52.0),
-                missing(&gpu::MEMORY_TEMPERATURE),
+                reading(&gpu::MEMORY_TEMPERATURE, 61.0),
                 reading(&gpu::SM_CLOCK, 1.98e9),
+                reading(&gpu::MEMORY_CLOCK, 2.619e9),
+                reading(&gpu::THROTTLE_POWER, 1.5),
+                reading(&gpu::THROTTLE_THERMAL, 2.5),
+                reading(&gpu::THROTTLE_SYNC_BOOST, 0.003),
+                reading(&gpu::THROTTLE_BOARD_LIMIT, 0.004),
+                reading(&gpu::THROTTLE_LOW_UTILIZATION, 0.005),
+                reading(&gpu::THROTTLE_RELIABILITY, 0.006),
+                reading(&gpu::ECC_CORRECTED_VOLATILE, 11.0),
+                reading(&gpu::ECC_UNCORRECTED_VOLATILE, 12.0),
+                reading(&gpu::ECC_CORRECTED_AGGREGATE, 13.0),
+                reading(&gpu::ECC_UNCORRECTED_AGGREGATE, 14.0),
+                reading(&gpu::RETIRED_PAGES_SINGLE, 15.0),
+                reading(&gpu::RETIRED_PAGES_DOUBLE, 16.0),
+                reading(&gpu::RETIRED_PAGES_PENDING, 1.0),
+                reading(&gpu::REMAPPED_UNCORRECTABLE, 17.0),
+                reading(&gpu::REMAPPED_CORRECTABLE, 18.0),
+                reading(&gpu::REMAP_FAILURE, 0.0),
                 reading(&gpu::LAST_XID, -0.0),
+                reading(&gpu::VGPU_LICENSE, 0.0),
+                reading(&gpu::PCIE_REPLAYS, 7.0),
                 reading(&gpu::PCIE_SENT, 514_048.0),
+                reading(&gpu::PCIE_RECEIVED, 717_824.0),
+                reading(&gpu::NVLINK_SENT, 5.7e10),
+                reading(&gpu::NVLINK_RECEIVED, 6.3e10),
                 reading(&gpu::NVLINK_BANDWIDTH, 1.2e11),
+                reading(&gpu::NVLINK_CRC_ERRORS, 19.0),
+                reading(&gpu::NVLINK_REPLAYS, 20.0),
+                reading(&gpu::NVLINK_RECOVERIES, 21.0),
+                reading(&gpu::GRAPHICS_ACTIVE, 0.987_65),
+                reading(&gpu::SM_ACTIVE, 0.87),
+                reading(&gpu::SM_OCCUPANCY, 0.35),
                 reading(&gpu::TENSOR_ACTIVE, 0.4321),
+                reading(&gpu::DRAM_ACTIVE, 0.55),
+                reading(&gpu::FP64_ACTIVE, 0.01),
+                reading(&gpu::FP32_ACTIVE, 0.123_456_7),
+                reading(&gpu::FP16_ACTIVE, 0.02),
             ],
         ),
         (
             second,
             vec![
                 missing(&gpu::UTILIZATION),
+                missing(&gpu::MEMORY_TEMPERATURE),
                 reading(&gpu::POWER, 70.0),
                 reading(&gpu::TEMPERATURE, 31.0),
             ],
@@ -85,6 +133,22 @@ fn the_output_is_the_golden_file_byte_by_byte() {
         assert_eq!(got, wanted, "line {}", number + 1);
     }
     assert_eq!(out, include_str!("golden_dialect_a.prom"));
+}
+
+#[test]
+fn the_golden_file_has_every_name_that_is_served_and_all_that_dashboards_ask_for() {
+    let golden = include_str!("golden_dialect_a.prom");
+    let has = |name: &str| golden.contains(&format!("\n{name}{{gpu=\"0\","));
+    let facts = include_str!("../../telemetry/catalog/driver_facts.txt");
+    let lines = facts.lines().filter_map(|it| it.strip_prefix("served "));
+    let served: Vec<_> = lines.flat_map(str::split_whitespace).collect();
+    assert_eq!(served.len(), 33);
+    for name in served {
+        assert!(has(name), "{name}");
+    }
+    for (_, name, ..) in DIALECT {
+        assert!(has(name), "{name}");
+    }
 }
 
 #[test]

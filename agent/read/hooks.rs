@@ -8,7 +8,7 @@
 //! is exact over restarts of the agent.
 //!
 //! Limits: [`MAX_RANKS`], [`ranks::MAX_NEW_OF_GROUP`], [`ranks::MAX_NEW`], [`MAX_REGIONS`],
-//! [`values::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
+//! [`gpufleet_hooks_tell::readings::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ mod together;
 mod values;
 
 use listen::Listening;
-use outside::Outside;
+use outside::{Outside, Who};
 use process::{Process, ProcessId};
 use ranks::Ranks;
 use steps::Outgoing;
@@ -220,7 +220,11 @@ impl Hooks {
                 .ok();
         }
         if let Some(outside) = &self.outside {
-            outside.ask_for(ranks.by_ref().map(|(id, _)| *id));
+            let who = |(id, process): (&ProcessId, &Process)| Who {
+                id: *id,
+                uid: process.peer().uid,
+            };
+            outside.ask_for(ranks.by_ref().map(who));
         }
     }
 

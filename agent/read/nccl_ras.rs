@@ -7,6 +7,8 @@
 //! the two forms; [`reach`] is the way there, [`standing`] what two answers say together, and the reader of
 //! training processes asks.
 
+mod listener;
+
 pub mod reach;
 
 pub mod standing;
@@ -18,6 +20,7 @@ use std::io::{Read, Write};
 
 use serde::Deserialize;
 
+pub use listener::understands as understands_list;
 pub use text::{Group, Problem, Summary, summary};
 
 /// Where NCCL listens, in the network namespace of the job.

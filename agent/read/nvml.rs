@@ -288,11 +288,12 @@ impl Nvml {
             Main::Down { failure: None, .. } => Missing::DriverHang,
         };
         let watched = &self.watched;
-        self.fleet
-            .fill(&mut resources, |index| match watched.get(&index) {
+        self.fleet.fill(turn.monotonic, &mut resources, |index| {
+            match watched.get(&index) {
                 Some(watched) if watched.why == Missing::DriverHang => Missing::DriverHang,
                 _ => opening,
-            });
+            }
+        });
         match &self.main {
             Main::Down {
                 failure: Some(failure),

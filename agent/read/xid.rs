@@ -1,8 +1,9 @@
 //! XIDs: the driver's numbered errors. Each is an event with what to do about it, and is counted
-//! per code; nothing about them is sticky.
+//! per code. Nothing about them is sticky: the newest code is told for [`TOLD_FOR`] and no longer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gpufleet_telemetry::event::Severity;
@@ -16,6 +17,10 @@ pub const MAX_CODES: usize = 64;
 
 /// The part under which codes beyond [`MAX_CODES`] are counted.
 pub const OTHER_CODES: &str = "other";
+
+/// How long the newest code is told after it came: as long as Prometheus looks back for a sample, so
+/// that no scraper misses it, and no longer, so that a code of last week alarms nobody.
+pub const TOLD_FOR: Duration = Duration::from_secs(300);
 
 /// The table that is shipped.
 const SHIPPED: &str = include_str!("xid_actions.toml");
@@ -137,13 +142,14 @@ pub fn recovery_action(code: u64) -> Option<&'static str> {
 pub struct Counts {
     by_code: BTreeMap<u64, u64>,
     other: u64,
-    newest: u64,
+    /// The newest code, and when it came by the monotonic clock.
+    newest: Option<(u64, Duration)>,
 }
 
 impl Counts {
-    /// One more.
-    pub fn add(&mut self, code: u64) {
-        self.newest = code;
+    /// One more, at this time of the monotonic clock.
+    pub fn add(&mut self, code: u64, at: Duration) {
+        self.newest = Some((code, at));
         if self.by_code.len() < MAX_CODES || self.by_code.contains_key(&code) {
             *self.by_code.entry(code).or_insert(0) += 1;
         } else {
@@ -151,9 +157,16 @@ impl Counts {
         }
     }
 
-    /// The newest code; 0 when there was none.
-    pub fn newest(&self) -> u64 {
+    /// The newest code; 0 when none came in the last [`TOLD_FOR`].
+    pub fn newest(&self, now: Duration) -> u64 {
         self.newest
+            .filter(|(_, at)| now.saturating_sub(*at) < TOLD_FOR)
+            .map_or(0, |(code, _)| code)
+    }
+
+    /// The GPU was reset: what came before it is over. What was counted stays counted.
+    pub fn begin_anew(&mut self) {
+        self.newest = None;
     }
 
     /// Each code's count, by the name of its part.
@@ -174,33 +187,68 @@ mod tests {
         Actions::load(Path::new("")).expect("the shipped table")
     }
 
+    /// What is written down of the driver, with its source.
+    const FACTS: &str = include_str!("../../telemetry/catalog/driver_facts.txt");
+
+    /// The lines of a kind: their ids, and what those must be taken for.
+    fn facts(kind: &str) -> Vec<(Vec<u64>, &'static str)> {
+        let rows = FACTS.lines().filter_map(|line| {
+            let (ids, taken_for) = line.strip_prefix(kind)?.trim().rsplit_once(' ')?;
+            let each = ids.split(' ').flat_map(|id| {
+                let (first, last) = id.split_once('-').unwrap_or((id, id));
+                let number = |id: &str| id.parse::<u64>().expect("an id");
+                number(first)..=number(last)
+            });
+            Some((each.collect(), taken_for))
+        });
+        rows.collect()
+    }
+
     #[test]
-    fn the_shipped_table_says_what_the_facts_say() {
-        let cases = [
-            (13, "application_error", Severity::Warning),
-            (40, "application_error", Severity::Warning),
-            (135, "application_error", Severity::Warning),
-            (63, "observe", Severity::Info),
-            (48, "reset_gpu", Severity::Error),
-            (95, "reset_gpu", Severity::Error),
-            (79, "reboot_node", Severity::Error),
-            (151, "restart_vm", Severity::Error),
-            (147, "nvlink", Severity::Error),
-            (154, "read_recovery_action", Severity::Warning),
-            (54, "check_power", Severity::Error),
-            (78, "update_software", Severity::Error),
-            (159, "check_uvm", Severity::Warning),
-            (9_999, "unknown", Severity::Warning),
-        ];
+    fn the_shipped_table_says_of_every_xid_what_the_facts_say() {
         let actions = shipped();
-        for (code, name, severity) in cases {
-            let action = actions.of(code);
-            assert_eq!(
-                (action.name.as_ref(), action.severity),
-                (name, severity),
-                "XID {code}"
-            );
+        let mut known = Vec::new();
+        for (codes, name) in facts("xid ") {
+            for code in codes {
+                assert_eq!(actions.of(code).name, name, "XID {code}");
+                known.push(code);
+            }
         }
+        known.sort_unstable();
+        let shipped: Vec<u64> = actions.0.keys().copied().collect();
+        assert_eq!(shipped, known, "no code more and none less");
+        assert_eq!(actions.of(9_999).name, "unknown");
+    }
+
+    #[test]
+    fn how_bad_an_xid_is_goes_by_what_is_to_be_done() {
+        let actions = shipped();
+        for (code, severity) in [
+            (13, Severity::Warning),
+            (63, Severity::Info),
+            (48, Severity::Error),
+            (79, Severity::Error),
+            (151, Severity::Error),
+            (147, Severity::Error),
+            (154, Severity::Warning),
+            (54, Severity::Error),
+            (78, Severity::Error),
+            (159, Severity::Warning),
+            (9_999, Severity::Warning),
+        ] {
+            assert_eq!(actions.of(code).severity, severity, "XID {code}");
+        }
+    }
+
+    #[test]
+    fn every_recovery_action_of_the_driver_has_its_name() {
+        let rows = facts("action ");
+        assert_eq!(rows.len(), 5);
+        for (codes, name) in rows {
+            let expected = (name != "-").then_some(name);
+            assert_eq!(recovery_action(codes[0]), expected, "{codes:?}");
+        }
+        assert_eq!(recovery_action(5), None, "not known yet");
     }
 
     #[test]
@@ -232,14 +280,29 @@ mod tests {
     #[test]
     fn a_code_that_comes_twice_counts_twice_and_codes_have_a_limit() {
         let mut counts = Counts::default();
-        counts.add(79);
-        counts.add(79);
+        let now = Duration::from_secs(7);
+        counts.add(79, now);
+        counts.add(79, now);
         assert_eq!(counts.each().collect::<Vec<_>>(), [("79".to_owned(), 2)]);
         for code in 1_000..1_100 {
-            counts.add(code);
+            counts.add(code, now);
         }
         assert_eq!(counts.each().count(), MAX_CODES + 1);
         let total: u64 = counts.each().map(|(_, count)| count).sum();
-        assert_eq!((total, counts.newest()), (102, 1_099));
+        assert_eq!((total, counts.newest(now)), (102, 1_099));
+    }
+
+    #[test]
+    fn the_newest_code_is_told_for_a_while_and_its_count_for_ever() {
+        let mut counts = Counts::default();
+        let came = Duration::from_secs(1_000);
+        counts.add(79, came);
+        let told = |counts: &Counts, later: u64| counts.newest(came + Duration::from_secs(later));
+        assert_eq!([told(&counts, 0), told(&counts, 299)], [79, 79]);
+        assert_eq!([told(&counts, 300), told(&counts, 86_400)], [0, 0]);
+        counts.add(31, came);
+        counts.begin_anew();
+        assert_eq!(told(&counts, 0), 0, "a reset ends what came before it");
+        assert_eq!(counts.each().count(), 2, "what was counted stays counted");
     }
 }

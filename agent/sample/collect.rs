@@ -4,13 +4,14 @@
 //! counted by reason. Memory stays flat: a series lives until it was not read for
 //! [`FORGET_AFTER`], and its numbers are kept in place.
 
+mod named;
 mod times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::{self, MetricId};
+use gpufleet_telemetry::catalog::{self, MetricId, own};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
@@ -20,7 +21,8 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use super::evidence::{self, KINDS};
 use super::series::{Series, Word, checked};
 use super::{Latest, LatestResource, LatestValue, ReaderHealth, Round, SampleConfig, nanos};
-use crate::read::{NodeFacts, ReadError};
+use crate::attribute::SOURCE;
+use crate::read::NodeFacts;
 
 /// Most resources of one node: 16 GPUs of 7 MIG instances, their endpoints, and the machine, eight
 /// times over.
@@ -65,6 +67,8 @@ pub struct Collector {
 struct Reader {
     rank: u8,
     period: Duration,
+    /// The reader that says who holds what this one reads.
+    holders: Option<usize>,
     health: ReaderHealth,
 }
 
@@ -94,10 +98,13 @@ struct Source {
     seen: Timestamp,
 }
 
+/// The rank of NVML.
+const NVML: u8 = 0;
+
 /// Whom to believe when two report one GPU: NVML, then an exporter, then the rest.
 fn rank(name: &str) -> u8 {
     match name.split(':').next() {
-        Some("nvml") => 0,
+        Some("nvml") => NVML,
         Some("exporter") => 1,
         Some("agent") => 3,
         _ => 2,
@@ -131,6 +138,7 @@ impl Collector {
         let readers = readers.chain([own]).map(|(name, period)| Reader {
             rank: rank(&name),
             period,
+            holders: None,
             health: ReaderHealth {
                 name,
                 success: None,
@@ -140,15 +148,25 @@ impl Collector {
                 failures: 0,
             },
         });
+        let mut readers: Vec<Reader> = readers.collect();
+        let holders = readers.iter().position(|it| *it.health.name == *SOURCE);
+        let of_nvml = readers.iter_mut().filter(|it| it.rank == NVML);
+        of_nvml.for_each(|it| it.holders = holders);
         Self {
             node,
-            readers: readers.collect(),
+            readers,
             resources: BTreeMap::new(),
             series: 0,
             events: Vec::new(),
             left_out: LeftOut::default(),
             newest: Timestamp::default(),
         }
+    }
+
+    /// A reader's name and period.
+    pub fn reader(&self, index: usize) -> (&str, Duration) {
+        let reader = &self.readers[index];
+        (&reader.health.name, reader.period)
     }
 
     /// Takes in what one round came to.
@@ -178,6 +196,7 @@ impl Collector {
     }
 
     /// The tick from `start` to `end`, and the next one begins.
+    #[tracing::instrument(level = "debug", name = "tick", skip_all)]
     pub fn close_tick(&mut self, start: Timestamp, end: Timestamp) -> Vec<ResourceTick> {
         let mut ticks = Vec::with_capacity(self.resources.len());
         for entry in self.resources.values_mut() {
@@ -192,6 +211,7 @@ impl Collector {
                     });
                 }
             }
+            entry.name_producers();
             if !points.is_empty() {
                 ticks.push(ResourceTick {
                     resource: Arc::clone(&entry.resource),
@@ -423,7 +443,10 @@ impl Entry {
 
     /// Takes the evidence of a round, if this reader is the one to say or the other is silent.
     fn witness(&mut self, readers: &[Reader], reader: usize, at: Timestamp, samples: &[Sample]) {
-        if !matches!(self.resource.kind, ResourceKind::Gpu | ResourceKind::Share) {
+        let is_card = matches!(self.resource.kind, ResourceKind::Gpu | ResourceKind::Share);
+        // Who only says what it is has measured nothing, and what a probe found is of then.
+        let is_of_now = samples.iter().any(|it| !own::is_probed(it.metric));
+        if !is_card || !is_of_now {
             return;
         }
         let (mine, other) = (&readers[reader], &readers[self.witness]);
@@ -431,7 +454,9 @@ impl Entry {
         if reader != self.witness && mine.rank >= other.rank && !silent {
             return;
         }
-        let found = evidence::judge(&self.resource, samples);
+        let has_told = |of: usize| self.sources.iter().any(|it| it.reader == of);
+        let is_told = mine.holders.is_none_or(has_told);
+        let found = evidence::judge(&self.resource, samples, is_told);
         if !found.observed && reader != self.witness {
             return;
         }
@@ -464,23 +489,5 @@ impl Entry {
             part: None,
             value: PointValue::SecondBits(bits),
         }));
-    }
-}
-
-impl ReaderHealth {
-    /// The health of a reader that a test needs.
-    pub fn for_tests(name: &str, success: bool) -> Self {
-        Self {
-            name: name.into(),
-            success: Some(success),
-            error: (!success)
-                .then(|| ReadError::Unavailable {
-                    why: "it is not there".to_owned(),
-                })
-                .map(|error| error.to_string()),
-            last_success: None,
-            duration: Duration::ZERO,
-            failures: u64::from(!success),
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the seconds of a GPU say for the ledger: observed, active, stalled, held, holder known.
 
 use gpufleet_telemetry::catalog::{Metric, MetricId, gpu};
+use gpufleet_telemetry::holder::Unknown;
 use gpufleet_telemetry::identity::{Resource, attribute};
 use gpufleet_telemetry::sample::{Evidence, Reading, Sample};
 
@@ -25,12 +26,15 @@ pub(super) const KINDS: [&Metric; 5] = [
     &gpu::HOLDER_KNOWN,
 ];
 
-/// What the readings of one moment are evidence of.
-pub(super) fn judge(resource: &Resource, samples: &[Sample]) -> Evidence {
+/// What the readings of one moment are evidence of. `holder_is_told`: whether who knows who holds GPUs has
+/// spoken of this one, or nobody is to.
+pub(super) fn judge(resource: &Resource, samples: &[Sample], holder_is_told: bool) -> Evidence {
     let value = |metric: &Metric| whole(samples, metric.id).and_then(Result::ok);
     let engine = value(&gpu::GRAPHICS_ACTIVE).or_else(|| value(&gpu::UTILIZATION));
     let processes = value(&gpu::PROCESSES);
     let holder = resource.attribute(attribute::HOLDER).is_some();
+    let unknown = resource.attribute(attribute::HOLDER_UNKNOWN);
+    let unknown = unknown.map(|it| Unknown::parse(it).is_some_and(|(why, _)| why.is_held()));
     Evidence {
         observed: samples.iter().any(|sample| sample.reading.is_ok()),
         active: engine.is_some_and(|engine| engine >= ACTIVE_RATIO),
@@ -38,8 +42,9 @@ pub(super) fn judge(resource: &Resource, samples: &[Sample]) -> Evidence {
             && value(&gpu::TENSOR_ACTIVE).is_some_and(|share| share < NO_WORK_RATIO)
             && value(&gpu::DRAM_ACTIVE).is_some_and(|share| share < NO_WORK_RATIO)
             && links_idle(samples),
-        held: holder || processes.is_some_and(|count| count > 0.0),
-        holder_known: holder || processes.is_some(),
+        held: holder || unknown == Some(true) || processes.is_some_and(|count| count > 0.0),
+        // That no process is there says nothing where pods may hold it and nobody tells.
+        holder_known: holder || unknown.unwrap_or(holder_is_told && processes.is_some()),
     }
 }
 
@@ -84,6 +89,14 @@ mod tests {
     use super::*;
 
     fn check(samples: &[(&Metric, Reading)], expected: &str) {
+        check_of(
+            &Resource::new(ResourceKind::Gpu, "GPU-1"),
+            samples,
+            expected,
+        );
+    }
+
+    fn check_of(resource: &Resource, samples: &[(&Metric, Reading)], expected: &str) {
         let samples: Vec<Sample> = samples
             .iter()
             .map(|(metric, reading)| Sample {
@@ -92,7 +105,7 @@ mod tests {
                 reading: *reading,
             })
             .collect();
-        let evidence = judge(&Resource::new(ResourceKind::Gpu, "GPU-1"), &samples);
+        let evidence = judge(resource, &samples, true);
         let names = ["observed", "active", "stalled", "held", "holder_known"];
         let told: Vec<&str> = names
             .into_iter()
@@ -135,5 +148,33 @@ mod tests {
         let mut talking = stalled.to_vec();
         talking.push((&NVLINK_SENT, Ok(1e9)));
         check(&talking, "observed active");
+    }
+
+    #[test]
+    fn a_gpu_is_held_by_whoever_is_named_and_its_holder_unknown_where_nobody_can_tell() {
+        let gpu = |name, value: &str| Resource::new(ResourceKind::Gpu, "GPU-1").with(name, value);
+        let nobody = [(&gpu::PROCESSES, Ok(0.0))];
+        let named = gpu(attribute::HOLDER, "pod:a/b");
+        check_of(&named, &nobody, "observed held holder_known");
+        let why = |reason: Unknown| gpu(attribute::HOLDER_UNKNOWN, &reason.text("x"));
+        check_of(&why(Unknown::Shared), &nobody, "observed held holder_known");
+        check_of(&why(Unknown::NotHeard), &nobody, "observed");
+        let someone = [(&gpu::PROCESSES, Ok(1.0))];
+        check_of(&why(Unknown::ClaimedTwice), &someone, "observed held");
+        check_of(&why(Unknown::Unplaced), &nobody, "observed");
+    }
+
+    #[test]
+    fn that_nobody_holds_a_gpu_is_known_when_who_would_know_has_spoken_of_it() {
+        let samples = [Sample {
+            metric: gpu::PROCESSES.id,
+            part: None,
+            reading: Ok(0.0),
+        }];
+        let gpu = Resource::new(ResourceKind::Gpu, "GPU-1");
+        let known = [true, false].map(|is_told| judge(&gpu, &samples, is_told).holder_known);
+        assert_eq!(known, [true, false]);
+        let named = gpu.with(attribute::HOLDER, "pod:a/b");
+        assert!(judge(&named, &samples, false).holder_known);
     }
 }

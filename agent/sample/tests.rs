@@ -1,6 +1,6 @@
 //! The collector by rounds made by hand, and the loop with readers that are slow or broken.
 
-use gpufleet_telemetry::catalog::{self, Metric, gpu};
+use gpufleet_telemetry::catalog::{self, Metric, gpu, own};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{ResourceSamples, Sample};
@@ -98,6 +98,38 @@ fn ten_seconds_of_samples_become_one_tick_with_a_bit_a_second() {
 }
 
 #[test]
+fn until_it_was_said_who_holds_a_gpu_it_is_not_known_that_nobody_does() {
+    let mut collector = collector(&[("nvml", 1), ("attribute", 5)]);
+    for second in 1_000..1_010 {
+        collector.round(gpu_round(0, second, "nvml", &[(&gpu::PROCESSES, 0.0)]));
+        if second == 1_005 {
+            collector.round(gpu_round(1, second, "attribute", &[]));
+        }
+    }
+    let ticks = close(&mut collector, 1_000);
+    let bits = |metric| value(&ticks[0], metric);
+    let all = PointValue::SecondBits(0b11_1111_1111);
+    assert_eq!(bits(&gpu::OBSERVED), Some(all));
+    let known = PointValue::SecondBits(0b11_1100_0000);
+    assert_eq!(bits(&gpu::HOLDER_KNOWN), Some(known));
+}
+
+#[test]
+fn what_a_probe_found_is_a_reading_and_no_evidence_that_the_gpu_is_seen_now() {
+    let mut collector = collector(&[("nvml", 1), ("probe", 5)]);
+    collector.round(gpu_round(0, 1_000, "nvml", &[(&gpu::PROCESSES, 0.0)]));
+    for second in [1_004, 1_009] {
+        let probed = [(&own::PROBE_VERDICT, 1.0)];
+        collector.round(gpu_round(1, second, "probe", &probed));
+    }
+    let ticks = close(&mut collector, 1_000);
+    let observed = value(&ticks[0], &gpu::OBSERVED);
+    assert_eq!(observed, Some(PointValue::SecondBits(1)));
+    let verdict = value(&ticks[0], &own::PROBE_VERDICT);
+    assert!(verdict.is_some(), "it is told all the same");
+}
+
+#[test]
 fn a_reading_every_fifteen_seconds_stands_for_each_of_them_and_no_longer() {
     let mut collector = collector(&[("exporter:dcgm", 15)]);
     let readings = [(&gpu::UTILIZATION, 1.0)];
@@ -129,6 +161,8 @@ fn nvml_is_believed_before_an_exporter_and_both_are_named() {
     assert_eq!(ticks.len(), 1, "one GPU is one resource");
     let source = ticks[0].resource.attribute(attribute::SOURCE);
     assert_eq!(source, Some("nvml,exporter:dcgm"));
+    let by_metric = ticks[0].resource.attribute(attribute::METRIC_SOURCES);
+    assert_eq!(by_metric, Some("nvml=30;exporter:dcgm=123"));
     let gauge = |value, max| Some(PointValue::Gauge { value, max });
     assert_eq!(value(&ticks[0], &gpu::POWER), gauge(300.0, Some(300.0)));
     assert_eq!(
@@ -249,6 +283,7 @@ async fn a_reader_that_hangs_delays_nobody_and_its_deadline_is_kept() {
         latest: Arc::clone(&latest),
         own: Own::default(),
         output,
+        keeps_rounds: false,
     };
     let readers: Vec<Box<dyn Read>> = vec![
         Box::new(Slow {
@@ -313,6 +348,7 @@ async fn a_clock_that_goes_back_two_hours_stops_neither_ticks_nor_the_newest_rea
         latest: Arc::clone(&latest),
         own: Own::default(),
         output,
+        keeps_rounds: false,
     };
     let reader = Slow {
         name: "nvml",
@@ -323,7 +359,7 @@ async fn a_clock_that_goes_back_two_hours_stops_neither_ticks_nor_the_newest_rea
         let output = tokio::time::timeout(Duration::from_secs(10), outputs.recv());
         match output.await.expect("the loop goes on").expect("open") {
             Output::Tick(ticks) => break ticks[0].start,
-            Output::Events(_) | Output::Steps(..) => {}
+            Output::Events(_) | Output::Steps(..) | Output::Round(..) => {}
         }
     };
     let before = next_tick().await;

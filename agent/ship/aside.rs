@@ -16,6 +16,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use crate::read::NodeFacts;
 use crate::spool::SpoolConfig;
+use crate::under_way;
 
 /// The spool in the state folder.
 pub const SPOOL: &str = "spool";
@@ -34,6 +35,13 @@ const TOLD: &str = "told";
 /// # Errors
 /// When the state folder cannot be written.
 pub(super) fn set_aside(state_folder: &Path, now: Timestamp) -> anyhow::Result<()> {
+    // The tick under way is the other's: that one has it too.
+    match std::fs::remove_dir_all(state_folder.join(under_way::FOLDER)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).context("cannot remove what was kept of another id's tick");
+        }
+        _ => {}
+    }
     let spool = state_folder.join(SPOOL);
     let aside = state_folder.join(format!("{PREFIX}{}", now.0));
     match std::fs::rename(&spool, &aside) {

@@ -10,6 +10,7 @@ use bytes::{Buf, BufMut, Bytes};
 use gpufleet_program::connect::{Connector, Protocol};
 use gpufleet_program::reloaded::words;
 use gpufleet_program::token::{self, TokenFile};
+use gpufleet_program::traces;
 use gpufleet_telemetry::command::Command;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::{self, Refusal, Stream};
@@ -188,6 +189,9 @@ impl Client {
         if let Some((first, last)) = request.dropped {
             set(wire::DROPPED, format!("{first}..{last}"));
         }
+        if let Some(span) = traces::here() {
+            set(traces::HEADER, span);
+        }
         if let Some(token) = &self.parts.token {
             set("authorization", format!("Bearer {}", token.get()));
         }
@@ -285,6 +289,31 @@ mod tests {
         }
         let down = failure(&Status::unavailable("no route"));
         assert_eq!(down, Failure::default());
+    }
+
+    #[test]
+    fn a_command_is_read_from_its_header_and_what_is_none_is_left_out() {
+        let read = |text: &'static str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert(wire::COMMAND, MetadataValue::from_static(text));
+            command(&metadata)
+        };
+        let given = read(
+            r#"{"id":"67e55044-10b1-426f-9247-bb680e5fe0c8","expires":5,"action":"probe_now","arguments":{"gpu":"GPU-\u00e9"}}"#,
+        )
+        .expect("a command");
+        assert_eq!(
+            (given.action.as_str(), given.expires),
+            ("probe_now", Timestamp(5))
+        );
+        assert_eq!(given.arguments["gpu"], "GPU-é");
+        assert_eq!(read("not a command"), None);
+        assert_eq!(read(r#"{"action":"probe_now"}"#), None);
+        assert_eq!(
+            command(&MetadataMap::new()),
+            None,
+            "most replies carry none"
+        );
     }
 
     #[test]

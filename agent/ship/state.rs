@@ -196,6 +196,8 @@ impl<D: Disk> Shipper<D> {
         payload: &[u8],
         at: Timestamp,
     ) -> Result<u64, SpoolError> {
+        let bytes = payload.len();
+        let _span = tracing::debug_span!("append", stream = stream.name(), bytes).entered();
         self.begin(at)?;
         let seq = self.spool.append(stream, payload, at)?;
         self.spool.sync()?;

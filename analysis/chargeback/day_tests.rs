@@ -22,11 +22,11 @@ const BEGIN_S: i64 = FIRST_HOUR * 3_600;
 #[derive(Default)]
 struct Truth {
     states: BTreeMap<State, i64>,
-    holders: BTreeMap<u32, i64>,
+    holders: BTreeMap<i64, i64>,
 }
 
 /// A day of one GPU, what it must come to, and who held it.
-fn drawn(random: &mut ChaCha8Rng, holder: u32, truth: &mut Truth) -> (Vec<(Piece, u32)>, Around) {
+fn drawn(random: &mut ChaCha8Rng, holder: i64, truth: &mut Truth) -> (Vec<(Piece, u32)>, Around) {
     let kinds = [
         Piece::Active,
         Piece::Inactive,
@@ -95,7 +95,7 @@ fn a_day_of_64_gpus_is_charged_second_by_second_as_it_was_and_costs_what_its_nod
     let fleet = fleet(NODES);
     let mut periods: BTreeMap<(usize, i64), NodePeriod> = BTreeMap::new();
     for gpu in 0..NODES * 8 {
-        let holder = u32::try_from(gpu % 2 + 1).expect("small");
+        let holder = i64::try_from(gpu % 2 + 1).expect("small");
         let (line, around) = drawn(&mut random, holder, &mut truth);
         let minutes = rows((FIRST_HOUR - HOUR) * 3_600, &line, Some(8e9));
         let mut carry = Carry::default();

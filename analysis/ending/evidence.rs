@@ -180,9 +180,30 @@ impl RankEnd {
             (None, Some((function, seconds))) => {
                 format!("{function} had been in flight for {seconds} s")
             }
-            (None, None) => "the process said that it was stopped".to_owned(),
+            (None, None) => match self.signal.filter(|_| self.ended == Some(Ended::Vanished)) {
+                Some(signal) => format!(
+                    "{} ended its process, and nothing says why",
+                    signal_name(signal)
+                ),
+                None => "the process said that it was stopped".to_owned(),
+            },
         }
     }
+}
+
+/// A signal by number, and by name those that end a training process.
+fn signal_name(signal: u32) -> String {
+    let name = match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        _ => "",
+    };
+    format!("signal {signal}{name}")
 }
 
 impl Pod {

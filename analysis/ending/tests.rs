@@ -230,6 +230,18 @@ fn what_is_not_known_is_said_with_what_was_looked_at() {
 }
 
 #[test]
+fn a_process_that_a_signal_ended_is_said_to_be_though_not_why() {
+    let killed = RankEnd {
+        signal: Some(9),
+        ..vanished(3, 100)
+    };
+    let echo = raised(1, 90, "RuntimeError", "Connection reset by peer");
+    let ending = ending(&attempt(vec![echo, killed]));
+    assert_eq!((ending.cause, ending.first_rank), (Cause::Unknown, Some(3)));
+    assert!(ending.sentence.contains("signal 9 (SIGKILL)"), "{ending:?}");
+}
+
+#[test]
 fn a_run_that_finished_lost_nothing_whatever_happened_beside_it() {
     let mut done = attempt(vec![RankEnd {
         ended: Some(Ended::Finished),

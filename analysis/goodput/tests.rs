@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::Category::{
     CheckpointRestore, CheckpointSave, Custom, DataLoading, InfrastructureRecovery, Initialisation,
-    Other, Productive, ProgramStartup, WastedProgress,
+    NotObserved, Other, Productive, ProgramStartup, WastedProgress,
 };
 use super::*;
 
@@ -109,6 +109,50 @@ fn an_attempt_without_a_step_is_initialisation() {
 }
 
 #[test]
+fn time_whose_steps_are_not_kept_is_not_initialisation_and_not_in_the_ratio() {
+    let mut all = steps(900..1_000, 3, 0);
+    all[0].wall_ns = 9 * SECOND;
+    let mut run = attempt(0, all, 0);
+    // 900 steps came before; nine tenths of the checkpoints were saved while they were done.
+    run.started_at = at(-2_734);
+    run.began_unseen = true;
+    run.checkpoint_save_ns = 60 * SECOND;
+    let found = goodput(&[run.clone()]);
+    let expected = [
+        (Productive, 306),
+        (CheckpointSave, 54),
+        (NotObserved, 2_700),
+    ];
+    assert_eq!(seconds(&found), expected);
+    assert_eq!(
+        found.of(ProgramStartup),
+        0,
+        "the first kept is not the first"
+    );
+    assert_eq!(found.ratio(), Some(306.0 / 360.0));
+    assert_eq!(found.observed().map(|it| (it * 100.0).round()), Some(12.0));
+    run.began_unseen = false;
+    assert!(goodput(&[run]).of(Initialisation) > 0);
+}
+
+#[test]
+fn a_gap_between_kept_steps_is_not_observed_and_a_pause_is_other() {
+    let run = Attempt {
+        ended_at: at(20 + 100 + 50),
+        unseen_ns: 30 * SECOND,
+        ..attempt(0, steps(0..100, 1, 0), 0)
+    };
+    let expected = [
+        (Productive, 100),
+        (Initialisation, 20),
+        (NotObserved, 30),
+        (Other, 20),
+    ];
+    assert_eq!(seconds(&goodput(&[run])), expected);
+    assert_eq!(goodput(&[]).observed(), None);
+}
+
+#[test]
 fn the_ideal_step_leaves_slow_ones_out_and_they_are_named() {
     let mut all = steps(1..100, 2, 0);
     all[50].wall_ns = 62 * SECOND;
@@ -122,14 +166,14 @@ proptest! {
     #[test]
     fn every_nanosecond_is_in_exactly_one_category(
         raw in proptest::collection::vec(
-            (0_i64..500, 0_i64..500, 0_i64..400, 0_i64..400, any::<bool>(), [0_u64..300, 0..300, 0..300],
+            (0_i64..500, 0_i64..500, 0_i64..400, 0_i64..400, any::<bool>(), [0_u64..300, 0..300, 0..300, 0..300],
              proptest::collection::vec((0_u64..50, 0_u64..9, 0_u64..9), 0..30)),
             0..5,
         ),
     ) {
         let mut attempts: Vec<Attempt> = raw
             .into_iter()
-            .map(|(start, length, first, last, was_disrupted, [save, restore, custom], raw)| Attempt {
+            .map(|(start, length, first, last, was_disrupted, [save, restore, custom, unseen], raw)| Attempt {
                 started_at: at(start),
                 ended_at: at(start + length),
                 first_step_at: (first > 50).then(|| at(first)),
@@ -146,6 +190,8 @@ proptest! {
                 checkpoint_save_ns: save * SECOND,
                 checkpoint_restore_ns: restore * SECOND,
                 custom_ns: custom * SECOND,
+                began_unseen: unseen % 2 == 0,
+                unseen_ns: unseen * SECOND,
             })
             .collect();
         attempts.sort_by_key(|it| it.started_at);

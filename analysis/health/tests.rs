@@ -174,15 +174,19 @@ fn throttling_is_told_with_its_cause_and_the_power_cap_only_where_others_are_not
     );
 }
 
+fn usual(values: &[f64]) -> Option<Usual> {
+    Usual::of(&mut values.to_vec())
+}
+
 #[test]
 fn a_gpu_apart_from_four_like_ones_is_told_and_from_three_not() {
     let celsius = [60.0, 61.0, 62.0, 63.0];
     let watts = [680.0, 690.0, 700.0, 695.0];
     let gpu = Gpu {
         temperature_celsius: Some(75.0),
-        like_celsius: &celsius,
+        like_celsius: usual(&celsius),
         power_watts: Some(400.0),
-        like_watts: &watts,
+        like_watts: usual(&watts),
         ..unknown()
     };
     assert_eq!(kinds(&gpu), [Kind::Hot, Kind::Underpowered]);
@@ -194,8 +198,8 @@ fn a_gpu_apart_from_four_like_ones_is_told_and_from_three_not() {
     assert_eq!(kinds(&well), []);
     assert_eq!(
         kinds(&Gpu {
-            like_celsius: &celsius[..3],
-            like_watts: &watts[..3],
+            like_celsius: usual(&celsius[..3]),
+            like_watts: usual(&watts[..3]),
             ..gpu
         }),
         []
@@ -203,7 +207,7 @@ fn a_gpu_apart_from_four_like_ones_is_told_and_from_three_not() {
     let wide = [40.0, 55.0, 70.0, 85.0];
     assert_eq!(
         kinds(&Gpu {
-            like_celsius: &wide,
+            like_celsius: usual(&wide),
             power_watts: None,
             ..gpu
         }),
@@ -370,7 +374,7 @@ fn real_machines_that_are_well_give_no_finding() {
             }; 3];
             let gpu = Gpu {
                 temperature_celsius: Some(*own),
-                like_celsius: &like_celsius,
+                like_celsius: usual(&like_celsius),
                 links: Links {
                     pcie: &pcie,
                     ..Links::default()
@@ -383,4 +387,38 @@ fn real_machines_that_are_well_give_no_finding() {
         }
     }
     assert!(judged >= 7, "{judged}");
+}
+
+#[test]
+fn a_probe_that_failed_names_the_sm_until_the_gpu_is_healed_and_one_that_is_not_known_says_nothing()
+{
+    let at = |seconds: i64| Timestamp::from_seconds(seconds);
+    let probed = Probed {
+        is_wrong: true,
+        sm: Some(17),
+        at: at(100),
+    };
+    let gpu = Gpu {
+        probe: Some(probed),
+        ..Gpu::default()
+    };
+    let [finding] = findings(&gpu)[..] else {
+        panic!("one finding");
+    };
+    assert_eq!(finding.kind, Kind::ProbeFailed(Some(17)));
+    assert_eq!(finding.since, Some(at(100)));
+    let healed = Gpu {
+        healed_at: Some(at(200)),
+        ..gpu
+    };
+    assert_eq!(findings(&healed), []);
+    let slow = Gpu {
+        probe: Some(Probed {
+            is_wrong: false,
+            ..probed
+        }),
+        ..gpu
+    };
+    assert_eq!(findings(&slow)[0].kind, Kind::ProbeSlow);
+    assert_eq!(findings(&Gpu::default()), []);
 }

@@ -2,7 +2,7 @@
 //!
 //! A group belongs to the incidents of its family whose place overlaps its own: to the oldest of them,
 //! which grows to the group's place, takes the others in, and never shrinks again. A group that
-//! belongs to none begins a pending one.
+//! belongs to none begins a pending one, unless an open incident has explained it already.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,9 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::group::{Group, Nodes, groups};
-use super::{BOOT_QUIET_NS, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State};
+use super::{
+    BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State,
+};
 use crate::lost::Losing;
 
 /// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
@@ -23,10 +25,11 @@ pub struct Tick<'a> {
     pub now: Timestamp,
     /// What detectors say.
     pub signals: Vec<Signal>,
-    /// Whether a place is heard from, so that no signal of it means something.
-    pub is_heard: &'a dyn Fn(&Place) -> bool,
-    /// Runs that start, evaluate, save or restore.
-    pub quiet_runs: &'a BTreeSet<String>,
+    /// Whether what would show trouble of a kind at a place is heard, so that no signal of it means
+    /// something.
+    pub is_heard: &'a dyn Fn(Family, &Place) -> bool,
+    /// Runs that start, evaluate, save or restore: cluster and run.
+    pub quiet_runs: &'a BTreeSet<(String, String)>,
     /// The nodes with how many GPUs each has.
     pub nodes: &'a Nodes,
 }
@@ -43,9 +46,9 @@ pub enum Change {
 }
 
 /// Every incident that is pending, open, or was lately resolved.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Book {
-    incidents: Vec<Incident>,
+    pub(super) incidents: Vec<Incident>,
     /// Incidents that there was no room for.
     left_out: u64,
 }
@@ -91,30 +94,44 @@ impl Book {
         let now = tick.now;
         let is_quiet = |place: &Place| {
             let run = place.run.as_ref();
-            run.is_some_and(|run| tick.quiet_runs.contains(run))
+            run.is_some_and(|run| {
+                let key = (place.cluster.clone(), run.clone());
+                tick.quiet_runs.contains(&key)
+            })
         };
         let settles = |it: &Signal| {
             let booted = it.booted_at.filter(|_| it.family.is_quiet_after_boot());
             booted.is_some_and(|at| now.since(at) < BOOT_QUIET_NS)
         };
+        for incident in &mut self.incidents {
+            incident.turned_back(now);
+        }
         let mut signals = tick.signals;
         signals.retain(|it| !(settles(it) || it.family.is_of_run() && is_quiet(&it.place)));
         let mut changes = Vec::new();
         let mut seen: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
         for group in groups(signals, tick.nodes) {
+            if self.has_explained(&group) {
+                continue;
+            }
             if let Some(place) = self.belongs_to(&group, now, new_id, &mut changes) {
                 seen.entry(place).or_default().push(group);
             }
         }
+        let is_told = |at: usize| seen.contains_key(&at);
+        let mut told = BTreeSet::new();
         for (place, groups) in &seen {
-            changes.extend(self.incidents[*place].signalled(groups, now));
-            for signal in groups.iter().flat_map(|it| &it.explained) {
-                self.explain(*place, signal, now, &mut changes);
-            }
+            let change = self.incidents[*place].signalled(groups, now);
+            let explained: Vec<&Signal> = groups.iter().flat_map(|it| &it.explained).collect();
+            let (place, change) = self.understand(*place, change, &explained, &is_told, now);
+            changes.extend(change);
+            self.explain(place, &explained, now, &mut changes);
+            told.insert(place);
         }
         for (place, incident) in self.incidents.iter_mut().enumerate() {
-            if !seen.contains_key(&place) {
-                let is_heard = (tick.is_heard)(&incident.place) && !is_quiet(&incident.place);
+            if !told.contains(&place) {
+                let is_heard =
+                    (tick.is_heard)(incident.family, &incident.place) && !is_quiet(&incident.place);
                 changes.extend(incident.not_signalled(is_heard, now));
             }
         }
@@ -160,7 +177,13 @@ impl Book {
     }
 
     /// One incident turns out to be another's: it ends, and what it lost is the other's.
-    fn take_in(&mut self, place: usize, other: usize, now: Timestamp, changes: &mut Vec<Change>) {
+    pub(super) fn take_in(
+        &mut self,
+        place: usize,
+        other: usize,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) {
         let id = self.incidents[place].id;
         let taken = &mut self.incidents[other];
         let was_open = taken.state == State::Open;
@@ -176,33 +199,16 @@ impl Book {
             changes.push(Change::Updated(id));
         }
     }
-
-    fn explain(
-        &mut self,
-        place: usize,
-        signal: &Signal,
-        now: Timestamp,
-        changes: &mut Vec<Change>,
-    ) {
-        // What only might be says nothing away.
-        if self.incidents[place].state != State::Open {
-            return;
-        }
-        let is_same = |it: &Incident| {
-            it.state != State::Resolved
-                && it.family == signal.family
-                && it.place.overlaps(&signal.place)
-        };
-        let others: Vec<usize> = (0..self.incidents.len())
-            .filter(|it| *it != place && is_same(&self.incidents[*it]))
-            .collect();
-        for other in others {
-            self.take_in(place, other, now, changes);
-        }
-    }
 }
 
 impl Incident {
+    /// The clock may have been set back since the last tick: nothing waits for a time that was wrong.
+    fn turned_back(&mut self, now: Timestamp) {
+        self.clear_from = self.clear_from.min(now.shifted(SETTLE_NS));
+        self.counted_to = self.counted_to.min(now);
+        self.resolved_at = self.resolved_at.map(|at| at.min(now));
+    }
+
     fn pending(id: Uuid, group: &Group, now: Timestamp) -> Self {
         let first = &group.signals[0];
         let since = group.signals.iter().filter_map(|it| it.since).min();
@@ -334,7 +340,7 @@ impl Incident {
         Some(Change::Resolved(self.id))
     }
 
-    fn end(&mut self, now: Timestamp) {
+    pub(super) fn end(&mut self, now: Timestamp) {
         self.state = State::Resolved;
         self.resolved_at = Some(now);
         self.losing = Losing::default();

@@ -86,7 +86,7 @@ type ByPlace = BTreeMap<(Family, Place), Vec<Signal>>;
 /// Half of a node's GPUs, and two at least, with the same trouble: the node's.
 fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
     let node_of = |(family, place): &(Family, Place)| match (&place.node, &place.gpu) {
-        (Some(node), Some(_)) if !family.is_of_run() => {
+        (Some(node), Some(_)) if !is_a_runs(*family, place) => {
             Some((*family, Place::node(&place.cluster, node)))
         }
         _ => None,
@@ -116,7 +116,8 @@ fn of_nodes(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
 /// The circuit breaker: so many nodes of a cluster with the same trouble have one cause.
 fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
     let mut troubled: BTreeMap<(Family, &str), BTreeSet<&str>> = BTreeMap::new();
-    for (family, place) in by_place.keys().filter(|(family, _)| !family.is_of_run()) {
+    let all = by_place.keys();
+    for (family, place) in all.filter(|(family, place)| !is_a_runs(*family, place)) {
         let nodes = troubled.entry((*family, &place.cluster)).or_default();
         nodes.extend(place.node.as_deref());
     }
@@ -134,8 +135,14 @@ fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
             cluster: place.cluster.clone(),
             ..Place::default()
         };
-        wide.contains(&key).then_some((*family, whole))
+        let is_wide = wide.contains(&key) && !is_a_runs(*family, place);
+        is_wide.then_some((*family, whole))
     })
+}
+
+/// Whether it is about a run: these have each their own cause.
+fn is_a_runs(family: Family, place: &Place) -> bool {
+    family.is_of_run() && place.run.is_some()
 }
 
 fn widened(

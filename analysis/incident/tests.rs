@@ -12,7 +12,7 @@ struct World {
     ids: u128,
     nodes: Nodes,
     silent: BTreeSet<String>,
-    quiet: BTreeSet<String>,
+    quiet: BTreeSet<(String, String)>,
 }
 
 impl World {
@@ -35,7 +35,7 @@ impl World {
         let tick = Tick {
             now: self.now,
             signals: signals.to_vec(),
-            is_heard: &|place| place.node.as_ref().is_none_or(|it| !silent.contains(it)),
+            is_heard: &|_, place| place.node.as_ref().is_none_or(|it| !silent.contains(it)),
             quiet_runs: &self.quiet,
             nodes: &self.nodes,
         };
@@ -260,24 +260,92 @@ fn a_broken_gpu_explains_the_run_that_waits_for_it_and_costs_what_that_loses() {
         1,
         "heat is only pending, and takes nothing away yet"
     );
-    world.tick(&[straggler, signal(Family::Heat, gpu(7, 3))]);
+    let (id, now) = (Uuid::from_u128(1), world.now);
+    let said = world.book.acknowledge(id, "ada", now);
+    said.expect("it is open");
+    let both = [straggler.clone(), signal(Family::Heat, gpu(7, 3))];
+    assert_eq!(world.tick(&both), [Change::Updated(id)], "no other one");
     let open = world.open();
     assert_eq!(open.len(), 1);
-    assert_eq!(open[0].family, Family::Heat);
+    assert_eq!((open[0].id, open[0].family), (id, Family::Heat));
+    assert_eq!(open[0].acknowledged_by.as_deref(), Some("ada"));
     assert_eq!(open[0].losing.milli_gpus, 64_000);
+    assert_eq!(
+        open[0].lost.gpu_seconds(),
+        64.0 * 30.0,
+        "from its first sign"
+    );
+    let place = open[0].place_and_run();
+    assert_eq!(
+        (place.run.as_deref(), place.rank),
+        (Some("train"), Some(59))
+    );
+    assert_eq!(open[0].place, gpu(7, 3));
     let other = of_run(Family::Straggler, Some(1), Some(gpu(8, 0)));
     world.tick(&[other]);
     assert_eq!(world.open().len(), 2, "a rank elsewhere has another cause");
 }
 
+fn train() -> (String, String) {
+    ("prod".to_owned(), "train".to_owned())
+}
+
+#[test]
+fn a_run_that_is_quiet_hides_nothing_of_the_one_of_the_same_name_in_another_cluster() {
+    let mut world = World::new();
+    world.quiet.insert(("other".to_owned(), "train".to_owned()));
+    let hang = of_run(Family::Hang, None, None);
+    assert_eq!(world.tick(std::slice::from_ref(&hang)).len(), 1);
+    world.quiet.insert(train());
+    assert_eq!(world.tick(&[hang]), [Change::Updated(Uuid::from_u128(1))]);
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_no_incident_open_and_brings_none_back_late() {
+    let mut world = World::new();
+    let fault = [signal(Family::GpuFault, gpu(7, 3))];
+    let ahead = 3 * 3_600_000_000_000;
+    world.now = START.shifted(ahead);
+    assert_eq!(world.tick(&fault), [Change::Opened(Uuid::from_u128(1))]);
+    world.now = START;
+    world.ticks(6, &fault);
+    let lost = world.open()[0].lost.gpu_seconds();
+    assert!(lost > 0.0, "what it costs after that counts");
+    let resolved = [Change::Resolved(Uuid::from_u128(1))];
+    assert_eq!(world.ticks(60, &[]), resolved);
+    assert_eq!(world.tick(&fault), [Change::Opened(Uuid::from_u128(1))]);
+    world.now = START.shifted(ahead);
+    world.tick(&fault);
+    world.ticks(60, &[]);
+    world.now = START;
+    world.ticks(120, &[]);
+    assert_eq!(world.book.get(Uuid::from_u128(1)), None, "it is history");
+}
+
+#[test]
+fn what_was_explained_is_explained_until_its_cause_is_over() {
+    let mut world = World::new();
+    let straggler = of_run(Family::Straggler, Some(59), Some(gpu(7, 3)));
+    let hot = signal(Family::Heat, gpu(7, 3));
+    world.ticks(4, &[straggler.clone(), hot]);
+    let id = world.open()[0].id;
+    // The heat is gone at once, the rank is slow for some steps more.
+    assert_eq!(world.ticks(5, std::slice::from_ref(&straggler)), []);
+    assert_eq!(world.tick(&[]), [Change::Resolved(id)]);
+    assert_eq!(
+        world.tick(&[straggler]),
+        [Change::Opened(Uuid::from_u128(2))]
+    );
+}
+
 #[test]
 fn a_run_that_starts_evaluates_or_saves_opens_nothing_and_ends_nothing() {
     let mut world = World::new();
-    world.quiet.insert("train".to_owned());
+    world.quiet.insert(train());
     assert_eq!(world.ticks(20, &[of_run(Family::Hang, None, None)]), []);
     world.quiet.clear();
     assert_eq!(world.tick(&[of_run(Family::Hang, None, None)]).len(), 1);
-    world.quiet.insert("train".to_owned());
+    world.quiet.insert(train());
     let id = Uuid::from_u128(1);
     assert_eq!(
         world.ticks(20, &[]),

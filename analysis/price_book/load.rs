@@ -6,7 +6,7 @@ use crate::money::{self, NotMoney};
 use crate::table::{self, TableRow};
 
 /// Columns of the table of machine types.
-const MACHINES: [&str; 5] = [
+pub const MACHINES: [&str; 5] = [
     "machine_type",
     "gpu_model",
     "gpu_count",
@@ -15,7 +15,7 @@ const MACHINES: [&str; 5] = [
 ];
 
 /// Columns of a table of rates.
-const RATES: [&str; 10] = [
+pub const RATES: [&str; 10] = [
     "machine_type",
     "region",
     "basis",
@@ -29,7 +29,7 @@ const RATES: [&str; 10] = [
 ];
 
 /// Columns of the table of discounts; `*` or an empty basis is every one.
-const DISCOUNTS: [&str; 6] = [
+pub const DISCOUNTS: [&str; 6] = [
     "machine_type",
     "region",
     "basis",
@@ -39,7 +39,7 @@ const DISCOUNTS: [&str; 6] = [
 ];
 
 /// Columns of the table of commitments.
-const COMMITMENTS: [&str; 10] = [
+pub const COMMITMENTS: [&str; 10] = [
     "id",
     "machine_type",
     "region",

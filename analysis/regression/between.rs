@@ -27,6 +27,11 @@ pub const LEAST_STEPS: usize = 20;
 /// Most steps of a run that are ranked: more say nothing new and cost time.
 pub const MOST_STEPS: usize = 2_000;
 
+/// Stretches of a run whose medians say how uncertain its own is.
+const STRETCHES: usize = 10;
+/// Standard error of a median ÷ that of a mean, of normal values: √(π/2).
+const MEDIAN_ERROR: f64 = 1.253_314;
+
 /// What is said of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -111,6 +116,25 @@ pub fn a_b(a: &[&[f64]], b: &[&[f64]]) -> Option<Comparison> {
     Some(Comparison { verdict, ..middle })
 }
 
+/// How uncertain the median step of a run is, as a part of it: two standard errors, from the medians of
+/// stretches of the run, because neighbouring steps resemble each other. It says nothing of how much
+/// two runs of one program differ. None of fewer than three stretches of [`LEAST_STEPS`].
+pub fn uncertainty(steps: &[f64]) -> Option<f64> {
+    let steps = usable_of_one(steps)?;
+    let length = (steps.len() / STRETCHES).max(LEAST_STEPS);
+    let stretches = steps.chunks_exact(length);
+    let medians: Vec<f64> = stretches
+        .filter_map(|it| median(&mut it.to_vec()))
+        .collect();
+    if medians.len() < LEAST_BASELINES {
+        return None;
+    }
+    let middle = median(&mut medians.clone())?;
+    let mut distances: Vec<f64> = medians.iter().map(|it| (it - middle).abs()).collect();
+    let sigma = as_sigma(median(&mut distances)?) / middle;
+    Some(2.0 * MEDIAN_ERROR * sigma / (medians.len() as f64).sqrt())
+}
+
 fn usable<'a>(steps: &&'a [f64]) -> Option<&'a [f64]> {
     usable_of_one(steps)
 }
@@ -143,4 +167,27 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     }
     let z = ((u - of_a * of_b / 2.0).abs() - 0.5).max(0.0) / variance.sqrt();
     (2.0 * normal_above(z)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uncertainty;
+
+    #[test]
+    fn a_run_is_as_uncertain_as_its_stretches_differ_and_a_short_one_says_nothing() {
+        // Ten stretches of 20, 1 % apart, up and down: their medians' MAD is 0.5 %.
+        let step = |index: usize| {
+            if (index / 20).is_multiple_of(2) {
+                1_000.0
+            } else {
+                1_010.0
+            }
+        };
+        let steps: Vec<f64> = (0..200).map(step).collect();
+        let expected = 2.0 * 1.253_314 * 1.482_6 * 5.0 / 1_005.0 / 10_f64.sqrt();
+        let found = uncertainty(&steps).expect("long enough");
+        assert!((found - expected).abs() < 2e-5, "{found} {expected}");
+        assert_eq!(uncertainty(&vec![1_000.0; 200]), Some(0.0));
+        assert_eq!(uncertainty(&steps[..59]), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! Changes that are there and that are not, and scores on real and seeded step times.
 
-mod real;
+pub(crate) mod real;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -30,8 +30,8 @@ pub struct Use {
     pub active_millionths: i128,
     /// What a useful GPU-hour cost, nano-units; none without one.
     pub cost_per_useful_hour: Option<i128>,
-    /// What inefficiency cost, nano-units.
-    pub inefficiency: i128,
+    /// What inefficiency cost, nano-units; none where no active time was held against a target.
+    pub inefficiency: Option<i128>,
 }
 
 /// A kind of waste.
@@ -66,6 +66,9 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
             .copied()
             .unwrap_or_default();
         let lost = ratio(low.cost, low.lost_millis.into(), low.gpu_millis.into());
+        let is_rated = [State::ActiveEfficient, State::ActiveInefficient]
+            .iter()
+            .any(|it| group.states.contains_key(it));
         Use {
             payer: group.words.concat(),
             total: group.sum,
@@ -78,7 +81,7 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
             )
             .unwrap_or(0),
             cost_per_useful_hour: ratio(group.sum.cost, 3_600_000, active.gpu_millis.into()),
-            inefficiency: lost.unwrap_or(0),
+            inefficiency: is_rated.then(|| lost.unwrap_or(0)),
         }
     };
     groups.into_iter().map(of).collect()
@@ -127,11 +130,50 @@ pub fn csv(report: &Report<'_>) -> String {
             decimal(it.active_millionths * 1_000),
             decimal(it.total.cost),
             decimal(it.waste.cost),
-            decimal(it.inefficiency),
+            it.inefficiency.map(decimal).unwrap_or_default(),
             it.cost_per_useful_hour.map(decimal).unwrap_or_default(),
             report.chargeback.currency.clone(),
         ];
-        table::write(&mut out, &row.each_ref().map(String::as_str));
+        table::write_shown(&mut out, &row.each_ref().map(String::as_str));
     }
     out
+}
+
+/// Use and waste as JSON; money as decimal text, so that no reader rounds it.
+pub fn json(report: &Report<'_>) -> String {
+    let uses = uses(report).into_iter().map(|it| {
+        serde_json::json!({
+            "team": it.payer,
+            "gpu_millis": it.total.gpu_millis,
+            "active_gpu_millis": it.active.gpu_millis,
+            "active_ratio": decimal(it.active_millionths * 1_000),
+            "cost": decimal(it.total.cost),
+            "waste_cost": decimal(it.waste.cost),
+            "inefficiency_cost": it.inefficiency.map(decimal),
+            "cost_per_useful_gpu_hour": it.cost_per_useful_hour.map(decimal),
+            "unpriced_gpu_millis": it.total.unpriced_millis,
+        })
+    });
+    let waste = waste(report).into_iter().map(|it| {
+        serde_json::json!({
+            "team": it.payer,
+            "job": it.job,
+            "state": it.state.name(),
+            "gpu_millis": it.sum.gpu_millis,
+            "cost": decimal(it.sum.cost),
+            "unpriced_gpu_millis": it.sum.unpriced_millis,
+        })
+    });
+    let value = serde_json::json!({
+        "title": report.title,
+        "from": table::moment_text(report.chargeback.from_ms),
+        "until": table::moment_text(report.chargeback.until_ms),
+        "currency": report.chargeback.currency,
+        "teams": uses.collect::<Vec<_>>(),
+        "waste": waste.collect::<Vec<_>>(),
+        "findings": report.findings,
+    });
+    let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
+    text.push('\n');
+    text
 }

@@ -126,7 +126,7 @@ pub fn csv(report: &Report<'_>, account: &Account) -> String {
             sum,
         };
         let fields: Vec<String> = header.iter().map(|it| row.field(it)).collect();
-        table::write(
+        table::write_shown(
             &mut out,
             &fields.iter().map(String::as_str).collect::<Vec<_>>(),
         );

@@ -335,7 +335,7 @@ fn use_row(it: &efficiency::Use) -> Row {
             percent(it.active_millionths, 1_000_000),
             it.cost_per_useful_hour.map_or("–".to_owned(), money),
             money(it.waste.cost),
-            money(it.inefficiency),
+            it.inefficiency.map_or("–".to_owned(), money),
         ],
         is_bad: false,
     }

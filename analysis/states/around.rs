@@ -24,7 +24,7 @@ pub struct Span {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     /// Who, above 0.
-    pub holder: u32,
+    pub holder: i64,
     /// From its binding to its end.
     pub held: Span,
     /// Since when its container runs; none while it does not.
@@ -87,11 +87,11 @@ pub struct Around {
     /// When its run made no step for more than the longer of 5 minutes and 5 median steps.
     pub standing: Vec<Span>,
     /// What each holder aims at; the first measure that is known of a minute counts.
-    pub targets: BTreeMap<u32, Vec<Target>>,
+    pub targets: BTreeMap<i64, Vec<Target>>,
     /// MFU by holder and minute, millionths.
-    pub mfu: BTreeMap<(u32, Minute), i64>,
+    pub mfu: BTreeMap<(i64, Minute), i64>,
     /// Holders that are inactive by design, such as a standby of a service.
-    pub standby: BTreeSet<u32>,
+    pub standby: BTreeSet<i64>,
 }
 
 /// The targets of a training job that has none of its own: shipped defaults, to be marked as such.
@@ -126,14 +126,54 @@ pub(super) enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Second {
     pub(super) claim: Claim,
-    pub(super) holder: u32,
+    pub(super) holder: i64,
     pub(super) not_ready: Option<(State, Reason)>,
     pub(super) is_draining: bool,
     pub(super) is_standing: bool,
     pub(super) free: Reason,
 }
 
+/// The stretches of set bits of a minute that begins here.
+fn spans(start_s: i64, seconds: u64) -> impl Iterator<Item = Span> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let rest = seconds.checked_shr(first).filter(|it| *it != 0)?;
+        let from = first + rest.trailing_zeros();
+        let length = (seconds >> from).trailing_ones();
+        first = from + length;
+        Some(Span {
+            from_s: start_s + i64::from(from),
+            until_s: start_s + i64::from(from + length),
+        })
+    })
+}
+
 impl Around {
+    /// What the nodes' own evidence says of who held it, second by second.
+    pub fn told_by(minutes: &BTreeMap<Minute, MinuteRow>) -> Self {
+        let mut holds: Vec<Hold> = Vec::new();
+        for (minute, row) in minutes {
+            let start_s = minute.start().seconds();
+            for (holder, seconds) in &row.holders {
+                for held in spans(start_s, *seconds) {
+                    let before = holds.iter_mut().rev().find(|it| it.holder == *holder);
+                    match before.filter(|it| it.held.until_s == held.from_s) {
+                        Some(before) => before.held.until_s = held.until_s,
+                        None => holds.push(Hold {
+                            holder: *holder,
+                            held,
+                            runs_from_s: Some(held.from_s),
+                        }),
+                    }
+                }
+            }
+        }
+        Self {
+            holds: (!holds.is_empty()).then_some(holds),
+            ..Self::default()
+        }
+    }
+
     /// Each second from `start_s` on.
     pub(super) fn seconds(&self, start_s: i64, length: usize) -> Vec<Second> {
         let mut all = vec![Second::default(); length];
@@ -192,7 +232,7 @@ impl Around {
     /// whether that is enough; none where nothing is aimed at or nothing known.
     pub(super) fn achieved(
         &self,
-        holder: u32,
+        holder: i64,
         minute: Minute,
         row: Option<&MinuteRow>,
     ) -> Option<i64> {

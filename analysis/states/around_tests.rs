@@ -16,7 +16,7 @@ fn span(from: i64, until: i64) -> Span {
     }
 }
 
-fn hold(holder: u32, from: i64, until: i64, runs_from: i64) -> Hold {
+fn hold(holder: i64, from: i64, until: i64, runs_from: i64) -> Hold {
     Hold {
         holder,
         held: span(from, until),
@@ -43,7 +43,7 @@ fn accounted(
 }
 
 /// (holder, state, reason, seconds) of the hour in which the line is drawn.
-fn check(line: &[(Piece, u32)], around: &Around, expected: &[(u32, State, Reason, i64)]) {
+fn check(line: &[(Piece, u32)], around: &Around, expected: &[(i64, State, Reason, i64)]) {
     let rows = rows(0, line, Some(8e9));
     let all = accounted(&rows, around, Carry::default(), HOUR);
     let found = all.held.iter();
@@ -56,6 +56,60 @@ fn check(line: &[(Piece, u32)], around: &Around, expected: &[(u32, State, Reason
 }
 
 const U: Reason = Reason::Unknown;
+
+/// Minutes of a line in whose held seconds the holder of their time held it.
+fn held(line: &[(Piece, u32)], holder_at: impl Fn(i64) -> i64) -> BTreeMap<Minute, MinuteRow> {
+    let mut rows = rows(0, line, Some(8e9));
+    for (minute, row) in &mut rows {
+        for second in 0..60 {
+            let at = minute.start().seconds() + second - START_S;
+            row.hold(holder_at(at), row.bitmaps.held & 1 << second);
+        }
+    }
+    rows
+}
+
+#[test]
+fn who_held_it_is_told_by_the_minutes_and_a_run_of_idleness_is_in_one_pair_of_hands() {
+    // Two hold it for half of ten idle minutes each: neither parks it for five. Ten seconds without a
+    // sample change nothing; 30 do.
+    let line = [
+        (Piece::Inactive, 290),
+        (Piece::Unseen, 10),
+        (Piece::Inactive, 299),
+        (Piece::Unseen, 30),
+        (Piece::Inactive, 2_971),
+    ];
+    let minutes = held(&line, |at| if at < 310 { 5 } else { 7 });
+    let around = Around::told_by(&minutes);
+    let spans: Vec<_> = around
+        .holds
+        .iter()
+        .flatten()
+        .map(|it| (it.holder, it.held))
+        .collect();
+    let expected = [
+        (5, span(0, 290)),
+        (5, span(300, 310)),
+        (7, span(310, 599)),
+        (7, span(629, 3_600)),
+    ];
+    assert_eq!(spans, expected);
+    let all = accounted(&minutes, &around, Carry::default(), HOUR);
+    let found = all.held.iter();
+    let found: Vec<_> = found
+        .map(|(key, held)| (*key, held.millis / 1_000))
+        .collect();
+    let expected = [
+        ((0, State::Unobserved, Reason::NoSample), 30),
+        ((5, State::Parked, U), 310),
+        ((7, State::Gap, U), 289),
+        ((7, State::Parked, U), 2_971),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(all.carry.holder, 7);
+    assert_eq!(Around::told_by(&rows(0, &line, None)), Around::default());
+}
 
 #[test]
 fn exactly_the_billed_seconds_are_accounted_and_those_before_it_was_ready_are_starting() {

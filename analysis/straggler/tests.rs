@@ -1,8 +1,7 @@
-//! Stragglers that are there, that are not, and that cannot be told; scores by size in [`scores`],
-//! real jobs in [`real`].
+//! Stragglers that are there, that are not, and that cannot be told; real jobs in [`real`]. Scores by size
+//! are in `quality`.
 
-mod real;
-mod scores;
+pub(crate) mod real;
 
 use std::collections::BTreeMap;
 

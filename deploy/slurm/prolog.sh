@@ -1,7 +1,7 @@
 #!/bin/sh
 # Slurm prolog: writes which job holds which GPU, one file a GPU named by its number, one job id a
-# line, in the folder that dcgm-exporter calls its HPC job mapping. dcgm-exporter reads it; gpufleet's
-# agent does not yet.
+# line, in the folder that dcgm-exporter calls its HPC job mapping. dcgm-exporter and
+# gpufleet's agent read it.
 #
 # slurm.conf: Prolog=/usr/share/gpufleet/slurm/prolog.sh (as root, on the node, before the job).
 # A prolog that fails drains the node, so this one never fails: a job is worth more than its name.
@@ -19,8 +19,13 @@ expand() {
     done
 }
 
+# When the machine started: no epilog ran for the jobs of before.
+started=$(awk '$1 == "btime" { print $2 }' /proc/stat 2>/dev/null)
+
 # A GPU that jobs share has a line for each of them.
 for gpu in $(expand "${SLURM_JOB_GPUS:-}"); do
+    written=$(stat -c %Y "$folder/$gpu" 2>/dev/null)
+    [ "${written:-0}" -ge "${started:-0}" ] || rm -f "$folder/$gpu"
     grep -qx "$job" "$folder/$gpu" 2>/dev/null && continue
     printf '%s\n' "$job" 2>/dev/null >>"$folder/$gpu" || :
 done

@@ -128,6 +128,14 @@ pub(crate) fn shown<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound
         .end
         .map(|end| (end.kind.text(), end.exit_status, end.step));
     dict.set_item("end", end)?;
+    let together = &snapshot.together;
+    let in_flight = together.in_flight.iter().map(|it| {
+        let mut all = together.communicators.iter();
+        let of = all.find(|of| of.index == it.communicator);
+        let name = of.map_or("", |of| of.communicator.name.as_str());
+        (name, it.function.text(), it.number, it.started_at)
+    });
+    dict.set_item("in_flight", in_flight.collect::<Vec<_>>())?;
     let refused: Vec<_> = snapshot
         .refused
         .iter()

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator};
 
 use crate::batches::Batches;
+use crate::flight::Flight;
 use crate::listen;
 use crate::span::Span;
 
@@ -30,6 +31,7 @@ pub(crate) struct Recorder {
     made_at: u64,
     process_began_at: u64,
     reader: Mutex<Option<Reader>>,
+    pub(crate) flight: Mutex<Flight>,
 }
 
 impl Recorder {
@@ -40,6 +42,16 @@ impl Recorder {
     /// Whether this is the thread that made the recorder: the one that trains.
     pub(crate) fn is_training_thread(&self) -> bool {
         std::thread::current().id() == self.thread
+    }
+
+    /// A reader of the region of this very process.
+    pub(crate) fn own_reader(&self) -> PyResult<Reader> {
+        let file = self.writer.file().ok_or_else(|| {
+            PyRuntimeError::new_err(
+                "this process has no region: it was forked, or has no memory file",
+            )
+        })?;
+        Reader::new(file).map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
     /// The first step begins, if none has: startup is over.
@@ -77,6 +89,7 @@ impl Recorder {
             made_at,
             process_began_at: made_at.saturating_sub(process_age_ns),
             reader: Mutex::default(),
+            flight: Mutex::default(),
         }
     }
 
@@ -180,17 +193,10 @@ impl Recorder {
     /// What an agent would read now, as a dict; steps are those since the call before.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if reader.is_none() {
-            let file = self.writer.file().ok_or_else(|| {
-                PyRuntimeError::new_err(
-                    "this process has no region: it was forked, or has no memory file",
-                )
-            })?;
-            *reader = Some(
-                Reader::new(file).map_err(|error| PyRuntimeError::new_err(error.to_string()))?,
-            );
-        }
-        let reader = reader.as_mut().expect("it was made above");
+        let reader = match &mut *reader {
+            Some(reader) => reader,
+            none => none.insert(self.own_reader()?),
+        };
         let snapshot = reader
             .snapshot(unix_ns())
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;

@@ -42,7 +42,11 @@ fn now(clock: libc::clockid_t) -> i64 {
 /// Start of a process in clock ticks since boot; with the pid it names one process for ever. `None`
 /// when the process is gone or /proc is not there.
 pub fn start_ticks(pid: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    start_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The same of what /proc/<pid>/stat says.
+pub fn start_of(stat: &str) -> Option<u64> {
     // The program's name is in parentheses and may hold anything, parentheses too.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()

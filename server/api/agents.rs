@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Extension, State};
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use gpufleet_program::listen::Peer;
 use gpufleet_telemetry::command::{ACTIONS, Command, MAX_COMMAND_BYTES};
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::time::Timestamp;
@@ -16,13 +15,14 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::audit;
 use super::paging::{Page, Paging};
 use super::problem::{self, Asked, Body, Place, Problem};
-use crate::auth::{Grant, Role, person};
+use crate::auth::{Grant, Role};
 use crate::fleet::CommandRefused;
 use crate::fleet::live::LiveAgent;
 use crate::pages::text;
-use crate::store::model::{AuditEntry, Cursor};
+use crate::store::model::Cursor;
 use crate::web::{self, Web};
 
 /// How long a command is good for unless asked otherwise, seconds.
@@ -73,7 +73,8 @@ pub struct Agent {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandAsked {
-    /// What to do: `probe_now`, `release_nvml`, `acquire_nvml`, `reread_config`, `capture_profile`.
+    /// What to do: `release_nvml`, `acquire_nvml`, `reread_config`; `probe_now` and `capture_profile`,
+    /// which agents of this version answer with the verdict `not_built_in`.
     #[schema(example = "release_nvml")]
     pub action: String,
     /// What the action needs to know; `gpu` where it is about one.
@@ -84,7 +85,8 @@ pub struct CommandAsked {
     pub expires_in_seconds: Option<u32>,
 }
 
-/// A command that is on its way. Its result comes as an event `command_result` with this id.
+/// A command that is on its way. Its result comes as an event `command_result` with this id and a
+/// verdict: `done`, `failed`, `expired`, `unknown` (an older agent) or `not_built_in`.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CommandQueued {
     /// Its id.
@@ -136,7 +138,7 @@ pub async fn agents(
 pub async fn command(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
-    peer: Option<Extension<ConnectInfo<Peer>>>,
+    peer: Option<Extension<audit::From>>,
     Place(id): Place<Uuid>,
     Body(asked): Body<CommandAsked>,
 ) -> Result<Response, Problem> {
@@ -167,18 +169,13 @@ pub async fn command(
         id: command.id,
         expires: text::rfc3339(command.expires),
     };
-    let peer = peer.map(|it| it.0.0.address.ip());
-    let entry = AuditEntry {
-        at: now,
-        who: person::name(&web.app.config.auth, &headers, peer, Role::Operate),
-        peer: peer.map_or_else(String::new, |it| it.to_string()),
+    let changed = audit::Changed {
         action: format!("command {}", command.action),
         target: format!("agent {agent}"),
         detail: serde_json::to_string(&command).expect("a command is plain data"),
     };
-    let written = web.app.store.audit(&entry).await;
-    written.map_err(|error| Problem::store(&error))?;
-    tracing::info!(who = %entry.who, agent = %agent, command = %command.id, action = %command.action, "a command is on its way");
+    let who = audit::write(&web, &headers, peer, changed).await?;
+    tracing::info!(%who, agent = %agent, command = %command.id, action = %command.action, "a command is on its way");
     match web.app.fleet.enqueue_command(agent, command, now) {
         Ok(()) => Ok((StatusCode::ACCEPTED, Json(queued)).into_response()),
         Err(CommandRefused::UnknownAgent) => Err(unknown()),

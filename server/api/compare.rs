@@ -10,10 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging;
 use super::problem::{Asked, Problem};
-use super::runs::{RunKnown, find, key, known};
+use super::runs::{Figure, RunKnown, find, key, known};
 use crate::auth::Grant;
-use crate::runs::compare::{self, Side};
-use crate::runs::{Run, RunKey};
+use crate::runs::compare::{self, Against, Side};
+use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 
 /// Which two.
@@ -51,6 +51,8 @@ pub struct Compared {
     pub steps: usize,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
+    /// What a million tokens cost at this pace, US dollars.
+    pub usd_per_million_tokens: Figure,
 }
 
 /// Losses where both had seen as many tokens.
@@ -64,27 +66,38 @@ pub struct LossAtTokens {
     pub b: f64,
 }
 
-/// Two runs side by side.
+/// What the second of two runs is against the first.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Comparison {
+pub struct AgainstIt {
     /// The settings that differ, by key.
     pub differences: Vec<Difference>,
     /// Why there are none, where a run has not told what it is made of.
     pub differences_missing: Option<&'static str>,
-    /// The first.
-    pub a: Compared,
-    /// The second.
-    pub b: Compared,
     /// How many times as fast the second does the same work; below 1 it is slower.
     pub speed_up: Option<f64>,
     /// `tokens`, or `steps` where they do not say tokens: then a step has to be the same work.
     pub speed_up_by: Option<&'static str>,
+    /// How uncertain the speed-up is, as a part of it: two standard errors, from stretches of each run.
+    /// How much two runs of one program differ is not in it. None of too few steps.
+    pub speed_up_uncertainty: Option<f64>,
     /// Why there is no speed-up.
     pub speed_up_missing: Option<&'static str>,
     /// The losses at equal tokens; none where they have no place in common.
     pub loss: Option<LossAtTokens>,
     /// Why there is none.
     pub loss_missing: Option<&'static str>,
+}
+
+/// Two runs side by side.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Comparison {
+    /// The first.
+    pub a: Compared,
+    /// The second.
+    pub b: Compared,
+    /// What the second is against the first.
+    #[serde(flatten)]
+    pub against: AgainstIt,
 }
 
 /// Two attempts side by side, of the last six hours of each.
@@ -99,43 +112,39 @@ pub async fn compare(
     let (run_a, run_b) = (find(&web, &a).await?, find(&web, &b).await?);
     let side_a = side(&web, &a, &run_a).await?;
     let side_b = side(&web, &b, &run_b).await?;
-    let speed_up = compare::speed_up(&side_a, &side_b);
-    let loss = compare::at_equal_tokens(&side_a, &side_b);
-    let untold = [&run_a, &run_b]
-        .iter()
-        .any(|it| it.facts.fingerprint.is_empty());
-    let differences = compare::differences(&run_a, &run_b).into_iter();
+    let against = compare::against((&run_a, &side_a), (&run_b, &side_b));
     Ok(Json(Comparison {
-        differences: differences
-            .map(|it| Difference {
-                key: it.key,
-                a: it.a,
-                b: it.b,
-            })
-            .collect(),
-        differences_missing: untold.then_some("a run has not told what it is made of"),
         a: compared(&web, &a, &run_a, &side_a),
         b: compared(&web, &b, &run_b, &side_b),
-        speed_up: speed_up.map(|it| it.0),
-        speed_up_by: speed_up.map(|it| it.1),
-        speed_up_missing: match speed_up {
-            None => {
-                Some("a run has fewer than 20 steps after its first 5, or they are no longer kept")
-            }
-            Some(_) => None,
-        },
-        loss_missing: match loss {
-            None => Some(
-                "a run does not say loss and tokens, or they have no number of tokens in common",
-            ),
-            Some(_) => None,
-        },
-        loss: loss.map(|it| LossAtTokens {
-            tokens: it.tokens,
+        against: AgainstIt::of(against),
+    }))
+}
+
+impl AgainstIt {
+    pub(super) fn of(it: Against) -> Self {
+        let difference = |it: compare::Difference| Difference {
+            key: it.key,
             a: it.a,
             b: it.b,
-        }),
-    }))
+        };
+        let no_pace = "a run has fewer than 20 steps after its first 5, or they are no longer kept";
+        let no_loss =
+            "a run does not say loss and tokens, or they have no number of tokens in common";
+        Self {
+            differences: it.differences.into_iter().map(difference).collect(),
+            differences_missing: (!it.is_told).then_some("a run has not told what it is made of"),
+            speed_up: it.speed_up.map(|it| it.0),
+            speed_up_by: it.speed_up.map(|it| it.1),
+            speed_up_uncertainty: it.uncertainty,
+            speed_up_missing: it.speed_up.is_none().then_some(no_pace),
+            loss_missing: it.loss.is_none().then_some(no_loss),
+            loss: it.loss.map(|it| LossAtTokens {
+                tokens: it.tokens,
+                a: it.a,
+                b: it.b,
+            }),
+        }
+    }
 }
 
 fn named(grant: &Grant, name: &str, raw: &str) -> Result<RunKey, Problem> {
@@ -156,11 +165,12 @@ async fn side(web: &Web, key: &RunKey, run: &Run) -> Result<Side, Problem> {
     read.map_err(|error| Problem::store(&error))
 }
 
-fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
+pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
     Compared {
         run: known(key, run, web.app.clock.now()),
         step_seconds: side.step_seconds,
         steps: side.steps,
         tokens_per_step: side.tokens_per_step,
+        usd_per_million_tokens: Figure::of(cost::per_million_tokens(&web.app, (key, run), side)),
     }
 }

@@ -7,22 +7,30 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{self, Family, Happened, Incident, Refused};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_analysis::incident::{self, Book, Family, Happened, Incident, Refused};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use super::audit;
 use super::paging::{self, Page, Paging};
 use super::past::moment;
 use super::problem::{self, Asked, Body, Place, Problem};
 use crate::auth::{Grant, Role};
+use crate::incidents::ChangeError;
 use crate::pages::text;
 use crate::store::model::{IncidentFilter, IncidentPlace};
 use crate::web::{self, Web};
 
+/// Somebody works on it.
+pub const ACKNOWLEDGE: &str = "acknowledge";
+/// Nobody is to be told for a time.
+pub const SILENCE: &str = "silence";
+/// A note.
+pub const NOTE: &str = "note";
 /// What a person can say to an incident.
-const WORDS: [&str; 3] = ["acknowledge", "silence", "note"];
+const WORDS: [&str; 3] = [ACKNOWLEDGE, SILENCE, NOTE];
 
 /// Which incidents.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -160,20 +168,23 @@ pub struct IncidentKnown {
 }
 
 /// What a person says to an incident.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Said {
     /// `acknowledge`, `silence` or `note`.
     #[schema(example = "acknowledge")]
     pub what: String,
-    /// Who says so.
+    /// Who says so. Where a proxy names people (`auth.user_header`) its word counts, and this is not looked at.
     #[schema(example = "ada")]
-    pub who: String,
+    pub who: Option<String>,
     /// The note.
     pub note: Option<String>,
     /// Until when it is silenced, at most 7 days from now.
     #[schema(format = DateTime)]
     pub until: Option<String>,
+    /// The same as seconds from now.
+    #[schema(example = 7200)]
+    pub for_s: Option<i64>,
 }
 
 /// Incidents, those that began last first.
@@ -250,20 +261,40 @@ pub async fn find(web: &Web, grant: &Grant, id: Uuid) -> Result<Option<Incident>
 pub async fn say(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
+    peer: Option<Extension<audit::From>>,
     Place(id): Place<Uuid>,
-    Body(said): Body<Said>,
+    Body(words): Body<Said>,
 ) -> Result<Response, Problem> {
     let grant = match web::may(&web, &headers, Role::Operate) {
         Ok(grant) => grant,
         Err(error) => return Ok(problem::refused(&error)),
     };
+    let changed = said(&web, (&headers, peer), &grant, id, &words).await?;
+    Ok((StatusCode::OK, Json(known(&changed))).into_response())
+}
+
+/// Does what a person says to an incident, and writes down who says so.
+///
+/// # Errors
+/// When there is no such incident that may be seen, the words make no sense, or the store does not answer:
+/// then nothing is changed.
+pub async fn said(
+    web: &Web,
+    (headers, peer): (&HeaderMap, Option<Extension<audit::From>>),
+    grant: &Grant,
+    id: Uuid,
+    said: &Said,
+) -> Result<Incident, Problem> {
     let held = web.app.incidents.get(id);
     if !held.is_some_and(|it| grant.may_see(&it.place.cluster)) {
         return Err(unknown(id));
     }
     let now = web.app.clock.now();
-    let who = said.who.as_str();
     let until = moment("until", said.until.as_deref())?;
+    let lasts = said
+        .for_s
+        .map(|seconds| seconds.saturating_mul(NANOS_PER_SECOND));
+    let until = until.or(lasts.map(|nanos| Timestamp(now.0.saturating_add(nanos))));
     if !WORDS.contains(&said.what.as_str()) {
         return Err(Problem::bad(format_args!(
             "what=“{}”: it is one of {}",
@@ -271,19 +302,29 @@ pub async fn say(
             WORDS.join(", ")
         )));
     }
-    let changed = web
-        .app
-        .incidents
-        .change(id, |book| match said.what.as_str() {
-            "acknowledge" => book.acknowledge(id, who, now),
-            "silence" => book.silence(id, who, until.unwrap_or(now), now),
-            _ => book.annotate(id, who, said.note.as_deref().unwrap_or_default(), now),
-        });
-    let changed = changed.map_err(refused)?;
+    let change = audit::Changed {
+        action: format!("incident {}", said.what),
+        target: format!("incident {id}"),
+        detail: serde_json::to_string(said).expect("texts are JSON"),
+    };
+    let named = audit::write(web, headers, peer, change).await?;
+    let who = match web.app.config.auth.user_header.is_empty() {
+        // Nobody else knows the name.
+        true => said.who.clone().unwrap_or_default(),
+        false => named,
+    };
+    let change = |book: &mut Book| match said.what.as_str() {
+        ACKNOWLEDGE => book.acknowledge(id, &who, now),
+        SILENCE => book.silence(id, &who, until.unwrap_or(now), now),
+        _ => book.annotate(id, &who, said.note.as_deref().unwrap_or_default(), now),
+    };
+    let changed = web.app.incidents.change(&web.app.store, id, change).await;
+    let changed = changed.map_err(|error| match error {
+        ChangeError::Refused(error) => refused(error),
+        ChangeError::Store(error) => Problem::store(&error),
+    })?;
     tracing::info!(%id, who, what = said.what, "somebody said something to an incident");
-    let written = web.app.incidents.write(&web.app.store).await;
-    written.map_err(|error| Problem::store(&error))?;
-    Ok((StatusCode::OK, Json(known(&changed))).into_response())
+    Ok(changed)
 }
 
 fn unknown(id: Uuid) -> Problem {
@@ -367,7 +408,7 @@ fn known(incident: &Incident) -> IncidentKnown {
         what: incident.what.clone(),
         action: incident.action.clone(),
         cause: incident.cause.name(),
-        place: shown(&incident.place),
+        place: shown(&incident.place_and_run()),
         places: incident.places,
         since: text::rfc3339(incident.since),
         opened_at: time(incident.opened_at),
@@ -413,6 +454,7 @@ fn line(line: &incident::Line) -> LogLine {
         Happened::Widened(place) => ("widened", Some(place.clone())),
         Happened::Merged(other) => ("merged", Some(other.to_string())),
         Happened::Explained(other) => ("explained", Some(other.to_string())),
+        Happened::Understood(what) => ("understood", Some(what.clone())),
         Happened::Resolved => ("resolved", None),
         Happened::Acknowledged => ("acknowledged", None),
         Happened::Silenced(until) => ("silenced", Some(text::rfc3339(*until))),

@@ -373,6 +373,8 @@ impl EventsAsked {
             (None, asked) => asked.as_deref().map(Arc::from),
         };
         Ok(EventFilter {
+            resource_ids: Vec::new(),
+            id_prefix: None,
             cluster,
             resource_kind: named(
                 "resource_kind",

@@ -48,6 +48,16 @@ impl Problem {
         }
     }
 
+    /// Its HTTP status.
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// What is wrong, in words.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// 400: the request cannot be understood.
     pub fn bad(detail: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
@@ -70,8 +80,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(self)).into_response();
+        let mut response = (self.status(), Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,

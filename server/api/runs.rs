@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use gpufleet_analysis::goodput::Category;
+use gpufleet_analysis::goodput::{Category, Goodput};
+use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{JobId, RunId};
@@ -17,11 +18,17 @@ use super::past::RangeAsked;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::pages::text;
-use crate::runs::{Rank, Run, RunKey, State as RunState, goodput, history, lookup, words};
+use crate::runs::{
+    Rank, Run, RunKey, State as RunState, cost, goodput, history, lookup, reliability, scaling,
+    words,
+};
 use crate::web::Web;
 
 /// Longest range of steps, hours.
 const MAX_STEPS_RANGE_HOURS: i64 = 2;
+
+/// Why there is no cost at the finish.
+const NO_FINISH: &str = "not known: it does not run, or plans neither steps nor tokens";
 
 /// Most ranks whose steps one answer holds.
 const MAX_STEP_RANKS: usize = 64;
@@ -58,6 +65,8 @@ pub struct RunKnown {
     pub world: Option<u32>,
     /// The tags its user gave it.
     pub tags: BTreeMap<String, String>,
+    /// How many more tags it told, beyond what is kept.
+    pub tags_left_out: usize,
 }
 
 /// A rank that makes the others wait.
@@ -142,6 +151,10 @@ pub struct RunDetail {
     pub goodput_seconds: Option<BTreeMap<String, f64>>,
     /// Why there is no goodput.
     pub goodput_missing: Option<String>,
+    /// The productive share of the observed time, 0 to 1.
+    pub goodput_ratio: Figure,
+    /// The share of the time that was observed: whose steps are kept.
+    pub observed_ratio: Figure,
     /// Ranks that make the others wait.
     pub slow_ranks: Vec<SlowRank>,
     /// Why nobody is judged to be slow.
@@ -151,6 +164,25 @@ pub struct RunDetail {
     /// When it will be done at its present pace; none where it plans nothing.
     #[schema(format = DateTime)]
     pub finish_at: Option<String>,
+    /// When it has to be done; none where it does not say.
+    #[schema(format = DateTime)]
+    pub deadline: Option<String>,
+    /// How long after its deadline it finishes, seconds; negative when before.
+    pub late_seconds: Option<f64>,
+    /// What all attempts up to this one have cost, US dollars.
+    pub cost_so_far_usd: Figure,
+    /// What it will have cost at its finish, US dollars.
+    pub cost_at_finish_usd: Figure,
+    /// What each GPU does compared with a smaller run of this job, 1 is linear.
+    pub scaling_ratio: Figure,
+    /// The same in a sentence.
+    pub scaling: String,
+    /// Attempts of the job that nobody ended on purpose.
+    pub interruptions: u64,
+    /// Mean time between them, seconds.
+    pub mtbf_seconds: Option<f64>,
+    /// Mean time until the next attempt came up, seconds.
+    pub mttr_seconds: Option<f64>,
     /// Its ranks.
     pub ranks: Vec<RankKnown>,
 }
@@ -246,6 +278,7 @@ pub async fn steps(
         )));
     }
     let range: Range<Timestamp> = from..to;
+    let _permit = web.step_views.acquire().await;
     let found = history::steps(&web.app.store, (&key, &run), Some(&ranks), &range).await;
     let found = found.map_err(|error| Problem::store(&error))?;
     let blocks = found
@@ -323,6 +356,7 @@ pub(super) fn known(key: &RunKey, run: &Run, now: Timestamp) -> RunKnown {
         cause: facts.cause().map(str::to_owned),
         world: (facts.world > 0).then_some(facts.world),
         tags: facts.tags.clone(),
+        tags_left_out: facts.tags_left_out,
     }
 }
 
@@ -361,9 +395,20 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         steps_lost: it.steps_lost,
     });
     let card = |gpu: &str| lookup::card(&web.app.fleet, &key.cluster, gpu);
+    let cost = cost::of(&web.app, (key, run), now).await;
+    let cost = cost.map_err(|error| Problem::store(&error))?;
+    let scaling = scaling::of(&web.app.store, (key, run)).await;
+    let scaling = scaling.map_err(|error| Problem::store(&error))?;
+    let broke_off = reliability::of(&web.app.store, key).await;
+    let broke_off = broke_off.map_err(|error| Problem::store(&error))?;
     let finish = run
-        .forecast(now)
+        .forecast(&cost, now)
         .filter(|_| run.state(now) == RunState::Running);
+    let deadline = run.speaker().and_then(|(_, it)| it.deadline());
+    let dollars = |nano: i64| nano as f64 / 1e9;
+    let at_finish = finish.and_then(|it| it.cost_at_finish);
+    let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
+    let no_finish = || cost.so_far().err().unwrap_or_else(|| NO_FINISH.to_owned());
     Ok(RunDetail {
         run: known(key, run, now),
         fingerprint: facts.fingerprint.clone(),
@@ -375,17 +420,39 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         )),
         mfu_ratio: Figure::of(run.mfu(card, &web.specs).map(|it| it.ratio)),
         goodput_seconds: seconds,
+        goodput_ratio: Figure::of(share(goodput.as_ref(), Goodput::ratio)),
+        observed_ratio: Figure::of(share(goodput.as_ref(), Goodput::observed)),
         goodput_missing: goodput.err().map(str::to_owned),
         slow_ranks: slow.collect(),
         not_judged: verdict.and_then(|it| it.silent).map(words::not_judged),
         ending,
         finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
+        deadline: deadline.map(text::rfc3339),
+        late_seconds: finish.and_then(|it| it.late_ns).map(|it| it as f64 / 1e9),
+        cost_so_far_usd: Figure::of(cost.so_far().map(dollars)),
+        cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
+        scaling_ratio: Figure::of(match scaling {
+            Efficiency::Own { ratio, .. } => Ok(ratio),
+            Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),
+        }),
+        scaling: scaling.sentence(),
+        interruptions: broke_off.interruptions,
+        mtbf_seconds: broke_off.mtbf_ns.map(|it| it / 1e9),
+        mttr_seconds: broke_off.mttr_ns.map(|it| it / 1e9),
         ranks: run
             .ranks
             .iter()
             .map(|(number, it)| rank(*number, it))
             .collect(),
     })
+}
+
+/// A share of the job's time.
+fn share(
+    goodput: Result<&Goodput, &&'static str>,
+    of: fn(&Goodput) -> Option<f64>,
+) -> Result<f64, &'static str> {
+    of(goodput.map_err(|why| *why)?).ok_or("no time yet")
 }
 
 fn rank(number: u32, rank: &Rank) -> RankKnown {
@@ -409,7 +476,7 @@ fn rank(number: u32, rank: &Rank) -> RankKnown {
 }
 
 impl Figure {
-    fn of<E: Into<String>>(figure: Result<f64, E>) -> Self {
+    pub(super) fn of<E: Into<String>>(figure: Result<f64, E>) -> Self {
         match figure {
             Ok(value) => Self {
                 value: Some(value),

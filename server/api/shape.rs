@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::fleet::live::{Live, LiveValue};
+use crate::pages::reading::source;
 use crate::pages::text;
 use crate::view::{Counts, GpuView, NodeView, Told};
 
@@ -123,6 +124,8 @@ pub struct ReadingNow {
     /// The time of the point.
     #[schema(format = DateTime)]
     pub at: String,
+    /// The reader it is taken from: `nvml`, `exporter:dcgm`, …; all of them where it is not told which.
+    pub source: String,
 }
 
 /// The part of a resource that a reading is about.
@@ -250,10 +253,13 @@ impl Node {
 
 /// Every reading of a resource, in the order of the catalog's numbers.
 pub fn readings(live: &Live) -> Vec<ReadingNow> {
-    live.values.iter().filter_map(reading).collect()
+    live.values
+        .iter()
+        .filter_map(|it| reading(live, it))
+        .collect()
 }
 
-fn reading(value: &LiveValue) -> Option<ReadingNow> {
+fn reading(live: &Live, value: &LiveValue) -> Option<ReadingNow> {
     let metric = by_id(value.metric)?;
     let told: Reading = value.reading;
     Some(ReadingNow {
@@ -273,6 +279,7 @@ fn reading(value: &LiveValue) -> Option<ReadingNow> {
         missing: told.err().map(|reason| reason.name()),
         max: value.max,
         at: text::rfc3339(value.at),
+        source: source(live, value.metric).to_owned(),
     })
 }
 

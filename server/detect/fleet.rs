@@ -8,28 +8,34 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::gather::Seen;
+use super::gather::{NodesSeen, Seen};
+use super::runs::Holders;
 use super::seconds_since;
-use crate::view::FleetView;
 
-/// Jobs whose GPUs are stalled, or were idle for so long: one signal a job, however many its GPUs.
-pub(super) fn idle(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<Signal> {
-    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&Seen>> = BTreeMap::new();
-    for gpu in all {
-        let family = match gpu.status.state {
-            State::Stalled => Family::Stalled,
-            State::Parked | State::HeldEmpty => Family::Idle,
-            _ => continue,
-        };
-        let since = gpu.status.since.unwrap_or(now);
-        if family == Family::Idle && now.since(since) < idle_after_nanos {
-            continue;
+/// GPUs that are stalled, or were idle for so long.
+pub(super) fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<(Family, &Seen)> {
+    let family = |gpu: &Seen| match gpu.status.state {
+        State::Stalled => Some(Family::Stalled),
+        State::Parked | State::HeldEmpty => {
+            let since = gpu.status.since.unwrap_or(now);
+            (now.since(since) >= idle_after_nanos).then_some(Family::Idle)
         }
-        let job = gpu.job.as_deref().unwrap_or_default();
-        jobs.entry((family, &gpu.cluster, job))
+        _ => None,
+    };
+    let of = |gpu| Some((family(gpu)?, gpu));
+    all.iter().filter_map(of).collect()
+}
+
+/// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
+/// what stops it explains that its GPUs wait.
+pub(super) fn idle(waiting: &[(Family, &Seen)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
+    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&Seen>> = BTreeMap::new();
+    for (family, gpu) in waiting {
+        let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
+        let job = run.or(gpu.job.as_deref()).unwrap_or_default();
+        jobs.entry((*family, &gpu.cluster, job))
             .or_default()
             .push(gpu);
     }
@@ -83,27 +89,20 @@ fn of_job(family: Family, cluster: &str, job: &str, gpus: &[&Seen], now: Timesta
 }
 
 /// Nodes that nothing is heard from.
-pub(super) fn silent(picture: &FleetView) -> Vec<Signal> {
-    let judged = picture
-        .clusters
-        .iter()
-        .filter(|it| it.origin != Origin::Recorded);
-    let nodes = judged.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster, node)));
-    nodes
-        .filter_map(|(cluster, node)| {
-            let since = node.silent_since?;
-            Some(Signal {
-                family: Family::Blind,
-                place: Place::node(&cluster.name, &node.name),
-                severity: Severity::Warning,
-                what: "nothing is heard from the node".to_owned(),
-                action: "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.".to_owned(),
-                cause: Cause::Connection,
-                since: Some(since),
-                readings: vec![Reading::new("GPUs on it", node.gpus.len() as f64, None, Unit::Count)],
-                losing: Losing::default(),
-                booted_at: None,
-            })
+pub(super) fn silent(nodes: &NodesSeen, now: Timestamp) -> Vec<Signal> {
+    let silent = nodes.iter().filter(|(_, it)| it.is_silent(now));
+    silent
+        .map(|((cluster, name), node)| Signal {
+            family: Family::Blind,
+            place: Place::node(cluster, name),
+            severity: Severity::Warning,
+            what: "nothing is heard from the node".to_owned(),
+            action: "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.".to_owned(),
+            cause: Cause::Connection,
+            since: Some(node.heard),
+            readings: vec![Reading::new("GPUs on it", f64::from(node.gpus), None, Unit::Count)],
+            losing: Losing::default(),
+            booted_at: None,
         })
         .collect()
 }

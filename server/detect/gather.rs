@@ -5,22 +5,43 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use gpufleet_analysis::ledger::Reason;
+use gpufleet_analysis::health::Probed;
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::states::{Edge, Status};
-use gpufleet_telemetry::catalog::{Metric, gpu, node};
-use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::leak::{self, LeakWatch, Leaks};
+use super::limits::Limits;
+use super::links::{LinkReadings, LinkWatch};
 use super::prices::Prices;
-use super::watch::{Rates, Watch};
+use super::watch::{Rates, Readable, Watch, fresh};
 use crate::fleet::{Fleet, Live, LiveXid};
 use crate::store::model::ResourceKey;
+use crate::view::gather as view;
 use crate::view::judge::judge;
 
-/// Counters of the GPUs.
+/// What is kept of the GPUs from tick to tick.
 #[derive(Default)]
-pub struct Watches(HashMap<ResourceKey, (Watch, Timestamp)>);
+pub struct Watches {
+    gpus: HashMap<ResourceKey, Watched>,
+    /// The memory of the machines.
+    machines: HashMap<ResourceKey, (LeakWatch, Timestamp)>,
+    pub(super) limits: Limits,
+}
+
+/// What is kept of one.
+#[derive(Default)]
+struct Watched {
+    counters: Watch,
+    links: LinkWatch,
+    memory: LeakWatch,
+    seen: Timestamp,
+}
 
 /// A GPU that was not seen for this long is forgotten, nanoseconds.
 const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
@@ -46,6 +67,19 @@ pub struct Seen {
     pub(super) temperature: Option<f64>,
     pub(super) power: Option<f64>,
     pub(super) clock: Option<f64>,
+    /// How busy the tensor cores are.
+    pub(super) tensor: Option<f64>,
+    pub(super) links: LinkReadings,
+    /// Whether the memory of its job grows until it is used up.
+    pub(super) leaks: Option<Leaks>,
+    /// Readings that there were and are no more: of what they would show nothing is known.
+    pub(super) gone: Readable,
+    /// How pressed its node is.
+    pub(super) host: Host,
+    /// Whether it is known how much of its memory is used.
+    pub(super) has_memory: bool,
+    /// What its last probe found wrong.
+    pub(super) probe: Option<Probed>,
     pub(super) has_remap_failure: Option<bool>,
     pub(super) has_remap_pending: Option<bool>,
     /// When its node came up.
@@ -58,32 +92,75 @@ pub struct Seen {
     pub(super) price: Option<i64>,
 }
 
-/// What all resources of a node say together.
-#[derive(Default)]
-struct OfNode {
-    heard: Timestamp,
-    point: Timestamp,
-    booted: Option<Timestamp>,
+/// How pressed a node is, as parts. None is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Host {
+    pub(super) steal: Option<f64>,
+    pub(super) cpu_pressure: Option<f64>,
+    pub(super) memory_pressure: Option<f64>,
+    pub(super) io_pressure: Option<f64>,
 }
 
-/// What is live of every GPU that is judged.
-pub fn gather(fleet: &Fleet, watches: &mut Watches, prices: &Prices, now: Timestamp) -> Vec<Seen> {
+/// What all resources of a node say together.
+#[derive(Debug, Default)]
+pub struct NodeSeen {
+    pub(super) gpus: u32,
+    pub(super) heard: Timestamp,
+    point: Timestamp,
+    /// The longest tick of anything on it.
+    tick: Duration,
+    pub(super) booted: Option<Timestamp>,
+    /// Whether its memory grows until it is used up.
+    pub(super) leaks: Option<Leaks>,
+    resource: Option<Arc<Resource>>,
+    host: Host,
+}
+
+/// Every node that is judged, by cluster and name.
+pub type NodesSeen = HashMap<(Arc<str>, Arc<str>), NodeSeen>;
+
+impl NodeSeen {
+    /// Whether nothing is heard from it.
+    pub(super) fn is_silent(&self, now: Timestamp) -> bool {
+        view::is_silent(self.tick, self.heard, now)
+    }
+}
+
+/// What is live of every GPU that is judged, and of their nodes.
+pub fn gather(
+    fleet: &Fleet,
+    watches: &mut Watches,
+    prices: &mut Prices,
+    now: Timestamp,
+) -> (Vec<Seen>, NodesSeen) {
     let mut all = Vec::new();
-    let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
+    let mut nodes = NodesSeen::new();
+    watches.limits.begin();
     fleet.visit(|live| {
         if live.origin == Origin::Recorded {
             return;
         }
         let name = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
         let of_node = nodes.entry(name).or_default();
-        of_node.heard = live.received.max(of_node.heard);
+        of_node.heard = view::heard(live).max(of_node.heard);
+        of_node.tick = live.interval.max(of_node.tick);
         of_node.point = live.last_point.max(of_node.point);
+        watches.limits.look(live, now);
         match live.key.kind {
-            ResourceKind::Node => of_node.booted = booted_at(live),
+            ResourceKind::Node => {
+                of_node.booted = booted_at(live);
+                of_node.host = host_of(live, now);
+                let kept = watches.machines.entry(live.key.clone()).or_default();
+                kept.1 = now;
+                let id = leak::owner(&live.key.cluster, &live.key.id);
+                of_node.leaks = kept.0.read(machine_used(live, now), Some(id), now);
+                of_node.resource = Some(Arc::clone(&live.resource));
+            }
             ResourceKind::Gpu => {
-                let (watch, seen) = watches.0.entry(live.key.clone()).or_default();
-                *seen = now;
-                all.push(seen_of(live, watch, prices, now));
+                of_node.gpus += 1;
+                let watched = watches.gpus.entry(live.key.clone()).or_default();
+                watched.seen = now;
+                all.push(seen_of(live, watched, now));
             }
             ResourceKind::Share | ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
@@ -92,13 +169,38 @@ pub fn gather(fleet: &Fleet, watches: &mut Watches, prices: &Prices, now: Timest
         let name = (Arc::clone(&seen.cluster), Arc::clone(&seen.node));
         if let Some(of_node) = nodes.get(&name) {
             (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
-            seen.booted_at = of_node.booted;
+            (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
+            let node = of_node.resource.as_deref();
+            seen.price = prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
         }
     }
-    watches
-        .0
-        .retain(|_, (_, seen)| now.since(*seen) < FORGET_NS);
-    all
+    watches.gpus.retain(|_, it| now.since(it.seen) < FORGET_NS);
+    watches.machines.retain(|_, it| now.since(it.1) < FORGET_NS);
+    (all, nodes)
+}
+
+fn host_of(live: &Live, now: Timestamp) -> Host {
+    let value = |metric: &Metric| fresh(live, metric, now);
+    Host {
+        steal: value(&node::CPU_STEAL),
+        cpu_pressure: value(&node::PSI_CPU),
+        memory_pressure: value(&node::PSI_MEMORY),
+        io_pressure: value(&node::PSI_IO),
+    }
+}
+
+/// What part of its memory a machine cannot give out.
+fn machine_used(live: &Live, now: Timestamp) -> Option<f64> {
+    let left = fresh(live, &node::MEMORY_AVAILABLE, now)?;
+    let all = live.value(node::MEMORY_TOTAL.id)?.reading.ok()?;
+    (all > 0.0).then(|| 1.0 - left / all)
+}
+
+/// What part of a GPU's memory is used.
+fn gpu_used(live: &Live, now: Timestamp) -> Option<f64> {
+    let used = fresh(live, &gpu::MEMORY_USED, now)?;
+    let all = live.value(gpu::MEMORY_TOTAL.id)?.reading.ok()?;
+    (all > 0.0).then(|| used / all)
 }
 
 fn booted_at(live: &Live) -> Option<Timestamp> {
@@ -107,9 +209,9 @@ fn booted_at(live: &Live) -> Option<Timestamp> {
     Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
 }
 
-fn seen_of(live: &Live, watch: &mut Watch, prices: &Prices, now: Timestamp) -> Seen {
+fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> Seen {
     let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
-    let value = |metric: &Metric| live.value(metric.id)?.reading.ok();
+    let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
     let model: Arc<str> = text(attribute::GPU_MODEL).unwrap_or_default().into();
     let (mut broken, mut healed_at) = (None, None);
@@ -118,60 +220,86 @@ fn seen_of(live: &Live, watch: &mut Watch, prices: &Prices, now: Timestamp) -> S
         Some((Edge::Whole, at)) => healed_at = Some(at),
         None => {}
     }
-    let job = text(attribute::JOB).map(str::to_owned);
-    Seen {
+    // Of Slurm JOB is a name, which others may have given too.
+    let job = text(attribute::WORKLOAD)
+        .or_else(|| text(attribute::HOLDER).map(job_of))
+        .or_else(|| text(attribute::JOB));
+    let status = judge(live, now);
+    let owner = job.map(|it| leak::owner(it, &live.key.id));
+    let mut seen = Seen {
         cluster: Arc::clone(&live.key.cluster),
         node: Arc::clone(&live.node),
         id: Arc::clone(&live.key.id),
-        price: prices.of(&model),
+        price: None,
         model,
-        job: job
-            .or_else(|| text(attribute::HOLDER).map(job_of))
-            .map(Into::into),
-        status: judge(live, now),
+        job: job.map(Into::into),
+        status,
         last_point: live.last_point,
         is_removed: live.told.is_removed,
         broken,
         healed_at,
         xids: live.told.xids.clone(),
-        rates: watch.read(live, now),
+        rates: watched.counters.read(live, healed_at, now),
         temperature: value(&gpu::TEMPERATURE),
         power: value(&gpu::POWER),
         clock: value(&gpu::SM_CLOCK),
+        tensor: value(&gpu::TENSOR_ACTIVE),
+        links: watched.links.read(live, is_at_work(status.state), now),
+        leaks: watched.memory.read(gpu_used(live, now), owner, now),
+        gone: Readable::default(),
+        host: Host::default(),
+        has_memory: gpu_used(live, now).is_some(),
+        probe: probe_of(live, now),
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),
         booted_at: None,
         node_heard: Timestamp::default(),
         node_point: Timestamp::default(),
-    }
+    };
+    seen.gone = watched.counters.gone(seen.readable());
+    seen
 }
 
-/// The job of a holder: a pod's name up to the first part that is only a number, because the pods of
-/// a job differ by their index.
-fn job_of(holder: &str) -> String {
-    let mut parts = holder.split('-');
-    let first = parts.next().unwrap_or_default();
-    let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
-    let rest = parts.take_while(|part| !is_index(part));
-    rest.fold(first.to_owned(), |job, part| format!("{job}-{part}"))
+/// What the last probe found, as long as the agent goes on telling it.
+fn probe_of(live: &Live, now: Timestamp) -> Option<Probed> {
+    const DEGRADED: u64 = 2;
+    const FAIL: u64 = 3;
+    let value = |metric: &Metric| fresh(live, metric, now);
+    let verdict = value(&own::PROBE_VERDICT)? as u64;
+    let at = value(&own::PROBE_AT)?;
+    [DEGRADED, FAIL].contains(&verdict).then(|| Probed {
+        is_wrong: verdict == FAIL,
+        sm: value(&own::PROBE_SM).map(|it| it as u32),
+        at: Timestamp((at * 1e9) as i64),
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Whether a GPU computes.
+pub(super) const fn is_at_work(state: State) -> bool {
+    matches!(
+        state,
+        State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated
+    )
+}
 
-    #[test]
-    fn pods_of_one_job_have_one_name() {
-        for (holder, job) in [
-            (
-                "pod:research/llama-70b-pretrain-0",
-                "pod:research/llama-70b-pretrain",
-            ),
-            ("pod:ml/train-workers-0-3-x7k2p", "pod:ml/train-workers"),
-            ("pod:ml/chat", "pod:ml/chat"),
-            ("process:ada/python3", "process:ada/python3"),
-        ] {
-            assert_eq!(job_of(holder), job);
-        }
+impl Seen {
+    /// The readings that are there.
+    fn readable(&self) -> Readable {
+        let rates = &self.rates;
+        [
+            Readable::HEAT_PART.when(rates.heat_part.is_some()),
+            Readable::TEMPERATURE.when(self.temperature.is_some()),
+            Readable::BRAKE_PART.when(rates.brake_part.is_some()),
+            Readable::CAP_PART.when(rates.cap_part.is_some()),
+            Readable::POWER.when(self.power.is_some()),
+            Readable::CORRECTED.when(rates.corrected.is_some()),
+            Readable::UNCORRECTED.when(rates.uncorrected.is_some()),
+            Readable::REMAP.when(self.has_remap_failure.is_some()),
+            Readable::PCIE.when(self.links.has_pcie()),
+            Readable::NVLINK.when(self.links.has_nvlinks()),
+            Readable::MEMORY.when(self.has_memory),
+        ]
+        .into_iter()
+        .fold(Readable::default(), Readable::and)
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Xid, findings};
+use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Usual, Xid, findings};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
@@ -17,7 +17,8 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::gather::Seen;
+use super::gather::{Seen, is_at_work};
+use super::watch::Readable;
 
 /// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
 const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
@@ -28,59 +29,80 @@ const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 /// What like GPUs read.
 #[derive(Default)]
 struct Like {
-    celsius: Vec<f64>,
-    watts: Vec<f64>,
+    celsius: Option<Usual>,
+    watts: Option<Usual>,
     clock: Option<f64>,
     cap_part: Option<f64>,
 }
 
 /// Everything that is wrong with any GPU.
 pub(super) fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
-    let like = like(all);
+    let mut places: HashMap<Group<'_>, usize> = HashMap::new();
+    let mut members: Vec<Vec<&Seen>> = Vec::new();
+    let mut groups: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    for seen in all {
+        let place = group(seen).map(|key| {
+            *places.entry(key).or_insert_with(|| {
+                members.push(Vec::new());
+                members.len() - 1
+            })
+        });
+        if let Some(place) = place {
+            members[place].push(seen);
+        }
+        groups.push(place);
+    }
+    let like: Vec<Like> = members.iter().map(|it| Like::of(it)).collect();
     let none = Like::default();
     let mut signals = Vec::new();
-    for seen in all {
-        let peers = group(seen).and_then(|key| like.get(&key)).unwrap_or(&none);
-        signals.extend(of_gpu(seen, peers, now));
+    for (seen, group) in all.iter().zip(groups) {
+        let peers = group.map_or(&none, |it| &like[it]);
+        signals.extend(of_gpu(seen, peers, group.is_some(), now));
     }
     signals
+}
+
+impl Like {
+    fn of(peers: &[&Seen]) -> Self {
+        let values = |of: fn(&Seen) -> Option<f64>| -> Vec<f64> {
+            peers.iter().filter_map(|it| of(it)).collect()
+        };
+        Self {
+            celsius: Usual::of(&mut values(|it| it.temperature)),
+            watts: Usual::of(&mut values(|it| it.power)),
+            clock: median(&mut values(|it| it.clock)),
+            cap_part: median(&mut values(|it| it.rates.cap_part)),
+        }
+    }
+}
+
+/// Whether what would show trouble of this kind on a GPU was readable and no longer is: then nobody
+/// knows whether it is over.
+pub(super) fn is_readable(family: Family, seen: &Seen) -> bool {
+    let needed = match family {
+        Family::GpuFault => Readable::UNCORRECTED.and(Readable::REMAP),
+        Family::Memory => Readable::CORRECTED.and(Readable::REMAP),
+        Family::Heat => Readable::HEAT_PART.and(Readable::TEMPERATURE),
+        Family::Power => Readable::BRAKE_PART
+            .and(Readable::CAP_PART)
+            .and(Readable::POWER),
+        Family::Link => Readable::PCIE.and(Readable::NVLINK),
+        Family::Leak => Readable::MEMORY,
+        _ => Readable::default(),
+    };
+    seen.gone.within(needed) == Readable::default()
 }
 
 type Group<'a> = (&'a str, &'a str, &'a str);
 
 /// Which GPUs are like it; none while it does not work for a known job.
 fn group(seen: &Seen) -> Option<Group<'_>> {
-    let works = matches!(
-        seen.status.state,
-        State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated
-    );
-    let job = seen.job.as_deref().filter(|_| works)?;
+    let job = seen.job.as_deref();
+    let job = job.filter(|_| is_at_work(seen.status.state))?;
     Some((&seen.cluster, &seen.model, job))
 }
 
-fn like(all: &[Seen]) -> HashMap<Group<'_>, Like> {
-    let mut members: HashMap<Group<'_>, Vec<&Seen>> = HashMap::new();
-    for seen in all {
-        if let Some(key) = group(seen) {
-            members.entry(key).or_default().push(seen);
-        }
-    }
-    let of = |peers: Vec<&Seen>| {
-        let values = |of: fn(&Seen) -> Option<f64>| -> Vec<f64> {
-            peers.iter().filter_map(|it| of(it)).collect()
-        };
-        Like {
-            celsius: values(|it| it.temperature),
-            watts: values(|it| it.power),
-            clock: median(&mut values(|it| it.clock)),
-            cap_part: median(&mut values(|it| it.rates.cap_part)),
-        }
-    };
-    let groups = members.into_iter();
-    groups.map(|(key, peers)| (key, of(peers))).collect()
-}
-
-fn of_gpu(seen: &Seen, like: &Like, now: Timestamp) -> Vec<Signal> {
+fn of_gpu(seen: &Seen, like: &Like, has_peers: bool, now: Timestamp) -> Vec<Signal> {
     let is_broken = seen.status.state == State::Unhealthy;
     let is_told = |code: u32, at: Timestamp| {
         if FATAL_XIDS.contains(&code) {
@@ -105,7 +127,7 @@ fn of_gpu(seen: &Seen, like: &Like, now: Timestamp) -> Vec<Signal> {
         let told = seen.broken.map(|(_, at)| at);
         is_so.then(|| told.unwrap_or(seen.last_point))
     };
-    let is_at_work = group(seen).is_some();
+    let links = seen.links.as_facts();
     let told = Gpu {
         now,
         hours: 1.0,
@@ -113,21 +135,22 @@ fn of_gpu(seen: &Seen, like: &Like, now: Timestamp) -> Vec<Signal> {
         xids: &xids,
         healed_at: seen.healed_at,
         ecc_uncorrectable: seen.rates.uncorrected,
-        ecc_correctable: seen.rates.corrected_per_hour.map(|it| it as u64),
+        ecc_correctable: seen.rates.corrected,
         has_remap_failure: seen.has_remap_failure,
         has_remap_pending: seen.has_remap_pending,
         slowdowns: None,
         heat_part: seen.rates.heat_part,
         brake_part: seen.rates.brake_part,
-        cap_part: seen.rates.cap_part.filter(|_| is_at_work),
+        cap_part: seen.rates.cap_part.filter(|_| has_peers),
         like_cap_part: like.cap_part,
-        temperature_celsius: seen.temperature.filter(|_| is_at_work),
-        like_celsius: &like.celsius,
-        power_watts: seen.power.filter(|_| is_at_work),
-        like_watts: &like.watts,
-        links: health::Links::default(),
+        temperature_celsius: seen.temperature.filter(|_| has_peers),
+        like_celsius: like.celsius,
+        power_watts: seen.power.filter(|_| has_peers),
+        like_watts: like.watts,
+        links: links.as_health(),
         lost_since: since(Reason::DeviceLost),
         hung_since: since(Reason::DriverHang),
+        probe: seen.probe,
         last_seen: Some(seen.last_point),
         is_expected: now.since(seen.node_heard) < HEARD_NS
             && !seen.is_removed
@@ -168,14 +191,17 @@ fn broken(seen: &Seen) -> Signal {
 fn signal(seen: &Seen, like: &Like, finding: &Finding) -> Signal {
     let (family, cause) = words(finding.kind);
     let is_useless = seen.status.state == State::Unhealthy
-        || matches!(finding.kind, Kind::Lost | Kind::DriverHung | Kind::Vanished);
+        || matches!(
+            finding.kind,
+            Kind::Lost | Kind::DriverHung | Kind::Vanished | Kind::ProbeFailed(_)
+        );
     let part = match family {
         Family::GpuFault if is_useless => 1.0,
         Family::Heat | Family::Power => slower(seen, like),
         _ => 0.0,
     };
     let severity = match family {
-        Family::GpuFault => Severity::Error,
+        Family::GpuFault if finding.kind != Kind::ProbeSlow => Severity::Error,
         _ => Severity::Warning,
     };
     Signal {
@@ -209,7 +235,9 @@ fn words(kind: Kind) -> (Family, Cause) {
         | Kind::RemapFailed
         | Kind::Lost
         | Kind::DriverHung
-        | Kind::Vanished => (Family::GpuFault, Cause::GpuFault),
+        | Kind::Vanished
+        | Kind::ProbeFailed(_)
+        | Kind::ProbeSlow => (Family::GpuFault, Cause::GpuFault),
         Kind::EccRate | Kind::RemapPending => (Family::Memory, Cause::GpuMemory),
         Kind::Throttled(Slowed::Heat) | Kind::Hot => (Family::Heat, Cause::Heat),
         Kind::Throttled(Slowed::HardwareBrake) => (Family::Power, Cause::PowerBrake),
@@ -225,6 +253,9 @@ fn what(kind: Kind) -> String {
     match kind {
         Kind::Xid(code) => return format!("XID {code}"),
         Kind::RepeatedXid(code) => return format!("XID {code} in several jobs"),
+        Kind::ProbeFailed(Some(sm)) => return format!("the probe found SM {sm} wrong"),
+        Kind::ProbeFailed(None) => "the probe failed",
+        Kind::ProbeSlow => "the probe found it slow",
         Kind::EccUncorrectable => "memory errors that could not be corrected",
         Kind::EccRate => "many corrected memory errors",
         Kind::RemapFailed => "a memory row could not be remapped",

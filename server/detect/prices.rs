@@ -1,101 +1,152 @@
-//! What a second of a GPU costs: from the configuration, by the card's name.
+//! What a second of a GPU costs now: by what its node is, else by the card's name.
 //!
-//! Limits: one price a card in the whole installation; what has no line has no price.
+//! Limits: one lookup for each kind of node and tick; what has no price is unpriced, never free.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-/// Prices by the card's name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Prices(BTreeMap<String, i64>);
+use gpufleet_analysis::money::{self, NotMoney};
+use gpufleet_telemetry::identity::Resource;
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::money::{Machine, Terms};
+
+/// Prices of one tick.
+pub struct Prices {
+    terms: Arc<Terms>,
+    at_ms: i64,
+    known: HashMap<[String; 5], HashMap<u32, Option<i64>>>,
+}
 
 /// A price that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "detect.gpu_hour_usd: the price `{value}` of `{card}` is not one: dollars an hour above 0 and below 1,000,000 with at most 6 digits behind the point, like 11.06"
+    "detect.gpu_hour_usd: the price `{value}` of `{card}` {why}: it is dollars an hour above 0 and below 1,000,000, like 11.06"
 )]
 pub struct PriceError {
     card: String,
     value: String,
+    why: String,
 }
 
-/// Seconds of an hour.
-const HOUR_S: i64 = 3_600;
+/// Below this an hour of a GPU must cost, in nano-USD: a million dollars.
+const TOO_MUCH: i64 = 1_000_000 * 1_000_000_000;
 
-/// Nano-USD of a dollar.
-const NANO: i64 = 1_000_000_000;
+/// Refuses what is no price.
+///
+/// # Errors
+/// With the first that is none.
+pub fn check(table: &BTreeMap<String, String>) -> Result<(), PriceError> {
+    for (card, value) in table {
+        let why = match money::parse(value) {
+            Ok(price) if price <= 0 => "is not above 0".to_owned(),
+            Ok(price) if price >= TOO_MUCH => NotMoney::TooLarge.to_string(),
+            Ok(_) => continue,
+            Err(error) => error.to_string(),
+        };
+        return Err(PriceError {
+            card: card.clone(),
+            value: value.clone(),
+            why,
+        });
+    }
+    Ok(())
+}
 
 impl Prices {
-    /// The prices of the configuration.
-    ///
-    /// # Errors
-    /// With the first that is none.
-    pub fn read(table: &BTreeMap<String, String>) -> Result<Self, PriceError> {
-        let one = |(card, value): (&String, &String)| {
-            let nano = nano_usd(value).ok_or_else(|| PriceError {
-                card: card.clone(),
-                value: value.clone(),
-            })?;
-            Ok((card.clone(), nano / HOUR_S))
-        };
-        table.iter().map(one).collect::<Result<_, _>>().map(Self)
+    /// What holds at this moment.
+    pub fn at(terms: Arc<Terms>, now: Timestamp) -> Self {
+        Self {
+            terms,
+            at_ms: now.millis(),
+            known: HashMap::new(),
+        }
     }
 
-    /// Nano-USD a second of one card.
-    pub fn of(&self, card: &str) -> Option<i64> {
-        self.0.get(card).copied()
+    /// Nano-USD a second of one GPU of a node that has so many of this model.
+    pub fn of(
+        &mut self,
+        cluster: &str,
+        node: Option<&Resource>,
+        model: &str,
+        gpus: u32,
+    ) -> Option<i64> {
+        let machine = Machine::told(cluster, node, model, gpus);
+        let key = [
+            machine.cluster,
+            machine.machine_type,
+            machine.region,
+            machine.provisioning,
+            machine.gpu_model,
+        ];
+        let of_kind = self.known.entry(key.map(str::to_owned)).or_default();
+        let (terms, at_ms) = (&self.terms, self.at_ms);
+        *of_kind
+            .entry(gpus)
+            .or_insert_with(|| terms.gpu_second(&machine, at_ms).ok())
     }
-}
-
-/// A decimal number of dollars in nano-USD, exactly.
-fn nano_usd(text: &str) -> Option<i64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let is_digits = |it: &str| it.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty()
-        || whole.len() > 6
-        || part.len() > 6
-        || !is_digits(whole)
-        || !is_digits(part)
-    {
-        return None;
-    }
-    let padded: i64 = format!("{part:0<9}").parse().ok()?;
-    let nano = whole.parse::<i64>().ok()? * NANO + padded;
-    (nano >= HOUR_S).then_some(nano)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use gpufleet_telemetry::identity::ResourceKind;
 
-    fn read(value: &str) -> Result<Prices, PriceError> {
-        Prices::read(&BTreeMap::from([(
-            "NVIDIA L4".to_owned(),
-            value.to_owned(),
-        )]))
+    use super::*;
+    use crate::money::terms::Sources;
+
+    const CARD: &str = "NVIDIA H100 80GB HBM3";
+
+    fn prices() -> Prices {
+        let of = |key: &str, price: &str| (key.to_owned(), price.to_owned());
+        let own = BTreeMap::from([of(CARD, "3.6"), of(&format!("lab/{CARD}"), "1.8")]);
+        let terms = Terms::of(Sources {
+            cost: crate::money::CostConfig::default(),
+            gpu_hour_usd: own,
+            files: Vec::new(),
+            stored: Vec::new(),
+        });
+        assert_eq!(terms.findings, [""; 0]);
+        Prices::at(Arc::new(terms), Timestamp::from_seconds(1_795_000_000))
     }
 
     #[test]
-    fn a_price_is_exact_and_of_its_card_alone() {
-        let prices = read("11.06").expect("a price");
-        assert_eq!(prices.of("NVIDIA L4"), Some(11_060_000_000 / 3_600));
-        assert_eq!(prices.of("NVIDIA L40"), None, "unpriced, not free");
+    fn a_node_costs_what_its_machine_type_does_and_else_what_its_card_does() {
+        let mut prices = prices();
+        let node = |machine: &str, region: &str| {
+            Resource::new(ResourceKind::Node, "n")
+                .with("host.type", machine)
+                .with("cloud.region", region)
+                .with("gpufleet.provisioning", "on_demand")
+        };
+        let known = node("a3-highgpu-8g", "us-central1");
+        let listed = prices
+            .of("prod", Some(&known), CARD, 8)
+            .expect("it is listed");
+        // 88.49 USD an hour, an eighth of it a GPU.
+        assert_eq!(listed * 3_600 / 10_000_000, 1_106);
+        assert_eq!(
+            prices.of("prod", Some(&node("a9-huge", "")), CARD, 8),
+            Some(1_000_000)
+        );
+        assert_eq!(prices.of("prod", None, CARD, 3), Some(1_000_000));
+        assert_eq!(prices.of("lab", None, CARD, 3), Some(500_000));
+        assert_eq!(
+            prices.of("lab", None, "NVIDIA L4", 3),
+            None,
+            "unpriced, not free"
+        );
     }
 
     #[test]
     fn what_is_no_price_is_refused_with_the_cards_name() {
-        for value in [
-            "",
-            "0",
-            "-1",
-            "1e3",
-            "1.2.3",
-            "0.0000001",
-            "1000000",
-            "$5",
-            ".5",
-        ] {
-            let error = read(value).expect_err(value);
-            assert!(error.to_string().contains("`NVIDIA L4`"), "{error}");
+        for value in ["", "0", "-1", "1e3", "1.2.3", "1000000", "$5", ".5"] {
+            let table = BTreeMap::from([(CARD.to_owned(), value.to_owned())]);
+            let error = check(&table).expect_err(value);
+            assert!(error.to_string().contains(CARD), "{error}");
         }
+        assert_eq!(
+            check(&BTreeMap::from([(CARD.to_owned(), "11.06".to_owned())])),
+            Ok(())
+        );
     }
 }

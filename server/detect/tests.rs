@@ -13,9 +13,9 @@ use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Clock;
 
 use super::*;
-use crate::auth::{Access, AuthConfig, Grant};
+use crate::auth::{Access, Grant};
 use crate::config::Config;
-use crate::fleet::{Fleet, Live, LiveValue, LiveXid};
+use crate::fleet::{Live, LiveValue, LiveXid};
 use crate::store::model::FencingToken;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
@@ -26,7 +26,7 @@ const PRICE: &str = "36";
 const PER_SECOND: i64 = 10_000_000;
 
 /// A clock that goes on when told.
-struct Hand(AtomicI64);
+pub(super) struct Hand(AtomicI64);
 
 impl Clock for Hand {
     fn now(&self) -> Timestamp {
@@ -39,12 +39,12 @@ impl Clock for Hand {
 }
 
 /// Two nodes of 8 working GPUs of one job, and what is done to them.
-struct World {
-    app: App,
-    hand: Arc<Hand>,
-    detectors: Detectors,
+pub(super) struct World {
+    pub(super) app: App,
+    pub(super) hand: Arc<Hand>,
+    pub(super) detectors: Detectors,
     lives: Vec<Live>,
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
     ticks: i64,
 }
 
@@ -59,25 +59,17 @@ async fn app(folder: &tempfile::TempDir, hand: &Arc<Hand>) -> App {
         Duration::from_secs(15),
     );
     let token: FencingToken = lease.await.expect("it is ours").token;
+    let (store, clock) = (store.expect("a new database opens"), Arc::clone(hand));
     let app = App {
-        fleet: Arc::new(Fleet::new(config.fleet.clone())),
-        store: store.expect("a new database opens"),
-        config: Arc::new(config),
-        access: Arc::new(Access::load(&AuthConfig::default()).expect("no tokens")),
-        rejections: Arc::default(),
-        commits: Arc::default(),
-        jobs: Arc::default(),
-        refusals: Arc::default(),
         lead: Arc::new(crate::lead::Lead::leading()),
-        incidents: Arc::default(),
-        clock: Arc::clone(hand) as Arc<dyn Clock>,
+        ..App::new(config, store, Access::default(), clock)
     };
     app.incidents.leads(token);
     app
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let hand = Arc::new(Hand(AtomicI64::new(NOW.0)));
         let app = app(&folder, &hand).await;
@@ -102,7 +94,7 @@ impl World {
     }
 
     /// So many ticks, before each of which `change` is done to everything that reports.
-    fn ticks(&mut self, count: usize, change: impl Fn(&mut Live)) {
+    pub(super) fn ticks(&mut self, count: usize, change: impl Fn(&mut Live)) {
         for _ in 0..count {
             self.ticks += 1;
             let now = NOW.shifted(self.ticks * 10 * NANOS_PER_SECOND);
@@ -126,17 +118,17 @@ impl World {
         }
     }
 
-    fn open(&self) -> Vec<Incident> {
+    pub(super) fn open(&self) -> Vec<Incident> {
         self.app.incidents.open(&Grant::default())
     }
 }
 
 /// The GPU of this node and index, by the name that the fixture gives it.
-fn is_gpu(live: &Live, node: &str, index: u32) -> bool {
+pub(super) fn is_gpu(live: &Live, node: &str, index: u32) -> bool {
     *live.key.id == *format!("GPU-prod-{node}-{index:04}")
 }
 
-fn set(live: &mut Live, metric: &Metric, value: f64) {
+pub(super) fn set(live: &mut Live, metric: &Metric, value: f64) {
     let at = live.last_point;
     match live
         .values
@@ -397,4 +389,101 @@ async fn what_is_recorded_is_not_judged() {
         }
     });
     assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
+async fn heat_whose_readings_are_gone_is_not_over() {
+    let mut world = World::new().await;
+    let heat = |live: &mut Live| {
+        if is_gpu(live, "node-1", 4) {
+            let before = live.value(gpu::THROTTLE_THERMAL.id);
+            let before = before.and_then(|it| it.reading.ok()).unwrap_or(0.0);
+            set(live, &gpu::THROTTLE_THERMAL, before + 10.0);
+        }
+    };
+    world.ticks(8, heat);
+    assert_eq!(world.open().len(), 1);
+    let gone = |live: &mut Live| {
+        if is_gpu(live, "node-1", 4) {
+            for value in &mut live.values {
+                if value.metric == gpu::THROTTLE_THERMAL.id {
+                    value.reading = Err(Missing::NotSupported);
+                }
+            }
+        }
+    };
+    world.ticks(40, gone);
+    let open = world.open();
+    assert_eq!(open.len(), 1, "nobody knows whether it is over");
+    assert!(open[0].unheard_since.is_some());
+    world.ticks(10, |live| {
+        if is_gpu(live, "node-1", 4) {
+            set(live, &gpu::THROTTLE_THERMAL, 500.0);
+        }
+    });
+    assert_eq!(world.open(), [], "it is read again, and at rest");
+}
+
+#[tokio::test]
+async fn a_pcie_link_that_lost_half_its_lanes_is_an_incident_and_one_reading_is_none() {
+    let mut world = World::new().await;
+    let lanes = |count: f64| {
+        move |live: &mut Live| {
+            if is_gpu(live, "node-2", 1) {
+                set(live, &gpu::PCIE_GENERATION, 5.0);
+                set(live, &gpu::PCIE_WIDTH, count);
+            }
+        }
+    };
+    world.ticks(3, lanes(16.0));
+    world.ticks(1, lanes(8.0));
+    world.ticks(3, lanes(16.0));
+    assert_eq!(world.open(), []);
+    world.ticks(8, lanes(8.0));
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!((open[0].family, open[0].cause), (Family::Link, Cause::Pcie));
+    world.ticks(34, lanes(16.0));
+    assert_eq!(world.open(), []);
+}
+
+#[tokio::test]
+async fn a_card_that_broke_three_times_in_a_month_is_told_when_it_works_again() {
+    let mut world = World::new().await;
+    let whole = world.lives.clone();
+    for _ in 0..3 {
+        let at = world.hand.now();
+        world.ticks(2, |live| {
+            if is_gpu(live, "node-1", 0) {
+                falls_off(live, at);
+            }
+        });
+        let back = world.hand.now();
+        world.lives = whole.clone();
+        world.ticks(370, |live| {
+            if is_gpu(live, "node-1", 0) {
+                live.health = Some(HealthEvent {
+                    at: back,
+                    edge: Edge::Whole,
+                });
+            }
+        });
+        let written = world.app.incidents.write(&world.app.store).await;
+        written.expect("it is written");
+    }
+    assert_eq!(world.open(), [], "each is over");
+    let looked = world.detectors.offenders.look(&world.app).await;
+    looked.expect("the store answers");
+    world.ticks(1, |_| {});
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(
+        (open[0].family, open[0].cause),
+        (Family::Offender, Cause::GpuFault)
+    );
+    assert_eq!(
+        open[0].place,
+        Place::gpu("prod", "node-1", "GPU-prod-node-1-0000")
+    );
+    assert_eq!(open[0].evidence[0].readings[0].value, 3.0);
 }

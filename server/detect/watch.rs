@@ -1,11 +1,16 @@
 //! What the counters of one GPU did lately: parts of the last minutes that it was slowed down, and
-//! memory errors an hour.
+//! memory errors of the last hour.
 //!
-//! Method: a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of a counter.
-//! What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it did not
-//! fade. A counter that went back was reset and says nothing that once.
+//! Method: a part is a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of
+//! a counter. What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it
+//! did not fade. Errors are counted, in twelve buckets of five minutes, because a burst of six is six
+//! and not seventy an hour. A counter that went back was reset and says nothing that once; of errors it
+//! also says that the card was made whole.
 //!
-//! Limits: about 150 bytes a GPU. The first reading after a start says nothing.
+//! Nothing is known of a counter before two readings that follow each other, and when the newest is
+//! older than [`GAP_S`]: a reading that is gone is not a 0.
+//!
+//! Limits: about 250 bytes a GPU. Errors before the server started are not counted.
 
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::Timestamp;
@@ -16,19 +21,51 @@ use crate::fleet::Live;
 /// Over how long a rate is meant, seconds.
 pub(super) const MEMORY_S: f64 = 300.0;
 
+/// Over how long a part is meant that is to explain what is slow now, seconds.
+const NOW_S: f64 = 30.0;
+
 /// A counter that did not grow for this long is at rest, seconds.
 const OVER_S: f64 = 60.0;
 
 /// Two readings further apart than this are not joined, seconds: what lies between is not known.
-const GAP_S: f64 = 120.0;
+pub(super) const GAP_S: f64 = 120.0;
+
+/// Buckets of an hour.
+const BUCKETS: usize = 12;
+
+/// How long a bucket is, seconds.
+const BUCKET_S: i64 = 3_600 / BUCKETS as i64;
 
 /// One counter.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     last: Option<(f64, Timestamp)>,
+    /// Whether the newest reading followed one before it.
+    is_joined: bool,
     /// Growth a second over the last minutes.
     rate: f64,
+    /// The same over the last seconds.
+    now: f64,
     grew_at: Timestamp,
+}
+
+/// What a reading of a counter said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Said {
+    /// Nothing: there was none, or none before it.
+    Nothing,
+    /// It grew by so much, which may be 0.
+    Grew(f64),
+    /// It began anew.
+    Reset,
+}
+
+/// Errors of the last hour.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hour {
+    buckets: [u32; BUCKETS],
+    /// The number of the newest bucket, since 1970.
+    newest: i64,
 }
 
 /// What is kept of one GPU.
@@ -39,8 +76,10 @@ pub(super) struct Watch {
     cap: Counted,
     corrected: Counted,
     uncorrected: Counted,
-    /// Uncorrected errors of the last hour, and when the last of them came.
-    uncorrected_count: u64,
+    corrected_hour: Hour,
+    uncorrected_hour: Hour,
+    /// What was ever readable.
+    had: Readable,
 }
 
 /// What the counters say now. None is not known.
@@ -49,45 +88,133 @@ pub(super) struct Rates {
     pub(super) heat_part: Option<f64>,
     pub(super) brake_part: Option<f64>,
     pub(super) cap_part: Option<f64>,
-    pub(super) corrected_per_hour: Option<f64>,
+    /// The same three over the last seconds.
+    pub(super) heat_now: Option<f64>,
+    pub(super) brake_now: Option<f64>,
+    pub(super) cap_now: Option<f64>,
+    /// Errors of the last hour.
+    pub(super) corrected: Option<u64>,
     pub(super) uncorrected: Option<u64>,
 }
 
-/// How long uncorrected errors are told, seconds.
-const UNCORRECTED_S: f64 = 3_600.0;
+/// A set of readings that say whether a GPU is well, one bit each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Readable(u16);
+
+impl Readable {
+    pub(super) const HEAT_PART: Self = Self(1);
+    pub(super) const TEMPERATURE: Self = Self(1 << 1);
+    pub(super) const BRAKE_PART: Self = Self(1 << 2);
+    pub(super) const CAP_PART: Self = Self(1 << 3);
+    pub(super) const POWER: Self = Self(1 << 4);
+    pub(super) const CORRECTED: Self = Self(1 << 5);
+    pub(super) const UNCORRECTED: Self = Self(1 << 6);
+    pub(super) const REMAP: Self = Self(1 << 7);
+    pub(super) const PCIE: Self = Self(1 << 8);
+    pub(super) const NVLINK: Self = Self(1 << 9);
+    pub(super) const MEMORY: Self = Self(1 << 10);
+
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Those of it that are also in the other.
+    pub(super) const fn within(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// This one, if it is so.
+    pub(super) const fn when(self, is_so: bool) -> Self {
+        if is_so { self } else { Self(0) }
+    }
+}
 
 impl Counted {
-    /// Takes in a reading; how much the counter grew.
-    fn read(&mut self, live: &Live, metric: &Metric) -> f64 {
+    /// Takes in a reading.
+    fn read(&mut self, live: &Live, metric: &Metric) -> Said {
         let Some((value, at)) = reading(live, metric) else {
-            return 0.0;
+            self.is_joined = false;
+            return Said::Nothing;
         };
-        let Some((before, then)) = self.last.replace((value, at)) else {
-            return 0.0;
+        let Some((before, then)) = self.last else {
+            self.last = Some((value, at));
+            return Said::Nothing;
         };
         let seconds = seconds_since(at, then);
         if seconds <= 0.0 {
-            return 0.0;
+            return Said::Nothing;
         }
+        self.last = Some((value, at));
         let growth = value - before;
-        if growth < 0.0 || seconds > GAP_S {
-            self.rate = 0.0;
-            return 0.0;
+        self.is_joined = growth >= 0.0 && seconds <= GAP_S;
+        if !self.is_joined {
+            (self.rate, self.now) = (0.0, 0.0);
+            return if growth < 0.0 {
+                Said::Reset
+            } else {
+                Said::Nothing
+            };
         }
-        let weight = 1.0 - (-seconds / MEMORY_S).exp();
-        self.rate += weight * (growth / seconds - self.rate);
+        let weight = |memory: f64| 1.0 - (-seconds / memory).exp();
+        self.rate += weight(MEMORY_S) * (growth / seconds - self.rate);
+        self.now += weight(NOW_S) * (growth / seconds - self.now);
         if growth > 0.0 {
             self.grew_at = at;
         }
-        growth
+        Said::Grew(growth)
     }
 
-    /// Growth a second; none before there were two readings, 0 at rest.
-    fn rate(&self, now: Timestamp) -> Option<f64> {
-        self.last?;
-        let is_over = seconds_since(now, self.grew_at) > OVER_S;
-        Some(if is_over { 0.0 } else { self.rate })
+    /// Whether it is known how much it grew.
+    fn is_known(&self, now: Timestamp) -> bool {
+        let is_fresh = |(_, at): (f64, Timestamp)| seconds_since(now, at) <= GAP_S;
+        self.is_joined && self.last.is_some_and(is_fresh)
     }
+
+    /// Growth a second over the last minutes, 0 at rest; none where it is not known.
+    fn rate(&self, now: Timestamp) -> Option<f64> {
+        let is_over = seconds_since(now, self.grew_at) > OVER_S;
+        self.is_known(now)
+            .then_some(if is_over { 0.0 } else { self.rate })
+    }
+
+    /// Growth a second over the last seconds; none where it is not known.
+    fn now(&self, now: Timestamp) -> Option<f64> {
+        self.is_known(now).then_some(self.now)
+    }
+}
+
+impl Hour {
+    /// Takes in what a counter of errors said at `now`.
+    fn take(&mut self, said: Said, now: Timestamp) {
+        self.move_on(now);
+        match said {
+            Said::Nothing => {}
+            Said::Grew(growth) => {
+                let bucket = &mut self.buckets[self.newest.rem_euclid(BUCKETS as i64) as usize];
+                *bucket = bucket.saturating_add(growth as u32);
+            }
+            Said::Reset => *self = Self::default(),
+        }
+    }
+
+    fn move_on(&mut self, now: Timestamp) {
+        let newest = now.seconds().div_euclid(BUCKET_S);
+        let passed = newest.saturating_sub(self.newest).max(0);
+        for step in 0..passed.min(BUCKETS as i64) {
+            self.buckets[(newest - step).rem_euclid(BUCKETS as i64) as usize] = 0;
+        }
+        self.newest = self.newest.max(newest);
+    }
+
+    fn count(&self) -> u64 {
+        self.buckets.iter().copied().map(u64::from).sum()
+    }
+}
+
+/// The newest reading of a metric, unless it is gone or too old to say anything of now.
+pub(super) fn fresh(live: &Live, metric: &Metric, now: Timestamp) -> Option<f64> {
+    let (value, at) = reading(live, metric)?;
+    (seconds_since(now, at) <= GAP_S).then_some(value)
 }
 
 fn reading(live: &Live, metric: &Metric) -> Option<(f64, Timestamp)> {
@@ -97,24 +224,130 @@ fn reading(live: &Live, metric: &Metric) -> Option<(f64, Timestamp)> {
 }
 
 impl Watch {
-    /// Takes in what is live and says what it means.
-    pub(super) fn read(&mut self, live: &Live, now: Timestamp) -> Rates {
+    /// Takes in what is live and says what it means. Errors before the GPU was `healed` are over.
+    pub(super) fn read(&mut self, live: &Live, healed: Option<Timestamp>, now: Timestamp) -> Rates {
         self.heat.read(live, &gpu::THROTTLE_THERMAL);
         self.brake.read(live, &gpu::THROTTLE_BOARD_LIMIT);
         self.cap.read(live, &gpu::THROTTLE_POWER);
-        self.corrected.read(live, &gpu::ECC_CORRECTED_VOLATILE);
+        let better = self.corrected.read(live, &gpu::ECC_CORRECTED_VOLATILE);
+        self.corrected_hour.take(better, now);
         let worse = self.uncorrected.read(live, &gpu::ECC_UNCORRECTED_VOLATILE);
-        if seconds_since(now, self.uncorrected.grew_at) > UNCORRECTED_S {
-            self.uncorrected_count = 0;
+        self.uncorrected_hour.take(worse, now);
+        if healed.is_some_and(|at| at >= self.uncorrected.grew_at) {
+            self.uncorrected_hour = Hour::default();
         }
-        self.uncorrected_count += worse as u64;
         let part = |counted: &Counted| counted.rate(now).map(|it| it.min(1.0));
+        let count = |counted: &Counted, hour: &Hour| counted.is_known(now).then(|| hour.count());
         Rates {
             heat_part: part(&self.heat),
             brake_part: part(&self.brake),
             cap_part: part(&self.cap),
-            corrected_per_hour: self.corrected.rate(now).map(|it| it * 3_600.0),
-            uncorrected: self.uncorrected.last.map(|_| self.uncorrected_count),
+            heat_now: self.heat.now(now),
+            brake_now: self.brake.now(now),
+            cap_now: self.cap.now(now),
+            corrected: count(&self.corrected, &self.corrected_hour),
+            uncorrected: count(&self.uncorrected, &self.uncorrected_hour),
+        }
+    }
+
+    /// Notes what is readable now; what was before and no longer is.
+    pub(super) fn gone(&mut self, now: Readable) -> Readable {
+        self.had = self.had.and(now);
+        Readable(self.had.0 & !now.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::Origin;
+    use gpufleet_telemetry::sample::{Missing, Reading};
+    use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+    use super::*;
+    use crate::fleet::LiveValue;
+    use crate::view::fixture::{self, Does, NOW};
+
+    fn at(seconds: i64) -> Timestamp {
+        NOW.shifted(seconds * NANOS_PER_SECOND)
+    }
+
+    /// A GPU with one reading of one counter.
+    fn live(metric: &Metric, reading: Reading, seconds: i64) -> Live {
+        let mut live = fixture::gpu("prod", "node-1", 0, Does::Work, Origin::Live);
+        live.values = vec![LiveValue {
+            metric: metric.id,
+            part: None,
+            reading,
+            max: None,
+            at: at(seconds),
+        }];
+        live
+    }
+
+    fn read(watch: &mut Watch, metric: &Metric, value: f64, seconds: i64) -> Rates {
+        watch.read(&live(metric, Ok(value), seconds), None, at(seconds))
+    }
+
+    #[test]
+    fn a_counter_that_was_read_once_is_not_known_and_one_that_is_gone_is_not_0() {
+        let mut watch = Watch::default();
+        let metric = &gpu::THROTTLE_POWER;
+        assert_eq!(read(&mut watch, metric, 5.0, 0).cap_part, None);
+        assert_eq!(read(&mut watch, metric, 5.0, 10).cap_part, Some(0.0));
+        let gone = live(metric, Err(Missing::NotSupported), 20);
+        assert_eq!(watch.read(&gone, None, at(140)).cap_part, None);
+        assert_eq!(
+            read(&mut watch, metric, 9.0, 150).cap_part,
+            None,
+            "what lies between is not known"
+        );
+        assert_eq!(read(&mut watch, metric, 9.0, 160).cap_part, Some(0.0));
+    }
+
+    #[test]
+    fn errors_are_counted_over_an_hour_and_no_burst_is_a_rate() {
+        let mut watch = Watch::default();
+        let metric = &gpu::ECC_CORRECTED_VOLATILE;
+        read(&mut watch, metric, 0.0, 0);
+        assert_eq!(read(&mut watch, metric, 6.0, 10).corrected, Some(6));
+        // Two each 90 s are 80 an hour, and never rest for long enough to be forgotten.
+        let mut watch = Watch::default();
+        let mut last = Rates::default();
+        for seconds in (0..7_200).step_by(10) {
+            let errors = f64::from(seconds / 90 * 2);
+            last = read(&mut watch, metric, errors, i64::from(seconds));
+        }
+        let count = last.corrected.expect("it is known");
+        assert!((72..=80).contains(&count), "{count}");
+        let mut later = last;
+        for seconds in (7_200..10_900).step_by(10) {
+            later = read(&mut watch, metric, 158.0, seconds);
+        }
+        assert_eq!(later.corrected, Some(0), "an hour without any");
+    }
+
+    #[test]
+    fn uncorrected_errors_are_over_when_the_card_was_healed_or_its_counter_began_anew() {
+        let metric = &gpu::ECC_UNCORRECTED_VOLATILE;
+        let mut watch = Watch::default();
+        read(&mut watch, metric, 0.0, 0);
+        assert_eq!(read(&mut watch, metric, 2.0, 10).uncorrected, Some(2));
+        let healed = watch.read(&live(metric, Ok(2.0), 20), Some(at(15)), at(20));
+        assert_eq!(healed.uncorrected, Some(0));
+        assert_eq!(read(&mut watch, metric, 3.0, 30).uncorrected, Some(1));
+        read(&mut watch, metric, 0.0, 40);
+        assert_eq!(read(&mut watch, metric, 0.0, 50).uncorrected, Some(0));
+    }
+
+    #[test]
+    fn errors_far_apart_are_not_added_up() {
+        let mut watch = Watch::default();
+        let metric = &gpu::ECC_UNCORRECTED_VOLATILE;
+        for seconds in (0..20_000).step_by(10) {
+            let errors = f64::from(seconds / 3_300);
+            let known = read(&mut watch, metric, errors, i64::from(seconds));
+            let most = known.uncorrected.unwrap_or(0);
+            assert!(most <= 2, "{most} of the last hour at {seconds}");
         }
     }
 }

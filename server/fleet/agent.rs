@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::introduce::Introduced;
 use super::live::LiveAgent;
-use super::sender_clock::Clocks;
+use super::sender_clock::{Clocks, QUARANTINED, TOLERATED};
 use super::server_clock::Vote;
 use crate::store::model::{Cursor, CursorKey, Gap};
 
@@ -222,7 +222,11 @@ impl AgentState {
                 known.sent_at = known.sent_at.max(sent_at);
                 known.received = received;
             }
-            Some(known) if sent_at < known.sent_at && received.since(known.received) < LATE => {
+            // Heard later than now, it was under a clock of ours that was set back: so may theirs be.
+            Some(known)
+                if sent_at < known.sent_at
+                    && (0..LATE).contains(&received.since(known.received)) =>
+            {
                 return Session::Late;
             }
             Some(known) => {
@@ -235,12 +239,24 @@ impl AgentState {
         Session::Current
     }
 
-    /// The clock offset that the epoch has, if one of its streams has been heard.
+    /// The clock offset that the epoch has, if one of its streams has been folded. One that is beyond what
+    /// is corrected says under what clock its data was refused.
     pub(super) fn offset(&self, epoch: Epoch) -> Option<i64> {
-        self.streams
-            .iter()
-            .find(|it| it.cursor.key.epoch == epoch)
-            .map(|it| it.cursor.clock_offset_nanos)
+        let mut of_epoch = self.streams.iter();
+        let found = of_epoch.find(|it| it.cursor.key.epoch == epoch)?;
+        let offset = found.cursor.clock_offset_nanos;
+        (offset.saturating_abs() <= QUARANTINED).then_some(offset)
+    }
+
+    /// Remembers, also in the store, that an epoch's data was refused for a clock that is this far off.
+    pub(super) fn quarantine(&mut self, key: CursorKey, off_nanos: i64, received: Timestamp) {
+        self.clocks.quarantine(key.epoch, off_nanos);
+        if let Some(stream) = self.stream(key, 0, received)
+            && stream.cursor.clock_offset_nanos.abs_diff(off_nanos) > TOLERATED.unsigned_abs()
+        {
+            stream.dirty = true;
+            self.set_offset(key.epoch, off_nanos);
+        }
     }
 
     /// Gives the streams of an epoch a new offset.
@@ -347,7 +363,7 @@ impl AgentState {
 }
 
 fn tell(told: &mut Option<Timestamp>, now: Timestamp) -> bool {
-    if told.is_some_and(|told| now.since(told) < TOLD_AGAIN) {
+    if told.is_some_and(|told| (0..TOLD_AGAIN).contains(&now.since(told))) {
         return false;
     }
     *told = Some(now);

@@ -186,6 +186,7 @@ impl Fleet {
                     last_seen: live.last_point,
                 });
             }
+            commit.holders.append(&mut tracked.holding.met());
             commit.minutes.extend(tracked.drain());
         }
         self.forget(shard, now);

@@ -17,6 +17,7 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, SECONDS_PER_MINUTE, Tim
 use gpufleet_telemetry::wire::Lane;
 
 use super::drops::{Drop, Drops};
+use super::holding::Holding;
 use super::live::{Live, LiveValue, Told};
 use crate::runs::Heard;
 use crate::store::model::{MinuteDelta, ResourceKey};
@@ -53,9 +54,14 @@ pub(super) struct Fold {
 }
 
 impl Fold {
+    /// Whether a moment is so far ahead that no clock of this request's says it.
+    pub(super) fn is_ahead(&self, at: Timestamp) -> bool {
+        at.since(self.received) > MAX_FUTURE
+    }
+
     /// Whether a moment of the server's clock is too far off to be believed or kept.
     pub(super) fn out_of_range(&self, at: Timestamp) -> Option<Drop> {
-        if at.since(self.received) > MAX_FUTURE {
+        if self.is_ahead(at) {
             Some(Drop::InFuture)
         } else if self.received.since(at) > MAX_AGE {
             Some(Drop::TooOld)
@@ -65,8 +71,9 @@ impl Fold {
     }
 
     /// The same for the runs.
-    pub(super) const fn heard(&self) -> Heard {
+    pub(super) const fn heard(&self, agent: AgentId) -> Heard {
         Heard {
+            agent,
             lane: self.lane,
             received: self.received,
         }
@@ -89,6 +96,8 @@ pub(super) struct Tracked {
     interval_nanos: i64,
     /// By minute, ascending.
     pending: Vec<Pending>,
+    /// Who holds it, as it was last told.
+    pub(super) holding: Holding,
     /// When parts were last forgotten.
     pruned: Minute,
 }
@@ -97,6 +106,8 @@ pub(super) struct Tracked {
 struct Pending {
     minute: Minute,
     bitmaps: Bitmaps,
+    /// The seconds of each holder.
+    holders: Vec<(i64, u64)>,
     /// By metric number, ascending.
     metrics: Vec<(MetricId, Aggregate)>,
     /// By metric number, ascending.
@@ -135,6 +146,7 @@ impl Tracked {
             oldest_live: None,
             interval_nanos: 0,
             pending: Vec::new(),
+            holding: Holding::default(),
             pruned: Minute::default(),
         }
     }
@@ -167,16 +179,20 @@ impl Tracked {
         let mut grown = 0;
         let mut hint = 0;
         let mut newest = None;
+        if fold.lane == Lane::Live && fold.is_ahead(self.live.last_point) {
+            self.set_back(fold);
+        }
         if let Some(tick) = tick_of(decoded) {
             self.interval_nanos = tick;
         }
+        let (resource, holder) = self.holding.described(fold, decoded);
         for point in &decoded.points {
             let at = point.at.shifted(fold.offset);
             let kept = match fold.out_of_range(at) {
                 Some(reason) => Err(reason),
                 None => keep(point).and_then(|since| {
                     let since = since.unwrap_or(at.shifted(-self.interval_nanos));
-                    self.point(fold, point, (since, at), &mut grown, &mut hint)
+                    self.point(fold, point, (since, at, holder), &mut grown, &mut hint)
                 }),
             };
             match kept {
@@ -185,16 +201,30 @@ impl Tracked {
             }
         }
         if let Some(newest) = newest {
-            self.heard(fold, decoded, newest);
+            self.heard(fold, decoded, &resource, newest);
         }
         grown
+    }
+
+    /// Forgets what is shown of a time that has not come: sender and server were ahead together, and both
+    /// clocks were set back. What was folded by then stays in its minutes; what comes now is newer.
+    fn set_back(&mut self, fold: &Fold) {
+        let live = &mut self.live;
+        live.values.retain(|it| !fold.is_ahead(it.at));
+        (live.bits, live.bits_start) = (Bitmaps::default(), Timestamp::default());
+        live.last_point = fold.received;
+        if let Some(health) = &mut live.health {
+            health.at = health.at.min(fold.received);
+        }
+        self.told = Timestamp::default();
+        self.pruned = Minute::default();
     }
 
     fn point(
         &mut self,
         fold: &Fold,
         point: &DecodedPoint,
-        (since, at): (Timestamp, Timestamp),
+        (since, at, holder): (Timestamp, Timestamp, i64),
         grown: &mut usize,
         hint: &mut usize,
     ) -> Result<(), Drop> {
@@ -203,7 +233,7 @@ impl Tracked {
         let keeps_minute = metric.in_minutes && point.part.is_none();
         let (reading, max): (Reading, Option<f64>) = match point.value {
             PointValue::SecondBits(bits) => {
-                *grown += self.bits(fold, metric.id, start, at, bits);
+                *grown += self.bits(fold, (metric.id, holder), start, at, bits);
                 return Ok(());
             }
             PointValue::Missing(why) => (Err(why), None),
@@ -234,7 +264,7 @@ impl Tracked {
     fn bits(
         &mut self,
         fold: &Fold,
-        metric: MetricId,
+        (metric, holder): (MetricId, i64),
         start: Timestamp,
         end: Timestamp,
         bits: u64,
@@ -245,6 +275,9 @@ impl Tracked {
         for (minute, bits) in seconds_by_minute(start, seconds, bits) {
             let (pending, new) = self.pending(minute);
             pending.bitmaps.set(metric, bits);
+            if metric == gpu::HELD.id && holder > 0 {
+                pending.holders.push((holder, bits));
+            }
             grown += new;
         }
         if fold.lane == Lane::Live && start >= self.live.bits_start {
@@ -295,6 +328,7 @@ impl Tracked {
             let pending = Pending {
                 minute,
                 bitmaps: Bitmaps::default(),
+                holders: Vec::new(),
                 metrics: Vec::new(),
                 counters: Vec::new(),
             };
@@ -348,7 +382,13 @@ impl Tracked {
     }
 
     /// What a request says about the resource as a whole.
-    fn heard(&mut self, fold: &Fold, decoded: &DecodedResource, newest: Timestamp) {
+    fn heard(
+        &mut self,
+        fold: &Fold,
+        decoded: &DecodedResource,
+        resource: &Arc<Resource>,
+        newest: Timestamp,
+    ) {
         let live = &mut self.live;
         live.first_seen = live.first_seen.min(newest);
         if fold.lane == Lane::Backfill {
@@ -357,13 +397,13 @@ impl Tracked {
         }
         self.visible = true;
         self.oldest_live.get_or_insert(newest);
-        if newest >= live.last_point && *live.resource != *decoded.resource {
-            live.resource = Arc::clone(&decoded.resource);
+        if newest >= live.last_point && !Arc::ptr_eq(&live.resource, resource) {
+            self.changed |= *live.resource != **resource;
+            live.resource = Arc::clone(resource);
             let node = live.resource.attribute(attribute::NODE).unwrap_or_default();
             if *live.node != *node {
                 live.node = node.into();
             }
-            self.changed = true;
         }
         live.interval = Duration::from_nanos(self.interval_nanos.unsigned_abs());
         live.last_point = live.last_point.max(newest);
@@ -407,14 +447,21 @@ impl Tracked {
     /// Hands out what waits to be committed.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = MinuteDelta> + '_ {
         let key = &self.live.key;
-        self.pending.drain(..).map(|pending| MinuteDelta {
-            key: key.clone(),
-            minute: pending.minute,
-            row: MinuteRow {
+        self.pending.drain(..).map(|pending| {
+            let mut row = MinuteRow {
                 bitmaps: pending.bitmaps,
                 metrics: pending.metrics.into_iter().collect(),
                 counters: pending.counters.into_iter().collect(),
-            },
+                ..MinuteRow::default()
+            };
+            for (holder, seconds) in pending.holders {
+                row.hold(holder, seconds);
+            }
+            MinuteDelta {
+                key: key.clone(),
+                minute: pending.minute,
+                row,
+            }
         })
     }
 }

@@ -25,20 +25,22 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Takes a point's time as its series' newest and says which was the newest before, or why not.
+    /// Takes a point's time as its series' newest and says which was the newest before, or why not. A
+    /// newest one for which `is_ahead` holds came under clocks that were set back since, and holds
+    /// nothing up.
     pub(super) fn advance(
         &mut self,
-        key: &ResourceKey,
-        metric: MetricId,
-        part: Option<&Part>,
+        (key, metric, part): (&ResourceKey, MetricId, Option<&Part>),
         at: Timestamp,
+        is_ahead: impl Fn(Timestamp) -> bool,
     ) -> Result<Option<Timestamp>, Drop> {
         let series = series(key, metric, part);
         let before = self.newest.get(&series).copied();
+        let before = before.filter(|before| !is_ahead(*before));
         if before.is_some_and(|before| at <= before) {
             return Err(Drop::NotNewer);
         }
-        if before.is_none() {
+        if before.is_none() && !self.newest.contains_key(&series) {
             self.make_room();
         }
         self.newest.insert(series, at);
@@ -119,18 +121,21 @@ mod tests {
         };
         let part = Part::new(PartKind::NvLink, "0");
         let mut marks = Marks::default();
-        let mut advance =
-            |part: Option<&Part>, at| marks.advance(&key, MetricId(10), part, Timestamp(at));
+        let mut advance = |part: Option<&Part>, at| {
+            let ahead = |it: Timestamp| it > Timestamp(100);
+            marks.advance((&key, MetricId(10), part), Timestamp(at), ahead)
+        };
         assert_eq!(advance(None, 5), Ok(None));
         assert_eq!(advance(None, 5), Err(Drop::NotNewer));
         assert_eq!(advance(None, 4), Err(Drop::NotNewer));
         assert_eq!(advance(Some(&part), 4), Ok(None), "another series");
-        assert_eq!(advance(None, 6), Ok(Some(Timestamp(5))));
+        assert_eq!(advance(None, 900), Ok(Some(Timestamp(5))));
+        assert_eq!(advance(None, 6), Ok(None), "that time has not come");
         let known = marks.drain();
         assert_eq!(known.len(), 2, "each series once");
         let mut restored = Marks::default();
         known.into_iter().for_each(|mark| restored.restore(mark));
-        let again = restored.advance(&key, MetricId(10), None, Timestamp(6));
+        let again = restored.advance((&key, MetricId(10), None), Timestamp(6), |_| false);
         assert_eq!(again, Err(Drop::NotNewer));
         assert!(restored.drain().is_empty());
     }

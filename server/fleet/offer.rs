@@ -156,6 +156,7 @@ impl OfferTotals {
 
 impl Fleet {
     /// Offers a request. Folding it and moving its cursor happen under one lock.
+    #[tracing::instrument(level = "debug", name = "fold", skip_all, fields(seq = offer.seq))]
     pub fn offer(&self, offer: &Offer<'_>) -> Answer {
         let mut taken_over = Vec::new();
         let answer = self.offer_locked(offer, &mut taken_over);
@@ -215,7 +216,7 @@ impl Fleet {
             }
             Verdict::Quarantine(off_nanos) => {
                 introduce::stranger(agent, offer);
-                agent.clocks.quarantine(offer.key.epoch, off_nanos);
+                agent.quarantine(offer.key, off_nanos, offer.received);
                 let told = agent.tell_clock(offer.received);
                 let event = told.then(|| events::clock(agent, offer, off_nanos));
                 shard.events.extend(event);

@@ -186,7 +186,8 @@ impl Owner {
             if let Some(live) = &self.live
                 && live.agent != claim.agent
                 && live.rank <= rank
-                && claim.received.since(live.heard) <= FRESH_TICKS * live.interval_nanos
+                && claim.received.since(live.heard).saturating_abs()
+                    <= FRESH_TICKS * live.interval_nanos
             {
                 let (owner, node) = (live.agent, Arc::clone(&live.node));
                 return self.anothers(claim, owner, node);
@@ -253,7 +254,8 @@ impl Owner {
             last: claim.received,
         });
         let is_known = known.is_some_and(|known| {
-            known.agent == claim.agent && claim.received.since(known.last) < TOLD_AGAIN
+            known.agent == claim.agent
+                && (0..TOLD_AGAIN).contains(&claim.received.since(known.last))
         });
         Claimed::Anothers {
             owner,

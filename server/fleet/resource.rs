@@ -90,12 +90,13 @@ impl Folding<'_, '_> {
                 return Ok(None);
             }
             let at = point.at.shifted(offset);
-            let before = marks.advance(&key, point.metric.id, point.part.as_ref(), at)?;
+            let series = (&key, point.metric.id, point.part.as_ref());
+            let before = marks.advance(series, at, |it| self.fold.is_ahead(it))?;
             Ok(Some(before.unwrap_or(at)))
         };
         let grown = tracked.fold(self.fold, decoded, self.drops, keep);
         if key.kind == ResourceKind::Rank {
-            let heard = self.fold.heard();
+            let heard = self.fold.heard(agent_id);
             let taken = self.fleet.runs.rank(&tracked.live, heard);
             self.drops.add_one(taken.err().map(|Full| Drop::FleetFull));
         }

@@ -10,6 +10,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::agent::{AgentState, StreamState};
 use super::commit::AGENT_FORGOTTEN;
 use super::fold::Tracked;
+use super::sender_clock::QUARANTINED;
 use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
 use crate::runs::{KnownRun, StepDelta};
 use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey};
@@ -70,6 +71,10 @@ impl Fleet {
             AgentState::new(id, "".into(), cursor.seen)
         });
         agent.live.heard = agent.live.heard.max(cursor.seen);
+        if cursor.clock_offset_nanos.saturating_abs() > QUARANTINED {
+            let epoch = cursor.key.epoch;
+            agent.clocks.quarantine(epoch, cursor.clock_offset_nanos);
+        }
         let mut stream = StreamState::new(cursor.key, cursor.clock_offset_nanos, cursor.seen);
         stream.durable = cursor.seq;
         stream.cursor = cursor;

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::sender_clock::{QUARANTINED, TOLERATED};
+use super::sender_clock::{QUARANTINED, STEPPED, TOLERATED};
 use crate::store::model::StoredEvent;
 
 /// Fewest agents that can outvote the server: of two, one is as likely to be wrong.
@@ -59,6 +60,10 @@ pub enum ServerClock {
 pub(super) struct Known {
     pub(super) clock: ServerClock,
     told: Option<Timestamp>,
+    /// What the wall clock says more than the monotonic one.
+    beside: Option<i64>,
+    /// By how much it was set and when, until that is told.
+    set: Option<(i64, Timestamp)>,
 }
 
 impl ServerClock {
@@ -128,6 +133,20 @@ impl ServerClock {
 }
 
 impl Known {
+    /// Looks whether the clock was set since the last look: agents whose clocks were set with it say
+    /// nothing of that. It is told with the next commit after an agent was heard.
+    pub(super) fn look(&mut self, now: Timestamp, monotonic: Duration) {
+        let monotonic = i64::try_from(monotonic.as_nanos()).unwrap_or(i64::MAX);
+        let beside = now.0.saturating_sub(monotonic);
+        let before = self.beside.replace(beside).unwrap_or(beside);
+        let set_by = beside.saturating_sub(before);
+        if set_by.saturating_abs() > STEPPED {
+            let message = set_sentence(set_by);
+            tracing::warn!("{message}");
+            self.set = Some((set_by, now));
+        }
+    }
+
     /// Takes in what agents say now, and puts the blame in what is to be told where it belongs.
     pub(super) fn judge(
         &mut self,
@@ -135,33 +154,56 @@ impl Known {
         events: &mut Vec<StoredEvent>,
         now: Timestamp,
     ) {
+        if let Some(vote) = votes.first()
+            && let Some((set_by, at)) = self.set.take()
+        {
+            events.push(told(
+                Arc::clone(&vote.cluster),
+                set_by,
+                set_sentence(set_by),
+                at,
+            ));
+        }
         let (clock, cluster) = ServerClock::of(votes);
         self.clock = clock;
         let (Some(message), Some(cluster)) = (clock.sentence(), cluster) else {
             return;
         };
         events.retain(|it| !clock.explains(it));
-        if self.told.is_some_and(|told| now.since(told) < TELL_EVERY) {
+        if (self.told).is_some_and(|told| (0..TELL_EVERY).contains(&now.since(told))) {
             return;
         }
         self.told = Some(now);
         let ServerClock::Wrong { ahead_nanos, .. } = clock else {
             return;
         };
-        let offset = format!("{:.3}", ahead_nanos as f64 / 1e9);
-        events.push(StoredEvent {
-            cluster,
-            agent: None,
-            event: Event {
-                at: now,
-                kind: EventKind::ClockOffset,
-                severity: Severity::Error,
-                resource_kind: ResourceKind::Node,
-                resource_id: SERVER_ID.into(),
-                message,
-                attributes: BTreeMap::from([(OFFSET.to_owned(), offset)]),
-            },
-        });
+        events.push(told(cluster, ahead_nanos, message, now));
+    }
+}
+
+fn set_sentence(set_by: i64) -> String {
+    let seconds = set_by.saturating_abs() as f64 / 1e9;
+    let side = if set_by > 0 { "forward" } else { "back" };
+    format!(
+        "This server's clock was set {side} by {seconds:.0} s, or its machine stood still: what was taken before keeps the times of then."
+    )
+}
+
+/// An event of the server's own clock.
+fn told(cluster: Arc<str>, off_nanos: i64, message: String, now: Timestamp) -> StoredEvent {
+    let offset = format!("{:.3}", off_nanos as f64 / 1e9);
+    StoredEvent {
+        cluster,
+        agent: None,
+        event: Event {
+            at: now,
+            kind: EventKind::ClockOffset,
+            severity: Severity::Error,
+            resource_kind: ResourceKind::Node,
+            resource_id: SERVER_ID.into(),
+            message,
+            attributes: BTreeMap::from([(OFFSET.to_owned(), offset)]),
+        },
     }
 }
 
@@ -202,5 +244,37 @@ mod tests {
         );
         assert!(sentence.contains("waits in their spools"), "{sentence}");
         assert_eq!(of(&[0, 0, 0]).sentence(), None);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_told_once_when_somebody_was_heard_since() {
+        let mut known = Known::default();
+        let mut look = |wall: i64, monotonic: u64, votes: usize| {
+            let now = Timestamp::from_seconds(wall);
+            known.look(now, Duration::from_secs(monotonic));
+            let vote = Vote {
+                difference: 0,
+                cluster: "c".into(),
+            };
+            let mut events = Vec::new();
+            known.judge(&mut vec![vote; votes], &mut events, now);
+            events
+                .into_iter()
+                .map(|it| it.event.message)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            look(1_000_000, 5, 1),
+            Vec::<String>::new(),
+            "the first look"
+        );
+        assert_eq!(look(1_000_061, 7, 1), Vec::<String>::new(), "a second more");
+        assert_eq!(look(989_263, 9, 0), Vec::<String>::new(), "nobody is heard");
+        let told = look(989_264, 10, 1);
+        let [sentence] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert!(sentence.contains("set back by 10800 s"), "{sentence}");
+        assert_eq!(look(989_265, 11, 1), Vec::<String>::new(), "once");
     }
 }

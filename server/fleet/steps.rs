@@ -57,7 +57,8 @@ pub(super) fn keep(
             drops.add(reason, 1);
             continue;
         }
-        if let Err(Full) = fleet.runs.steps(key.clone(), rank, &block, fold.heard()) {
+        let heard = fold.heard(agent_id);
+        if let Err(Full) = fleet.runs.steps(&key, rank, &block, heard) {
             drops.add(Drop::FleetFull, 1);
             continue;
         }
@@ -84,10 +85,11 @@ pub(super) fn happened(fleet: &Fleet, kept: &StoredEvent, fold: &Fold) -> Result
         id: event.resource_id.clone(),
     };
     // It stays in the list of events all the same: that someone says so happened.
-    if may_tell(fleet, kept.agent.unwrap_or(FOREIGN_AGENT), &key).is_err() {
+    let agent = kept.agent.unwrap_or(FOREIGN_AGENT);
+    if may_tell(fleet, agent, &key).is_err() {
         return Ok(());
     }
-    let taken = fleet.runs.event(&kept.cluster, event, fold.heard());
+    let taken = fleet.runs.event(&kept.cluster, event, fold.heard(agent));
     taken.map_err(|Full| Drop::FleetFull)
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use gpufleet_program::traces;
 use gpufleet_telemetry::command::{Command, MAX_COMMAND_BYTES};
 use gpufleet_telemetry::otlp::{self, Encoding, Limits, ParseError, Reject, Rejected};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -11,6 +12,7 @@ use gpufleet_telemetry::wire::{self, Refusal, Stream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use tracing::Instrument as _;
 
 use super::foreign::Foreign;
 use super::place::{self, Place};
@@ -97,16 +99,22 @@ impl Ingest {
         grant: Grant,
         request: Request,
     ) -> Result<Accepted, Refused> {
-        let place = place::read(headers, request.stream()).map_err(misplaced)?;
-        match place {
-            Some(place) => self.offer(&place, grant, request),
-            None => {
-                let starting = || Refused::new(Kind::Unavailable, "this server is starting");
-                let foreign = self.foreign.get().ok_or_else(starting)?;
-                let (rejected, drops) = foreign.take(request, grant).await?;
-                Ok(self.accepted(&rejected, &drops))
+        let span = tracing::debug_span!("accept", stream = request.stream().name());
+        let parent = headers.get(traces::HEADER);
+        traces::follow(&span, parent.and_then(|it| it.to_str().ok()));
+        let accepting = async {
+            let place = place::read(headers, request.stream()).map_err(misplaced)?;
+            match place {
+                Some(place) => self.offer(&place, grant, request),
+                None => {
+                    let starting = || Refused::new(Kind::Unavailable, "this server is starting");
+                    let foreign = self.foreign.get().ok_or_else(starting)?;
+                    let (rejected, drops) = foreign.take(request, grant).await?;
+                    Ok(self.accepted(&rejected, &drops))
+                }
             }
-        }
+        };
+        accepting.instrument(span).await
     }
 
     fn offer(&self, place: &Place, grant: Grant, request: Request) -> Result<Accepted, Refused> {
@@ -299,4 +307,38 @@ fn refusal(answer: &Answer) -> Refused {
     }
     refused.durable_seq = Some(answer.durable_seq);
     refused
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn command(gpu: String) -> Command {
+        Command {
+            id: Uuid::from_u128(7),
+            expires: Timestamp(5),
+            action: "release_nvml".to_owned(),
+            arguments: BTreeMap::from([("gpu".to_owned(), gpu)]),
+        }
+    }
+
+    #[test]
+    fn a_command_rides_in_a_header_of_plain_text_and_is_read_back_as_it_was() {
+        let given = command("GPU-é 🦀 \"7\"\n".to_owned());
+        let header = command_header(&given).expect("short enough");
+        let text = header.to_str().expect("plain text");
+        assert!(
+            text.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Command>(text).expect("JSON"), given);
+        assert_eq!(
+            command_header(&command("é".repeat(MAX_COMMAND_BYTES / 6))),
+            None
+        );
+    }
 }

@@ -23,6 +23,14 @@ pub(super) fn too_large(bytes: usize) -> Refused {
     Refused::new(Kind::TooLarge, message)
 }
 
+/// The refusal of a body that would be larger than the cap once it is decompressed.
+pub(super) fn too_large_inside() -> Refused {
+    let message = format!(
+        "the request is over the cap of {MAX_MESSAGE_BYTES} bytes for a request after decompression: send smaller batches"
+    );
+    Refused::new(Kind::TooLarge, message)
+}
+
 /// The body without its compression, and how it is written.
 pub(super) fn plain<'a>(
     headers: &HeaderMap,
@@ -47,7 +55,7 @@ pub(super) fn plain<'a>(
         "gzip" => decompress("gzip", flate2::read::MultiGzDecoder::new(body))?.into(),
         "zstd" => {
             let decoder = zstd::Decoder::new(body);
-            let decoder = decoder.map_err(|error| invalid(format!("not zstd: {error}")))?;
+            let decoder = decoder.map_err(|error| invalid(not_packed("zstd", &error)))?;
             decompress("zstd", decoder)?.into()
         }
         other => {
@@ -70,14 +78,16 @@ fn decompress(name: &str, decoder: impl Read) -> Result<Vec<u8>, Refused> {
     decoder
         .take(MAX_MESSAGE_BYTES as u64 + 1)
         .read_to_end(&mut plain)
-        .map_err(|error| Refused::new(Kind::Invalid, format!("not {name}: {error}")))?;
+        .map_err(|error| Refused::new(Kind::Invalid, not_packed(name, &error)))?;
     if plain.len() > MAX_MESSAGE_BYTES {
-        let message = format!(
-            "the request is over the cap of {MAX_MESSAGE_BYTES} bytes for a request after decompression: send smaller batches"
-        );
-        return Err(Refused::new(Kind::TooLarge, message));
+        return Err(too_large_inside());
     }
     Ok(plain)
+}
+
+/// What is not compressed as its content-encoding says.
+fn not_packed(name: &str, error: &std::io::Error) -> String {
+    format!("not {name}: {error}: does the content-encoding name what is sent?")
 }
 
 #[cfg(test)]

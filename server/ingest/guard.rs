@@ -24,9 +24,11 @@ pub(super) enum Protocol {
     Http,
 }
 
-/// gRPC's word for a message that is too large; OTLP's senders expect RESOURCE_EXHAUSTED.
+/// What tonic says of a message that is too large: OUT_OF_RANGE as it comes, RESOURCE_EXHAUSTED with
+/// these words once it is decompressed. OTLP's senders expect the latter, and people what to do.
 const GRPC_OUT_OF_RANGE: &str = "11";
 const GRPC_RESOURCE_EXHAUSTED: &str = "8";
+const DECOMPRESSING: &[u8] = b"Error%20decompressing";
 
 #[derive(Clone)]
 struct Guard {
@@ -90,13 +92,8 @@ async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> R
     };
     match tokio::time::timeout(guard.timeout, work).await {
         Ok(Err(refused)) => refuse(&refused),
-        Ok(Ok(mut response)) => {
-            let status = response.headers_mut().get_mut("grpc-status");
-            if let Some(status) = status.filter(|it| **it == GRPC_OUT_OF_RANGE) {
-                *status = http::HeaderValue::from_static(GRPC_RESOURCE_EXHAUSTED);
-            }
-            response
-        }
+        Ok(Ok(response)) if is_too_large(&response) => refuse(&super::body::too_large_inside()),
+        Ok(Ok(response)) => response,
         Err(_) => refuse(&Refused::new(
             Kind::TooSlow,
             format!(
@@ -106,4 +103,18 @@ async fn pass(State(guard): State<Guard>, mut request: Request, next: Next) -> R
         )),
     }
     .into_response()
+}
+
+/// Whether tonic refused it for its size, in words without a way out.
+fn is_too_large(response: &Response) -> bool {
+    let header = |name| {
+        response
+            .headers()
+            .get(name)
+            .map(http::HeaderValue::as_bytes)
+    };
+    let status = header("grpc-status");
+    let said = header("grpc-message").unwrap_or_default();
+    status == Some(GRPC_OUT_OF_RANGE.as_bytes())
+        || status == Some(GRPC_RESOURCE_EXHAUSTED.as_bytes()) && said.starts_with(DECOMPRESSING)
 }

@@ -62,19 +62,11 @@ fn server(access: Access) -> Server {
 }
 
 fn server_in(access: Access, folder: tempfile::TempDir) -> Server {
-    let config = Config::for_tests();
+    let store = crate::store::Store::unopened();
+    let clock = Arc::new(FixedClock(AtomicI64::new(NOW.0)));
     let app = App {
-        store: crate::store::Store::unopened(),
         lead: Arc::new(crate::lead::Lead::leading()),
-        commits: Arc::default(),
-        jobs: Arc::default(),
-        incidents: Arc::default(),
-        refusals: Arc::default(),
-        rejections: Arc::default(),
-        fleet: Arc::new(Fleet::new(config.fleet.clone())),
-        config: Arc::new(config),
-        access: Arc::new(access),
-        clock: Arc::new(FixedClock(AtomicI64::new(NOW.0))),
+        ..App::new(Config::for_tests(), store, access, clock)
     };
     let fleet = Arc::clone(&app.fleet);
     let path = folder.path().join("spool");

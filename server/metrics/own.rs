@@ -3,23 +3,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use gpufleet_telemetry::catalog::{Metric, server};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{Minute, Timestamp};
 use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
+use tracing::Instrument as _;
 
 use crate::auth::Grant;
 use crate::commit::CommitHealth;
 use crate::disk::{self, Disks};
+use crate::export::Pushed;
 use crate::fleet::{Drop, LiveAgent, ServerClock};
-use crate::incidents::Incidents;
+use crate::incidents::{Channel, Incidents};
 use crate::jobs::Jobs;
 use crate::refusals::Refusals;
 use crate::view::gather::DEFAULT_TICK;
@@ -48,7 +50,8 @@ impl Default for Counted {
 pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
     let route = matched.map_or_else(|| "none".to_owned(), |it| it.as_str().to_owned());
-    let response = next.run(request).await;
+    let span = tracing::debug_span!("page", route);
+    let response = next.run(request).instrument(span).await;
     let class = match response.status().as_u16() {
         100..300 => "2xx",
         300..400 => "3xx",
@@ -68,7 +71,7 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     let disks = disk::look(spool, web.app.store.file()).await;
     let mut families = health(web, at);
     families.extend(jobs(&web.app.jobs));
-    let is_refused = f64::from(u8::from(web.app.access.refused().is_some()));
+    let is_refused = f64::from(u8::from(!web.app.access.refused().is_empty()));
     families.extend(gauges(&server::FILES_REFUSED, "", [("", is_refused)]));
     let ahead = match web.app.fleet.server_clock() {
         ServerClock::Unknown => None,
@@ -82,6 +85,8 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     families.extend(gauges(&server::LEADS, "", [("", leads)]));
     families.extend(commits(&web.app.commits));
     families.extend(incidents(&web.app.incidents));
+    families.extend(pushed(&web.app.pushed, at));
+    families.extend(notifications(&web.app.incidents, at));
     let unreadable = web.app.store.unreadable_rows().by_table();
     let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
     families.extend(counters(&server::UNREADABLE_ROWS, "table", unreadable));
@@ -145,6 +150,12 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
     let too_late = health.minutes_too_late.load(Ordering::Relaxed) as f64;
     let left_out = [("too_late", too_late)];
     families.extend(counters(&server::ROWS_LEFT_OUT, "reason", left_out));
+    let read = |it: &std::sync::atomic::AtomicU64| it.load(Ordering::Relaxed) as f64;
+    let left_out = [
+        ("run_unknown", read(&health.steps_of_nobody)),
+        ("too_many", read(&health.steps_too_many)),
+    ];
+    families.extend(counters(&server::STEPS_LEFT_OUT, "reason", left_out));
     let round = health.round_ms.load(Ordering::Relaxed);
     if round > 0 {
         families.extend(gauges(&server::HEARTBEAT, "", [("", round as f64 / 1e3)]));
@@ -157,6 +168,29 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
         families.extend(gauges(&server::COMMIT_DURATION, "", [("", took)]));
         families.extend(gauges(&server::SAMPLE_AGE_AT_COMMIT, "", [("", age)]));
     }
+    families
+}
+
+/// How pushing to others goes.
+fn pushed(pushed: &Pushed, at: Timestamp) -> Vec<MetricFamily> {
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed) as f64;
+    let newest = pushed.newest.load(Ordering::Relaxed);
+    let behind = Minute(newest + 1).start();
+    let behind = (newest > 0).then(|| at.since(behind) as f64 / 1e9);
+    let outcomes = [
+        ("taken", count(&pushed.taken)),
+        ("refused", count(&pushed.refused)),
+    ];
+    let mut families = counters(&server::REMOTE_WRITE_SAMPLES, "outcome", outcomes);
+    for (metric, of) in [
+        (&server::REMOTE_WRITE_FAILURES, &pushed.failed),
+        (&server::REMOTE_WRITE_SKIPPED, &pushed.skipped),
+        (&server::REMOTE_WRITE_LEFT_OUT, &pushed.long_names),
+    ] {
+        families.extend(counters(metric, "", [("", count(of))]));
+    }
+    let behind = behind.map(|it| ("", it));
+    families.extend(gauges(&server::REMOTE_WRITE_BEHIND, "", behind));
     families
 }
 
@@ -219,6 +253,69 @@ fn incidents(incidents: &Incidents) -> Vec<MetricFamily> {
         families.extend(gauges(&server::DETECT_LAST, "", [("", last as f64 / 1e3)]));
         families.extend(gauges(&server::DETECT_DURATION, "", [("", took)]));
         families.extend(gauges(&server::DETECT_GPUS, "", [("", gpus)]));
+    }
+    families
+}
+
+/// How every channel goes, and the heartbeat.
+fn notifications(incidents: &Incidents, at: Timestamp) -> Vec<MetricFamily> {
+    let metric = server::NOTIFICATIONS;
+    let attempts = CounterVec::new(Opts::new(metric.name, metric.help), &["channel", "outcome"])
+        .expect("the catalog's names are valid");
+    let channels = incidents.channels(at);
+    for it in &channels {
+        for (outcome, count) in [
+            ("delivered", it.lane.delivered),
+            ("retried", it.lane.retried),
+            ("refused", it.lane.refused),
+        ] {
+            let labels = [&*it.way.name, outcome];
+            attempts.with_label_values(&labels).inc_by(count as f64);
+        }
+    }
+    let of = |of: fn(&Channel, Timestamp) -> Option<f64>| {
+        let one = move |it: &'_ Channel| Some((it.way.name.to_string(), of(it, at)?));
+        channels.iter().filter_map(one).collect::<Vec<_>>()
+    };
+    let seconds = |at: Timestamp| at.0 as f64 / 1e9;
+    let mut families = attempts.collect();
+    let all: [(&Metric, Vec<(String, f64)>); 6] = [
+        (&server::NOTIFY_WAITING, of(|it, _| Some(it.waiting as f64))),
+        (
+            &server::NOTIFY_OLDEST,
+            of(|it, at| {
+                Some(
+                    it.waits_since
+                        .map_or(0.0, |since| at.since(since) as f64 / 1e9),
+                )
+            }),
+        ),
+        (
+            &server::NOTIFY_LAST_SUCCESS,
+            of(|it, _| it.lane.succeeded_at.map(|at| at.0 as f64 / 1e9)),
+        ),
+        (
+            &server::NOTIFY_FAILURES,
+            of(|it, _| Some(f64::from(it.lane.failures))),
+        ),
+        (&server::NOTIFY_REFUSED, of(|it, _| Some(it.refused as f64))),
+        (
+            &server::NOTIFY_DELAY,
+            of(|it, _| it.lane.delay.map(|it| it.as_secs_f64())),
+        ),
+    ];
+    for (metric, values) in &all {
+        let values = values.iter().map(|(name, value)| (name.as_str(), *value));
+        families.extend(gauges(metric, "channel", values));
+    }
+    let folded = channels
+        .iter()
+        .map(|it| (&*it.way.name, it.lane.folded as f64));
+    families.extend(counters(&server::NOTIFY_FOLDED, "channel", folded));
+    if incidents.heartbeat.is_wanted.load(Ordering::Relaxed) {
+        let sent = incidents.heartbeat.sent_ms.load(Ordering::Relaxed);
+        let sent = seconds(Timestamp::from_millis(sent));
+        families.extend(gauges(&server::NOTIFY_HEARTBEAT, "", [("", sent)]));
     }
     families
 }
@@ -312,7 +409,11 @@ mod tests {
             let families = commits(health);
             families.iter().map(|it| it.name().to_owned()).collect()
         };
-        let always = [server::COMMITS.name, server::ROWS_LEFT_OUT.name];
+        let always = [
+            server::COMMITS.name,
+            server::ROWS_LEFT_OUT.name,
+            server::STEPS_LEFT_OUT.name,
+        ];
         assert_eq!(names(&health), always);
         health.commits.store(2, Ordering::Relaxed);
         health.last_duration_us.store(1_500_000, Ordering::Relaxed);
@@ -322,6 +423,6 @@ mod tests {
             .find(|it| it.name() == server::COMMIT_DURATION.name)
             .expect("a commit is done");
         assert_eq!(took.get_metric()[0].get_gauge().get_value(), 1.5);
-        assert_eq!(names(&health).len(), 5);
+        assert_eq!(names(&health).len(), 6);
     }
 }

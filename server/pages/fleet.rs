@@ -94,12 +94,12 @@ struct Section {
 }
 
 /// How to connect the first agent.
-struct Connect {
-    command: String,
-    only_local: bool,
+pub(super) struct Connect {
+    pub(super) command: String,
+    pub(super) only_local: bool,
 }
 
-/// `GET /`.
+/// `GET /fleet`.
 pub async fn show(
     State(web): State<Arc<Web>>,
     Query(asked): Query<Asked>,
@@ -249,9 +249,9 @@ fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
             name: look.name,
             count: grouped(count as f64),
             address: if is_current {
-                "/".to_owned()
+                "/fleet".to_owned()
             } else {
-                format!("/?state={}", state.name())
+                format!("/fleet?state={}", state.name())
             },
             is_current,
         });
@@ -277,7 +277,7 @@ fn section(view: &FleetView, origin: Origin, filter: Option<ledger::State>) -> S
 }
 
 /// The exact command that connects an agent: how others reach this server, as far as it knows.
-fn connect(grpc_listen: &str, host: &str) -> Connect {
+pub(super) fn connect(grpc_listen: &str, host: &str) -> Connect {
     let (address, port) = grpc_listen
         .rsplit_once(':')
         .unwrap_or((grpc_listen, "4317"));

@@ -185,7 +185,9 @@ pub async fn show(
     let second = web.app.fleet.second(&live.key);
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
-    let job = web.app.fleet.runs().on_gpu(&live.key.cluster, &live.key.id);
+    let jobs = web.app.fleet.runs();
+    let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
+    let job = jobs.into_values().next();
     page.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
@@ -240,7 +242,9 @@ fn page(
         end,
     } = drawn;
     let subject = (live.key.kind, &*live.key.id);
-    let (told, never_told) = reading::lines(live, catalog::gpu::ALL);
+    let (mut told, never_told) = reading::lines(live, catalog::gpu::ALL);
+    // A GPU that was never probed lacks nothing.
+    told.extend(reading::lines(live, catalog::own::PROBE).0);
     let here = format!(
         "/clusters/{}/gpus/{}",
         segment(&live.key.cluster),
@@ -349,7 +353,7 @@ fn status(live: &Live, now: Timestamp) -> Status {
 }
 
 fn facts(live: &Live) -> Vec<(&'static str, Name)> {
-    const NAMED: [(&str, &str); 13] = [
+    const NAMED: [(&str, &str); 18] = [
         ("Model", attribute::GPU_MODEL),
         ("Index", attribute::GPU_INDEX),
         ("PCI address", attribute::PCI_ADDRESS),
@@ -361,6 +365,11 @@ fn facts(live: &Live) -> Vec<(&'static str, Name)> {
         ("MIG profile", attribute::MIG_PROFILE),
         ("Part of", attribute::PARENT),
         ("Source", attribute::SOURCE),
+        ("Holder not known", attribute::HOLDER_UNKNOWN),
+        ("Workload", attribute::WORKLOAD),
+        ("Queue", attribute::QUEUE),
+        ("Slurm account", attribute::SLURM_ACCOUNT),
+        ("Slurm user", attribute::SLURM_USER),
         ("Owner", attribute::OWNER),
         ("Job", attribute::JOB),
     ];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::incident::{Happened, Incident, Line, Place, State as Life};
@@ -16,10 +16,17 @@ use uuid::Uuid;
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
 use super::{problem, words};
+use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
+use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
+
+mod say;
+
+use say::SayForm;
+pub use say::say;
 
 /// Incidents that are over, on the list.
 const OVER: usize = 50;
@@ -40,7 +47,9 @@ struct OnePage {
     facts: Vec<(&'static str, String)>,
     evidence: Vec<Entry>,
     more_evidence: u64,
+    told: Vec<Entry>,
     log: Vec<Entry>,
+    say: Option<SayForm>,
 }
 
 /// One incident in few words.
@@ -119,6 +128,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
 pub async fn show_one(
     State(web): State<Arc<Web>>,
     Path(id): Path<String>,
+    headers: HeaderMap,
     frame: Frame,
 ) -> Response {
     let unknown = |frame: Frame| {
@@ -137,8 +147,12 @@ pub async fn show_one(
         Ok(None) => return unknown(frame),
         Err(_) => return problem::store_failed(frame, &"an incident could not be read"),
     };
+    let Ok(told) = deliveries(&web, number).await else {
+        return problem::store_failed(frame, &"what was said of an incident could not be read");
+    };
     let view = web.views.get(&web.app).await;
     let page = OnePage {
+        told: told.iter().map(told_entry).collect(),
         row: row(&incident, &view, frame.at),
         facts: facts(&incident, frame.at),
         evidence: incident
@@ -153,6 +167,7 @@ pub async fn show_one(
             .collect(),
         more_evidence: incident.more_evidence,
         log: incident.log.iter().map(entry).collect(),
+        say: SayForm::of(&web, &headers, &incident),
         frame,
     };
     frame::page(StatusCode::OK, &page)
@@ -189,7 +204,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
         address: format!("/incidents/{}", incident.id),
-        place: Name::new(&place_words(&incident.place, view)),
+        place: Name::new(&place_words(&incident.place_and_run(), view)),
         place_address: place_address(&incident.place),
         what: Name::new(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
@@ -210,7 +225,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
 }
 
 /// Where an incident is, as people say it.
-fn place_words(place: &Place, view: &FleetView) -> String {
+pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
     let cluster = &place.cluster;
     let of_node = match (&place.node, &place.gpu) {
         (Some(node), Some(gpu)) => {
@@ -231,7 +246,8 @@ fn place_words(place: &Place, view: &FleetView) -> String {
     }
 }
 
-fn place_address(place: &Place) -> String {
+/// The address of the page of a place.
+pub(crate) fn place_address(place: &Place) -> String {
     let cluster = format!("/clusters/{}", segment(&place.cluster));
     match (&place.node, &place.gpu) {
         (Some(_), Some(gpu)) => format!("{cluster}/gpus/{}", segment(gpu)),
@@ -240,7 +256,8 @@ fn place_address(place: &Place) -> String {
     }
 }
 
-fn costs(incident: &Incident) -> String {
+/// What an incident costs an hour, in words.
+pub(crate) fn costs(incident: &Incident) -> String {
     let losing = &incident.losing;
     match losing.nano_usd_per_hour() {
         _ if losing.milli_gpus == 0 => "costs nothing that is known".to_owned(),
@@ -252,7 +269,8 @@ fn costs(incident: &Incident) -> String {
     }
 }
 
-fn lost(incident: &Incident) -> String {
+/// What an incident has cost, in words.
+pub(crate) fn lost(incident: &Incident) -> String {
     let hours = incident.lost.gpu_seconds() / 3_600.0;
     match incident.lost.nano_usd() {
         Some(nano) if incident.lost.is_priced() => {
@@ -301,27 +319,52 @@ fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What was read, beside what is usual.
-fn said(what: &str, readings: &[Reading]) -> String {
-    let mut text = text::harmless(what, text::SHOWN_CHARACTERS);
-    for reading in readings {
-        let unit = unit(&reading.unit);
-        text.push_str(&format!(
-            ", {} {}",
-            reading.name,
-            text::quantity(unit, reading.value)
-        ));
-        if let Some(usual) = reading.usual {
-            text.push_str(&format!(" (usual {})", text::quantity(unit, usual)));
-        }
+/// A piece of evidence in words.
+pub(crate) fn said(what: &str, readings: &[Reading]) -> String {
+    let what = text::harmless(what, text::SHOWN_CHARACTERS);
+    match readings {
+        [] => what,
+        _ => format!("{what}, {}", measured(readings)),
     }
-    text
+}
+
+/// What was read, beside what is usual.
+pub(super) fn measured(readings: &[Reading]) -> String {
+    let one = |reading: &Reading| {
+        let unit = unit(&reading.unit);
+        let value = text::quantity(unit, reading.value);
+        let usual = reading.usual.map(|it| text::quantity(unit, it));
+        let usual = usual.map_or_else(String::new, |it| format!(" (usual {it})"));
+        format!("{} {value}{usual}", reading.name)
+    };
+    readings.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The unit with this suffix.
 fn unit(suffix: &str) -> Unit {
     let known = catalog::all().find(|it| it.unit.suffix() == Some(suffix));
     known.map_or(Unit::Count, |it| it.unit)
+}
+
+/// What was said to one receiver.
+fn told_entry(group: &Group) -> Entry {
+    let at = group.tried_at.unwrap_or(group.began_at);
+    let state = match group.state() {
+        Told::Waiting => "has not been told yet",
+        Told::Retrying => "was not reached, and is tried again",
+        Told::Delivered => "was told",
+        Told::Refused => "refuses the message; it is tried again every ten minutes while it is so",
+        Told::Over => "was told that it is over",
+    };
+    let why = group.error.as_deref().unwrap_or_default();
+    let why = text::harmless(why, text::SHOWN_CHARACTERS);
+    let because = if why.is_empty() { "" } else { ": " };
+    Entry {
+        at: text::moment(at),
+        datetime: text::rfc3339(at),
+        about: Some(group.way.to_string()),
+        text: format!("{state}{because}{why}"),
+    }
 }
 
 fn entry(line: &Line) -> Entry {
@@ -336,6 +379,10 @@ fn entry(line: &Line) -> Entry {
         }
         Happened::Merged(other) => format!("took in {other}, which has the same cause"),
         Happened::Explained(other) => format!("ended: {other} explains it"),
+        Happened::Understood(what) => {
+            let what = text::harmless(what, text::SHOWN_CHARACTERS);
+            format!("was understood: {what}")
+        }
         Happened::Resolved => "is over".to_owned(),
         Happened::Acknowledged => "is in hand".to_owned(),
         Happened::Silenced(until) => format!("is silent until {}", text::moment(*until)),

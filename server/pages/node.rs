@@ -12,6 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
+use super::jobs::address;
 use super::problem;
 use super::reading::{self, Cell, Line};
 use super::text::{self, Name, segment};
@@ -62,6 +63,8 @@ struct Row {
     temperature: Cell,
     holder: Option<Name>,
     holder_known: bool,
+    /// The job that computes on it: address, name, rank.
+    job: Option<(String, Name, u32)>,
     last: String,
 }
 
@@ -112,7 +115,19 @@ pub async fn show(
     };
     let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
-    let page = page(frame, part, found, live.as_ref(), &past);
+    let mut page = page(frame, part, found, live.as_ref(), &past);
+    let gpus = || {
+        found
+            .gpus
+            .iter()
+            .flat_map(|it| std::iter::once(it).chain(&it.shares))
+    };
+    let ids = gpus().map(|it| &*it.key.id).collect();
+    let mut jobs = web.app.fleet.runs().on_gpus(&key.cluster, &ids);
+    for (row, gpu) in page.gpus.iter_mut().zip(gpus()) {
+        let job = jobs.remove(&*gpu.key.id);
+        row.job = job.map(|(key, rank)| (address(&key), Name::new(&key.run.job.name), rank));
+    }
     frame::page(StatusCode::OK, &page)
 }
 
@@ -177,7 +192,11 @@ fn summary(found: &NodeView, at: Timestamp) -> String {
 }
 
 fn facts(found: &NodeView, live: Option<&Live>) -> Vec<(&'static str, Name)> {
-    const NAMED: [(&str, &str); 7] = [
+    const NAMED: [(&str, &str); 11] = [
+        ("Machine type", attribute::MACHINE_TYPE),
+        ("Region", attribute::REGION),
+        ("Zone", attribute::ZONE),
+        ("Paid for as", attribute::PROVISIONING),
         ("Boot id", attribute::BOOT_ID),
         ("Agent version", attribute::AGENT_VERSION),
         ("Driver", attribute::DRIVER_VERSION),
@@ -261,6 +280,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
         temperature: Cell::of(Unit::Celsius, readings.temperature),
         holder: gpu.holder.as_deref().map(Name::new),
         holder_known: gpu.holder_known,
+        job: None,
         last: text::ago(at, gpu.last_point),
     }
 }

@@ -30,7 +30,7 @@ struct ProblemPage {
 pub fn not_found(frame: Frame, title: String, sentences: Vec<String>) -> Response {
     let page = ProblemPage {
         links: vec![
-            ("/".to_owned(), "The whole fleet".to_owned()),
+            ("/fleet".to_owned(), "The whole fleet".to_owned()),
             ("/api".to_owned(), "What the API can list".to_owned()),
         ],
         frame,
@@ -39,6 +39,18 @@ pub fn not_found(frame: Frame, title: String, sentences: Vec<String>) -> Respons
         sign_in: false,
     };
     frame::page(StatusCode::NOT_FOUND, &page)
+}
+
+/// Something that was asked for was not done: why, and the way back.
+pub fn refused(frame: Frame, status: StatusCode, title: &str, why: String, back: &str) -> Response {
+    let page = ProblemPage {
+        frame,
+        title: title.to_owned(),
+        sentences: vec![why],
+        links: vec![(back.to_owned(), "Back".to_owned())],
+        sign_in: false,
+    };
+    frame::page(status, &page)
 }
 
 /// 503, when the past cannot be read; what is live is still shown on the fleet page.
@@ -51,7 +63,7 @@ pub fn store_failed(frame: Frame, error: &dyn Display) -> Response {
             "What happened before now cannot be read at the moment; the server's log says why.".to_owned(),
             "What is live is still shown on the fleet page, and agents keep what is not yet stored.".to_owned(),
         ],
-        links: vec![("/".to_owned(), "The whole fleet".to_owned())],
+        links: vec![("/fleet".to_owned(), "The whole fleet".to_owned())],
         sign_in: false,
     };
     frame::page(StatusCode::SERVICE_UNAVAILABLE, &page)

@@ -1,6 +1,7 @@
 //! One reading on a page: its value in the units people say, or why there is none.
 
-use gpufleet_telemetry::catalog::{Metric, Unit, gpu};
+use gpufleet_telemetry::catalog::{Metric, MetricId, Unit, gpu, own, producers};
+use gpufleet_telemetry::identity::attribute;
 
 use super::text::quantity;
 use super::words::{self, Why};
@@ -29,6 +30,8 @@ pub struct Line {
     pub cell: Cell,
     /// The greatest sample of the tick, where the catalog asks for it.
     pub max: Option<String>,
+    /// The reader it is taken from.
+    pub source: String,
 }
 
 /// Readings that belong together.
@@ -67,8 +70,12 @@ impl Cell {
                 id if id == gpu::RECOVERY_ACTION.id => {
                     Some(words::recovery_action(code as u64).to_owned())
                 }
+                id if id == own::PROBE_VERDICT.id => {
+                    Some(words::probe_verdict(code as u64).to_owned())
+                }
+                id if id == own::PROBE_TENSOR_RATE.id => Some(format!("{:.1} T/s", code / 1e12)),
                 id if id == gpu::PERFORMANCE_STATE.id => Some(format!("P{code:.0}")),
-                id if id == gpu::LAST_XID.id && code == 0.0 => Some("none seen".to_owned()),
+                id if id == gpu::LAST_XID.id && code == 0.0 => Some("none lately".to_owned()),
                 _ => None,
             }
         };
@@ -93,6 +100,15 @@ pub fn plain_name(metric: &Metric) -> String {
     bare.trim_end_matches('_').replace('_', " ")
 }
 
+/// The reader that a metric is taken from; all of them where it is not told which.
+pub fn source(live: &Live, metric: MetricId) -> &str {
+    let text = |name| live.resource.attribute(name);
+    text(attribute::METRIC_SOURCES)
+        .and_then(|text| producers::of(text, metric))
+        .or_else(|| text(attribute::SOURCE))
+        .unwrap_or_default()
+}
+
 /// Splits the metrics into readings that were told and names of those that never were.
 pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
     let mut told = Vec::new();
@@ -108,6 +124,7 @@ pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
                 help: metric.help,
                 cell: Cell::of_metric(metric, Some(value.reading)),
                 max: value.max.map(|max| quantity(metric.unit, max)),
+                source: source(live, metric.id).to_owned(),
             }),
             None => never.push(plain_name(metric)),
         }
@@ -118,7 +135,10 @@ pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use gpufleet_telemetry::catalog;
+    use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
     use gpufleet_telemetry::sample::Missing;
 
     #[test]
@@ -137,12 +157,27 @@ mod tests {
     }
 
     #[test]
+    fn each_reading_says_which_reader_it_is_taken_from() {
+        use crate::view::fixture;
+        let mut live = fixture::live("c", "n", ResourceKind::Gpu, "GPU-1", Origin::Live);
+        assert_eq!(source(&live, gpu::POWER.id), "nvml");
+        let several = Resource::clone(&live.resource)
+            .with(attribute::SOURCE, "nvml,exporter:dcgm")
+            .with(attribute::METRIC_SOURCES, "nvml=30;exporter:dcgm=123");
+        live.resource = Arc::new(several);
+        assert_eq!(source(&live, gpu::POWER.id), "nvml");
+        assert_eq!(source(&live, gpu::TENSOR_ACTIVE.id), "exporter:dcgm");
+        let not_told = source(&live, gpu::XID.id);
+        assert_eq!(not_told, "nvml,exporter:dcgm", "nobody says which");
+    }
+
+    #[test]
     fn codes_are_shown_in_words() {
         for (metric, code, shown) in [
             (gpu::THROTTLE_REASONS, 4.0, "power cap"),
             (gpu::RECOVERY_ACTION, 1.0, "reset the GPU"),
             (gpu::PERFORMANCE_STATE, 0.0, "P0"),
-            (gpu::LAST_XID, 0.0, "none seen"),
+            (gpu::LAST_XID, 0.0, "none lately"),
             (gpu::LAST_XID, 79.0, "79"),
         ] {
             assert_eq!(Cell::of_metric(&metric, Some(Ok(code))).text, shown);

@@ -6,6 +6,8 @@ mod parts;
 
 mod collectives;
 
+mod advice;
+
 use std::sync::Arc;
 
 use askama::Template;
@@ -23,9 +25,12 @@ use super::jobs::address;
 use super::series::Series;
 use super::text::{self, Name, segment};
 use super::{problem, words};
+use crate::runs::advice::profile;
+use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup};
 use crate::store::RunFilter;
 use crate::web::Web;
+use advice::Advisory;
 use collectives::Collective;
 use parts::{Bar, Ending, Figure, HeatMap, RankLine};
 
@@ -64,6 +69,8 @@ struct RunPage {
     heat: HeatMap,
     phases: Vec<Bar>,
     goodput: Result<Vec<Bar>, &'static str>,
+    /// None while it has no pace, or is over.
+    advice: Option<Advisory>,
     collectives: Result<Vec<Collective>, String>,
     loss: Series,
     range_from: String,
@@ -73,6 +80,8 @@ struct RunPage {
     more_ranks: usize,
     fingerprint: Vec<(Name, Name)>,
     tags: Vec<(Name, Name)>,
+    tags_left_out: usize,
+    ladder: Option<(String, Name)>,
     events: Vec<Entry>,
     past_failed: bool,
 }
@@ -204,13 +213,16 @@ fn page(
             .iter()
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
             .collect(),
-        heat: parts::heat(run, &past.steps, &(start..end)),
+        heat: parts::heat(&past.heat, past.cut),
         phases: parts::phases(run),
         goodput: past
             .goodput
             .as_ref()
             .map(parts::goodput)
             .map_err(|why| *why),
+        advice: (state == RunState::Running && run.stands_since(frame.at).is_none())
+            .then(|| of_adviser(web, key, run))
+            .flatten(),
         collectives: collectives::collectives(&past.lives, run),
         loss: parts::loss(&past.loss, start.minute()..end.minute()),
         range_from: text::moment(start),
@@ -220,8 +232,20 @@ fn page(
         more_ranks,
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
+        tags_left_out: run.facts.tags_left_out,
+        ladder: run.facts.tags.get(crate::runs::ladder::TAG).map(|name| {
+            let address = super::ladder::address(&key.cluster, name);
+            (address, Name::new(name))
+        }),
         events: past.events,
         past_failed: past.failed,
         frame,
     }
+}
+
+fn of_adviser(web: &Web, key: &RunKey, run: &Run) -> Option<Advisory> {
+    let hour = cost::price(&web.app, (key, run)).ok();
+    let second = hour.map(|it| it / 3_600);
+    let profile = profile(key, run, &web.app.fleet, second, &web.specs)?;
+    Some(advice::advisory(&profile))
 }

@@ -141,6 +141,23 @@ fn decimal(bytes_per_second: f64) -> String {
     )
 }
 
+/// How long a step takes, in three significant digits: its thousandths are what people tune for.
+pub fn pace(seconds: f64) -> String {
+    let magnitude = seconds.abs();
+    let (value, unit) = match magnitude {
+        _ if magnitude < 999.5e-6 => (seconds * 1e6, "µs"),
+        _ if magnitude < 999.5e-3 => (seconds * 1e3, "ms"),
+        _ if magnitude < 999.5 => (seconds, "s"),
+        _ => return span((seconds * 1e3) as i64),
+    };
+    let decimals = match value.abs() {
+        0.0..9.995 => 2,
+        9.995..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
 /// A count with thin spaces between its thousands.
 pub fn grouped(value: f64) -> String {
     if value.fract() != 0.0 && value.abs() < 1e6 {
@@ -279,6 +296,24 @@ mod tests {
             (Unit::Seconds, 200.0, "3 min 20 s"),
         ] {
             assert_eq!(quantity(unit, value), shown);
+        }
+    }
+
+    #[test]
+    fn a_pace_has_three_significant_digits() {
+        for (seconds, shown) in [
+            (1.4321, "1.43 s"),
+            (1.0, "1.00 s"),
+            (9.996, "10.0 s"),
+            (84.25, "84.2 s"),
+            (613.4, "613 s"),
+            (3_600.0, "1 h"),
+            (0.7124, "712 ms"),
+            (0.9996, "1.00 s"),
+            (0.004_25, "4.25 ms"),
+            (0.000_042, "42.0 µs"),
+        ] {
+            assert_eq!(pace(seconds), shown);
         }
     }
 

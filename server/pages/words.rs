@@ -277,6 +277,7 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::CheckpointRestored => "checkpoint restored",
         EventKind::FingerprintChanged => "run's make-up changed",
         EventKind::CollectiveStuck => "collective is stuck",
+        EventKind::Probed => "probed",
         EventKind::StepsMissed => "steps not read",
     }
 }
@@ -315,6 +316,17 @@ pub const fn recovery_action(code: u64) -> &'static str {
         2 => "reboot the node",
         3 => "drain peer-to-peer traffic",
         4 => "drain the GPU's jobs, then reset it",
+        _ => "something this version does not know",
+    }
+}
+
+/// The verdict of the probe.
+pub const fn probe_verdict(code: u64) -> &'static str {
+    match code {
+        1 => "pass",
+        2 => "right, and slow",
+        3 => "wrong results",
+        4 => "could not measure",
         _ => "something this version does not know",
     }
 }
@@ -378,6 +390,26 @@ mod tests {
         ] {
             assert_eq!(throttle(bits), words);
         }
+    }
+
+    #[test]
+    fn every_throttle_bit_and_recovery_action_of_the_driver_is_named() {
+        let facts = include_str!("../../telemetry/catalog/driver_facts.txt");
+        let rows = |kind: &'static str| {
+            let line = move |line: &'static str| line.strip_prefix(kind)?.split_once(' ');
+            facts.lines().filter_map(line)
+        };
+        for (bit, words) in rows("throttle 0x") {
+            let bit = u64::from_str_radix(bit, 16).expect("a bit");
+            assert_eq!(throttle(bit), words, "{bit:#x}");
+        }
+        let actions: Vec<u64> = rows("action ")
+            .map(|(code, _)| code.parse().expect("a code"))
+            .collect();
+        let named = actions.iter().map(|code| recovery_action(*code));
+        let named: std::collections::HashSet<_> = named.collect();
+        assert_eq!((named.len(), rows("throttle 0x").count()), (5, 9));
+        assert!(!named.contains(recovery_action(5)), "5 is not known");
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! Steps are those of the rank that stands for each run; the first [`WARM_UP`] of an attempt say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
-//! differ by less than a percent, single steps by much more. Pure, but for [`read`].
+//! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
+//! own stretches and not from repeats, which would have to be run. Pure, but for [`read`].
 
 use std::collections::BTreeMap;
 
+use gpufleet_analysis::regression::between;
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
@@ -41,10 +43,27 @@ pub struct Side {
     pub step_seconds: Option<f64>,
     /// How many steps that is of.
     pub steps: usize,
+    /// How uncertain that is within the run, as a part of it; none of too few steps.
+    pub uncertainty: Option<f64>,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
     /// Loss by tokens of the run, in the order of time.
     pub losses: Vec<(f64, f64)>,
+}
+
+/// One run against another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Against {
+    /// The settings that differ, by key.
+    pub differences: Vec<Difference>,
+    /// Whether both said what they are made of.
+    pub is_told: bool,
+    /// How many times as fast the second does the same work, and by what that is told.
+    pub speed_up: Option<(f64, &'static str)>,
+    /// How uncertain that is within the two runs, as a part of it.
+    pub uncertainty: Option<f64>,
+    /// The losses at equal tokens.
+    pub loss: Option<AtTokens>,
 }
 
 /// Losses of both where they had seen as many tokens.
@@ -56,6 +75,18 @@ pub struct AtTokens {
     pub a: f64,
     /// Of the second.
     pub b: f64,
+}
+
+/// What the second of two runs is against the first.
+pub fn against(a: (&Run, &Side), b: (&Run, &Side)) -> Against {
+    let uncertain = a.1.uncertainty.zip(b.1.uncertainty);
+    Against {
+        differences: differences(a.0, b.0),
+        is_told: [a.0, b.0].iter().all(|it| !it.facts.fingerprint.is_empty()),
+        speed_up: speed_up(a.1, b.1),
+        uncertainty: uncertain.map(|(a, b)| a.hypot(b)),
+        loss: at_equal_tokens(a.1, b.1),
+    }
 }
 
 /// The settings in which two fingerprints differ, by key.
@@ -122,11 +153,13 @@ pub fn pace(blocks: &[StepBlock]) -> Side {
     let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
     let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
     let mut walls = walls.split_off(WARM_UP.min(walls.len()));
+    let in_order: Vec<f64> = walls.iter().map(|it| *it as f64).collect();
     walls.sort_unstable();
     let is_enough = walls.len() >= LEAST_STEPS;
     Side {
         step_seconds: is_enough.then(|| walls[walls.len() / 2] as f64 / 1e9),
         steps: walls.len(),
+        uncertainty: between::uncertainty(&in_order),
         tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),
         losses: Vec::new(),
     }
@@ -253,6 +286,22 @@ mod tests {
         assert_eq!(speed_up(&a, &b), Some((2.0, "tokens")));
         assert_eq!(speed_up(&a, &side(0.5, None)), Some((2.0, "steps")));
         assert_eq!(speed_up(&a, &Side::default()), None);
+    }
+
+    #[test]
+    fn a_speed_up_is_as_uncertain_as_both_runs_together() {
+        let side = |uncertainty| Side {
+            step_seconds: Some(1.0),
+            uncertainty,
+            ..Side::default()
+        };
+        let run = run(&[("torch", "2.9")]);
+        let (a, b) = (side(Some(0.003)), side(Some(0.004)));
+        let found = against((&run, &a), (&run, &b));
+        assert!((found.uncertainty.unwrap_or_default() - 0.005).abs() < 1e-12);
+        assert!(found.is_told);
+        let found = against((&run, &a), (&Run::default(), &side(None)));
+        assert_eq!((found.uncertainty, found.is_told), (None, false));
     }
 
     #[test]

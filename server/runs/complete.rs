@@ -1,8 +1,9 @@
 //! Steps of which all ranks are known: what a detector sees of a run.
 //!
 //! A step is complete when every rank that has not ended has reported it, or when it is older than
-//! the newest by [`AGED_OUT`]: a rank that fell silent holds nobody back for longer. Where one rank
-//! sums 2^k steps, those of all are summed so, by the coarsest; times are those of one step.
+//! the newest by [`AGED_OUT`]: a rank that fell silent holds nobody back for longer. Where ranks sum
+//! 2^k steps, those of all are summed so, as coarsely as three quarters of them do at most: one that
+//! tells nonsense is then missing, and does not stop the rest. Times are those of one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,11 +59,21 @@ pub struct RankStep {
 /// The rings of a run's ranks, to be read without its lock.
 #[derive(Debug)]
 pub(super) struct Rings {
-    ranks: Vec<(u32, Seat, Ring)>,
+    ranks: Vec<Seated>,
     /// How many ranks there should be.
     expected: usize,
     /// Those of them that have ended.
     ended: BTreeSet<u32>,
+}
+
+/// A rank with what a reader has not been given of it.
+#[derive(Debug)]
+struct Seated {
+    rank: u32,
+    seat: Seat,
+    /// The steps of the whole ring since the numbers last went back.
+    span: (u64, u64),
+    ring: Ring,
 }
 
 /// One rank's part of a step on the way.
@@ -74,17 +85,29 @@ struct Sum {
 }
 
 impl Rings {
-    pub(super) fn of(run: &Run) -> Self {
+    /// What a reader at this place needs: of a large run the blocks that it has had are many.
+    pub(super) fn of(run: &Run, place: Place) -> Self {
         let world = run.facts.world;
-        let ranks = run.ranks.iter();
-        let seated = ranks
-            .clone()
-            .map(|(number, rank)| (*number, seat(&rank.facts.mesh, world), rank.ring.clone()));
-        let ended = ranks.filter(|(_, rank)| rank.facts.end.is_some());
+        let ranks = run.members();
+        let seated = ranks.clone().filter_map(|(number, rank)| {
+            let span = rank.ring.span()?;
+            let ring = match place.next {
+                Some(next) if span.1 > next => rank.ring.from(next),
+                // It went back, or is to be read from its beginning.
+                _ => rank.ring.clone(),
+            };
+            Some(Seated {
+                rank: *number,
+                seat: seat(&rank.facts.mesh, world),
+                span,
+                ring,
+            })
+        });
+        let ended = ranks.clone().filter(|(_, rank)| rank.facts.end.is_some());
         Self {
-            expected: run.ranks.len().max(world as usize),
+            expected: ranks.clone().count().max(world as usize),
             ended: ended.map(|(number, _)| *number).collect(),
-            ranks: seated.filter(|(_, _, ring)| !ring.is_empty()).collect(),
+            ranks: seated.collect(),
         }
     }
 
@@ -92,10 +115,10 @@ impl Rings {
         let Some(from) = self.begin(*place) else {
             return Vec::new();
         };
-        let rings = || self.ranks.iter().map(|(_, _, ring)| ring);
+        let rings = || self.ranks.iter().map(|it| &it.ring);
         let newest = rings().filter_map(Ring::ended_at).max();
         let newest = newest.unwrap_or_default();
-        let log2 = rings().map(|it| it.coarsest(from)).max().unwrap_or(0);
+        let log2 = of_most(rings().map(|it| it.coarsest(from)).collect()).unwrap_or(0);
         let per_group = 1_u64 << log2;
         let from = from.next_multiple_of(per_group);
         let most = most.min(MAX_READINGS / self.ranks.len().max(1)).max(1) as u64;
@@ -117,11 +140,11 @@ impl Rings {
         complete
     }
 
-    /// Where to go on: at the place, or where all ranks are when there is none, or when half of them
+    /// Where to go on: at the place, or where most ranks are when there is none, or when half of them
     /// went back before it.
     fn begin(&self, place: Place) -> Option<u64> {
-        let spans: Vec<(u64, u64)> = self.ranks.iter().filter_map(|it| it.2.span()).collect();
-        let together = spans.iter().map(|it| it.0).max()?;
+        let spans: Vec<(u64, u64)> = self.ranks.iter().map(|it| it.span).collect();
+        let together = of_most(spans.iter().map(|it| it.0).collect())?;
         match place.next {
             Some(next) => {
                 let behind = spans.iter().filter(|it| it.1 < next).count();
@@ -135,8 +158,8 @@ impl Rings {
     /// What each rank did, by step.
     fn sums(&self, from: u64, until: u64, log2: u8) -> BTreeMap<u64, BTreeMap<usize, Sum>> {
         let mut groups: BTreeMap<u64, BTreeMap<usize, Sum>> = BTreeMap::new();
-        for (index, (_, _, ring)) in self.ranks.iter().enumerate() {
-            for block in ring.blocks_in(from, until) {
+        for (index, seated) in self.ranks.iter().enumerate() {
+            for block in seated.ring.blocks_in(from, until) {
                 let per_entry = block.steps_per_entry();
                 let mut step = block.first_step;
                 for (times, ended_at) in block.times.iter().zip(block.ends()) {
@@ -155,7 +178,7 @@ impl Rings {
     fn step(&self, step: u64, steps: u64, sums: &BTreeMap<usize, Sum>) -> CompleteStep {
         let whole = sums.iter().filter(|(_, sum)| sum.steps == steps);
         let reading = |(index, sum): (&usize, &Sum)| {
-            let (rank, seat, _) = self.ranks[*index];
+            let Seated { rank, seat, .. } = self.ranks[*index];
             let [wall_ns, busy_ns, data_wait_ns, comm_wait_ns] = sum.times.map(|it| it / steps);
             let times = StepTimes {
                 wall_ns,
@@ -178,6 +201,12 @@ impl Rings {
             readings,
         }
     }
+}
+
+/// What three quarters of the ranks are at or below; of two or three the greatest.
+fn of_most<T: Ord + Copy>(mut told: Vec<T>) -> Option<T> {
+    told.sort_unstable();
+    told.get(told.len() * 3 / 4).copied()
 }
 
 impl Sum {

@@ -1,7 +1,8 @@
 //! What is known of a run and of its ranks beside their steps: as JSON in tables run and rank.
 //!
 //! Facts merge: an event that comes twice, or comes late, leaves what is known as it is. So the
-//! store may hold facts that are newer than the cursor beside them, and a resend harms nothing.
+//! store may hold facts that are newer than the cursor beside them, and a resend harms nothing. Which
+//! rank told one is kept beside it, because not every rank is believed ([`super::belief`]).
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,12 @@ use serde::{Deserialize, Serialize};
 pub struct RunFacts {
     /// Live, recorded or simulated.
     pub origin: Origin,
+    /// The best of what its ranks' identities rest on; none before the first is known.
+    pub trust: Option<Trust>,
     /// When its first rank came up; none while nobody said.
     pub started: Option<Timestamp>,
+    /// Which rank that was.
+    pub started_rank: Option<u32>,
     /// When anything of it was last heard, in the server's time.
     pub heard: Timestamp,
     /// When it ended; none while it runs, or fell silent.
@@ -29,6 +34,8 @@ pub struct RunFacts {
     pub ending: Option<EndingFacts>,
     /// How many ranks it says it has; 0 not said.
     pub world: u32,
+    /// Which rank said that, and the framework, launcher and types below: the lowest.
+    pub described_by: Option<u32>,
     /// What it is made of: versions, settings.
     pub fingerprint: BTreeMap<String, String>,
     /// When that was told.
@@ -37,6 +44,10 @@ pub struct RunFacts {
     pub fingerprint_rank: Option<u32>,
     /// The tags that its user gave it.
     pub tags: BTreeMap<String, String>,
+    /// Which rank told them.
+    pub tags_by: Option<u32>,
+    /// How many more it told, beyond what is kept.
+    pub tags_left_out: usize,
     /// The framework and its version.
     pub framework: String,
     /// What started it.
@@ -58,6 +69,8 @@ pub struct Occasion {
     pub at: Timestamp,
     /// Of which step.
     pub step: u64,
+    /// Which rank told it.
+    pub rank: Option<u32>,
 }
 
 /// Why a run ended, as it was judged.
@@ -143,38 +156,14 @@ pub struct Exception {
 }
 
 impl RunFacts {
-    /// Learns from the resource of a rank what it says of its run. Whether that was new.
-    pub fn introduce(&mut self, resource: &Resource) -> bool {
-        let before = self.clone();
-        self.origin = resource.origin();
-        let number = |name| resource.attribute(name).and_then(|it| it.parse().ok());
-        self.world = self.world.max(number(named::WORLD).unwrap_or(0));
-        let texts = [
-            (&mut self.framework, named::FRAMEWORK),
-            (&mut self.launcher, named::LAUNCHER),
-            (&mut self.data_type, named::DATA_TYPE),
-            (&mut self.flops_source, named::FLOPS_SOURCE),
-        ];
-        for (known, name) in texts {
-            if let Some(text) = resource.attribute(name) {
-                text.clone_into(known);
-            }
-        }
-        for (name, value) in &resource.attributes {
-            if let Some(tag) = name.strip_prefix(named::TAG_PREFIX) {
-                self.tags.insert(tag.to_owned(), value.clone());
-            }
-        }
-        *self != before
-    }
-
     /// Learns from an event of a rank.
     pub fn learn(&mut self, rank: u32, event: &Event) {
         let about = &event.attributes;
         match event.kind {
             EventKind::RunStarted => {
-                let first = self.started.map_or(event.at, |at| at.min(event.at));
-                self.started = Some(first);
+                if self.started.is_none_or(|at| event.at < at) {
+                    (self.started, self.started_rank) = (Some(event.at), Some(rank));
+                }
                 let is_better = self.fingerprint_rank.is_none_or(|known| rank <= known);
                 if is_better && self.fingerprint_at <= event.at {
                     self.take_fingerprint(rank, event);
@@ -184,15 +173,18 @@ impl RunFacts {
                 self.take_fingerprint(rank, event);
             }
             EventKind::CheckpointSaved => {
-                self.checkpoint = self.checkpoint.max(occasion(event));
+                self.checkpoint = self.checkpoint.max(occasion(rank, event));
             }
             EventKind::CheckpointRestored => {
-                self.restored = self.restored.max(occasion(event));
+                self.restored = self.restored.max(occasion(rank, event));
             }
             EventKind::RunEnded => {
                 let step = number(about, attribute::CHECKPOINT_STEP);
-                let at = event.at;
-                let left = step.map(|step| Occasion { at, step });
+                let left = step.map(|step| Occasion {
+                    at: event.at,
+                    step,
+                    rank: Some(rank),
+                });
                 self.checkpoint = self.checkpoint.or(left);
             }
             _ => {}
@@ -228,10 +220,14 @@ impl EndingFacts {
         }
     }
 
+    /// The cause; none of one that a newer version named.
+    pub fn cause(&self) -> Option<Cause> {
+        Cause::ALL.into_iter().find(|it| it.name() == self.cause)
+    }
+
     /// Whether it was an interruption against everyone's will.
     pub fn is_interruption(&self) -> bool {
-        let cause = Cause::ALL.into_iter().find(|it| it.name() == self.cause);
-        cause.is_none_or(Cause::is_interruption)
+        self.cause().is_none_or(Cause::is_interruption)
     }
 }
 
@@ -334,7 +330,10 @@ fn number(about: &BTreeMap<String, String>, name: &str) -> Option<u64> {
     about.get(name)?.parse().ok()
 }
 
-fn occasion(event: &Event) -> Option<Occasion> {
-    let step = number(&event.attributes, attribute::STEP)?;
-    Some(Occasion { at: event.at, step })
+fn occasion(rank: u32, event: &Event) -> Option<Occasion> {
+    Some(Occasion {
+        at: event.at,
+        step: number(&event.attributes, attribute::STEP)?,
+        rank: Some(rank),
+    })
 }

@@ -8,10 +8,10 @@ use gpufleet_analysis::mfu::{self, Kind, Peak, Utilisation};
 use gpufleet_analysis::plan::{self, Forecast, Progress};
 use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::gpu_specs::{DataType, Specs};
-use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Phase;
 
+use super::cost::Cost;
 use super::words::STANDS;
 use super::{Rank, Run};
 
@@ -28,7 +28,7 @@ impl Run {
                     .reading(training::STEPS.id)
                     .is_some_and(|it| it > 0.0)
         };
-        let found = self.ranks.iter().find(|(_, rank)| has_steps(rank));
+        let found = self.members().find(|(_, rank)| has_steps(rank));
         found.map(|(number, rank)| (*number, rank))
     }
 
@@ -70,14 +70,14 @@ impl Run {
             told.max(held)
                 .max(rank.facts.end.as_ref().and_then(|it| it.step))
         };
-        self.ranks.values().filter_map(told).max()
+        self.members().filter_map(|(_, it)| told(it)).max()
     }
 
     /// Tokens a second of the run; none where no rank says its tokens. The ranks of one place of the
     /// data-parallel dimension are given the same tokens, which count once.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let mut places: BTreeMap<u32, f64> = BTreeMap::new();
-        for (number, rank) in &self.ranks {
+        for (number, rank) in self.members() {
             if let Some(tokens) = tokens_per_second(rank) {
                 let place = rank.facts.mesh.dp.map_or(*number, |it| it.at);
                 let known = places.entry(place).or_default();
@@ -90,15 +90,24 @@ impl Run {
     /// How many places of the data-parallel dimension are given tokens of their own; as many as
     /// there are ranks where nobody says.
     pub fn data_places(&self) -> usize {
-        let places = self.ranks.iter();
+        let places = self.members();
         let places = places.map(|(number, rank)| rank.facts.mesh.dp.map_or(*number, |it| it.at));
         places.collect::<BTreeSet<u32>>().len()
     }
 
     /// The GPUs that its ranks name.
     pub fn gpus(&self) -> BTreeSet<&str> {
-        let named = self.ranks.values().map(|it| it.facts.gpu.as_str());
+        let named = self.members().map(|(_, it)| it.facts.gpu.as_str());
         named.filter(|it| !it.is_empty()).collect()
+    }
+
+    /// How many GPUs it computes on: those that its ranks name, or one a rank where one names none.
+    pub fn gpu_count(&self) -> usize {
+        let ranks = self.members().count();
+        match self.members().all(|(_, it)| !it.facts.gpu.is_empty()) {
+            true => self.gpus().len(),
+            false => ranks.max(self.facts.world as usize),
+        }
     }
 
     /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
@@ -116,7 +125,7 @@ impl Run {
             (flops > 0.0 && steps > 0.0).then(|| flops / steps)
         };
         let say = |rank: &&Rank| per_step(rank).is_some();
-        let ranks: Vec<&Rank> = self.ranks.values().filter(say).collect();
+        let ranks: Vec<&Rank> = self.members().map(|(_, it)| it).filter(say).collect();
         let flops: f64 = ranks.iter().filter_map(|it| per_step(it)).sum();
         if ranks.is_empty() {
             return Err("not said: the run gives no FLOPs".to_owned());
@@ -152,9 +161,9 @@ impl Run {
     /// Seconds of each phase, mean over the ranks that tell any; phases without time are left out.
     pub fn phases(&self) -> Vec<(Phase, f64)> {
         let mean = |phase: Phase| {
-            let told = self.ranks.values();
+            let told = self.members();
             let told: Vec<f64> = told
-                .filter_map(|it| it.facts.reading(phase.seconds().id))
+                .filter_map(|(_, it)| it.facts.reading(phase.seconds().id))
                 .collect();
             let mean = told.iter().sum::<f64>() / told.len() as f64;
             (mean > 0.0).then_some((phase, mean))
@@ -162,9 +171,9 @@ impl Run {
         Phase::ALL.iter().copied().filter_map(mean).collect()
     }
 
-    /// When it will be done at its present pace; none where it plans nothing that can be counted, and
-    /// where it stands.
-    pub fn forecast(&self, now: Timestamp) -> Option<Forecast> {
+    /// When it will be done at its present pace, and what it costs; none where it plans nothing that can
+    /// be counted, and where it stands.
+    pub fn forecast(&self, cost: &Cost, now: Timestamp) -> Option<Forecast> {
         if self.stands_since(now).is_some() {
             return None;
         }
@@ -179,7 +188,6 @@ impl Run {
             (None, Some(tokens)) => (tokens, tokens_done?, self.tokens_per_second()?),
             (None, None) => return None,
         };
-        let deadline = rank.facts.reading(training::DEADLINE_AT.id);
         Some(plan::forecast(&Progress {
             now,
             planned: Some(planned),
@@ -187,10 +195,10 @@ impl Run {
             // A million seconds' worth, so that a slow rate keeps its digits.
             window_done: (rate * 1e6) as u64,
             window_ns: 1_000_000_000_000_000,
-            gpus: u32::try_from(self.gpus().len()).unwrap_or(u32::MAX),
-            held_gpu_ns: 0,
-            nano_usd_per_gpu_hour: None,
-            deadline: deadline.map(|it| Timestamp::from_millis((it * 1e3) as i64)),
+            gpus: u32::try_from(self.gpu_count()).unwrap_or(u32::MAX),
+            held_gpu_ns: cost.held_gpu_ns.clone().unwrap_or(0),
+            nano_usd_per_gpu_hour: cost.known_price(),
+            deadline: rank.deadline(),
         }))
     }
 
@@ -201,20 +209,24 @@ impl Run {
             let peak = told(training::MEMORY_PEAK_RESERVED).or(told(training::MEMORY_RESERVED))?;
             Some((*number, peak, told(training::MEMORY_LIMIT)?))
         };
-        let all = self.ranks.iter().filter_map(of);
+        let all = self.members().filter_map(of);
         all.max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)))
+    }
+}
+
+impl Rank {
+    /// When its run has to be done; none where it does not say.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let told = self.facts.reading(training::DEADLINE_AT.id);
+        told.map(|it| Timestamp::from_millis((it * 1e3) as i64))
     }
 }
 
 /// Tokens a second that one rank was given: lately, else over its whole life.
 fn tokens_per_second(rank: &Rank) -> Option<f64> {
-    let blocks: Vec<StepBlock> = rank.ring.blocks().collect();
-    let newest = &blocks[blocks.len().saturating_sub(BLOCKS)..];
-    let tokens: f64 = newest.iter().map(|it| it.tokens as f64).sum();
-    let walls = newest.iter().flat_map(|it| &it.times);
-    let seconds = walls.map(|it| it.wall_ns as f64 / 1e9).sum::<f64>();
-    if tokens > 0.0 && seconds > 0.0 {
-        return Some(tokens / seconds);
+    let (tokens, wall_ns) = rank.ring.lately(BLOCKS);
+    if tokens > 0.0 && wall_ns > 0.0 {
+        return Some(tokens / wall_ns * 1e9);
     }
     let told = |metric: Metric| rank.facts.reading(metric.id);
     let (tokens, wall) = (told(training::TOKENS)?, told(training::STEP_WALL)?);

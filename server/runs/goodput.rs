@@ -1,10 +1,14 @@
 //! Where the time of a job went, over its attempts: the input of `analysis::goodput` from the store.
 //!
-//! The steps are those of the rank that stands for each attempt. Limits: [`MAX_ATTEMPTS`] attempts,
-//! [`MAX_STEPS`] steps, and steps that are still kept: what is beyond is a reason, not a smaller sum.
+//! The steps are those of the rank that stands for each attempt. Time whose steps are not kept is told as
+//! such. Limits: [`MAX_ATTEMPTS`] attempts, [`MAX_STEPS`] steps: what is beyond is a reason, not a
+//! smaller sum.
+
+use std::ops::{ControlFlow, Range};
 
 use gpufleet_analysis::goodput::{self, Attempt, Goodput, Step};
 use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::{Rank, Run, RunKey, State, history};
@@ -12,6 +16,9 @@ use crate::store::{RunFilter, Store, StoreError};
 
 /// Most attempts that are added up.
 pub const MAX_ATTEMPTS: usize = 16;
+
+/// Ranks of the attempts before among which is the one that stands for each: the lowest that did steps.
+const FIRST_RANKS: u32 = 16;
 
 /// Most steps: a week of one a second. About 24 bytes each.
 pub const MAX_STEPS: usize = 600_000;
@@ -39,7 +46,7 @@ pub async fn of(
     }
     let mut keys: Vec<RunKey> = found.into_iter().map(|it| it.key).collect();
     keys.retain(|it| it.run.attempt < key.run.attempt);
-    let before = store.with_ranks(&keys).await?;
+    let before = store.with_first_ranks(&keys, FIRST_RANKS).await?;
     let mut before: Vec<_> = before
         .into_iter()
         .map(|it| (it.key.clone(), Run::of_store(it)))
@@ -54,23 +61,18 @@ pub async fn of(
         let Some(started_at) = run.facts.started else {
             return Ok(Err("not known: nobody said when an attempt began"));
         };
-        if started_at < kept_from {
-            return Ok(Err("not added up: the first steps are no longer kept"));
-        }
-        let ended_at = match run.state(now) {
-            State::Running => now,
-            State::Silent { since } => since,
-            State::Ended { at } => at,
+        let ended_at = match (run.facts.ended, run.state(now)) {
+            (Some(at), _) | (None, State::Ended { at }) => at,
+            (None, State::Running) => now,
+            (None, State::Silent { since }) => since,
         };
-        attempts.push(attempt(store, (key, run), (started_at, ended_at)).await?);
-        if attempts
-            .iter()
-            .map(|it: &Attempt| it.steps.len())
-            .sum::<usize>()
-            > MAX_STEPS
-        {
+        let kept = kept_from.max(started_at)..ended_at.shifted(1);
+        let steps: usize = attempts.iter().map(|it: &Attempt| it.steps.len()).sum();
+        let room = MAX_STEPS.saturating_sub(steps);
+        let Some(attempt) = attempt(store, (key, run), started_at, &kept, room).await? else {
             return Ok(Err("not added up: there are more steps than are looked at"));
-        }
+        };
+        attempts.push(attempt);
     }
     if attempts.iter().all(|it| it.steps.is_empty()) {
         return Ok(Err("not known: no step was told"));
@@ -78,14 +80,17 @@ pub async fn of(
     Ok(Ok(goodput::goodput(&attempts)))
 }
 
+/// One attempt, of which steps are kept in a range; none where they are more than there is room for.
 async fn attempt(
     store: &Store,
     (key, run): (&RunKey, &Run),
-    (started_at, ended_at): (Timestamp, Timestamp),
-) -> Result<Attempt, StoreError> {
+    started_at: Timestamp,
+    kept: &Range<Timestamp>,
+    room: usize,
+) -> Result<Option<Attempt>, StoreError> {
     let mut attempt = Attempt {
         started_at,
-        ended_at,
+        ended_at: kept.end.shifted(-1),
         was_disrupted: run
             .facts
             .ending
@@ -94,14 +99,23 @@ async fn attempt(
         ..Attempt::default()
     };
     let Some((speaker, rank)) = run.speaker() else {
-        return Ok(attempt);
+        return Ok(Some(attempt));
     };
-    let range = started_at..ended_at.shifted(1);
-    let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
-    let blocks = steps.get(&speaker).map_or(&[][..], Vec::as_slice);
-    attempt.first_step_at = blocks.first().map(|it| it.started_at);
-    attempt.last_step_at = blocks.last().map(|it| it.ended_at);
-    for block in blocks {
+    let (mut blocks, mut steps) = (Vec::new(), 0);
+    let keep = |_, block: StepBlock| {
+        steps += block.times.len();
+        blocks.push(block);
+        match steps > room {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    history::each(store, (key, run), Some(&[speaker]), kept, keep).await?;
+    if steps > room {
+        return Ok(None);
+    }
+    blocks.sort_by_key(|it| it.started_at);
+    for block in &blocks {
         let per_entry = block.steps_per_entry();
         let numbered = block.times.iter().zip(0_u64..);
         attempt.steps.extend(numbered.map(|(times, place)| Step {
@@ -114,11 +128,112 @@ async fn attempt(
     attempt.checkpoint_restore_ns = spent(rank, training::PHASE_CHECKPOINT_RESTORE);
     attempt.custom_ns =
         spent(rank, training::PHASE_EVALUATION) + spent(rank, training::PHASE_OTHER);
-    Ok(attempt)
+    notice_gaps(&mut attempt, &blocks, run, rank);
+    Ok(Some(attempt))
+}
+
+/// Notes where steps were done that are not kept; `blocks` are in the order of time.
+fn notice_gaps(attempt: &mut Attempt, blocks: &[StepBlock], run: &Run, rank: &Rank) {
+    let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+        return;
+    };
+    attempt.first_step_at = Some(first.started_at);
+    attempt.last_step_at = Some(last.ended_at);
+    let told = |metric: Metric| rank.facts.reading(metric.id);
+    attempt.began_unseen = match (told(training::STEPS), told(training::LAST_STEP)) {
+        // The process has done more steps than those from the first that is kept on.
+        (Some(steps), Some(last)) => steps > last - first.first_step as f64 + 1.0,
+        _ => first.first_step > run.facts.restored.map_or(0, |it| it.step + 1),
+    };
+    let between = blocks
+        .windows(2)
+        .filter(|it| it[1].first_step > it[0].next_step());
+    let between = between.map(|it| it[1].started_at.since(it[0].ended_at).max(0));
+    let mut unseen: i64 = between.sum();
+    let end = rank.facts.end.as_ref().and_then(|it| it.step);
+    if end.is_some_and(|it| it >= last.next_step()) {
+        unseen += attempt.ended_at.since(last.ended_at).max(0);
+        attempt.last_step_at = None;
+    }
+    attempt.unseen_ns = unseen.cast_unsigned();
 }
 
 /// What a phase took of a rank, nanoseconds.
 fn spent(rank: &Rank, phase: Metric) -> u64 {
     let seconds = rank.facts.reading(phase.id).unwrap_or(0.0);
     (seconds * NANOS_PER_SECOND as f64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::steps::StepTimes;
+
+    use super::*;
+    use crate::runs::facts::Occasion;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_seconds(1_790_000_000 + seconds)
+    }
+
+    /// Ten steps of a second.
+    fn block(first_step: u64, started: i64) -> StepBlock {
+        StepBlock {
+            first_step,
+            steps_log2: 0,
+            started_at: at(started),
+            ended_at: at(started + 10),
+            tokens: 0,
+            samples: 0,
+            times: vec![StepTimes::default(); 10],
+        }
+    }
+
+    fn noticed(blocks: &[StepBlock], told: &[(Metric, f64)], resumed: Option<u64>) -> (bool, u64) {
+        let mut attempt = Attempt {
+            ended_at: at(200),
+            ..Attempt::default()
+        };
+        let mut rank = Rank::default();
+        rank.facts.readings = told.iter().map(|(metric, it)| (metric.id, *it)).collect();
+        rank.facts.readings.sort_by_key(|it| it.0);
+        let mut run = Run::default();
+        run.facts.restored = resumed.map(|step| Occasion {
+            at: at(0),
+            step,
+            rank: None,
+        });
+        notice_gaps(&mut attempt, blocks, &run, &rank);
+        (attempt.began_unseen, attempt.unseen_ns / 1_000_000_000)
+    }
+
+    #[test]
+    fn a_first_kept_step_with_others_before_it_is_no_beginning() {
+        let all = |steps| [(training::STEPS, steps), (training::LAST_STEP, 109.0)];
+        let blocks = [block(100, 0)];
+        assert!(noticed(&blocks, &all(110.0), None).0, "110 were done");
+        assert!(
+            !noticed(&blocks, &all(10.0), None).0,
+            "ten, from a checkpoint on"
+        );
+        assert!(noticed(&blocks, &[], None).0, "nobody says from where");
+        assert!(!noticed(&blocks, &[], Some(99)).0);
+        assert!(!noticed(&[block(0, 0)], &[], None).0);
+    }
+
+    #[test]
+    fn only_missing_numbers_make_a_pause_a_gap() {
+        assert_eq!(
+            noticed(&[block(0, 0), block(10, 60)], &[], None),
+            (false, 0)
+        );
+        assert_eq!(
+            noticed(&[block(0, 0), block(40, 60)], &[], None),
+            (false, 50)
+        );
+        assert_eq!(
+            noticed(&[block(0, 0), block(5, 60)], &[], None),
+            (false, 0),
+            "went back"
+        );
+    }
 }

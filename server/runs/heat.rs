@@ -3,16 +3,16 @@
 //! Peers are the ranks of the same pipeline stage, as the straggler detector has them. What is shown
 //! is the mean of a rank's busy time a step in a column, ÷ the median of its peers there. Limits:
 //! [`COLUMNS`] columns, [`ROWS`] rows; of a larger run neighbours share a row, which shows the
-//! slowest of them.
+//! slowest of them. Costs ranks × log(ranks) a column, and 1 KiB a rank.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Run;
 use super::complete::seat;
-use super::history::Steps;
 
 /// Columns.
 pub const COLUMNS: usize = 60;
@@ -29,12 +29,25 @@ pub struct Row {
     pub cells: Vec<Option<f64>>,
     /// The greatest ratio over the whole range among its ranks, and whose it is; none without peers.
     pub slowest: Option<(u32, f64)>,
+    /// Whether any step of them is known.
+    pub has_steps: bool,
 }
+
+/// What is known of a stretch of time.
+#[derive(Debug)]
+pub struct Map {
+    range: Range<Timestamp>,
+    /// By rank and column; the last column is the whole range.
+    sums: BTreeMap<u32, [Sum; COLUMNS + 1]>,
+}
+
+/// The pipeline stage of each rank of a run; none where it has no stages.
+pub type Stages = Vec<(u32, Option<u32>)>;
 
 /// Busy time and steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
-    busy_ns: u128,
+    busy_ns: u64,
     steps: u64,
 }
 
@@ -44,84 +57,182 @@ impl Sum {
     }
 }
 
-/// The map of a stretch of time, by rank.
-pub fn rows(run: &Run, steps: &Steps, range: &Range<Timestamp>) -> Vec<Row> {
-    let sums: BTreeMap<u32, Vec<Sum>> = steps
-        .keys()
-        .map(|rank| (*rank, columns(steps, *rank, range)))
-        .collect();
-    let mut stages: BTreeMap<Option<u32>, Vec<u32>> = BTreeMap::new();
-    for (number, rank) in &run.ranks {
-        let stage = seat(&rank.facts.mesh, run.facts.world).stage;
-        stages.entry(stage).or_default().push(*number);
-    }
-    // The last column is the whole range.
-    let mut ratios: BTreeMap<u32, Vec<Option<f64>>> = BTreeMap::new();
-    for peers in stages.values() {
-        let known = |rank: &&u32| sums.contains_key(*rank);
-        let peers: Vec<u32> = peers.iter().filter(known).copied().collect();
-        let by_column = (0..=COLUMNS).map(|column| {
-            let means = peers.iter().map(|it| sums[it][column].mean());
-            means.collect::<Vec<_>>()
-        });
-        for means in by_column {
-            for (index, rank) in peers.iter().enumerate() {
-                let ratio = ratio(&means, index);
-                ratios.entry(*rank).or_default().push(ratio);
-            }
+/// The stages of the ranks that speak for a run.
+pub fn stages(run: &Run) -> Stages {
+    let stage = |rank: &super::Rank| seat(&rank.facts.mesh, run.facts.world).stage;
+    let members = run.members();
+    members.map(|(number, it)| (*number, stage(it))).collect()
+}
+
+impl Map {
+    /// Of this range; nothing is known yet.
+    pub const fn new(range: Range<Timestamp>) -> Self {
+        Self {
+            range,
+            sums: BTreeMap::new(),
         }
     }
-    let all: Vec<u32> = run.ranks.keys().copied().collect();
-    let per_row = all.len().div_ceil(ROWS).max(1);
-    all.chunks(per_row)
-        .map(|ranks| row(ranks, &ratios))
-        .collect()
-}
 
-fn row(ranks: &[u32], ratios: &BTreeMap<u32, Vec<Option<f64>>>) -> Row {
-    let of = |rank: &u32, column: usize| ratios.get(rank)?.get(column).copied().flatten();
-    let greatest = |column: usize| {
-        let known = ranks
-            .iter()
-            .filter_map(|rank| Some((*rank, of(rank, column)?)));
-        known.max_by(|a, b| a.1.total_cmp(&b.1))
-    };
-    Row {
-        ranks: (ranks[0], ranks[ranks.len() - 1]),
-        cells: (0..COLUMNS).map(|it| greatest(it).map(|it| it.1)).collect(),
-        slowest: greatest(COLUMNS),
-    }
-}
-
-/// A rank's busy time by column, and of all behind them.
-fn columns(steps: &Steps, rank: u32, range: &Range<Timestamp>) -> Vec<Sum> {
-    let mut sums = vec![Sum::default(); COLUMNS + 1];
-    let width = (range.end.since(range.start) / COLUMNS as i64).max(1);
-    for block in &steps[&rank] {
+    /// Takes in a block of a rank.
+    pub fn add(&mut self, rank: u32, block: &StepBlock) {
+        let width = (self.range.end.since(self.range.start) / COLUMNS as i64).max(1);
+        let sums = self
+            .sums
+            .entry(rank)
+            .or_insert_with(|| [Sum::default(); COLUMNS + 1]);
         let per_entry = block.steps_per_entry();
         for (times, at) in block.times.iter().zip(block.ends()) {
-            let column = at.shifted(-1).since(range.start).div_euclid(width);
+            let column = at.shifted(-1).since(self.range.start).div_euclid(width);
             let Some(column) = usize::try_from(column).ok().filter(|it| *it < COLUMNS) else {
                 continue;
             };
             for place in [column, COLUMNS] {
-                sums[place].busy_ns += u128::from(times.busy_ns);
-                sums[place].steps += per_entry;
+                sums[place].busy_ns = sums[place].busy_ns.saturating_add(times.busy_ns);
+                sums[place].steps = sums[place].steps.saturating_add(per_entry);
             }
         }
     }
-    sums
+
+    /// The map, by rank.
+    pub fn rows(&self, ranks: &Stages) -> Vec<Row> {
+        let per_row = ranks.len().div_ceil(ROWS).max(1);
+        let mut rows: Vec<Row> = ranks.chunks(per_row).map(Row::empty).collect();
+        let mut stages: BTreeMap<Option<u32>, Vec<(usize, u32)>> = BTreeMap::new();
+        for (index, (rank, stage)) in ranks.iter().enumerate() {
+            if self.sums.contains_key(rank) {
+                rows[index / per_row].has_steps = true;
+                stages
+                    .entry(*stage)
+                    .or_default()
+                    .push((index / per_row, *rank));
+            }
+        }
+        for peers in stages.values() {
+            for column in 0..=COLUMNS {
+                let means = peers.iter().map(|(_, rank)| self.sums[rank][column].mean());
+                let means: Vec<Option<f64>> = means.collect();
+                let sorted = sorted(&means);
+                for ((row, rank), mean) in peers.iter().zip(&means) {
+                    if let Some(ratio) = mean.and_then(|it| ratio(it, &sorted)) {
+                        rows[*row].take(column, *rank, ratio);
+                    }
+                }
+            }
+        }
+        rows
+    }
 }
 
-/// One's busy time ÷ the median of the others'; none where it or the others are not known.
-fn ratio(means: &[Option<f64>], own: usize) -> Option<f64> {
-    let mine = means[own]?;
-    let others = means.iter().enumerate().filter(|(index, _)| *index != own);
-    let mut others: Vec<f64> = others
-        .filter_map(|(_, it)| *it)
-        .filter(|it| *it > 0.0)
-        .collect();
-    others.sort_unstable_by(f64::total_cmp);
-    let middle = others.get(others.len() / 2)?;
+impl Row {
+    fn empty(ranks: &[(u32, Option<u32>)]) -> Self {
+        Self {
+            ranks: (ranks[0].0, ranks[ranks.len() - 1].0),
+            cells: vec![None; COLUMNS],
+            slowest: None,
+            has_steps: false,
+        }
+    }
+
+    fn take(&mut self, column: usize, rank: u32, ratio: f64) {
+        match self.cells.get_mut(column) {
+            Some(cell) => *cell = Some(cell.map_or(ratio, |it| it.max(ratio))),
+            None if self.slowest.is_none_or(|it| it.1 <= ratio) => {
+                self.slowest = Some((rank, ratio))
+            }
+            None => {}
+        }
+    }
+}
+
+/// What ranks computed in a column, those that did at all.
+fn sorted(means: &[Option<f64>]) -> Vec<f64> {
+    let known = means.iter().filter_map(|it| *it);
+    let mut known: Vec<f64> = known.filter(|it| *it > 0.0).collect();
+    known.sort_unstable_by(f64::total_cmp);
+    known
+}
+
+/// One's busy time ÷ the median of the others'; none where the others are not known.
+fn ratio(mine: f64, sorted: &[f64]) -> Option<f64> {
+    let own = match mine > 0.0 {
+        true => sorted.partition_point(|it| *it < mine),
+        // It is not among them.
+        false => sorted.len(),
+    };
+    let others = sorted.len() - usize::from(own < sorted.len());
+    let middle = others / 2;
+    let middle = sorted.get(middle + usize::from(middle >= own))?;
     Some(mine / middle)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::steps::StepTimes;
+
+    use super::*;
+
+    /// The plain way: all others, sorted, for each.
+    fn plain(means: &[Option<f64>], own: usize) -> Option<f64> {
+        let others = means.iter().enumerate().filter(|(index, _)| *index != own);
+        let others = others.filter_map(|(_, it)| *it).filter(|it| *it > 0.0);
+        let mut others: Vec<f64> = others.collect();
+        others.sort_unstable_by(f64::total_cmp);
+        Some(means[own]? / others.get(others.len() / 2)?)
+    }
+
+    #[test]
+    fn the_ratio_is_to_the_median_of_the_others_and_never_of_oneself() {
+        let zero = Some(0.0);
+        for means in [
+            vec![Some(1.0)],
+            vec![Some(1.0), Some(2.0)],
+            vec![Some(1.0), Some(2.0), Some(4.0)],
+            vec![Some(4.0), None, Some(1.0), Some(2.0), Some(2.0)],
+            vec![zero, Some(3.0), Some(5.0)],
+            vec![zero, zero],
+            vec![Some(7.0), zero, Some(7.0), Some(7.0), Some(9.0), Some(1.0)],
+        ] {
+            let sorted = sorted(&means);
+            for (own, mean) in means.iter().enumerate() {
+                let found = mean.and_then(|it| ratio(it, &sorted));
+                assert_eq!(found, plain(&means, own), "{own} of {means:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_that_share_a_row_show_the_slowest_and_stages_are_not_mixed() {
+        let at = |seconds: i64| Timestamp::from_seconds(1_790_000_000 + seconds);
+        let mut map = Map::new(at(0)..at(60));
+        for rank in 0..128_u32 {
+            // The second stage has twice the work; rank 77 needs half as much again.
+            let busy = if rank < 64 { 100 } else { 200 } + if rank == 77 { 100 } else { 0 };
+            let times = StepTimes {
+                wall_ns: 1_000_000_000,
+                busy_ns: busy * 1_000_000,
+                ..StepTimes::default()
+            };
+            let block = StepBlock {
+                first_step: 0,
+                steps_log2: 0,
+                started_at: at(0),
+                ended_at: at(10),
+                tokens: 0,
+                samples: 0,
+                times: vec![times; 10],
+            };
+            map.add(rank, &block);
+        }
+        let stages: Stages = (0..128).map(|rank| (rank, Some(rank / 64))).collect();
+        let rows = map.rows(&stages);
+        assert_eq!((rows.len(), rows[38].ranks), (ROWS, (76, 77)));
+        assert_eq!(rows[38].slowest, Some((77, 1.5)));
+        assert_eq!((rows[38].cells[3], rows[38].cells[30]), (Some(1.5), None));
+        let others = rows.iter().filter(|it| it.ranks.0 != 76);
+        assert!(
+            others
+                .clone()
+                .all(|it| it.slowest.is_some_and(|it| it.1 == 1.0))
+        );
+    }
 }

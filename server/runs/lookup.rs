@@ -1,13 +1,14 @@
 //! What a page or an answer needs to know of a run beside the run itself.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::{Run, RunKey};
+use super::{Run, RunKey, Runs};
 use crate::App;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Live};
 use crate::store::StoreError;
 use crate::store::model::ResourceKey;
 
@@ -33,14 +34,59 @@ pub fn kept_from(app: &App, now: Timestamp) -> Timestamp {
 
 /// The card of a GPU or share that a rank names; none where the GPU is not reported.
 pub fn card(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<String> {
+    let live = live(fleet, cluster, gpu)?;
+    live.resource
+        .attribute(attribute::GPU_MODEL)
+        .map(str::to_owned)
+}
+
+/// What the node of a GPU or share says of itself; none where it is not reported.
+pub fn node_of(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<Arc<Resource>> {
+    let node = fleet.get(&ResourceKey {
+        cluster: Arc::clone(cluster),
+        kind: ResourceKind::Node,
+        id: live(fleet, cluster, gpu)?.node,
+    })?;
+    Some(node.resource)
+}
+
+fn live(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<Live> {
     let key = |kind| ResourceKey {
         cluster: Arc::clone(cluster),
         kind,
         id: gpu.into(),
     };
     let found = [ResourceKind::Gpu, ResourceKind::Share].into_iter();
-    let live = found.filter_map(|kind| fleet.get(&key(kind))).next()?;
-    live.resource
-        .attribute(attribute::GPU_MODEL)
-        .map(str::to_owned)
+    found.filter_map(|kind| fleet.get(&key(kind))).next()
+}
+
+impl Runs {
+    /// Of each of these GPUs the last started run that has a rank on it, with that rank, of those that
+    /// have not ended. One pass over all ranks of the cluster.
+    pub fn on_gpus<'a>(
+        &self,
+        cluster: &str,
+        gpus: &BTreeSet<&'a str>,
+    ) -> BTreeMap<&'a str, (RunKey, u32)> {
+        let known = self.lock();
+        let mut found: BTreeMap<&str, (Option<Timestamp>, &RunKey, u32)> = BTreeMap::new();
+        let runs = known.runs.iter();
+        for (key, run) in
+            runs.filter(|(key, run)| *key.cluster == *cluster && run.facts.ended.is_none())
+        {
+            for (number, rank) in run.members().filter(|(_, it)| it.facts.end.is_none()) {
+                let Some(gpu) = gpus.get(rank.facts.gpu.as_str()) else {
+                    continue;
+                };
+                let is_later = |it: &(Option<Timestamp>, &RunKey, u32)| it.0 < run.facts.started;
+                if found.get(gpu).is_none_or(is_later) {
+                    found.insert(gpu, (run.facts.started, key, *number));
+                }
+            }
+        }
+        let named = found.into_iter();
+        named
+            .map(|(gpu, (_, key, rank))| (gpu, (key.clone(), rank)))
+            .collect()
+    }
 }

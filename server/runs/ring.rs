@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 pub const MAX_BLOCKS: usize = 64;
 
 /// What a block takes beside its packed steps, bytes.
-const BLOCK_BYTES: usize = 80;
+const BLOCK_BYTES: usize = 104;
 
 /// A rank's last steps. Cheap to clone: blocks are shared.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,10 @@ struct Held {
     first_step: u64,
     next_step: u64,
     steps_log2: u8,
+    started_at: Timestamp,
     ended_at: Timestamp,
+    tokens: u64,
+    wall_ns: u64,
     packed: Arc<[u8]>,
 }
 
@@ -43,7 +46,14 @@ impl Ring {
             first_step: block.first_step,
             next_step: block.next_step(),
             steps_log2: block.steps_log2,
+            started_at: block.started_at,
             ended_at: block.ended_at,
+            tokens: block.tokens,
+            wall_ns: block
+                .times
+                .iter()
+                .map(|it| it.wall_ns)
+                .fold(0, u64::saturating_add),
             packed: steps::encode(std::slice::from_ref(block)).into(),
         };
         self.bytes += held.bytes();
@@ -75,6 +85,31 @@ impl Ring {
     /// When its newest step ended.
     pub fn ended_at(&self) -> Option<Timestamp> {
         self.blocks.back().map(|it| it.ended_at)
+    }
+
+    /// Tokens of its newest blocks, and how long their steps took, nanoseconds.
+    pub fn lately(&self, blocks: usize) -> (f64, f64) {
+        let newest = self.blocks.iter().rev().take(blocks);
+        let sums = newest.map(|it| (it.tokens as f64, it.wall_ns as f64));
+        sums.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    }
+
+    /// A ring of the blocks alone that have steps from this one on.
+    pub(super) fn from(&self, step: u64) -> Self {
+        let kept = self
+            .blocks
+            .iter()
+            .rev()
+            .take_while(|it| it.next_step > step);
+        let mut blocks: VecDeque<Held> = VecDeque::new();
+        kept.for_each(|it| blocks.push_front(it.clone()));
+        let bytes = blocks.iter().map(Held::bytes).sum();
+        Self { blocks, bytes }
+    }
+
+    /// When its oldest step began.
+    pub fn began_at(&self) -> Option<Timestamp> {
+        self.blocks.front().map(|it| it.started_at)
     }
 
     /// The steps since the numbers last went back, as first and one past the last: a run that went

@@ -68,13 +68,14 @@ impl Run {
                 .into_iter()
                 .map(|(number, it)| (number, rank(it)))
                 .collect(),
+            is_recalled: true,
             ..Self::default()
         }
     }
 
     /// How it stands.
     pub fn state(&self, now: Timestamp) -> State {
-        let ranks = || self.ranks.values().map(|it| &it.facts);
+        let ranks = || self.members().map(|(_, it)| &it.facts);
         let lives = |heard: Timestamp| now.since(heard) < SILENT_AFTER;
         if ranks().any(|it| it.end.is_none() && lives(it.heard)) {
             return State::Running;
@@ -99,7 +100,7 @@ impl Run {
 
     /// Why it ended, from what its ranks left behind and the faults of its GPUs.
     pub fn ending(&self, ended: Timestamp, gpu_faults: Vec<GpuFault>) -> ending::Ending {
-        let ranks = self.ranks.iter().map(|(number, rank)| {
+        let ranks = self.members().map(|(number, rank)| {
             let end = rank.facts.end.as_ref();
             let exception = rank.facts.exception.as_ref();
             // One that was survived did not end it.
@@ -118,8 +119,9 @@ impl Run {
                 stuck: None,
             }
         });
-        let ends = || self.ranks.values().filter_map(|it| it.facts.end.as_ref());
-        let gpus = self.ranks.values().filter(|it| !it.facts.gpu.is_empty());
+        let ranks_of = || self.members().map(|(_, it)| &it.facts);
+        let ends = || ranks_of().filter_map(|it| it.end.as_ref());
+        let gpus = ranks_of().filter(|it| !it.gpu.is_empty());
         ending::ending(&Attempt {
             ended_at: Some(ended),
             ranks: ranks.collect(),
@@ -127,7 +129,12 @@ impl Run {
             gpus_were_read: gpus.count() > 0,
             gpu_faults,
             hooks_were_read: true,
-            last_step: ends().filter_map(|it| it.step).max(),
+            // Where no checkpoint was told, nobody knows whether there was one.
+            first_step: self
+                .facts
+                .checkpoint
+                .map(|_| self.facts.restored.map_or(0, |it| it.step)),
+            last_step: ends().filter_map(|it| it.step).max().or(self.last_step()),
             checkpoint_step: self.facts.checkpoint.map(|it| it.step),
             ..Attempt::default()
         })

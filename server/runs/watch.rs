@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault};
+use gpufleet_analysis::regression::{self, Change, Direction};
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
@@ -17,10 +18,10 @@ use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::EndingFacts;
-use super::{CompleteStep, Place, Run, RunKey, Runs, State};
+use super::{CompleteStep, Place, Run, RunKey, Runs, State, recall};
 use crate::App;
 use crate::store::model::EventFilter;
-use crate::store::{MAX_EVENTS, Store};
+use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
@@ -37,6 +38,16 @@ const RECENT: usize = 64;
 /// Steps over which a run's pace is told.
 const PACE: usize = 20;
 
+/// Pages of faults that are read of 512 GPUs: ten thousand.
+const FAULT_PAGES: usize = 10;
+
+/// A run whose steps take less than this part longer than before it became slower is as fast again: half of
+/// what is a change.
+const OVER_PART: f64 = regression::LEAST_CHANGE / 2.0;
+
+/// Part of a step that may be neither computing nor waiting: clocks and rounding make some.
+const QUIET_PART: f64 = 0.1;
+
 /// The attribute of an event with the number of an XID.
 const XID: &str = "xid";
 
@@ -47,6 +58,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// Of each rank that is blamed since when.
     pub since: BTreeMap<u32, Timestamp>,
+    /// That its steps take longer than they did; none once they are as fast again.
+    pub slower: Option<Change>,
     /// The last complete step.
     pub step: u64,
     /// When it ended.
@@ -59,6 +72,8 @@ pub struct Judged {
 struct Watched {
     place: Place,
     straggler: straggler::Run,
+    regression: regression::Watch,
+    slower: Option<Change>,
     /// The last steps: number, end, length of one.
     recent: VecDeque<(u64, Timestamp, u64)>,
     since: BTreeMap<u32, Timestamp>,
@@ -87,6 +102,9 @@ pub async fn run(app: App, stop: CancellationToken) {
 impl Watch {
     /// Judges every run once.
     pub async fn round(&mut self, runs: &Runs, store: &Store, now: Timestamp) {
+        if let Err(error) = recall(runs, store).await {
+            tracing::error!(%error, "what the store knows of new runs cannot be read; asked again");
+        }
         let keys = runs.keys();
         self.0.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
@@ -116,6 +134,8 @@ impl Watched {
         Self {
             place: Place::default(),
             straggler: straggler::Run::new(Source::Hooks),
+            regression: regression::Watch::default(),
+            slower: None,
             recent: VecDeque::new(),
             since: BTreeMap::new(),
         }
@@ -139,13 +159,24 @@ impl Watched {
         let readings = step.readings.iter().map(|it| Reading {
             rank: it.rank,
             seat: it.seat,
-            busy_ns: it.times.busy_ns,
+            // A rank that waits long for its data makes the others wait as well.
+            busy_ns: it.times.own_ns(),
         });
         self.straggler.observe(&straggler::Step {
             step: step.step,
             wall_ns: step.wall_ns,
             readings: &readings.collect::<Vec<_>>(),
         });
+        match self
+            .regression
+            .observe(step.step, step.wall_ns, is_quiet(step))
+        {
+            Some(change) if change.direction == Direction::Slower => self.slower = Some(change),
+            Some(_) => self.slower = None,
+            // Numbers that went back are another time of the run.
+            None if self.recent.back().is_some_and(|it| step.step < it.0) => self.slower = None,
+            None => {}
+        }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
         }
@@ -166,14 +197,28 @@ impl Watched {
         }
         let mut pace: Vec<u64> = self.recent.iter().rev().take(PACE).map(|it| it.2).collect();
         pace.sort_unstable();
+        let step_ns = pace[pace.len() / 2];
+        // A baseline that was learnt while it was slow tells no change back.
+        let is_over = |it: &Change| (step_ns as f64) < it.baseline_ns * (1.0 + OVER_PART);
+        self.slower = self.slower.filter(|it| !is_over(it));
         Some(Judged {
             verdict,
             since: self.since.clone(),
+            slower: self.slower,
             step,
             ended_at,
-            step_ns: pace[pace.len() / 2],
+            step_ns,
         })
     }
+}
+
+/// Whether a step was also spent on what is not training, a checkpoint or an evaluation: on some rank
+/// more than [`QUIET_PART`] of it is neither computing nor waiting.
+fn is_quiet(step: &CompleteStep) -> bool {
+    step.readings.iter().any(|it| {
+        let known = it.times.own_ns().saturating_add(it.times.comm_wait_ns);
+        it.times.wall_ns.saturating_sub(known) as f64 > QUIET_PART * it.times.wall_ns as f64
+    })
 }
 
 /// Says why a run ended.
@@ -192,32 +237,45 @@ async fn settle(runs: &Runs, store: &Store, key: &RunKey, at: Timestamp) {
     runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));
 }
 
-/// The XIDs of a run's GPUs around its end.
+/// The XIDs of a run's GPUs around its end, of those that spew them the newest.
 async fn gpu_faults(
     store: &Store,
     key: &RunKey,
     run: &Run,
     at: Timestamp,
 ) -> Result<Vec<GpuFault>, crate::store::StoreError> {
-    let filter = EventFilter {
-        cluster: Some(Arc::clone(&key.cluster)),
-        resource_kind: Some(ResourceKind::Gpu),
-        kind: Some(EventKind::Xid),
-        from: Some(at.shifted(-BEFORE_NS)),
-        until: Some(at.shifted(AFTER_NS)),
-        ..EventFilter::default()
-    };
-    let page = store.events(&filter, None, MAX_EVENTS).await?;
-    let is_ours = |id: &str| run.ranks.values().any(|it| it.facts.gpu == id);
-    let events = page.events.into_iter().map(|it| it.event);
-    let faults = events
-        .filter(|it| is_ours(&it.resource_id))
-        .filter_map(|it| {
-            Some(GpuFault {
-                gpu_id: it.resource_id.to_string(),
-                xid: it.attributes.get(XID)?.parse().ok()?,
-                at: it.at,
-            })
-        });
-    Ok(faults.collect())
+    let gpus: Vec<Arc<str>> = run.gpus().into_iter().map(Arc::from).collect();
+    let mut faults = Vec::new();
+    for gpus in gpus.chunks(MAX_EVENT_IDS) {
+        let filter = EventFilter {
+            cluster: Some(Arc::clone(&key.cluster)),
+            resource_kind: Some(ResourceKind::Gpu),
+            resource_ids: gpus.to_vec(),
+            kind: Some(EventKind::Xid),
+            from: Some(at.shifted(-BEFORE_NS)),
+            until: Some(at.shifted(AFTER_NS)),
+            ..EventFilter::default()
+        };
+        let (mut before, mut left) = (None, FAULT_PAGES);
+        loop {
+            let page = store.events(&filter, before, MAX_EVENTS).await?;
+            let events = page.events.into_iter().map(|it| it.event);
+            faults.extend(events.filter_map(|it| {
+                Some(GpuFault {
+                    gpu_id: it.resource_id.to_string(),
+                    xid: it.attributes.get(XID)?.parse().ok()?,
+                    at: it.at,
+                })
+            }));
+            (before, left) = (page.next, left - 1);
+            if before.is_none() {
+                break;
+            }
+            if left == 0 {
+                tracing::warn!(run = %key.run, "the run's GPUs tell more faults than are looked at");
+                break;
+            }
+        }
+    }
+    Ok(faults)
 }

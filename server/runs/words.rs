@@ -1,7 +1,6 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow and since when.
 
 use gpufleet_analysis::straggler::{Silent, Verdict};
-use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Judged, Run, State};
@@ -47,14 +46,11 @@ fn running(run: &Run, now: Timestamp) -> String {
             text::ago(now, since)
         );
     }
-    let pace = text::quantity(Unit::Seconds, judged.step_ns as f64 / 1e9);
+    let pace = text::pace(judged.step_ns as f64 / 1e9);
     let tokens = run.tokens_per_second();
     let tokens = tokens.map(|it| format!(", {} tokens/s", text::grouped(it.round())));
-    let gone = run
-        .ranks
-        .values()
-        .filter(|it| it.facts.end.is_some())
-        .count();
+    let gone = run.members().filter(|(_, it)| it.facts.end.is_some());
+    let gone = gone.count();
     let gone = match gone {
         0 => String::new(),
         gone => format!(
@@ -82,9 +78,13 @@ fn slow(run: &Run, judged: &Judged) -> String {
         let node = run.ranks.get(&it.rank).map(|it| it.facts.node.as_str());
         let node = node.filter(|it| !it.is_empty());
         let node = node.map(|it| format!(" on {}", text::harmless(it, text::SHOWN_CHARACTERS)));
-        let since = judged.since.get(&it.rank).copied().unwrap_or(judged.ended_at);
+        let since = judged
+            .since
+            .get(&it.rank)
+            .copied()
+            .unwrap_or(judged.ended_at);
         format!(
-            "Rank {}{} computes {:.2} × as long as its peers since {} UTC and makes the others wait.",
+            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and makes the others wait.",
             it.rank,
             node.unwrap_or_default(),
             it.ratio,

@@ -37,11 +37,12 @@ pub(super) fn check(url: &str) -> Result<(), StoreError> {
     parsed.map_err(|error| refused(error.to_string()))
 }
 
-/// The bounds that a URL does not set itself.
-pub(super) fn bounds(url: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    BOUNDS
-        .into_iter()
-        .filter(move |(name, _)| !url.contains(name))
+/// The statements that set the bounds which a URL does not set itself; for every new connection, because
+/// a pooler such as PgBouncer refuses them as options of the start.
+pub(super) fn bounds(url: &str) -> String {
+    let ours = BOUNDS.into_iter().filter(|(name, _)| !url.contains(name));
+    let statements = ours.map(|(name, value)| format!("SET {name} = {value};"));
+    statements.collect()
 }
 
 pub(super) fn make_folder(file: &std::path::Path) -> std::io::Result<()> {

@@ -4,7 +4,7 @@
 //! What such a row held is kept in table set_aside for as long as events are. What can be computed
 //! again from minutes that are still kept, is.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use uuid::Uuid;
 
@@ -53,6 +53,7 @@ pub(super) enum Place {
     Rank {
         run: i64,
         rank: i64,
+        heard_ms: i64,
     },
     Steps {
         bucket: i64,
@@ -60,6 +61,10 @@ pub(super) enum Place {
         rank: i64,
     },
     Incident {
+        id: Uuid,
+        at_ms: i64,
+    },
+    Delivery {
         id: Uuid,
         at_ms: i64,
     },
@@ -73,14 +78,21 @@ pub(super) struct Unreadable {
     pub(super) data: Vec<u8>,
     /// What is wrong with it.
     pub(super) error: String,
+    /// Whether it is whole and only says what this version does not know: it stays where it is, for the
+    /// newer version that wrote it.
+    pub(super) is_unknown: bool,
 }
 
 /// How many rows could not be read and were set aside since the start, by table.
 #[derive(Debug, Default)]
-pub struct UnreadableRows([AtomicU64; TABLES.len()]);
+pub struct UnreadableRows {
+    by_table: [AtomicU64; TABLES.len()],
+    /// Whether rows that a newer version wrote were told of.
+    told_unknown: AtomicBool,
+}
 
 /// Every table that [`Place`] names.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "minute_row",
     "minute10_row",
     "ledger_hour",
@@ -92,20 +104,22 @@ const TABLES: [&str; 11] = [
     "rank",
     "step_block",
     "incident",
+    "delivery",
 ];
 
 impl UnreadableRows {
     fn count(&self, bad: &[Unreadable]) {
-        for bad in bad {
+        for bad in bad.iter().filter(|it| !it.is_unknown) {
             let known = TABLES.iter().position(|it| *it == bad.place.table());
             let known = known.expect("every table of a place is listed");
-            self.0[known].fetch_add(1, Ordering::Relaxed);
+            self.by_table[known].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The tables with their counts.
     pub fn by_table(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self.0.iter().map(|it| it.load(Ordering::Relaxed));
+        let counts = self.by_table.iter();
+        let counts = counts.map(|it| it.load(Ordering::Relaxed));
         TABLES.into_iter().zip(counts)
     }
 }
@@ -124,6 +138,15 @@ impl Place {
             Self::Rank { .. } => TABLES[8],
             Self::Steps { .. } => TABLES[9],
             Self::Incident { .. } => TABLES[10],
+            Self::Delivery { .. } => TABLES[11],
+        }
+    }
+
+    /// The incident that it is about, if it is about one.
+    pub(super) const fn incident(self) -> Option<Uuid> {
+        match self {
+            Self::Incident { id, .. } => Some(id),
+            _ => None,
         }
     }
 
@@ -155,11 +178,12 @@ impl Place {
                 format!("minutes of hour {hour} of resource number {subject}")
             }
             Self::Run { id, .. } => format!("run number {id}"),
-            Self::Rank { run, rank } => format!("rank {rank} of run number {run}"),
+            Self::Rank { run, rank, .. } => format!("rank {rank} of run number {run}"),
             Self::Steps { bucket, run, rank } => {
                 format!("steps in ten minutes {bucket} of rank {rank} of run number {run}")
             }
             Self::Incident { id, .. } => format!("incident {id}"),
+            Self::Delivery { id, .. } => format!("delivery {id}"),
         }
     }
 
@@ -172,10 +196,10 @@ impl Place {
                 hour * 3_600_000
             }
             Self::Resource { seen_ms, .. } => seen_ms,
-            Self::Event { at_ms, .. } | Self::Incident { at_ms, .. } => at_ms,
-            Self::Run { heard_ms, .. } => heard_ms,
-            // Not known: it goes with the first that are forgotten.
-            Self::Rank { .. } => 0,
+            Self::Event { at_ms, .. }
+            | Self::Incident { at_ms, .. }
+            | Self::Delivery { at_ms, .. } => at_ms,
+            Self::Run { heard_ms, .. } | Self::Rank { heard_ms, .. } => heard_ms,
         }
     }
 
@@ -193,12 +217,23 @@ impl Place {
             | Self::Run { .. }
             | Self::Rank { .. }
             | Self::Steps { .. }
-            | Self::Incident { .. } => None,
+            | Self::Incident { .. }
+            | Self::Delivery { .. } => None,
         }
     }
 }
 
 impl Unreadable {
+    /// A row that holds JSON.
+    pub(super) fn json(place: Place, data: &[u8], error: &serde_json::Error) -> Self {
+        Self {
+            place,
+            data: data.to_vec(),
+            error: error.to_string(),
+            is_unknown: error.is_data(),
+        }
+    }
+
     /// A minute row, or an hour of them, with its owner's name, for people.
     pub(super) fn sentence(&self, whose: &str) -> String {
         let what = match self.place {
@@ -212,21 +247,24 @@ impl Unreadable {
         )
     }
 
-    /// Takes it out of the way: what is left there is as if nothing had been known.
+    /// Takes it out of the way: what is left there is as if nothing had been known. What was written anew
+    /// since it was read stays.
     async fn remove(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         let int = Value::Int;
+        let data = Value::Blob(&self.data);
         let (sql, values) = match self.place {
             Place::Minute { minute, subject } => (
                 "DELETE FROM minute_row WHERE minute = $1 AND subject = $2 AND data = $3",
-                vec![int(minute), int(subject), Value::Blob(&self.data)],
+                vec![int(minute), int(subject), data],
             ),
             Place::TenMinutes { bucket, subject } => (
                 "DELETE FROM minute10_row WHERE bucket = $1 AND subject = $2 AND data = $3",
-                vec![int(bucket), int(subject), Value::Blob(&self.data)],
+                vec![int(bucket), int(subject), data],
             ),
             Place::Carry { hour, subject } => (
-                "UPDATE ledger_hour SET carry = '' WHERE hour = $1 AND subject = $2",
-                vec![int(hour), int(subject)],
+                "UPDATE ledger_hour SET carry = '' WHERE hour = $1 AND subject = $2
+                 AND BYTES(carry) = $3",
+                vec![int(hour), int(subject), data],
             ),
             Place::Time {
                 hour,
@@ -238,32 +276,55 @@ impl Unreadable {
                 [hour, subject].into_iter().chain(codes).map(int).collect(),
             ),
             Place::Resource { id, .. } => (
-                "UPDATE subject SET attributes = '{}', agent = NULL WHERE id = $1",
-                vec![int(id)],
+                "UPDATE subject SET attributes = '{}', agent = NULL WHERE id = $1
+                 AND BYTES(attributes) = $2",
+                vec![int(id), data],
             ),
-            Place::Run { id, .. } => ("UPDATE run SET facts = '{}' WHERE id = $1", vec![int(id)]),
-            Place::Rank { run, rank } => (
-                "DELETE FROM rank WHERE run = $1 AND rank = $2",
-                vec![int(run), int(rank)],
+            Place::Run { id, .. } => (
+                "UPDATE run SET facts = '{}' WHERE id = $1 AND BYTES(facts) = $2",
+                vec![int(id), data],
+            ),
+            Place::Rank { run, rank, .. } => (
+                "DELETE FROM rank WHERE run = $1 AND rank = $2 AND BYTES(facts) = $3",
+                vec![int(run), int(rank), data],
             ),
             Place::Steps { bucket, run, rank } => (
                 "DELETE FROM step_block
                  WHERE bucket = $1 AND run = $2 AND rank = $3 AND data = $4",
-                vec![int(bucket), int(run), int(rank), Value::Blob(&self.data)],
+                vec![int(bucket), int(run), int(rank), data],
             ),
             Place::Event { id, .. } => ("DELETE FROM event WHERE id = $1", vec![int(id)]),
             Place::Incident { ref id, .. } => (
-                "DELETE FROM incident WHERE id = $1",
-                vec![Value::Blob(id.as_bytes())],
+                "DELETE FROM incident WHERE id = $1 AND BYTES(data) = $2",
+                vec![Value::Blob(id.as_bytes()), data],
+            ),
+            Place::Delivery { ref id, .. } => (
+                "DELETE FROM delivery WHERE id = $1 AND BYTES(data) = $2",
+                vec![Value::Blob(id.as_bytes()), data],
             ),
             Place::Block { hour, subject } => (
                 "DELETE FROM minute_block WHERE hour = $1 AND subject = $2 AND data = $3",
-                vec![int(hour), int(subject), Value::Blob(&self.data)],
+                vec![int(hour), int(subject), data],
             ),
         };
-        let gone = transaction.execute(sql, &values).await;
+        let sql = bytes_of(transaction, sql);
+        let gone = transaction.execute(&sql, &values).await;
         gone.doing("taking a row that cannot be read out of the way")
             .map(|_| ())
+    }
+}
+
+/// Texts are compared by their bytes, because a spoilt page of SQLite holds what is none.
+fn bytes_of(transaction: &Transaction, sql: &str) -> String {
+    let (before, after) = match transaction {
+        Transaction::Sqlite(_) => ("CAST(", " AS BLOB)"),
+        Transaction::Postgres(_) => ("convert_to(", ", 'UTF8')"),
+    };
+    let mut words = sql.splitn(2, "BYTES(");
+    let first = words.next().unwrap_or_default();
+    match words.next().and_then(|it| it.split_once(')')) {
+        Some((column, rest)) => format!("{first}{before}{column}{after}{rest}"),
+        None => sql.to_owned(),
     }
 }
 
@@ -275,7 +336,15 @@ impl Store {
 
     /// Sets rows aside that a read has found.
     pub(super) async fn set_aside(&self, bad: &[Unreadable]) -> Result<(), StoreError> {
-        if bad.is_empty() {
+        if bad.iter().all(|it| it.is_unknown) {
+            // Told once: pages read them again and again.
+            if !bad.is_empty() && !self.0.unreadable.told_unknown.swap(true, Ordering::Relaxed) {
+                let (place, error) = (bad[0].place.words(), &bad[0].error);
+                tracing::warn!(
+                    error,
+                    "{place} says what this version does not know; such rows are left as they are"
+                );
+            }
             return Ok(());
         }
         let mut transaction = self.write().await?;
@@ -322,12 +391,16 @@ pub(super) async fn put(
 ) -> Result<(), StoreError> {
     for bad in bad {
         let place = bad.place.words();
+        let (table, error) = (bad.place.table(), &bad.error);
+        if bad.is_unknown {
+            continue;
+        }
+        bad.remove(transaction).await?;
         tracing::error!(
-            table = bad.place.table(),
-            error = bad.error,
+            table,
+            error,
             "{place} cannot be read; set aside in table set_aside"
         );
-        bad.remove(transaction).await?;
         let values = [
             Value::Text(bad.place.table()),
             Value::Text(&place),

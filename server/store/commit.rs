@@ -18,7 +18,7 @@ use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{Commit, Committed, Cursor, CursorKey, FencingToken, ForeignMark, Gap};
 use super::subjects::Resolved;
-use super::{events, minutes, runs, steps};
+use super::{events, holders, minutes, runs, steps};
 
 /// Most gaps that one question returns, the newest first.
 pub const MAX_GAPS: usize = 10_000;
@@ -78,13 +78,15 @@ impl Store {
         let minutes = &commit.minutes;
         let merged = minutes::merge(transaction, lease, minutes, &resolved.ids, &mut bad).await;
         let mut committed = merged?;
+        holders::write(transaction, lease, &commit.holders).await?;
         write_cursors(transaction, lease, &commit.cursors).await?;
         write_gaps(transaction, lease, &commit.gaps).await?;
         write_marks(transaction, lease, &commit.foreign).await?;
         events::write(transaction, lease, &commit.events).await?;
-        let runs = runs::write(transaction, lease, &commit.runs).await?;
-        committed.corrupt +=
-            steps::merge(transaction, lease, &commit.steps, &runs, &mut bad).await?;
+        let runs = runs::write(transaction, lease, &commit.runs, &mut bad).await?;
+        steps::merge(transaction, lease, &commit.steps, runs, &mut bad)
+            .await?
+            .note(&mut committed);
         let values = [Value::Text(lease), Value::Int(number), Value::Int(token.0)];
         let sql = "INSERT INTO commit_log (lease, number, token) VALUES ($1, $2, $3)
             ON CONFLICT (lease) DO UPDATE SET number = excluded.number, token = excluded.token";

@@ -8,6 +8,7 @@
 //! loss of power. That is one fsync a commit, every 20 s: a few milliseconds each.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use log::LevelFilter;
@@ -92,8 +93,8 @@ pub(super) enum Row {
 }
 
 impl Database {
-    /// Opens the database, and makes the file if it is SQLite and new.
-    pub(super) async fn open(url: &str) -> Result<Self, StoreError> {
+    /// Opens the database; makes the file if it is SQLite and new, and `makes` says so.
+    pub(super) async fn open(url: &str, makes: bool) -> Result<Self, StoreError> {
         let refused = |error: sqlx::Error| StoreError::Url {
             url: without_password(url),
             why: error.to_string(),
@@ -103,15 +104,22 @@ impl Database {
             let options = PgConnectOptions::from_str(url)
                 .map_err(refused)?
                 .application_name("gpufleet-server")
-                .options(bounds(url))
                 .log_slow_statements(LevelFilter::Debug, SLOW);
             // Once by itself: the pool would try for as long as its patience lasts and then say
             // "timed out" and not why.
             let first = PgConnection::connect_with(&options).await;
             first.map_err(refused)?.close().await.map_err(refused)?;
+            let bounds: Arc<str> = bounds(url).into();
             let pool = PgPoolOptions::new()
                 .max_connections(CONNECTIONS)
                 .acquire_timeout(PATIENCE)
+                .after_connect(move |connection, _| {
+                    let bounds = Arc::clone(&bounds);
+                    Box::pin(async move {
+                        let set = sqlx::raw_sql(AssertSqlSafe(&*bounds));
+                        set.execute(connection).await.map(|_| ())
+                    })
+                })
                 .connect_with(options)
                 .await
                 .map_err(refused)?;
@@ -119,12 +127,18 @@ impl Database {
         }
         let options = SqliteConnectOptions::from_str(url)
             .map_err(refused)?
-            .create_if_missing(true)
+            .create_if_missing(makes)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(PATIENCE)
             .log_slow_statements(LevelFilter::Debug, SLOW);
+        if !makes && !options.get_filename().is_file() {
+            return Err(StoreError::Unused {
+                url: url.to_owned(),
+                why: "there is no such file".to_owned(),
+            });
+        }
         make_folder(options.get_filename()).map_err(|error| StoreError::Url {
             url: url.to_owned(),
             why: format!("its folder cannot be made: {error}"),

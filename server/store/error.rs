@@ -24,6 +24,16 @@ pub enum StoreError {
         /// The newest schema of this server.
         known: i64,
     },
+    /// A database that is only to be used, and that no server has.
+    #[error(
+        "no server has used the database {url} yet: is store.url the one that the server has (--config)? Start a server on it first ({why})"
+    )]
+    Unused {
+        /// Which one, without a password.
+        url: String,
+        /// What is missing.
+        why: String,
+    },
     /// More cursors than a server can begin with.
     #[error(
         "the database holds more than {most} cursors of agents, and with some of them left out data \

@@ -14,6 +14,9 @@ use super::subjects::agent;
 /// Most events in one page.
 pub const MAX_EVENTS: usize = 1_000;
 
+/// Most resources that one question for events may name.
+pub const MAX_EVENT_IDS: usize = 512;
+
 /// Columns of an event as [`read`] takes them.
 pub(super) const COLUMNS: &str = "e.id, e.at_ms, e.cluster, e.kind, e.severity, e.resource_kind, \
      e.resource_id, e.agent, e.message, e.attributes";
@@ -47,6 +50,12 @@ impl Store {
         if let Some(id) = &filter.resource_id {
             add("e.resource_id = ?", Value::Text(id));
         }
+        if let Some(prefix) = &filter.id_prefix {
+            // No LIKE: ids are percent-encoded.
+            let length = prefix.chars().count();
+            let begins = format!("substr(e.resource_id, 1, {length}) = ?");
+            add(&begins, Value::Text(prefix));
+        }
         if let Some(kind) = filter.kind {
             add("e.kind = ?", Value::Text(kind.name()));
         }
@@ -67,6 +76,13 @@ impl Store {
             let last = conditions.pop().expect("just added");
             values.push(Value::Int(place.id));
             conditions.push(format!("{last} OR e.id < ${})", values.len()));
+        }
+        if !filter.resource_ids.is_empty() {
+            let first = values.len() + 1;
+            let ids = filter.resource_ids.iter().take(MAX_EVENT_IDS);
+            values.extend(ids.map(|it| Value::Text(it)));
+            let places: Vec<String> = (first..=values.len()).map(|it| format!("${it}")).collect();
+            conditions.push(format!("e.resource_id IN ({})", places.join(", ")));
         }
         let sql = format!(
             "SELECT {COLUMNS} FROM event e WHERE {} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}",
@@ -117,6 +133,7 @@ pub(super) fn read(
                 place: Place::Event { id, at_ms },
                 data: texts.join(&b'\n'),
                 error: format!("its {what} is none"),
+                is_unknown: false,
             });
             Ok(None)
         }

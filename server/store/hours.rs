@@ -137,6 +137,7 @@ impl Store {
                         place: Place::TenMinutes { bucket, subject },
                         data: data.to_vec(),
                         error: error.to_string(),
+                        is_unknown: false,
                     });
                     continue;
                 }
@@ -170,6 +171,7 @@ fn unreadable(row: &Row, subject: i64) -> Result<Unreadable, StoreError> {
         },
         data: format!("{} ms", int(4)?).into_bytes(),
         error: format!("state {state}, reason {reason} is not known to this server"),
+        is_unknown: false,
     })
 }
 

@@ -10,9 +10,12 @@ use uuid::Uuid;
 use super::Store;
 use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Value};
+use super::deliveries;
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{FencingToken, IncidentFilter, IncidentPlace};
+use crate::notify::group::Group;
+use crate::notify::outbox::Unread;
 
 /// Most incidents in one answer.
 pub const MAX_INCIDENTS: usize = 1_000;
@@ -25,16 +28,17 @@ const AFTER: &str = "ON CONFLICT (lease, id) DO UPDATE SET cluster = excluded.cl
     resolved_ms = excluded.resolved_ms, data = excluded.data";
 
 impl Store {
-    /// Makes incidents durable as they are now.
+    /// Makes incidents durable as they are now, with what they make of the outbox.
     ///
     /// # Errors
     /// When another server has the right to write, or the database refuses; then nothing is written.
     pub async fn write_incidents(
         &self,
         incidents: &[Incident],
+        groups: &[Group],
         token: FencingToken,
     ) -> Result<(), CommitError> {
-        if incidents.is_empty() {
+        if incidents.is_empty() && groups.is_empty() {
             return Ok(());
         }
         let doing = "writing incidents";
@@ -58,6 +62,8 @@ impl Store {
         ];
         let written = transaction.rows(BEFORE, &columns, AFTER).await;
         written.doing(doing).map_err(CommitError::Unknown)?;
+        let written = deliveries::write(&mut transaction, &self.0.lease, groups).await;
+        written.doing(doing).map_err(CommitError::Unknown)?;
         let committed = transaction.commit().await.doing(doing);
         committed.map_err(CommitError::Unknown)
     }
@@ -73,6 +79,16 @@ impl Store {
         before: Option<IncidentPlace>,
         limit: usize,
     ) -> Result<Vec<Incident>, StoreError> {
+        let (found, _) = self.found(filter, before, limit).await?;
+        Ok(found)
+    }
+
+    async fn found(
+        &self,
+        filter: &IncidentFilter,
+        before: Option<IncidentPlace>,
+        limit: usize,
+    ) -> Result<(Vec<Incident>, Vec<Unreadable>), StoreError> {
         let mut values = vec![Value::Text(&self.0.lease)];
         let mut conditions = vec!["lease = $1".to_owned()];
         let mut add = |condition: &str, value| {
@@ -112,7 +128,7 @@ impl Store {
             found.extend(read(&row, &mut bad)?);
         }
         self.set_aside(&bad).await?;
-        Ok(found)
+        Ok((found, bad))
     }
 
     /// One incident; none when there is none of this id.
@@ -133,11 +149,14 @@ impl Store {
     }
 
     /// What a server that starts has to know: what is open, and what was over so late that it may come
-    /// back.
+    /// back; and what is open of which nothing else is known.
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn standing_incidents(&self, since: Timestamp) -> Result<Vec<Incident>, StoreError> {
+    pub async fn standing_incidents(
+        &self,
+        since: Timestamp,
+    ) -> Result<(Vec<Incident>, Unread), StoreError> {
         let open = IncidentFilter {
             state: Some(State::Open),
             ..IncidentFilter::default()
@@ -146,9 +165,17 @@ impl Store {
             resolved_since: Some(since),
             ..IncidentFilter::default()
         };
-        let mut standing = self.incidents(&open, None, MAX_INCIDENTS).await?;
+        let (mut standing, bad) = self.found(&open, None, MAX_INCIDENTS).await?;
         standing.extend(self.incidents(&over, None, MAX_INCIDENTS).await?);
-        Ok(standing)
+        let mut unread = Unread::default();
+        for bad in bad {
+            let of = match bad.is_unknown {
+                true => &mut unread.newer,
+                false => &mut unread.spoilt,
+            };
+            of.extend(bad.place.incident());
+        }
+        Ok((standing, unread))
     }
 }
 
@@ -159,14 +186,12 @@ fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<Incident>, StoreE
         Ok(incident) => Ok(Some(incident)),
         Err(error) => {
             let id = Uuid::from_slice(row.blob(0).doing(doing)?).unwrap_or_default();
-            bad.push(Unreadable {
-                place: Place::Incident {
-                    id,
-                    at_ms: row.int(1).doing(doing)?,
-                },
-                data: data.to_vec(),
-                error: error.to_string(),
-            });
+            let at_ms = row.int(1).doing(doing)?;
+            bad.push(Unreadable::json(
+                Place::Incident { id, at_ms },
+                data,
+                &error,
+            ));
             Ok(None)
         }
     }

@@ -69,19 +69,10 @@ impl Store {
         now: Timestamp,
         length: Duration,
     ) -> Result<Lease, CommitError> {
-        let expires = after(now, length);
         let mut transaction = self.write().await.map_err(CommitError::Unknown)?;
         fence(&mut transaction, &self.0.lease, token).await?;
-        let values = [
-            Value::Text(&self.0.lease),
-            Value::Int(expires.millis()),
-            Value::Int(token.0),
-        ];
-        let sql = "UPDATE lease SET expires_ms = $2 WHERE name = $1 AND token = $3";
-        let renewed = transaction.execute(sql, &values).await;
-        renewed
-            .doing("renewing the lease")
-            .map_err(CommitError::Unknown)?;
+        let extended = extend(&mut transaction, &self.0.lease, token, now, length).await;
+        let expires = extended.map_err(CommitError::Unknown)?;
         let renewed = transaction.commit().await.doing("renewing the lease");
         renewed.map_err(CommitError::Unknown)?;
         Ok(Lease { token, expires })
@@ -122,6 +113,25 @@ pub(super) async fn fence(
             ours: token.0,
         }),
     }
+}
+
+/// Moves the end of the right to write to `length` from now; of who has it, see [`fence`].
+pub(super) async fn extend(
+    transaction: &mut Transaction,
+    lease: &str,
+    token: FencingToken,
+    now: Timestamp,
+    length: Duration,
+) -> Result<Timestamp, StoreError> {
+    let expires = after(now, length);
+    let values = [
+        Value::Text(lease),
+        Value::Int(expires.millis()),
+        Value::Int(token.0),
+    ];
+    let sql = "UPDATE lease SET expires_ms = $2 WHERE name = $1 AND token = $3";
+    let extended = transaction.execute(sql, &values).await;
+    extended.doing("renewing the lease").map(|_| expires)
 }
 
 fn after(now: Timestamp, length: Duration) -> Timestamp {

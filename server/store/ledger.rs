@@ -16,7 +16,7 @@ use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{ComputedHour, DirtyHour, LedgerInput, TenMinutes};
 use super::restate::{self, Why};
-use super::{events, minutes, subjects};
+use super::{days, events, minutes, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
@@ -138,6 +138,10 @@ impl Store {
             }
         }
         write_hours(&mut transaction, &ours, was_final, now).await?;
+        let is_of_days =
+            |it: &&&ComputedHour| !it.held.is_empty() || before.contains_key(&it.key());
+        let changed = ours.iter().filter(is_of_days).map(|it| it.key());
+        days::mark(&mut transaction, &changed.collect::<Vec<_>>(), now).await?;
         write_ten_minutes(&mut transaction, &ours).await?;
         let closed = ours.iter().filter(|it| !it.closed.is_empty());
         let closed: Vec<_> = closed.map(|it| (it.key(), &it.closed)).collect();
@@ -193,22 +197,8 @@ async fn resources(
     bad: &mut Vec<Unreadable>,
 ) -> Result<Inputs, StoreError> {
     let doing = "reading resources of the ledger";
-    let mut of: Vec<i64> = dirty.iter().map(|it| it.subject).collect();
-    of.sort_unstable();
-    of.dedup();
-    let sql = format!(
-        ") SELECT {} FROM k CROSS JOIN subject s LEFT JOIN subject_seen n ON n.subject = s.id
-         WHERE s.id = k.subject",
-        subjects::COLUMNS
-    );
-    let rows = transaction
-        .rows("WITH k (subject) AS (", &[Column::Ints(of)], &sql)
-        .await;
-    let mut known = HashMap::new();
-    for row in rows.doing(doing)? {
-        let id = row.int(0).doing(doing)?;
-        known.extend(subjects::read(&row, bad)?.map(|it| (id, it)));
-    }
+    let ids = dirty.iter().map(|it| it.subject);
+    let known = subjects::known(transaction, ids, doing, bad).await?;
     let input = |dirty: &DirtyHour| {
         let input = LedgerInput {
             dirty: *dirty,
@@ -253,6 +243,7 @@ async fn carries(
                     place: Place::Carry { hour, subject },
                     data: text.to_vec(),
                     error: error.to_string(),
+                    is_unknown: false,
                 });
             }
         }
@@ -428,15 +419,19 @@ async fn write_hours(
     rows.doing("writing ledger hours")?;
     let entries: Vec<_> = kept
         .iter()
-        .flat_map(|it| it.ledger.entries.iter().map(|entry| (it.dirty, *entry)))
+        .flat_map(|it| {
+            it.held
+                .iter()
+                .map(|(key, held)| (it.dirty, *key, held.millis))
+        })
         .collect();
     let columns = [
-        Column::Ints(entries.iter().map(|(of, _)| of.hour).collect()),
-        Column::Ints(entries.iter().map(|(of, _)| of.subject).collect()),
-        Column::Ints(vec![0; entries.len()]),
-        Column::Ints(entries.iter().map(|(_, it)| it.state.code()).collect()),
-        Column::Ints(entries.iter().map(|(_, it)| it.reason.code()).collect()),
-        Column::Ints(entries.iter().map(|(_, it)| it.millis).collect()),
+        Column::Ints(entries.iter().map(|(of, ..)| of.hour).collect()),
+        Column::Ints(entries.iter().map(|(of, ..)| of.subject).collect()),
+        Column::Ints(entries.iter().map(|(_, it, _)| it.0).collect()),
+        Column::Ints(entries.iter().map(|(_, it, _)| it.1.code()).collect()),
+        Column::Ints(entries.iter().map(|(_, it, _)| it.2.code()).collect()),
+        Column::Ints(entries.iter().map(|(.., millis)| *millis).collect()),
     ];
     let before = "INSERT INTO ledger_time (hour, subject, holder, state, reason, time_ms)";
     let rows = transaction.rows(before, &columns, "").await;

@@ -134,6 +134,7 @@ async fn read_blocks(
                 place: Place::Block { hour, subject },
                 data: data.to_vec(),
                 error,
+                is_unknown: false,
             }),
         }
     }
@@ -209,6 +210,7 @@ fn unpack(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<ReadRow>, Store
                 place: Place::Minute { minute, subject },
                 data: data.to_vec(),
                 error: error.to_string(),
+                is_unknown: false,
             });
             Ok(None)
         }

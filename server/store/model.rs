@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_analysis::incident::{Family, State};
-use gpufleet_analysis::ledger::LedgerHour;
-use gpufleet_analysis::states::{Carry, HealthEvent};
+use gpufleet_analysis::incident::{Family, State as IncidentState};
+use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
+use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::states::{Carry, HealthEvent, Held};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
+use gpufleet_telemetry::identity::{AgentId, Epoch, Origin, Resource, ResourceKind};
 use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
+use serde::{Deserialize, Serialize};
 
 use crate::runs::{KnownRun, StepDelta};
 
@@ -76,6 +78,17 @@ pub struct MinuteDelta {
     pub row: MinuteRow,
 }
 
+/// Who held something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownHolder {
+    /// Its number, as [`Holder::number`] gives it.
+    pub number: i64,
+    /// All that is known of it.
+    pub holder: Holder,
+    /// When it was met.
+    pub met: Timestamp,
+}
+
 /// An event with its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
@@ -120,6 +133,8 @@ pub struct Commit {
     pub resources: Vec<KnownResource>,
     /// What is merged into minute rows; marks their hours dirty.
     pub minutes: Vec<MinuteDelta>,
+    /// Who was met as a holder.
+    pub holders: Vec<KnownHolder>,
     /// What happened.
     pub events: Vec<StoredEvent>,
     /// What was given up.
@@ -145,6 +160,10 @@ pub struct Committed {
     pub too_late: u64,
     /// Minute rows that were there but could not be read: set aside, named in the log.
     pub corrupt: u64,
+    /// Steps that were left out because nobody knows their run.
+    pub steps_of_nobody: u64,
+    /// Steps that were left out because their rank told more in ten minutes than is kept.
+    pub steps_too_many: u64,
 }
 
 /// The right to write, for a while.
@@ -195,6 +214,10 @@ pub struct EventFilter {
     pub resource_kind: Option<ResourceKind>,
     /// About the resource with this id.
     pub resource_id: Option<Arc<str>>,
+    /// About one of these, where there are any: at most [`MAX_EVENT_IDS`](super::MAX_EVENT_IDS).
+    pub resource_ids: Vec<Arc<str>>,
+    /// About one whose id begins so.
+    pub id_prefix: Option<Arc<str>>,
     /// Of this kind.
     pub kind: Option<EventKind>,
     /// At least this bad.
@@ -269,7 +292,7 @@ pub struct Correction {
     pub hour: i64,
     /// Which restatement of the hour; 1 is the first.
     pub number: i64,
-    /// The number of the holder; 0 while it is not known.
+    /// The number of the holder; 0 of nobody, or nobody known.
     pub holder: i64,
     /// The code of the state.
     pub state: i64,
@@ -292,6 +315,8 @@ pub struct ComputedHour {
     pub dirty: DirtyHour,
     /// Where its time went. Without time, nothing is kept of the hour.
     pub ledger: LedgerHour,
+    /// The same time by who held it.
+    pub held: BTreeMap<(i64, State, Reason), Held>,
     /// What the next hour must know; none while this one runs or when it was not there at the end.
     pub carry: Option<Carry>,
     /// When to compute it again although nothing changed: it still runs, or waits for what comes
@@ -303,6 +328,108 @@ pub struct ComputedHour {
     pub closed: BTreeMap<Minute, MinuteRow>,
 }
 
+/// What a day of a GPU or share needs beside its hours to be priced and charged.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DayFacts {
+    /// `live`, `recorded` or `simulated`.
+    pub origin: Origin,
+    /// The node it is on.
+    pub node: String,
+    /// The node's machine type; empty when not told, as with what follows.
+    pub machine_type: String,
+    /// Its region.
+    pub region: String,
+    /// Its zone.
+    pub zone: String,
+    /// On what terms it is paid: `on_demand`, `spot`, `reserved`.
+    pub provisioning: String,
+    /// The account it is paid by.
+    pub account: String,
+    /// The provider's name of it.
+    pub instance: String,
+    /// The card's name.
+    pub gpu_model: String,
+    /// Of a share: its card.
+    pub parent: String,
+    /// Of a share: its part of the card, this many …
+    pub slices: u32,
+    /// … of so many.
+    pub of: u32,
+}
+
+/// Time of a day in one state in one holder's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DayTime {
+    /// The holder's number; 0 of nobody, or nobody known.
+    pub holder: i64,
+    /// The state.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// How long.
+    pub millis: i64,
+}
+
+/// A day (UTC) of one GPU or share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LedgerDay {
+    /// Days since the Unix epoch.
+    pub day: i64,
+    /// Its cluster.
+    pub cluster: String,
+    /// Its id.
+    pub id: String,
+    /// Whether it is a share of a card.
+    pub is_share: bool,
+    /// What it needs to be priced and charged.
+    pub facts: DayFacts,
+    /// When it was accounted, Unix milliseconds, one after the other.
+    pub spans: Vec<(i64, i64)>,
+    /// Where its time went.
+    pub times: Vec<DayTime>,
+}
+
+/// An hour of a day.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DayHour {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// Where its time went.
+    pub times: Vec<DayTime>,
+}
+
+/// What a day is put together from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DayInput {
+    /// Days since the Unix epoch.
+    pub day: i64,
+    /// The store's number of the resource.
+    pub subject: i64,
+    /// The mark that the day had.
+    pub mark: i64,
+    /// The resource.
+    pub resource: KnownResource,
+    /// Its node.
+    pub node: Option<KnownResource>,
+    /// Of a share: how many its card has.
+    pub siblings: u32,
+    /// Its hours, those that are there, in their order.
+    pub hours: Vec<DayHour>,
+}
+
+/// A table of prices, owners or budgets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoneyTable {
+    /// What it is called in messages: its file's name.
+    pub name: String,
+    /// What it is a table of ([`crate::money::tables::Kind`]).
+    pub kind: String,
+    /// Its text.
+    pub content: String,
+    /// When it was imported.
+    pub imported: Timestamp,
+}
+
 /// Which incidents. What is none is not asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentFilter {
@@ -311,7 +438,7 @@ pub struct IncidentFilter {
     /// Of this kind.
     pub family: Option<Family>,
     /// In this state of their life.
-    pub state: Option<State>,
+    pub state: Option<IncidentState>,
     /// Over since this moment.
     pub resolved_since: Option<Timestamp>,
 }

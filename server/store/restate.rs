@@ -139,10 +139,11 @@ pub(super) async fn write(
 type Row = ((i64, i64), i64, [i64; 3], (i64, Option<i64>), &'static str);
 
 fn computed_times(computed: &ComputedHour) -> Times {
-    let entries = computed.ledger.entries.iter();
-    entries
-        .map(|it| ([0, it.state.code(), it.reason.code()], (it.millis, None)))
-        .collect()
+    let held = computed.held.iter();
+    held.map(|((holder, state, reason), held)| {
+        ([*holder, state.code(), reason.code()], (held.millis, None))
+    })
+    .collect()
 }
 
 /// What must be added to `old` for it to become `new`.

@@ -1,6 +1,7 @@
 //! What is old goes, a bounded piece at a time, and never before it was rolled up. Of a database that
 //! servers of several clusters share, each deletes only what was written under its own lease.
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::Store;
@@ -29,6 +30,8 @@ pub struct Expiry {
     pub hours: i64,
     /// Ten minutes of a rank's steps, minutes since the Unix epoch divided by ten.
     pub steps: i64,
+    /// Ledger days; and who held GPUs, by when they were met.
+    pub days: i64,
     /// Events, incidents that are over, runs that were not heard since, and rows that were set aside.
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
@@ -111,6 +114,13 @@ const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
     AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = h.subject AND o.lease <> $3)
     ORDER BY h.hour, h.subject LIMIT $2)";
 
+const DAYS: &str = "DELETE FROM ledger_day WHERE (day, subject) IN (
+    SELECT d.day, d.subject FROM ledger_day d WHERE d.lease = $3 AND d.day < $1
+    ORDER BY d.day, d.subject LIMIT $2)";
+
+const HOLDERS: &str = "DELETE FROM holder WHERE (lease, number) IN (
+    SELECT h.lease, h.number FROM holder h WHERE h.lease = $3 AND h.met_ms < $1 LIMIT $2)";
+
 const EVENTS: &str = "DELETE FROM event WHERE id IN (
     SELECT id FROM event WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms, id LIMIT $2)";
 
@@ -119,6 +129,20 @@ const INCIDENTS: &str = "DELETE FROM incident WHERE (lease, id) IN (
     SELECT i.lease, i.id FROM incident i
     WHERE i.lease = $3 AND i.resolved_ms > 0 AND i.resolved_ms < $1
     ORDER BY i.resolved_ms, i.id LIMIT $2)";
+
+/// The same of what was said of them.
+const DELIVERIES: &str = "DELETE FROM delivery WHERE (lease, id) IN (
+    SELECT d.lease, d.id FROM delivery d
+    WHERE d.lease = $3 AND d.over_ms > 0 AND d.over_ms < $1
+    ORDER BY d.over_ms, d.id LIMIT $2)";
+
+/// A link goes when its delivery or its incident is gone: a group that never ends keeps none for ever.
+const LINKS: &str = "DELETE FROM delivery_incident WHERE (lease, incident, delivery) IN (
+    SELECT l.lease, l.incident, l.delivery FROM delivery_incident l
+    WHERE l.lease = $3 AND $1 > 0
+    AND (NOT EXISTS (SELECT 1 FROM delivery d WHERE d.lease = l.lease AND d.id = l.delivery)
+        OR NOT EXISTS (SELECT 1 FROM incident i WHERE i.lease = l.lease AND i.id = l.incident))
+    LIMIT $2)";
 
 const AUDIT: &str = "DELETE FROM audit WHERE id IN (
     SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
@@ -149,6 +173,20 @@ const GAPS: &str = "DELETE FROM gap WHERE (lease, agent, epoch, stream, first) I
 const MARKS: &str = "DELETE FROM foreign_mark WHERE (lease, series) IN (
     SELECT lease, series FROM foreign_mark WHERE lease = $3 AND newest_nanos / 1000000 < $1 LIMIT $2)";
 
+const ABANDONED: &str = "SELECT l.name FROM lease l WHERE l.name <> $1 AND l.expires_ms < $2
+    AND EXISTS (SELECT 1 FROM subject s WHERE s.lease = l.name)
+    AND NOT EXISTS (SELECT 1 FROM subject s JOIN subject_seen n ON n.subject = s.id
+        WHERE s.lease = l.name AND n.last_seen_ms >= $2)
+    ORDER BY l.name LIMIT 1";
+
+const UNCOMPUTED: &str = "DELETE FROM ledger_dirty WHERE hour < $1 / 3600000
+    AND subject IN (SELECT s.id FROM subject s WHERE s.lease = $2)";
+
+const LEFT_OPEN: &str =
+    "DELETE FROM incident WHERE since_ms < $1 AND lease = $2 AND resolved_ms = 0";
+
+const UNSAID: &str = "DELETE FROM delivery WHERE over_ms = 0 AND $1 > 0 AND lease = $2";
+
 impl Store {
     /// Deletes up to [`MAX_DELETED`] rows of each table that are older than they are gone. Minute rows
     /// whose hour is still to be computed stay until it is. From then on, data of deleted minutes
@@ -157,12 +195,52 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn retain(&self, expiry: &Expiry) -> Result<Deleted, StoreError> {
+        let mut gone = self.retain_of(&self.0.lease, expiry).await?;
+        if !gone.more
+            && let Some(lease) = self.abandoned(expiry).await?
+        {
+            gone.more = self.forget_lease(&lease, expiry).await?.more;
+        }
+        Ok(gone)
+    }
+
+    /// A lease that still has resources, none of which was seen since `expiry.resources`, and that
+    /// nobody holds: its server will not come back to delete what it wrote.
+    async fn abandoned(&self, expiry: &Expiry) -> Result<Option<String>, StoreError> {
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Int(expiry.resources.millis()),
+        ];
+        let mut transaction = self.read().await?;
+        let found = transaction.fetch(ABANDONED, &values).await;
+        let found = found.doing("looking for leases that nobody holds any more")?;
+        let name = found.first().map(|row| row.text(0).map(str::to_owned));
+        name.transpose()
+            .doing("looking for leases that nobody holds any more")
+    }
+
+    /// Deletes a piece of what was written under a lease that nobody holds any more. Its name, its token
+    /// and its last commit stay: whoever takes it again is fenced as before.
+    async fn forget_lease(&self, lease: &str, expiry: &Expiry) -> Result<Deleted, StoreError> {
+        let doing = "deleting what was written under a lease that nobody holds any more";
+        let mut transaction = self.write().await?;
+        let values = [Value::Int(expiry.resources.millis()), Value::Text(lease)];
+        // Nobody will compute these hours, nor close these incidents, nor say what was to be said.
+        for sql in [UNCOMPUTED, LEFT_OPEN, UNSAID] {
+            transaction.execute(sql, &values).await.doing(doing)?;
+        }
+        transaction.commit().await.doing(doing)?;
+        let gone = self.retain_of(lease, expiry).await?;
+        tracing::info!(lease, ?gone, "{doing}");
+        Ok(gone)
+    }
+
+    async fn retain_of(&self, lease: &str, expiry: &Expiry) -> Result<Deleted, StoreError> {
         let first_minute = expiry.minutes.hour() * 60;
         let mut transaction = self.write().await?;
         let sql = "INSERT INTO horizon (name, value, lease) VALUES ($1, $2, $3)
             ON CONFLICT (lease, name) DO UPDATE SET value = excluded.value
             WHERE excluded.value > horizon.value";
-        let lease = self.0.lease.as_str();
         let values = [
             Value::Text(HORIZON),
             Value::Int(first_minute),
@@ -211,10 +289,14 @@ impl Store {
         for (sql, before) in [
             (ASIDE, events),
             (INCIDENTS, events),
+            (DELIVERIES, events),
+            (LINKS, events),
             (AUDIT, events),
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),
+            (DAYS, expiry.days),
+            (HOLDERS, expiry.days.saturating_mul(MILLIS_PER_DAY)),
         ] {
             let deleted = delete(&mut transaction, lease, sql, before).await?;
             most = deleted.max(most);
@@ -227,25 +309,31 @@ impl Store {
             .iter()
             .any(|it| *it >= MAX_DELETED);
         if !gone.more {
-            gone.resources = self.forget_resources(expiry.resources.millis()).await?;
+            let before = expiry.resources.millis();
+            gone.resources = self.forget_resources(lease, before).await?;
             gone.more = gone.resources == MAX_DELETED;
         }
         Ok(gone)
     }
 
     /// Deletes resources that were not seen since. Called when everything else that is old is gone.
-    async fn forget_resources(&self, before: i64) -> Result<u64, StoreError> {
+    async fn forget_resources(&self, lease: &str, before: i64) -> Result<u64, StoreError> {
         let doing = "deleting resources that are gone";
         let mut transaction = self.write().await?;
         let values = [
             Value::Int(before),
             Value::Int(MAX_DELETED as i64),
-            Value::Text(&self.0.lease),
+            Value::Text(lease),
         ];
         let rows = transaction.fetch(SUBJECTS, &values).await.doing(doing)?;
         let ids: Result<Vec<i64>, _> = rows.iter().map(|row| row.int(0)).collect();
         let ids = ids.doing(doing)?;
-        for (table, column) in [("subject_seen", "subject"), ("subject", "id")] {
+        // Its hours are gone long since: what is marked of its days cannot be put together any more.
+        for (table, column) in [
+            ("ledger_day_dirty", "subject"),
+            ("subject_seen", "subject"),
+            ("subject", "id"),
+        ] {
             let before = "WITH k (id) AS (";
             let after =
                 format!(") DELETE FROM {table} WHERE {column} IN (SELECT k.id FROM k) RETURNING 1");

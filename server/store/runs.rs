@@ -1,5 +1,6 @@
 //! Runs and their ranks: replaced as they are told, read by time or by name.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use gpufleet_telemetry::training::{JobId, RunId};
 use serde::de::DeserializeOwned;
 
 use super::Store;
-use super::aside::{Place, Unreadable};
+use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
@@ -26,6 +27,8 @@ pub struct RunFilter {
     pub cluster: Option<Arc<str>>,
     /// Attempts of this job.
     pub job: Option<JobId>,
+    /// Of jobs that have this one's namespace and name, whatever their uid.
+    pub name_of: Option<JobId>,
     /// Of each job its last attempt only.
     pub only_last: bool,
     /// Heard of since then.
@@ -47,6 +50,12 @@ impl Store {
         let doing = "reading runs";
         let limit = limit.clamp(1, MAX_RUNS_READ);
         let job = filter.job.as_ref().map_or(String::new(), JobId::to_string);
+        let name = filter.name_of.as_ref().map(|it| {
+            let uid = String::new();
+            let bare = JobId { uid, ..it.clone() };
+            bare.to_string()
+        });
+        let name = name.unwrap_or_default();
         let (at, id) = after.unwrap_or((i64::MAX, i64::MAX));
         let values = [
             Value::Text(filter.cluster.as_deref().unwrap_or_default()),
@@ -55,7 +64,9 @@ impl Store {
             Value::Int(at),
             Value::Int(id),
             Value::Text(&self.0.lease),
+            Value::Text(&name),
         ];
+        let length = name.chars().count();
         let only_last = match filter.only_last {
             true => {
                 "AND NOT EXISTS (SELECT 1 FROM run n WHERE n.lease = r.lease
@@ -66,6 +77,7 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS}, r.started_ms FROM run r
              WHERE r.lease = $6 AND ($1 = '' OR r.cluster = $1) AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
+             AND substr(r.job, 1, {length}) = $7
              {only_last} AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
              ORDER BY r.started_ms DESC, r.id DESC LIMIT {limit}"
         );
@@ -101,31 +113,61 @@ impl Store {
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
     pub async fn with_ranks(&self, keys: &[RunKey]) -> Result<Vec<KnownRun>, StoreError> {
-        let doing = "reading ranks";
+        self.with_first_ranks(keys, u32::MAX).await
+    }
+
+    /// These runs with their ranks below a number: enough to find the one that stands for each.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn with_first_ranks(
+        &self,
+        keys: &[RunKey],
+        below: u32,
+    ) -> Result<Vec<KnownRun>, StoreError> {
         let mut transaction = self.read().await?;
         let mut bad = Vec::new();
-        let mut found: BTreeMap<i64, KnownRun> = BTreeMap::new();
-        for row in named(&mut transaction, &self.0.lease, keys).await? {
-            found.extend(read(&row, &mut bad)?);
-        }
-        let ids = Column::Ints(found.keys().copied().collect());
-        let after = ") SELECT n.run, n.rank, n.facts FROM k CROSS JOIN rank n
-            WHERE n.run = k.run ORDER BY n.run, n.rank";
-        let rows = transaction.rows("WITH k (run) AS (", &[ids], after).await;
+        let named = (keys, below);
+        let found = with_ranks(&mut transaction, &self.0.lease, named, &mut bad).await?;
         drop(transaction);
-        for row in rows.doing(doing)? {
-            let (run, rank) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
-            let text = row.bytes(2).doing(doing)?;
-            let facts = parse::<RankFacts>(text, Place::Rank { run, rank }, &mut bad);
-            if let (Some(known), Some(facts)) = (found.get_mut(&run), facts) {
-                known
-                    .ranks
-                    .push((u32::try_from(rank).unwrap_or(u32::MAX), facts));
-            }
-        }
         self.set_aside(&bad).await?;
-        Ok(found.into_values().collect())
+        Ok(found)
     }
+}
+
+async fn with_ranks(
+    transaction: &mut Transaction,
+    lease: &str,
+    (keys, below): (&[RunKey], u32),
+    bad: &mut Vec<Unreadable>,
+) -> Result<Vec<KnownRun>, StoreError> {
+    let doing = "reading ranks";
+    let mut found: BTreeMap<i64, KnownRun> = BTreeMap::new();
+    for row in named(transaction, lease, keys).await? {
+        found.extend(read(&row, bad)?);
+    }
+    let ids = Column::Ints(found.keys().copied().collect());
+    let after = format!(
+        ") SELECT n.run, n.rank, n.facts FROM k CROSS JOIN rank n
+        WHERE n.run = k.run AND n.rank < {below} ORDER BY n.run, n.rank"
+    );
+    let rows = transaction.rows("WITH k (run) AS (", &[ids], &after).await;
+    for row in rows.doing(doing)? {
+        let (run, rank) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+        let text = row.bytes(2).doing(doing)?;
+        let heard_ms = found.get(&run).map_or(0, |it| it.facts.heard.millis());
+        let place = Place::Rank {
+            run,
+            rank,
+            heard_ms,
+        };
+        let facts = parse::<RankFacts>(text, place, bad);
+        if let (Some(known), Some(facts)) = (found.get_mut(&run), facts) {
+            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+            known.ranks.push((rank, facts));
+        }
+    }
+    Ok(found.into_values().collect())
 }
 
 /// The rows of these runs.
@@ -163,12 +205,51 @@ pub(super) async fn ids(
     named.filter_map(Result::transpose).collect()
 }
 
+/// What is to be written: of a run that is told in part, the part over what is stored.
+async fn recalled<'a>(
+    transaction: &mut Transaction,
+    lease: &str,
+    runs: &'a [KnownRun],
+    bad: &mut Vec<Unreadable>,
+) -> Result<Cow<'a, [KnownRun]>, StoreError> {
+    let parts = runs.iter().filter(|it| it.is_part);
+    let parts: Vec<RunKey> = parts.map(|it| it.key.clone()).collect();
+    let mut unreadable = Vec::new();
+    let stored = match parts.as_slice() {
+        [] => Vec::new(),
+        parts => with_ranks(transaction, lease, (parts, u32::MAX), &mut unreadable).await?,
+    };
+    aside::put(transaction, lease, &unreadable).await?;
+    bad.append(&mut unreadable);
+    if stored.is_empty() {
+        return Ok(Cow::Borrowed(runs));
+    }
+    let stored = stored.into_iter().map(|it| (it.key.clone(), it));
+    let mut stored: HashMap<RunKey, KnownRun> = stored.collect();
+    let mut runs = runs.to_vec();
+    for run in &mut runs {
+        if let Some(stored) = stored.remove(&run.key) {
+            run.facts.recall(stored.facts);
+            let mut ranks: BTreeMap<u32, RankFacts> = stored.ranks.into_iter().collect();
+            for (number, facts) in &mut run.ranks {
+                ranks
+                    .remove(number)
+                    .into_iter()
+                    .for_each(|it| facts.recall(it));
+            }
+        }
+    }
+    Ok(Cow::Owned(runs))
+}
+
 /// Writes the runs of a commit and those of their ranks that it has; returns the runs' numbers.
 pub(super) async fn write(
     transaction: &mut Transaction,
     lease: &str,
     runs: &[KnownRun],
+    bad: &mut Vec<Unreadable>,
 ) -> Result<HashMap<RunKey, i64>, StoreError> {
+    let runs = &*recalled(transaction, lease, runs, bad).await?;
     let jobs: Vec<String> = runs.iter().map(|it| it.key.run.job.to_string()).collect();
     let facts: Vec<String> = runs.iter().map(|it| json(&it.facts)).collect();
     let started = |it: &KnownRun| it.facts.started.unwrap_or(it.facts.heard).millis();
@@ -248,6 +329,7 @@ fn read(row: &Row, bad: &mut Vec<Unreadable>) -> Result<Option<(i64, KnownRun)>,
         key,
         facts,
         ranks: Vec::new(),
+        is_part: false,
     };
     Ok(Some((id, run)))
 }
@@ -271,11 +353,7 @@ fn id_and_key(row: &Row) -> Result<Option<(i64, RunKey)>, StoreError> {
 
 fn parse<T: DeserializeOwned>(text: &[u8], place: Place, bad: &mut Vec<Unreadable>) -> Option<T> {
     let parsed = serde_json::from_slice(text);
-    let noted = parsed.map_err(|error| Unreadable {
-        place,
-        data: text.to_vec(),
-        error: error.to_string(),
-    });
+    let noted = parsed.map_err(|error| Unreadable::json(place, text, &error));
     noted.map_err(|it| bad.push(it)).ok()
 }
 

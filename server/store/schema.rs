@@ -1,10 +1,18 @@
 //! Migrations: forward only, the same numbers on both databases, carried inside the program.
 //!
 //! A migration is two files, `migrations/sqlite/NNNN_name.sql` and `migrations/postgres/…`, and one
-//! line in [`MIGRATIONS`]. Old code runs on a schema it knows; a newer one is refused.
+//! line in [`MIGRATIONS`]. Old code runs on a schema it knows; a newer one is refused. Whoever opens an
+//! empty database makes its schema; one that others may write to is changed by the holder of the lease.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gpufleet_telemetry::time::Clock;
 
 use super::database::{Database, Transaction, Value};
-use super::error::{Doing, StoreError};
+use super::error::{CommitError, Doing, StoreError};
+use super::lease;
+use super::model::FencingToken;
 
 /// A step of the schema.
 struct Migration {
@@ -38,6 +46,10 @@ const MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_lease.sql"),
     migration!(10, "0010_incident.sql"),
     migration!(11, "0011_audit.sql"),
+    migration!(15, "0015_money.sql"),
+    migration!(16, "0016_export.sql"),
+    migration!(17, "0017_delivery.sql"),
+    migration!(18, "0018_holder_by_met.sql"),
 ];
 
 /// The newest schema that this server knows.
@@ -55,20 +67,83 @@ const ADVISORY_LOCK: &str = "SELECT pg_advisory_xact_lock(7233171)";
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)";
 
-/// Brings the database to the newest schema.
-pub(super) async fn migrate(database: &Database) -> Result<(), StoreError> {
-    migrate_with(database, MIGRATIONS).await
+/// Makes the schema of an empty database; refuses one that is newer than this server. Whether the schema
+/// is older than this server's: then another server may be writing by it, and only who holds the lease
+/// may change it ([`migrate`]).
+pub(super) async fn begin(database: &Database) -> Result<bool, StoreError> {
+    begin_with(database, MIGRATIONS).await
 }
 
-/// Brings the database to an older schema.
+/// Makes an empty database with an older schema.
 #[cfg(test)]
-pub(super) async fn migrate_until(database: &Database, number: i64) -> Result<(), StoreError> {
+pub(super) async fn begin_until(database: &Database, number: i64) -> Result<bool, StoreError> {
     let count = MIGRATIONS.partition_point(|it| it.number <= number);
-    migrate_with(database, &MIGRATIONS[..count]).await
+    begin_with(database, &MIGRATIONS[..count]).await
 }
 
-async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(), StoreError> {
-    let known = migrations.last().map_or(0, |it| it.number);
+async fn begin_with(database: &Database, migrations: &[Migration]) -> Result<bool, StoreError> {
+    let mut transaction = open(database).await?;
+    create(&mut transaction).await?;
+    let missing = missing(&mut transaction, migrations).await?;
+    let is_empty = missing.len() == migrations.len();
+    if is_empty {
+        apply(&mut transaction, &missing).await?;
+    }
+    transaction.commit().await.doing("migrating the schema")?;
+    Ok(!is_empty && !missing.is_empty())
+}
+
+/// Whether the schema is older than this server's; none without any. Changes nothing.
+pub(super) async fn look(database: &Database) -> Result<Option<bool>, StoreError> {
+    let doing = "looking for the schema";
+    let mut transaction = database.read().await.doing(doing)?;
+    let sql = match transaction {
+        Transaction::Sqlite(_) => {
+            "SELECT COUNT(*) FROM sqlite_master WHERE name = 'schema_version'"
+        }
+        Transaction::Postgres(_) => {
+            "SELECT COUNT(*) FROM pg_class WHERE oid = to_regclass('schema_version')"
+        }
+    };
+    if transaction.fetch_int(sql, &[]).await.doing(doing)? == Some(0) {
+        return Ok(None);
+    }
+    let missing = missing(&mut transaction, MIGRATIONS).await?;
+    let is_empty = missing.len() == MIGRATIONS.len();
+    Ok((!is_empty).then_some(!missing.is_empty()))
+}
+
+/// Brings the schema up to date, by the right to write: a server that leads by an older schema may be
+/// broken by a newer one. Until this is done nobody else can take the lease, however long it takes,
+/// because the transaction holds its row; and it is good for `length` from the end.
+pub(super) async fn migrate(
+    database: &Database,
+    (lease, token): (&str, FencingToken),
+    clock: &dyn Clock,
+    length: Duration,
+) -> Result<(), CommitError> {
+    let unknown = CommitError::Unknown;
+    let mut transaction = open(database).await.map_err(unknown)?;
+    create(&mut transaction).await.map_err(unknown)?;
+    lease::fence(&mut transaction, lease, token).await?;
+    let missing = missing(&mut transaction, MIGRATIONS).await;
+    let missing = missing.map_err(unknown)?;
+    for migration in &missing {
+        tracing::info!(
+            migration = migration.number,
+            "the schema is brought up to date"
+        );
+    }
+    apply(&mut transaction, &missing).await.map_err(unknown)?;
+    lease::extend(&mut transaction, lease, token, clock.now(), length)
+        .await
+        .map_err(unknown)?;
+    let done = transaction.commit().await.doing("migrating the schema");
+    done.map_err(unknown)
+}
+
+/// A transaction for migrations: it may take long, and there is one at a time.
+async fn open(database: &Database) -> Result<Transaction, StoreError> {
     let mut transaction = database.write().await.doing("opening the database")?;
     if let Transaction::Postgres(_) = transaction {
         for bound in LONG {
@@ -82,19 +157,41 @@ async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(
             .await
             .doing("waiting for another server's migration")?;
     }
-    transaction
-        .execute(CREATE, &[])
+    Ok(transaction)
+}
+
+/// What the database has not had yet. By number and not by the greatest: migrations of branches that
+/// were merged in another order are all made.
+async fn missing<'a>(
+    transaction: &mut Transaction,
+    migrations: &'a [Migration],
+) -> Result<Vec<&'a Migration>, StoreError> {
+    let doing = "reading the schema's version";
+    let rows = transaction
+        .fetch("SELECT version FROM schema_version", &[])
         .await
-        .doing("reading the schema's version")?;
-    let found = transaction
-        .fetch_int("SELECT COALESCE(MAX(version), 0) FROM schema_version", &[])
-        .await
-        .doing("reading the schema's version")?
-        .unwrap_or(0);
-    if found > known {
-        return Err(StoreError::NewerSchema { found, known });
+        .doing(doing)?;
+    let found: Result<BTreeSet<i64>, _> = rows.iter().map(|row| row.int(0)).collect();
+    let found = found.doing(doing)?;
+    let is_known = |number: &i64| MIGRATIONS.iter().any(|it| it.number == *number);
+    if let Some(newer) = found.iter().rfind(|it| !is_known(it)) {
+        return Err(StoreError::NewerSchema {
+            found: *newer,
+            known: MIGRATIONS.last().map_or(0, |it| it.number),
+        });
     }
-    for migration in migrations.iter().filter(|it| it.number > found) {
+    let is_missing = |it: &&Migration| !found.contains(&it.number);
+    Ok(migrations.iter().filter(is_missing).collect())
+}
+
+/// Makes the table of the migrations that were made.
+async fn create(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let made = transaction.execute(CREATE, &[]).await;
+    made.doing("reading the schema's version").map(|_| ())
+}
+
+async fn apply(transaction: &mut Transaction, migrations: &[&Migration]) -> Result<(), StoreError> {
+    for migration in migrations {
         let script = match transaction {
             Transaction::Sqlite(_) => migration.sqlite,
             Transaction::Postgres(_) => migration.postgres,
@@ -111,7 +208,7 @@ async fn migrate_with(database: &Database, migrations: &[Migration]) -> Result<(
             .await
             .doing("migrating the schema")?;
     }
-    transaction.commit().await.doing("migrating the schema")
+    Ok(())
 }
 
 /// The files of the migrations, in order; their numbers are those of their names.

@@ -1,14 +1,15 @@
 //! The steps of ranks, ten minutes a row: what a commit adds is put behind what is there.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use gpufleet_telemetry::steps::{self, MAX_ENTRIES, StepBlock};
+use gpufleet_telemetry::steps::{self, StepBlock};
 
 use super::Store;
 use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Row, Transaction};
 use super::error::{Doing, StoreError};
+use super::model::Committed;
 use super::runs;
 use crate::runs::{RunKey, StepDelta};
 
@@ -34,33 +35,62 @@ impl Store {
         ranks: Option<&[u32]>,
         buckets: Range<i64>,
     ) -> Result<Vec<StepDelta>, StoreError> {
+        let mut found = Vec::new();
+        let keep = |delta| {
+            found.push(delta);
+            ControlFlow::Continue(())
+        };
+        self.each_steps(key, ranks, buckets, keep).await?;
+        found.sort_by_key(|it| (it.rank, it.bucket));
+        Ok(found)
+    }
+
+    /// Hands them out a row at a time, the newest buckets first, until there are none, `take` breaks off
+    /// or [`MAX_STEP_BYTES_READ`] were read; returns the oldest bucket that was read then.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn each_steps(
+        &self,
+        key: &RunKey,
+        ranks: Option<&[u32]>,
+        buckets: Range<i64>,
+        mut take: impl FnMut(StepDelta) -> ControlFlow<()> + Send,
+    ) -> Result<Option<i64>, StoreError> {
         let mut transaction = self.read().await?;
         let ids = runs::ids(&mut transaction, &self.0.lease, std::slice::from_ref(key)).await?;
         let Some(run) = ids.get(key).copied() else {
-            return Ok(Vec::new());
+            return Ok(None);
         };
-        let (mut found, mut bad, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut bad, mut bytes, mut cut) = (Vec::new(), 0, None);
         let at_a_time = ranks.map_or(1, |it| READ_ROWS / it.len().max(1)).max(1);
+        let oldest = buckets.start;
         let newest_first: Vec<i64> = buckets.rev().collect();
-        for buckets in newest_first.chunks(at_a_time) {
+        'buckets: for buckets in newest_first.chunks(at_a_time) {
             for row in rows_of(&mut transaction, buckets, run, ranks).await? {
                 bytes += row.blob(3).doing(DOING)?.len();
-                let unpacked = unpack(&row, &mut bad)?;
-                found.extend(unpacked.map(|((bucket, _, rank), blocks)| StepDelta {
+                let Some(((bucket, _, rank), blocks)) = unpack(&row, &mut bad)? else {
+                    continue;
+                };
+                let delta = StepDelta {
                     key: key.clone(),
                     rank: u32::try_from(rank).unwrap_or(u32::MAX),
                     bucket,
                     blocks,
-                }));
+                };
+                if take(delta).is_break() {
+                    break 'buckets;
+                }
             }
-            if bytes > MAX_STEP_BYTES_READ {
+            let read = buckets.last().copied().unwrap_or(oldest);
+            if bytes > MAX_STEP_BYTES_READ && read > oldest {
+                cut = Some(read);
                 break;
             }
         }
         drop(transaction);
         self.set_aside(&bad).await?;
-        found.sort_by_key(|it| (it.rank, it.bucket));
-        Ok(found)
+        Ok(cut)
     }
 }
 
@@ -127,46 +157,77 @@ fn unpack(
                 place: Place::Steps { bucket, run, rank },
                 data: data.to_vec(),
                 error: error.to_string(),
+                is_unknown: false,
             });
             Ok(None)
         }
     }
 }
 
-/// Puts what a commit adds behind what is there. A row that cannot be read is set aside and begun
-/// anew; returns how many there were.
+/// What a commit did to steps, beside putting them where they belong.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    corrupt: u64,
+    of_nobody: u64,
+    too_many: u64,
+}
+
+impl Merged {
+    pub(super) fn note(&self, committed: &mut Committed) {
+        committed.corrupt += self.corrupt;
+        committed.steps_of_nobody += self.of_nobody;
+        committed.steps_too_many += self.too_many;
+    }
+}
+
+/// Puts what a commit adds behind what is there; `ids` are those of the runs that it wrote. A row that
+/// cannot be read is set aside and begun anew.
 pub(super) async fn merge(
     transaction: &mut Transaction,
     lease: &str,
     deltas: &[StepDelta],
-    ids: &HashMap<RunKey, i64>,
+    mut ids: HashMap<RunKey, i64>,
     bad: &mut Vec<Unreadable>,
-) -> Result<u64, StoreError> {
-    let mut unreadable = Vec::new();
+) -> Result<Merged, StoreError> {
+    // Old steps may be of a run that left the memory between the two halves of a commit.
+    let others = deltas.iter().filter(|it| !ids.contains_key(&it.key));
+    let mut others: Vec<RunKey> = others.map(|it| it.key.clone()).collect();
+    others.dedup();
+    if !others.is_empty() {
+        ids.extend(runs::ids(transaction, lease, &others).await?);
+    }
     let (known, unknown): (Vec<&StepDelta>, Vec<&StepDelta>) =
         deltas.iter().partition(|it| ids.contains_key(&it.key));
+    let mut merged = Merged {
+        of_nobody: unknown.iter().map(|it| count(&it.blocks)).sum(),
+        ..Merged::default()
+    };
     if !unknown.is_empty() {
-        // Old steps of a run that was forgotten between the two halves of a commit.
-        tracing::warn!(
-            ranks = unknown.len(),
-            "steps of a run that is not known are left out"
-        );
+        let ranks = unknown.len();
+        tracing::warn!(ranks, "steps of a run that nobody knows are left out");
     }
+    let mut unreadable = Vec::new();
     for piece in known.chunks(MERGE_ROWS) {
-        merge_piece(transaction, piece, ids, &mut unreadable).await?;
+        merged.too_many += merge_piece(transaction, piece, &ids, &mut unreadable).await?;
     }
     aside::put(transaction, lease, &unreadable).await?;
-    let count = unreadable.len() as u64;
+    merged.corrupt = unreadable.len() as u64;
     bad.append(&mut unreadable);
-    Ok(count)
+    Ok(merged)
 }
 
+/// How many steps blocks are of.
+fn count(blocks: &[StepBlock]) -> u64 {
+    blocks.iter().map(|it| it.next_step() - it.first_step).sum()
+}
+
+/// Returns how many steps were more than is kept.
 async fn merge_piece(
     transaction: &mut Transaction,
     piece: &[&StepDelta],
     ids: &HashMap<RunKey, i64>,
     bad: &mut Vec<Unreadable>,
-) -> Result<(), StoreError> {
+) -> Result<u64, StoreError> {
     let key = |it: &StepDelta| {
         let run = ids.get(&it.key).expect("the others are left out before");
         (it.bucket, *run, i64::from(it.rank))
@@ -176,10 +237,12 @@ async fn merge_piece(
     for row in read(transaction, &keys).await? {
         known.extend(unpack(&row, bad)?);
     }
-    let mut packed = Vec::with_capacity(piece.len());
+    let (mut packed, mut too_many) = (Vec::with_capacity(piece.len()), 0);
     for (key, delta) in keys.iter().zip(piece) {
-        let before = known.remove(key).unwrap_or_default();
-        packed.push(steps::encode(&joined(before, &delta.blocks)));
+        let all = in_order(known.remove(key).unwrap_or_default(), &delta.blocks);
+        let all = steps::joined(all);
+        too_many += count(&all) - count(steps::within_limits(&all));
+        packed.push(steps::encode(&all));
     }
     let columns = [
         Column::Ints(keys.iter().map(|it| it.0).collect()),
@@ -190,18 +253,19 @@ async fn merge_piece(
     let before = "INSERT INTO step_block (bucket, run, rank, data)";
     let after = "ON CONFLICT (bucket, run, rank) DO UPDATE SET data = excluded.data";
     let rows = transaction.rows(before, &columns, after).await;
-    rows.doing("writing steps").map(|_| ())
+    rows.doing("writing steps")?;
+    if too_many > 0 {
+        tracing::warn!(
+            too_many,
+            "more steps came of a rank in ten minutes than are kept"
+        );
+    }
+    Ok(too_many)
 }
 
-/// The blocks of a row in the order of time, those that follow each other as one. Old data may come
-/// after newer; of what is more than a row holds the newest is left out. A rank does one thing at a
+/// The blocks of a row in the order of time. Old data may come after newer. A rank does one thing at a
 /// time: a block that lies wholly in the time of another has come twice.
-fn joined(mut blocks: Vec<StepBlock>, more: &[StepBlock]) -> Vec<StepBlock> {
-    let entries = |blocks: &[StepBlock]| blocks.iter().map(|it| it.times.len()).sum::<usize>();
-    let room = MAX_ENTRIES.saturating_sub(entries(&blocks));
-    if entries(more) > room {
-        tracing::warn!("more steps came of a rank in ten minutes than are kept");
-    }
+fn in_order(mut blocks: Vec<StepBlock>, more: &[StepBlock]) -> Vec<StepBlock> {
     blocks.extend_from_slice(more);
     blocks.sort_by_key(|it| (it.started_at, std::cmp::Reverse(it.ended_at)));
     let mut known = None;
@@ -210,5 +274,5 @@ fn joined(mut blocks: Vec<StepBlock>, more: &[StepBlock]) -> Vec<StepBlock> {
         known = known.max(Some(it.ended_at));
         is_new
     });
-    steps::joined(blocks)
+    blocks
 }

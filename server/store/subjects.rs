@@ -353,6 +353,32 @@ fn id_and_key(row: &Row) -> Result<(i64, ResourceKey), StoreError> {
     Ok((id, key))
 }
 
+/// Resources by their number, those of them that are there and of a kind that this server knows.
+pub(super) async fn known(
+    transaction: &mut Transaction,
+    ids: impl Iterator<Item = i64>,
+    doing: &'static str,
+    bad: &mut Vec<Unreadable>,
+) -> Result<HashMap<i64, KnownResource>, StoreError> {
+    let mut ids: Vec<i64> = ids.collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let sql = format!(
+        ") SELECT {COLUMNS} FROM k CROSS JOIN subject s LEFT JOIN subject_seen n ON n.subject = s.id
+         WHERE s.id = k.subject"
+    );
+    let columns = [Column::Ints(ids)];
+    let rows = transaction
+        .rows("WITH k (subject) AS (", &columns, &sql)
+        .await;
+    let mut known = HashMap::new();
+    for row in rows.doing(doing)? {
+        let id = row.int(0).doing(doing)?;
+        known.extend(read(&row, bad)?.map(|it| (id, it)));
+    }
+    Ok(known)
+}
+
 /// A resource from [`COLUMNS`]. Of one whose attributes or agent cannot be read, what can be; none
 /// when it is of no kind that this server knows, which the log says.
 pub(super) fn read(
@@ -380,6 +406,7 @@ pub(super) fn read(
             },
             data: text.to_vec(),
             error: error.clone(),
+            is_unknown: false,
         }));
     }
     Ok(Some(KnownResource {

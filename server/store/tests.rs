@@ -43,6 +43,8 @@ mod blocks;
 
 mod incidents;
 
+mod money;
+
 use harness::{Bench, both};
 
 /// The agent of every commit here.

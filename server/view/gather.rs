@@ -131,21 +131,22 @@ impl NodeParts {
             gpu.shares.sort_by_cached_key(order);
         }
         self.node.failing_readers.sort();
-        let tick = if self.tick.is_zero() {
-            DEFAULT_TICK
-        } else {
-            self.tick
-        };
-        let patience = tick * SILENT_AFTER_TICKS + SILENT_SLACK;
-        let is_silent = Duration::from_nanos(at.since(self.heard).max(0).unsigned_abs()) > patience;
+        let is_silent = is_silent(self.tick, self.heard, at);
         // A recording that has ended is not a silent agent.
         self.node.silent_since = (is_silent && origin != Origin::Recorded).then_some(self.heard);
         self.node
     }
 }
 
+/// Whether a node with this longest tick, of which something last arrived at `heard`, is silent.
+pub fn is_silent(tick: Duration, heard: Timestamp, now: Timestamp) -> bool {
+    let tick = if tick.is_zero() { DEFAULT_TICK } else { tick };
+    let patience = tick * SILENT_AFTER_TICKS + SILENT_SLACK;
+    Duration::from_nanos(now.since(heard).max(0).unsigned_abs()) > patience
+}
+
 /// When something last arrived; for what was only read from the store, its newest point.
-fn heard(live: &Live) -> Timestamp {
+pub fn heard(live: &Live) -> Timestamp {
     if live.received == Timestamp::default() {
         live.last_point
     } else {

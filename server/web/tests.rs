@@ -26,10 +26,18 @@ use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::live::Live;
 use crate::incidents::Incidents;
+use crate::notify::fixture::settings;
+use crate::notify::settings::Kind;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, HOSTILE};
 
+mod cost;
+
 mod jobs;
+
+mod say;
+
+mod today;
 
 const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";
@@ -55,16 +63,21 @@ const INCIDENT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 struct Fixture {
     router: Router,
     store: Store,
+    fleet: Arc<Fleet>,
     incidents: Arc<Incidents>,
     _folder: tempfile::TempDir,
 }
 
 async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
+    server_with(Config::for_tests(), lives, guarded).await
+}
+
+async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&StoreConfig::for_tests(folder.path()))
         .await
         .unwrap();
-    let fleet = Fleet::new(Config::for_tests().fleet);
+    let fleet = Fleet::new(config.fleet.clone());
     for live in lives {
         fleet.put_for_tests(live);
     }
@@ -83,21 +96,15 @@ async fn server_of(lives: Vec<Live>, guarded: bool) -> Fixture {
         tokens: if guarded { tokens.to_vec() } else { Vec::new() },
         ..AuthConfig::default()
     };
+    let access = Access::load(&auth).unwrap();
     let app = App {
         fleet: Arc::new(fleet),
-        store: store.clone(),
-        config: Arc::new(Config::for_tests()),
-        access: Arc::new(Access::load(&auth).unwrap()),
-        clock: Arc::new(Standing),
         lead: Arc::new(crate::lead::Lead::leading()),
-        commits: Arc::default(),
-        jobs: Arc::default(),
-        incidents: Arc::default(),
-        refusals: Arc::default(),
-        rejections: Arc::default(),
+        ..App::new(config, store.clone(), access, Arc::new(Standing))
     };
     Fixture {
         incidents: Arc::clone(&app.incidents),
+        fleet: Arc::clone(&app.fleet),
         router: super::router(app),
         store,
         _folder: folder,
@@ -111,10 +118,6 @@ async fn server() -> Fixture {
 impl Fixture {
     /// One open incident of a GPU, with a text that tries everything.
     async fn with_an_incident(self) -> Self {
-        let length = Duration::from_secs(15);
-        let lease = self.store.acquire_lease("test", fixture::NOW, length).await;
-        let token = lease.unwrap().token;
-        self.incidents.leads(token);
         let signal = Signal {
             family: Family::GpuFault,
             place: Place::gpu("prod", "h100-03", "GPU-prod-h100-03-0005"),
@@ -127,10 +130,19 @@ impl Fixture {
             losing: Losing::gpus(1, Some(10_000_000)),
             booted_at: None,
         };
+        self.with(signal).await
+    }
+
+    /// One open incident.
+    async fn with(self, signal: Signal) -> Self {
+        let length = Duration::from_secs(15);
+        let lease = self.store.acquire_lease("test", fixture::NOW, length).await;
+        let token = lease.unwrap().token;
+        self.incidents.leads(token);
         let tick = Tick {
             now: fixture::NOW,
             signals: vec![signal],
-            is_heard: &|_| true,
+            is_heard: &|_, _| true,
             quiet_runs: &BTreeSet::new(),
             nodes: &BTreeMap::new(),
         };
@@ -189,6 +201,7 @@ fn addresses() -> Vec<(String, String)> {
             .replace("{attempt}", "0")
             .replace("{cluster}", "prod")
             .replace("{node}", "h100-00")
+            .replace("/ladders/prod/{name}", "/ladders/prod/fp8%20%26%20more")
             .replace("{id}", id);
         for method in methods.as_object().unwrap().keys() {
             found.push((method.clone(), address.clone()));
@@ -223,13 +236,15 @@ async fn every_route_of_the_document_answers_as_it_says() {
 
 #[tokio::test]
 async fn an_incident_is_on_the_first_page_on_its_own_and_in_the_api_with_what_it_costs() {
-    let (_, page) = server().await.get("/").await;
+    let (_, page) = server().await.get("/fleet").await;
     assert!(!page.contains("1 incident"), "nothing is wrong");
     let server = server().await.with_an_incident().await;
     let own = format!("/incidents/{INCIDENT}");
     for (address, says) in [
         ("/", "GPU 5 of h100-03"),
-        ("/", "costs $36.00/h"),
+        ("/", "$864.00"),
+        ("/fleet", "GPU 5 of h100-03"),
+        ("/fleet", "costs $36.00/h"),
         ("/incidents", "because of a broken GPU"),
         ("/incidents", "1.00 GPU-hours, $36.00"),
         (&own, "To do: Drain the node and reboot it."),
@@ -294,6 +309,64 @@ async fn people_speak_to_an_incident_by_name_and_only_those_who_operate() {
         .unwrap();
     let stored = stored.expect("it is durable before it is answered");
     assert_eq!(stored.acknowledged_by.as_deref(), Some("ada"));
+    let written = server.store.audited(10).await.unwrap();
+    let first = written.last().expect("it stands in the audit");
+    assert_eq!(first.action, "incident acknowledge");
+    assert!(first.target.contains(INCIDENT) && first.detail.contains("ada"));
+}
+
+#[tokio::test]
+async fn what_could_not_be_written_of_an_incident_is_not_there_in_memory_either() {
+    let server = server().await.with_an_incident().await;
+    let (id, far) = (
+        INCIDENT.parse().unwrap(),
+        fixture::NOW.shifted(i64::MAX / 4),
+    );
+    let replaced = server
+        .store
+        .acquire_lease("another", far, Duration::from_secs(1));
+    replaced.await.unwrap();
+    let address = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = r#"{"what":"acknowledge","who":"ada"}"#;
+    let answer = server.post(&address, "application/json", said, None).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let held = server.incidents.get(id).expect("it is open");
+    assert_eq!((held.acknowledged_by, held.log.len()), (None, 1));
+}
+
+#[tokio::test]
+async fn a_silence_is_durable_with_what_it_makes_of_the_messages() {
+    let server = server().await;
+    server
+        .incidents
+        .tells(Arc::new(settings(&[("pager", Kind::Pagerduty)])));
+    let server = server.with_an_incident().await;
+    server.incidents.write(&server.store).await.unwrap();
+    let address = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = r#"{"what":"silence","who":"ada","for_s":3600}"#;
+    let answer = server.post(&address, "application/json", said, None).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let groups = server.store.standing_groups().await.unwrap();
+    let members: Vec<_> = groups.iter().flat_map(|it| it.members.values()).collect();
+    assert_eq!(members.len(), 1);
+    assert!(members[0].silenced_until.is_some(), "{members:?}");
+    assert!(!server.incidents.has_unwritten_messages());
+}
+
+#[tokio::test]
+async fn where_a_proxy_names_people_nobody_names_himself() {
+    let mut config = Config::for_tests();
+    config.auth.user_header = "x-user".to_owned();
+    config.auth.trusted_proxies = vec!["10.0.0.0/8".to_owned()];
+    let server = server_with(config, fixture::fleet(), false).await;
+    let server = server.with_an_incident().await;
+    let address = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = r#"{"what":"acknowledge","who":"ada"}"#;
+    let answer = server.post(&address, "application/json", said, None).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let held = server.incidents.get(INCIDENT.parse().unwrap());
+    let named = held.and_then(|it| it.acknowledged_by);
+    assert_eq!(named.as_deref(), Some("a token of role operate"));
 }
 
 #[tokio::test]
@@ -317,7 +390,7 @@ async fn what_is_not_there_is_404_and_says_where_to_look() {
         ("/clusters/nowhere/nodes/h100-00", "nowhere"),
         ("/clusters/prod/gpus/GPU-none", "GPU-none"),
         ("/clusters/prod/nodes/h100-00/99", "index 99"),
-        ("/?state=asleep", "asleep"),
+        ("/fleet?state=asleep", "asleep"),
         ("/no/such/page", "no such page"),
         ("/api/v1/gpus/prod/GPU-none", "GPU-none"),
         ("/api/v1/gpus/prod/GPU-none/minutes", "GPU-none"),
@@ -410,7 +483,7 @@ async fn what_is_simulated_or_recorded_is_in_no_live_total_and_marked_on_every_p
     assert_eq!(fleet["live"]["gpus"], 73);
     assert_eq!(fleet["simulated"]["gpus"], 64);
     assert_eq!(fleet["recorded"]["gpus"], 1);
-    let (_, page) = server.get("/").await;
+    let (_, page) = server.get("/fleet").await;
     assert!(page.contains("<b>61 GPUs live</b>"), "{page}");
     for (address, word) in [
         ("/clusters/demo/nodes/sim-0", "SIMULATED"),
@@ -480,11 +553,12 @@ async fn hostile_names_are_shown_as_text_and_cut() {
     let hostile_gpu = format!("GPU-hostile-{HOSTILE}-0000");
     for address in [
         "/".to_owned(),
+        "/fleet".to_owned(),
         format!("/clusters/hostile/nodes/{}", segment(HOSTILE)),
         format!("/clusters/hostile/gpus/{}", segment(&hostile_gpu)),
         format!("/clusters/long/nodes/{}", segment(&long)),
         format!("/clusters/<img src=x>/nodes/{}", segment(HOSTILE)).replace(['<', '>', ' '], "%3C"),
-        format!("/?state={}", segment(HOSTILE)),
+        format!("/fleet?state={}", segment(HOSTILE)),
     ] {
         let (_, page) = server.get(&address).await;
         assert!(!page.contains("<img"), "{address}");
@@ -511,6 +585,7 @@ async fn no_page_holds_inline_script_or_style_and_each_forbids_them() {
     let server = server().await;
     for address in [
         "/".to_owned(),
+        "/fleet".to_owned(),
         "/api".to_owned(),
         "/nothing".to_owned(),
         "/clusters/prod/nodes/h100-00".to_owned(),
@@ -554,6 +629,7 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
     let server = server_of(fixture::fleet(), true).await;
     for address in [
         "/",
+        "/fleet",
         "/metrics",
         "/clusters/prod/nodes/h100-00",
         "/api/v1/fleet",
@@ -674,7 +750,13 @@ async fn without_its_store_the_server_still_shows_what_is_live_and_says_what_is_
     let (status, page) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
     assert_eq!(status, StatusCode::OK);
     assert!(page.contains("The store does not answer") && page.contains("93 %"));
-    assert_eq!(server.get("/").await.0, StatusCode::OK);
+    let (status, page) = server.get("/").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        page.contains("The store does not answer") && page.contains("of 73 GPUs at work"),
+        "{page}"
+    );
+    assert_eq!(server.get("/fleet").await.0, StatusCode::OK);
     for address in ["/api/v1/health", "/api/v1/events", "/api/v1/agents"] {
         assert_eq!(
             server.get(address).await.0,
@@ -687,9 +769,11 @@ async fn without_its_store_the_server_still_shows_what_is_live_and_says_what_is_
 #[tokio::test]
 async fn an_empty_fleet_says_the_command_that_connects_an_agent() {
     let server = server_of(Vec::new(), false).await;
-    let (_, page) = server.get("/").await;
-    assert!(page.contains("No agent has reported yet"), "{page}");
-    assert!(page.contains("GPUFLEET_SHIP__ENDPOINT=") && page.contains("gpufleet-agent"));
+    for address in ["/", "/fleet"] {
+        let (_, page) = server.get(address).await;
+        assert!(page.contains("No agent has reported yet"), "{page}");
+        assert!(page.contains("GPUFLEET_SHIP__ENDPOINT=") && page.contains("gpufleet-agent"));
+    }
 }
 
 #[tokio::test]
@@ -730,7 +814,7 @@ async fn a_divided_card_leads_to_its_shares() {
 #[tokio::test]
 async fn a_tile_leads_to_its_gpu() {
     let server = server().await;
-    let (_, page) = server.get("/").await;
+    let (_, page) = server.get("/fleet").await;
     assert!(
         page.contains("href=\"/clusters/prod/nodes/h100-00/0\""),
         "{page}"
@@ -763,9 +847,11 @@ async fn the_page_of_ten_thousand_gpus_stays_under_200_kb_on_the_wire() {
         live
     });
     let server = server_of(lives.collect(), false).await;
-    let request = Request::get("/").header(header::ACCEPT_ENCODING, "gzip");
-    let response = server.ask(request.body(Body::empty()).unwrap()).await;
-    assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    assert!(body.len() <= 200_000, "{} bytes", body.len());
+    for address in ["/", "/fleet"] {
+        let request = Request::get(address).header(header::ACCEPT_ENCODING, "gzip");
+        let response = server.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.len() <= 200_000, "{address}: {} bytes", body.len());
+    }
 }

@@ -68,7 +68,7 @@ metrics! {
     REMAP_FAILURE = last(80, "gpufleet_gpu_row_remap_failure_flag", Gpu, Unit::Flag, "Whether a remapping failed: the card is to be replaced (field 145).").slow().dcgm("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0);
     RECOVERY_ACTION = last(81, "gpufleet_gpu_recovery_action_code", Gpu, Unit::Code, "What the driver asks for (field 230, driver ≥570): 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and reset.").slow().in_minutes();
     XID = counter(82, "gpufleet_gpu_xid_total", Gpu, Unit::Count, "XID errors seen since the agent started, by code; repeats count.").part(Xid);
-    LAST_XID = last(83, "gpufleet_gpu_last_xid_code", Gpu, Unit::Code, "The newest XID code; 0 when none was seen since the agent started.").dcgm("DCGM_FI_DEV_XID_ERRORS", 1.0);
+    LAST_XID = last(83, "gpufleet_gpu_last_xid_code", Gpu, Unit::Code, "The newest XID code, told for five minutes after it came or until the GPU is reset; 0 otherwise. Under dcgm-exporter's name as well, where that exporter keeps a code for ever.").dcgm("DCGM_FI_DEV_XID_ERRORS", 1.0);
     VGPU_LICENSE = last(84, "gpufleet_gpu_vgpu_license_flag", Gpu, Unit::Flag, "Whether the vGPU licence is active; 0 on bare metal, as dcgm-exporter reports it.").slow().dcgm("DCGM_FI_DEV_VGPU_LICENSE_STATUS", 1.0);
     SRAM_CORRECTED_VOLATILE = counter(85, "gpufleet_gpu_sram_corrected_volatile_total", Gpu, Unit::Count, "Errors of the on-chip memory corrected since the driver was loaded (NVML GetSramEccErrorStatus).").slow();
     SRAM_UNCORRECTED_VOLATILE = counter(86, "gpufleet_gpu_sram_uncorrected_volatile_total", Gpu, Unit::Count, "Errors of the on-chip memory not corrected since the driver was loaded, parity and SEC-DED together (NVML GetSramEccErrorStatus).").slow();

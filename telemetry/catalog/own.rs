@@ -1,8 +1,8 @@
 //! The agent's own health, through the same catalog as everything else.
 
-use super::{Unit, counter, gauge, last, metrics};
+use super::{MetricId, Unit, counter, gauge, last, metrics};
 use crate::identity::PartKind::{Reader, Reason, Stream};
-use crate::identity::ResourceKind::Node;
+use crate::identity::ResourceKind::{Gpu, Node};
 
 metrics! {
     READER_DURATION = gauge(500, "gpufleet_agent_reader_duration_seconds", Node, Unit::Seconds, "How long the reader's last round took.").part(Reader).with_max();
@@ -23,5 +23,39 @@ metrics! {
     LEFT_OUT = counter(527, "gpufleet_agent_left_out_total", Node, Unit::Count, "What readers returned and the agent left out, by reason: samples of a resource or series beyond its limit or of a metric that it does not know, events beyond the limit of one flush.").part(Reason);
     SHIP_REFUSALS = counter(528, "gpufleet_agent_ship_refusals_total", Node, Unit::Count, "Attempts to ship that failed, by reason: the server unreachable, TLS, a token that is missing (401) or not allowed (403), a request that is too large (413).").part(Reason);
     SPOOL_WRITABLE = last(529, "gpufleet_agent_spool_writable_flag", Node, Unit::Flag, "Whether the spool took what it was last given. While it does not, what is sampled is lost: most likely the disk is full.");
+    HOLDERS_ANSWER = last(540, "gpufleet_agent_holders_answer_flag", Node, Unit::Flag, "Whether the one who knows who holds GPUs answered when it was asked last: the kubelet, the Kubernetes API, Slurm.").part(Reader);
+    HOLDERS_AGE = last(541, "gpufleet_agent_holders_age_seconds", Node, Unit::Seconds, "How long ago it answered last.").part(Reader);
+    HOLDERS_UNKNOWN = last(542, "gpufleet_agent_holders_unknown", Node, Unit::Count, "GPUs and shares whose holder is not known, by reason: several share it as they are meant to, its processes cannot be seen, two pods have the whole of it, the kubelet was not heard, a device was given away that may be it.").part(Reason);
+    HOLDERS_STRANGE_DEVICES = last(543, "gpufleet_agent_holders_strange_devices", Node, Unit::Count, "Devices that the kubelet gave to pods and that no GPU of this node is.");
+    HOLDERS_PODS_LEFT_OUT = last(532, "gpufleet_agent_holders_pods_left_out", Node, Unit::Count, "Pods of this node that the agent has no room for: of those that hold a GPU nothing is known but their names.");
+    PROBE_VERDICT = last(550, "gpufleet_agent_probe_verdict_code", Gpu, Unit::Code, "What the last probe of the GPU came to: 1 right and fast, 2 right and slow, 3 wrong, 4 could not measure.").slow();
+    PROBE_AT = last(551, "gpufleet_agent_probe_timestamp_seconds", Gpu, Unit::Seconds, "When that was, Unix time.").slow();
+    PROBE_MEMORY_RATE = last(552, "gpufleet_agent_probe_memory_bytes_per_second", Gpu, Unit::BytesPerSecond, "What the probe moved within the device memory, read and written.").slow();
+    PROBE_TENSOR_RATE = last(553, "gpufleet_agent_probe_tensor_operations_per_second", Gpu, Unit::Count, "Operations a second of the tensor cores in the probe, in bf16, on cards without it in fp16, by mma.sync: newer cards can do more with other instructions.").slow();
+    PROBE_TO_GPU = last(554, "gpufleet_agent_probe_pcie_to_gpu_bytes_per_second", Gpu, Unit::BytesPerSecond, "What the probe copied from the host to the GPU.").slow();
+    PROBE_FROM_GPU = last(555, "gpufleet_agent_probe_pcie_from_gpu_bytes_per_second", Gpu, Unit::BytesPerSecond, "What the probe copied from the GPU to the host.").slow();
+    PROBE_CONTEXT = last(556, "gpufleet_agent_probe_context_bytes", Gpu, Unit::Bytes, "Device memory that the probe's context took while it ran, its buffers left out.").slow();
+    PROBE_SLOWEST_SM = last(557, "gpufleet_agent_probe_slowest_sm_ratio", Gpu, Unit::Ratio, "Speed of the slowest SM as a part of the middle one's.").slow();
+    PROBE_GPU_TIME = last(558, "gpufleet_agent_probe_gpu_seconds", Gpu, Unit::Seconds, "How long the probe's kernels and copies ran on the GPU.").slow();
+    PROBE_SM = last(559, "gpufleet_agent_probe_blamed_sm_code", Gpu, Unit::Code, "The number of the SM that the probe blames for wrong results, or for being slow; only while it blames one.").slow();
     MISSING_READING = last(524, "gpufleet_agent_missing_reading_flag", Node, Unit::Flag, "Set to 1 for every reading that is missing, with the labels of the reading, the name of its metric and the reason. Only on /metrics: elsewhere the reading itself carries its reason.");
+}
+
+/// What the probe tells of a GPU.
+pub const PROBE: &[super::Metric] = &[
+    PROBE_VERDICT,
+    PROBE_AT,
+    PROBE_MEMORY_RATE,
+    PROBE_TENSOR_RATE,
+    PROBE_TO_GPU,
+    PROBE_FROM_GPU,
+    PROBE_CONTEXT,
+    PROBE_SLOWEST_SM,
+    PROBE_GPU_TIME,
+    PROBE_SM,
+];
+
+/// Whether a metric is of the probe's last run: of then, not of now.
+pub fn is_probed(metric: MetricId) -> bool {
+    PROBE.iter().any(|it| it.id == metric)
 }

@@ -24,7 +24,7 @@ metrics! {
     DISK_FREE = last(626, "gpufleet_server_disk_free_bytes", Node, Unit::Bytes, "Bytes that may still be written to a disk of the server, by what lies there (spool, database). No database where it is a server of its own.");
     REFUSED = counter(627, "gpufleet_server_refused_total", Node, Unit::Count, "Requests and connections that a door refused, by door (grpc, http, web) and reason (no_token, forbidden, too_large, content_type, invalid, busy, unavailable, too_slow, tls).");
     CLOCK_AHEAD = last(628, "gpufleet_server_clock_ahead_seconds", Node, Unit::Seconds, "How far the server's clock is ahead of those of most of its agents, below 0 behind; 0 while they agree within 5 s. Absent with fewer than three agents, or while they differ from one another.");
-    FILES_REFUSED = last(629, "gpufleet_server_files_refused", Node, Unit::Count, "One while the token files have changed and cannot be used, and those of before stay good; 0 else.");
+    FILES_REFUSED = last(629, "gpufleet_server_files_refused", Node, Unit::Count, "One while token or TLS files have changed and cannot be used, and those of before stay good; 0 else.");
     HEARTBEAT = last(630, "gpufleet_server_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the active server last had nothing overdue to make durable, Unix time. A commit that fails or hangs leaves it behind. Alert rules stay quiet while it is fresh.");
     MEMORY = last(632, "gpufleet_server_memory_bytes", Node, Unit::Bytes, "Resident memory of the server.");
     CPU = counter(633, "gpufleet_server_cpu_seconds_total", Node, Unit::Seconds, "CPU time of the server.");
@@ -35,6 +35,22 @@ metrics! {
     DETECT_GPUS = last(638, "gpufleet_server_detect_gpus", Node, Unit::Count, "GPUs that the detectors judged at their last tick.");
     HTTP_REQUESTS = counter(641, "gpufleet_server_http_requests_total", Node, Unit::Count, "Requests for pages and the API, by route and status class.");
 
+    NOTIFICATIONS = counter(670, "gpufleet_server_notifications_total", Node, Unit::Count, "Attempts to tell people, by channel and outcome (delivered, retried, refused).");
+    NOTIFY_WAITING = last(671, "gpufleet_server_notify_waiting", Node, Unit::Count, "Messages to people that could have gone out and have not, by channel.");
+    NOTIFY_OLDEST = last(672, "gpufleet_server_notify_oldest_seconds", Node, Unit::Seconds, "For how long the oldest of the messages that wait does, by channel; 0 while none waits.");
+    NOTIFY_LAST_SUCCESS = last(673, "gpufleet_server_notify_last_success_timestamp_seconds", Node, Unit::Seconds, "When a message last got through, Unix time, by channel. Absent before the first one since the start.");
+    NOTIFY_FAILURES = last(674, "gpufleet_server_notify_failures_in_a_row", Node, Unit::Count, "Attempts that failed since the last message that got through, by channel.");
+    NOTIFY_REFUSED = last(675, "gpufleet_server_notify_refused", Node, Unit::Count, "Messages that the receiver will not take, which are tried again every ten minutes, of incidents that are not over, by channel.");
+    NOTIFY_FOLDED = counter(676, "gpufleet_server_notify_folded_total", Node, Unit::Count, "Incidents told in one message for all, because there were too many for messages of their own, by channel.");
+    NOTIFY_DELAY = last(677, "gpufleet_server_notify_delay_seconds", Node, Unit::Seconds, "How long the last first message of a group took to get through, from the opening of its incident, by channel. Absent before the first one since the start.");
+    NOTIFY_HEARTBEAT = last(678, "gpufleet_server_notify_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the heartbeat to the service outside last got through, Unix time; 0 before the first. Absent where none is configured.");
+
+    REMOTE_WRITE_SAMPLES = counter(680, "gpufleet_server_remote_write_samples_total", Node, Unit::Count, "Samples pushed by remote write, by outcome (taken; refused: the target will not have them, and they are not sent again).");
+    REMOTE_WRITE_FAILURES = counter(681, "gpufleet_server_remote_write_failures_total", Node, Unit::Count, "Messages of remote write that did not get through and are sent again.");
+    REMOTE_WRITE_SKIPPED = counter(682, "gpufleet_server_remote_write_skipped_total", Node, Unit::Count, "Minutes that are not pushed because the target was away for longer than remote_write.max_age_h.");
+    REMOTE_WRITE_LEFT_OUT = counter(683, "gpufleet_server_remote_write_left_out_total", Node, Unit::Count, "Resources that were left out of a pushed minute because a name of theirs is too long for a label.");
+    REMOTE_WRITE_BEHIND = last(684, "gpufleet_server_remote_write_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was pushed lies behind. Absent before the first.");
+
     GPUS = last(650, "gpufleet_server_gpus", Node, Unit::Count, "GPUs by cluster, origin and state. Sum over live ones only: recorded and simulated GPUs are no part of the fleet.");
     NODES = last(651, "gpufleet_server_nodes", Node, Unit::Count, "Nodes by cluster, origin and whether they report or are silent.");
     GPU_STATE = last(652, "gpufleet_server_gpu_state", Node, Unit::Count, "Always 1; the labels say which state the GPU is in and why.");
@@ -43,4 +59,5 @@ metrics! {
     GPU_LAST_SAMPLE_AGE = last(655, "gpufleet_server_gpu_last_sample_age_seconds", Node, Unit::Seconds, "Age of the newest sample of the GPU.");
     GPU_IDENTITY = last(656, "gpufleet_server_gpu_identity", Node, Unit::Count, "Always 1; the labels say what the GPU is: index, model, reader.");
     GPUS_LEFT_OUT = last(657, "gpufleet_server_gpus_left_out", Node, Unit::Count, "GPUs without series here, by reason: too many, or a name too long for a label.");
+    STEPS_LEFT_OUT = counter(658, "gpufleet_server_steps_left_out_total", Node, Unit::Count, "Steps of training runs that were taken in and not stored, by reason (run_unknown: nobody knows their run; too_many: their rank told more in ten minutes than is kept).");
 }

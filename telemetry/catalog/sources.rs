@@ -36,10 +36,6 @@ use Source::{Agent, Derived, Event, Exporter, Field, File, Function, Gpm, Hooks,
 pub const CALLED: &[(&str, &str)] = &[
     ("nvmlInit_v2", "Opens the library."),
     (
-        "nvmlShutdown",
-        "Lets go of the driver on request, and before the library is loaded anew.",
-    ),
-    (
         "nvmlSystemGetDriverVersion",
         "An attribute of the GPU; a change is an event.",
     ),
@@ -68,6 +64,7 @@ pub const CALLED: &[(&str, &str)] = &[
         "nvmlDeviceGetCudaComputeCapability",
         "An attribute of the GPU.",
     ),
+    ("nvmlDeviceGetVbiosVersion", "An attribute of the GPU."),
     (
         "nvmlDeviceGetVirtualizationMode",
         "A slice of a vGPU answers GPM without data: its samples are tried first.",
@@ -98,13 +95,11 @@ pub const CALLED: &[(&str, &str)] = &[
         "nvmlEventSetWait_v2",
         "Waits for XIDs in a thread of its own.",
     ),
-    ("nvmlEventSetFree", "Gives the event set back."),
     ("nvmlGpmQueryDeviceSupport", "Whether the GPU has GPM."),
     (
         "nvmlGpmSampleAlloc",
         "The two samples that a GPM metric is the difference of.",
     ),
-    ("nvmlGpmSampleFree", "Gives them back."),
     ("nvmlGpmSampleGet", "Takes a GPU's sample."),
     ("nvmlGpmMigSampleGet", "Takes a MIG instance's sample."),
     ("nvmlGpmMetricsGet", "Works the metrics out of two samples."),
@@ -147,8 +142,8 @@ const TABLE: &[(Metric, &[Source])] = &[
         gpu::STALLED,
         &[Derived("engine, tensor, DRAM and link activity")],
     ),
-    (gpu::HELD, &[Derived("processes")]),
-    (gpu::HOLDER_KNOWN, &[Derived("processes")]),
+    (gpu::HELD, &[Derived("processes, kubelet, Slurm")]),
+    (gpu::HOLDER_KNOWN, &[Derived("processes, kubelet, Slurm")]),
     (gpu::UTILIZATION, &[UTILIZATION_RATES]),
     (gpu::MEMORY_UTILIZATION, &[UTILIZATION_RATES]),
     (

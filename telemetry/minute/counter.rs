@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::MetricId;
 
-/// Most runs of one counter in one row. A minute of 10 s ticks has at most three pauses; beyond this
-/// the two runs with the shortest pause between them become one, which is wrong only when the counter
-/// was reset in that pause and data of that pause comes later.
-pub const MAX_RUNS: usize = 8;
+/// Most runs of one counter in one row. A minute of ticks of a second, the shortest, has at most thirty
+/// pauses, as many as ten minutes of ticks of 10 s; beyond this the two runs with the shortest pause
+/// between them become one, which is wrong only when the counter was reset in that pause and data of
+/// that pause comes later.
+pub const MAX_RUNS: usize = 32;
 
 /// Latest moment of a run in its row, ms: the end of a row of ten minutes.
 pub const MAX_MOMENT: u32 = 600_000;
@@ -120,6 +121,7 @@ impl Counter {
         runs.sort_by(Run::order);
         for run in runs {
             match self.runs.last_mut() {
+                Some(known) if known.to > run.from && known.to >= run.to => known.covers(run),
                 Some(known) if known.to >= run.from => *known = known.joined(run),
                 _ => self.runs.push(run),
             }
@@ -152,6 +154,15 @@ impl Run {
             first: self.first,
             last: later.last,
             lost: (self.lost + reset + later.lost).min(f64::MAX),
+        }
+    }
+
+    /// A run that lies within this one: the tick in which an agent was killed, told by the next one after
+    /// what followed, or the data of a pause that was closed. It changes nothing but which of two values
+    /// of the same moment is the last.
+    fn covers(&mut self, inside: Self) {
+        if self.to == inside.to {
+            self.last = self.last.max(inside.last);
         }
     }
 

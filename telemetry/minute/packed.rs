@@ -3,9 +3,9 @@
 //! Limits: [`MAX_METRICS`] gauges and as many counters, [`MAX_PACKED_BYTES`] bytes. A typical row of a
 //! GPU (23 metrics, 12 of them varying) takes less than 300 bytes, 0.4 MB a GPU-day.
 //!
-//! Format, version 2. Every number is a LEB128 varint of at most 10 bytes:
+//! Format, version 3. Every number is a LEB128 varint of at most 10 bytes:
 //! ```text
-//! version byte (2)
+//! version byte (2 of a row without holders, else 3)
 //! bitmap codes      2 bits per bitmap, observed lowest: 0 none, 1 all 60 seconds,
 //!                   2 the same as observed, 3 written out
 //! bitmap            for each with code 3, in order
@@ -19,6 +19,10 @@
 //!                   shape 2: sum, v, with min = max = v
 //!                   shape 3: sum, min, max
 //! counters          see [`counters`]
+//! how many holders  from version 3 on
+//! per holder, by rising number:
+//!   number          the step from the one before
+//!   seconds         0: the same as held, else the bitmap
 //! ```
 //! A value is an f64 with its 64 bits in reverse order: short values have trailing zeros, so they
 //! become small numbers (0.0 takes 1 byte, 0.5 takes 2, a gauge of 24 significant bits 5).
@@ -32,12 +36,15 @@ mod number;
 
 use number::Input;
 
-use super::{ALL_SECONDS, Aggregate, Bitmaps, MinuteRow};
+use super::{ALL_SECONDS, Aggregate, Bitmaps, MAX_HOLDERS, MinuteRow};
 use crate::catalog::{self, Kind, MetricId};
 use crate::varint::put;
 
 /// The version this code writes, and the newest it reads.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
+
+/// The version of a row without holders.
+const WITHOUT_HOLDERS: u8 = 2;
 
 /// The oldest it reads.
 const OLDEST_VERSION: u8 = 1;
@@ -47,8 +54,15 @@ const OLDEST_VERSION: u8 = 1;
 pub const MAX_METRICS: usize = 512;
 
 /// Longest packed row: every part at its longest.
-pub const MAX_PACKED_BYTES: usize =
-    1 + 2 + 5 * 9 + 5 + 2 + MAX_METRICS * (3 + 5 + 3 * 10) + counters::MAX_BYTES;
+pub const MAX_PACKED_BYTES: usize = 1
+    + 2
+    + 5 * 9
+    + 5
+    + 2
+    + MAX_METRICS * (3 + 5 + 3 * 10)
+    + counters::MAX_BYTES
+    + 1
+    + MAX_HOLDERS * (9 + 9);
 
 /// Longest run of additions that shape 1 stands for: a minute of one-second points.
 const MAX_ADDITIONS: u32 = 60;
@@ -110,7 +124,10 @@ impl MinuteRow {
             .take(MAX_METRICS)
             .collect();
         let mut out = Vec::with_capacity(64 + metrics.len() * 12 + self.counters.len() * 8);
-        out.push(VERSION);
+        out.push(match self.holders.is_empty() {
+            true => WITHOUT_HOLDERS,
+            false => VERSION,
+        });
         pack_bitmaps(&self.bitmaps, &mut out);
         let counts = metrics.iter().map(|(_, it)| it.count);
         let common = most_common(counts.chain(self.counters.values().map(|it| it.count)));
@@ -122,6 +139,9 @@ impl MinuteRow {
             pack_aggregate(step(&mut before, *metric), common, aggregate, &mut out);
         }
         counters::pack(&self.counters, common, &mut out);
+        if !self.holders.is_empty() {
+            pack_holders(self, &mut out);
+        }
         out
     }
 
@@ -155,6 +175,9 @@ impl MinuteRow {
             row.metrics.retain(|id, _| !is_counter(*id));
         } else {
             row.counters = counters::unpack(&mut input, common)?;
+        }
+        if *version > WITHOUT_HOLDERS {
+            unpack_holders(&mut input, &mut row)?;
         }
         match input.rest.len() {
             0 => Ok(row),
@@ -203,6 +226,40 @@ fn unpack_bitmaps(input: &mut Input<'_>) -> Result<Bitmaps, UnpackError> {
         held,
         holder_known,
     })
+}
+
+/// A whole minute in one pair of hands, which most are, says that it is held and not when.
+fn pack_holders(row: &MinuteRow, out: &mut Vec<u8>) {
+    put(row.holders.len() as u64, out);
+    let mut before = 0;
+    for (holder, seconds) in &row.holders {
+        put((holder - before).unsigned_abs(), out);
+        before = *holder;
+        let is_held = *seconds == row.bitmaps.held & ALL_SECONDS;
+        put(if is_held { 0 } else { *seconds }, out);
+    }
+}
+
+fn unpack_holders(input: &mut Input<'_>, row: &mut MinuteRow) -> Result<(), UnpackError> {
+    let mut before: i64 = 0;
+    for _ in 0..input.number("number of holders", MAX_HOLDERS as u64)? {
+        let what = "step between holders";
+        let step = i64::try_from(input.number(what, i64::MAX.unsigned_abs())?).unwrap_or(0);
+        let holder = before.checked_add(step).filter(|_| step > 0);
+        before = holder.ok_or_else(|| input.out_of_range(what))?;
+        let seconds = match input.number("seconds of a holder", ALL_SECONDS)? {
+            0 => row.bitmaps.held,
+            seconds => seconds,
+        };
+        if seconds == 0 {
+            return Err(input.out_of_range("seconds of a holder"));
+        }
+        row.holders.insert(before, seconds);
+    }
+    match row.holders.is_empty() {
+        true => Err(input.out_of_range("number of holders")),
+        false => Ok(()),
+    }
 }
 
 fn pack_aggregate(step: u64, common: u32, aggregate: &Aggregate, out: &mut Vec<u8>) {

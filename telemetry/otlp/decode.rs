@@ -23,7 +23,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use self::point::Shape;
 use self::sender::Sender;
 use super::limits::{Limits, Reject, Rejected, has_control};
-use super::names::{self, Dialect};
+use super::meaning::{self, Dialect};
+use super::names;
 use crate::catalog::{Metric, MetricId};
 use crate::event::Event;
 use crate::identity::{Part, PartKind, Resource, ResourceKind};
@@ -143,7 +144,7 @@ struct Built {
 
 /// What is the same for all points of one OTLP metric.
 struct Series<'a> {
-    meaning: &'static names::Meaning,
+    meaning: &'static meaning::Meaning,
     name: &'a str,
     unit: &'a str,
 }
@@ -175,7 +176,7 @@ impl Decoder<'_> {
             None => return self.rejected.add(Reject::WrongType, 1, || name.to_owned()),
         };
         let count = points.len() as u64;
-        let Some(meaning) = names::meaning(name) else {
+        let Some(meaning) = meaning::meaning(name) else {
             return self
                 .rejected
                 .add(Reject::UnknownMetric, count, || name.to_owned());

@@ -274,11 +274,13 @@ impl fmt::Display for Rejected {
 }
 
 /// Whether a text has control characters of ASCII in it. PostgreSQL refuses the first of them, NUL.
+#[cfg(feature = "otlp")]
 pub(super) fn has_control(text: &str) -> bool {
     text.bytes().any(|byte| byte.is_ascii_control())
 }
 
 /// The text with each control character but line ends and tabs replaced by U+FFFD.
+#[cfg(feature = "otlp")]
 pub(super) fn printable(text: String) -> String {
     if !has_control(&text) {
         return text;

@@ -32,10 +32,10 @@ pub enum ParseError {
     #[error(transparent)]
     TooHeavy(#[from] TooHeavy),
     /// It is no OTLP.
-    #[error("not an OTLP request in protobuf: {0}")]
+    #[error("not an OTLP request in protobuf: {0}: does the content-type name what is sent?")]
     Protobuf(#[from] prost::DecodeError),
     /// It is no OTLP.
-    #[error("not an OTLP request in JSON: {0}")]
+    #[error("not an OTLP request in JSON: {0}: does the content-type name what is sent?")]
     Json(#[from] serde_json::Error),
 }
 

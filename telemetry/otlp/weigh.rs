@@ -58,7 +58,7 @@ pub enum TooHeavy {
     #[error("the request has over {MAX_DEPTH} messages within each other: send flatter values")]
     Deep,
     /// It is no protobuf.
-    #[error("not an OTLP request in protobuf: {0}")]
+    #[error("not an OTLP request in protobuf: {0}: does the content-type name what is sent?")]
     Malformed(&'static str),
 }
 

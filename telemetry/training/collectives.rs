@@ -34,7 +34,7 @@ pub enum CollectivesFrom {
     NoAnswer = 17,
     /// NCCL before 2.28.7 answers with a text that has no counts.
     OldNccl = 18,
-    /// NCCL answers and does not know this process.
+    /// NCCL answers and does not know this process: the port is another job's, or another user's.
     NotInAnswer = 19,
 }
 

@@ -1,18 +1,22 @@
 //! A thousand bad days: kills, power losses, partitions, failing disks and commits, lost and
 //! doubled messages. After each, everything that was made is in the store once. And long outages of
-//! the server alone, in whose drain the live view stays live.
+//! the server alone, in whose drain the live view stays live. And a thousand bad days of those who are to
+//! be told of incidents. And hours of what goes wrong in the demo, judged.
+
+mod judged;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpufleet_tests::simulation::day::{Day, Outcome};
 use gpufleet_tests::simulation::outage;
+use gpufleet_tests::simulation::telling::{self, Outcomes};
 
 const SEEDS: u64 = 1_000;
 /// `GPUFLEET_TEST_SEED=n` replays one day.
 const SEED_VARIABLE: &str = "GPUFLEET_TEST_SEED";
 
-#[test]
-fn after_a_thousand_bad_days_nothing_is_lost_and_nothing_counts_twice() {
+/// Lives every seed's day on two threads: what they came to, when none went wrong.
+fn live<T: Send>(day: impl Fn(u64) -> Result<T, Vec<String>> + Sync) -> Vec<T> {
     let seeds = match std::env::var(SEED_VARIABLE) {
         Ok(seed) => {
             let seed = seed.parse().expect("a seed is a number");
@@ -22,30 +26,24 @@ fn after_a_thousand_bad_days_nothing_is_lost_and_nothing_counts_twice() {
     };
     let next = AtomicU64::new(seeds.start);
     let run = || {
-        let (mut sum, mut wrong) = (Outcome::default(), Vec::new());
+        let (mut came, mut wrong) = (Vec::new(), Vec::new());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
-                return (sum, wrong);
+                return (came, wrong);
             }
-            match Day::new(seed).run() {
-                Ok(outcome) => {
-                    sum.ticks += outcome.ticks;
-                    sum.deaths += outcome.deaths;
-                    sum.told_dropped += outcome.told_dropped;
-                }
+            match day(seed) {
+                Ok(outcome) => came.push(outcome),
                 Err(lines) => wrong.push((seed, lines)),
             }
         }
     };
-    let (mut sum, mut wrong) = (Outcome::default(), Vec::new());
+    let (mut came, mut wrong) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(run)).collect();
         for thread in threads {
-            let (outcome, lines) = thread.join().expect("a day does not panic");
-            sum.ticks += outcome.ticks;
-            sum.deaths += outcome.deaths;
-            sum.told_dropped += outcome.told_dropped;
+            let (outcomes, lines) = thread.join().expect("a day does not panic");
+            came.extend(outcomes);
             wrong.extend(lines);
         }
     });
@@ -65,9 +63,29 @@ fn after_a_thousand_bad_days_nothing_is_lost_and_nothing_counts_twice() {
         seeds.end - seeds.start,
         first.join("\n")
     );
+    came
+}
+
+#[test]
+fn after_a_thousand_bad_days_nothing_is_lost_and_nothing_counts_twice() {
+    let days: Vec<Outcome> = live(|seed| Day::new(seed).run());
     // A day without trouble would prove nothing.
-    let days = seeds.end - seeds.start;
-    assert!(sum.deaths > days * 5 && sum.ticks > days * 50, "{sum:?}");
+    let deaths: u64 = days.iter().map(|it| it.deaths).sum();
+    let ticks: u64 = days.iter().map(|it| it.ticks).sum();
+    let count = days.len() as u64;
+    assert!(
+        deaths > count * 5 && ticks > count * 50,
+        "{deaths} deaths, {ticks} ticks"
+    );
+}
+
+#[test]
+fn on_a_thousand_bad_days_everybody_is_told_everything_and_nothing_that_is_not_so() {
+    let days: Vec<Outcomes> = live(|seed| telling::Day::new(seed).run());
+    let of = |of: fn(&Outcomes) -> u64| days.iter().map(of).sum::<u64>() / days.len() as u64;
+    // A day without trouble would prove nothing.
+    assert!(of(|it| it.incidents) > 10 && of(|it| it.messages) > 20);
+    assert!(of(|it| it.deaths) >= 5 && of(|it| it.lost_answers) >= 1);
 }
 
 #[test]

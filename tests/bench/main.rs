@@ -7,6 +7,8 @@ mod server;
 
 mod outage;
 
+mod detect;
+
 mod training;
 
 mod pages;
@@ -56,6 +58,15 @@ enum What {
         #[arg(long, default_value_t = 2)]
         gpus: usize,
     },
+    /// A tick of the detectors over simulated GPUs, their machines and the runs on them.
+    Detect {
+        /// A quick look: four ticks instead of ten.
+        #[arg(long)]
+        short: bool,
+        /// How many GPUs.
+        #[arg(long, default_value_t = 100_000)]
+        gpus: usize,
+    },
 }
 
 fn main() {
@@ -64,6 +75,7 @@ fn main() {
         What::Training { short } => training::run(short),
         What::Server { short } => server::run(short),
         What::Outage { short, gpus } => outage::run(short, gpus),
+        What::Detect { short, gpus } => detect::run(short, gpus),
     };
     std::process::exit(i32::from(!reached));
 }

@@ -17,7 +17,11 @@ const SCRAPES: usize = 20;
 
 /// Asks for the fleet at 50 requests a second, then scrapes /metrics.
 pub(crate) fn measure(server: &Server) {
-    for (what, path) in [("fleet page", "/"), ("fleet in the API", "/api/v1/fleet")] {
+    for (what, path) in [
+        ("first page", "/"),
+        ("fleet page", "/fleet"),
+        ("fleet in the API", "/api/v1/fleet"),
+    ] {
         let (took, failed) = at_rate(&server.place.web, path);
         told(&format!(
             "{what} ({path}) at {RATE} requests/s: {}, {failed} failed",

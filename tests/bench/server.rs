@@ -8,7 +8,7 @@ use gpufleet_telemetry::catalog;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::process::Process;
 use gpufleet_tests::harness::simulator::Simulator;
-use gpufleet_tests::harness::{World, free_port, http, server, usage, wait};
+use gpufleet_tests::harness::{World, free_port, http, later, server, usage, wait};
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::node::Plan;
 
@@ -153,7 +153,8 @@ fn prometheus(world: &World, port: u16) -> Command {
 }
 
 fn victoria(world: &World, port: u16) -> Command {
-    let mut command = Command::new("victoria-metrics");
+    let mut command =
+        Command::new(later("victoria-metrics").expect("scripts/setup.sh test fetches it"));
     command
         .arg(format!("-storageDataPath={}", world.path("data").display()))
         .arg(format!("-httpListenAddr=127.0.0.1:{port}"))

@@ -27,7 +27,7 @@ fn fleet(world: &World) -> (server::Server, agent::Agent, Simulator) {
     simulator.fault("xid79");
     for name in ["live-node-1", "demo-node-8"] {
         wait::until(&format!("{name} is on the page"), FIRST_DATA_LIMIT, || {
-            server.get("/").text().contains(name).then_some(())
+            server.get("/fleet").text().contains(name).then_some(())
         });
     }
     (server, agent, simulator)
@@ -123,8 +123,11 @@ fn what_is_simulated_says_so_on_the_page() {
     let world = World::new();
     let (server, _agent, _simulator) = fleet(&world);
     let browser = Browser::start(&world, 1280, 900);
-    browser.open(&format!("http://{}/", server.place.web));
+    for page in ["", "fleet"] {
+        browser.open(&format!("http://{}/{page}", server.place.web));
+        let text = browser.run("return document.body.innerText").to_string();
+        assert!(text.to_uppercase().contains("SIMULATED"), "/{page}: {text}");
+    }
     let text = browser.run("return document.body.innerText").to_string();
-    assert!(text.to_uppercase().contains("SIMULATED"), "{text}");
     assert!(text.contains("live-node-1"), "{text}");
 }

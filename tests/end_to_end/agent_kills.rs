@@ -12,7 +12,9 @@ use std::time::Duration;
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_spool::sim::Random;
 use gpufleet_spool::{Limits, Spool};
-use gpufleet_telemetry::identity::Epoch;
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::{Epoch, ResourceKind};
+use gpufleet_telemetry::minute::Counter;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Stream;
 use gpufleet_tests::harness::agent::{self, Agent};
@@ -134,4 +136,65 @@ fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing_on_postgres
     let database = Database::new();
     let place = server::Place::sqlite(&world).on(&database.url());
     after_kills(place, &world, 4);
+}
+
+#[test]
+fn what_an_agent_had_read_of_its_tick_when_it_was_killed_arrives_without_it_reading_again() {
+    let world = World::new();
+    let place_of_server = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let server = place_of_server.start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    // Longer than the test, unless it falls on the end of a minute, and then it has been shipped.
+    let slow = "[sample]\nship_interval_seconds = 60\n[exporter]\nauto = false\n";
+    let place = agent::Place::new(&world, "node-1", &endpoint, slow);
+    let mut scenario = agent::gpus(0, 1);
+    scenario.time_s = None;
+    place.show(&scenario);
+    let began = Timestamp::from_seconds(wait::unix_seconds());
+    let agent = place.start();
+    let energy = || {
+        agent
+            .values("gpufleet_gpu_energy_joules_total")
+            .first()
+            .copied()
+    };
+    let seen = wait::until("the GPU is read", START_LIMIT, energy);
+    wait::until("and read again a second later", START_LIMIT, || {
+        energy().filter(|now| *now > seen)
+    });
+    let place = agent.kill();
+    // Its successor has no driver: all that it ships of the GPU is what was read before.
+    place.replace_in_config(&agent::library(), "/nowhere/libnvidia-ml.so.1");
+    let agent = place.start();
+    wait::until("the GPU is on the server", START_LIMIT, || {
+        let list = server.get("/api/v1/gpus?cluster=test").text();
+        list.contains("GPU-5eed0000").then_some(())
+    });
+    agent.catches_up();
+    agent.stop();
+    server.stop();
+    let ended = Timestamp::from_seconds(wait::unix_seconds() + 120);
+    let uuid = "GPU-5eed0000-0000-4000-8000-000000000000";
+    let minutes = began.minute()..ended.minute();
+    let rows = checker::rows(
+        &place_of_server.database,
+        "test",
+        ResourceKind::Gpu,
+        uuid,
+        minutes,
+    );
+    let last = rows
+        .values()
+        .filter_map(|row| row.counters.get(&gpu::ENERGY.id))
+        .map(Counter::last)
+        .fold(0.0, f64::max);
+    assert!(
+        last >= seen,
+        "{last} J, and {seen} J was on /metrics before"
+    );
+    let seconds: u32 = rows
+        .values()
+        .map(|row| row.bitmaps.observed.count_ones())
+        .sum();
+    assert!(seconds >= 1, "{rows:?}");
 }

@@ -9,6 +9,7 @@ use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::Counter;
 use gpufleet_telemetry::time::{Minute, Timestamp};
+use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, checker, http, repository, server, wait};
 use prost::Message as _;
 
@@ -20,60 +21,103 @@ const BOMB_BYTES: usize = 64 << 20;
 const MANY: usize = 10_000;
 const LIMIT: Duration = Duration::from_secs(40);
 
+/// What the two ends of a refusal are: the thing, and the way out.
+type Words = [&'static str; 2];
+
 #[test]
 fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
     let world = World::new();
     let server = server::Place::sqlite(&world).start();
-    let bomb = otlp::gzip(&vec![0; BOMB_BYTES]);
-    assert!(bomb.len() < 200_000, "a bomb is small");
-    let json = "application/json";
-    for (what, headers, body, status) in [
+    let zeros = vec![0; BOMB_BYTES];
+    let bomb = otlp::gzip(&zeros);
+    let dense = otlp::zstd(&zeros);
+    assert!(
+        bomb.len() < 200_000 && dense.len() < 200_000,
+        "a bomb is small"
+    );
+    let json = ("content-type", "application/json");
+    let protobuf = ("content-type", PROTOBUF);
+    let packed = |name| ("content-encoding", name);
+    let too_large: Words = ["over the cap of", "send smaller batches"];
+    let not_protobuf: Words = ["not an OTLP request in protobuf", "content-type"];
+    let not_json: Words = ["not an OTLP request in JSON", "content-type"];
+    for (what, headers, body, status, words) in [
         (
             "no protobuf",
-            vec![("content-type", PROTOBUF)],
+            vec![protobuf],
             b"\xff\xff\xff".to_vec(),
             400,
+            not_protobuf,
         ),
         (
             "no JSON",
-            vec![("content-type", json)],
+            vec![json],
             b"{\"resourceMetrics\": [".to_vec(),
             400,
+            not_json,
         ),
         (
             "wrong types",
-            vec![("content-type", json)],
-            b"{\"resourceMetrics\": 5}".to_vec(),
+            vec![json],
+            b"{\"resourceMetrics\": 5, \"resourceLogs\": 5}".to_vec(),
             400,
+            not_json,
         ),
         (
             "a strange type",
             vec![("content-type", "text/plain")],
             b"up 1".to_vec(),
             415,
+            [
+                "text/plain",
+                "send application/x-protobuf or application/json",
+            ],
         ),
         (
             "no gzip",
-            vec![("content-type", PROTOBUF), ("content-encoding", "gzip")],
+            vec![protobuf, packed("gzip")],
             b"no".to_vec(),
             400,
+            ["not gzip", "content-encoding"],
         ),
         (
-            "a bomb",
-            vec![("content-type", PROTOBUF), ("content-encoding", "gzip")],
+            "no zstd",
+            vec![protobuf, packed("zstd")],
+            b"no".to_vec(),
+            400,
+            ["not zstd", "content-encoding"],
+        ),
+        (
+            "a strange packing",
+            vec![protobuf, packed("br")],
+            b"no".to_vec(),
+            400,
+            ["br", "send gzip, zstd or identity"],
+        ),
+        (
+            "a gzip bomb",
+            vec![protobuf, packed("gzip")],
             bomb,
             413,
+            too_large,
         ),
         (
-            "too long",
-            vec![("content-type", PROTOBUF)],
-            vec![0; BOMB_BYTES],
+            "a zstd bomb",
+            vec![protobuf, packed("zstd")],
+            dense,
             413,
+            too_large,
         ),
+        ("too long", vec![protobuf], zeros, 413, too_large),
     ] {
-        let answer = otlp::post(&server, &headers, &body);
-        assert_eq!(answer.status, status, "{what}: {}", answer.text());
-        assert!(answer.body.len() > 10, "{what}: the refusal says why");
+        for path in ["/v1/metrics", "/v1/logs"] {
+            let answer = otlp::post_to(&server, path, &headers, &body);
+            let said = answer.text();
+            assert_eq!(answer.status, status, "{what} to {path}: {said}");
+            for word in words {
+                assert!(said.contains(word), "{what} to {path}: {word:?} in {said}");
+            }
+        }
     }
     let answer = otlp::send(
         &server,
@@ -90,23 +134,43 @@ fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_bad_point_is_left_out_and_counted_and_its_neighbours_are_kept() {
+fn a_bad_point_is_left_out_by_its_reason_and_its_neighbours_are_kept() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    bad_points(server::Place::sqlite(&world));
+}
+
+#[test]
+fn a_bad_point_is_left_out_by_its_reason_on_postgresql_too() {
+    let (world, database) = (World::new(), Database::new());
+    bad_points(server::Place::sqlite(&world).on(&database.url()));
+}
+
+fn bad_points(place: server::Place) {
+    let server = place.start();
     let now = otlp::now_nanos();
-    for (what, bad) in [
-        ("NaN", ("GPU-bad", f64::NAN, now)),
-        ("infinite", ("GPU-bad", f64::INFINITY, now)),
-        ("from 1970", ("GPU-bad", 1.0, 1)),
+    let next_year = now + 31_536_000_000_000_000;
+    for (what, bad, reason) in [
+        ("NaN", ("GPU-bad", f64::NAN, now), "not_a_number"),
+        ("infinite", ("GPU-bad", f64::INFINITY, now), "infinite"),
+        ("from 1970", ("GPU-bad", 1.0, 1), "time_out_of_range"),
         (
             "from next year",
-            ("GPU-bad", 1.0, now + 31_536_000_000_000_000),
+            ("GPU-bad", 1.0, next_year),
+            "time_out_of_range",
         ),
     ] {
         let good = format!("GPU-beside-{}", what.replace(' ', "-"));
         let answer = otlp::send(&server, &otlp::power(&[bad, (&good, 250.0, now)]));
         assert_eq!(answer.status, 200, "{what}: {}", answer.text());
         assert_eq!(otlp::rejected(&answer), 1, "{what}: {}", answer.text());
+        assert!(answer.text().contains(reason), "{what}: {}", answer.text());
+    }
+    let metrics = server.get("/metrics").text();
+    for reason in ["not_a_number", "infinite", "time_out_of_range"] {
+        assert!(
+            metrics.contains(&format!("reason=\"{reason}\"")),
+            "{metrics}"
+        );
     }
     let page = server.get("/api/v1/gpus?cluster=default").text();
     for what in ["NaN", "infinite", "from-1970", "from-next-year"] {
@@ -124,35 +188,31 @@ fn what_is_not_otlp_is_refused_over_grpc_as_well() {
     let world = World::new();
     let server = server::Place::sqlite(&world).start();
     let good = otlp::power(&[("GPU-good", 300.0, otlp::now_nanos())]).encode_to_vec();
-    for (what, packing, bytes, codes) in [
-        // The protobuf decoder of gRPC itself refuses it, and says so as an internal error.
+    let zeros = vec![0; BOMB_BYTES];
+    for (what, packing, bytes, words) in [
         (
             "no protobuf",
             "plain",
             b"\xff\xff\xff".to_vec(),
-            ["INTERNAL", "INVALID_ARGUMENT"],
+            ["INVALID_ARGUMENT", "not an OTLP request in protobuf"],
         ),
         (
             "a bomb",
             "gzip",
-            vec![0; BOMB_BYTES],
-            ["RESOURCE_EXHAUSTED", "OUT_OF_RANGE"],
+            zeros.clone(),
+            ["RESOURCE_EXHAUSTED", "send smaller batches"],
         ),
         (
             "too long",
             "plain",
-            vec![0; BOMB_BYTES],
-            ["RESOURCE_EXHAUSTED", "OUT_OF_RANGE"],
+            zeros,
+            ["RESOURCE_EXHAUSTED", "send smaller batches"],
         ),
-        ("good", "gzip", good, ["OK", "OK"]),
+        ("good", "gzip", good, ["OK", ""]),
     ] {
         let said = grpc(&server, packing, &bytes);
-        let code = said.split_whitespace().next().unwrap_or_default();
-        assert!(codes.contains(&code), "{what}: {said}");
-        assert!(
-            code == "OK" || said.len() > code.len() + 10,
-            "{what} says why: {said}"
-        );
+        assert!(said.starts_with(words[0]), "{what}: {said}");
+        assert!(said.contains(words[1]), "{what} says why: {said}");
     }
     wait::until("what was good is there", LIMIT, || {
         let list = server.get("/api/v1/gpus?cluster=default").text();
@@ -180,7 +240,17 @@ fn grpc(server: &server::Server, packing: &str, bytes: &[u8]) -> String {
 #[test]
 fn ten_thousand_label_values_keep_the_first_and_the_server_says_how_many_it_left_out() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    many_labels(server::Place::sqlite(&world));
+}
+
+#[test]
+fn ten_thousand_label_values_keep_the_first_on_postgresql_too() {
+    let (world, database) = (World::new(), Database::new());
+    many_labels(server::Place::sqlite(&world).on(&database.url()));
+}
+
+fn many_labels(place: server::Place) {
+    let server = place.start();
     let now = otlp::now_nanos();
     let names: Vec<String> = (0..MANY).map(|it| format!("GPU-label-{it:05}")).collect();
     let points: Vec<_> = names.iter().map(|it| (it.as_str(), 1.0, now)).collect();
@@ -207,7 +277,17 @@ fn ten_thousand_label_values_keep_the_first_and_the_server_says_how_many_it_left
 #[test]
 fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    twice_and_below_zero(server::Place::sqlite(&world));
+}
+
+#[test]
+fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_on_postgresql_too() {
+    let (world, database) = (World::new(), Database::new());
+    twice_and_below_zero(server::Place::sqlite(&world).on(&database.url()));
+}
+
+fn twice_and_below_zero(place: server::Place) {
+    let server = place.start();
     let now = otlp::now_nanos();
     let request = otlp::power(&[("GPU-twice", 250.0, now)]);
     let json = serde_json::to_vec(&request).expect("a request is JSON");
@@ -231,6 +311,11 @@ fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all()
     assert_eq!(
         (negative.status, otlp::rejected(&negative)),
         (200, 1),
+        "{}",
+        negative.text()
+    );
+    assert!(
+        negative.text().contains("negative_counter"),
         "{}",
         negative.text()
     );

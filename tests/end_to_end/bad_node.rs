@@ -27,6 +27,20 @@ fn page_says(server: &server::Server, path: &str, words: &[&str]) {
     });
 }
 
+/// Starts an agent whose clock is off by what this file says.
+fn start_under(place: &agent::Place, clock: &Path) -> agent::Agent {
+    assert!(
+        Path::new(FAKETIME).exists(),
+        "scripts/setup.sh test installs faketime"
+    );
+    place.start_with(&[
+        ("LD_PRELOAD", FAKETIME),
+        ("FAKETIME_TIMESTAMP_FILE", &clock.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ])
+}
+
 #[test]
 fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_doubled() {
     let world = World::new();
@@ -111,17 +125,8 @@ fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_
     let server = place.start();
     let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
     agent_place.show(&agent::gpus(0, GPUS));
-    assert!(
-        Path::new(FAKETIME).exists(),
-        "scripts/setup.sh test installs faketime"
-    );
     let set_clock = world.file("clock", "+0");
-    let wrong = agent_place.start_with(&[
-        ("LD_PRELOAD", FAKETIME),
-        ("FAKETIME_TIMESTAMP_FILE", &set_clock.display().to_string()),
-        ("FAKETIME_NO_CACHE", "1"),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ]);
+    let wrong = start_under(&agent_place, &set_clock);
     page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
     world.file("clock", "-3h");
     page_says(
@@ -149,6 +154,89 @@ fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_
     );
     let differ = checker::differences(&place.database, "test", &expected);
     assert_eq!(differ, Vec::<String>::new());
+}
+
+#[test]
+fn a_clock_three_hours_ahead_is_told_and_nothing_of_it_stands_in_the_future() {
+    let world = World::new();
+    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let relay = Relay::start(&format!("http://{}", place.grpc));
+    let server = place.start();
+    let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
+    agent_place.show(&agent::gpus(0, GPUS));
+    let began = Timestamp::from_seconds(wait::unix_seconds());
+    let set_clock = world.file("clock", "+0");
+    let wrong = start_under(&agent_place, &set_clock);
+    page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
+    world.file("clock", "+3h");
+    page_says(
+        &server,
+        "/clusters/test/nodes/node-1",
+        &["The clock of node-1 is ", "NTP"],
+    );
+    wait::until("the agent says what the server said", LIMIT, || {
+        wrong.output().contains("fix the clock (NTP)").then_some(())
+    });
+    world.file("clock", "+0");
+    let agent = wrong.stop().start();
+    agent.catches_up();
+    agent.stop();
+    server.stop();
+    assert_eq!(relay.wrong(), Vec::<String>::new());
+    let ended = Timestamp::from_seconds(wait::unix_seconds() + 60);
+    let gpu = "GPU-5eed0001-0000-4000-8000-000000000001";
+    let rows = |from: Timestamp, to: Timestamp| {
+        let minutes = from.minute()..to.minute();
+        checker::rows(&place.database, "test", ResourceKind::Gpu, gpu, minutes)
+    };
+    assert!(!rows(began, ended).is_empty(), "what was sampled has come");
+    let four_hours_on = ended.shifted(4 * 3_600 * 1_000_000_000);
+    let future = rows(ended.shifted(60_000_000_000), four_hours_on);
+    assert!(future.is_empty(), "{future:?}");
+}
+
+#[test]
+fn a_recording_cut_or_whole_reaches_the_server_and_is_marked_recorded_everywhere() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world).start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let cut = cut_recording(&world);
+    for (name, file) in [("whole", world.path("whole.jsonl")), ("cut", cut)] {
+        let more = format!(
+            "{EACH_SECOND}[recorded]\ncluster = \"{name}-recorded\"\nfiles = [\"{}\"]\n",
+            file.display()
+        );
+        let place = agent::Place::new(&world, name, &endpoint, &more);
+        place.replace_in_config("[nvml]\n", "[nvml]\nenabled = false\n");
+        place.replace_in_config("cluster = \"test\"", &format!("cluster = \"{name}\""));
+        place.show(&agent::gpus(0, GPUS));
+        let agent = place.start();
+        let cluster = format!("{name}-recorded");
+        let found = wait::until(&format!("{name}: its GPU is there"), LIMIT, || {
+            let gpus = server
+                .get(&format!("/api/v1/gpus?cluster={cluster}"))
+                .json();
+            gpus["items"].as_array()?.first().cloned()
+        });
+        assert_eq!(found["origin"], "recorded", "{name}: {found}");
+        let id = found["id"].as_str().expect("an id");
+        let gpu = server.get(&format!("/api/v1/gpus/{cluster}/{id}")).json();
+        let power = gpu["all_readings"].as_array().and_then(|all| {
+            let of = |it: &&serde_json::Value| it["metric"] == "gpufleet_gpu_power_watts";
+            all.iter().find(of).cloned()
+        });
+        let watts = power.as_ref().and_then(|it| it["value"].as_f64());
+        assert_eq!(watts, Some(300.0), "{name}: {gpu}");
+        let page = server.get(&format!("/clusters/{cluster}/gpus/{id}")).text();
+        assert!(page.to_lowercase().contains("recorded"), "{name}: {page}");
+        let live = server.get(&format!("/api/v1/gpus?cluster={name}")).text();
+        assert!(
+            !live.contains(id),
+            "{name}: it joins no live cluster: {live}"
+        );
+        agent.stop();
+    }
+    server.stop();
 }
 
 #[test]

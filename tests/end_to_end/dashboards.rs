@@ -20,12 +20,17 @@ use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Clock;
 use gpufleet_tests::harness::{World, agent, server, wait};
+use gpufleet_tests::people::Service;
+use gpufleet_tests::people::server::Running;
+use gpufleet_tests::people::webhook::Webhook;
 use serde_json::Value;
 
 use crate::peers::Peer;
 
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
 const DATA_LIMIT: Duration = Duration::from_secs(60);
+
+const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
 
 /// What Grafana puts in for the choices at the top when all is chosen, and for a rate's interval.
 const CHOSEN: [(&str, &str); 8] = [
@@ -203,9 +208,17 @@ fn scenario() -> Scenario {
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
-    let mut server = server::Place::sqlite(&world);
-    server.set = vec!["fleet.commit_interval_s=1".to_owned()];
-    let server = server.start();
+    // Who tells nobody owns no alerts.
+    let hook = Running::start(Service::Webhook(Webhook::new(SIGNING_KEY)));
+    let key = world.file("hook-key", SIGNING_KEY).display().to_string();
+    let channel = format!(
+        "notify.channels=[{{ name = 'hook', kind = 'webhook', urls = ['http://{}/x'], secret_file = '{key}' }}]",
+        hook.address
+    );
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=1")
+        .with(&channel)
+        .start();
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(
         &world,

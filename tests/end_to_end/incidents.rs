@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
+use gpufleet_program::clock::SystemClock;
+use gpufleet_telemetry::time::{Clock as _, NANOS_PER_SECOND};
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::simulator::noise::Noise;
+use gpufleet_tests::simulator::schedule::{Doing, Schedule, Size};
 use serde_json::Value;
 
 /// A tick, its shipping, a tick of the detectors, and a machine that is busy.
 const OPEN_LIMIT: Duration = Duration::from_secs(90);
 /// What is broken heals, ships, and is not signalled for as long as it takes to be over.
 const OVER_LIMIT: Duration = Duration::from_secs(120);
+/// An eighth of a3-highgpu-8g in us-central1 on demand, 88.49 USD an hour, rounded in each second.
+const GPU_HOUR_NANO_USD: i64 = 11_061_248_400;
 
 fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
     let answer = server.get(&format!("/api/v1/incidents{query}")).json();
@@ -17,9 +23,68 @@ fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
     items.unwrap_or_else(|| panic!("no list: {answer}"))
 }
 
+/// A seed under which the large job steps at full speed for the next 16 minutes: long enough for a test.
+fn seed() -> u64 {
+    let now = SystemClock::start().now();
+    let is_steady = |seed: &u64| {
+        let schedule = Schedule::new(Size::Large, Noise::new(*seed, 0, 0));
+        let minutes = (-2..16).map(|it| now.shifted(it * 60 * NANOS_PER_SECOND));
+        let steps = |at| schedule.doing(at) == Doing::Training { slow: false };
+        minutes.into_iter().all(steps)
+    };
+    (1..).find(is_steady).expect("one in twenty is")
+}
+
+#[test]
+fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it_is_fast_again() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world).start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let seed = seed().to_string();
+    let simulator = Simulator::start(&world, &endpoint, &["--nodes", "4", "--seed", &seed]);
+    let compared = || -> Option<Value> {
+        let jobs = server.get("/api/v1/jobs?cluster=demo").json();
+        let job = jobs["items"].as_array()?.first()?.clone();
+        let name = job["job"].as_str()?.replace('/', "%2F");
+        let run = server.get(&format!("/api/v1/runs/demo/{name}/{}", job["attempt"]));
+        let run = run.json();
+        (run["step_seconds"]["value"].is_number() && run["not_judged"].is_null()).then_some(run)
+    };
+    let run = wait::until("the ranks are compared", OVER_LIMIT, compared);
+    assert_eq!(incidents(&server, ""), Vec::<Value>::new(), "{run}");
+    let said = simulator.fault("slow");
+    let told = wait::until("the rank is told, and why", OVER_LIMIT, || {
+        let open = incidents(&server, "");
+        assert!(open.len() <= 1, "{open:#?}");
+        open.into_iter()
+            .find(|it| it["cause"] == "heat" && it["place"]["rank"] == 11)
+    });
+    assert!(
+        said.contains(told["place"]["gpu"].as_str().unwrap_or("?")),
+        "{said}: {told}"
+    );
+    // All 32 wait about a fifth of each step.
+    let loses = told["losing_nano_usd_per_hour"].as_i64().unwrap_or(0);
+    assert!(loses > 4 * GPU_HOUR_NANO_USD, "{told}");
+    let id = told["id"].as_str().expect("it has an id").to_owned();
+    let page = server.get(&format!("/incidents/{id}")).text();
+    assert!(page.contains("rank 11 of"), "{page}");
+    simulator.fault("heal");
+    let over = wait::until("it is over", 3 * OVER_LIMIT, || {
+        let over = incidents(&server, "?state=resolved");
+        (!over.is_empty()).then_some(over)
+    });
+    assert_eq!(over[0]["id"], *id);
+    assert!(over[0]["lost_nano_usd"].as_i64() > Some(0), "{over:?}");
+    assert_eq!(incidents(&server, "").len(), 1, "one fault, one incident");
+    simulator.stop();
+    server.stop();
+}
+
 #[test]
 fn a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended() {
     let world = World::new();
+    // The machine type goes before the price of the card.
     let price = "detect.gpu_hour_usd={ 'NVIDIA H100 80GB HBM3' = '36' }";
     let server = server::Place::sqlite(&world).with(price).start();
     let endpoint = format!("http://{}", server.place.grpc);
@@ -47,11 +112,11 @@ fn a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended
     );
     assert_eq!(incident["cause"], "gpu_fault");
     assert_eq!(incident["what"], "XID 79");
-    assert_eq!(incident["losing_nano_usd_per_hour"], 36_000_000_000_i64);
-    let page = server.get("/").text();
+    assert_eq!(incident["losing_nano_usd_per_hour"], GPU_HOUR_NANO_USD);
+    let page = server.get("/fleet").text();
     assert!(page.contains("1 incident</a>"), "{page}");
     assert!(
-        page.contains("GPU 3 of demo-node-2") && page.contains("costs $36.00/h"),
+        page.contains("GPU 3 of demo-node-2") && page.contains("costs $11.06/h"),
         "{page}"
     );
 

@@ -4,7 +4,7 @@
 //! The sender is the simulator with the agent's own spool and shipping: it replays an hour of ticks
 //! quickly and keeps a journal of what it made. Once the killing has ended it catches up, waits
 //! until everything is durable, and the database is compared with the journal, minute by minute and
-//! metric by metric.
+//! metric by metric, and step by step of every rank.
 
 use std::time::Duration;
 
@@ -75,7 +75,13 @@ fn after_kills(place: server::Place, world: &World, seed: u64) {
         server_kills > 3 && sender_kills > 3,
         "{server_kills} {sender_kills}"
     );
-    let wrong = checker::differences(&place.database, "demo", &expected);
+    let mut wrong = checker::differences(&place.database, "demo", &expected);
+    assert!(expected.steps.len() > 1_000, "{}", expected.steps.len());
+    wrong.extend(checker::step_differences(
+        &place.database,
+        "demo",
+        &expected,
+    ));
     assert!(
         wrong.is_empty(),
         "seed {seed}, {server_kills} server kills, {sender_kills} sender kills, {} differences:\n{}",

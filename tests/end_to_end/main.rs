@@ -9,7 +9,12 @@ mod otlp;
 
 mod whole_way;
 
+mod attribution;
+mod make_up;
+
 mod tls;
+
+mod traces;
 
 mod kills;
 
@@ -21,7 +26,11 @@ mod prometheus;
 
 mod dashboards;
 
-mod victoria;
+mod engines;
+
+mod remote_write;
+
+mod questions;
 
 mod hang;
 
@@ -38,3 +47,9 @@ mod bad_disk;
 mod bad_node;
 
 mod incidents;
+
+mod commands;
+
+mod notify;
+
+mod cost;

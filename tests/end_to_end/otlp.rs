@@ -87,7 +87,17 @@ fn request(
 
 /// Sends a body to the server's OTLP/HTTP port.
 pub(crate) fn post(server: &Server, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    http::post(&server.place.http, "/v1/metrics", headers, body)
+    post_to(server, "/v1/metrics", headers, body)
+}
+
+/// The same to another of its paths.
+pub(crate) fn post_to(
+    server: &Server,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
+    http::post(&server.place.http, path, headers, body)
         .unwrap_or_else(|error| panic!("the server answers: {error}\n{}", server.output()))
 }
 
@@ -106,6 +116,10 @@ pub(crate) fn rejected(answer: &Answer) -> i64 {
         .expect("the answer to protobuf is protobuf")
         .partial_success
         .map_or(0, |partial| partial.rejected_data_points)
+}
+
+pub(crate) fn zstd(plain: &[u8]) -> Vec<u8> {
+    zstd::encode_all(plain, 3).expect("memory takes bytes")
 }
 
 pub(crate) fn gzip(plain: &[u8]) -> Vec<u8> {

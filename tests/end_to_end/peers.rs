@@ -1,4 +1,5 @@
-//! The real programs of others that ours must get along with: Prometheus and VictoriaMetrics.
+//! The real programs of others that ours must get along with: Prometheus, Alertmanager and
+//! VictoriaMetrics.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use gpufleet_tests::harness::http::{self, Answer};
 use gpufleet_tests::harness::process::Process;
-use gpufleet_tests::harness::{World, free_port, wait};
+use gpufleet_tests::harness::{World, free_port, later, wait};
 use serde_json::Value;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -65,10 +66,51 @@ impl Peer {
         Self::start("prometheus", command, world, address, "/-/ready")
     }
 
-    /// Debian's VictoriaMetrics, empty.
+    /// Debian's Prometheus, that takes what is pushed to it and scrapes nothing.
+    pub(crate) fn prometheus_receiving(world: &World) -> Self {
+        let config = world.file("receiving.yml", "scrape_configs: []\n");
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                world.path("receiving").display()
+            ))
+            .arg("--web.enable-remote-write-receiver")
+            .arg(format!("--web.listen-address={address}"));
+        Self::start("prometheus-receiving", command, world, address, "/-/ready")
+    }
+
+    /// Debian's Alertmanager, that tells nobody.
+    pub(crate) fn alertmanager(world: &World) -> Self {
+        let config = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n";
+        let config = world.file("alertmanager.yml", config);
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new("prometheus-alertmanager");
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.path={}",
+                world.path("alertmanager").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--cluster.listen-address=");
+        Self::start("alertmanager", command, world, address, "/-/ready")
+    }
+
+    /// The alerts that an Alertmanager takes for active.
+    pub(crate) fn alerts(&self) -> Vec<Value> {
+        let answer = http::get(&self.address, "/api/v2/alerts?active=true");
+        let answer = answer.expect("Alertmanager answers").json();
+        answer.as_array().cloned().unwrap_or_default()
+    }
+
+    /// VictoriaMetrics that takes OTLP, empty.
     pub(crate) fn victoria(world: &World) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
-        let mut command = Command::new("victoria-metrics");
+        let program = later("victoria-metrics").expect("scripts/setup.sh test fetches it");
+        let mut command = Command::new(program);
         command
             .arg(format!(
                 "-storageDataPath={}",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpufleet_standin_nvml::load::{self, Load, Values};
 use gpufleet_standin_nvml::{Scenario, models};
-use gpufleet_tests::harness::{World, agent, wait};
+use gpufleet_tests::harness::{World, agent, repository, server, wait};
 
 use crate::peers::{Peer, Series};
 
@@ -13,6 +13,9 @@ const GPUS: u8 = 8;
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 /// The rates of GPM need two samples; the rest is there at once.
 const FIRST_SCRAPE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Two ship intervals and the start.
+const SHIPPED_LIMIT: Duration = Duration::from_secs(60);
 
 /// A panel's query, and the scenario's value of it for one GPU.
 type Panel = (&'static str, fn(&Values) -> f64);
@@ -129,6 +132,31 @@ fn every_query_of_the_dcgm_dashboards_returns_one_series_per_gpu_with_its_value(
 }
 
 #[test]
+fn a_live_scrape_has_every_default_name_of_dcgm_exporter_for_every_gpu() {
+    let world = World::new();
+    let place = agent::Place::new(&world, "node-1", "", "");
+    place.show(&scenario());
+    let agent = place.start();
+    let facts = repository().join("telemetry/catalog/driver_facts.txt");
+    let facts = std::fs::read_to_string(facts).expect("a file of the repository");
+    let lines = facts.lines().filter_map(|it| it.strip_prefix("served "));
+    let served: Vec<_> = lines.flat_map(str::split_whitespace).collect();
+    assert_eq!(served.len(), 33);
+    // Some are read in turns; the first round reads them all, and GPM's rates come with the second.
+    wait::until("every name has one line a GPU", FIRST_SCRAPE_LIMIT, || {
+        let text = agent.get("/metrics")?.text();
+        let lines = |name: &str| {
+            let start = format!("{name}{{gpu=");
+            text.lines().filter(|it| it.starts_with(&start)).count()
+        };
+        served
+            .iter()
+            .all(|name| lines(name) == usize::from(GPUS))
+            .then_some(())
+    });
+}
+
+#[test]
 fn promtool_has_nothing_to_say_about_our_own_names() {
     let world = World::new();
     let place = agent::Place::new(&world, "node-1", "", "");
@@ -146,6 +174,34 @@ fn promtool_has_nothing_to_say_about_our_own_names() {
         .filter(|line| !line.contains("DCGM_FI_"))
         .flat_map(|line| [line, "\n"])
         .collect();
+    assert_eq!(promtool(&ours), "");
+    agent.stop();
+}
+
+#[test]
+fn promtool_has_nothing_to_say_about_the_servers_names() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world).start();
+    let place = agent::Place::new(
+        &world,
+        "node-1",
+        &format!("http://{}", server.place.grpc),
+        "",
+    );
+    place.show(&scenario());
+    let agent = place.start();
+    let text = wait::until("the server serves the GPUs", SHIPPED_LIMIT, || {
+        let text = server.get("/metrics").text();
+        text.contains("gpu=\"GPU-5eed0001").then_some(text)
+    });
+    assert!(text.contains("gpufleet_server_"), "its own health as well");
+    assert_eq!(promtool(&text), "");
+    agent.stop();
+    server.stop();
+}
+
+/// What `promtool check metrics` says.
+fn promtool(text: &str) -> String {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -155,15 +211,16 @@ fn promtool_has_nothing_to_say_about_our_own_names() {
         .expect("promtool comes with Debian's prometheus");
     std::io::Write::write_all(
         promtool.stdin.as_mut().expect("its input is a pipe"),
-        ours.as_bytes(),
+        text.as_bytes(),
     )
     .expect("promtool reads its input");
     let output = promtool
         .wait_with_output()
         .expect("promtool ends at the end of its input");
     let said = [output.stdout, output.stderr].concat();
-    assert_eq!(String::from_utf8_lossy(&said), "");
-    assert!(output.status.success());
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
 }
 
 fn mean(value: fn(&Values) -> f64) -> f64 {

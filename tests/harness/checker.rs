@@ -1,14 +1,17 @@
 //! Reads a stopped server's database and compares it with what was made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use gpufleet_server::runs::RunKey;
 use gpufleet_server::store::model::{EventFilter, ResourceKey};
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::event::Event;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::steps::StepTimes;
 use gpufleet_telemetry::time::Minute;
+use gpufleet_telemetry::training::RankId;
 
 use crate::simulator::fleet::SimulatedFleet;
 use crate::simulator::journal::Expected;
@@ -33,6 +36,65 @@ pub fn differences(database: &str, cluster: &str, expected: &Expected) -> Vec<St
         }
         wrong
     })
+}
+
+/// Every step that is lost, there twice, wrong or of nobody, one line each.
+///
+/// # Panics
+/// When the database cannot be read.
+pub fn step_differences(database: &str, cluster: &str, expected: &Expected) -> Vec<String> {
+    let made = || expected.steps.keys().chain(expected.either_steps.keys());
+    let ranks: BTreeSet<&String> = made().map(|(rank, _)| rank).collect();
+    let span = expected.span(MARGIN);
+    let buckets = span.start.0.div_euclid(10)..span.end.0.div_euclid(10) + 1;
+    let mut found: BTreeMap<(String, u64), Vec<StepTimes>> = BTreeMap::new();
+    with_store(database, async |store| {
+        for name in ranks {
+            let id = RankId::parse(name).expect("the simulator names ranks");
+            let key = RunKey::of(&cluster.into(), &id);
+            let stored = store.steps(&key, Some(&[id.rank]), buckets.clone()).await;
+            let stored = stored.expect("the database can be read");
+            for block in stored.into_iter().flat_map(|it| it.blocks) {
+                assert_eq!(block.steps_log2, 0, "the simulator's steps are slow");
+                for (step, times) in (block.first_step..).zip(block.times) {
+                    let place = (name.clone(), step);
+                    found.entry(place).or_default().push(times);
+                }
+            }
+        }
+    });
+    let mut wrong = Vec::new();
+    for (place, record) in &expected.steps {
+        match found.get(place).map(Vec::as_slice) {
+            None => wrong.push(format!("step {place:?}: lost")),
+            Some([times]) if are_alike(times, &record.times) => {}
+            Some([times]) => {
+                wrong.push(format!("step {place:?}: {times:?} for {:?}", record.times))
+            }
+            Some(several) => wrong.push(format!("step {place:?}: {} times", several.len())),
+        }
+    }
+    for (place, times) in &found {
+        let maybe = expected.either_steps.get(place);
+        if expected.steps.contains_key(place) {
+            continue;
+        }
+        match (times.as_slice(), maybe) {
+            ([times], Some(record)) if are_alike(times, &record.times) => {}
+            _ => wrong.push(format!(
+                "step {place:?}: {times:?}, and {maybe:?} may be there"
+            )),
+        }
+    }
+    wrong
+}
+
+/// Whether times are the same but for what packing rounds: a microsecond, or a millionth of the longest
+/// step beside it, which is shorter than a minute.
+fn are_alike(found: &StepTimes, made: &StepTimes) -> bool {
+    const ROUNDED_NS: u64 = 200_000;
+    let all = |it: &StepTimes| [it.wall_ns, it.busy_ns, it.data_wait_ns, it.comm_wait_ns];
+    std::iter::zip(all(found), all(made)).all(|(a, b)| a.abs_diff(b) <= ROUNDED_NS)
 }
 
 /// The minute rows of a resource.
@@ -136,7 +198,11 @@ pub fn incomplete(database: &str, plan: &Plan, range: Range<Minute>) -> Vec<Stri
     })
 }
 
-fn with_store<T>(database: &str, work: impl AsyncFnOnce(&Store) -> T) -> T {
+/// Does something with the store of a server that does not run.
+///
+/// # Panics
+/// When it cannot be opened.
+pub fn with_store<T>(database: &str, work: impl AsyncFnOnce(&Store) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -10,4 +10,5 @@ mod documents;
 mod layers;
 mod readers;
 mod source;
+mod sources;
 mod tree;

@@ -5,6 +5,8 @@
 pub struct Card {
     /// NVML's name.
     pub name: &'static str,
+    /// The machine type that has eight of them.
+    pub machine_type: &'static str,
     /// CUDA compute capability.
     pub capability: &'static str,
     /// Device memory, bytes.
@@ -26,6 +28,7 @@ pub const GIB: f64 = 1_073_741_824.0;
 
 const H100: Card = Card {
     name: "NVIDIA H100 80GB HBM3",
+    machine_type: "a3-highgpu-8g",
     capability: "9.0",
     memory_bytes: 80.0 * GIB,
     power_limit_watts: 700.0,
@@ -36,12 +39,14 @@ const H100: Card = Card {
 };
 const H200: Card = Card {
     name: "NVIDIA H200",
+    machine_type: "a3-ultragpu-8g",
     memory_bytes: 141.0 * GIB,
     memory_clock_hertz: 3.201e9,
     ..H100
 };
 const A100: Card = Card {
     name: "NVIDIA A100-SXM4-80GB",
+    machine_type: "a2-ultragpu-8g",
     capability: "8.0",
     power_limit_watts: 400.0,
     idle_watts: 52.0,

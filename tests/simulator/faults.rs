@@ -25,6 +25,8 @@ pub enum Condition {
     Stalled,
     /// Its cooling failed.
     Hot,
+    /// Its fan is worn: it slows down a little, and with it the rank that computes on it.
+    Worn,
     /// The job that held it ended, and nobody came after it.
     Abandoned,
 }
@@ -42,6 +44,8 @@ pub enum Fault {
     Stall,
     /// A node's cooling fails.
     Thermal,
+    /// One GPU slows down, and everyone waits for its rank.
+    Slow,
     /// Everything works again.
     Heal,
 }
@@ -63,12 +67,13 @@ struct State {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Xid79,
         Self::Lost,
         Self::Hang,
         Self::Stall,
         Self::Thermal,
+        Self::Slow,
         Self::Heal,
     ];
 
@@ -80,6 +85,7 @@ impl Fault {
             Self::Hang => "hang",
             Self::Stall => "stall",
             Self::Thermal => "thermal",
+            Self::Slow => "slow",
             Self::Heal => "heal",
         }
     }
@@ -213,6 +219,13 @@ impl Faults {
                     .filter(|(node, _)| *node == target.0)
                     .for_each(|place| state.set(place, Condition::Hot));
                 format!("the cooling of {node_name} failed: its GPUs slow down within a tick")
+            }
+            Fault::Slow => {
+                state.set(target, Condition::Worn);
+                format!(
+                    "GPU {} of {node_name} ({id}) runs hot and slows down: the other ranks wait for its own",
+                    target.1
+                )
             }
             Fault::Heal => {
                 state.heal(gpu_ids, at);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_agent::read::NodeFacts;
+use gpufleet_agent::read::xid::TOLD_FOR;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
@@ -24,6 +25,8 @@ const SLOWDOWN_CELSIUS: f64 = 87.0;
 const SLOWDOWN_CLOCK: f64 = 0.62;
 /// What it leaves while the worn fan still turns.
 const WORN_CLOCK: f64 = 0.81;
+/// What a worn fan adds at full effort while it still does: less than stands out among like GPUs.
+const WORN_CELSIUS: f64 = 6.0;
 /// The GPU of the thermal story, by node and place: its fan wears out, and half of the time it slows
 /// down, and with it the rank that computes on it.
 pub const THROTTLING_GPU: (usize, usize) = (2, 5);
@@ -47,7 +50,8 @@ pub struct SimulatedGpu {
     throttled_by_power_seconds: f64,
     throttled_by_heat_seconds: f64,
     corrected_errors: f64,
-    last_xid: f64,
+    /// The newest XID and the tick in which it came.
+    last_xid: Option<(f64, Timestamp)>,
 }
 
 /// A tick's readings before they become points: sums over the looks, and maxima.
@@ -62,6 +66,8 @@ struct Sums {
     temperature_max: f64,
     slowed: f64,
     capped: f64,
+    /// Whether it is a fan that slows it down.
+    is_worn: bool,
 }
 
 impl SimulatedGpu {
@@ -71,7 +77,7 @@ impl SimulatedGpu {
         let noise = Noise::new(seed, 2, number);
         let card = card::of_node(node_index);
         let job = job(node_index, index);
-        let name = uuid_like(noise);
+        let name = noise.uuid();
         let place = (node_index % GROUP, index);
         let mut resource = facts
             .resource(
@@ -112,7 +118,7 @@ impl SimulatedGpu {
             throttled_by_power_seconds: 0.0,
             throttled_by_heat_seconds: 0.0,
             corrected_errors: (noise.bits(0, 7) % 3) as f64,
-            last_xid: 0.0,
+            last_xid: None,
         }
     }
 
@@ -133,17 +139,17 @@ impl SimulatedGpu {
             self.counted_from = start;
         }
         if let Condition::Gone { reason, xid } = condition {
-            if let Some(xid) = xid {
-                self.last_xid = f64::from(xid);
-            }
+            self.last_xid = xid.map(|it| (f64::from(it), start)).or(self.last_xid);
             return gone(reason);
         }
         let schedule = Schedule::new(Size::Large, fleet);
         let last_second = start.shifted((i64::from(seconds) - 1) * NANOS_PER_SECOND);
         let ended = schedule.ended(last_second.minute());
         if self.fails && ended.ends_by_xid() && ended.ends >= start {
-            self.last_xid = f64::from(ENDING_XID);
+            self.last_xid = Some((f64::from(ENDING_XID), start));
         }
+        let is_told = |it: &(f64, Timestamp)| start.since(it.1) < TOLD_FOR.as_nanos() as i64;
+        self.last_xid = self.last_xid.filter(is_told);
         let mut sums = Sums::default();
         let mut evidence = Evidence::default();
         let looks = LOOKS.min(i64::from(seconds)).max(1);
@@ -176,8 +182,9 @@ impl SimulatedGpu {
         let power = self.card.idle_watts + range * effort + jitter;
         let warm = match (condition, self.is_worn) {
             (Condition::Hot, _) => 44.0,
+            (Condition::Worn, _) => 50.0,
             (_, true) if load.is_slowed => 50.0,
-            (_, true) => 21.0,
+            (_, true) => WORN_CELSIUS,
             _ => 0.0,
         };
         let temperature = 29.0
@@ -185,6 +192,7 @@ impl SimulatedGpu {
             + self.place_celsius
             + warm * effort.max(0.3);
         sums.looks += 1.0;
+        sums.is_worn = self.is_worn || condition == Condition::Worn;
         for (sum, value) in [
             (&mut sums.load.engine, load.engine),
             (&mut sums.load.tensor, load.tensor),
@@ -238,7 +246,7 @@ impl SimulatedGpu {
         let idle = mean.engine < 0.001;
         let clock = match (idle, slowed) {
             (true, _) => 345e6,
-            (_, true) if self.is_worn => self.card.sm_clock_hertz * WORN_CLOCK,
+            (_, true) if sums.is_worn => self.card.sm_clock_hertz * WORN_CLOCK,
             (_, true) => self.card.sm_clock_hertz * SLOWDOWN_CLOCK,
             _ => self.card.sm_clock_hertz * (1.0 - 0.05 * sums.capped / sums.looks),
         };
@@ -365,7 +373,7 @@ impl SimulatedGpu {
             (&gpu::REMAP_PENDING, 0.0),
             (&gpu::REMAP_FAILURE, 0.0),
             (&gpu::RECOVERY_ACTION, 0.0),
-            (&gpu::LAST_XID, self.last_xid),
+            (&gpu::LAST_XID, self.last_xid.map_or(0.0, |(code, _)| code)),
         ] {
             gauge(points, metric, value, None);
         }
@@ -405,13 +413,6 @@ pub(super) fn push(points: &mut Vec<Point>, metric: &Metric, value: PointValue) 
         part: None,
         value,
     });
-}
-
-/// Looks like the UUID of a card.
-fn uuid_like(noise: Noise) -> uuid::Uuid {
-    let high = u128::from(noise.bits(0, 5));
-    uuid::Builder::from_random_bytes((high << 64 | u128::from(noise.bits(0, 6))).to_be_bytes())
-        .into_uuid()
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use gpufleet_agent::read::NodeFacts;
 use gpufleet_telemetry::catalog::{Metric, node};
-use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind};
+use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::card;
 use super::faults::{Condition, Faults};
 use super::gpu::SimulatedGpu;
 use super::noise::Noise;
@@ -79,6 +80,15 @@ impl SimulatedNode {
             Origin::Simulated,
             "simulator",
         );
+        // What a node of Google Cloud says of itself; no machine there has another number of these GPUs.
+        let resource = match plan.gpus_per_node {
+            8 => resource
+                .with(attribute::MACHINE_TYPE, card::of_node(index).machine_type)
+                .with(attribute::REGION, "us-central1")
+                .with(attribute::ZONE, "us-central1-a")
+                .with(attribute::PROVISIONING, "on_demand"),
+            _ => resource,
+        };
         let gpus: Vec<_> = (0..plan.gpus_per_node)
             .map(|gpu| SimulatedGpu::new(plan.seed, index, gpu, &facts))
             .collect();

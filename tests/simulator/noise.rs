@@ -15,6 +15,13 @@ impl Noise {
         mixed(self.0 ^ mixed(moment.cast_unsigned()).rotate_left(31) ^ channel << 48)
     }
 
+    /// What looks like the UUID of a card.
+    pub fn uuid(self) -> uuid::Uuid {
+        let high = u128::from(self.bits(0, 5));
+        let bits = high << 64 | u128::from(self.bits(0, 6));
+        uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+    }
+
     /// Evenly from 0 to 1, 1 left out.
     pub fn even(self, moment: i64, channel: u64) -> f64 {
         // 53 bits are what a double holds.

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_telemetry::catalog::{self, Kind, MetricId};
+use gpufleet_analysis::owner::Holder;
+use gpufleet_telemetry::catalog::{self, Kind, MetricId, gpu};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow, seconds_by_minute};
 use gpufleet_telemetry::otlp::{DecodedPoint, DecodedResource};
@@ -66,6 +67,10 @@ impl Record {
                 for (minute, bits) in seconds_by_minute(start, seconds, bits) {
                     let row = self.rows.entry(key(minute)).or_default();
                     row.bitmaps.set(metric, bits);
+                    if metric == gpu::HELD.id && bits != 0 {
+                        let holder = Holder::told_by(resource);
+                        row.hold(holder.as_ref().map_or(0, Holder::number), bits);
+                    }
                 }
                 return;
             }
@@ -171,6 +176,12 @@ fn row_differences(expected: &MinuteRow, found: &MinuteRow, place: &str, wrong: 
         wrong.push(format!(
             "{place}: seconds {:?}, must be {:?}",
             found.bitmaps, expected.bitmaps
+        ));
+    }
+    if expected.holders != found.holders {
+        wrong.push(format!(
+            "{place}: holders {:?}, must be {:?}",
+            found.holders, expected.holders
         ));
     }
     for (metric, want) in &expected.metrics {

@@ -6,9 +6,9 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::faults::{Condition, Faults};
 
-/// A GPU that took its rank with it.
+/// The GPU of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Broken {
+pub struct RankGpu {
     /// The node, counted within the job's group of eight.
     pub node: usize,
     /// Its GPU.
@@ -22,10 +22,12 @@ pub enum Trouble {
     None,
     /// The ranks of this node, counted within the group, are slow: everyone waits for them.
     Slow(usize),
+    /// The rank on one GPU is.
+    SlowRank(RankGpu),
     /// It waits in a collective for ever.
     Stuck,
     /// A rank died, and with it the attempt.
-    Broken(Broken),
+    Broken(RankGpu),
 }
 
 impl Trouble {
@@ -37,9 +39,10 @@ impl Trouble {
             let node = node % group;
             worst = match (condition, worst) {
                 (_, Self::Broken(_)) => worst,
-                (Condition::Gone { .. }, _) => Self::Broken(Broken { node, gpu: *gpu }),
+                (Condition::Gone { .. }, _) => Self::Broken(RankGpu { node, gpu: *gpu }),
                 (Condition::Stalled, _) => Self::Stuck,
-                (Condition::Hot, Self::None) => Self::Slow(node),
+                (Condition::Hot, Self::None | Self::SlowRank(_)) => Self::Slow(node),
+                (Condition::Worn, Self::None) => Self::SlowRank(RankGpu { node, gpu: *gpu }),
                 _ => worst,
             };
         }

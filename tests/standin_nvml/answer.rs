@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::clock;
 use crate::driver::code;
-use crate::load::{self, Values};
+use crate::load::{self, Load, Values};
 use crate::models::{self, Model};
 use crate::scenario::{Gpu, Process, Scenario};
 
@@ -32,6 +32,7 @@ enum Field {
     Unsigned(u32),
     UnsignedLong(u64),
     Signed(i32),
+    Double(f64),
     Refused(u32),
 }
 
@@ -166,6 +167,7 @@ impl Answering {
             Field::Unsigned(number) => (1, nvmlValue_t { uiVal: number }),
             Field::UnsignedLong(number) => (3, nvmlValue_t { ullVal: number }),
             Field::Signed(number) => (5, nvmlValue_t { siVal: number }),
+            Field::Double(number) => (0, nvmlValue_t { dVal: number }),
             Field::Refused(refusal) => {
                 value.nvmlReturn = refusal;
                 return;
@@ -178,6 +180,9 @@ impl Answering {
 
     fn field(&self, id: u32, scope: u32) -> Field {
         let (gpu, model, values) = (self.gpu(), self.model(), self.values());
+        if gpu.load == Load::Distinct {
+            return self.distinct_field(id, scope);
+        }
         match id {
             1 => Field::Unsigned(1),
             3 | 5 => Field::UnsignedLong(gpu.ecc[0]),
@@ -206,6 +211,24 @@ impl Answering {
         }
     }
 
+    /// A field reads its own id: whoever asks for another field gets another number.
+    fn distinct_field(&self, id: u32, scope: u32) -> Field {
+        match id {
+            // A link is up or down, so that a link has a state of its own.
+            165 => self.link_field(id, scope),
+            161..=164 | 208 | 213 | 214 | 219..=221
+                if scope >= u32::from(self.model().nvlinks.0) =>
+            {
+                Field::Refused(code::INVALID_ARGUMENT)
+            }
+            // Flags, which are 0 to 1.
+            1 | 31 | 144 | 145 => Field::Double(f64::from(id) / 1_000.0),
+            // Packed: the exponent is the id.
+            220 => Field::UnsignedLong(0x0f00 | 220),
+            _ => Field::UnsignedLong(u64::from(id)),
+        }
+    }
+
     fn link_field(&self, id: u32, link: u32) -> Field {
         let (links, speed) = self.model().nvlinks;
         if links == 0 {
@@ -224,6 +247,16 @@ impl Answering {
             165 => Field::Unsigned(u32::from(up)),
             _ => Field::UnsignedLong(u64::from(!up)),
         }
+    }
+
+    /// On-chip memory errors of the card's life; a card with numbers of its own was used before.
+    pub(crate) fn sram_of_its_life(&self) -> [u64; 3] {
+        let before = if self.gpu().load == Load::Distinct {
+            100
+        } else {
+            0
+        };
+        self.gpu().sram.map(|count| count + before)
     }
 
     pub(crate) fn link_up(&self, link: u32) -> bool {

@@ -1,6 +1,6 @@
 //! The C interface: every symbol under its real name, thin over what the other files answer.
 //!
-//! Longer than 500 lines because it is one list of 74 functions of a few lines each, in the order
+//! Longer than 500 lines because it is one list of 76 functions of a few lines each, in the order
 //! of [`crate::FUNCTIONS`].
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
@@ -18,6 +18,7 @@ use crate::answer::{Answering, gpu_instance};
 use crate::driver::{self, About, Refusal, call, code};
 use crate::events::{EventSet, SUPPORTED};
 use crate::gpm::{self, Sample};
+use crate::load::Load;
 
 type Answer = Result<(), Refusal>;
 
@@ -358,8 +359,9 @@ device! {
             return Err(code::NOT_SUPPORTED);
         }
         [status.volatileCor, status.volatileUncParity, status.volatileUncSecDed] = gpu.gpu().sram;
-        [status.aggregateCor, status.aggregateUncParity, status.aggregateUncSecDed] = gpu.gpu().sram;
-        status.bThresholdExceeded = 0;
+        [status.aggregateCor, status.aggregateUncParity, status.aggregateUncSecDed] =
+            gpu.sram_of_its_life();
+        status.bThresholdExceeded = c_uint::from(gpu.gpu().load == Load::Distinct);
         Ok(())
     };
     nvmlDeviceGetGpuFabricInfoV(gpu, info: *mut nvmlGpuFabricInfo_v2_t) => {
@@ -403,6 +405,9 @@ device! {
     nvmlDeviceGetCurrPcieLinkGeneration(gpu, generation: *mut c_uint) =>
         whole(gpu).and_then(|()| put(generation, gpu.model().pcie_generation));
     nvmlDeviceGetCurrPcieLinkWidth(gpu, width: *mut c_uint) => whole(gpu).and_then(|()| put(width, 16));
+    nvmlDeviceGetMaxPcieLinkGeneration(gpu, generation: *mut c_uint) =>
+        whole(gpu).and_then(|()| put(generation, gpu.model().pcie_generation));
+    nvmlDeviceGetMaxPcieLinkWidth(gpu, width: *mut c_uint) => whole(gpu).and_then(|()| put(width, 16));
     nvmlDeviceGetComputeRunningProcesses_v3(gpu, count: *mut c_uint, to: *mut nvmlProcessInfo_t) =>
         put_many(to, count, &gpu.processes());
     nvmlDeviceGetGraphicsRunningProcesses_v3(gpu, count: *mut c_uint, _to: *mut nvmlProcessInfo_t) => {

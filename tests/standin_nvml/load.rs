@@ -21,6 +21,9 @@ pub enum Load {
     Deadlocked,
     /// From nothing to everything over 100 s, then again.
     Ramp,
+    /// No work at all: every reading is a number of its own, on a card that has every part. A field
+    /// reads its own id, a metric of GPM its own too. For tests of what is read from where.
+    Distinct,
 }
 
 /// What NVML says of a GPU at one moment, in NVML's units.
@@ -115,6 +118,14 @@ fn activity(load: Load, second: u64, slot: u8) -> Activity {
                 memory: level * 0.8,
             }
         }
+        Load::Distinct => Activity {
+            engine: 0.2,
+            sm: 0.3,
+            tensor: 0.4,
+            dram: 0.5,
+            links: 0.6,
+            memory: 0.7,
+        },
     }
 }
 
@@ -151,7 +162,7 @@ pub fn values(gpu: &Gpu, model: &Model, slot: u8, time_s: f64) -> Values {
         (true, 1..) => [90 << 20, 100 << 20],
         _ => [0, 0],
     };
-    Values {
+    let values = Values {
         gpu_percent: percent(activity.engine),
         memory_percent: percent(activity.dram),
         codec_percent: [0, 0],
@@ -187,6 +198,29 @@ pub fn values(gpu: &Gpu, model: &Model, slot: u8, time_s: f64) -> Values {
         nvlink_mib_s: nvlink,
         pcie_bytes: mean_pcie.map(|rate| since * rate),
         nvlink_kib: mean_nvlink.map(|rate| since * rate),
+    };
+    match gpu.load {
+        Load::Distinct => distinct(values),
+        _ => values,
+    }
+}
+
+/// The same with a number of its own for each reading that a function or GPM gives.
+fn distinct(values: Values) -> Values {
+    Values {
+        gpu_percent: 31,
+        memory_percent: 32,
+        codec_percent: [33, 34],
+        memory_used_mib: 35_000,
+        power_mw: 36_000,
+        temperature_c: 37,
+        clock_mhz: [1_038, 1_039],
+        performance_state: 9,
+        throttle: 0x155,
+        gpm_percent: std::array::from_fn(|place| place as f64 + 1.0),
+        pcie_mib_s: [20.0, 21.0],
+        nvlink_mib_s: [60.0, 61.0],
+        ..values
     }
 }
 

@@ -1,5 +1,5 @@
 //! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
-//! with a rank that is slow, and after one of its ranks was killed.
+//! with a rank that is slow, and after one of its ranks was killed; and of one where no agent is.
 //!
 //! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
 //! and the package of the hooks, which that stage installs.
@@ -31,6 +31,21 @@ fn python() -> PathBuf {
     python
 }
 
+/// While this file is there the slow rank is slow.
+fn slow_file(world: &World) -> PathBuf {
+    world.path("slow")
+}
+
+/// Every incident of a run.
+fn incidents(server: &server::Server) -> Vec<Value> {
+    let answer = server.get("/api/v1/incidents?cluster=test").json();
+    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let of_run = items
+        .into_iter()
+        .filter(|it| it["place"]["run"].is_string());
+    of_run.collect()
+}
+
 /// One process of the job: it trains until it is killed.
 fn rank(world: &World, rank: usize, port: u16) -> Process {
     let mut command = Command::new(python());
@@ -38,6 +53,8 @@ fn rank(world: &World, rank: usize, port: u16) -> Process {
         .arg(repository().join("scripts/demo_training.py"))
         .args(["--step-seconds", "0.2", "--slow-by", "1.0"])
         .args(["--slow-rank", &SLOW.to_string()])
+        .arg("--slow-while")
+        .arg(slow_file(world))
         .arg("--folder")
         .arg(world.path(""))
         .env("RANK", rank.to_string())
@@ -79,6 +96,7 @@ fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() 
     let endpoint = format!("http://{}", server.place.grpc);
     let agent = agent::Place::new(&world, "node-1", &endpoint, &training::config(&world)).start();
     let port = free_port();
+    world.file("slow", "");
     let mut ranks: Vec<_> = (0..RANKS).map(|it| rank(&world, it, port)).collect();
     let shown = wait::until("the slow rank is named", SHOWN_LIMIT, || {
         ranks.iter_mut().for_each(Process::must_run);
@@ -107,6 +125,27 @@ fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() 
             assert!(reading(rank, &name) > 0.0, "{phase} of rank {it}: {rank}");
         }
     }
+    let told = wait::until("it is an incident", SHOWN_LIMIT, || {
+        let all = incidents(&server);
+        assert!(all.len() <= 1, "{all:#?}");
+        all.into_iter().next()
+    });
+    assert_eq!(told["family"], "straggler", "{told}");
+    assert_eq!(told["place"]["rank"], SLOW, "{told}");
+    // It sleeps: no reading says why. And what a CPU costs nobody has said.
+    assert_eq!(told["cause"], "unknown", "{told}");
+    assert_eq!(told["losing_nano_usd_per_hour"], Value::Null, "{told}");
+    assert!(
+        told["losing_gpu_seconds_per_hour"].as_u64() > Some(0),
+        "{told}"
+    );
+    std::fs::remove_file(slow_file(&world)).expect("it was written");
+    wait::until("it is over", SHOWN_LIMIT, || {
+        ranks.iter_mut().for_each(Process::must_run);
+        let all = incidents(&server);
+        assert_eq!(all.len(), 1, "one rank, one incident: {all:#?}");
+        (all[0]["state"] == "resolved" && all[0]["id"] == told["id"]).then_some(())
+    });
     ranks.remove(KILLED).kill();
     let ended = wait::until("the run has ended", ENDED_LIMIT, || {
         let run = run(&server)?;
@@ -123,5 +162,59 @@ fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() 
         assert_eq!(rank_of(&ended, it)["ended"], "exception", "{ended}");
     }
     agent.stop();
+    server.stop();
+}
+
+/// A script that trains where no agent is, and dies of an exception.
+const ALONE: &str = "
+import time, gpufleet
+run = gpufleet.init(job_namespace='demo', job_name='alone', job_uid='1', attempt=0, rank=0, world=1)
+for number in range(120):
+    time.sleep(0.25)
+    run.step(tokens=100, loss=2.0)
+raise RuntimeError('out of luck')
+";
+
+#[test]
+fn a_script_without_an_agent_tells_the_server_itself_and_is_only_claimed() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=2")
+        .start();
+    let mut command = Command::new(python());
+    command
+        .args(["-c", ALONE])
+        .env("GPUFLEET_CLUSTER", "test")
+        .env("GPUFLEET_HOOKS_SOCKET", world.path("no-agent.sock"))
+        .env(
+            "GPUFLEET_OTLP_ENDPOINT",
+            format!("http://{}", server.place.http),
+        );
+    let script = Process::start("python", command, &world.path("alone.log"));
+    let run = || {
+        let answer = server.get("/api/v1/runs/test/demo%2Falone%2F1/0");
+        (answer.status == 200).then(|| answer.json())
+    };
+    let shown = wait::until("the run is there", SHOWN_LIMIT, || {
+        run().filter(|it| it["state"] == "running" && !rank_of(it, 0).is_null())
+    });
+    assert_eq!(rank_of(&shown, 0)["trust"], "claimed", "{shown}");
+    let ended = wait::until("the run has ended", ENDED_LIMIT, || {
+        run().filter(|it| it["state"] == "ended" && it["ending"].is_object())
+    });
+    let rank = rank_of(&ended, 0);
+    assert_eq!(rank["ended"], "exception", "{ended}");
+    assert_eq!(rank["exception"], "RuntimeError: out of luck", "{ended}");
+    assert_eq!(reading(rank, "gpufleet_training_steps_total"), 120.0);
+    assert_eq!(reading(rank, "gpufleet_training_tokens_total"), 12_000.0);
+    let steps = server.get("/api/v1/runs/test/demo%2Falone%2F1/0/steps");
+    let blocks = steps.json();
+    let each = blocks.as_array().into_iter().flatten();
+    let count = each.map(|it| {
+        let entries = it["wall_seconds"].as_array().map_or(0, Vec::len) as u64;
+        entries * it["steps_per_entry"].as_u64().unwrap_or(0)
+    });
+    assert_eq!(count.sum::<u64>(), 120, "each step once: {blocks}");
+    drop(script);
     server.stop();
 }

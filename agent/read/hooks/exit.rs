@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use gpufleet_hooks_shm::process::start_ticks;
 use gpufleet_hooks_shm::server::Peer;
+use gpufleet_hooks_tell::events::Exit;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Where cgroups are.
@@ -30,17 +31,6 @@ pub(super) struct Watch {
     peer: Peer,
     process: Option<OwnedFd>,
     oom_kills: Option<u64>,
-}
-
-/// How a process ended; nothing where the kernel does not say (any more).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Exit {
-    /// What it returned.
-    pub(super) status: Option<i32>,
-    /// The signal that killed it.
-    pub(super) signal: Option<i32>,
-    /// Processes of its container that the kernel killed for memory since it was met.
-    pub(super) oom_kills: Option<u64>,
 }
 
 /// `struct pidfd_info` as of Linux 6.15; later ones write no more than it was asked for.

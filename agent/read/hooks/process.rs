@@ -5,16 +5,16 @@ use std::sync::Arc;
 use gpufleet_hooks_shm::reader::{ReadError, Reader, Snapshot};
 use gpufleet_hooks_shm::server::Peer;
 use gpufleet_hooks_shm::words::WriterKind;
+use gpufleet_hooks_tell::events::{Exit, Told};
+use gpufleet_hooks_tell::readings::Traffic;
 use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::events::Told;
-use super::exit::{Exit, Watch};
+use super::exit::Watch;
 use super::ranks::Rank;
 use super::steps::{self, Steps};
 use super::together::{self, Longest};
-use super::values::Traffic;
 use super::{MAX_REGIONS, Refused};
 
 /// A process of this machine, for ever.

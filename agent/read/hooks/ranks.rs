@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_hooks_shm::reader::Snapshot;
-use gpufleet_hooks_shm::records::{Axis, Identity};
-use gpufleet_hooks_shm::words;
+use gpufleet_hooks_shm::records::Identity;
+use gpufleet_hooks_tell::rank::{self, rank_id};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::{JobId, Mesh, MeshSource, Place, RankId, Trust};
+use gpufleet_telemetry::training::{RankId, Trust};
 
 use super::Refused;
 use super::process::{Process, ProcessId};
 use crate::read::NodeFacts;
+use crate::read::cgroup::Owner;
 use crate::read::users::Users;
 use crate::sample::nanos;
 
@@ -26,9 +26,6 @@ pub(super) const MAX_NEW: usize = 512;
 /// How long a resource is kept that is not read any more: so long does a new one take its place.
 const WINDOW: Duration = Duration::from_secs(600);
 
-/// Most tags of a rank: a resource has at most 64 attributes on the wire.
-const MAX_TAGS: usize = 16;
-
 /// Which rank a process is.
 pub(super) struct Rank {
     pub(super) resource: Arc<Resource>,
@@ -36,13 +33,10 @@ pub(super) struct Rank {
     said: Said,
 }
 
-/// What of a region becomes attributes.
+/// What the resource of a rank is made of.
 #[derive(Clone, PartialEq)]
 struct Said {
-    identity: Identity,
-    data_type: String,
-    flops_source: Option<words::FlopsSource>,
-    tags: Vec<(String, String)>,
+    told: rank::Said,
     gpu: Option<Gpu>,
 }
 
@@ -77,11 +71,15 @@ impl Ranks {
         now: Timestamp,
         refused: &mut Refused,
     ) {
-        let Some(mut said) = process.script().and_then(said) else {
+        let script = process.script();
+        let told = script.and_then(|it| rank::Said::of(it, process.snapshots()));
+        let Some(told) = told else {
             return;
         };
         let before = process.rank.as_ref().and_then(|it| it.said.gpu.as_ref());
-        said.gpu = gpu(&self.users.of(id.pid), &said.identity.gpu_uuid, before);
+        let gpu = gpu(&self.users.of(id.pid), &told.identity.gpu_uuid, before);
+        let said = Said { told, gpu };
+        let identity = &said.told.identity;
         if let Some(rank) = &process.rank {
             let owner = self.owners.get(&rank.resource.id);
             if owner.is_none_or(|(owner, _)| *owner != id) {
@@ -92,13 +90,13 @@ impl Ranks {
             }
         }
         let mut refuse = |reason| *refused.entry(reason).or_default() += 1;
-        let rank_id = match rank_id(&said.identity).map(|it| it.map(|it| (it.checked(), it))) {
+        let rank_id = match rank_id(identity).map(|it| it.map(|it| (it.checked(), it))) {
             Some(Ok((Ok(text), id))) => (text, id),
             // It has not said enough yet.
             None => return,
             Some(_) => return refuse("identity"),
         };
-        let trust = trust(&process.peer().group, &said.identity);
+        let trust = trust(&process.peer().group, identity);
         let (text, rank_id) = rank_id;
         match &process.rank {
             Some(rank) if *rank.resource.id != *text => return refuse("other_identity"),
@@ -143,19 +141,6 @@ impl Ranks {
     }
 }
 
-fn said(snapshot: &Snapshot) -> Option<Said> {
-    let plan = snapshot.plan.as_ref();
-    let tags = snapshot.tags.as_ref();
-    let tags = tags.map_or(&[][..], |it| it.pairs.as_slice());
-    Some(Said {
-        identity: snapshot.identity.clone()?,
-        data_type: plan.map(|it| it.dtype.clone()).unwrap_or_default(),
-        flops_source: plan.map(|it| it.flops_source),
-        tags: tags.iter().take(MAX_TAGS).cloned().collect(),
-        gpu: None,
-    })
-}
-
 /// Which GPU a process computes on: the only one that the driver lists it on, or of several the one it
 /// says; where the driver does not list it (any more) what was proved before, or what it says.
 fn gpu(listed: &BTreeSet<Arc<str>>, claimed: &str, before: Option<&Gpu>) -> Option<Gpu> {
@@ -171,38 +156,11 @@ fn gpu(listed: &BTreeSet<Arc<str>>, claimed: &str, before: Option<&Gpu>) -> Opti
     kept.or_else(|| (!claimed.is_empty()).then(|| (claimed.to_owned(), Trust::Claimed)))
 }
 
-/// Which rank it says that it is; none while it has not said it whole.
-fn rank_id(identity: &Identity) -> Option<Result<RankId, ()>> {
-    if identity.job_name.is_empty() || (identity.rank < 0 && identity.world > 1) {
-        return None;
-    }
-    // A process that is alone is rank 0; an attempt that nobody counts is the first.
-    let rank = u32::try_from(identity.rank.max(0));
-    let attempt = u32::try_from(identity.attempt.max(0));
-    let (Ok(rank), Ok(attempt)) = (rank, attempt) else {
-        return Some(Err(()));
-    };
-    Some(Ok(RankId {
-        job: JobId {
-            namespace: identity.job_namespace.clone(),
-            name: identity.job_name.clone(),
-            uid: identity.job_uid.clone(),
-        },
-        attempt,
-        rank,
-    }))
-}
-
-/// Whether the kernel confirms the job: its id is the one in the process' cgroup, which Slurm
-/// (`job_<id>`) and the kubelet (`pod<uid>`) name after the job and the pod.
+/// Whether the kernel confirms the job: its id is the one that Slurm or the kubelet named the process'
+/// cgroup after.
 fn trust(cgroup: &str, identity: &Identity) -> Trust {
     let uid = identity.job_uid.as_str();
-    let is_of_job = |part: &str| {
-        let pod = part.rsplit_once("pod").map(|(_, pod)| pod);
-        let pod = pod.map(|it| it.trim_end_matches(".slice").replace('_', "-"));
-        part.strip_prefix("job_") == Some(uid) || pod.as_deref() == Some(uid)
-    };
-    match !uid.is_empty() && cgroup.split('/').any(is_of_job) {
+    match Owner::of(cgroup).is_some_and(|it| it.id() == uid) {
         true => Trust::Proved,
         false => Trust::Claimed,
     }
@@ -216,63 +174,16 @@ fn resource(
     process: &Process,
     node: &NodeFacts,
 ) -> Resource {
-    let identity = &said.identity;
-    let mesh = mesh(identity);
-    let mut resource = node
+    let resource = node
         .resource(ResourceKind::Rank, id, Origin::Live, "hooks")
-        .with(attribute::JOB, rank.job.to_string())
-        .with(attribute::ATTEMPT, rank.attempt.to_string())
-        .with(attribute::RANK, rank.rank.to_string())
         .with(attribute::TRUST, trust.name())
         .with(attribute::PID, process.peer().pid.to_string());
-    let source = MeshSource::parse(identity.mesh.source.text());
-    let source = source.filter(|it| *it != MeshSource::Unknown);
-    let number = |number: i64| (number >= 0).then(|| number.to_string());
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let flops_source = said.flops_source.map_or("", words::FlopsSource::text);
-    let known = [
-        (attribute::WORLD, number(identity.world)),
-        (attribute::LOCAL_RANK, number(identity.local_rank)),
-        (attribute::MESH, text(&mesh.to_string())),
-        (
-            attribute::MESH_SOURCE,
-            source.map(|it| it.name().to_owned()),
-        ),
-        (attribute::GPU_ID, said.gpu.as_ref().map(|it| it.0.clone())),
-        (
-            attribute::GPU_SOURCE,
-            said.gpu.as_ref().map(|it| it.1.name().to_owned()),
-        ),
-        (attribute::FRAMEWORK, text(&identity.framework)),
-        (attribute::LAUNCHER, text(&identity.launcher)),
-        (attribute::DATA_TYPE, text(&said.data_type)),
-        (attribute::FLOPS_SOURCE, text(flops_source)),
-    ];
-    for (name, value) in known {
-        if let Some(value) = value {
-            resource = resource.with(name, value);
-        }
-    }
-    for (name, value) in &said.tags {
-        let name = format!("{}{name}", attribute::TAG_PREFIX);
-        resource = resource.with(&name, value);
-    }
-    resource
-}
-
-fn mesh(identity: &Identity) -> Mesh {
-    let place = |axis: Axis| {
-        let at = u32::try_from(axis.coordinate).ok()?;
-        let of = u32::try_from(axis.size).ok()?;
-        (of == 0 || at < of).then_some(Place { at, of })
-    };
-    let of = &identity.mesh;
-    Mesh {
-        dp: place(of.dp),
-        pp: place(of.pp),
-        tp: place(of.tp),
-        cp: place(of.cp),
-        ep: place(of.ep),
+    let resource = said.told.describe(resource, rank);
+    match &said.gpu {
+        Some((gpu, source)) => resource
+            .with(attribute::GPU_ID, gpu)
+            .with(attribute::GPU_SOURCE, source.name()),
+        None => resource,
     }
 }
 
@@ -283,17 +194,18 @@ mod tests {
     #[test]
     fn a_job_is_proved_by_the_cgroup_that_slurm_or_the_kubelet_made_for_it() {
         let pod = "0a1b2c3d-0000-1111-2222-333344445555";
-        let systemd = "/kubepods.slice/kubepods-burstable-pod0a1b2c3d_0000_1111_2222_333344445555.slice/cri-containerd-1.scope";
-        let cases = [
-            ("/system.slice/slurmstepd.scope/job_77/step_0", "77", true),
-            ("/system.slice/slurmstepd.scope/job_77/step_0", "7", false),
-            (&format!("/kubepods/burstable/pod{pod}/1234"), pod, true),
-            (systemd, pod, true),
-            (systemd, "another", false),
-            (systemd, "", false),
+        let of_pod = format!("/kubepods/burstable/pod{pod}/1234");
+        let of_job = "/system.slice/slurmstepd.scope/job_77/step_0";
+        let of_user = "/user.slice/user-1000.slice/user@1000.service/slurm/uid_1/job_77";
+        for (cgroup, uid, is_proved) in [
+            (of_job, "77", true),
+            (of_job, "7", false),
+            (of_pod.as_str(), pod, true),
+            (of_pod.as_str(), "another", false),
+            (of_pod.as_str(), "", false),
+            (of_user, "77", false),
             ("", "", false),
-        ];
-        for (cgroup, uid, is_proved) in cases {
+        ] {
             let identity = Identity {
                 job_uid: uid.to_owned(),
                 ..Identity::default()

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_hooks_shm::reader::{Reader, Snapshot};
-use gpufleet_hooks_shm::records::Step;
-use gpufleet_telemetry::steps::{MAX_BLOCKS, Packer, StepBlock, StepRecord, StepTimes};
+use gpufleet_telemetry::steps::{MAX_BLOCKS, Packer, StepBlock};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -62,7 +61,7 @@ impl Steps {
         let numbers = std::mem::take(&mut snapshot.step_numbers);
         self.came |= !steps.is_empty();
         for (number, step) in numbers.into_iter().zip(&steps) {
-            if self.packer.push(record(step)) {
+            if self.packer.push(gpufleet_hooks_tell::step(step)) {
                 self.numbers.push_back(number);
             }
         }
@@ -172,19 +171,4 @@ pub(super) fn gather(
         steps.begin(session, before);
     }
     steps.take_in(snapshot, read);
-}
-
-fn record(step: &Step) -> StepRecord {
-    StepRecord {
-        step: step.step,
-        ended_at: Timestamp(step.ended_at),
-        times: StepTimes {
-            wall_ns: step.wall_ns,
-            busy_ns: step.busy_ns,
-            data_wait_ns: step.data_wait_ns,
-            comm_wait_ns: step.comm_wait_ns,
-        },
-        tokens: step.tokens,
-        samples: step.samples,
-    }
 }

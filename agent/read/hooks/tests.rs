@@ -458,7 +458,7 @@ fn who_proves_to_be_a_rank_takes_it_from_who_only_claims_it() {
     claims.identity(&mine);
     (1..=9).for_each(|it| claims.step(&step(it)));
     assert_eq!(value(&round(&mut hooks), "0", &training::STEPS), Some(9.0));
-    let proves = joins(&mut hooks, 1, "/slurm/job_77/step_0");
+    let proves = joins(&mut hooks, 1, "/slurm/uid_1/job_77/step_0");
     proves.identity(&mine);
     proves.step(&step(1));
     round(&mut hooks);

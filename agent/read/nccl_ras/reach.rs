@@ -11,10 +11,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpufleet_hooks_shm::process::monotonic_ns;
+use gpufleet_hooks_shm::process::{monotonic_ns, start_ticks};
 
+use super::listener::listener;
 use super::{ADDRESS, Answer, RasError, ask};
 
 /// How long the service may take in all: NCCL gathers for 5 s at most.
@@ -33,7 +35,26 @@ pub struct Gathered {
     pub answer: Answer,
     /// Which of the addresses in it are those of the namespace that was asked in.
     pub own: BTreeSet<String>,
+    /// The user whose socket answered.
+    pub uid: u32,
 }
+
+/// Where to ask: where this process runs, as long as it is still in the namespace that it was seen in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The process.
+    pub pid: i32,
+    /// When it started, clock ticks since boot.
+    pub start_ticks: u64,
+    /// Its network namespace, as [`namespace`] names it.
+    pub namespace: String,
+    /// Whether a namespace that is not the agent's may be entered.
+    pub may_enter: bool,
+}
+
+/// A question that is being asked.
+#[derive(Debug)]
+pub struct Question(JoinHandle<Result<Gathered, ReachError>>);
 
 /// Why a job was not heard.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +67,18 @@ pub enum ReachError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// It is another process by now, or went into another namespace.
+    #[error("the training process is not any more in the network namespace it was seen in")]
+    Moved,
     /// Its namespace is another one and may not be entered.
     #[error("the network namespace of a training process may not be entered")]
     NotPermitted(#[source] io::Error),
     /// Nobody listens there: no NCCL since 2.24, or NCCL_RAS_ENABLE=0.
     #[error("nobody answers at {ADDRESS}")]
     Nobody(#[source] io::Error),
+    /// Somebody answers, and whose socket it is cannot be seen, or changed meanwhile.
+    #[error("who listens at {ADDRESS} is not known")]
+    Owner,
     /// What answers does not answer well.
     #[error(transparent)]
     Ras(#[from] RasError),
@@ -66,32 +93,59 @@ pub fn namespace(process: &str) -> io::Result<String> {
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Asks the service that listens where the process `pid` runs. Takes up to some seconds.
+/// Begins to ask the service that listens where a process runs.
 ///
 /// # Errors
-/// Why nothing came of it.
-pub fn gather(pid: i32) -> Result<Gathered, ReachError> {
+/// There is no thread for it.
+pub fn ask_at(target: Target) -> Result<Question, ReachError> {
     let thread = std::thread::Builder::new().name("nccl-ras".to_owned());
     let asking = thread.spawn(move || {
-        enter(pid)?;
+        enter(&target)?;
         here(ADDRESS.parse().expect("the address is written in numbers"))
     });
-    let nobody = |error| Err(ReachError::Nobody(error));
-    match asking.map(std::thread::JoinHandle::join) {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_panic)) => nobody(io::Error::other("the thread that asked broke off")),
-        Err(error) => nobody(error),
+    asking.map(Question).map_err(ReachError::Nobody)
+}
+
+impl Question {
+    /// The answer; takes up to some seconds.
+    ///
+    /// # Errors
+    /// Why nothing came of it.
+    pub fn answer(self) -> Result<Gathered, ReachError> {
+        let broke_off = |_panic| io::Error::other("the thread that asked broke off");
+        let answer = self.0.join().map_err(broke_off);
+        answer.map_err(ReachError::Nobody)?
     }
 }
 
-/// Brings this thread into the network namespace of a process.
-fn enter(pid: i32) -> Result<(), ReachError> {
+impl Target {
+    /// Whether the process is there and in its namespace, as far as a look tells.
+    pub fn is_there(&self) -> bool {
+        let pid = self.pid.to_string();
+        namespace(&pid).is_ok_and(|it| it == self.namespace)
+            && start_ticks(&pid) == Some(self.start_ticks)
+    }
+}
+
+/// Brings this thread into the network namespace of a process, where it is the one that is expected and
+/// may be entered. Everything is judged by the namespace that was opened: the process may go elsewhere, or
+/// be another one, at any moment.
+fn enter(target: &Target) -> Result<(), ReachError> {
+    let pid = target.pid;
     let unseen = |source| ReachError::Process { pid, source };
-    let theirs = namespace(&pid.to_string()).map_err(unseen)?;
-    if namespace("thread-self").map_err(unseen)? == theirs {
+    let file = File::open(format!("/proc/{pid}/ns/net")).map_err(unseen)?;
+    let opened = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unseen)?;
+    let is_same = start_ticks(&pid.to_string()) == Some(target.start_ticks);
+    if !is_same || opened.to_string_lossy() != target.namespace {
+        return Err(ReachError::Moved);
+    }
+    if namespace("thread-self").map_err(unseen)? == target.namespace {
         return Ok(());
     }
-    let file = File::open(format!("/proc/{pid}/ns/net")).map_err(unseen)?;
+    if !target.may_enter {
+        let error = io::ErrorKind::PermissionDenied.into();
+        return Err(ReachError::NotPermitted(error));
+    }
     // SAFETY: it takes the number of an open file and changes this thread alone.
     let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     match entered {
@@ -102,7 +156,11 @@ fn enter(pid: i32) -> Result<(), ReachError> {
 
 /// Asks in the namespace of this thread.
 fn here(address: SocketAddr) -> Result<Gathered, ReachError> {
+    let before = listener(address);
     let stream = TcpStream::connect_timeout(&address, CONNECT).map_err(ReachError::Nobody)?;
+    // The same socket before and after: it is the one that the connection was made to.
+    let owner = before.filter(|it| listener(address) == Some(*it));
+    let uid = owner.ok_or(ReachError::Owner)?.uid;
     let answer = ask(Bounded {
         stream,
         end_ns: monotonic_ns() + LONGEST.as_nanos() as u64,
@@ -122,7 +180,11 @@ fn here(address: SocketAddr) -> Result<Gathered, ReachError> {
         address.is_ok_and(|it| UdpSocket::bind((it, 0)).is_ok())
     };
     hosts.retain(is_own);
-    Ok(Gathered { answer, own: hosts })
+    Ok(Gathered {
+        answer,
+        own: hosts,
+        uid,
+    })
 }
 
 /// A connection that ends at a moment, however slowly the other side talks.
@@ -206,12 +268,51 @@ mod tests {
         assert!(matches!(here(address), Err(ReachError::Nobody(_))));
     }
 
+    /// This process, in the namespace that it is in.
+    fn own() -> Target {
+        Target {
+            pid: std::process::id().cast_signed(),
+            start_ticks: start_ticks("self").expect("it is in /proc"),
+            namespace: namespace("self").expect("it is in /proc"),
+            may_enter: false,
+        }
+    }
+
     #[test]
     fn the_own_namespace_is_entered_without_rights_and_that_of_nobody_is_not() {
-        let own = std::process::id().cast_signed();
-        enter(own).expect("it is there already");
-        let error = gather(5_000_000).expect_err("no process has that id");
+        assert!(own().is_there());
+        enter(&own()).expect("it is there already");
+        let nobody = Target {
+            pid: 5_000_000,
+            ..own()
+        };
+        assert!(!nobody.is_there());
+        let error = ask_at(nobody).and_then(Question::answer);
+        let error = error.expect_err("no process has that id");
         assert!(matches!(error, ReachError::Process { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_is_another_by_now_or_went_elsewhere_is_not_followed() {
+        let reused = Target {
+            start_ticks: own().start_ticks + 1,
+            ..own()
+        };
+        let moved = Target {
+            namespace: "net:[1]".to_owned(),
+            may_enter: true,
+            ..own()
+        };
+        for target in [reused, moved] {
+            assert!(!target.is_there());
+            assert!(matches!(enter(&target), Err(ReachError::Moved)));
+        }
+    }
+
+    #[test]
+    fn an_answer_says_whose_socket_it_came_from() {
+        let gathered = here(service(r#"{"communicators": []}"#)).expect("an answer");
+        assert_eq!(gathered.uid, rustix::process::geteuid().as_raw());
     }
 
     #[test]

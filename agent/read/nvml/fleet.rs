@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpufleet_telemetry::catalog::{Kind, Metric, gpu, own};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
@@ -130,7 +131,7 @@ impl Fleet {
             Ok(()) => self.answered(&id, answer, turn, to),
             Err(missing) => {
                 self.lose(&id, missing, turn);
-                self.silent(&id, missing, to);
+                self.silent(&id, missing, turn.monotonic, to);
             }
         }
     }
@@ -236,7 +237,7 @@ impl Fleet {
             );
         }
         let mut samples = Samples(answer.samples);
-        push_xids(&known.xids, deaf, &mut samples);
+        push_xids(&known.xids, turn.monotonic, deaf, &mut samples);
         to.push(ResourceSamples {
             resource: Arc::clone(&known.resource),
             samples: samples.0,
@@ -356,17 +357,28 @@ impl Fleet {
     }
 
     /// What stands for every GPU that has no samples in this round yet, with the reason by index.
-    pub(crate) fn fill(&self, to: &mut Vec<ResourceSamples>, reason: impl Fn(u32) -> Missing) {
+    pub(crate) fn fill(
+        &self,
+        now: Duration,
+        to: &mut Vec<ResourceSamples>,
+        reason: impl Fn(u32) -> Missing,
+    ) {
         let told: BTreeSet<_> = to.iter().map(|it| Arc::clone(&it.resource.id)).collect();
         for (id, known) in &self.gpus {
             if !told.contains(id) {
-                self.silent(id, reason(known.index), to);
+                self.silent(id, reason(known.index), now, to);
             }
         }
     }
 
     /// Every metric of the GPU and of its shares, with the reason why there is no value.
-    fn silent(&self, id: &Arc<str>, missing: Missing, to: &mut Vec<ResourceSamples>) {
+    fn silent(
+        &self,
+        id: &Arc<str>,
+        missing: Missing,
+        now: Duration,
+        to: &mut Vec<ResourceSamples>,
+    ) {
         let Some(known) = self.gpus.get(id) else {
             return;
         };
@@ -380,7 +392,7 @@ impl Fleet {
             samples.push(metric, Err(missing));
         }
         // What was counted stays counted.
-        push_xids(&known.xids, self.deaf, &mut samples);
+        push_xids(&known.xids, now, self.deaf, &mut samples);
         to.push(ResourceSamples {
             resource: Arc::clone(&known.resource),
             samples: samples.0,
@@ -411,8 +423,11 @@ fn share_id(parent: &str, share: &ShareAnswer) -> String {
     }
 }
 
-fn push_xids(xids: &Counts, deaf: Option<Missing>, to: &mut Samples) {
-    to.push(&gpu::LAST_XID, deaf.map_or(Ok(xids.newest() as f64), Err));
+fn push_xids(xids: &Counts, now: Duration, deaf: Option<Missing>, to: &mut Samples) {
+    to.push(
+        &gpu::LAST_XID,
+        deaf.map_or(Ok(xids.newest(now) as f64), Err),
+    );
     for (code, count) in xids.each() {
         to.push_part(&gpu::XID, Part::new(PartKind::Xid, code), Ok(count as f64));
     }

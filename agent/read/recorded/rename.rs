@@ -12,17 +12,39 @@ use uuid::Uuid;
 const NAMESPACE: Uuid = Uuid::from_u128(0x6d1f_3f0e_2c1b_4f0a_9a57_5b8e_1c9d_7e42);
 
 /// What a recording may not carry: who and where the machine was, and who used it.
-const PRIVATE: [&str; 9] = [
+const PRIVATE: [&str; 25] = [
     attribute::CLUSTER,
     attribute::NODE,
     attribute::BOOT_ID,
     attribute::AGENT_ID,
     attribute::SERIAL,
     attribute::HOLDER,
+    attribute::HOLDER_UNKNOWN,
+    attribute::NAMESPACE,
+    attribute::POD,
+    attribute::POD_UID,
+    attribute::CONTAINER,
+    attribute::WORKLOAD,
+    attribute::WORKLOAD_ROLE,
+    attribute::WORKLOAD_INDEX,
+    attribute::QUEUE,
+    attribute::SLURM_ACCOUNT,
+    attribute::SLURM_USER,
+    attribute::SLURM_PARTITION,
+    attribute::HOST_ID,
+    attribute::REGION,
+    attribute::ZONE,
+    attribute::CLOUD_ACCOUNT,
     attribute::OWNER,
     attribute::JOB,
     attribute::ORIGIN,
 ];
+
+/// Whether an attribute says who or where. What people call their pods and namespaces is theirs.
+fn is_private(name: &str) -> bool {
+    let labels = [attribute::LABEL_PREFIX, attribute::NAMESPACE_LABEL_PREFIX];
+    PRIVATE.contains(&name) || labels.iter().any(|it| name.starts_with(it))
+}
 
 /// Gives everything of a recording new ids.
 #[derive(Debug, Clone)]
@@ -99,9 +121,7 @@ impl Renamer {
     pub fn resource(&self, resource: &Resource) -> Resource {
         let mut renamed = Resource::new(resource.kind, self.id(resource.kind, &resource.id));
         renamed.attributes.clone_from(&resource.attributes);
-        renamed
-            .attributes
-            .retain(|name, _| !PRIVATE.contains(&name.as_str()));
+        renamed.attributes.retain(|name, _| !is_private(name));
         if let Some(parent) = resource.attribute(attribute::PARENT) {
             let parent = self.id(ResourceKind::Gpu, parent);
             renamed = renamed.with(attribute::PARENT, parent);
@@ -166,6 +186,8 @@ mod tests {
         let share = Resource::new(ResourceKind::Share, "MIG-1")
             .with(attribute::NODE, "secret-host")
             .with(attribute::HOLDER, "process:ada/python3")
+            .with(attribute::POD, "adas-secret")
+            .with("gpufleet.label.team", "ada")
             .with(attribute::SERIAL, "165")
             .with(attribute::GPU_MODEL, "NVIDIA L4")
             .with(attribute::PARENT, "GPU-1");

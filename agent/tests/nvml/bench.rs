@@ -113,6 +113,11 @@ impl Bench {
             .expect("a round ends before its deadline")
     }
 
+    /// Lets time pass on the agent's clocks, for what it remembers.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.turns += time.as_secs() as i64;
+    }
+
     /// A turn that must succeed.
     pub(crate) async fn read(&mut self) -> Round {
         Round(self.turn().await.expect("a round"))
@@ -156,7 +161,8 @@ impl Bench {
 pub(crate) struct Round(pub(crate) Readings);
 
 impl Round {
-    fn add(&mut self, later: Self) {
+    /// The same with what a later turn told.
+    pub(crate) fn add(&mut self, later: Self) {
         for new in later.0.resources {
             match self
                 .0

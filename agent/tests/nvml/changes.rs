@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpufleet_agent::read::xid::TOLD_FOR;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario, Xid};
 use gpufleet_telemetry::catalog::gpu;
@@ -216,6 +217,11 @@ async fn an_xid_that_comes_twice_is_two_events_and_counts_two() {
         assert_close(counted.of(1, &gpu::LAST_XID), 79.0, "the newest code");
         assert_close(counted.of(0, &gpu::LAST_XID), 0.0, "the other GPU has none");
     }
+    bench.pass(TOLD_FOR);
+    let later = bench.read().await;
+    assert_close(later.of(1, &gpu::LAST_XID), 0.0, "it is not sticky");
+    let count = reading(later.gpu(1), &gpu::XID, Some("79"));
+    assert_close(count, 2.0, "what was counted stays counted");
 }
 
 #[tokio::test]

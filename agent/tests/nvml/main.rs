@@ -3,5 +3,6 @@
 
 mod bench;
 mod changes;
+mod every_metric;
 mod hangs;
 mod values;

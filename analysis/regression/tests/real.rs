@@ -13,12 +13,12 @@ const PATH: &str = concat!(
 );
 
 /// One run: what it repeats (round, who, machine, benchmark), and its step times in nanoseconds.
-struct RealRun {
+pub(crate) struct RealRun {
     kind: String,
-    steps: Vec<f64>,
+    pub(crate) steps: Vec<f64>,
 }
 
-fn runs() -> Option<Vec<RealRun>> {
+pub(crate) fn runs() -> Option<Vec<RealRun>> {
     let Ok(packed) = std::fs::read(PATH) else {
         eprintln!("NOT RUN: the real step times are not there");
         return None;
@@ -40,7 +40,7 @@ fn runs() -> Option<Vec<RealRun>> {
     Some(text.lines().map(run).collect())
 }
 
-fn slower(times: &[f64]) -> Vec<Change> {
+pub(crate) fn slower(times: &[f64]) -> Vec<Change> {
     let slower = |it: &Change| it.direction == Direction::Slower;
     watched(times).into_iter().filter(slower).collect()
 }

@@ -78,12 +78,14 @@ def _megatron():
 
 def _deepspeed():
     groups = sys.modules.get("deepspeed.utils.groups")
-    if groups is None or "deepspeed" not in sys.modules:
+    # Before an engine has its groups a question would make them: a collective to which the other ranks do
+    # not come.
+    if all(getattr(groups, name, None) is None for name in ("_WORLD_GROUP", "mpu", "mesh_device")):
         return {}
     calls = {
-        "dp": ("get_data_parallel_rank", "get_data_parallel_world_size"),
+        "dp": ("_get_data_parallel_rank", "_get_data_parallel_world_size"),
         "tp": ("get_model_parallel_rank", "get_model_parallel_world_size"),
-        "cp": ("get_sequence_parallel_rank", "get_sequence_parallel_world_size"),
+        "cp": ("_get_sequence_parallel_rank", "_get_sequence_parallel_world_size"),
     }
     return _asked(groups, calls, "deepspeed")
 

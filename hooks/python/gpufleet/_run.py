@@ -52,6 +52,7 @@ class Run:
         self._ending = None
         self._memory_limit = None
         self._watch = None
+        self._flight = None
         self._inferred = [0, 0]
 
     @classmethod
@@ -286,8 +287,17 @@ class Run:
     def _begin(self):
         self._ending = Ending(self._recorder, lambda: self._identity.get("rank", -1))
         if not isinstance(self._recorder, Nothing):
+            # Before the ending's own: what is registered first is called last.
+            self._send()
             self._ending.install()
             self.fingerprint({**_fingerprint.of_process(), **_fingerprint.of_torch()})
+
+    @fail_open
+    def _send(self):
+        if os.environ.get("GPUFLEET_OTLP_ENDPOINT"):
+            from gpufleet import _otlp
+
+            _otlp.Sender(self._recorder, **_otlp.settings()).start()
 
     @fail_open
     def _identify(self):
@@ -314,7 +324,21 @@ class Run:
         if now - self._looked_at >= _LOOK_EVERY:
             self._looked_at = now
             self._identify()
+            self._follow_flight()
             self.fingerprint(_fingerprint.of_torch())
+
+    @fail_open
+    def _follow_flight(self):
+        """Once torch.distributed is there. Our plugin knows better where NCCL has loaded it."""
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        if self._flight is not None or "gpufleet" in os.environ.get("NCCL_PROFILER_PLUGIN", ""):
+            return
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            from gpufleet import _flight
+
+            self._flight = _flight.Flight(self._recorder, distributed.get_rank())
+            if _flight.is_wanted():
+                self._flight.start()
 
     @fail_open
     def _read_memory(self):

@@ -39,6 +39,7 @@ class Agent:
         self._folder = tempfile.TemporaryDirectory()
         self.socket = os.path.join(self._folder.name, "hooks.sock")
         self._listener = _native.Listener(self.socket)
+        self._said = {}
         return self
 
     def __exit__(self, *_raised):
@@ -51,23 +52,35 @@ class Agent:
             file.write(BEGINNING + textwrap.dedent(script))
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "GPUFLEET_"))}
         environment = {**kept, "GPUFLEET_HOOKS_SOCKET": self.socket, "GPUFLEET_DEBUG": "1", **environment}
-        return subprocess.Popen(
-            [sys.executable, path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        # Files, because a pipe that nobody reads before the end holds up whoever has much to say.
+        said = [tempfile.TemporaryFile("w+", dir=self._folder.name) for _ in range(2)]
+        process = subprocess.Popen([sys.executable, path], env=environment, stdout=said[0], stderr=said[1], text=True)
+        self._said[process.pid] = said
+        return process
+
+    def ending(self, process):
+        """How an ended script ended, and what it said on both ways."""
+        texts = []
+        for file in self._said.pop(process.pid):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return (process.wait(), *texts)
 
     def turn_until(self, is_over):
         """Takes regions until `is_over` says so."""
         until = time.monotonic() + SCRIPT_SECONDS
         while not is_over():
             if time.monotonic() > until:
-                raise AssertionError(f"not within {SCRIPT_SECONDS} s")
+                said = [file.seek(0) or file.read() for files in self._said.values() for file in files]
+                raise AssertionError(f"not within {SCRIPT_SECONDS} s; the scripts said: {said}")
             self._listener.turn(0.05)
 
     def run(self, *scripts):
         """Runs scripts at once, each with its environment, to their ends: what each said, by rank."""
         processes = [self.start(script, **environment) for script, environment in scripts]
         self.turn_until(lambda: all(process.poll() is not None for process in processes))
-        self.endings = [(process.returncode, *process.communicate()) for process in processes]
+        self.endings = [self.ending(process) for process in processes]
         return sorted(self.snapshots(), key=lambda it: it["identity"]["rank"])
 
     def run_one(self, script, **environment):

@@ -1,6 +1,7 @@
 //! Clocks: whose is wrong, what is told of it, and what becomes of data from under a wrong one.
 
 use super::*;
+use crate::fleet::Restored;
 
 const HOURS_3: i64 = 10_800;
 
@@ -108,4 +109,95 @@ fn data_from_under_a_clock_that_was_hours_ahead_is_taken_at_its_true_time_once_i
     let minutes: Vec<Minute> = commit.minutes.iter().map(|it| it.minute).collect();
     let first = Timestamp::from_seconds(T).minute();
     assert_eq!(minutes, [0, 1, 2].map(|it| Minute(first.0 + it)));
+}
+
+/// A fleet that knows of before what the store would.
+fn restarted(before: &Fleet, at: i64) -> Fleet {
+    let commit = before.take_commit(Timestamp::from_seconds(at));
+    let cursors = commit.map(|it| it.cursors.clone()).unwrap_or_default();
+    let again = fleet();
+    let restored = Restored {
+        cursors,
+        ..Restored::default()
+    };
+    again.restore(restored, Timestamp::from_seconds(at));
+    again
+}
+
+#[test]
+fn data_of_two_clocks_that_were_wrong_by_different_amounts_comes_at_its_true_time_also_over_a_restart()
+ {
+    // The agent is three hours ahead of the truth, the server two hours behind it: five apart.
+    let wrong = fleet();
+    let ahead = |seq, end| Sent {
+        behind: -HOURS_3,
+        ..sent(seq, end)
+    };
+    let of_both = Sent {
+        behind: -5 * 3_600,
+        ..sent(1, T + 10 - 2 * 3_600)
+    };
+    let outcome = of_both.offer(&wrong);
+    assert!(
+        matches!(outcome, Outcome::Quarantined { .. }),
+        "{outcome:?}"
+    );
+    // The server's clock is set right and it starts again; the agent is still ahead.
+    let server = restarted(&wrong, T + 20 - 2 * 3_600);
+    let outcome = ahead(1, T + 10).offer(&server);
+    assert!(
+        matches!(outcome, Outcome::Quarantined { .. }),
+        "{outcome:?}"
+    );
+    // Once more, and now the agent's is right, too.
+    let server = restarted(&server, T + 30);
+    for (seq, end) in [(1, T + 10), (2, T + 70)] {
+        let late = Sent {
+            mended_at: Some(T + 100),
+            ..ahead(seq, end)
+        };
+        assert_eq!(folded(late.offer(&server)).total(), 0);
+    }
+    let commit = server
+        .take_commit(Timestamp::from_seconds(T + 140))
+        .expect("minutes");
+    let minutes: Vec<Minute> = commit.minutes.iter().map(|it| it.minute).collect();
+    let first = Timestamp::from_seconds(T).minute();
+    assert_eq!(minutes, [0, 1].map(|it| Minute(first.0 + it)));
+}
+
+#[test]
+fn clocks_that_were_ahead_together_and_are_set_back_together_hold_up_nothing_and_lose_nothing() {
+    let fleet = fleet();
+    let before = T + HOURS_3;
+    assert_eq!(folded(sent(1, before + 10).offer(&fleet)).total(), 0);
+    let kept = fleet.take_commit(Timestamp::from_seconds(before + 20));
+    let kept = kept.expect("it is folded");
+    fleet.committed(kept.number);
+    assert_eq!(kept.minutes.len(), 1);
+    let shown = |fleet: &Fleet| {
+        let mut at = Vec::new();
+        fleet.visit(|it| at.extend(it.values.iter().map(|it| it.at)));
+        at
+    };
+    assert!(!shown(&fleet).is_empty());
+    // Both clocks are right now, and the agent was started again.
+    let now = Sent {
+        session: 2,
+        ..sent(2, T + 10)
+    };
+    assert_eq!(folded(now.offer(&fleet)).total(), 0);
+    assert!(
+        shown(&fleet)
+            .iter()
+            .all(|at| *at <= Timestamp::from_seconds(T + 10)),
+        "what is shown is of now"
+    );
+    let commit = fleet.take_commit(Timestamp::from_seconds(T + 20));
+    let minutes: Vec<Minute> = commit
+        .iter()
+        .flat_map(|it| &it.minutes)
+        .map(|it| it.minute)
+        .collect();
+    assert_eq!(minutes, [Timestamp::from_seconds(T).minute()]);
 }

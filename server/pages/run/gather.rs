@@ -1,20 +1,25 @@
 //! What the job page needs of the store and of the live view. What fails is left out and said.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::Goodput;
+use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
+use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
-use crate::runs::history::{self, Steps};
-use crate::runs::{Run, RunKey, goodput, lookup};
+use crate::runs::cost::{self, Cost};
+use crate::runs::heat;
+use crate::runs::history::{self, Cut};
+use crate::runs::{Run, RunKey, goodput, lookup, reliability, scaling};
 use crate::store::model::EventFilter;
-use crate::store::{MAX_EVENTS, RunFilter, StoreError};
+use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
 
 /// Ranks whose collectives are added up.
@@ -26,12 +31,17 @@ const AFTERWARDS: i64 = 600 * NANOS_PER_SECOND;
 /// Everything that is not in the run itself.
 pub(super) struct Past {
     pub(super) attempts: Vec<RunKey>,
-    pub(super) steps: Steps,
+    pub(super) heat: Vec<heat::Row>,
+    pub(super) cut: Option<Cut>,
     pub(super) goodput: Result<Goodput, &'static str>,
     pub(super) loss: BTreeMap<Minute, MinuteRow>,
     pub(super) events: Vec<Entry>,
     /// Its first ranks as they are live, for their collectives.
     pub(super) lives: Vec<Live>,
+    pub(super) cost: Cost,
+    pub(super) scaling: Efficiency,
+    /// None where the store does not answer.
+    pub(super) reliability: Option<Reliability>,
     pub(super) failed: bool,
 }
 
@@ -42,17 +52,24 @@ pub(super) async fn past(
     range: &Range<Timestamp>,
     now: Timestamp,
 ) -> Past {
-    let ranks = run.ranks.keys().take(LIVE_RANKS);
+    let ranks = run.members().take(LIVE_RANKS);
     let lives = ranks
-        .filter_map(|rank| web.app.fleet.get(&key.rank(*rank)))
+        .filter_map(|(rank, _)| web.app.fleet.get(&key.rank(*rank)))
         .collect();
     let mut past = Past {
         attempts: Vec::new(),
-        steps: Steps::new(),
+        heat: Vec::new(),
+        cut: None,
         goodput: Err("not known: the store does not answer"),
         loss: BTreeMap::new(),
         events: Vec::new(),
         lives,
+        cost: Cost {
+            held_gpu_ns: Err("not known: the store does not answer".to_owned()),
+            nano_usd_per_gpu_hour: cost::price(&web.app, (key, run)),
+        },
+        scaling: Efficiency::Unknown,
+        reliability: None,
         failed: false,
     };
     if let Err(error) = read(web, key, run, range, now, &mut past).await {
@@ -71,8 +88,11 @@ async fn read(
     past: &mut Past,
 ) -> Result<(), StoreError> {
     let store = &web.app.store;
-    past.steps = history::steps(store, (key, run), None, range).await?;
+    (past.heat, past.cut) = heat(web, (key, run), range).await?;
     past.goodput = goodput::of(store, (key, run), lookup::kept_from(&web.app, now), now).await?;
+    past.cost = cost::of(&web.app, (key, run), now).await?;
+    past.scaling = scaling::of(store, (key, run)).await?;
+    past.reliability = Some(reliability::of(store, key).await?);
     if let Some((speaker, _)) = run.speaker() {
         let minutes = range.start.minute()..Minute(range.end.minute().0 + 1);
         past.loss = store.minutes(&key.rank(speaker), minutes).await?.rows;
@@ -87,14 +107,32 @@ async fn read(
     let filter = EventFilter {
         cluster: Some(Arc::clone(&key.cluster)),
         resource_kind: Some(ResourceKind::Rank),
+        id_prefix: Some(format!("{}/", key.run).into()),
         from: run.facts.started,
         until: Some(run.facts.heard.shifted(AFTERWARDS)),
         ..EventFilter::default()
     };
-    let mut found = store.events(&filter, None, MAX_EVENTS).await?.events;
-    let of_run = format!("{}/", key.run);
-    found.retain(|it| it.event.resource_id.starts_with(&of_run));
-    found.truncate(events::SHOWN);
+    let found = store.events(&filter, None, events::SHOWN).await?.events;
     past.events = events::entries(&found, (ResourceKind::Rank, ""));
     Ok(())
+}
+
+/// The map of ranks and time, and what of it is left out. Worked out beside the threads that serve
+/// requests: of a large run it takes a while.
+async fn heat(
+    web: &Web,
+    (key, run): (&RunKey, &Run),
+    range: &Range<Timestamp>,
+) -> Result<(Vec<heat::Row>, Option<Cut>), StoreError> {
+    let permit = web.step_views.acquire().await;
+    let mut map = heat::Map::new(range.clone());
+    let add = |rank, block: StepBlock| {
+        map.add(rank, &block);
+        ControlFlow::Continue(())
+    };
+    let cut = history::each(&web.app.store, (key, run), None, range, add).await?;
+    let stages = heat::stages(run);
+    let rows = tokio::task::spawn_blocking(move || map.rows(&stages)).await;
+    drop(permit);
+    Ok((rows.expect("it does not panic and is not aborted"), cut))
 }

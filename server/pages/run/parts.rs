@@ -6,19 +6,23 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::{Category, Goodput};
 use gpufleet_analysis::mfu::Utilisation;
+use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::gather::Past;
 use crate::pages::draw::{self, Column};
+use crate::pages::incidents::dollars;
 use crate::pages::series::Series;
 use crate::pages::text::{self, Name, quantity, segment};
+use crate::runs::cost::Cost;
 use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
-use crate::runs::history::Steps;
+use crate::runs::history::Cut;
 use crate::runs::state::SILENT_AFTER;
 use crate::runs::{Rank, Run, RunKey, State, lookup, words};
 use crate::web::Web;
@@ -103,12 +107,14 @@ pub(super) fn figures(
     let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
     let tokens = run.tokens_per_second();
     let goodput = past.goodput.as_ref().map_err(|why| (*why).to_owned());
-    let goodput = goodput.map(|it| goodput_share(it).unwrap_or_else(|| "no time yet".to_owned()));
+    let goodput = goodput.and_then(|it| goodput_share(it).ok_or("no time yet".to_owned()));
+    let observed = past.goodput.as_ref().ok().and_then(observed_words);
     let loss = told(training::LOSS).map(|it| format!("{it:.4}"));
     let memory = run.tightest_memory();
+    let [done_at, cost] = finish(run, &past.cost, now);
     vec![
         figure("Step", "How long one step takes now, over the last 20.", {
-            let told = run.step_seconds().map(|it| quantity(Unit::Seconds, it));
+            let told = run.step_seconds().map(text::pace);
             run.at_its_pace(told, "no step was told", now)
         }),
         figure("Tokens a second", "Of all ranks together.", {
@@ -121,11 +127,14 @@ pub(super) fn figures(
                 mfu.map(|it| format!("{:.1} %", it.ratio * 100.0))
             })
         },
-        figure(
-            "Goodput",
-            "Share of the job's time that went into steps that were kept.",
-            goodput,
-        ),
+        Figure {
+            small: observed,
+            ..figure(
+                "Goodput",
+                "Share of the job's observed time that went into steps that were kept.",
+                goodput,
+            )
+        },
         Figure {
             small: memory.map(|it| format!("of rank {}, the one with the least left", it.0)),
             ..figure(
@@ -144,7 +153,10 @@ pub(super) fn figures(
             )
         },
         figure("Loss", "The newest that was read.", loss.ok_or("not said")),
-        finish(run, now),
+        done_at,
+        cost,
+        scaling(&past.scaling),
+        reliability(past.reliability.as_ref()),
     ]
 }
 
@@ -175,36 +187,77 @@ fn mfu_words(it: &Utilisation) -> String {
     )
 }
 
-/// When it will be done.
-fn finish(run: &Run, now: Timestamp) -> Figure {
-    let name = "Done at";
-    let help = "At the present pace.";
-    if run.state(now) != State::Running {
-        return figure(name, help, Err("it does not run"));
-    }
-    if run.stands_since(now).is_some() {
-        return figure(name, help, Err(words::STANDS));
-    }
-    let Some(forecast) = run.forecast(now) else {
-        return figure(
-            name,
-            help,
-            Err("not said: the run plans neither steps nor tokens"),
-        );
+/// When it will be done, and what that costs.
+fn finish(run: &Run, cost: &Cost, now: Timestamp) -> [Figure; 2] {
+    let forecast = match run.state(now) {
+        State::Running if run.stands_since(now).is_some() => Err(words::STANDS),
+        State::Running => run
+            .forecast(cost, now)
+            .ok_or("not said: the run plans neither steps nor tokens"),
+        _ => Err("it does not run"),
     };
-    let late = forecast.late_ns.map(|late| {
+    let late = forecast.ok().and_then(|it| it.late_ns).map(|late| {
         let by = text::span(late.abs() / 1_000_000);
         let side = if late > 0 { "after" } else { "before" };
         format!("{by} {side} its deadline")
     });
-    let share = forecast.share.map(|it| format!("{:.1} % done", it * 100.0));
+    let share = forecast.ok().and_then(|it| it.share);
+    let share = share.map(|it| format!("{:.1} % done", it * 100.0));
     let small: Vec<String> = share.into_iter().chain(late).collect();
-    let at = forecast
-        .finish_at
-        .map(|it| format!("{} UTC", text::moment(it)));
+    let at = forecast.and_then(|it| it.finish_at.ok_or("not within ten years"));
+    let at_finish = forecast.ok().and_then(|it| it.cost_at_finish);
+    let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
+    [
+        Figure {
+            small: (!small.is_empty()).then(|| small.join(", ")),
+            ..figure("Done at", "At the present pace.", {
+                at.map(|it| format!("{} UTC", text::moment(it)))
+            })
+        },
+        Figure {
+            small: at_finish.map(|it| format!("{} when it is done", dollars(it))),
+            ..figure(
+                "Cost so far",
+                "The time that all attempts held their GPUs, at the price of the GPUs of this one.",
+                cost.so_far().map(dollars),
+            )
+        },
+    ]
+}
+
+/// How often the job broke off, and how long it was down then.
+fn reliability(found: Option<&Reliability>) -> Figure {
+    let span = |ns: f64| text::span((ns / 1e6) as i64);
+    let every = found.and_then(|it| it.mtbf_ns);
+    let every = every.map(|it| format!("one in {}", span(it)));
+    let back = found.and_then(|it| it.mttr_ns);
+    let back = back.map(|it| format!("back after {}", span(it)));
+    let small: Vec<String> = every.into_iter().chain(back).collect();
+    let count = found.map(|it| text::grouped(it.interruptions as f64));
     Figure {
         small: (!small.is_empty()).then(|| small.join(", ")),
-        ..figure(name, help, at.ok_or("not within ten years"))
+        ..figure(
+            "Interruptions",
+            "Attempts of the job that nobody ended on purpose; the time between them, and until the next came up.",
+            count.ok_or("not known: the store does not answer"),
+        )
+    }
+}
+
+/// How it scales, or what is known in place of that.
+fn scaling(efficiency: &Efficiency) -> Figure {
+    let sentence = efficiency.sentence();
+    let value = match efficiency {
+        Efficiency::Own { ratio, .. } => Ok(format!("{:.0} %", ratio * 100.0)),
+        Efficiency::Published(_) | Efficiency::Unknown => Err(sentence.clone()),
+    };
+    Figure {
+        small: value.is_ok().then_some(sentence),
+        ..figure(
+            "Scaling",
+            "What each GPU does, compared with a smaller run of this job.",
+            value,
+        )
     }
 }
 
@@ -220,12 +273,12 @@ fn class(ratio: Option<f64>) -> char {
     }
 }
 
-pub(super) fn heat(run: &Run, steps: &Steps, range: &Range<Timestamp>) -> HeatMap {
-    let rows = heat::rows(run, steps, range);
+pub(super) fn heat(rows: &[heat::Row], cut: Option<Cut>) -> HeatMap {
     let slowest = rows.iter().filter_map(|it| it.slowest);
     let slowest = slowest.max_by(|a, b| a.1.total_cmp(&b.1));
+    let has_steps = rows.iter().any(|it| it.has_steps);
     let words = match slowest {
-        None if steps.is_empty() => "No step was told in this time.".to_owned(),
+        None if !has_steps => "No step was told in this time.".to_owned(),
         None => "There is one rank only, or one a stage: nobody to compare with.".to_owned(),
         Some((rank, ratio)) if ratio < 1.025 => {
             format!(
@@ -238,6 +291,8 @@ pub(super) fn heat(run: &Run, steps: &Steps, range: &Range<Timestamp>) -> HeatMa
             )
         }
     };
+    let left_out = cut.map(|it| format!(" {}", it.sentence()));
+    let words = words + &left_out.unwrap_or_default();
     let row = |(y, it): (usize, &heat::Row)| HeatRow {
         y,
         name: match it.ranks {
@@ -285,8 +340,17 @@ pub(super) fn phases(run: &Run) -> Vec<Bar> {
     phases.iter().map(bar).collect()
 }
 
-pub(super) fn goodput_share(goodput: &Goodput) -> Option<String> {
+fn goodput_share(goodput: &Goodput) -> Option<String> {
     goodput.ratio().map(|it| format!("{:.1} %", it * 100.0))
+}
+
+/// How much of the job's time that is of, where it is not all of it.
+fn observed_words(goodput: &Goodput) -> Option<String> {
+    let observed = goodput.observed().filter(|it| *it < 0.9995)?;
+    Some(format!(
+        "of the {:.1} % of its time whose steps are kept",
+        observed * 100.0
+    ))
 }
 
 pub(super) fn goodput(goodput: &Goodput) -> Vec<Bar> {

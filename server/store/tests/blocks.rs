@@ -125,6 +125,7 @@ both! {
             minutes: Minute(START.0 + 125),
             buckets: 0,
             steps: 0,
+            days: 0,
             hours: 0,
             events: Timestamp(0),
             senders: Timestamp(0),

@@ -24,6 +24,7 @@ fn keep_all() -> Expiry {
         minutes: Minute(0),
         buckets: 0,
         steps: 0,
+        days: 0,
         hours: 0,
         events: Timestamp(0),
         senders: Timestamp(0),
@@ -134,6 +135,7 @@ both! {
             minutes: Minute(START.0 + 600),
             buckets: START.0,
             steps: 0,
+            days: 0,
             hours: hour() + 20,
             resources,
             ..keep_all()

@@ -5,6 +5,11 @@ use gpufleet_analysis::incident::{Book, Family, Incident, Nodes, Place, Signal, 
 use gpufleet_analysis::lost::Losing;
 
 use super::*;
+use crate::notify::fixture::settings;
+use crate::notify::group::Group;
+use crate::notify::outbox::Unread;
+use crate::notify::settings::Kind;
+use crate::store::aside::{Place as Where, Unreadable};
 
 /// Incidents of GPUs of one node, a minute apart, made by the book itself.
 fn made(count: u128) -> (Book, Vec<Incident>) {
@@ -26,7 +31,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
         let tick = Tick {
             now,
             signals: signals.collect(),
-            is_heard: &|_| true,
+            is_heard: &|_, _| true,
             quiet_runs: &std::collections::BTreeSet::new(),
             nodes: &Nodes::from([(("live".to_owned(), "node-1".to_owned()), 100)]),
         };
@@ -34,6 +39,21 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
     }
     let all = book.open_ones().cloned().collect();
     (book, all)
+}
+
+/// Incidents that were over before this go, and nothing else does.
+fn expiry(events: Timestamp) -> Expiry {
+    Expiry {
+        minutes: Minute(0),
+        buckets: 0,
+        steps: 0,
+        days: 0,
+        hours: 0,
+        events,
+        senders: Timestamp(0),
+        epochs: Timestamp(0),
+        resources: Timestamp(0),
+    }
 }
 
 async fn read(bench: &Bench, filter: IncidentFilter) -> Vec<Incident> {
@@ -44,10 +64,10 @@ async fn read(bench: &Bench, filter: IncidentFilter) -> Vec<Incident> {
 both! {
     async fn an_incident_is_there_once_as_it_was_written_last(bench) {
         let (mut book, mut all) = made(3);
-        bench.store.write_incidents(&all, bench.token).await.unwrap();
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
         book.acknowledge(all[1].id, "ada", START.start()).unwrap();
         all[1] = book.get(all[1].id).unwrap().clone();
-        bench.store.write_incidents(&all[1..2], bench.token).await.unwrap();
+        bench.store.write_incidents(&all[1..2], &[], bench.token).await.unwrap();
         all.reverse();
         assert_eq!(read(bench, IncidentFilter::default()).await, all, "newest first");
         assert_eq!(bench.store.incident(all[0].id).await.unwrap().as_ref(), Some(&all[0]));
@@ -71,21 +91,12 @@ both! {
         for (incident, at) in all.iter_mut().zip([over, over.shifted(60_000_000_000)]) {
             (incident.state, incident.resolved_at) = (State::Resolved, Some(at));
         }
-        bench.store.write_incidents(&all, bench.token).await.unwrap();
-        let standing = bench.store.standing_incidents(over.shifted(1_000_000)).await.unwrap();
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let (standing, unread) = bench.store.standing_incidents(over.shifted(1_000_000)).await.unwrap();
+        assert_eq!(unread, Unread::default());
         let ids: Vec<_> = standing.iter().map(|it| it.id.as_u128()).collect();
         assert_eq!(ids, [3, 2], "what is open, and what was over lately");
-        let expiry = Expiry {
-            minutes: Minute(0),
-            buckets: 0,
-            steps: 0,
-            hours: 0,
-            events: over.shifted(1_000_000),
-            senders: Timestamp(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
-        };
-        let gone = bench.store.retain(&expiry).await.unwrap();
+        let gone = bench.store.retain(&expiry(over.shifted(1_000_000))).await.unwrap();
         assert_eq!(gone.others, 1);
         assert_eq!(read(bench, IncidentFilter::default()).await.len(), 2);
     }
@@ -96,7 +107,7 @@ both! {
         let (_, all) = made(1);
         let old = FencingToken(bench.token.0 - 1);
         assert!(matches!(
-            bench.store.write_incidents(&all, old).await,
+            bench.store.write_incidents(&all, &[], old).await,
             Err(CommitError::Fenced { .. })
         ));
         assert_eq!(read(bench, IncidentFilter::default()).await, []);
@@ -106,11 +117,77 @@ both! {
 both! {
     async fn an_incident_that_cannot_be_read_is_set_aside(bench) {
         let (_, all) = made(2);
-        bench.store.write_incidents(&all, bench.token).await.unwrap();
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
         let sql = "UPDATE incident SET data = '{' WHERE since_ms = (SELECT MAX(since_ms) FROM incident)";
         assert_eq!(bench.execute(sql).await, 1);
         assert_eq!(read(bench, IncidentFilter::default()).await, all[..1]);
         assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside WHERE source = 'incident'").await, 1);
         assert_eq!(bench.int("SELECT COUNT(*) FROM incident").await, 1);
+    }
+}
+
+both! {
+    async fn an_open_incident_that_is_spoilt_is_known_to_a_server_that_starts(bench) {
+        let (_, all) = made(2);
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let sql = "UPDATE incident SET data = '{' WHERE since_ms = (SELECT MAX(since_ms) FROM incident)";
+        assert_eq!(bench.execute(sql).await, 1);
+        let (standing, unread) = bench.store.standing_incidents(START.start()).await.unwrap();
+        assert_eq!(standing, all[..1]);
+        assert_eq!(unread, Unread { spoilt: [all[1].id].into(), ..Unread::default() });
+    }
+}
+
+both! {
+    async fn a_link_goes_with_its_incident_although_its_group_never_ends(bench) {
+        let (_, mut all) = made(2);
+        let over = START.start().shifted(600_000_000_000);
+        (all[0].state, all[0].resolved_at) = (State::Resolved, Some(over));
+        let way = settings(&[("am", Kind::Alertmanager)]).ways.remove(0);
+        let mut group = Group::new(Uuid::from_u128(9), &way, Vec::new(), START.start());
+        for incident in &all {
+            let mut open = incident.clone();
+            open.resolved_at = None;
+            group.take(&open, START.start());
+        }
+        bench.store.write_incidents(&all, &[group], bench.token).await.unwrap();
+        assert_eq!(bench.int("SELECT COUNT(*) FROM delivery_incident").await, 2);
+        for _ in 0..2 {
+            bench.store.retain(&expiry(over.shifted(1_000_000))).await.unwrap();
+        }
+        assert_eq!(bench.int("SELECT COUNT(*) FROM delivery").await, 1);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM delivery_incident").await, 1);
+        let told = bench.store.deliveries_of(all[1].id).await.unwrap();
+        assert_eq!(told.len(), 1, "what is open has its link");
+    }
+}
+
+both! {
+    async fn what_only_a_newer_version_understands_stays_where_it_is(bench) {
+        let (_, all) = made(2);
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let newest = "since_ms = (SELECT MAX(since_ms) FROM incident)";
+        let sql = format!("UPDATE incident SET data = '{{\"family\":\"not known yet\"}}' WHERE {newest}");
+        assert_eq!(bench.execute(&sql).await, 1);
+        for _ in 0..2 {
+            assert_eq!(read(bench, IncidentFilter::default()).await, all[..1]);
+            let (_, unread) = bench.store.standing_incidents(START.start()).await.unwrap();
+            assert_eq!(unread, Unread { newer: [all[1].id].into(), ..Unread::default() });
+        }
+        assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 0);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM incident").await, 2);
+    }
+}
+
+both! {
+    async fn a_row_that_was_written_anew_since_it_was_read_is_left_alone(bench) {
+        let (_, all) = made(1);
+        bench.store.write_incidents(&all, &[], bench.token).await.unwrap();
+        let error = serde_json::from_str::<serde_json::Value>("{").unwrap_err();
+        let place = Where::Incident { id: all[0].id, at_ms: 0 };
+        let stale = Unreadable::json(place, b"{", &error);
+        bench.store.set_aside(&[stale]).await.unwrap();
+        assert_eq!(read(bench, IncidentFilter::default()).await, all);
+        assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 1, "what was read");
     }
 }

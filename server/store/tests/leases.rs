@@ -1,6 +1,8 @@
 //! Servers of two clusters in one database: what one writes the other neither reads, nor computes,
 //! nor deletes, though all names are the same.
 
+use gpufleet_telemetry::time::Clock;
+
 use super::hours::at;
 use super::*;
 use crate::ledger::{LedgerConfig, round};
@@ -8,11 +10,33 @@ use crate::store::schema;
 
 const HOUR_S: i64 = 3_600;
 
+/// How long a right to write is good here.
+const LENGTH: Duration = Duration::from_secs(15);
+
+struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Timestamp {
+        START.start()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// The right to write under a store's own lease.
+async fn right(store: &Store) -> FencingToken {
+    let lease = store.acquire_lease("new", START.start(), LENGTH).await;
+    lease.unwrap().token
+}
+
 /// Everything up to this is too old.
 fn forget_until(seconds: i64) -> Expiry {
     Expiry {
         minutes: at(seconds).minute(),
         steps: at(seconds).minute().0 / 10,
+        days: at(seconds).minute().hour() / 24,
         buckets: at(seconds).minute().0 / 10,
         hours: at(seconds).minute().hour(),
         events: at(seconds),
@@ -29,8 +53,7 @@ async fn other(bench: &Bench) -> (Store, FencingToken) {
         ..bench.config.clone()
     };
     let store = Store::open(&config).await.unwrap();
-    let length = Duration::from_secs(15);
-    let lease = store.acquire_lease("them", START.start(), length).await;
+    let lease = store.acquire_lease("them", START.start(), LENGTH).await;
     (store, lease.unwrap().token)
 }
 
@@ -97,6 +120,8 @@ both! {
         assert_eq!(bench.store.dirty_hours(at(-1)).await.unwrap(), []);
         assert_eq!(store.dirty_hours(later).await.unwrap().len(), 1);
 
+        // The other server runs.
+        bench.execute("UPDATE lease SET expires_ms = 9000000000000000 WHERE name = 'other'").await;
         while bench.store.retain(&forget_until(90 * 86_400)).await.unwrap().more {}
         assert_eq!(bench.store.resources(None, None).await.unwrap(), []);
         assert_eq!(bench.store.cursors().await.unwrap(), []);
@@ -113,10 +138,62 @@ both! {
 }
 
 both! {
+    async fn an_older_schema_stays_as_it_is_until_the_server_that_writes_by_it_is_gone(bench) {
+        let config = bench.another_database().await;
+        let database = Database::open(&config.url, true).await.unwrap();
+        schema::begin_until(&database, 6).await.unwrap();
+        let execute = async |sql: &str| {
+            let mut transaction = database.write().await.unwrap();
+            transaction.execute(sql, &[]).await.unwrap();
+            transaction.commit().await.unwrap();
+        };
+        let old = format!("INSERT INTO lease (name, token, holder, expires_ms)
+            VALUES ('gpufleet', 4, 'old', {})", at(60).millis());
+        execute(&old).await;
+        let store = Store::open(&config).await.unwrap();
+        assert!(store.is_behind());
+        let held = store.acquire_lease("new", START.start(), LENGTH).await;
+        assert!(matches!(held, Err(LeaseError::Held { .. })), "{held:?}");
+        let stolen = store.migrate(FencingToken(5), &Standing, LENGTH).await;
+        assert!(matches!(stolen, Err(CommitError::Fenced { .. })), "{stolen:?}");
+        // What the old server commits with: 0008 takes this key away.
+        let by_old = "INSERT INTO subject (cluster, kind, resource_id, attributes, first_seen_ms)
+            VALUES ('live', 'gpu', 'GPU-0', '{}', 5)
+            ON CONFLICT (cluster, kind, resource_id) DO NOTHING";
+        execute(by_old).await;
+        assert!(store.is_behind());
+
+        execute("UPDATE lease SET expires_ms = 0").await;
+        let token = right(&store).await;
+        execute("UPDATE lease SET expires_ms = 0").await;
+        store.migrate(token, &Standing, LENGTH).await.unwrap();
+        assert!(!store.is_behind());
+        assert_eq!(store.resources(None, None).await.unwrap().len(), 1);
+        let other = store.acquire_lease("other", START.start(), LENGTH).await;
+        assert!(matches!(other, Err(LeaseError::Held { .. })), "good from the end on: {other:?}");
+        assert!(!Store::open(&config).await.unwrap().is_behind());
+        database.close().await;
+        store.close().await;
+    }
+}
+
+both! {
+    async fn a_migration_that_came_into_the_program_after_a_later_one_is_made_too(bench) {
+        bench.execute("DROP TABLE incident").await;
+        bench.execute("DELETE FROM schema_version WHERE version = 10").await;
+        let store = bench.another().await;
+        assert!(store.is_behind());
+        store.migrate(bench.token, &Standing, LENGTH).await.unwrap();
+        assert_eq!(bench.int("SELECT COUNT(*) FROM incident").await, 0);
+        store.close().await;
+    }
+}
+
+both! {
     async fn rows_from_before_rows_had_a_lease_belong_to_the_one_that_was_there(bench) {
         let config = StoreConfig { lease: "ours".to_owned(), ..bench.another_database().await };
-        let database = Database::open(&config.url).await.unwrap();
-        schema::migrate_until(&database, 5).await.unwrap();
+        let database = Database::open(&config.url, true).await.unwrap();
+        schema::begin_until(&database, 5).await.unwrap();
         let mut transaction = database.write().await.unwrap();
         let epoch = format!("'{}'", Uuid::from_u128(8).simple());
         let blob = match transaction {
@@ -143,6 +220,7 @@ both! {
         database.close().await;
 
         let store = Store::open(&config).await.unwrap();
+        store.migrate(right(&store).await, &Standing, LENGTH).await.unwrap();
         let found = store.resources(None, None).await.unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].first_seen.millis(), found[0].last_seen.millis()), (5, 7));
@@ -154,6 +232,34 @@ both! {
         let mut transaction = store.read().await.unwrap();
         assert_eq!(minutes::horizon(&mut transaction, "ours").await.unwrap(), 77);
         drop(transaction);
+        store.close().await;
+    }
+}
+
+both! {
+    async fn what_was_written_under_a_lease_that_nobody_holds_goes_when_it_is_older_than_anything_kept(bench) {
+        let (store, token) = other(bench).await;
+        bench.commit(&full(7, 1)).await;
+        store.commit(&full(3, 2), token).await.unwrap();
+        let of_others = "SELECT COUNT(*) FROM subject WHERE lease = 'other'";
+        let forget = async |seconds: i64| {
+            while bench.store.retain(&forget_until(seconds)).await.unwrap().more {}
+            bench.int(of_others).await
+        };
+        let left = forget(-10).await;
+        assert_eq!(left, 2, "it was heard since");
+        bench.execute("UPDATE lease SET expires_ms = 9000000000000000 WHERE name = 'other'").await;
+        assert_eq!(forget(90 * 86_400).await, 2, "its server is there, and deletes by its own retention");
+        bench.execute("UPDATE lease SET expires_ms = 0 WHERE name = 'other'").await;
+        assert_eq!(forget(90 * 86_400).await, 0);
+        for table in ["agent_cursor", "gap", "foreign_mark", "event"] {
+            let left = format!("SELECT COUNT(*) FROM {table} WHERE lease = 'other'");
+            assert_eq!(bench.int(&left).await, 0, "{table}");
+        }
+        let orphans = "SELECT COUNT(*) FROM minute_row WHERE subject NOT IN (SELECT id FROM subject)";
+        assert_eq!(bench.int(orphans).await, 0);
+        let again = store.acquire_lease("them", at(90 * 86_400), LENGTH).await.unwrap();
+        assert!(again.token.0 > token.0, "whoever had it before stays fenced");
         store.close().await;
     }
 }

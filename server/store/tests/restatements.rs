@@ -106,6 +106,7 @@ both! {
             minutes: Minute(0),
             buckets: 0,
             steps: 0,
+            days: 0,
             hours: hour() + 10,
             events: Timestamp(0),
             senders: Timestamp(0),

@@ -28,6 +28,7 @@ fn told(attempt: u32, started: i64, heard: i64) -> KnownRun {
             ..RunFacts::default()
         },
         ranks: vec![(0, RankFacts::default())],
+        is_part: false,
     }
 }
 
@@ -70,6 +71,7 @@ fn keep(steps: i64, events: Timestamp) -> Expiry {
         buckets: 0,
         hours: 0,
         steps,
+        days: 0,
         events,
         senders: Timestamp(0),
         epochs: Timestamp(0),
@@ -137,5 +139,42 @@ both! {
         let found = bench.store.steps(&run_key(0), None, bucket..bucket + 1).await.unwrap();
         assert_eq!(found[0].blocks[0].first_step, 10);
         assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 1);
+    }
+}
+
+both! {
+    async fn a_part_of_a_run_is_put_over_what_is_stored_of_it_and_a_whole_in_its_place(bench) {
+        let mut first = told(0, 0, 600);
+        first.facts.world = 8;
+        first.ranks.push((1, RankFacts { gpu: "GPU-1".to_owned(), ..RankFacts::default() }));
+        bench.commit(&Commit { number: 1, runs: vec![first.clone()], ..Commit::default() }).await;
+        let mut part = told(0, 0, 90_000);
+        (part.facts.started, part.facts.world, part.is_part) = (None, 0, true);
+        part.ranks = vec![(1, RankFacts { heard: at(90_000), ..RankFacts::default() })];
+        let new = KnownRun { is_part: true, ..told(1, 700, 90_000) };
+        let runs = vec![part, new.clone()];
+        bench.commit(&Commit { number: 2, runs, ..Commit::default() }).await;
+        let found = bench.store.run(&run_key(0)).await.unwrap().unwrap();
+        assert_eq!((found.facts.started, found.facts.world), (Some(at(0)), 8));
+        assert_eq!(found.facts.heard, at(90_000));
+        assert_eq!((found.ranks.len(), found.ranks[1].1.gpu.as_str()), (2, "GPU-1"));
+        assert_eq!(found.ranks[1].1.heard, at(90_000));
+        let found = bench.store.run(&run_key(1)).await.unwrap();
+        assert_eq!(found, Some(KnownRun { is_part: false, ..new }), "nothing was stored of it");
+    }
+}
+
+both! {
+    async fn steps_of_a_run_that_only_the_store_knows_are_kept_and_of_one_that_nobody_does_counted(bench) {
+        bench.commit(&steps(1, 0)).await;
+        let stored = Commit { runs: Vec::new(), ..steps(2, 10) };
+        bench.commit(&stored).await;
+        let mut unknown = steps(3, 20);
+        unknown.runs.clear();
+        unknown.steps[0].key = run_key(5);
+        assert_eq!(bench.commit(&unknown).await.steps_of_nobody, 10);
+        let bucket = START.0.div_euclid(10);
+        let found = bench.store.steps(&run_key(0), None, bucket..bucket + 1).await.unwrap();
+        assert_eq!(found[0].blocks[0].times.len(), 20);
     }
 }

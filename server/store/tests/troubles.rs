@@ -14,6 +14,34 @@ both! {
 }
 
 both! {
+    async fn a_command_opens_what_a_server_uses(bench) {
+        bench.commit(&commit(1, 3, START)).await;
+        let used = Store::open_used(&bench.config).await.unwrap();
+        assert!(!used.is_behind());
+        assert_eq!(used.last_commit().await.unwrap(), 1);
+        used.close().await;
+        bench.execute("DELETE FROM schema_version").await;
+        let error = Store::open_used(&bench.config).await.err().expect("it is refused");
+        assert!(error.to_string().contains("no server has used the database"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_makes_no_database_where_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = StoreConfig::for_tests(&folder.path().join("typo"));
+    let error = Store::open_used(&config)
+        .await
+        .err()
+        .expect("it is refused");
+    let text = error.to_string();
+    for part in ["typo", "no such file", "Start a server on it first"] {
+        assert!(text.contains(part), "{text} lacks {part}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+both! {
     async fn a_spoilt_row_is_named_and_set_aside_and_the_rest_goes_on(bench) {
         bench.commit(&commit(1, 3, START)).await;
         let changed = bench.execute(

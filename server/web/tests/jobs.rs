@@ -45,7 +45,12 @@ fn rank(job: &str, rank: u32, values: &[(Metric, f64)]) -> Live {
             named::GPU_ID,
             if job == JOB && rank == 0 { GPU } else { "" },
         )
-        .with(named::DATA_TYPE, "bf16");
+        .with(named::DATA_TYPE, "bf16")
+        .with("gpufleet.tag.ladder", "fp8 & more")
+        .with(
+            "gpufleet.tag.rung",
+            if job == JOB { "<i>fused" } else { "none" },
+        );
     live.resource = Arc::new(resource);
     live.values = values
         .iter()
@@ -97,6 +102,7 @@ fn event(job: &str, number: u32, seconds: i64, kind: EventKind, about: &[(&str, 
 pub(super) async fn put(fleet: &Fleet, store: &Store) {
     let runs = fleet.runs();
     let heard = |seconds| Heard {
+        agent: gpufleet_telemetry::identity::AgentId(uuid::Uuid::from_u128(1)),
         lane: Lane::Live,
         received: at(seconds),
     };
@@ -113,7 +119,7 @@ pub(super) async fn put(fleet: &Fleet, store: &Store) {
             let slow = number == 3 && first >= 60;
             let key = RunKey::of(&cluster, &rank_id(JOB, number));
             let block = block(first, if slow { 800 } else { 600 });
-            runs.steps(key, number, &block, heard(first + 10)).unwrap();
+            runs.steps(&key, number, &block, heard(first + 10)).unwrap();
             runs.rank(&rank(JOB, number, &told), heard(first + 10))
                 .unwrap();
         }
@@ -133,12 +139,64 @@ pub(super) async fn put(fleet: &Fleet, store: &Store) {
         runs.event(&cluster, &event, heard(21)).unwrap();
     }
     watch.round(runs, store, fixture::NOW).await;
+    make_durable(fleet, store).await;
+}
+
+/// Commits what the fleet knows.
+async fn make_durable(fleet: &Fleet, store: &Store) {
     let lease = store.acquire_lease("tests", fixture::NOW, Duration::from_secs(30));
     let lease = lease.await.unwrap();
     let commit = fleet.take_commit(fixture::NOW).unwrap();
     store.commit(&commit, lease.token).await.unwrap();
     fleet.committed(commit.number);
     store.release_lease(lease.token).await.unwrap();
+}
+
+/// A job of one rank on a GPU that takes a second a step, and computes at a fifth of the card's peak: it runs,
+/// or it broke off 60 steps after its last checkpoint.
+pub(super) async fn put_one(server: &Fixture, job: &str, gpu: &str, broke_off: bool) {
+    let (fleet, store) = (&*server.fleet, &server.store);
+    let runs = fleet.runs();
+    let heard = |seconds| Heard {
+        agent: gpufleet_telemetry::identity::AgentId(uuid::Uuid::from_u128(1)),
+        lane: Lane::Live,
+        received: at(seconds),
+    };
+    let cluster: Arc<str> = "prod".into();
+    let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
+    let began = event(job, 0, 0, EventKind::RunStarted, &about);
+    runs.event(&cluster, &began, heard(0)).unwrap();
+    let told = [
+        (training::STEPS, 120.0),
+        (training::STEP_WALL, 120.0),
+        (training::MODEL_FLOPS, 120.0 * 0.2 * 989.4e12),
+    ];
+    let mut live = rank(job, 0, &told);
+    live.resource = Arc::new(Resource::clone(&live.resource).with(named::GPU_ID, gpu));
+    live.values.sort_by_key(|it| it.metric);
+    let mut watch = Watch::default();
+    for first in (0..120).step_by(10) {
+        let key = RunKey::of(&cluster, &rank_id(job, 0));
+        let block = block(first, 600);
+        runs.steps(&key, 0, &block, heard(first + 10)).unwrap();
+        runs.rank(&live, heard(first + 10)).unwrap();
+        watch.round(runs, store, at(first + 10)).await;
+    }
+    let ended = [(attribute::ENDED, "exception"), (attribute::STEP, "120")];
+    let saved = event(
+        job,
+        0,
+        61,
+        EventKind::CheckpointSaved,
+        &[(attribute::STEP, "60")],
+    );
+    runs.event(&cluster, &saved, heard(62)).unwrap();
+    if broke_off {
+        let event = event(job, 0, 120, EventKind::RunEnded, &ended);
+        runs.event(&cluster, &event, heard(121)).unwrap();
+        watch.round(runs, store, fixture::NOW).await;
+    }
+    make_durable(fleet, store).await;
 }
 
 fn address(job: &str) -> String {
@@ -154,7 +212,7 @@ async fn the_list_says_of_each_job_how_it_stands() {
         page.contains(&format!("href=\"{}\"", address(JOB))),
         "{page}"
     );
-    assert!(page.contains("Rank 3 on h100-00 computes 1.33 × as long as its peers"));
+    assert!(page.contains("Rank 3 on h100-00 takes 1.29 × as long as its peers"));
     assert!(page.contains("ValueError"));
     assert!(
         !page.contains("<script>alert"),
@@ -177,8 +235,12 @@ async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing
     let (status, page) = server.get(&address(JOB)).await;
     assert_eq!(status, StatusCode::OK);
     for said in [
-        "Runs: 1 s a step",
-        "Rank 3 on h100-00 computes 1.33 × as long as its peers since",
+        "Runs: 1.00 s a step",
+        "Cost so far",
+        "no price: `",
+        "Not measured: this job has no smaller run.",
+        "/clusters/prod/ladders/fp8%20%26%20more",
+        "Rank 3 on h100-00 takes 1.29 × as long as its peers since",
         "not said: the run gives no FLOPs",
         "not said: the run plans neither steps nor tokens",
         "No rank of it is live, and collectives are not kept.",
@@ -199,6 +261,11 @@ async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing
     assert!(
         gpu.contains(&format!("Rank 0 of the job <a href=\"{}\"", address(JOB))),
         "{gpu}"
+    );
+    let (_, node) = server.get("/clusters/prod/nodes/h100-00").await;
+    assert!(
+        node.contains(&format!("<a href=\"{}\"", address(JOB))),
+        "{node}"
     );
     let request = Request::get(format!("/clusters/prod/jobs/{}", segment(JOB)));
     let last = server.ask(request.body(Body::empty()).unwrap()).await;
@@ -243,6 +310,11 @@ async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
         ),
         (Some(12.0), Some(108.0))
     );
+    assert_eq!(found["goodput_ratio"]["value"], 108.0 / 130.0);
+    assert_eq!(found["observed_ratio"]["value"], 1.0);
+    let missing = found["cost_so_far_usd"]["missing"].as_str().unwrap();
+    assert!(missing.starts_with("no price: `"), "{missing}");
+    assert_eq!(found["scaling_ratio"]["value"], Value::Null);
     let steps = server.json(&format!("{run}/steps?ranks=3")).await;
     assert_eq!(steps[0]["rank"], 3);
     let count: usize = steps
@@ -272,4 +344,32 @@ async fn the_api_of_a_job_lists_its_attempts() {
         .await;
     assert_eq!(job["attempts"][0]["cause"], "exception");
     assert_eq!(job["attempts"][0]["state"], "ended");
+}
+
+#[tokio::test]
+async fn runs_with_the_same_ladder_tag_are_its_rungs_each_against_the_one_before() {
+    let server = server().await;
+    let ladder = "ladders/prod/fp8%20%26%20more";
+    let found = server.json(&format!("/api/v1/{ladder}")).await;
+    let rungs = found["rungs"].as_array().unwrap();
+    assert_eq!(rungs.len(), 2);
+    let of = |job: &str| rungs.iter().find(|it| it["run"]["job"] == job).unwrap();
+    assert_eq!(of(JOB)["rung"], "<i>fused");
+    assert_eq!(of(JOB)["step_seconds"], 1.0);
+    assert_eq!(rungs[0]["against_before"], Value::Null);
+    let against = &rungs[1]["against_before"];
+    assert!(against["speed_up_missing"].is_string(), "one has no steps");
+    assert_eq!(against["differences"].as_array().unwrap().len(), 0);
+    let (status, page) = server.get("/clusters/prod/ladders/fp8%20%26%20more").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        page.contains("&lt;i&gt;fused") || page.contains("&#60;i&#62;fused"),
+        "{page}"
+    );
+    assert!(
+        page.contains("1.00 s") && page.contains("too few steps"),
+        "{page}"
+    );
+    let (status, _) = server.get("/clusters/prod/ladders/other").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
 }

@@ -9,74 +9,22 @@ use crate::catalog::not_read::{LABELS, NOT_READ, Offer};
 use crate::catalog::sources::{self, Source};
 use crate::catalog::{MetricId, all, gpu};
 
-/// Fields of nvmlDeviceGetFieldValues, first and last.
-const FIELDS: &[(u32, u32)] = &[
-    (1, 1),
-    (3, 6),
-    (29, 31),
-    (74, 83),
-    (94, 94),
-    (138, 145),
-    (161, 165),
-    (173, 183),
-    (185, 186),
-    (193, 198),
-    (201, 222),
-    (230, 230),
-];
+/// What they offer, with its source.
+const FACTS: &str = include_str!("../driver_facts.txt");
 
-/// Metrics of GPM, first and last.
-const GPM: &[(u32, u32)] = &[(1, 13), (20, 21), (60, 61), (62, 97)];
+/// The ids of all lines of a kind.
+fn of_kind(kind: &str) -> impl Iterator<Item = &'static str> {
+    FACTS
+        .lines()
+        .filter_map(move |line| line.strip_prefix(kind)?.strip_prefix(' '))
+        .flat_map(str::split_whitespace)
+}
 
-/// Events, by their bits.
-const EVENTS: &[u32] = &[0x1, 0x2, 0x4, 0x8, 0x10, 0x100, 0x4000, 0x8000];
-
-/// Functions whose names begin with `nvmlDevice`.
-const DEVICE_FUNCTIONS: &str = "GetCount_v2 GetHandleByIndex_v2 GetHandleByUUID \
-    GetHandleByPciBusId_v2 GetName GetUUID GetSerial GetIndex GetMinorNumber GetPciInfo_v3 GetBrand \
-    GetArchitecture GetCudaComputeCapability GetVirtualizationMode GetMemoryInfo_v2 \
-    GetUtilizationRates GetEncoderUtilization GetDecoderUtilization GetSamples GetFieldValues \
-    GetClockInfo GetMaxClockInfo GetTemperature GetTemperatureThreshold GetPowerUsage \
-    GetEnforcedPowerLimit GetPowerManagementLimit GetTotalEnergyConsumption GetPerformanceState \
-    GetCurrentClocksThrottleReasons GetTotalEccErrors GetMemoryErrorCounter GetEccMode \
-    GetRetiredPages_v2 GetRemappedRows GetPcieReplayCounter GetCurrPcieLinkGeneration \
-    GetCurrPcieLinkWidth GetComputeRunningProcesses_v3 GetGraphicsRunningProcesses_v3 \
-    GetProcessUtilization GetMigMode GetMaxMigDeviceCount GetMigDeviceHandleByIndex \
-    GetDeviceHandleFromMigDeviceHandle IsMigDeviceHandle GetAttributes_v2 GetNvLinkState \
-    GetNvLinkVersion GetNvLinkErrorCounter GetSupportedEventTypes RegisterEvents \
-    GetCurrentClocksEventReasons GetGpuInstanceId GetComputeInstanceId GetGpuFabricInfoV \
-    GetSramEccErrorStatus GetProcessesUtilizationInfo GetTemperatureV GetPcieThroughput \
-    GetMarginTemperature";
-
-/// The other functions.
-const FUNCTIONS: &str = "nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString \
-    nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion_v2 \
-    nvmlEventSetCreate nvmlEventSetWait_v2 nvmlEventSetFree nvmlGpmQueryDeviceSupport \
-    nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmMigSampleGet nvmlGpmMetricsGet";
-
-/// dcgm-exporter's counters and labels, without `DCGM_FI_`.
-const DCGM: &str = "DEV_SM_CLOCK DEV_MEM_CLOCK DEV_MEMORY_TEMP DEV_GPU_TEMP DEV_POWER_USAGE \
-    DEV_TOTAL_ENERGY_CONSUMPTION PROF_PCIE_TX_BYTES PROF_PCIE_RX_BYTES DEV_PCIE_REPLAY_COUNTER \
-    DEV_GPU_UTIL DEV_MEM_COPY_UTIL DEV_ENC_UTIL DEV_DEC_UTIL DEV_XID_ERRORS DEV_POWER_VIOLATION \
-    DEV_THERMAL_VIOLATION DEV_SYNC_BOOST_VIOLATION DEV_BOARD_LIMIT_VIOLATION DEV_LOW_UTIL_VIOLATION \
-    DEV_RELIABILITY_VIOLATION DEV_FB_TOTAL DEV_FB_FREE DEV_FB_USED DEV_FB_RESERVED \
-    DEV_ECC_SBE_VOL_TOTAL DEV_ECC_DBE_VOL_TOTAL DEV_ECC_SBE_AGG_TOTAL DEV_ECC_DBE_AGG_TOTAL \
-    DEV_RETIRED_SBE DEV_RETIRED_DBE DEV_RETIRED_PENDING DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL \
-    DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL \
-    DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL DEV_NVLINK_BANDWIDTH_TOTAL DEV_NVLINK_BANDWIDTH_L0 \
-    DEV_VGPU_LICENSE_STATUS DEV_UNCORRECTABLE_REMAPPED_ROWS DEV_CORRECTABLE_REMAPPED_ROWS \
-    DEV_ROW_REMAP_FAILURE DRIVER_VERSION NVML_VERSION DEV_BRAND DEV_SERIAL DEV_OEM_INFOROM_VER \
-    DEV_ECC_INFOROM_VER DEV_POWER_INFOROM_VER DEV_INFOROM_IMAGE_VER DEV_VBIOS_VERSION \
-    PROF_GR_ENGINE_ACTIVE PROF_SM_ACTIVE PROF_SM_OCCUPANCY PROF_PIPE_TENSOR_ACTIVE PROF_DRAM_ACTIVE \
-    PROF_PIPE_FP64_ACTIVE PROF_PIPE_FP32_ACTIVE PROF_PIPE_FP16_ACTIVE PROF_NVLINK_TX_BYTES \
-    PROF_NVLINK_RX_BYTES";
-
-/// dcgm-exporter's own counters.
-const DCGM_EXPORTER: &str = "DCGM_EXP_CLOCK_EVENTS_COUNT DCGM_EXP_XID_ERRORS_COUNT \
-    DCGM_EXP_GPU_HEALTH_STATUS DCGM_EXP_P2P_STATUS";
-
-/// The line that says that a check had nothing to check.
-const NOT_RUN: &str = "NOT RUN: no shared facts beside the repository";
+/// `7` and `3-6` as numbers.
+fn range(id: &str) -> Option<std::ops::RangeInclusive<u32>> {
+    let (first, last) = id.split_once('-').unwrap_or((id, id));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
 
 fn ids(ranges: &[(u32, u32)], kind: &str) -> impl Iterator<Item = String> {
     ranges
@@ -87,17 +35,31 @@ fn ids(ranges: &[(u32, u32)], kind: &str) -> impl Iterator<Item = String> {
 
 /// Everything offered, each by kind and id.
 fn offered() -> BTreeSet<String> {
-    let mut offered: BTreeSet<String> = ids(FIELDS, "field").chain(ids(GPM, "gpm")).collect();
-    offered.extend(EVENTS.iter().map(|bit| format!("event {bit:#x}")));
+    let numbered = |kind: &'static str| {
+        let ranges = of_kind(kind).map(|id| range(id).expect("a number or a range"));
+        ranges.flatten().map(move |id| format!("{kind} {id}"))
+    };
+    let mut offered: BTreeSet<String> = numbered("field").chain(numbered("gpm")).collect();
+    offered.extend(of_kind("event").map(|bit| format!("event {bit}")));
     offered.extend(
-        DEVICE_FUNCTIONS
-            .split(' ')
-            .map(|it| format!("nvmlDevice{it}")),
+        of_kind("function")
+            .chain(of_kind("counter"))
+            .map(str::to_owned),
     );
-    offered.extend(FUNCTIONS.split(' ').map(str::to_owned));
-    offered.extend(DCGM.split(' ').map(|it| format!("DCGM_FI_{it}")));
-    offered.extend(DCGM_EXPORTER.split(' ').map(str::to_owned));
     offered
+}
+
+/// What the driver can say beside that: throttle bits, return codes, recovery actions, XIDs.
+fn said() -> BTreeSet<String> {
+    let kinds = ["throttle", "code", "action", "xid"];
+    let of_kind = |kind: &'static str| {
+        let ids = of_kind(kind).filter_map(|id| match id.strip_prefix("0x") {
+            Some(_) => Some(vec![id.to_owned()]),
+            None => Some(range(id)?.map(|id| id.to_string()).collect()),
+        });
+        ids.flatten().map(move |id| format!("{kind} {id}"))
+    };
+    kinds.into_iter().flat_map(of_kind).collect()
 }
 
 /// Everything that is read for a metric, called for something else, or a label.
@@ -184,6 +146,20 @@ fn every_metric_has_a_source() {
 /// and GPM ids count up, and every word that is a function's or a counter's name.
 fn named_in(text: &str) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
+    let mut in_xids = false;
+    let bits_of = |list: &str, kind: &str| -> Vec<String> {
+        let bits = list
+            .split([' ', ','])
+            .filter_map(|it| it.strip_prefix("0x"));
+        let bits = bits.filter_map(|it| u32::from_str_radix(it, 16).ok());
+        bits.map(|bit| format!("{kind} {bit:#x}")).collect()
+    };
+    // `1 reset GPU, 2 reboot node`.
+    let explained = |list: &str, kind: &str| -> Vec<String> {
+        let first_word = |it: &str| it.split_whitespace().next()?.parse::<u32>().ok();
+        let ids = list.split(',').filter_map(first_word);
+        ids.map(|id| format!("{kind} {id}")).collect()
+    };
     let numbers_of = |line: &str, kind: &str| -> Vec<String> {
         let mut ids = Vec::new();
         let words = line
@@ -210,11 +186,24 @@ fn named_in(text: &str) -> BTreeSet<String> {
             named.extend(numbers_of(list, "gpm"));
         }
         if let Some(list) = line.strip_prefix("- Events: ") {
-            let bits = list
-                .split([' ', ','])
-                .filter_map(|it| it.strip_prefix("0x"));
-            let bits = bits.filter_map(|it| u32::from_str_radix(it, 16).ok());
-            named.extend(bits.map(|bit| format!("event {bit:#x}")));
+            named.extend(bits_of(list, "event"));
+        }
+        if let Some(list) = line.strip_prefix("- Clock-event (throttle) bits: ") {
+            named.extend(bits_of(list, "throttle"));
+        }
+        if let Some(list) = line.strip_prefix("- Errors: ") {
+            let list = list.split_once('(').map_or(list, |(list, _)| list);
+            named.extend(explained(list, "code"));
+        }
+        if let Some((_, list)) = line.split_once("recovery action (") {
+            let list = list.split_once([';', ')']).map_or(list, |(list, _)| list);
+            named.extend(explained(list, "action"));
+        }
+        if line.starts_with("## ") {
+            in_xids = line.starts_with("## XID actions");
+        }
+        if let Some(cell) = line.split('|').nth(2).filter(|_| in_xids) {
+            named.extend(numbers_of(cell, "xid"));
         }
         let words = line.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
         for word in words {
@@ -232,20 +221,34 @@ fn named_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_shared_facts_name_nothing_that_this_list_lacks() {
-    let facts = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shared/facts/nvml-dcgm.md"
-    );
-    let counters = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shared/data/dcgm_counters.csv"
-    );
-    let (Ok(facts), Ok(counters)) = (
-        std::fs::read_to_string(facts),
-        std::fs::read_to_string(counters),
-    ) else {
-        return eprintln!("{NOT_RUN}");
+fn the_committed_facts_are_all_there() {
+    for (kind, all) in [
+        ("field", 74),
+        ("gpm", 53),
+        ("event", 8),
+        ("function", 78),
+        ("counter", 64),
+        ("served", 33),
+    ] {
+        let each = of_kind(kind).map(|id| range(id).map_or(1, Iterator::count));
+        assert_eq!(each.sum::<usize>(), all, "{kind}");
+    }
+    let said = said();
+    for (kind, count) in [("throttle", 9), ("code", 14), ("action", 5), ("xid", 99)] {
+        let found = said.iter().filter(|it| it.starts_with(kind)).count();
+        assert_eq!(found, count, "{kind}: {said:?}");
+    }
+}
+
+/// Where the facts that the authors share lie beside the repository, the committed ones must not have
+/// fallen behind; they stand by themselves everywhere else.
+#[test]
+fn the_committed_facts_lack_nothing_that_the_shared_ones_name() {
+    let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared");
+    let facts = std::fs::read_to_string(format!("{shared}/facts/nvml-dcgm.md"));
+    let counters = std::fs::read_to_string(format!("{shared}/data/dcgm_counters.csv"));
+    let (Ok(facts), Ok(counters)) = (facts, counters) else {
+        return;
     };
     let mut named = named_in(&facts);
     let first_column = counters
@@ -254,19 +257,19 @@ fn the_shared_facts_name_nothing_that_this_list_lacks() {
         .filter_map(|it| it.split(',').next());
     named.extend(first_column.map(str::to_owned));
     assert!(
-        named.len() > 150,
+        named.len() > 270,
         "only {} found: the text has changed",
         named.len()
     );
-    let offered = offered();
     // Words of the text's own: the beginning of every name, and a function without its ending.
     for word in ["nvmlDevice", "nvmlDeviceGetHandle"] {
         named.remove(word);
     }
-    let missing: Vec<_> = named.difference(&offered).collect();
+    let committed: BTreeSet<_> = offered().into_iter().chain(said()).collect();
+    let missing: Vec<_> = named.difference(&committed).collect();
     assert!(
         missing.is_empty(),
-        "in the facts and not in this list: {missing:?}"
+        "in the shared facts and not in driver_facts.txt: {missing:?}"
     );
 }
 
@@ -275,10 +278,15 @@ fn ids_and_symbols_are_found_in_a_text() {
     let text = "- Field ids (each with a code): 3-6 ECC; 197/198 PCIe (wraps 9); 230 action (0 none, 1 reset).\n\
                 - Metric ids, percent 0-100: 1 graphics, 20/21 PCIe.\n\
                 - Events: 0x8 XID, 0x4000 gone.\n\
+                - Errors: 3 not supported, 4 no permission (a GPU 9).\n\
+                - Clock-event (throttle) bits: 0x1 idle, 0x100 display.\n\
+                - Field ids (one): 230 recovery action (0 none, 1 reset; driver 9).\n\
+                ## XID actions\n| observe | 14 39-40 |\n\
                 nvmlGpmSampleGet and GetName of DCGM_FI_DEV_SM_CLOCK";
     let named: Vec<_> = named_in(text).into_iter().collect();
-    let expected = "DCGM_FI_DEV_SM_CLOCK,event 0x4000,event 0x8,field 197,field 198,field 230,\
-                    field 3,field 4,field 5,field 6,gpm 1,gpm 20,gpm 21,nvmlDeviceGetName,\
-                    nvmlGpmSampleGet";
+    let expected = "DCGM_FI_DEV_SM_CLOCK,action 0,action 1,code 3,code 4,event 0x4000,event 0x8,\
+                    field 197,field 198,field 230,field 3,field 4,field 5,field 6,gpm 1,gpm 20,\
+                    gpm 21,nvmlDeviceGetName,nvmlGpmSampleGet,throttle 0x1,throttle 0x100,xid 14,\
+                    xid 39,xid 40";
     assert_eq!(named.join(","), expected);
 }

@@ -124,25 +124,50 @@ fn growth_goes_on_from_row_to_row_and_begins_with_the_first_point() {
 }
 
 #[test]
+fn a_tick_that_is_told_twice_after_a_kill_adds_nothing_whenever_it_comes() {
+    // The first process came to 32.5 s and the next begins in the same tick.
+    let pieces = [
+        point(100.0, 20_000, 32_000),
+        point(105.0, 32_000, 33_000),
+        point(110.0, 32_000, 33_000),
+        point(150.0, 33_000, 60_000),
+    ];
+    for order in [
+        [0, 1, 2, 3],
+        [0, 2, 3, 1],
+        [3, 2, 0, 1],
+        [1, 3, 0, 2],
+        [2, 0, 1, 3],
+    ] {
+        let mut all = pieces[order[0]].clone();
+        order[1..].iter().for_each(|it| all.merge(&pieces[*it]));
+        assert_eq!(
+            (all.runs.len(), all.growth(), all.count()),
+            (1, 50.0, 4),
+            "{order:?}"
+        );
+        assert_eq!((all.first(), all.last()), (100.0, 150.0), "{order:?}");
+    }
+}
+
+#[test]
 fn the_shortest_pauses_are_closed_when_there_are_too_many() {
-    let points: Vec<_> = (0..20)
+    // Pauses of 1,510 ms, 1,520 ms, and so on.
+    let points: Vec<_> = (0..80)
         .map(|place| {
-            (
-                f64::from(place),
-                place * 1_000 + place * place,
-                place * 1_000 + 500,
-            )
+            let began = place * 3_000;
+            (f64::from(place), began + place * 10, began + 1_500)
         })
         .collect();
     let counter = merged(&points);
     assert_eq!(counter.runs.len(), MAX_RUNS);
-    assert_eq!((counter.growth(), counter.count()), (19.0, 20));
+    assert_eq!((counter.growth(), counter.count()), (79.0, 80));
     let pauses: Vec<_> = counter
         .runs
         .windows(2)
         .map(|it| it[1].from - it[0].to)
         .collect();
-    assert!(pauses.iter().all(|it| *it > 600), "{pauses:?}");
+    assert!(pauses.iter().all(|it| *it > 1_980), "{pauses:?}");
 }
 
 #[test]

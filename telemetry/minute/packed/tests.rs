@@ -92,6 +92,29 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn a_minute_in_one_pair_of_hands_takes_a_few_bytes_more_and_what_is_wrong_with_holders_is_named() {
+    let mut row = typical_row();
+    let without = row.pack();
+    assert_eq!(without[0], WITHOUT_HOLDERS);
+    row.hold(i64::MAX, row.bitmaps.held);
+    let with = row.pack();
+    assert_eq!(with.len(), without.len() + 1 + 9 + 1);
+    assert_eq!(MinuteRow::unpack(&with), Ok(row));
+    let check = |holders: &[u8], what| {
+        let bytes = [[3, 0, 6, 0, 0].as_slice(), holders].concat();
+        let error = UnpackError::OutOfRange {
+            what,
+            at: bytes.len(),
+        };
+        assert_eq!(MinuteRow::unpack(&bytes), Err(error), "{bytes:?}");
+    };
+    check(&[0], "number of holders");
+    check(&[61], "number of holders");
+    check(&[1, 0], "step between holders");
+    check(&[1, 7, 0], "seconds of a holder");
+}
+
+#[test]
 fn what_is_wrong_with_a_counter_is_named() {
     use UnpackError::{NotFinite, OutOfRange};
     let check = |counters: &[u8], expected: UnpackError| {
@@ -116,7 +139,7 @@ fn what_is_wrong_with_a_counter_is_named() {
         NotFinite { metric: 0 },
     );
     let what = "number of runs";
-    check(&[1, 0, 20, 19, 0, 0, 0, 8], OutOfRange { what, at: 12 });
+    check(&[1, 0, 20, 19, 0, 0, 0, 32], OutOfRange { what, at: 12 });
     let what = "order of runs";
     check(
         &[1, 0, 20, 19, 0, 0, 0, 1, 20, 40, 0, 0, 0],

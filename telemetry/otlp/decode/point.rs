@@ -10,7 +10,7 @@ use super::{Series, attribute, text};
 use crate::catalog::{Kind, Metric};
 use crate::minute::ALL_SECONDS;
 use crate::otlp::limits::{Limits, Reject};
-use crate::otlp::names::{self, Dialect, Meaning};
+use crate::otlp::meaning::{self, Dialect, Meaning};
 use crate::otlp::{HW_TYPE_GPU, HW_TYPE_KEY, MISSING_REASON};
 use crate::sample::Missing;
 use crate::tick::{MAX_TICK_SECONDS, PointValue};
@@ -88,7 +88,7 @@ impl Series<'_> {
     pub(super) fn conversion(&self, metric: &Metric) -> Result<Conversion, Reject> {
         match self.meaning.dialect {
             Dialect::Dcgm { scale } => Ok(Conversion::Through(scale)),
-            Dialect::Otlp | Dialect::Max => names::unit_scale(metric, self.unit)
+            Dialect::Otlp | Dialect::Max => meaning::unit_scale(metric, self.unit)
                 .map(Conversion::Times)
                 .ok_or(Reject::WrongUnit),
         }

@@ -173,9 +173,12 @@ fn every_right_that_is_asked_for_is_explained_and_nothing_else_is_taken() {
             {
                 broken.push(format!("{overlay}: {name} takes more than it needs"));
             }
-            if spec["automountServiceAccountToken"].as_bool() != Some(false) {
+            // A token for whoever has a right, and for nobody else.
+            let account = text_at(spec, "serviceAccountName");
+            let has_right = objects.contains_key(&format!("ClusterRoleBinding/{account}"));
+            if spec["automountServiceAccountToken"].as_bool() != Some(has_right) {
                 broken.push(format!(
-                    "{overlay}: {name} has a token of the Kubernetes API"
+                    "{overlay}: {name} and its token of the Kubernetes API"
                 ));
             }
             let mut rights: Vec<String> = Vec::new();
@@ -198,7 +201,10 @@ fn every_right_that_is_asked_for_is_explained_and_nothing_else_is_taken() {
                     .filter(|it| !it.is_empty())
                     .map(|it| format!("`{it}`")),
             );
-            let roles = objects.keys().filter_map(|it| it.strip_prefix("Role/"));
+            let roles = objects.keys().filter_map(|it| {
+                it.strip_prefix("Role/")
+                    .or_else(|| it.strip_prefix("ClusterRole/"))
+            });
             rights.extend(roles.map(|it| format!("`{it}`")));
             let told = |right: &String| {
                 document
@@ -214,4 +220,22 @@ fn every_right_that_is_asked_for_is_explained_and_nothing_else_is_taken() {
         }
     }
     none("a right stands in the table of docs/deploy.md", &broken);
+}
+
+#[test]
+fn pods_of_the_whole_cluster_are_read_only_where_they_can_be_joined_to_gpus() {
+    for (overlay, objects) in all() {
+        let rules = list_at(&objects["ClusterRole/gpufleet-agent"], "rules").iter();
+        let resources = rules.flat_map(|it| list_at(it, "resources"));
+        let may: BTreeSet<&str> = resources.filter_map(Value::as_str).collect();
+        let agent = "DaemonSet/gpufleet-agent";
+        let volumes = list_at(&objects[agent], "spec.template.spec.volumes").iter();
+        let mut paths = volumes.map(|it| text_at(it, "hostPath.path"));
+        let has_kubelet = paths.any(|it| it == "/var/lib/kubelet/pod-resources");
+        let (config, _) = config_of::<gpufleet_agent::config::Config>(&objects, agent);
+        let asks = !config.attribute.kubelet_socket.as_os_str().is_empty();
+        let found = (may.contains("pods"), may.contains("namespaces"), asks);
+        let expected = (has_kubelet, has_kubelet, has_kubelet);
+        assert_eq!(found, expected, "{overlay}: pods, namespaces, kubelet");
+    }
 }

@@ -9,7 +9,7 @@ use super::{SECRETS, all, list_at, text_at, workloads};
 use crate::tree::{none, root};
 
 /// Kinds of a cluster, not of a namespace.
-const OF_THE_CLUSTER: [&str; 1] = ["Namespace"];
+const OF_THE_CLUSTER: [&str; 3] = ["Namespace", "ClusterRole", "ClusterRoleBinding"];
 
 /// Every config map, secret, claim and account that something names, with the keys asked for.
 fn references(value: &Value, found: &mut BTreeSet<(String, String, Option<String>)>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -94,8 +95,47 @@ fn slurms_scripts_keep_one_line_a_job_in_a_file_a_gpu() {
     assert_eq!(said(), both);
     slurm("epilog.sh", folder.path(), "7", "");
     assert_eq!(said(), files(&[("1", "17\n")]));
-    slurm("epilog.sh", folder.path(), "17", "1");
+    // The machine went down with the job on it: what its file says is of before.
+    let old = fs::File::open(folder.path().join("1")).expect("it is there");
+    old.set_modified(std::time::UNIX_EPOCH).expect("its own");
+    slurm("prolog.sh", folder.path(), "18", "1");
+    assert_eq!(said(), files(&[("1", "18\n")]));
+    slurm("epilog.sh", folder.path(), "18", "1");
     assert_eq!(said(), files(&[]));
+}
+
+#[test]
+fn slurms_probe_fails_for_wrong_results_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let agent = folder.path().join("agent");
+    let said = folder.path().join("said");
+    for (code, gpus, is_let, options) in [
+        (0, "0-1,5", true, "probe --gate --gpu 0 --gpu 1 --gpu 5\n"),
+        (20, "3", false, "probe --gate --gpu 3\n"),
+        (30, "3", true, "probe --gate --gpu 3\n"),
+        (1, "3", true, "probe --gate --gpu 3\n"),
+        (20, "$(id)", true, ""),
+        (20, "", true, ""),
+    ] {
+        fs::write(&said, "").expect("written");
+        let script = format!("#!/bin/sh\necho \"$@\" >{}\nexit {code}\n", said.display());
+        fs::write(&agent, script).expect("written");
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).expect("its right");
+        let status = Command::new(super::folder().join("slurm/probe.sh"))
+            .env("GPUFLEET_AGENT", &agent)
+            .env("SLURM_JOB_GPUS", gpus)
+            .status();
+        assert_eq!(
+            status.expect("it can be run").success(),
+            is_let,
+            "{code} {gpus}"
+        );
+        assert_eq!(
+            fs::read_to_string(&said).expect("it is there"),
+            options,
+            "{gpus}"
+        );
+    }
 }
 
 #[test]

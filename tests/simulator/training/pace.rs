@@ -15,7 +15,7 @@ impl Training {
         let planned = (first..last).map(|index| self.schedule.step(attempt, index));
         match trouble {
             Trouble::Stuck => Vec::new(),
-            Trouble::Slow(_) if first < last => {
+            Trouble::Slow(_) | Trouble::SlowRank(_) if first < last => {
                 // A quarter longer each, so one in five is left out.
                 let count = ((last - first).cast_signed() * 4 / 5).max(1);
                 let all = span.until.since(span.from);
@@ -48,6 +48,7 @@ impl Training {
         };
         let is_slow = match trouble {
             Trouble::Slow(node) => seat.node == node,
+            Trouble::SlowRank(it) => (seat.node, seat.gpu) == (it.node, it.gpu),
             _ => step.slow && self.cast.throttles(seat),
         };
         let busy = match (self.cast.size(), is_slow) {

@@ -12,7 +12,7 @@ use super::Run;
 use super::cast::{Cast, Seat};
 use crate::simulator::gpu::XID_GPU;
 use crate::simulator::schedule::{Attempt, ENDING_XID, Size};
-use crate::simulator::trouble::Broken;
+use crate::simulator::trouble::RankGpu;
 
 const SECOND: i64 = 1_000_000_000;
 /// So long after the first rank the others give up waiting for it.
@@ -179,7 +179,7 @@ pub(super) fn ending(cast: &Cast, attempt: &Attempt, run: &RunId, step: u64) -> 
 pub(super) fn broken(
     cast: &Cast,
     run: &Run,
-    fault: Broken,
+    fault: RankGpu,
     at: Timestamp,
     step: u64,
 ) -> Vec<Event> {

@@ -75,6 +75,7 @@ impl Fleet {
         };
         let before = known.energy.replace(now);
         if before.is_some_and(|before| now < before - ENERGY_SLACK_JOULES) {
+            known.xids.begin_anew();
             let message = format!(
                 "GPU {} was reset: its energy counter began anew",
                 known.index
@@ -128,7 +129,7 @@ impl Fleet {
             let Some(known) = self.gpus.get_mut(&id) else {
                 continue;
             };
-            known.xids.add(xid.code);
+            known.xids.add(xid.code, turn.monotonic);
             let action = self.actions.of(xid.code).clone();
             let asked = recovery_action(known.recovery as u64);
             let mut attributes = vec![

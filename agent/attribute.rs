@@ -1,0 +1,495 @@
+//! Who holds which GPU, and what this node is: pods by the kubelet and the Kubernetes API, Slurm jobs by
+//! cgroup, prolog and `scontrol`, else whose processes compute there.
+//!
+//! A reader as any other: what it returns of a GPU or share are attributes, which the collector lays
+//! beside those of the reader that measures it. Nothing is looked up when a reading is taken. What the
+//! kubelet said counts for [`KEEP_FOR`]; after that nobody knows who holds a GPU, which is not the same
+//! as that nobody holds it.
+//!
+//! Read in this order: [`kubelet`] and [`devices`], [`processes`], [`api`] and [`cluster`] with [`pods`] and
+//! [`labels`], [`slurm`] and [`prolog`], [`look`], [`node`] and [`metadata`]; [`held`] lays it together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io, mem};
+
+use gpufleet_program::section;
+use gpufleet_telemetry::catalog::{Metric, own};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+
+use crate::config::Config;
+use crate::read::users::{Card, Users};
+use crate::read::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+
+pub mod kubelet;
+
+mod devices;
+
+mod processes;
+
+pub mod api;
+
+mod labels;
+
+mod pods;
+
+mod cluster;
+
+pub mod slurm;
+
+mod prolog;
+
+mod look;
+
+mod node;
+
+mod metadata;
+
+mod standing;
+
+mod held;
+
+pub mod bytes;
+
+use api::Api;
+use cluster::Cluster;
+use held::{Found, Known, Kubelet, Names};
+use labels::Facts;
+use look::Look;
+use metadata::Metadata;
+use processes::Processes;
+use prolog::Prolog;
+use slurm::Slurm;
+use standing::{Source, Standing};
+
+section! {
+    /// Who holds which GPU: pods, Slurm jobs, processes.
+    pub struct AttributeConfig {
+        /// Whether it is asked who holds GPUs.
+        pub enabled: bool = true,
+        /// Seconds between two rounds, 1 to 30.
+        pub period_seconds: u64 = 5,
+        /// The kubelet's socket for who has which device. A machine without its folder, outside of a pod,
+        /// is no node of Kubernetes. Empty: nobody is asked, and nobody for pods either.
+        pub kubelet_socket: PathBuf =
+            PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        /// The address of the Kubernetes API, https:// unless it is on this machine. Empty: where a pod
+        /// finds it, and nobody is asked where there is no token.
+        pub kubernetes_url: String = String::new(),
+        /// The file with the token for it, read again when it changes.
+        pub kubernetes_token_file: PathBuf =
+            PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+        /// The certificates (PEM) that its own must come from.
+        pub kubernetes_ca_file: PathBuf =
+            PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+        /// Labels of pods that become attributes of what they hold; with those of namespaces 16.
+        pub labels: Vec<String> = ["team", "app.kubernetes.io/name", "app.kubernetes.io/part-of"]
+            .map(str::to_owned)
+            .into(),
+        /// Labels of namespaces that do.
+        pub namespace_labels: Vec<String> = vec!["team".to_owned()],
+        /// The program that knows Slurm's jobs; by its name it is looked for as the shell does.
+        pub scontrol_path: PathBuf = PathBuf::from("scontrol"),
+        /// The folder in which Slurm's prolog writes which job has which GPU. Files from before the machine
+        /// started do not count.
+        pub slurm_jobs_folder: PathBuf = PathBuf::from("/var/lib/gpufleet-jobs"),
+    }
+}
+
+/// The name of this reader.
+pub const SOURCE: &str = "attribute";
+
+/// For so long counts what the kubelet said last: three ticks, in which a kubelet restarts.
+const KEEP_FOR: Duration = Duration::from_secs(30);
+
+/// Longest a round may take: the kubelet's answer and the look.
+const DEADLINE: Duration = Duration::from_millis(3_500);
+
+/// The reader.
+pub struct Attribution {
+    config: AttributeConfig,
+    period: Duration,
+    sys: PathBuf,
+    metadata_server: String,
+    /// What the config says of the node.
+    said: Facts,
+    users: Arc<Users>,
+    /// The folder that the machine's paths are under: `/`, but in tests.
+    root: PathBuf,
+    /// Whether this agent is in a pod: then its node is one of Kubernetes.
+    is_in_pod: bool,
+    /// Begun with the first round: before it nothing is asked.
+    tasks: Option<Tasks>,
+    kubelet: Standing,
+    /// Whether this is a node of Kubernetes; once it was, its kubelet is missed.
+    has_kubelet: bool,
+    /// Whether this is a node of Slurm; once it was, it is.
+    has_slurm: bool,
+    list: kubelet::List,
+    prolog: Prolog,
+    look: Look,
+    /// Who failed in the last round.
+    failing: BTreeSet<Source>,
+    /// What was told of devices that cannot be placed.
+    told: (BTreeSet<String>, usize),
+}
+
+struct Tasks {
+    cluster: Option<Cluster>,
+    slurm: Slurm,
+    metadata: Option<Metadata>,
+}
+
+/// What the tasks know, for one round.
+struct Answers {
+    cluster: Option<cluster::Snapshot>,
+    jobs: Arc<BTreeMap<u64, Facts>>,
+    slurm: Standing,
+}
+
+impl AttributeConfig {
+    /// Whether these can work together.
+    ///
+    /// # Errors
+    /// Names the key and says what it may be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            (1..=30).contains(&self.period_seconds),
+            "attribute.period_seconds = {}: it must be 1 to 30",
+            self.period_seconds
+        );
+        let labels = self.labels.len() + self.namespace_labels.len();
+        anyhow::ensure!(
+            labels <= attribute::MAX_HOLDER_LABELS,
+            "attribute.labels and attribute.namespace_labels are {labels}: together they may be {}",
+            attribute::MAX_HOLDER_LABELS
+        );
+        match self.kubernetes_url.as_str() {
+            "" => Ok(()),
+            url => api::is_secure(url).map(|_| ()),
+        }
+    }
+
+    /// Whether its files can be used now. A start does not depend on it: in a pod that has just begun they
+    /// may not be there yet, and the agent tries again.
+    ///
+    /// # Errors
+    /// Names the file that cannot be used.
+    pub fn rehearse(&self) -> anyhow::Result<()> {
+        match Api::base_of(self).filter(|_| self.enabled) {
+            Some(base) => Api::new(&base, self).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Attribution {
+    /// The reader, where the config wants it; `users` knows the GPUs and the processes on them.
+    pub fn new(config: &Config, users: Arc<Users>) -> Option<Self> {
+        let own = &config.attribute;
+        if !own.enabled {
+            return None;
+        }
+        let proc = &config.host.proc_folder;
+        let processes = Processes::new(proc, Path::new("/etc/passwd"));
+        Some(Self {
+            period: Duration::from_secs(own.period_seconds),
+            sys: config.host.sys_folder.clone(),
+            metadata_server: config.node.metadata_server.clone(),
+            said: config.node.facts(),
+            users,
+            root: PathBuf::from("/"),
+            is_in_pod: api::in_pod().is_some(),
+            tasks: None,
+            kubelet: Standing::default(),
+            has_kubelet: false,
+            has_slurm: false,
+            list: kubelet::List::default(),
+            prolog: Prolog::new(&own.slurm_jobs_folder, proc),
+            look: Look::new(processes),
+            failing: BTreeSet::new(),
+            told: (BTreeSet::new(), 0),
+            config: own.clone(),
+        })
+    }
+
+    async fn round(&mut self, turn: &Turn) -> Readings {
+        let tasks = self.tasks(&turn.node);
+        let answers = Answers {
+            cluster: tasks.cluster.as_ref().map(Cluster::known),
+            jobs: tasks.slurm.known().0,
+            slurm: tasks.slurm.known().1,
+        };
+        let in_cloud = tasks.metadata.as_ref().map(Metadata::known);
+        let cards = self.users.cards();
+        self.ask_kubelet().await;
+        self.look.again(&cards, &self.prolog).await;
+        let seen = &self.look.seen;
+        self.has_slurm = self.has_slurm
+            || seen.prolog.is_some()
+            || seen.looked.has_slurm()
+            || slurm::is_node(&self.root);
+        let why = self
+            .kubelet
+            .error()
+            .unwrap_or("the kubelet is not asked: attribute.kubelet_socket is empty");
+        let kubelet = match self.kubelet.age() {
+            _ if !self.has_kubelet => Kubelet::NotHere,
+            Some(age) if age <= KEEP_FOR => Kubelet::Said(&self.list),
+            _ => Kubelet::NotHeard(why),
+        };
+        let found = held::found(&Known {
+            cards: &cards,
+            kubelet,
+            slurm: match &self.look.seen.prolog {
+                Some(jobs) => held::Slurm::Wrote(jobs),
+                None if self.has_slurm => held::Slurm::Silent,
+                None => held::Slurm::NotHere,
+            },
+            looked: &self.look.seen.looked,
+            names: &answers,
+        });
+        let sources = self.sources(&answers);
+        let events = self.events(&sources, turn);
+        self.tell_strange(&found);
+        let mut resources = held_resources(&cards, &found);
+        resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
+        if let Some(tasks) = &self.tasks {
+            tasks.slurm.want(found.jobs);
+            if let Some(cluster) = &tasks.cluster {
+                cluster.want(found.namespaces);
+            }
+        }
+        Readings {
+            at: turn.at,
+            resources,
+            events,
+        }
+    }
+
+    fn tasks(&mut self, node: &NodeFacts) -> &Tasks {
+        let config = &self.config;
+        let (server, sys) = (&self.metadata_server, &self.sys);
+        self.tasks.get_or_insert_with(|| Tasks {
+            cluster: Cluster::start(&node.node, config),
+            slurm: Slurm::start(&config.scontrol_path),
+            metadata: Metadata::start(server, sys),
+        })
+    }
+
+    /// What pods hold now; a failure leaves what was known.
+    async fn ask_kubelet(&mut self) {
+        let socket = &self.config.kubelet_socket;
+        // Who may not look does not know that there is none.
+        let folder = socket.parent().map(fs::metadata);
+        let is_absent =
+            folder.is_none_or(|it| it.is_err_and(|it| it.kind() == io::ErrorKind::NotFound));
+        self.has_kubelet |= self.is_in_pod || !is_absent;
+        if !self.has_kubelet || socket.as_os_str().is_empty() {
+            return;
+        }
+        match kubelet::list(&self.config.kubelet_socket).await {
+            Ok(list) => {
+                self.list = list;
+                self.kubelet.heard();
+            }
+            Err(error) => self.kubelet.failed(Source::Kubelet, error.to_string()),
+        }
+    }
+
+    /// How everyone is doing who was asked.
+    fn sources(&self, answers: &Answers) -> Vec<(Source, Standing)> {
+        let is_asked = self.has_kubelet && !self.config.kubelet_socket.as_os_str().is_empty();
+        let kubelet = is_asked.then(|| self.kubelet.clone());
+        let cluster = answers.cluster.as_ref().map(|it| it.standing.clone());
+        let slurm = (answers.slurm != Standing::default()).then(|| answers.slurm.clone());
+        [
+            (Source::Kubelet, kubelet),
+            (Source::Kubernetes, cluster),
+            (Source::Slurm, slurm),
+        ]
+        .into_iter()
+        .filter_map(|(source, standing)| Some((source, standing?)))
+        .collect()
+    }
+
+    /// Who began to fail, and who works again.
+    fn events(&mut self, sources: &[(Source, Standing)], turn: &Turn) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (source, standing) in sources {
+            let name = source.name();
+            let (kind, severity, message) = match standing.error() {
+                Some(error) if self.failing.insert(*source) => (
+                    EventKind::ReaderFailed,
+                    Severity::Warning,
+                    format!("who holds GPUs may be unknown: {error}"),
+                ),
+                None if self.failing.remove(source) => (
+                    EventKind::ReaderRecovered,
+                    Severity::Info,
+                    format!("{name} tells again who holds GPUs"),
+                ),
+                _ => continue,
+            };
+            events.push(Event {
+                at: turn.at,
+                kind,
+                severity,
+                resource_kind: ResourceKind::Node,
+                resource_id: turn.node.node.as_str().into(),
+                message,
+                attributes: BTreeMap::from([("reader".to_owned(), name.to_owned())]),
+            });
+        }
+        events
+    }
+
+    /// Says once what does not fit together.
+    fn tell_strange(&mut self, found: &Found) {
+        let twice = gpufleet_telemetry::holder::Unknown::ClaimedTwice.name();
+        let now = (
+            found.strangers.clone(),
+            found.unknown.get(twice).copied().unwrap_or(0),
+        );
+        let before = mem::replace(&mut self.told, now);
+        if self.told.0 != before.0 && !self.told.0.is_empty() {
+            let devices: Vec<&str> = self.told.0.iter().map(String::as_str).collect();
+            let devices = devices.join(", ");
+            tracing::warn!(
+                devices,
+                "the kubelet gave devices to pods that are no GPU of this node"
+            );
+        }
+        if self.told.1 > before.1 {
+            let gpus = self.told.1;
+            tracing::warn!(
+                gpus,
+                "two pods hold the whole of one GPU, as the kubelet says"
+            );
+        }
+    }
+
+    /// The node with what it is, and how this goes.
+    fn node(
+        &self,
+        turn: &Turn,
+        answers: &Answers,
+        in_cloud: Option<&Facts>,
+        sources: &[(Source, Standing)],
+        found: &Found,
+    ) -> ResourceSamples {
+        let id = turn.node.node.as_str();
+        let mut resource = turn
+            .node
+            .resource(ResourceKind::Node, id, Origin::Live, SOURCE);
+        let of_cluster = answers.cluster.as_ref().map(|it| it.node.as_ref());
+        let mut facts = self.said.clone();
+        for (name, value) in of_cluster.into_iter().chain(in_cloud).flatten() {
+            node::add(&mut facts, name, value);
+        }
+        resource.attributes.extend(facts);
+        let sample = |metric: &Metric, part, value: f64| Sample {
+            metric: metric.id,
+            part,
+            reading: Ok(value),
+        };
+        let mut samples = Vec::new();
+        for (source, standing) in sources {
+            let part = || Some(Part::new(PartKind::Reader, source.name()));
+            let answers = f64::from(u8::from(standing.error().is_none()));
+            samples.push(sample(&own::HOLDERS_ANSWER, part(), answers));
+            let age = standing.age().map(|it| it.as_secs_f64());
+            samples.extend(age.map(|age| sample(&own::HOLDERS_AGE, part(), age)));
+        }
+        for (reason, count) in &found.unknown {
+            let part = Some(Part::new(PartKind::Reason, *reason));
+            samples.push(sample(&own::HOLDERS_UNKNOWN, part, *count as f64));
+        }
+        let strangers = found.strangers.len() as f64;
+        samples.push(sample(&own::HOLDERS_STRANGE_DEVICES, None, strangers));
+        if let Some(cluster) = &answers.cluster {
+            let left_out = cluster.pods.left_out() as f64;
+            samples.push(sample(&own::HOLDERS_PODS_LEFT_OUT, None, left_out));
+        }
+        ResourceSamples {
+            resource: Arc::new(resource),
+            samples,
+        }
+    }
+}
+
+impl Read for Attribution {
+    fn name(&self) -> &str {
+        SOURCE
+    }
+
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
+    fn period(&self) -> Duration {
+        self.period
+    }
+
+    fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
+        Box::pin(async move { Ok::<_, ReadError>(self.round(&turn).await) })
+    }
+}
+
+impl Names for Answers {
+    fn pod(&self, namespace: &str, name: &str) -> Option<held::Pod<'_>> {
+        let cluster = self.cluster.as_ref()?;
+        let pod = cluster.pod(namespace, name);
+        let of_namespace = cluster.namespaces.get(namespace);
+        let none = Facts::new();
+        // What the namespace says is known without the pod.
+        if pod.is_none() && of_namespace.is_none() {
+            return None;
+        }
+        let facts = pod.map_or(&none, |it| &it.facts);
+        Some(held::Pod {
+            uid: pod.map_or("", |it| &it.uid),
+            is_over: pod.is_some_and(|it| it.is_over),
+            facts: labels::join(facts, of_namespace.unwrap_or(&none)),
+        })
+    }
+
+    fn pod_of(&self, uid: &str) -> Option<(String, String)> {
+        let pod = self.cluster.as_ref()?.pods.with_uid(uid)?;
+        Some((pod.namespace.clone(), pod.name.clone()))
+    }
+
+    fn job(&self, job: u64) -> Facts {
+        self.jobs.get(&job).cloned().unwrap_or_default()
+    }
+}
+
+/// The GPUs and shares, each with its holder.
+fn held_resources(cards: &[Card], found: &Found) -> Vec<ResourceSamples> {
+    let cards = cards.iter();
+    cards
+        .filter_map(|card| {
+            let told = &card.resource;
+            let facts = found.attributes.get(&told.id)?;
+            let mut resource = Resource::new(told.kind, Arc::clone(&told.id));
+            resource.attributes.extend(facts.iter().cloned());
+            // By these a share is known to be the same.
+            for name in [attribute::PARENT, attribute::MIG_GPU_INSTANCE] {
+                let value = told.attribute(name).unwrap_or_default();
+                resource = resource.with(name, value);
+            }
+            Some(ResourceSamples {
+                resource: Arc::new(resource),
+                samples: Vec::new(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "attribute/tests.rs"]
+mod tests;

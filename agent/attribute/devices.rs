@@ -1,0 +1,233 @@
+//! Which GPU or share a device id of the kubelet means. Each device plugin has its own way to write it.
+//!
+//! NVIDIA's plugin: `GPU-<uuid>`, `MIG-<uuid>` or an index, with `::<n>` behind it for a replica of a
+//! time-sliced device. GKE's: `nvidia0` (the minor number of the device file), `nvidia0/gi1` (a MIG
+//! instance), either with `/vgpu3` behind it where it is shared. NVIDIA's DRA driver: `gpu-0` (the minor
+//! number); its MIG devices are named by where they lie on the card, which NVML does not tell, so they
+//! stay unknown.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpufleet_telemetry::identity::{ResourceKind, attribute};
+
+use crate::read::users::Card;
+
+/// A device id taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Device {
+    which: Which,
+    /// Whether others may hold the same device by turns.
+    pub(super) is_replica: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Which {
+    /// By UUID, of a GPU or of a MIG instance.
+    Id(String),
+    /// By NVML's index.
+    Index(u32),
+    /// By the minor number of its device file, and by the GPU instance where it is a share.
+    Minor(u32, Option<u32>),
+}
+
+/// The GPUs and shares of this node, to be found by what device plugins call them.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    ids: BTreeMap<Arc<str>, Arc<str>>,
+    indexes: BTreeMap<u32, Arc<str>>,
+    minors: BTreeMap<(u32, Option<u32>), Arc<str>>,
+}
+
+impl Device {
+    /// The device of a device plugin.
+    pub(super) fn of_plugin(text: &str) -> Option<Self> {
+        match text.strip_prefix("nvidia") {
+            Some(rest) => Self::of_gke(rest),
+            None => Self::of_nvidia(text),
+        }
+    }
+
+    /// The device that a driver of dynamic resources allocated.
+    pub(super) fn of_claim(name: &str) -> Option<Self> {
+        let minor = name.strip_prefix("gpu-")?.parse().ok()?;
+        Some(Self {
+            which: Which::Minor(minor, None),
+            is_replica: false,
+        })
+    }
+
+    fn of_nvidia(text: &str) -> Option<Self> {
+        let (device, replica) = match text.split_once("::") {
+            Some((device, replica)) => (device, Some(replica.parse::<u32>().ok()?)),
+            None => (text, None),
+        };
+        let is_id = device.starts_with("GPU-") || device.starts_with("MIG-");
+        let which = match is_id {
+            true => Which::Id(device.to_owned()),
+            false => Which::Index(device.parse().ok()?),
+        };
+        Some(Self {
+            which,
+            is_replica: replica.is_some(),
+        })
+    }
+
+    /// What follows `nvidia`.
+    fn of_gke(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let minor = parts.next()?.parse().ok()?;
+        let (mut instance, mut is_replica) = (None, false);
+        for part in parts {
+            if let Some(number) = part.strip_prefix("vgpu") {
+                number.parse::<u32>().ok()?;
+                is_replica = true;
+            } else if !is_replica && instance.is_none() {
+                instance = Some(part.strip_prefix("gi")?.parse().ok()?);
+            } else {
+                return None;
+            }
+        }
+        Some(Self {
+            which: Which::Minor(minor, instance),
+            is_replica,
+        })
+    }
+}
+
+impl Directory {
+    pub(super) fn new(cards: &[Card]) -> Self {
+        let mut made = Self::default();
+        let mut minor_of: BTreeMap<&str, u32> = BTreeMap::new();
+        for card in cards {
+            let resource = &card.resource;
+            let number = |name| resource.attribute(name).and_then(|it| it.parse().ok());
+            made.ids
+                .insert(Arc::clone(&resource.id), Arc::clone(&resource.id));
+            if resource.kind != ResourceKind::Gpu {
+                continue;
+            }
+            if let Some(index) = number(attribute::GPU_INDEX) {
+                made.indexes.insert(index, Arc::clone(&resource.id));
+            }
+            if let Some(minor) = number(attribute::GPU_MINOR) {
+                made.minors.insert((minor, None), Arc::clone(&resource.id));
+                minor_of.insert(&resource.id, minor);
+            }
+        }
+        for card in cards {
+            let resource = &card.resource;
+            let instance = resource.attribute(attribute::MIG_GPU_INSTANCE);
+            let parent = resource.attribute(attribute::PARENT);
+            let minor = parent.and_then(|it| minor_of.get(it));
+            if let (Some(instance), Some(minor)) = (instance.and_then(|it| it.parse().ok()), minor)
+            {
+                let place = (*minor, Some(instance));
+                made.minors.insert(place, Arc::clone(&resource.id));
+            }
+        }
+        made
+    }
+
+    /// The id of the GPU or share that this is; none where the node has no such one.
+    pub(super) fn find(&self, device: &Device) -> Option<&Arc<str>> {
+        match &device.which {
+            Which::Id(id) => self.ids.get(id.as_str()),
+            Which::Index(index) => self.indexes.get(index),
+            Which::Minor(minor, instance) => self.minors.get(&(*minor, *instance)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::Resource;
+
+    use super::*;
+
+    fn card(kind: ResourceKind, id: &str, attributes: &[(&str, &str)]) -> Card {
+        let mut resource = Resource::new(kind, id);
+        for (name, value) in attributes {
+            resource = resource.with(name, *value);
+        }
+        Card {
+            resource: Arc::new(resource),
+            processes: None,
+        }
+    }
+
+    /// The minor numbers are not the indexes: on real machines they are often not.
+    fn directory() -> Directory {
+        let gpu = |id, index, minor| {
+            let numbers = [(attribute::GPU_INDEX, index), (attribute::GPU_MINOR, minor)];
+            card(ResourceKind::Gpu, id, &numbers)
+        };
+        let share = |id, instance| {
+            let place = [
+                (attribute::PARENT, "GPU-b"),
+                (attribute::MIG_GPU_INSTANCE, instance),
+            ];
+            card(ResourceKind::Share, id, &place)
+        };
+        Directory::new(&[
+            gpu("GPU-a", "0", "1"),
+            gpu("GPU-b", "1", "0"),
+            share("MIG-c", "7"),
+            share("MIG-d", "9"),
+        ])
+    }
+
+    #[test]
+    fn each_way_to_write_a_device_finds_the_gpu_or_share_that_it_means() {
+        let directory = directory();
+        let check = |text: &str, expected: Option<(&str, bool)>| {
+            let device = Device::of_plugin(text);
+            let found = device.and_then(|it| {
+                let id = directory.find(&it)?;
+                Some((id.to_string(), it.is_replica))
+            });
+            let expected = expected.map(|(id, is_replica)| (id.to_owned(), is_replica));
+            assert_eq!(found, expected, "{text}");
+        };
+        check("GPU-a", Some(("GPU-a", false)));
+        check("GPU-a::3", Some(("GPU-a", true)));
+        check("MIG-c", Some(("MIG-c", false)));
+        check("MIG-c::0", Some(("MIG-c", true)));
+        check("0", Some(("GPU-a", false)));
+        check("1::2", Some(("GPU-b", true)));
+        check("nvidia0", Some(("GPU-b", false)));
+        check("nvidia1/vgpu3", Some(("GPU-a", true)));
+        check("nvidia0/gi9", Some(("MIG-d", false)));
+        check("nvidia0/gi7/vgpu0", Some(("MIG-c", true)));
+        for text in [
+            "",
+            "GPU-x",
+            "2",
+            "0:1",
+            "nvidia2",
+            "nvidia0/gi8",
+            "nvidia1/gi7",
+            "nvidia0/x1",
+            "nvidia0/vgpu0/gi7",
+            "nvidia0/vgpux",
+            "nvidia",
+            "GPU-a::x",
+            "tpu-0",
+        ] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn a_claimed_device_is_known_by_its_minor_number_and_a_part_of_one_is_not() {
+        let directory = directory();
+        let find = |name: &str| {
+            let device = Device::of_claim(name)?;
+            directory.find(&device).map(|it| it.to_string())
+        };
+        assert_eq!(find("gpu-0").as_deref(), Some("GPU-b"));
+        for name in ["gpu-2", "gpu-0-mig-19-4-4", "gpu-", "0", "imex-channel-0"] {
+            assert_eq!(find(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
+//!
+//! The kubelet's word counts first, then Slurm's prolog, then whose the processes on the device are. What
+//! is not known has its reason; only who would know may say that nobody holds a device, and not while
+//! something that was given away has no place here.
+//!
+//! Limits: [`MAX_NAMED`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpufleet_telemetry::holder::{Holder, Unknown};
+use gpufleet_telemetry::identity::{ResourceKind, attribute};
+
+use super::devices::{Device, Directory};
+use super::kubelet::{Held, List};
+use super::labels::Facts;
+use super::processes::{Looked, Process, Whose};
+use crate::read::users::Card;
+
+/// Most holders that a reason names.
+const MAX_NAMED: usize = 4;
+
+/// What the kubelet said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kubelet<'a> {
+    /// This is no node of Kubernetes.
+    NotHere,
+    /// What pods hold, as it said not too long ago.
+    Said(&'a List),
+    /// It was not heard for too long, and why.
+    NotHeard(&'a str),
+}
+
+/// What Slurm says of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slurm<'a> {
+    /// This is no node of Slurm.
+    NotHere,
+    /// The jobs by GPU or share, as its prolog wrote them.
+    Wrote(&'a BTreeMap<Arc<str>, BTreeSet<u64>>),
+    /// It gives GPUs to jobs, and there is no prolog that says which.
+    Silent,
+}
+
+/// What is known of pods and jobs by name.
+pub(super) trait Names {
+    /// What is known of a pod; none while nothing is.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Pod<'_>>;
+
+    /// Namespace and name of the pod with this uid.
+    fn pod_of(&self, uid: &str) -> Option<(String, String)>;
+
+    /// What is known of a Slurm job.
+    fn job(&self, job: u64) -> Facts;
+}
+
+/// What is known of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct Pod<'a> {
+    pub(super) uid: &'a str,
+    /// Whether it has ended: the kubelet lists it until it is deleted, and gives its devices away.
+    pub(super) is_over: bool,
+    pub(super) facts: Facts,
+}
+
+/// Everything that was found out in a round.
+pub(super) struct Known<'a, N> {
+    pub(super) cards: &'a [Card],
+    pub(super) kubelet: Kubelet<'a>,
+    pub(super) slurm: Slurm<'a>,
+    pub(super) looked: &'a Looked,
+    pub(super) names: &'a N,
+}
+
+/// What was found of all.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// By GPU or share: its holder as attributes, or why it is not known; nothing where nobody holds it
+    /// or nobody was asked.
+    pub(super) attributes: BTreeMap<Arc<str>, Facts>,
+    /// How many have no known holder, by reason.
+    pub(super) unknown: BTreeMap<&'static str, usize>,
+    /// Devices that pods hold and that no GPU of this node is.
+    pub(super) strangers: BTreeSet<String>,
+    /// The jobs that hold something.
+    pub(super) jobs: BTreeSet<u64>,
+    /// The namespaces of the pods that hold something.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+/// Who holds one device.
+enum Answer {
+    Pod {
+        namespace: String,
+        name: String,
+        container: String,
+    },
+    Job(u64),
+    Process {
+        user: String,
+        name: String,
+    },
+    Unknown(Unknown, String),
+    Nobody,
+}
+
+/// One pod's claim to a device.
+struct Claim<'a> {
+    held: &'a Held,
+    is_replica: bool,
+}
+
+/// Lays everything together.
+pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
+    let mut found = Found::default();
+    let claims = claims(known, &mut found);
+    let cut = known.cards.iter();
+    let cut: BTreeSet<&str> = cut
+        .filter(|it| it.resource.kind == ResourceKind::Share)
+        .filter_map(|it| it.resource.attribute(attribute::PARENT))
+        .collect();
+    for card in known.cards {
+        let id = &card.resource.id;
+        // Of a card that is cut into instances, the instances are held, and nobody holds it any more.
+        let answer = match cut.contains(id.as_ref()) {
+            true => Answer::Nobody,
+            false => {
+                let claims = claims.get(id).map_or(&[][..], Vec::as_slice);
+                known.answer(card, claims, &found.strangers)
+            }
+        };
+        let attributes = found.note(answer, known.names);
+        found.attributes.insert(Arc::clone(id), attributes);
+    }
+    found
+}
+
+/// The kubelet's list by GPU or share.
+fn claims<'a, N: Names>(
+    known: &Known<'a, N>,
+    found: &mut Found,
+) -> BTreeMap<Arc<str>, Vec<Claim<'a>>> {
+    let mut claims: BTreeMap<Arc<str>, Vec<Claim<'a>>> = BTreeMap::new();
+    let Kubelet::Said(list) = known.kubelet else {
+        return claims;
+    };
+    let directory = Directory::new(known.cards);
+    if list.left_out > 0 {
+        let more = format!("{} more devices", list.left_out);
+        found.strangers.insert(more);
+    }
+    for held in &list.held {
+        let device = match held.claim {
+            Some(_) => Device::of_claim(&held.device),
+            None => Device::of_plugin(&held.device),
+        };
+        let is_replica = device.as_ref().is_some_and(|it| it.is_replica);
+        match device.and_then(|it| directory.find(&it)) {
+            Some(id) => {
+                let claim = Claim { held, is_replica };
+                claims.entry(Arc::clone(id)).or_default().push(claim);
+            }
+            None if known.is_over(held) => {}
+            None => _ = found.strangers.insert(held.device.clone()),
+        }
+    }
+    claims
+}
+
+impl<N: Names> Known<'_, N> {
+    fn answer(&self, card: &Card, claims: &[Claim<'_>], strangers: &BTreeSet<String>) -> Answer {
+        if let Some(answer) = self.claimed(claims) {
+            return answer;
+        }
+        let by_process = self.by_process(card);
+        if let Kubelet::NotHeard(why) = self.kubelet {
+            // Whose process it is, the kernel knows without the kubelet.
+            return match by_process {
+                Some(answer @ (Answer::Pod { .. } | Answer::Job(_))) => answer,
+                _ => Answer::Unknown(Unknown::NotHeard, why.to_owned()),
+            };
+        }
+        let jobs = match self.slurm {
+            Slurm::Wrote(prolog) => prolog.get(&card.resource.id),
+            Slurm::NotHere | Slurm::Silent => None,
+        };
+        match jobs {
+            Some(jobs) if jobs.len() == 1 => Answer::Job(*jobs.first().expect("there is one")),
+            Some(jobs) if !jobs.is_empty() => {
+                let names = jobs.iter().map(|it| Holder::Slurm(*it).to_string());
+                Answer::Unknown(Unknown::Shared, listed(names))
+            }
+            _ => by_process.unwrap_or_else(|| self.nobody(strangers)),
+        }
+    }
+
+    /// That nobody holds it, where everybody who would know has said who holds what.
+    fn nobody(&self, strangers: &BTreeSet<String>) -> Answer {
+        if !strangers.is_empty() {
+            let devices = listed(strangers.iter().cloned());
+            let words = format!("the kubelet gave away {devices}, which may be this");
+            return Answer::Unknown(Unknown::Unplaced, words);
+        }
+        if self.slurm == Slurm::Silent {
+            let words =
+                "Slurm's prolog does not say which GPUs jobs have; install deploy/slurm/prolog.sh";
+            return Answer::Unknown(Unknown::NotHeard, words.to_owned());
+        }
+        Answer::Nobody
+    }
+
+    /// Whether the pod that it was given to has ended.
+    fn is_over(&self, held: &Held) -> bool {
+        let pod = self.names.pod(&held.namespace, &held.pod);
+        pod.is_some_and(|it| it.is_over)
+    }
+
+    /// Which pod the kubelet gave it to; none where it gave it to nobody.
+    fn claimed(&self, claims: &[Claim<'_>]) -> Option<Answer> {
+        let living = claims.iter().filter(|it| !self.is_over(it.held));
+        let living: Vec<&Claim<'_>> = living.collect();
+        let first = living.first()?;
+        let pod = |it: &&Claim<'_>| (it.held.namespace.clone(), it.held.pod.clone());
+        let pods: BTreeSet<_> = living.iter().map(pod).collect();
+        if pods.len() == 1 {
+            let held = first.held;
+            return Some(Answer::Pod {
+                namespace: held.namespace.clone(),
+                name: held.pod.clone(),
+                container: held.container.clone(),
+            });
+        }
+        let is_shared = living.iter().all(|it| it.is_replica)
+            || first.held.claim.is_some()
+                && living.iter().all(|it| it.held.claim == first.held.claim);
+        let reason = match is_shared {
+            true => Unknown::Shared,
+            false => Unknown::ClaimedTwice,
+        };
+        let names = pods
+            .into_iter()
+            .map(|(namespace, name)| Holder::Pod { namespace, name }.to_string());
+        Some(Answer::Unknown(reason, listed(names)))
+    }
+
+    /// Whose processes are on it; none where none are, or the driver does not say.
+    fn by_process(&self, card: &Card) -> Option<Answer> {
+        let ids = card.processes.as_ref().filter(|it| !it.is_empty())?;
+        let seen = ids.iter();
+        let seen: Vec<&Process> = seen
+            .filter_map(|it| self.looked.processes.get(it))
+            .collect();
+        let is_of_user = |it: &&&Process| matches!(it.whose, Whose::User { .. });
+        let groups = seen.iter().filter(|it| !is_of_user(it));
+        let groups: BTreeSet<&Whose> = groups.map(|it| &it.whose).collect();
+        let groups: Vec<Answer> = groups.into_iter().map(|it| self.group(it)).collect();
+        if groups.len() > 1 {
+            let names = groups.iter().map(Answer::words);
+            return Some(Answer::Unknown(Unknown::Shared, listed(names)));
+        }
+        if let Some(group) = groups.into_iter().next() {
+            return Some(group);
+        }
+        // Of several users' processes the one that came first has it until it goes.
+        let oldest = seen.into_iter().min_by_key(|it| it.started);
+        Some(match oldest.map(|it| &it.whose) {
+            Some(Whose::User { user, name }) => Answer::Process {
+                user: user.clone(),
+                name: name.clone(),
+            },
+            _ => self.unseen(ids),
+        })
+    }
+
+    /// Why none of these processes is there.
+    fn unseen(&self, ids: &[i32]) -> Answer {
+        let unseen = ids.iter().filter(|it| self.looked.unseen.contains(it));
+        match unseen.count() {
+            // Listed before they ended, or looked at before they began.
+            0 => Answer::Unknown(
+                Unknown::NotHeard,
+                "the processes on it ended or began in this round".to_owned(),
+            ),
+            count => {
+                let words = format!(
+                    "{count} processes that the agent cannot see; in Kubernetes set hostPID: true"
+                );
+                Answer::Unknown(Unknown::Unnamed, words)
+            }
+        }
+    }
+
+    /// The pod or job that a process is of.
+    fn group(&self, whose: &Whose) -> Answer {
+        match whose {
+            Whose::Slurm(job) => Answer::Job(*job),
+            Whose::User { user, name } => Answer::Process {
+                user: user.clone(),
+                name: name.clone(),
+            },
+            Whose::Pod(uid) => match self.names.pod_of(uid) {
+                Some((namespace, name)) => Answer::Pod {
+                    namespace,
+                    name,
+                    container: String::new(),
+                },
+                None => {
+                    let words = format!("a pod with uid {uid}, which the API server did not name");
+                    Answer::Unknown(Unknown::Unnamed, words)
+                }
+            },
+        }
+    }
+}
+
+impl Answer {
+    /// How a reason names it.
+    fn words(&self) -> String {
+        match self {
+            Self::Pod {
+                namespace, name, ..
+            } => format!("pod:{namespace}/{name}"),
+            Self::Job(job) => format!("slurm:{job}"),
+            Self::Process { user, name } => format!("process:{user}/{name}"),
+            Self::Unknown(_, words) => words.clone(),
+            Self::Nobody => String::new(),
+        }
+    }
+}
+
+impl Found {
+    /// An answer as attributes.
+    fn note(&mut self, answer: Answer, names: &impl Names) -> Facts {
+        let mut facts = Facts::new();
+        let mut push = |name: &str, value: &str| {
+            if !value.is_empty() {
+                facts.push((name.to_owned(), value.to_owned()));
+            }
+        };
+        match answer {
+            Answer::Nobody => {}
+            Answer::Unknown(reason, words) => {
+                push(attribute::HOLDER_UNKNOWN, &reason.text(&words));
+                *self.unknown.entry(reason.name()).or_default() += 1;
+            }
+            Answer::Process { user, name } => {
+                push(
+                    attribute::HOLDER,
+                    &Holder::Process { user, name }.to_string(),
+                );
+            }
+            Answer::Job(job) => {
+                push(attribute::HOLDER, &Holder::Slurm(job).to_string());
+                self.jobs.insert(job);
+                facts.extend(names.job(job));
+            }
+            Answer::Pod {
+                namespace,
+                name,
+                container,
+            } => {
+                let pod = names.pod(&namespace, &name);
+                push(attribute::NAMESPACE, &namespace);
+                push(attribute::POD, &name);
+                push(attribute::CONTAINER, &container);
+                push(attribute::POD_UID, pod.as_ref().map_or("", |it| it.uid));
+                self.namespaces.insert(namespace.clone());
+                let holder = Holder::Pod { namespace, name };
+                push(attribute::HOLDER, &holder.to_string());
+                facts.extend(pod.into_iter().flat_map(|it| it.facts));
+            }
+        }
+        facts
+    }
+}
+
+/// The first of several names, and how many more there are.
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    names.truncate(MAX_NAMED);
+    let named = names.join(", ");
+    match more {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+#[path = "held_tests.rs"]
+mod tests;

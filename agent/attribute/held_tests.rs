@@ -1,0 +1,335 @@
+//! Who holds a GPU, case by case.
+
+use gpufleet_telemetry::identity::Resource;
+
+use super::*;
+
+const POD_UID: &str = "0a1b2c3d-0000-1111-2222-333344445555";
+
+/// One pod that runs, one that has ended, one job.
+struct Someone;
+
+impl Names for Someone {
+    fn pod(&self, namespace: &str, name: &str) -> Option<Pod<'_>> {
+        let is_over = match (namespace, name) {
+            ("a", "runs") => false,
+            ("a", "ended") => true,
+            _ => return None,
+        };
+        Some(Pod {
+            uid: POD_UID,
+            is_over,
+            facts: vec![(attribute::WORKLOAD.to_owned(), "job:a/j".to_owned())],
+        })
+    }
+
+    fn pod_of(&self, uid: &str) -> Option<(String, String)> {
+        (uid == POD_UID).then(|| ("a".to_owned(), "runs".to_owned()))
+    }
+
+    fn job(&self, job: u64) -> Facts {
+        vec![(
+            attribute::SLURM_ACCOUNT.to_owned(),
+            format!("account-of-{job}"),
+        )]
+    }
+}
+
+/// `GPU-0` with these processes.
+fn card(processes: Option<&[i32]>) -> Card {
+    let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_INDEX, "0");
+    Card {
+        resource: Arc::new(resource),
+        processes: processes.map(<[i32]>::to_vec),
+    }
+}
+
+fn held(pod: &str, device: &str, claim: Option<&str>) -> Held {
+    Held {
+        namespace: "a".to_owned(),
+        pod: pod.to_owned(),
+        container: "c".to_owned(),
+        device: device.to_owned(),
+        claim: claim.map(str::to_owned),
+    }
+}
+
+/// 1 is of the pod, 2 of job 7, 3 of a user since 30, 4 of another since 40, 5 of an unknown pod.
+fn processes() -> BTreeMap<i32, Process> {
+    let user = |user: &str| Whose::User {
+        user: user.to_owned(),
+        name: "python3".to_owned(),
+    };
+    let all = [
+        (1, Whose::Pod(POD_UID.to_owned())),
+        (2, Whose::Slurm(7)),
+        (3, user("ada")),
+        (4, user("bob")),
+        (5, Whose::Pod("other".to_owned())),
+    ];
+    all.into_iter()
+        .map(|(id, whose)| {
+            let started = u64::try_from(id).expect("positive") * 10;
+            (id, Process { started, whose })
+        })
+        .collect()
+}
+
+/// All of them, and 98 and 99, which cannot be seen.
+fn looked() -> Looked {
+    Looked {
+        processes: processes(),
+        unseen: BTreeSet::from([98, 99]),
+    }
+}
+
+/// What the kubelet said.
+fn list(held: &[Held]) -> List {
+    List {
+        held: held.to_vec(),
+        left_out: 0,
+    }
+}
+
+fn look(kubelet: Kubelet<'_>, prolog: &[u64], on_it: Option<&[i32]>) -> Found {
+    let id: Arc<str> = "GPU-0".into();
+    let prolog = match prolog {
+        [] => BTreeMap::new(),
+        jobs => BTreeMap::from([(id, jobs.iter().copied().collect())]),
+    };
+    look_with(kubelet, Slurm::Wrote(&prolog), on_it)
+}
+
+fn look_with(kubelet: Kubelet<'_>, slurm: Slurm<'_>, on_it: Option<&[i32]>) -> Found {
+    found(&Known {
+        cards: &[card(on_it)],
+        kubelet,
+        slurm,
+        looked: &looked(),
+        names: &Someone,
+    })
+}
+
+/// Its holder, or why it is not known, or nothing.
+fn check(kubelet: Kubelet<'_>, prolog: &[u64], on_it: Option<&[i32]>, expected: &str) {
+    let told = told(&look(kubelet, prolog, on_it));
+    assert_eq!(told, expected, "{kubelet:?} {prolog:?} {on_it:?}");
+}
+
+fn told(found: &Found) -> String {
+    let told = [attribute::HOLDER, attribute::HOLDER_UNKNOWN];
+    let told: Vec<&str> = found.attributes["GPU-0"]
+        .iter()
+        .filter(|(name, _)| told.contains(&name.as_str()))
+        .map(|(_, value)| value.as_str())
+        .collect();
+    told.join(" ")
+}
+
+#[test]
+fn the_kubelet_s_word_counts_first_and_a_pod_that_ended_holds_nothing() {
+    let said = |held: &[Held], on_it: Option<&[i32]>, expected| {
+        check(Kubelet::Said(&list(held)), &[7], on_it, expected);
+    };
+    let runs = held("runs", "GPU-0", None);
+    said(std::slice::from_ref(&runs), None, "pod:a/runs");
+    said(std::slice::from_ref(&runs), Some(&[3]), "pod:a/runs");
+    said(
+        &[held("unheard-of", "0", None)],
+        Some(&[]),
+        "pod:a/unheard-of",
+    );
+    // Two containers of one pod are one pod.
+    said(&[runs.clone(), runs.clone()], None, "pod:a/runs");
+    let ended = held("ended", "GPU-0", None);
+    said(&[ended.clone(), runs.clone()], None, "pod:a/runs");
+    check(Kubelet::Said(&list(&[ended])), &[], Some(&[]), "");
+}
+
+#[test]
+fn two_pods_on_one_device_are_named_and_neither_has_it() {
+    let said =
+        |held: &[Held], expected| check(Kubelet::Said(&list(held)), &[], Some(&[1]), expected);
+    let twice = "claimed_twice: pod:a/other, pod:a/runs";
+    said(
+        &[held("runs", "GPU-0", None), held("other", "GPU-0", None)],
+        twice,
+    );
+    said(
+        &[held("runs", "GPU-0::1", None), held("other", "GPU-0", None)],
+        twice,
+    );
+    let replicas = [
+        held("runs", "GPU-0::1", None),
+        held("other", "GPU-0::0", None),
+    ];
+    said(&replicas, "shared: pod:a/other, pod:a/runs");
+    let many: Vec<Held> = (0..6)
+        .map(|it| held(&format!("p{it}"), "GPU-0", None))
+        .collect();
+    let named = "claimed_twice: pod:a/p0, pod:a/p1, pod:a/p2, pod:a/p3 and 2 more";
+    said(&many, named);
+}
+
+#[test]
+fn pods_that_share_a_claim_are_meant_to() {
+    let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_MINOR, "0");
+    let cards = [Card {
+        resource: Arc::new(resource),
+        processes: None,
+    }];
+    let reason = |claims: [&str; 2]| {
+        let list = list(&[
+            held("x", "gpu-0", Some(claims[0])),
+            held("y", "gpu-0", Some(claims[1])),
+        ]);
+        let found = found(&Known {
+            cards: &cards,
+            kubelet: Kubelet::Said(&list),
+            slurm: Slurm::NotHere,
+            looked: &Looked::default(),
+            names: &Someone,
+        });
+        found.unknown
+    };
+    assert_eq!(reason(["a/c", "a/c"]), BTreeMap::from([("shared", 1)]));
+    assert_eq!(
+        reason(["a/c", "a/d"]),
+        BTreeMap::from([("claimed_twice", 1)])
+    );
+}
+
+#[test]
+fn without_the_kubelet_s_word_a_gpu_is_never_nobody_s() {
+    let gone = Kubelet::NotHeard("it is gone");
+    for (on_it, expected) in [
+        (None, "not_heard: it is gone"),
+        (Some(&[][..]), "not_heard: it is gone"),
+        (Some(&[3]), "not_heard: it is gone"),
+        (Some(&[5]), "not_heard: it is gone"),
+        (Some(&[1]), "pod:a/runs"),
+        (Some(&[1, 3]), "pod:a/runs"),
+    ] {
+        check(gone, &[], on_it, expected);
+    }
+    check(Kubelet::Said(&List::default()), &[], Some(&[]), "");
+}
+
+#[test]
+fn while_a_device_that_was_given_away_has_no_place_no_gpu_is_nobody_s() {
+    let slice = held("runs", "gpu-0-mig-19-4-4", Some("a/claim"));
+    let mut list = list(&[slice]);
+    let unplaced =
+        |devices: &str| format!("unplaced: the kubelet gave away {devices}, which may be this");
+    check(
+        Kubelet::Said(&list),
+        &[],
+        Some(&[]),
+        &unplaced("gpu-0-mig-19-4-4"),
+    );
+    check(
+        Kubelet::Said(&list),
+        &[],
+        None,
+        &unplaced("gpu-0-mig-19-4-4"),
+    );
+    check(Kubelet::Said(&list), &[8], Some(&[]), "slurm:8");
+    check(Kubelet::Said(&list), &[], Some(&[1]), "pod:a/runs");
+    list.held.clear();
+    list.left_out = 3;
+    check(
+        Kubelet::Said(&list),
+        &[],
+        Some(&[]),
+        &unplaced("3 more devices"),
+    );
+}
+
+#[test]
+fn on_a_node_of_slurm_without_the_prolog_an_idle_gpu_may_be_a_job_s() {
+    let silent = |on_it| told(&look_with(Kubelet::NotHere, Slurm::Silent, on_it));
+    for on_it in [None, Some(&[][..])] {
+        let told = silent(on_it);
+        assert!(told.starts_with("not_heard: Slurm's prolog"), "{told}");
+    }
+    assert_eq!(silent(Some(&[2])), "slurm:7");
+    let told = told(&look_with(Kubelet::NotHere, Slurm::NotHere, Some(&[])));
+    assert_eq!(told, "");
+}
+
+#[test]
+fn on_a_machine_without_kubernetes_the_prolog_and_then_the_processes_tell() {
+    let here = |prolog: &[u64], on_it: Option<&[i32]>, expected| {
+        check(Kubelet::NotHere, prolog, on_it, expected);
+        check(Kubelet::Said(&List::default()), prolog, on_it, expected);
+    };
+    here(&[], None, "");
+    here(&[], Some(&[]), "");
+    here(&[8], Some(&[]), "slurm:8");
+    here(&[8, 9], Some(&[]), "shared: slurm:8, slurm:9");
+    here(&[], Some(&[2]), "slurm:7");
+    here(&[], Some(&[2, 3]), "slurm:7");
+    here(&[], Some(&[1, 2]), "shared: pod:a/runs, slurm:7");
+    here(&[], Some(&[4, 3]), "process:ada/python3");
+    here(&[], Some(&[4, 99]), "process:bob/python3");
+    let hidden = "unnamed: 2 processes that the agent cannot see; in Kubernetes set hostPID: true";
+    here(&[], Some(&[98, 99]), hidden);
+    let passing = "not_heard: the processes on it ended or began in this round";
+    here(&[], Some(&[97]), passing);
+    let nameless = "unnamed: a pod with uid other, which the API server did not name";
+    here(&[], Some(&[5]), nameless);
+}
+
+#[test]
+fn a_holder_comes_with_what_is_known_of_it_and_asks_for_what_is_not() {
+    let list = list(&[held("runs", "GPU-0", None), held("runs", "GPU-9", None)]);
+    let found = look(Kubelet::Said(&list), &[], Some(&[]));
+    let told: BTreeMap<&str, &str> = found.attributes["GPU-0"]
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let expected = [
+        (attribute::HOLDER, "pod:a/runs"),
+        (attribute::NAMESPACE, "a"),
+        (attribute::POD, "runs"),
+        (attribute::POD_UID, POD_UID),
+        (attribute::CONTAINER, "c"),
+        (attribute::WORKLOAD, "job:a/j"),
+    ];
+    assert_eq!(told, BTreeMap::from(expected));
+    assert_eq!(found.namespaces, BTreeSet::from(["a".to_owned()]));
+    assert_eq!(found.strangers, BTreeSet::from(["GPU-9".to_owned()]));
+    let found = look(Kubelet::NotHere, &[7], Some(&[]));
+    assert_eq!(found.jobs, BTreeSet::from([7]));
+    let account = (
+        attribute::SLURM_ACCOUNT.to_owned(),
+        "account-of-7".to_owned(),
+    );
+    assert!(found.attributes["GPU-0"].contains(&account));
+}
+
+#[test]
+fn of_a_card_that_is_cut_the_instances_are_held_and_not_the_card() {
+    let share = Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-0");
+    let share = Card {
+        resource: Arc::new(share),
+        processes: Some(vec![3]),
+    };
+    let found = found(&Known {
+        cards: &[card(Some(&[3])), share],
+        kubelet: Kubelet::NotHere,
+        slurm: Slurm::NotHere,
+        looked: &looked(),
+        names: &Someone,
+    });
+    assert_eq!(
+        told(&found),
+        "",
+        "and it is said, so that what was said before goes"
+    );
+    let holder = (
+        attribute::HOLDER.to_owned(),
+        "process:ada/python3".to_owned(),
+    );
+    assert_eq!(found.attributes["MIG-1"], [holder]);
+}

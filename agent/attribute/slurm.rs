@@ -1,0 +1,316 @@
+//! What Slurm knows of the jobs on this node: account, user and partition, by `scontrol`, asked once
+//! for each job.
+//!
+//! The job's number comes from the cgroup of its processes or from the prolog. A controller that does not
+//! answer costs the names and not the number.
+//!
+//! Limits: [`MAX_JOBS`], [`ANSWER_WITHIN`], [`MAX_ANSWER_BYTES`], [`ASK_AGAIN`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gpufleet_telemetry::holder::cut;
+use gpufleet_telemetry::identity::attribute;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::labels::Facts;
+use super::standing::{Source, Standing};
+
+/// Most jobs that are known at once: one for each share of 16 GPUs.
+const MAX_JOBS: usize = 128;
+
+/// How long `scontrol` may take: a busy controller is known to take seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Most bytes of an answer: a job of 4,000 nodes has some hundred KB.
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
+
+/// When a job is asked for again of which nothing could be learned.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// What says that this is a node of Slurm.
+const SLURMD: [&str; 3] = [
+    "/etc/slurm/slurm.conf",
+    "/run/slurmd.pid",
+    "/var/run/slurm/slurmd.pid",
+];
+
+/// A job by `scontrol show job <id> --json`, of which this much is read.
+#[derive(Debug, Deserialize)]
+struct Jobs {
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Job {
+    account: String,
+    user_name: String,
+    partition: String,
+    name: String,
+}
+
+/// What is known of the jobs; a task of its own asks.
+#[derive(Debug)]
+pub(super) struct Slurm {
+    shared: Arc<Shared>,
+    task: tokio::task::AbortHandle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    scontrol: PathBuf,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: BTreeSet<u64>,
+    known: Arc<BTreeMap<u64, Facts>>,
+    failed: BTreeMap<u64, Instant>,
+    standing: Standing,
+}
+
+/// Whether the machine under `root` is a node of Slurm.
+pub fn is_node(root: &Path) -> bool {
+    let is_there = |it: &&str| root.join(it.trim_start_matches('/')).exists();
+    SLURMD.iter().any(is_there)
+}
+
+impl Slurm {
+    /// Asks this program; needs a runtime.
+    pub(super) fn start(scontrol: &Path) -> Self {
+        let shared = Arc::new(Shared {
+            scontrol: scontrol.to_owned(),
+            state: Mutex::default(),
+            wake: Notify::new(),
+        });
+        let task = tokio::spawn(Arc::clone(&shared).keep());
+        Self {
+            shared,
+            task: task.abort_handle(),
+        }
+    }
+
+    /// What is known of jobs, and how the controller is doing; none where it was never asked.
+    pub(super) fn known(&self) -> (Arc<BTreeMap<u64, Facts>>, Standing) {
+        let state = self.shared.lock();
+        (Arc::clone(&state.known), state.standing.clone())
+    }
+
+    /// Says which jobs hold something.
+    pub(super) fn want(&self, jobs: BTreeSet<u64>) {
+        self.shared.lock().wanted = jobs;
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn keep(self: Arc<Self>) {
+        loop {
+            match self.next() {
+                None => self.wake.notified().await,
+                Some(job) => {
+                    let asked = ask(&self.scontrol, job).await;
+                    self.note(job, asked);
+                }
+            }
+        }
+    }
+
+    /// A job that is to be asked for.
+    fn next(&self) -> Option<u64> {
+        let mut state = self.lock();
+        let State {
+            wanted,
+            known,
+            failed,
+            ..
+        } = &mut *state;
+        if known.keys().any(|it| !wanted.contains(it)) {
+            Arc::make_mut(known).retain(|it, _| wanted.contains(it));
+        }
+        failed.retain(|it, _| wanted.contains(it));
+        let is_due = |job: &&u64| {
+            let again = |at: &Instant| at.elapsed() > ASK_AGAIN;
+            !known.contains_key(*job) && failed.get(*job).is_none_or(again)
+        };
+        wanted.iter().take(MAX_JOBS).find(is_due).copied()
+    }
+
+    fn note(&self, job: u64, asked: Result<Facts, String>) {
+        let mut state = self.lock();
+        match asked {
+            Ok(facts) => {
+                Arc::make_mut(&mut state.known).insert(job, facts);
+                state.failed.remove(&job);
+                state.standing.heard();
+            }
+            Err(error) => {
+                state.failed.insert(job, Instant::now());
+                state.standing.failed(Source::Slurm, error);
+            }
+        }
+    }
+}
+
+/// What `scontrol` says of a job.
+async fn ask(scontrol: &Path, job: u64) -> Result<Facts, String> {
+    let name = scontrol.display();
+    let mut command = Command::new(scontrol);
+    command
+        .args(["show", "job", &job.to_string(), "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("{name}: {error}; set attribute.scontrol_path"))?;
+    let asked = async {
+        let mut answer = Vec::new();
+        let out = child.stdout.take().expect("it was asked for");
+        let read = out.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await;
+        read.map_err(|error| format!("{name}: {error}"))?;
+        // One that has more to say than is read would wait for ever.
+        let status = child
+            .wait()
+            .await
+            .map_err(|error| format!("{name}: {error}"))?;
+        match status.success() {
+            true => facts(&answer).map_err(|why| format!("{name} said of job {job}: {why}")),
+            false => Err(format!("{name} failed with {status} for job {job}")),
+        }
+    };
+    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
+    let seconds = ANSWER_WITHIN.as_secs();
+    answer.unwrap_or_else(|_| {
+        Err(format!(
+            "{name} did not answer within {seconds} s; is slurmctld there?"
+        ))
+    })
+}
+
+fn facts(answer: &[u8]) -> Result<Facts, String> {
+    let answer: Jobs = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    let job = answer.jobs.into_iter().next().ok_or("no such job")?;
+    let known = [
+        (attribute::SLURM_ACCOUNT, job.account),
+        (attribute::SLURM_USER, job.user_name),
+        (attribute::SLURM_PARTITION, job.partition),
+        (attribute::JOB, job.name),
+    ];
+    let known = known.into_iter().filter(|(_, value)| !value.is_empty());
+    Ok(known
+        .map(|(name, value)| (name.to_owned(), cut(&value).to_owned()))
+        .collect())
+}
+
+/// Whether these bytes are an answer of `scontrol` with a job.
+pub fn understands(bytes: &[u8]) -> bool {
+    facts(bytes).is_ok_and(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A program in place of `scontrol`.
+    fn stand_in(folder: &Path, script: &str) -> PathBuf {
+        let path = folder.join("scontrol");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its own file");
+        path
+    }
+
+    /// As slurm 23.11 prints it, shortened.
+    const ANSWER: &str = r#"{"jobs": [{"account": "ml", "job_id": 77, "name": "train",
+        "partition": "gpu", "user_name": "ada", "user_id": 1000, "time_limit":
+        {"set": true, "infinite": false, "number": 60}}], "errors": [], "meta": {}}"#;
+
+    #[tokio::test]
+    async fn a_job_is_asked_for_by_its_number_and_says_who_pays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = format!("[ \"$*\" = 'show job 77 --json' ] || exit 3\ncat <<'X'\n{ANSWER}\nX");
+        let program = stand_in(folder.path(), &script);
+        let facts = ask(&program, 77).await.expect("an answer");
+        let facts: Vec<_> = facts
+            .iter()
+            .map(|(a, b)| (a.as_str(), b.as_str()))
+            .collect();
+        let expected = [
+            (attribute::SLURM_ACCOUNT, "ml"),
+            (attribute::SLURM_USER, "ada"),
+            (attribute::SLURM_PARTITION, "gpu"),
+            (attribute::JOB, "train"),
+        ];
+        assert_eq!(facts, expected);
+        let refused = ask(&program, 78).await.expect_err("another job");
+        assert!(
+            refused.contains("failed with") && refused.contains("78"),
+            "{refused}"
+        );
+    }
+
+    #[tokio::test]
+    async fn whatever_is_wrong_with_the_answer_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let check = async |script: &str, expected: &str| {
+            let program = stand_in(folder.path(), script);
+            let error = ask(&program, 77).await.expect_err("no facts");
+            assert!(error.contains(expected), "{error}");
+        };
+        check("echo '{\"jobs\": []}'", "no such job").await;
+        check("echo 'slurm_load_jobs error'", "said of job 77").await;
+        check("exit 1", "exit status: 1").await;
+        let absent = ask(&folder.path().join("none"), 77).await;
+        assert!(
+            absent
+                .expect_err("none")
+                .contains("attribute.scontrol_path")
+        );
+    }
+
+    #[tokio::test]
+    async fn each_job_is_asked_for_once_and_forgotten_when_nobody_wants_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("asked");
+        let script = format!("echo \"$3\" >>{}\ncat <<'X'\n{ANSWER}\nX", log.display());
+        let slurm = Slurm::start(&stand_in(folder.path(), &script));
+        let both = BTreeSet::from([77, 78]);
+        slurm.want(both.clone());
+        let wait_for = async |count| {
+            while slurm.known().0.len() != count {
+                tokio::task::yield_now().await;
+            }
+        };
+        wait_for(2).await;
+        slurm.want(both);
+        slurm.want(BTreeSet::from([78]));
+        wait_for(1).await;
+        let asked = fs::read_to_string(&log).expect("it was asked");
+        assert_eq!(asked, "77\n78\n");
+        assert!(slurm.known().1.age().is_some());
+    }
+}

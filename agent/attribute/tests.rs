@@ -1,0 +1,267 @@
+//! The reader as a whole, on machines that are folders.
+
+use std::fs;
+
+use gpufleet_program::clock::SystemClock;
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::time::Clock as _;
+
+use super::*;
+
+/// A config that asks nobody outside of `root`.
+fn config(root: &Path) -> Config {
+    let mut config = Config::for_tests();
+    config.attribute.enabled = true;
+    config.attribute.kubelet_socket = root.join("pod-resources/kubelet.sock");
+    config.attribute.slurm_jobs_folder = root.join("jobs");
+    config.attribute.scontrol_path = root.join("no-scontrol");
+    config.node.metadata_server = String::new();
+    config.host.proc_folder = root.join("proc");
+    config
+}
+
+/// The reader on a machine whose files are under `root`; it is in no pod, wherever the test runs.
+fn reader(root: &Path, config: &Config, users: Arc<Users>) -> Attribution {
+    let mut reader = Attribution::new(config, users).expect("it is enabled");
+    reader.root = root.to_owned();
+    reader.is_in_pod = false;
+    reader
+}
+
+/// GPU 0 with these processes on it.
+fn users(processes: &[&str]) -> Arc<Users> {
+    let users: Arc<Users> = Arc::default();
+    let resource = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_INDEX, "0");
+    let listed = processes.iter().map(|id| Sample {
+        metric: gpu::PROCESS_MEMORY.id,
+        part: Some(Part::new(PartKind::Process, *id)),
+        reading: Ok(1.0),
+    });
+    let count = Sample {
+        metric: gpu::PROCESSES.id,
+        part: None,
+        reading: Ok(processes.len() as f64),
+    };
+    users.note(&[ResourceSamples {
+        resource: Arc::new(resource),
+        samples: listed.chain([count]).collect(),
+    }]);
+    users
+}
+
+async fn read(reader: &mut Attribution) -> Readings {
+    let clock = SystemClock::start();
+    let turn = Turn {
+        at: clock.now(),
+        monotonic: clock.monotonic(),
+        node: Arc::new(NodeFacts::for_tests()),
+    };
+    reader.read(turn).await.expect("it never fails as a whole")
+}
+
+fn resource(readings: &Readings, kind: ResourceKind) -> &Resource {
+    let mut all = readings.resources.iter();
+    &all.find(|it| it.resource.kind == kind)
+        .expect("it is told of")
+        .resource
+}
+
+#[tokio::test]
+async fn on_a_workstation_a_gpu_is_its_user_s_or_its_slurm_job_s() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let folder = root.join("proc/77");
+    fs::create_dir_all(&folder).expect("a folder");
+    let stat = format!("77 (python3) S {}500 0", "0 ".repeat(18));
+    let files = [
+        ("stat", stat.as_str()),
+        ("cgroup", "0::/user.slice\n"),
+        ("cmdline", "python3\0train.py\0"),
+        ("status", "Name:\tpython3\nUid:\t0\t0\t0\t0\n"),
+    ];
+    for (name, text) in files {
+        fs::write(folder.join(name), text).expect("written");
+    }
+    let mut reader = reader(root, &config(root), users(&["77"]));
+    let readings = read(&mut reader).await;
+    let holder = |readings: &Readings| {
+        let gpu = resource(readings, ResourceKind::Gpu);
+        gpu.attribute(attribute::HOLDER).map(str::to_owned)
+    };
+    assert_eq!(holder(&readings).as_deref(), Some("process:root/python3"));
+    fs::create_dir_all(root.join("jobs")).expect("a folder");
+    fs::write(root.join("jobs/0"), "4711\n").expect("written");
+    let readings = read(&mut reader).await;
+    assert_eq!(holder(&readings).as_deref(), Some("slurm:4711"));
+}
+
+#[tokio::test]
+async fn a_node_whose_kubelet_does_not_answer_has_gpus_of_nobody_knows_whom() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let config = config(root);
+    fs::create_dir_all(root.join("pod-resources")).expect("a folder");
+    let mut reader = reader(root, &config, users(&[]));
+    let readings = read(&mut reader).await;
+    let gpu = resource(&readings, ResourceKind::Gpu);
+    let why = gpu.attribute(attribute::HOLDER_UNKNOWN).unwrap_or_default();
+    assert!(why.starts_with("not_heard: the kubelet's socket"), "{why}");
+    let failed = |it: &Readings| it.events.iter().map(|it| it.kind).collect::<Vec<_>>();
+    assert_eq!(failed(&readings), [EventKind::ReaderFailed]);
+    // It is told once, and stays so though the folder goes.
+    fs::remove_dir(root.join("pod-resources")).expect("removed");
+    let readings = read(&mut reader).await;
+    assert_eq!(failed(&readings), []);
+    let gpu = resource(&readings, ResourceKind::Gpu);
+    assert!(gpu.attribute(attribute::HOLDER_UNKNOWN).is_some());
+    let node = readings
+        .resources
+        .iter()
+        .find(|it| it.resource.kind == ResourceKind::Node);
+    let samples = &node.expect("the node").samples;
+    let of = |metric: &Metric| {
+        let found = samples.iter().find(|it| it.metric == metric.id)?;
+        Some((found.part.as_ref()?.id.to_string(), found.reading))
+    };
+    let kubelet = ("kubelet".to_owned(), Ok(0.0));
+    assert_eq!(of(&own::HOLDERS_ANSWER), Some(kubelet));
+    assert_eq!(
+        of(&own::HOLDERS_UNKNOWN),
+        Some(("not_heard".to_owned(), Ok(1.0)))
+    );
+    assert_eq!(of(&own::HOLDERS_AGE), None, "it was never heard");
+}
+
+#[tokio::test]
+async fn what_the_config_says_of_the_node_is_on_the_node() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut config = config(root.path());
+    config.node.machine_type = "dgx-h100".to_owned();
+    config.node.provisioning = "reserved".to_owned();
+    let mut reader = reader(root.path(), &config, users(&[]));
+    let readings = read(&mut reader).await;
+    let node = resource(&readings, ResourceKind::Node);
+    assert_eq!(node.attribute(attribute::MACHINE_TYPE), Some("dgx-h100"));
+    assert_eq!(node.attribute(attribute::PROVISIONING), Some("reserved"));
+    assert_eq!(node.attribute(attribute::REGION), None);
+    let gpu = resource(&readings, ResourceKind::Gpu);
+    assert!(gpu.attributes.is_empty(), "nobody holds it: {gpu:?}");
+}
+
+#[test]
+fn an_address_or_a_file_that_cannot_be_used_is_named_with_its_key() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut config = config(root.path());
+    let refused = |config: &Config| {
+        let own = &config.attribute;
+        let tried = own.check().and_then(|()| own.rehearse());
+        tried
+            .err()
+            .map(|error| format!("{error:#}"))
+            .unwrap_or_default()
+    };
+    for url in ["kubernetes.default", "http://kubernetes.default", "http://"] {
+        config.attribute.kubernetes_url = url.to_owned();
+        let error = refused(&config);
+        assert!(error.contains("attribute.kubernetes_url"), "{url}: {error}");
+    }
+    config.attribute.kubernetes_url = "http://127.0.0.1:1".to_owned();
+    config.attribute.kubernetes_token_file = root.path().join("none");
+    let error = refused(&config);
+    assert!(error.contains("attribute.kubernetes_token_file"), "{error}");
+    config.attribute.kubernetes_url = String::new();
+    assert_eq!(refused(&config), "", "a machine without a token is no pod");
+}
+
+#[tokio::test]
+async fn a_pod_whose_token_is_not_there_yet_starts_all_the_same_and_says_so() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let mut config = config(root);
+    config.attribute.kubernetes_url = "http://127.0.0.1:1".to_owned();
+    config.attribute.kubernetes_token_file = root.join("none");
+    let mut reader = reader(root, &config, users(&[]));
+    let mut errors = String::new();
+    while errors.is_empty() {
+        let readings = read(&mut reader).await;
+        let told = readings.events.iter().map(|it| it.message.as_str());
+        errors = told.collect();
+        tokio::task::yield_now().await;
+    }
+    assert!(
+        errors.contains("attribute.kubernetes_token_file"),
+        "{errors}"
+    );
+}
+
+/// What is said of the GPU's holder, or why it is not known.
+async fn said(reader: &mut Attribution) -> String {
+    let readings = read(reader).await;
+    let gpu = resource(&readings, ResourceKind::Gpu);
+    let told = [attribute::HOLDER, attribute::HOLDER_UNKNOWN];
+    let told = told.into_iter().filter_map(|it| gpu.attribute(it));
+    told.collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn a_folder_of_the_kubelet_that_may_not_be_seen_or_is_not_mounted_is_not_no_kubernetes() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    let mut config = config(root);
+    let mut no_node = reader(root, &config, users(&[]));
+    assert_eq!(said(&mut no_node).await, "", "nobody holds it");
+    let mut in_pod = reader(root, &config, users(&[]));
+    in_pod.is_in_pod = true;
+    let told = said(&mut in_pod).await;
+    assert!(told.contains("mount hostPath"), "{told}");
+    // A file in its way fails otherwise than by not being there, as a right that lacks does.
+    fs::write(root.join("file"), "").expect("written");
+    config.attribute.kubelet_socket = root.join("file/pod-resources/kubelet.sock");
+    let mut hidden = reader(root, &config, users(&[]));
+    let told = said(&mut hidden).await;
+    assert!(told.starts_with("not_heard: "), "{told}");
+    config.attribute.kubelet_socket = PathBuf::new();
+    let mut unasked = reader(root, &config, users(&[]));
+    unasked.is_in_pod = true;
+    let told = said(&mut unasked).await;
+    assert!(told.contains("attribute.kubelet_socket is empty"), "{told}");
+}
+
+#[tokio::test]
+async fn a_node_of_slurm_without_the_prolog_does_not_know_that_nobody_holds_a_gpu() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    fs::create_dir_all(root.join("etc/slurm")).expect("a folder");
+    fs::write(root.join("etc/slurm/slurm.conf"), "").expect("written");
+    let mut reader = reader(root, &config(root), users(&[]));
+    let told = said(&mut reader).await;
+    assert!(told.contains("prolog"), "{told}");
+    fs::create_dir_all(root.join("jobs")).expect("a folder");
+    assert_eq!(said(&mut reader).await, "", "it wrote nothing of this GPU");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kubelet_said_counts_for_three_ticks_and_then_nobody_knows() {
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path();
+    fs::create_dir_all(root.join("pod-resources")).expect("a folder");
+    let mut reader = reader(root, &config(root), users(&[]));
+    reader.list.held = vec![kubelet::Held {
+        namespace: "a".to_owned(),
+        pod: "b".to_owned(),
+        container: "c".to_owned(),
+        device: "GPU-0".to_owned(),
+        claim: None,
+    }];
+    reader.kubelet.heard();
+    let told = |readings: &Readings| {
+        let gpu = resource(readings, ResourceKind::Gpu);
+        let unknown = gpu.attribute(attribute::HOLDER_UNKNOWN).is_some();
+        (gpu.attribute(attribute::HOLDER).map(str::to_owned), unknown)
+    };
+    tokio::time::advance(KEEP_FOR - Duration::from_secs(1)).await;
+    let held = (Some("pod:a/b".to_owned()), false);
+    assert_eq!(told(&read(&mut reader).await), held);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(told(&read(&mut reader).await), (None, true));
+}

@@ -1,0 +1,125 @@
+//! What doctor asks of those who know who holds GPUs: the kubelet, the Kubernetes API, Slurm.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Finding;
+use super::machine::Machine;
+use crate::attribute::AttributeConfig;
+use crate::attribute::api::{self, Api, ApiError, escaped};
+use crate::attribute::{kubelet, slurm};
+
+pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Finding {
+    const CHECK: &str = "kubelet";
+    if !config.enabled {
+        return Finding::skip(CHECK, "attribute.enabled = false");
+    }
+    if config.kubelet_socket.as_os_str().is_empty() {
+        return Finding::skip(CHECK, "attribute.kubelet_socket is empty");
+    }
+    let socket = machine.path(&config.kubelet_socket.display().to_string());
+    if matches!(socket.try_exists(), Ok(false)) {
+        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        if in_cluster || machine.path("/var/lib/kubelet").exists() {
+            return Finding::no(
+                CHECK,
+                "its pod-resources socket is not there, so pods that hold GPUs stay unknown",
+                "mount hostPath /var/lib/kubelet/pod-resources into the agent's pod",
+            );
+        }
+        return Finding::skip(CHECK, "not a Kubernetes node");
+    }
+    match kubelet::list(&socket).await {
+        Ok(list) => {
+            let devices = list.held.len() + list.left_out;
+            Finding::yes(CHECK, format!("it lists {devices} GPUs that pods hold"))
+        }
+        Err(error) => Finding::no(
+            CHECK,
+            format!("its pod-resources socket: {error}"),
+            "run the agent as root; if it is, restart the kubelet",
+        ),
+    }
+}
+
+pub(super) async fn kubernetes(config: &AttributeConfig, node: &str) -> Finding {
+    const CHECK: &str = "Kubernetes API";
+    if !config.enabled {
+        return Finding::skip(CHECK, "attribute.enabled = false");
+    }
+    let Some(base) = Api::base_of(config) else {
+        return Finding::skip(CHECK, "not in a pod that has a token for it");
+    };
+    let api = match Api::new(&base, config) {
+        Ok(api) => api,
+        Err(error) => {
+            let fix = "correct [attribute] in the config";
+            return Finding::no(CHECK, format!("{error:#}"), fix);
+        }
+    };
+    match asks(&api, config, node).await {
+        Ok(what) => Finding::yes(CHECK, format!("{} tells {what}", api.base())),
+        Err(error) => Finding::no(
+            CHECK,
+            error.to_string(),
+            "without it labels, owner and queue of pods are unknown; apply deploy/base/accounts.yaml",
+        ),
+    }
+}
+
+/// Asks everything that a running agent asks.
+async fn asks(api: &Api, config: &AttributeConfig, node: &str) -> Result<String, ApiError> {
+    let of_node = format!("/api/v1/nodes/{}", escaped(node));
+    api.get::<Value>(&of_node).await?;
+    if config.kubelet_socket.as_os_str().is_empty() {
+        return Ok("of this node".to_owned());
+    }
+    let pods = api::pods(node);
+    api.get::<Value>(&format!("{pods}&limit=1")).await?;
+    api.watch(&format!("{pods}&watch=true&timeoutSeconds=1"))
+        .await?;
+    if !config.namespace_labels.is_empty() {
+        api.get::<Value>("/api/v1/namespaces/default").await?;
+    }
+    Ok("of this node and its pods".to_owned())
+}
+
+pub(super) fn of_slurm(machine: &Machine, config: &AttributeConfig) -> Finding {
+    const CHECK: &str = "Slurm";
+    if !config.enabled {
+        return Finding::skip(CHECK, "attribute.enabled = false");
+    }
+    if !slurm::is_node(&machine.path("/")) {
+        return Finding::skip(CHECK, "not a Slurm node");
+    }
+    let jobs = machine.path(&config.slurm_jobs_folder.display().to_string());
+    if !jobs.is_dir() {
+        return Finding::no(
+            CHECK,
+            "no prolog writes which GPUs jobs have, so of GPUs without processes it is not known",
+            "set Prolog and Epilog in slurm.conf to the scripts of deploy/slurm",
+        );
+    }
+    match program(&config.scontrol_path) {
+        Some(path) => Finding::yes(CHECK, format!("{} names jobs", path.display())),
+        None => Finding::no(
+            CHECK,
+            format!(
+                "{} is not there, so jobs have a number and no account",
+                config.scontrol_path.display()
+            ),
+            "install Slurm's client commands, or set attribute.scontrol_path",
+        ),
+    }
+}
+
+/// Where a program is, as the shell looks for it.
+fn program(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return name.is_file().then(|| name.to_owned());
+    }
+    let folders = std::env::var_os("PATH")?;
+    let mut paths = std::env::split_paths(&folders).map(|it| it.join(name));
+    paths.find(|it| it.is_file())
+}

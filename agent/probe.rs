@@ -1,0 +1,68 @@
+//! The probe from outside: a short-lived process of its own that computes on a GPU what has a known
+//! answer, goes through memory and measures rates; what it found is judged here and told as readings,
+//! events and exit codes. See docs/probe.md.
+//!
+//! Read in this order: [`ptx`] with `kernels/`, [`expected`], [`report`]; `device`, `look` and `work` in
+//! the child; [`child`], [`process`]; [`measured`], [`verdict`]; [`command`] and [`reader`].
+
+use gpufleet_program::section;
+
+pub mod ptx;
+
+pub mod expected;
+
+pub mod report;
+
+mod device;
+
+mod look;
+
+mod work;
+
+pub mod child;
+
+pub mod process;
+
+pub mod measured;
+
+pub mod verdict;
+
+pub mod command;
+
+pub mod reader;
+
+section! {
+    /// The probe: whether GPUs compute right, and as fast as they should.
+    pub struct ProbeConfig {
+        /// Whether idle GPUs are probed, and the server may ask for it. Off, nothing of it runs.
+        pub enabled: bool = true,
+        /// Minutes between two probes of an idle GPU, 1 to 1440; each waits up to a fifth more, so
+        /// that not all of a fleet's are at it at once.
+        pub every_minutes: u64 = 10,
+        /// Most memory of a GPU that is gone through, MiB, 64 to 4096; at most a quarter of what is
+        /// free. The context takes hundreds of MiB beside it while it runs.
+        pub region_mib: u64 = 512,
+        /// Seconds after which a probe that does not end is killed, 2 to 120.
+        pub deadline_seconds: u64 = 10,
+    }
+}
+
+impl ProbeConfig {
+    /// Whether these can work.
+    ///
+    /// # Errors
+    /// Names the key and says what it may be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        for (key, value, least, most) in [
+            ("every_minutes", self.every_minutes, 1, 1_440),
+            ("region_mib", self.region_mib, 64, 4_096),
+            ("deadline_seconds", self.deadline_seconds, 2, 120),
+        ] {
+            anyhow::ensure!(
+                (least..=most).contains(&value),
+                "probe.{key} = {value}: it must be {least} to {most}"
+            );
+        }
+        Ok(())
+    }
+}

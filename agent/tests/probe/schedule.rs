@@ -1,0 +1,182 @@
+//! Who is probed by itself and when, and what is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_agent::probe::ProbeConfig;
+use gpufleet_agent::probe::process::Spawner;
+use gpufleet_agent::probe::reader::{MAX_ORDERS, ProbeOrder, Probing};
+use gpufleet_agent::probe::verdict::Verdict;
+use gpufleet_agent::read::users::Users;
+use gpufleet_agent::read::{NodeFacts, Read, Turn};
+use gpufleet_standin_cuda::Fault;
+use gpufleet_telemetry::catalog::{Metric, gpu, own};
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::{Part, PartKind, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+use gpufleet_telemetry::time::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::bench::{AGENT, Bench, GPU};
+
+/// A reader over a machine.
+struct Probed {
+    users: Arc<Users>,
+    reader: Probing,
+    orders: mpsc::Sender<ProbeOrder>,
+    /// The machine's files live as long.
+    _bench: Bench,
+}
+
+fn over(bench: Bench) -> Probed {
+    let users: Arc<Users> = Arc::default();
+    let (orders, given) = mpsc::channel(MAX_ORDERS);
+    let config = ProbeConfig {
+        region_mib: 64,
+        deadline_seconds: 100,
+        ..ProbeConfig::default()
+    };
+    let library = bench.order.nvml_library.clone();
+    let reader = Probing::new(&config, library, Arc::clone(&users), given);
+    let reader = reader.with_spawner(Spawner {
+        program: AGENT.into(),
+        environment: bench.environment(),
+    });
+    Probed {
+        users,
+        reader,
+        orders,
+        _bench: bench,
+    }
+}
+
+/// What NVML tells of a GPU with these processes; none: it does not say.
+fn card(id: &str, processes: Option<&[&str]>) -> ResourceSamples {
+    let mut samples: Vec<Sample> = processes
+        .iter()
+        .flat_map(|it| it.iter())
+        .map(|pid| Sample {
+            metric: gpu::PROCESS_MEMORY.id,
+            part: Some(Part::new(PartKind::Process, *pid)),
+            reading: Ok(1.0),
+        })
+        .collect();
+    samples.extend(processes.map(|it| Sample {
+        metric: gpu::PROCESSES.id,
+        part: None,
+        reading: Ok(it.len() as f64),
+    }));
+    ResourceSamples {
+        resource: Arc::new(Resource::new(ResourceKind::Gpu, id)),
+        samples,
+    }
+}
+
+impl Probed {
+    async fn turn(&mut self, minutes: u64) -> Readings {
+        let turn = Turn {
+            at: Timestamp::from_seconds(1_000_000 + minutes as i64 * 60),
+            monotonic: Duration::from_secs(minutes * 60),
+            node: Arc::new(NodeFacts::for_tests()),
+        };
+        self.reader
+            .read(turn)
+            .await
+            .expect("it never fails as a whole")
+    }
+
+    /// Turns until something is told of a GPU, or the run has had time to end.
+    async fn told(&mut self, minutes: u64) -> Readings {
+        for _ in 0..2_000 {
+            let readings = self.turn(minutes).await;
+            if !readings.events.is_empty() {
+                return readings;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("nothing was told");
+    }
+
+    fn ask(
+        &self,
+        gpu: &str,
+    ) -> oneshot::Receiver<Result<gpufleet_agent::probe::verdict::Judgement, String>> {
+        let (done, answer) = oneshot::channel();
+        let order = ProbeOrder {
+            gpu: gpu.to_owned(),
+            done,
+        };
+        self.orders.try_send(order).expect("there is room");
+        answer
+    }
+}
+
+fn value(readings: &Readings, metric: &Metric) -> Option<f64> {
+    let samples = readings.resources.iter().flat_map(|it| &it.samples);
+    let sample = samples.into_iter().find(|it| it.metric == metric.id)?;
+    sample.reading.ok()
+}
+
+#[tokio::test]
+async fn an_idle_gpu_is_probed_when_it_is_due_and_its_last_result_is_told_every_minute() {
+    let mut probed = over(Bench::new());
+    probed.users.note(&[card(GPU, Some(&[]))]);
+    assert!(
+        probed.turn(0).await.resources.is_empty(),
+        "nothing is known yet"
+    );
+    // The first is due within ten minutes.
+    let readings = probed.told(11).await;
+    assert_eq!(readings.events[0].kind, EventKind::Probed);
+    assert_eq!(readings.events[0].attributes["verdict"], "pass");
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(1.0));
+    assert!(value(&readings, &own::PROBE_MEMORY_RATE).is_some_and(|it| it > 1e12));
+    let later = probed.turn(12).await;
+    assert_eq!(value(&later, &own::PROBE_VERDICT), Some(1.0));
+    assert!(later.events.is_empty(), "it is told once");
+    probed.users.note(&[]);
+    assert!(
+        probed.turn(12).await.resources.is_empty(),
+        "the GPU has gone"
+    );
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_used_or_split_or_not_known_is_left_alone() {
+    let mut probed = over(Bench::new());
+    let mut share = card("MIG-1", Some(&[]));
+    share.resource =
+        Arc::new(Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-split"));
+    probed.users.note(&[
+        card("GPU-used", Some(&["77"])),
+        card("GPU-unknown", None),
+        card("GPU-split", Some(&[])),
+        share,
+    ]);
+    for minutes in [0, 30, 60] {
+        probed.turn(minutes).await;
+        // A run that was begun would have said so by then: the child is there at once.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let debug = format!("{:?}", probed.reader);
+        assert!(debug.contains("running: None"), "{debug}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_gets_the_verdict_with_the_sm_and_of_no_such_gpu_the_reason() {
+    let mut probed = over(Bench::with(Fault::Wrong(
+        "gpufleet_arithmetic".to_owned(),
+        5,
+    )));
+    probed.users.note(&[card(GPU, Some(&[]))]);
+    let answer = probed.ask(GPU);
+    let readings = probed.told(0).await;
+    let judgement = answer.await.expect("an answer").expect("it was probed");
+    assert_eq!((judgement.verdict, judgement.sm), (Verdict::Fail, Some(5)));
+    assert_eq!(readings.events[0].attributes["sm"], "5");
+    assert_eq!(value(&readings, &own::PROBE_SM), Some(5.0));
+    let answer = probed.ask("GPU-elsewhere");
+    probed.turn(0).await;
+    let why = answer.await.expect("an answer").expect_err("no such GPU");
+    assert!(why.contains("no such GPU"), "{why}");
+}

@@ -1,0 +1,130 @@
+//! What one incident explains of others: what is its evidence and no incident of its own.
+//!
+//! A cause is often sure later than what it does: a rank is slow after ten steps, that its GPU is hot
+//! takes three ticks. So an open incident whose cause opens becomes the cause's, under the id that people
+//! know; further ones are taken into it. And what was explained is explained for as long as its cause is
+//! open, also where the two end, or are seen, some ticks apart.
+
+use gpufleet_telemetry::time::Timestamp;
+
+use super::book::{Book, Change};
+use super::group::Group;
+use super::{Evidence, Happened, Incident, MAX_EVIDENCE, Place, Signal, State};
+
+impl Book {
+    /// Whether an open incident has explained all of this before.
+    pub(super) fn has_explained(&self, group: &Group) -> bool {
+        let explains = |it: &Incident| {
+            let is_cause = it.state == State::Open && it.family.explains(group.family);
+            is_cause && group.signals.iter().all(|signal| it.has_explained(signal))
+        };
+        self.incidents.iter().any(explains)
+    }
+
+    /// Where the incident at `place` has just opened and explains an open one that nothing else is told of
+    /// at this tick, the oldest such becomes it. Returns where it is, and what changed.
+    pub(super) fn understand(
+        &mut self,
+        place: usize,
+        change: Option<Change>,
+        explained: &[&Signal],
+        is_told: &dyn Fn(usize) -> bool,
+        now: Timestamp,
+    ) -> (usize, Option<Change>) {
+        // One that comes back has an id that people know.
+        if self.incidents[place].opened_at != Some(now) {
+            return (place, change);
+        }
+        let all = self.incidents.iter().enumerate();
+        let known = all
+            .filter(|(at, it)| !is_told(*at) && it.state == State::Open && it.is_any_of(explained))
+            .min_by_key(|(_, it)| it.since)
+            .map(|(at, _)| at);
+        let Some(known) = known else {
+            return (place, change);
+        };
+        let cause = self.incidents[place].clone();
+        // Nobody was told of it: it is forgotten.
+        self.incidents[place].end(now);
+        self.incidents[place].opened_at = None;
+        self.incidents[known].becomes(cause, now);
+        (known, Some(Change::Updated(self.incidents[known].id)))
+    }
+
+    /// The incidents of what an open one explains are taken into it.
+    pub(super) fn explain(
+        &mut self,
+        place: usize,
+        explained: &[&Signal],
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) {
+        // What only might be says nothing away.
+        if self.incidents[place].state != State::Open {
+            return;
+        }
+        let is_other = |at: usize, it: &Incident| {
+            at != place && it.state != State::Resolved && it.is_any_of(explained)
+        };
+        let all = self.incidents.iter().enumerate();
+        let others: Vec<usize> = all
+            .filter(|(at, it)| is_other(*at, it))
+            .map(|(at, _)| at)
+            .collect();
+        for other in others {
+            self.take_in(place, other, now, changes);
+        }
+    }
+}
+
+impl Incident {
+    /// Its place, with the run and the rank in it where its evidence names one: that a GPU is hot is about
+    /// the rank that computes on it.
+    pub fn place_and_run(&self) -> Place {
+        let runs = || self.evidence.iter().filter(|it| it.place.run.is_some());
+        let run = runs().next().and_then(|it| it.place.run.clone());
+        let mut place = self.place.clone();
+        if place.run.is_none() && runs().all(|it| it.place.run == run) {
+            let rank = runs().find_map(|it| it.place.rank);
+            let is_one = runs().all(|it| it.place.rank.is_none() || it.place.rank == rank);
+            (place.run, place.rank) = (run, rank.filter(|_| is_one));
+        }
+        place
+    }
+
+    fn is_any_of(&self, signals: &[&Signal]) -> bool {
+        let is_of = |it: &&Signal| self.family == it.family && self.place.overlaps(&it.place);
+        signals.iter().any(is_of)
+    }
+
+    fn has_explained(&self, signal: &Signal) -> bool {
+        let is_it = |it: &Evidence| it.what == signal.what && it.place.overlaps(&signal.place);
+        self.evidence.iter().any(is_it)
+    }
+
+    /// What it comes from was found: it becomes that incident, with its own id, what people said to it, and
+    /// what it has lost.
+    fn becomes(&mut self, cause: Self, now: Timestamp) {
+        let what = cause.what.clone();
+        let mut own = std::mem::replace(self, cause);
+        own.lost.add(own.counted_to, now, &own.losing);
+        (self.id, self.opened_at) = (own.id, own.opened_at);
+        (self.since, self.severity) = (own.since.min(self.since), own.severity.max(self.severity));
+        (self.acknowledged_by, self.silenced_until) = (own.acknowledged_by, own.silenced_until);
+        (self.lost, self.log) = (own.lost, own.log);
+        self.more_evidence += own.more_evidence;
+        let newer = std::mem::replace(&mut self.evidence, own.evidence);
+        for piece in newer {
+            let is_known = |it: &Evidence| it.what == piece.what && it.place == piece.place;
+            if self.evidence.iter().any(is_known) {
+                continue;
+            }
+            if self.evidence.len() < MAX_EVIDENCE {
+                self.evidence.push(piece);
+            } else {
+                self.more_evidence += 1;
+            }
+        }
+        self.tell(now, None, Happened::Understood(what));
+    }
+}

@@ -1,0 +1,248 @@
+//! Made GPUs: faults beside like GPUs, memory that leaks, and a fleet of 10,000 GPU-days that is well.
+
+use gpufleet_telemetry::time::Timestamp;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Faults, Well, normal};
+use crate::health::{self, Gpu, Kind, Links, Pcie, Usual, findings};
+use crate::leak::{self, Verdict};
+
+const HOUR_NS: i64 = 3_600_000_000_000;
+const CAPACITY: f64 = 80e9;
+const SEEDS: u32 = 50;
+
+/// GPUs of a node.
+const LIKE: usize = 8;
+
+/// What a GPU of a node that works reads over an hour.
+struct Hour {
+    celsius: [f64; LIKE],
+    watts: [f64; LIKE],
+    corrected: u64,
+    heat: f64,
+    cap: f64,
+    like_cap: f64,
+}
+
+fn hour(random: &mut ChaCha8Rng) -> Hour {
+    let inlet = 58.0 + 10.0 * random.random::<f64>();
+    let load = 520.0 + 120.0 * random.random::<f64>();
+    let cap = if random.random_bool(0.2) { 0.4 } else { 0.0 };
+    Hour {
+        // Slots in the back of a machine are warmer.
+        celsius: std::array::from_fn(|slot| inlet + slot as f64 * 0.7 + normal(random)),
+        watts: std::array::from_fn(|_| load * (1.0 + 0.02 * normal(random))),
+        corrected: u64::from(random.random_bool(0.02)) * random.random_range(1..40),
+        heat: if random.random_bool(0.1) { 0.02 } else { 0.0 },
+        cap: (cap * (1.0 + 0.1 * normal(random))).clamp(0.0, 1.0),
+        like_cap: cap,
+    }
+}
+
+/// What is found of the first GPU, with `change` done to it.
+fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
+    let mut gpu = Gpu {
+        now: Timestamp(HOUR_NS * 1_000),
+        hours: 1.0,
+        booted_at: Some(Timestamp(0)),
+        ecc_uncorrectable: Some(0),
+        ecc_correctable: Some(hour.corrected),
+        has_remap_failure: Some(false),
+        has_remap_pending: Some(false),
+        heat_part: Some(hour.heat),
+        brake_part: Some(0.0),
+        cap_part: Some(hour.cap),
+        like_cap_part: Some(hour.like_cap),
+        temperature_celsius: Some(hour.celsius[0]),
+        like_celsius: Usual::of(&mut hour.celsius.to_vec()),
+        power_watts: Some(hour.watts[0]),
+        like_watts: Usual::of(&mut hour.watts.to_vec()),
+        last_seen: Some(Timestamp(HOUR_NS * 1_000)),
+        is_expected: true,
+        ..Gpu::default()
+    };
+    change(&mut gpu);
+    findings(&gpu).into_iter().map(|it| it.kind).collect()
+}
+
+fn broken(fault: &str, kind: Kind, least: u32, change: impl Fn(&mut Gpu<'_>)) -> Faults {
+    let is_found = |seed: &u32| {
+        let mut random = ChaCha8Rng::seed_from_u64(u64::from(*seed));
+        found(&hour(&mut random), &change).contains(&kind)
+    };
+    let count = (0..SEEDS).filter(is_found).count();
+    Faults {
+        detector: "health",
+        fault: fault.to_owned(),
+        of: SEEDS,
+        found: u32::try_from(count).unwrap_or(0),
+        delay: None,
+        least,
+    }
+}
+
+/// Half the lanes, three readings in a row.
+static SLOW_LINK: [Pcie; 3] = [Pcie {
+    width: 8,
+    best_width: 16,
+    generation: 5,
+    best_generation: 5,
+    is_active: true,
+}; 3];
+
+/// How memory in use goes beside a leak, as a share of the capacity at an hour.
+type Shape = fn(f64, &mut ChaCha8Rng) -> f64;
+
+const SHAPES: [(&str, Shape); 3] = [
+    ("noise of 2 %", |_, random| 0.01 * normal(random)),
+    ("an allocator's saw", |hour, random| {
+        0.1 * (hour * 3.0).fract() + 0.005 * normal(random)
+    }),
+    ("a day's tide of 10 %", |hour, random| {
+        0.05 * (hour * std::f64::consts::PI / 12.0).sin() + 0.005 * normal(random)
+    }),
+];
+
+/// Whether a leak of this share an hour is told after a window of so many hours.
+fn leaks(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> bool {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let begins = 24.0 * random.random::<f64>();
+    let readings: Vec<leak::Reading> = (0..hours * 60)
+        .map(|minute| {
+            let hour = minute as f64 / 60.0;
+            let used = 0.3 + per_hour * hour + shape(begins + hour, &mut random);
+            leak::Reading {
+                at: Timestamp(minute * 60_000_000_000),
+                used_bytes: used.clamp(0.0, 1.0) * CAPACITY,
+            }
+        })
+        .collect();
+    let end = Timestamp(hours * HOUR_NS);
+    let verdict = leak::judge(&readings, Timestamp(0), end, CAPACITY);
+    matches!(verdict, Verdict::Leaks(_))
+}
+
+fn leak(name: &str, shape: Shape, per_hour: f64, hours: i64, least: u32) -> Faults {
+    let is_found = |seed: &u32| leaks(u64::from(*seed), hours, per_hour, shape);
+    let count = (0..SEEDS).filter(is_found).count();
+    Faults {
+        detector: "leak",
+        fault: format!("{} % an hour over {hours} h, {name}", per_hour * 100.0),
+        of: SEEDS,
+        found: u32::try_from(count).unwrap_or(0),
+        delay: None,
+        least,
+    }
+}
+
+pub(super) fn faults() -> Vec<Faults> {
+    use health::Cause;
+    let mut rows = vec![
+        broken(
+            "slowed down by heat for 6 % of the time",
+            Kind::Throttled(Cause::Heat),
+            SEEDS,
+            |it| {
+                it.heat_part = it.heat_part.map(|part| part + 0.06);
+            },
+        ),
+        broken("15 °C above like GPUs", Kind::Hot, 40, |it| {
+            it.temperature_celsius = it.temperature_celsius.map(|own| own + 15.0);
+        }),
+        broken("25 °C above like GPUs", Kind::Hot, SEEDS, |it| {
+            it.temperature_celsius = it.temperature_celsius.map(|own| own + 25.0);
+        }),
+        broken(
+            "a third less power than like GPUs",
+            Kind::Underpowered,
+            SEEDS,
+            |it| {
+                it.power_watts = it.power_watts.map(|own| own * 0.67);
+            },
+        ),
+        broken(
+            "the power cap alone, a third of the time",
+            Kind::Throttled(Cause::PowerCap),
+            45,
+            |it| {
+                it.cap_part = it.cap_part.map(|part| part + 0.33);
+            },
+        ),
+        broken(
+            "80 corrected errors in the hour",
+            Kind::EccRate,
+            SEEDS,
+            |it| {
+                it.ecc_correctable = Some(80);
+            },
+        ),
+        broken(
+            "one error that was not corrected",
+            Kind::EccUncorrectable,
+            SEEDS,
+            |it| {
+                it.ecc_uncorrectable = Some(1);
+            },
+        ),
+        broken(
+            "PCIe with half its lanes",
+            Kind::PcieDegraded,
+            SEEDS,
+            |it| {
+                it.links = Links {
+                    pcie: &SLOW_LINK,
+                    ..Links::default()
+                };
+            },
+        ),
+        broken(
+            "readings that stopped 40 s ago",
+            Kind::Vanished,
+            SEEDS,
+            |it| {
+                it.last_seen = Some(Timestamp(it.now.0 - 40_000_000_000));
+            },
+        ),
+    ];
+    let sizes = [(0.005, 24), (0.01, 12), (0.01, 24), (0.05, 6)];
+    // Fewest found of each shape at each size: what the seeds gave when this was written.
+    let least = [[50, 50, 50, 50], [50, 50, 50, 50], [0, 21, 11, 50]];
+    for ((name, shape), least) in SHAPES.into_iter().zip(least) {
+        for ((per_hour, hours), least) in sizes.into_iter().zip(least) {
+            rows.push(leak(name, shape, per_hour, hours, least));
+        }
+    }
+    rows
+}
+
+pub(super) fn well() -> Vec<Well> {
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    const GPU_DAYS: u32 = 10_000;
+    let alarms: usize = (0..GPU_DAYS * 24)
+        .map(|_| found(&hour(&mut random), &|_| {}).len())
+        .sum();
+    let mut leaking = 0;
+    for (_, shape) in SHAPES {
+        let told = (1_000..1_100).filter(|seed| leaks(*seed, 24, 0.0, shape));
+        leaking += u32::try_from(told.count()).unwrap_or(u32::MAX);
+    }
+    vec![
+        Well {
+            detector: "health",
+            world: "10,000 GPU-days at work, caps and a warm slot",
+            alarms: u32::try_from(alarms).unwrap_or(u32::MAX),
+            exposure: f64::from(GPU_DAYS * 24) / 1_000.0,
+            unit: "1,000 GPU-hours",
+            most: 0,
+        },
+        Well {
+            detector: "leak",
+            world: "300 days without a leak: noise, a saw, a tide",
+            alarms: leaking,
+            exposure: 300.0 * 24.0 / 1_000.0,
+            unit: "1,000 GPU-hours",
+            most: 0,
+        },
+    ]
+}

@@ -1,0 +1,78 @@
+//! The report is held against the committed one, and the detectors against what they promise.
+
+use super::*;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
+
+/// Detectors of which both kinds of rows are wanted.
+const DETECTORS: [&str; 6] = ["straggler", "hang", "regression", "loss", "leak", "health"];
+
+/// What is below its least or above its most; a detector without rows that promise something too.
+fn wrong(faults: &[Faults], well: &[Well]) -> Vec<String> {
+    let below = faults.iter().filter(|it| it.found < it.least);
+    let below = below.map(|it| format!("{} {}: {} of {}", it.detector, it.fault, it.found, it.of));
+    let above = well.iter().filter(|it| it.alarms > it.most);
+    let above = above.map(|it| format!("{} {}: {} alarms", it.detector, it.world, it.alarms));
+    let promises = |detector: &str| {
+        faults
+            .iter()
+            .any(|it| it.detector == detector && it.least > 0)
+    };
+    let is_quiet = |detector: &str| well.iter().any(|it| it.detector == detector);
+    let missing = DETECTORS
+        .into_iter()
+        .filter(|it| !promises(it) || !is_quiet(it));
+    let missing = missing.map(|it| format!("{it}: no rows"));
+    below.chain(above).chain(missing).collect()
+}
+
+/// One test, because the worlds take a while to make.
+#[test]
+fn every_detector_finds_what_it_found_alarms_no_more_than_it_did_and_the_report_says_so() {
+    let (faults, well) = (faults(), well());
+    let wrong = wrong(&faults, &well);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let written = std::fs::read_to_string(PATH).unwrap_or_default();
+    let kept = written.find(REAL).map_or("", |at| &written[at..]);
+    let real = real::section().unwrap_or_else(|| kept.to_owned());
+    let report = report(&faults, &well, &real);
+    if std::env::var_os("GPUFLEET_BLESS").is_some_and(|it| it == "1") {
+        std::fs::write(PATH, &report).expect("docs is there");
+        return;
+    }
+    assert!(
+        written == report,
+        "docs/detection.md is stale: make detection-report"
+    );
+}
+
+#[test]
+fn a_detector_that_is_disabled_fails_its_rows() {
+    let row = |found: u32| Faults {
+        detector: "hang",
+        fault: "a run that stands".to_owned(),
+        of: 20,
+        found,
+        delay: None,
+        least: 20,
+    };
+    let of_hang = |found: u32| {
+        let wrong = wrong(&[row(found)], &[]);
+        wrong
+            .into_iter()
+            .filter(|it| it.starts_with("hang a run"))
+            .count()
+    };
+    assert_eq!((of_hang(20), of_hang(0)), (0, 1));
+    assert_eq!(wrong(&[], &[]).len(), DETECTORS.len(), "rows that are gone");
+}
+
+#[test]
+fn intervals_are_those_of_the_tables() {
+    let (low, high) = interval(18, 20);
+    assert!((low - 0.699).abs() < 0.001 && (high - 0.972).abs() < 0.001);
+    assert_eq!(interval(0, 20).0, 0.0);
+    // One-sided 95 % of Poisson: 0 → 3.00, 3 → 7.75.
+    assert_eq!(most_likely(0), 3.0);
+    assert!((most_likely(3) - 7.75).abs() < 0.05);
+}

@@ -1,0 +1,366 @@
+//! Made training runs: ranks that are slow, runs that stand, become slower, or learn nothing.
+
+use std::collections::BTreeSet;
+
+use gpufleet_telemetry::time::Timestamp;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Faults, Well, middle, normal};
+use crate::hang;
+use crate::loss::{self, Trouble};
+use crate::regression::{self, Direction};
+use crate::straggler::{Reading, Run, Seat, Source, Step};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// A job of 32 ranks, 8 columns of 4 stages.
+const COLUMNS: u32 = 8;
+const STAGES: u32 = 4;
+/// Steps before and after a rank becomes slow; it is judged each ten, as each ten seconds.
+const BEFORE: u64 = 60;
+const AFTER: u64 = 60;
+const SEEDS: u32 = 20;
+
+/// Noise of each rank, and of what a column shares: fixed sequence lengths, and such that vary.
+const NOISES: [(&str, f64, f64); 2] = [("quiet", 0.01, 0.0), ("long sequences", 0.02, 0.14)];
+
+/// Who is named in a job, with how many steps after the onset the culprit was.
+fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (BTreeSet<u32>, u32, f64) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let culprit = random.random_range(0..COLUMNS * STAGES);
+    let mut run = Run::new(Source::Hooks);
+    let (mut named, mut delay) = (BTreeSet::new(), f64::NAN);
+    for step in 0..steps {
+        let load: Vec<f64> = (0..COLUMNS).map(|_| shared * normal(&mut random)).collect();
+        let readings: Vec<Reading> = (0..COLUMNS * STAGES)
+            .map(|rank| {
+                let column = rank / STAGES;
+                let x = load[column as usize] + own * normal(&mut random);
+                let is_slow = rank == culprit && step >= BEFORE;
+                let part = if is_slow { 1.0 + slower } else { 1.0 };
+                Reading {
+                    rank,
+                    seat: Seat {
+                        stage: Some(rank % STAGES),
+                        column: Some(column),
+                    },
+                    busy_ns: (1e9 * x.exp() * part) as u64,
+                }
+            })
+            .collect();
+        run.observe(&Step {
+            step,
+            wall_ns: 0,
+            readings: &readings,
+        });
+        if step % 10 == 9 {
+            named.extend(run.judge().stragglers.iter().map(|it| it.rank));
+            if named.contains(&culprit) && delay.is_nan() {
+                delay = (step + 1 - BEFORE.min(step + 1)) as f64;
+            }
+        }
+    }
+    (named, culprit, delay)
+}
+
+fn straggler(name: &str, own: f64, shared: f64, slower: f64, least: u32) -> Faults {
+    let (mut found, mut delays) = (0, Vec::new());
+    for seed in 0..SEEDS {
+        let (named, culprit, delay) = job(seed.into(), own, shared, slower, BEFORE + AFTER);
+        // Named with somebody else is not found.
+        if named == BTreeSet::from([culprit]) {
+            found += 1;
+            delays.push(delay);
+        }
+    }
+    Faults {
+        detector: "straggler",
+        fault: format!("one rank of 32 slower by {:.0} %, {name}", slower * 100.0),
+        of: SEEDS,
+        found,
+        delay: middle(&mut delays, "steps"),
+        least,
+    }
+}
+
+/// A run whose newest step is read each ten seconds.
+fn stands(gap_s: i64, seed: u64) -> Option<i64> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut watch = hang::Watch::new();
+    let stops_at = 30 * gap_s.max(10) + random.random_range(0..gap_s.max(10));
+    for at in (0..stops_at + 100 * gap_s.max(30)).step_by(10) {
+        let now = Timestamp(at * SECOND);
+        let verdict = watch.observe(&hang::Tick {
+            now,
+            step: Some(u64::try_from(at.min(stops_at) / gap_s).unwrap_or(0)),
+            is_heard: true,
+            is_quiet: false,
+            activity: Some(if at > stops_at { 0.0 } else { 0.5 }),
+            positions: &[],
+        });
+        if matches!(verdict, hang::Verdict::Hung(_)) {
+            return Some(at - stops_at);
+        }
+    }
+    None
+}
+
+fn hang(gap_s: i64) -> Faults {
+    let mut delays: Vec<f64> = (0..SEEDS)
+        .filter_map(|seed| stands(gap_s, seed.into()))
+        .filter(|delay| *delay >= 0)
+        .map(|it| it as f64)
+        .collect();
+    Faults {
+        detector: "hang",
+        fault: format!("a step each {gap_s} s, then none"),
+        of: SEEDS,
+        found: u32::try_from(delays.len()).unwrap_or(0),
+        delay: middle(&mut delays, "s"),
+        least: SEEDS,
+    }
+}
+
+/// Steps of about a second: noise of 1 %, one in fifty up to half as long again.
+fn walls(seed: u64, steps: u64, slower_from: Option<(u64, f64)>) -> Vec<u64> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    (0..steps)
+        .map(|step| {
+            let spike = if random.random_bool(0.02) {
+                1.0 + 0.5 * random.random::<f64>()
+            } else {
+                1.0
+            };
+            let part = slower_from.filter(|it| step >= it.0).map_or(0.0, |it| it.1);
+            (1e9 * (1.0 + 0.01 * normal(&mut random)) * spike * (1.0 + part)) as u64
+        })
+        .collect()
+}
+
+/// The steps at which a run is called slower.
+fn slower(walls: &[u64]) -> Vec<u64> {
+    let mut watch = regression::Watch::default();
+    let told = walls.iter().zip(0..).filter_map(|(wall, step)| {
+        let change = watch.observe(step, *wall, false)?;
+        (change.direction == Direction::Slower).then_some(step)
+    });
+    told.collect()
+}
+
+fn regression(part: f64, least: u32) -> Faults {
+    const FROM: u64 = 300;
+    let (mut found, mut delays) = (0, Vec::new());
+    for seed in 0..50 {
+        let told = slower(&walls(seed, FROM + 200, Some((FROM, part))));
+        if let [at] = told[..]
+            && at >= FROM
+        {
+            found += 1;
+            delays.push((at - FROM) as f64);
+        }
+    }
+    Faults {
+        detector: "regression",
+        fault: format!("steps longer by {:.0} %", part * 100.0),
+        of: 50,
+        found,
+        delay: middle(&mut delays, "steps"),
+        least,
+    }
+}
+
+/// Troubles of a made curve: falling, with noise of 2 % and now and then a spike.
+fn troubles(seed: u64, steps: u64, change: &dyn Fn(&mut loss::Step)) -> Vec<(Trouble, u64)> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut watch = loss::Watch::new();
+    let mut found: Vec<(Trouble, u64)> = Vec::new();
+    for number in 1..=steps {
+        let spike = if random.random_bool(0.002) { 1.5 } else { 1.0 };
+        let falls = 2.0 + 9.0 / (1.0 + number as f64 / 300.0);
+        let mut step = loss::Step {
+            step: number,
+            loss: Some(falls * (1.0 + 0.02 * normal(&mut random)) * spike),
+            gradient_norm: Some(0.5 + 0.2 * random.random::<f64>()),
+            is_skipped: random.random_bool(0.01),
+        };
+        change(&mut step);
+        for finding in watch.observe(&step) {
+            if found.iter().all(|it| it.0 != finding.trouble) {
+                found.push((finding.trouble, number));
+            }
+        }
+    }
+    found
+}
+
+fn learning(fault: &str, trouble: Trouble, least: u32, change: impl Fn(&mut loss::Step)) -> Faults {
+    const FROM: u64 = 1_000;
+    let broken = |step: &mut loss::Step| {
+        if step.step >= FROM {
+            change(step);
+        }
+    };
+    let (mut found, mut delays) = (0, Vec::new());
+    for seed in 0..SEEDS {
+        let told = troubles(seed.into(), FROM + 400, &broken);
+        if let Some((_, at)) = told.iter().find(|it| it.0 == trouble && it.1 >= FROM) {
+            found += 1;
+            delays.push((at - FROM) as f64);
+        }
+    }
+    Faults {
+        detector: "loss",
+        fault: fault.to_owned(),
+        of: SEEDS,
+        found,
+        delay: middle(&mut delays, "steps"),
+        least,
+    }
+}
+
+pub(super) fn faults() -> Vec<Faults> {
+    let mut rows = Vec::new();
+    let leasts = [
+        [0.06, 20.0, 20.0],
+        [0.1, 20.0, 20.0],
+        [0.2, 20.0, 20.0],
+        [0.3, 20.0, 20.0],
+    ];
+    for (place, (name, own, shared)) in NOISES.into_iter().enumerate() {
+        for [slower, quiet, noisy] in leasts {
+            let least = [quiet, noisy][place] as u32;
+            rows.push(straggler(name, own, shared, slower, least));
+        }
+    }
+    rows.extend([1, 10, 60].map(hang));
+    rows.extend([(0.02, 50), (0.05, 50), (0.1, 50)].map(|(part, least)| regression(part, least)));
+    rows.push(learning(
+        "a loss that is not finite",
+        Trouble::NotFinite,
+        SEEDS,
+        |it| {
+            it.loss = Some(f64::NAN);
+        },
+    ));
+    rows.push(learning(
+        "a loss 20 % above its trend",
+        Trouble::Diverged,
+        0,
+        |it| {
+            it.loss = it.loss.map(|loss| loss * 1.2);
+        },
+    ));
+    rows.push(learning(
+        "a loss 60 % above its trend",
+        Trouble::Diverged,
+        SEEDS,
+        |it| {
+            it.loss = it.loss.map(|loss| loss * 1.6);
+        },
+    ));
+    rows.push(learning(
+        "one step in eight skipped",
+        Trouble::Skipping,
+        SEEDS,
+        |it| {
+            it.is_skipped = it.step % 8 == 0;
+        },
+    ));
+    rows.push(learning(
+        "a loss that is the same to the bit",
+        Trouble::Stuck,
+        SEEDS,
+        |it| {
+            it.loss = Some(2.5);
+        },
+    ));
+    rows
+}
+
+pub(super) fn well() -> Vec<Well> {
+    const STEPS: u64 = 500;
+    let named = |own: f64, shared: f64| -> u32 {
+        let jobs = (100..110).map(|seed| job(seed, own, shared, 0.0, STEPS).0.len());
+        u32::try_from(jobs.sum::<usize>()).unwrap_or(u32::MAX)
+    };
+    let well = |detector, world, alarms, exposure, unit, most| Well {
+        detector,
+        world,
+        alarms,
+        exposure,
+        unit,
+        most,
+    };
+    let slower: usize = (100..120)
+        .map(|seed| slower(&walls(seed, 2_000, None)).len())
+        .sum();
+    let wrong: usize = (100..110)
+        .map(|seed| troubles(seed, 10_000, &|_| {}).len())
+        .sum();
+    let count = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
+    let thousand = "1,000 steps";
+    vec![
+        well(
+            "straggler",
+            "32 ranks, quiet",
+            named(0.01, 0.0),
+            5.0,
+            thousand,
+            0,
+        ),
+        well(
+            "straggler",
+            "32 ranks, long sequences",
+            named(0.02, 0.14),
+            5.0,
+            thousand,
+            0,
+        ),
+        well(
+            "hang",
+            "runs that pause for 100 s each 10 minutes",
+            pauses(),
+            100.0,
+            "run-hour",
+            0,
+        ),
+        well(
+            "regression",
+            "1 % of noise, one step in fifty a spike",
+            count(slower),
+            40.0,
+            thousand,
+            4,
+        ),
+        well(
+            "loss",
+            "a curve that falls, with noise and spikes",
+            count(wrong),
+            100.0,
+            thousand,
+            0,
+        ),
+    ]
+}
+
+/// Hangs told of a hundred hours of runs that save unheard: 100 s each 10 minutes.
+fn pauses() -> u32 {
+    let mut alarms = 0;
+    for seed in 0..100_u64 {
+        let mut watch = hang::Watch::new();
+        for at in (0..3_600_i64).step_by(10) {
+            let moved = (at / 600) * 500 + (at % 600).min(500);
+            let verdict = watch.observe(&hang::Tick {
+                now: Timestamp(at * SECOND),
+                step: Some(seed + moved.unsigned_abs()),
+                is_heard: true,
+                is_quiet: false,
+                activity: Some(0.0),
+                positions: &[],
+            });
+            alarms += u32::from(matches!(verdict, hang::Verdict::Hung(_)));
+        }
+    }
+    alarms
+}

@@ -1,0 +1,72 @@
+//! `gpufleet report chargeback|efficiency`: a month as money, in the form that was asked for, as the
+//! server makes it.
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::Answer;
+use crate::ask;
+use crate::client::Client;
+
+/// Which report.
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    /// Who owes what, or what time was worth.
+    what: What,
+    /// The month, `2026-10`; without it the one that runs.
+    #[arg(long)]
+    month: Option<String>,
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu.
+    #[arg(long, default_value = "team")]
+    by: String,
+    /// Of one cluster, also of one that is simulated; without it of all live ones.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// In which form.
+    #[arg(long, default_value = "csv")]
+    format: Form,
+}
+
+/// What is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Who owes what.
+    Chargeback,
+    /// What time was worth.
+    Efficiency,
+}
+
+/// In which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// A page for people.
+    Html,
+    /// One row for each group and state.
+    Csv,
+    /// Everything, for programs.
+    Json,
+    /// FOCUS 1.2.
+    Focus,
+}
+
+/// The answer. `--json` is the same as `--format json`.
+pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Result<Answer> {
+    let what = name(report.what);
+    let format = if json { Form::Json } else { report.format };
+    let mut query = vec![("by", report.by.as_str())];
+    let format = name(format);
+    query.push(("format", &format));
+    query.extend(report.month.as_deref().map(|it| ("month", it)));
+    query.extend(report.cluster.as_deref().map(|it| ("cluster", it)));
+    let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query))?;
+    Ok(Answer {
+        json: serde_json::from_str(&text).unwrap_or(Value::Null),
+        text,
+        is_good: true,
+    })
+}
+
+fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value().expect("no value is hidden");
+    value.get_name().to_owned()
+}

@@ -1,0 +1,199 @@
+//! `gpufleet silence`, `gpufleet routes explain` and `gpufleet channels`: who is told of incidents, and who
+//! is not for a while.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::Answer;
+use crate::client::Client;
+use crate::table::Table;
+use crate::words;
+
+/// Tells nobody of an incident for a while.
+#[derive(Debug, Args)]
+pub(crate) struct Silence {
+    /// The incident's id, as messages and pages have it.
+    incident: String,
+    /// For how long: 30m, 2h, 7d at most.
+    #[arg(long = "for", value_parser = seconds, default_value = "2h")]
+    lasts: i64,
+    /// Who says so.
+    #[arg(long, env = "USER", default_value = "somebody at a prompt")]
+    who: String,
+}
+
+/// Who is told of what.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Routes {
+    /// Each route with why it does or does not match an incident, and what was said to whom.
+    Explain(One),
+}
+
+/// One incident.
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The incident's id.
+    incident: String,
+}
+
+/// `30m`, `2h`, `7d` or `90s` as seconds.
+fn seconds(text: &str) -> Result<i64, String> {
+    let wrong = || format!("{text} is no time: 30m, 2h and 7d are");
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let number = text.strip_suffix(unit).unwrap_or_default();
+    let number: i64 = number.parse().map_err(|_| wrong())?;
+    let each = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    number
+        .checked_mul(each)
+        .filter(|it| *it > 0)
+        .ok_or_else(wrong)
+}
+
+/// An id as a segment of a path: what is none is refused by the server, by name.
+fn segment(id: &str) -> String {
+    id.chars()
+        .filter(|it| it.is_ascii_alphanumeric() || *it == '-')
+        .collect()
+}
+
+/// `gpufleet silence`.
+pub(crate) fn silence(client: &Client, silence: &Silence) -> anyhow::Result<Answer> {
+    let path = format!("/incidents/{}/say", segment(&silence.incident));
+    let said = json!({"what": "silence", "who": silence.who, "for_s": silence.lasts});
+    let json = client.post(&path, &said)?;
+    let text = format!(
+        "{} is silent until {}\n",
+        words::text(&json["what"]),
+        words::moment(&json["silenced_until"])
+    );
+    Ok(Answer {
+        text,
+        json,
+        is_good: true,
+    })
+}
+
+/// `gpufleet routes explain`.
+pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
+    let json = client.get(&format!("/incidents/{}/told", segment(&one.incident)))?;
+    let mut routes = Table::new(&[">ROUTE", "TELLS", "CHANNELS", "WHY NOT"]);
+    for route in list(&json["routes"]) {
+        let number = match route["number"].as_i64() {
+            Some(0) | None => "built in".to_owned(),
+            Some(number) => number.to_string(),
+        };
+        let channels = list(&route["channels"]).iter().map(words::text);
+        let channels: Vec<String> = channels.collect();
+        routes.row(vec![
+            number,
+            words::text(&route["matches"]),
+            channels.join(", "),
+            words::text(&route["why_not"]),
+        ]);
+    }
+    let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT", ">ATTEMPTS", "WHY"]);
+    for delivery in list(&json["deliveries"]) {
+        told.row(vec![
+            words::text(&delivery["channel"]),
+            words::text(&delivery["state"]),
+            words::text(&delivery["last_said"]),
+            words::moment(&delivery["last_at"]),
+            words::text(&delivery["attempts"]),
+            words::text(&delivery["error"]),
+        ]);
+    }
+    let silent = match json["silenced_until"].as_str() {
+        Some(_) => format!(
+            "Silent until {}.\n\n",
+            words::moment(&json["silenced_until"])
+        ),
+        None => String::new(),
+    };
+    let text = format!(
+        "{silent}{}\n{}",
+        routes.text("No channel is configured (notify.channels)."),
+        told.text("Nothing was said of it to anybody.")
+    );
+    Ok(Answer {
+        text,
+        json,
+        is_good: true,
+    })
+}
+
+/// `gpufleet channels`.
+pub(crate) fn channels(client: &Client) -> anyhow::Result<Answer> {
+    let json = client.get("/channels")?;
+    let mut table = Table::new(&[
+        "CHANNEL",
+        "KIND",
+        ">DELIVERED",
+        ">WAITING",
+        "LAST SUCCESS",
+        "FAILING SINCE",
+        "WHY",
+    ]);
+    let mut is_good = true;
+    for channel in list(&json) {
+        let fails = !channel["failing_since"].is_null();
+        is_good &= !fails;
+        let why = if fails {
+            words::text(&channel["why"])
+        } else {
+            words::NOTHING.to_owned()
+        };
+        table.row(vec![
+            words::text(&channel["name"]),
+            words::text(&channel["kind"]),
+            words::text(&channel["delivered"]),
+            words::text(&channel["waiting"]),
+            words::moment(&channel["succeeded_at"]),
+            words::moment(&channel["failing_since"]),
+            why,
+        ]);
+    }
+    let text = table.text("No channel is configured (notify.channels).");
+    Ok(Answer {
+        text,
+        json,
+        is_good,
+    })
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_number_with_its_unit_and_nothing_else_is() {
+        assert_eq!(seconds("90s"), Ok(90));
+        assert_eq!(seconds("2h"), Ok(7_200));
+        assert_eq!(seconds("7d"), Ok(604_800));
+        for wrong in [
+            "",
+            "h",
+            "2",
+            "-2h",
+            "0h",
+            "2 h",
+            "2w",
+            "9223372036854775807d",
+            "2é",
+        ] {
+            assert!(
+                seconds(wrong).is_err_and(|it| it.contains("30m")),
+                "{wrong}"
+            );
+        }
+    }
+}

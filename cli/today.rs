@@ -1,0 +1,159 @@
+//! `gpufleet today`: the fleet in one line, what goes to waste and whose it is, what is not measured, and
+//! what changed since yesterday.
+
+use serde_json::Value;
+
+use crate::Answer;
+use crate::client::Client;
+use crate::table::Table;
+use crate::words;
+
+/// Longest sentence of a row, characters: a terminal is not a page.
+const SENTENCE: usize = 70;
+
+/// The answer.
+pub(crate) fn answer(client: &Client) -> anyhow::Result<Answer> {
+    let json = client.get("/today")?;
+    Ok(Answer {
+        text: text(&json),
+        json,
+        is_good: true,
+    })
+}
+
+fn text(today: &Value) -> String {
+    let currency = today["currency"].as_str().unwrap_or_default();
+    let sections = today["sections"].as_array().map(Vec::as_slice);
+    let sections = sections.unwrap_or_default();
+    if sections.is_empty() {
+        return "no GPU is live or simulated; `gpufleet status` says whether the server is well\n"
+            .to_owned();
+    }
+    let mut text = String::new();
+    for section in sections {
+        if section["origin"] != "live" {
+            text.push_str("\nSIMULATED: no such hardware exists, and it is in no live total\n");
+        }
+        text.push_str(&line(section, currency));
+        text.push_str(&waste(section, currency).text("nothing goes to waste that is known"));
+        more(&mut text, section, "more_waste", "rows that cost less");
+        for it in items(section, "blind_spots").chain(items(section, "not_measured")) {
+            let (what, fix) = (words::text(&it["what"]), words::text(&it["fix"]));
+            text.push_str(&format!("not measured: {what} {fix}\n"));
+        }
+        for it in items(section, "changes") {
+            let at = words::moment(&it["at"]);
+            text.push_str(&format!("{at}  {}\n", words::text(&it["what"])));
+        }
+        more(&mut text, section, "more_changes", "older changes");
+    }
+    if today["past_known"] == false {
+        text.push_str("the store does not answer: what changed and what broke off is not known\n");
+    }
+    text
+}
+
+fn items<'a>(section: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    section[name].as_array().into_iter().flatten()
+}
+
+fn more(text: &mut String, section: &Value, name: &str, what: &str) {
+    let count = section[name].as_u64().unwrap_or(0);
+    if count > 0 {
+        text.push_str(&format!("… and {count} {what}\n"));
+    }
+}
+
+fn line(section: &Value, currency: &str) -> String {
+    let counts = &section["counts"];
+    let states = counts["by_state"].as_object().into_iter().flatten();
+    let states: Vec<String> = states
+        .map(|(state, count)| format!("{count} {}", state.replace('_', " ")))
+        .collect();
+    let money = match (
+        section["waste_nano_per_day"].as_f64(),
+        section["nano_per_day"].as_f64(),
+    ) {
+        (Some(waste), Some(all)) => format!(
+            "{} a day of {} goes to waste",
+            amount(waste, currency),
+            amount(all, currency)
+        ),
+        _ => "no GPU has a price".to_owned(),
+    };
+    format!(
+        "{} GPUs: {}; {money}; {} incidents open\n",
+        words::text(&counts["gpus"]),
+        states.join(", "),
+        words::text(&section["open_incidents"])
+    )
+}
+
+fn waste(section: &Value, currency: &str) -> Table {
+    let mut table = Table::new(&[">A DAY", "KIND", "WHERE", "OWNER", "WHAT", "TO DO"]);
+    for row in items(section, "waste") {
+        let cost = match row["nano_per_day"].as_f64() {
+            Some(nano) => amount(nano, currency),
+            None => format!("{:.1} GPUs", row["gpus"].as_f64().unwrap_or(0.0)),
+        };
+        table.row(vec![
+            cost,
+            words::text(&row["kind"]).replace('_', " "),
+            words::text(&row["place"]),
+            words::text(&row["owner"]),
+            cut(&words::text(&row["what"])),
+            words::text(&row["action"]),
+        ]);
+    }
+    table
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SENTENCE) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}
+
+fn amount(nano: f64, currency: &str) -> String {
+    let value = nano / 1e9;
+    match currency {
+        "USD" => format!("${value:.2}"),
+        other => format!("{value:.2} {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_price_is_told_in_gpus_and_what_is_simulated_is_apart() {
+        let section = |origin: &str, cost: Value| {
+            json!({"origin": origin, "open_incidents": 1, "more_waste": 2, "more_changes": 0,
+                "counts": {"gpus": 8, "by_state": {"parked": 8}},
+                "nano_per_day": cost, "waste_nano_per_day": cost,
+                "waste": [{"kind": "held_empty", "place": "llama", "owner": "nlp", "what": "8 GPUs",
+                    "action": "Ask nlp.", "gpus": 8.0, "nano_per_day": cost}],
+                "not_measured": [{"what": "3 GPUs.", "fix": "Mend it."}], "blind_spots": [],
+                "changes": [{"at": "2026-11-21T18:06:20Z", "what": "driver changed"}]})
+        };
+        let today = json!({"currency": "USD", "past_known": true, "sections": [
+            section("live", json!(265_500_000_000_i64)), section("simulated", Value::Null)]});
+        let text = text(&today);
+        let (live, simulated) = text.split_once("\nSIMULATED").unwrap_or_default();
+        for words in [
+            "8 GPUs: 8 parked; $265.50 a day of $265.50 goes to waste",
+            "$265.50  held empty  llama  nlp",
+            "… and 2 rows that cost less",
+            "not measured: 3 GPUs. Mend it.",
+            "2026-11-21 18:06:20  driver changed",
+        ] {
+            assert!(live.contains(words), "{words} is not in {live}");
+        }
+        assert!(simulated.contains("no GPU has a price") && simulated.contains("8.0 GPUs"));
+        assert!(!simulated.contains('$'), "what is not known is not $0.00");
+    }
+}

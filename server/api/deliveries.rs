@@ -1,0 +1,206 @@
+//! `/channels` and what an incident was told to whom: state, attempts and the reason of a failure of each
+//! delivery, and which routes match.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use gpufleet_telemetry::time::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::incidents::find;
+use super::problem::{Place, Problem};
+use crate::auth::Grant;
+use crate::incidents::Channel;
+use crate::notify::group::Group;
+use crate::pages::text;
+use crate::web::Web;
+
+/// How a channel goes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChannelKnown {
+    /// Its name; further peers of one have `#2` and so on behind it.
+    pub name: String,
+    /// `pagerduty`, `slack`, `alertmanager` or `webhook`.
+    pub kind: &'static str,
+    /// Messages that got through since the start.
+    pub delivered: u64,
+    /// Attempts since the start that are made again.
+    pub retried: u64,
+    /// Messages since the start that the receiver will not take.
+    pub refused: u64,
+    /// Messages that could go and have not.
+    pub waiting: usize,
+    /// Since when the oldest of them waits.
+    #[schema(format = DateTime)]
+    pub waits_since: Option<String>,
+    /// When a message last got through; null when none has since the start.
+    #[schema(format = DateTime)]
+    pub succeeded_at: Option<String>,
+    /// Since when it fails; null when it does not.
+    #[schema(format = DateTime)]
+    pub failing_since: Option<String>,
+    /// When an attempt last failed.
+    #[schema(format = DateTime)]
+    pub failed_at: Option<String>,
+    /// Why; null for a token of one cluster.
+    pub why: Option<String>,
+}
+
+/// What was said to one receiver of a group of incidents.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeliveryKnown {
+    /// Its id; the receiver's key is `gpufleet/` and this.
+    pub id: Uuid,
+    /// The receiver.
+    pub channel: String,
+    /// `waiting`, `retrying`, `delivered`, `refused` or `over`.
+    pub state: &'static str,
+    /// How many incidents are in it now.
+    pub incidents: usize,
+    /// What they have in common, by name; empty for what was too much for groups of their own.
+    pub common: BTreeMap<String, String>,
+    /// When it began.
+    #[schema(format = DateTime)]
+    pub began_at: String,
+    /// When the first message got through.
+    #[schema(format = DateTime)]
+    pub first_at: Option<String>,
+    /// When the last one did.
+    #[schema(format = DateTime)]
+    pub last_at: Option<String>,
+    /// What the last one said: `opened`, `updated` or `resolved`.
+    pub last_said: Option<&'static str>,
+    /// When the last attempt was.
+    #[schema(format = DateTime)]
+    pub tried_at: Option<String>,
+    /// Attempts since a message last got through.
+    pub attempts: u32,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+}
+
+/// What one route says to an incident.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RouteKnown {
+    /// Its number in `notify.routes`, from 1; 0 is what holds without routes, or for gpufleet's own
+    /// blindness.
+    pub number: usize,
+    /// Whether it matches.
+    pub matches: bool,
+    /// The channels that it tells.
+    pub channels: Vec<String>,
+    /// Why it does not match.
+    pub why_not: Option<String>,
+}
+
+/// Who is told of an incident, and who was.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToldKnown {
+    /// Every route, with why it does or does not match.
+    pub routes: Vec<RouteKnown>,
+    /// What was said and is still to be said, the oldest first.
+    pub deliveries: Vec<DeliveryKnown>,
+    /// Until when nobody is to be told.
+    #[schema(format = DateTime)]
+    pub silenced_until: Option<String>,
+}
+
+/// Every channel and how it goes. Secrets are not shown; why one fails, which may name hosts and proxies, only
+/// to those who may see all clusters.
+#[utoipa::path(get, path = "/api/v1/channels", tag = "Incidents",
+    responses((status = 200, body = [ChannelKnown])))]
+pub async fn channels(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+) -> Json<Vec<ChannelKnown>> {
+    let now = web.app.clock.now();
+    let channels = web.app.incidents.channels(now);
+    let shows_why = grant.cluster.is_none();
+    let known = channels.iter().map(|it| channel(it, shows_why));
+    Json(known.collect())
+}
+
+/// Who is told of an incident and why, and what was said to whom.
+#[utoipa::path(get, path = "/api/v1/incidents/{id}/told", tag = "Incidents",
+    params(("id" = Uuid, Path, description = "The incident's id")),
+    responses((status = 200, body = ToldKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn told(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Place(id): Place<Uuid>,
+) -> Result<Json<ToldKnown>, Problem> {
+    let found = find(&web, &grant, id).await?;
+    let found = found.ok_or_else(|| {
+        Problem::unknown(format_args!(
+            "no incident {id}; /api/v1/incidents lists them"
+        ))
+    })?;
+    let routes = web.app.incidents.routes_of(&found).into_iter();
+    let deliveries = deliveries(&web, id).await?;
+    Ok(Json(ToldKnown {
+        routes: routes
+            .map(|it| RouteKnown {
+                number: it.number,
+                matches: it.why_not.is_none(),
+                channels: it.channels,
+                why_not: it.why_not,
+            })
+            .collect(),
+        deliveries: deliveries.iter().map(delivery).collect(),
+        silenced_until: found.silenced_until.map(text::rfc3339),
+    }))
+}
+
+/// What was said of an incident, as it is in memory and else as it is stored, the oldest first.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn deliveries(web: &Web, id: Uuid) -> Result<Vec<Group>, Problem> {
+    let stored = web.app.store.deliveries_of(id).await;
+    let stored = stored.map_err(|error| Problem::store(&error))?;
+    let held = web.app.incidents.messages_of(id);
+    let by_id = stored.into_iter().chain(held).map(|it| (it.id, it));
+    let newest: BTreeMap<Uuid, Group> = by_id.collect();
+    Ok(newest.into_values().collect())
+}
+
+fn channel(channel: &Channel, shows_why: bool) -> ChannelKnown {
+    let time = |at: Option<Timestamp>| at.map(text::rfc3339);
+    let (lane, way) = (&channel.lane, &channel.way);
+    let failed = lane.failed.as_ref();
+    ChannelKnown {
+        name: way.name.to_string(),
+        kind: way.kind.name(),
+        delivered: lane.delivered,
+        retried: lane.retried,
+        refused: lane.refused,
+        waiting: channel.waiting,
+        waits_since: time(channel.waits_since),
+        succeeded_at: time(lane.succeeded_at),
+        failing_since: time(lane.failing_since),
+        failed_at: time(failed.map(|(at, _)| *at)),
+        why: failed.filter(|_| shows_why).map(|(_, why)| why.clone()),
+    }
+}
+
+fn delivery(group: &Group) -> DeliveryKnown {
+    let time = |at: Option<Timestamp>| at.map(text::rfc3339);
+    DeliveryKnown {
+        id: group.id,
+        channel: group.way.to_string(),
+        state: group.state().name(),
+        incidents: group.members.len(),
+        common: group.common.iter().cloned().collect(),
+        began_at: text::rfc3339(group.began_at),
+        first_at: time(group.first_at),
+        last_at: time(group.last.map(|(at, _)| at)),
+        last_said: group.last.map(|(_, says)| says.name()),
+        tried_at: time(group.tried_at),
+        attempts: group.attempts,
+        error: group.error.clone(),
+    }
+}

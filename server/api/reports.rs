@@ -1,0 +1,115 @@
+//! `/reports/…`: a month of the ledger as money, in every form.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::http::HeaderValue;
+use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use clap::ValueEnum as _;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::problem::{Asked, Problem};
+use crate::auth::Grant;
+use crate::money::report::{self, Form, What};
+use crate::web::Web;
+
+/// Which month, of what, in which form.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReportAsked {
+    /// The month, `2026-10`. Without it: the one that runs, to the end of today.
+    pub month: Option<String>,
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu.
+    #[param(default = "team")]
+    pub by: Option<String>,
+    /// Of one cluster, also of one that is simulated. Without it: of all live ones.
+    pub cluster: Option<String>,
+    /// `json`, `csv`, `html` or, of the chargeback, `focus` (FOCUS 1.2).
+    #[param(default = "json")]
+    pub format: Option<String>,
+}
+
+/// Who owes what for a month: the lines add up to the node-hours' price exactly.
+#[utoipa::path(get, path = "/api/v1/reports/chargeback", tag = "Money", params(ReportAsked),
+    responses((status = 200, description = "The report, in the form that was asked for", content_type = "application/json", body = serde_json::Value), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn chargeback(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<ReportAsked>,
+) -> Result<Response, Problem> {
+    answer(&web, &grant, What::Chargeback, asked).await
+}
+
+/// What the time of a month was worth: use and waste by team, cost of a useful GPU-hour.
+#[utoipa::path(get, path = "/api/v1/reports/efficiency", tag = "Money", params(ReportAsked),
+    responses((status = 200, description = "The report, in the form that was asked for", content_type = "application/json", body = serde_json::Value), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub async fn efficiency(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+    Asked(asked): Asked<ReportAsked>,
+) -> Result<Response, Problem> {
+    answer(&web, &grant, What::Efficiency, asked).await
+}
+
+async fn answer(
+    web: &Web,
+    grant: &Grant,
+    what: What,
+    asked: ReportAsked,
+) -> Result<Response, Problem> {
+    let now = web.app.clock.now();
+    let format = asked.format.as_deref().unwrap_or("json");
+    let form = Form::from_str(format, false).map_err(|_| {
+        let said: String = format.chars().take(40).collect();
+        Problem::bad(format!(
+            "`{said}` is no format: json, csv, html and focus are"
+        ))
+    })?;
+    if let (Some(bound), Some(cluster)) = (&grant.cluster, &asked.cluster)
+        && **bound != **cluster
+    {
+        return Err(Problem::unknown(format!(
+            "this token sees the cluster {bound} alone"
+        )));
+    }
+    let cluster = grant
+        .cluster
+        .as_deref()
+        .map(str::to_owned)
+        .or(asked.cluster);
+    let month = asked.month.unwrap_or_else(|| report::month_of(now));
+    let by = asked.by.as_deref().unwrap_or("team");
+    let asked = report::Asked::new(what, form, &month, by, cluster, now).map_err(Problem::bad)?;
+    // One at a time, also of those that nobody waits for any more: a month of a large fleet is large.
+    let permit = Arc::clone(&web.reports).acquire_owned().await;
+    let terms = web.app.money.terms();
+    let days = report::read(&web.app.store, &asked).await;
+    let days = days.map_err(|error| Problem::store(&error))?;
+    let name = asked.file_name();
+    let rendered = tokio::task::spawn_blocking(move || {
+        let text = report::render(&asked, &days, &terms, None, now);
+        drop(days);
+        drop(permit);
+        text
+    });
+    let text = rendered.await.map_err(|error| {
+        tracing::error!(%error, "a report failed");
+        Problem::new(
+            axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+            "the report failed; the server's log says why",
+        )
+    })?;
+    let mut response = text.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if form != Form::Json {
+        let named = format!("attachment; filename=\"{name}\"");
+        let named = HeaderValue::from_str(&named).expect("a month and an ending are ASCII");
+        headers.insert(CONTENT_DISPOSITION, named);
+    }
+    Ok(response)
+}

@@ -1,0 +1,205 @@
+//! `/today`: what the first page of the day says, for programs.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use gpufleet_telemetry::identity::Origin;
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::problem::Problem;
+use super::shape::StateCounts;
+use crate::auth::Grant;
+use crate::pages::blind;
+use crate::pages::text;
+use crate::today::{self, Change, Section, Waste};
+use crate::view::FleetView;
+use crate::web::Web;
+
+/// What there is to know in the morning.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Today {
+    /// When it was made; at most 10 s ago.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// What money is counted in, as ISO 4217 has it. All money is in its billionths.
+    #[schema(example = "USD")]
+    pub currency: String,
+    /// What is live, then what is simulated; each only where there is some.
+    pub sections: Vec<TodaySection>,
+    /// GPUs played back from recordings: in no section.
+    pub recorded_gpus: usize,
+    /// Whether runs that broke off and changes are known. When not, the store does not answer.
+    pub past_known: bool,
+}
+
+/// The clusters of one origin.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TodaySection {
+    /// `live` or `simulated`.
+    pub origin: &'static str,
+    /// Their GPUs counted.
+    pub counts: StateCounts,
+    /// Incidents that are open.
+    pub open_incidents: usize,
+    /// What the GPUs with a price cost a day; null when none has one.
+    pub nano_per_day: Option<i64>,
+    /// What of it goes to waste; null when no GPU has a price.
+    pub waste_nano_per_day: Option<i64>,
+    /// Where it goes, the dearest first.
+    pub waste: Vec<WasteRow>,
+    /// Rows beyond those.
+    pub more_waste: usize,
+    /// What is in no sum, because it is not measured.
+    pub not_measured: Vec<NotMeasured>,
+    /// What of the live fleet is not seen. Of what is simulated nothing is said.
+    pub blind_spots: Vec<NotMeasured>,
+    /// What changed in the last day, the newest first.
+    pub changes: Vec<ChangeRow>,
+    /// Changes beyond those.
+    pub more_changes: usize,
+}
+
+/// One thing that costs money for nothing.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct WasteRow {
+    /// `free`, `parked`, `held_empty`, `stalled`, `broken`, `throttled`, `hang`, `straggler`, `slower`,
+    /// `training`, `failed_run` or `below_target`.
+    pub kind: &'static str,
+    /// Whether it is in the sum: all but what is active and could do more.
+    pub is_in_sum: bool,
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// Where: a GPU, a job, a cluster, in words.
+    pub place: String,
+    /// The page of the place.
+    pub page: String,
+    /// What is the case.
+    pub what: String,
+    /// How many GPUs it takes; of a run that broke off, as if it had taken them all day.
+    pub gpus: f64,
+    /// What it costs a day, of what of it has a price; null when nothing has.
+    pub nano_per_day: Option<i64>,
+    /// GPUs of it without a price.
+    pub unpriced_gpus: usize,
+    /// Since when at least.
+    #[schema(format = DateTime)]
+    pub since: Option<String>,
+    /// A team, `platform`, `unowned`, `nobody` or `not known`.
+    pub owner: String,
+    /// What to do.
+    pub action: String,
+    /// How it stands.
+    pub status: String,
+    /// Its incident, where it has one.
+    pub incident: Option<Uuid>,
+}
+
+/// Something that is not measured or not seen.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NotMeasured {
+    /// What.
+    pub what: String,
+    /// What mends it.
+    pub fix: String,
+}
+
+/// Something that changed.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChangeRow {
+    /// When; of several the last.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// `incident_opened`, `incident_over`, `new_nodes`, or the kind of an event: `driver_changed`.
+    pub kind: &'static str,
+    /// What.
+    pub what: String,
+    /// The page about it.
+    pub page: Option<String>,
+    /// `info`, `warning` or `error`.
+    pub severity: &'static str,
+}
+
+/// The fleet in one line, waste ranked by money a day, what is not measured, changes since yesterday.
+#[utoipa::path(get, path = "/api/v1/today", tag = "Fleet",
+    responses((status = 200, body = Today), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Json<Today> {
+    let view = web.views.get(&web.app).await.seen_with(&grant);
+    let today = web.todays.get(&web.app, &view, &web.specs, &grant).await;
+    Json(Today {
+        at: text::rfc3339(today.at),
+        currency: today.currency.clone(),
+        sections: today.sections.iter().map(|it| section(it, &view)).collect(),
+        recorded_gpus: today.recorded,
+        past_known: !today.past_failed,
+    })
+}
+
+fn section(section: &Section, view: &FleetView) -> TodaySection {
+    let blind = match section.origin {
+        Origin::Live => blind::spots(view),
+        Origin::Recorded | Origin::Simulated => Vec::new(),
+    };
+    TodaySection {
+        origin: section.origin.name(),
+        counts: StateCounts::from(&section.counts),
+        open_incidents: section.incidents,
+        nano_per_day: nano(section.day_cost),
+        waste_nano_per_day: nano(section.wasted),
+        waste: section.waste.iter().map(waste).collect(),
+        more_waste: section.more_waste,
+        not_measured: section.unmeasured.iter().map(not_measured).collect(),
+        blind_spots: blind
+            .into_iter()
+            .map(|it| NotMeasured {
+                what: it.what,
+                fix: it.fix,
+            })
+            .collect(),
+        changes: section.changes.iter().map(change).collect(),
+        more_changes: section.more_changes,
+    }
+}
+
+/// Beyond nine billion a day an amount stays where it is.
+fn nano(amount: Option<i128>) -> Option<i64> {
+    amount.map(|it| i64::try_from(it).unwrap_or(i64::MAX))
+}
+
+fn waste(it: &Waste) -> WasteRow {
+    WasteRow {
+        kind: it.kind.name(),
+        is_in_sum: it.kind.is_waste(),
+        cluster: Arc::clone(&it.cluster),
+        place: it.place.clone(),
+        page: it.address.clone(),
+        what: it.what.clone(),
+        gpus: it.milli_gpus as f64 / 1_000.0,
+        nano_per_day: nano(it.day_cost),
+        unpriced_gpus: it.unpriced,
+        since: it.since.map(text::rfc3339),
+        owner: it.owner.clone(),
+        action: it.action.clone(),
+        status: it.status.clone(),
+        incident: it.incident,
+    }
+}
+
+fn not_measured(it: &today::Unmeasured) -> NotMeasured {
+    NotMeasured {
+        what: it.what.clone(),
+        fix: it.fix.to_owned(),
+    }
+}
+
+fn change(it: &Change) -> ChangeRow {
+    ChangeRow {
+        at: text::rfc3339(it.at),
+        kind: it.kind,
+        what: it.what.clone(),
+        page: it.address.clone(),
+        severity: it.severity.name(),
+    }
+}

@@ -1,0 +1,178 @@
+//! Commands beside serving: a report over the store, and tables of prices and owners into it.
+//!
+//! They read the same configuration and open the same database as the server that runs; they make none,
+//! and refuse one that no server of this version has used yet.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use gpufleet_analysis::price_book::export::Invoice;
+use gpufleet_analysis::price_book::{Book, catalog};
+use gpufleet_server::config::Config;
+use gpufleet_server::money::Money;
+use gpufleet_server::money::report::{self, Asked, Form, What};
+use gpufleet_server::money::tables::{self, Kind};
+use gpufleet_server::store::Store;
+use gpufleet_server::store::model::MoneyTable;
+use gpufleet_telemetry::time::Timestamp;
+
+/// What to do instead of serving.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// A month of the ledger as money, from the configured database to standard output.
+    Report(ReportFlags),
+    /// Tables of prices, machine types, discounts, commitments, owner rules and budgets.
+    Prices {
+        /// What to do with them.
+        #[command(subcommand)]
+        what: Prices,
+    },
+}
+
+/// Which report.
+#[derive(Debug, Args)]
+pub(crate) struct ReportFlags {
+    /// Who owes what, or what time was worth.
+    what: What,
+    /// The month, `2026-10`; without it the one that runs.
+    #[arg(long)]
+    month: Option<String>,
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu.
+    #[arg(long, default_value = "team")]
+    by: String,
+    /// Of one cluster, also of one that is simulated; without it of all live ones.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// In which form.
+    #[arg(long, default_value = "csv")]
+    format: Form,
+    /// Rows of the provider's billing export (JSON), to reconcile with: invoice and residual.
+    #[arg(long)]
+    invoice: Option<PathBuf>,
+}
+
+/// What to do with tables.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Prices {
+    /// Keeps a CSV table, or an answer of the Cloud Billing Catalog (JSON), in place of the one of the
+    /// same file name. What its columns are, docs/cost.md says.
+    Import {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Every table that is kept, and what is wrong with them.
+    List,
+    /// Removes a table.
+    Remove {
+        /// Its name, as the list has it.
+        name: String,
+    },
+}
+
+/// Does what was asked.
+pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> anyhow::Result<()> {
+    let store = Store::open_used(&config.store).await?;
+    if store.is_behind() {
+        bail!(
+            "the schema of {} is older than this program, and only a server that leads changes it: start one first",
+            config.store.url.split('@').next_back().unwrap_or_default()
+        );
+    }
+    let text = match command {
+        Command::Report(flags) => report(&store, config, flags, now).await,
+        Command::Prices { what } => prices(&store, config, what, now).await,
+    };
+    store.close().await;
+    // Whoever reads it may have gone: `gpufleet-server report … | head`.
+    let _ = std::io::stdout().write_all(text?.as_bytes());
+    Ok(())
+}
+
+async fn report(
+    store: &Store,
+    config: &Config,
+    flags: ReportFlags,
+    now: Timestamp,
+) -> anyhow::Result<String> {
+    let month = flags.month.unwrap_or_else(|| report::month_of(now));
+    let asked = Asked::new(
+        flags.what,
+        flags.format,
+        &month,
+        &flags.by,
+        flags.cluster,
+        now,
+    )?;
+    let terms = Money::default().refresh(store, config).await?;
+    let invoice = flags.invoice.as_deref().map(read).transpose()?;
+    let invoice = invoice.map(|it| Invoice::read(&it, &month, &terms.book.currency));
+    let days = report::read(store, &asked).await?;
+    Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
+}
+
+async fn prices(
+    store: &Store,
+    config: &Config,
+    what: Prices,
+    now: Timestamp,
+) -> anyhow::Result<String> {
+    let said = match what {
+        Prices::Import { file } => {
+            let table = table(&file, now)?;
+            let said = format!("kept {}, {}\n", table.name, table.kind);
+            store.keep_table(&table).await?;
+            said
+        }
+        Prices::Remove { name } => {
+            if !store.remove_table(&name).await? {
+                bail!("no table is called {name}: `gpufleet-server prices list` has their names");
+            }
+            format!("removed {name}\n")
+        }
+        Prices::List => {
+            let tables = store.money_tables().await?;
+            let line = |it: &MoneyTable| {
+                let rows = it.content.lines().count().saturating_sub(1);
+                format!("{}  {}, {rows} rows\n", it.name, it.kind)
+            };
+            tables.iter().map(line).collect()
+        }
+    };
+    let terms = Money::default().refresh(store, config).await?;
+    let findings = terms.findings.iter().map(|it| format!("  {it}\n"));
+    Ok(said + &findings.collect::<String>())
+}
+
+/// A table from a file; the catalog's JSON becomes a table of rates.
+fn table(file: &Path, now: Timestamp) -> anyhow::Result<MoneyTable> {
+    let text = read(file)?;
+    let name = file
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let content = match text.trim_start().starts_with('{') {
+        true => {
+            let imported = catalog::import(&text, &Book::shipped())?;
+            for note in &imported.notes {
+                tracing::warn!("{name}: {note}");
+            }
+            imported.table
+        }
+        false => text,
+    };
+    let kind = Kind::of(&content).with_context(|| name.clone())?;
+    Ok(MoneyTable {
+        name,
+        kind: kind.name().to_owned(),
+        content,
+        imported: now,
+    })
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let path = file.to_string_lossy();
+    tables::read(&path).with_context(|| path.into_owned())
+}

@@ -1,0 +1,213 @@
+//! The links of one GPU over its last readings: PCIe lanes and generation, NVLinks that are up.
+//!
+//! What a link is held against is the best that this GPU was seen with since the server started: what
+//! the card could do says nothing of its slot. An idle card lowers its PCIe generation to save power, so
+//! a reading counts with whether the GPU worked at the time.
+//!
+//! Limits: 72 bytes a GPU. A link that was down before the server started is not seen.
+
+use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
+use gpufleet_analysis::health::{Links, Pcie};
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::seconds_since;
+use crate::fleet::Live;
+
+/// Links are read each minute; what is older than three of them is gone, seconds.
+const FRESH_S: f64 = 180.0;
+
+/// What is kept of one GPU's links.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LinkWatch {
+    readings: LinkReadings,
+    pcie_at: Timestamp,
+    nvlinks_at: Timestamp,
+}
+
+/// One reading of PCIe.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Lanes {
+    width: u8,
+    generation: u8,
+    is_active: bool,
+}
+
+/// The last readings, the newest last; the best beside them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LinkReadings {
+    pcie: [Lanes; PCIE_READINGS],
+    pcie_count: u8,
+    best: Lanes,
+    nvlinks: [u8; NVLINK_READINGS],
+    nvlinks_count: u8,
+    most_nvlinks: u8,
+}
+
+/// They in the words of the judgement.
+pub(super) struct LinkFacts {
+    pcie: Vec<Pcie>,
+    nvlinks: Vec<u32>,
+    most_nvlinks: u32,
+}
+
+impl LinkWatch {
+    /// Takes in what is live.
+    pub(super) fn read(&mut self, live: &Live, is_active: bool, now: Timestamp) -> LinkReadings {
+        let reading = |metric: &Metric| {
+            let known = live.value(metric.id)?;
+            let value = known.reading.ok().filter(|it| (0.0..=255.0).contains(it))?;
+            (seconds_since(now, known.at) <= FRESH_S).then_some((value as u8, known.at))
+        };
+        match (reading(&gpu::PCIE_WIDTH), reading(&gpu::PCIE_GENERATION)) {
+            (Some((width, at)), Some((generation, _))) => {
+                if at > self.pcie_at {
+                    self.pcie_at = at;
+                    self.readings.take_pcie(Lanes {
+                        width,
+                        generation,
+                        is_active,
+                    });
+                }
+            }
+            _ => self.readings.pcie_count = 0,
+        }
+        match reading(&gpu::NVLINKS_ACTIVE) {
+            Some((up, at)) => {
+                if at > self.nvlinks_at {
+                    self.nvlinks_at = at;
+                    self.readings.take_nvlinks(up);
+                }
+            }
+            None => self.readings.nvlinks_count = 0,
+        }
+        self.readings
+    }
+}
+
+impl LinkReadings {
+    pub(super) const fn has_pcie(&self) -> bool {
+        self.pcie_count > 0
+    }
+
+    pub(super) const fn has_nvlinks(&self) -> bool {
+        self.nvlinks_count > 0
+    }
+
+    fn take_pcie(&mut self, lanes: Lanes) {
+        self.pcie.rotate_left(1);
+        self.pcie[PCIE_READINGS - 1] = lanes;
+        self.pcie_count = (self.pcie_count + 1).min(PCIE_READINGS as u8);
+        self.best.width = self.best.width.max(lanes.width);
+        self.best.generation = self.best.generation.max(lanes.generation);
+    }
+
+    fn take_nvlinks(&mut self, up: u8) {
+        self.nvlinks.rotate_left(1);
+        self.nvlinks[NVLINK_READINGS - 1] = up;
+        self.nvlinks_count = (self.nvlinks_count + 1).min(NVLINK_READINGS as u8);
+        self.most_nvlinks = self.most_nvlinks.max(up);
+    }
+
+    pub(super) fn as_facts(&self) -> LinkFacts {
+        let pcie = &self.pcie[PCIE_READINGS - usize::from(self.pcie_count)..];
+        let nvlinks = &self.nvlinks[NVLINK_READINGS - usize::from(self.nvlinks_count)..];
+        let of = |it: &Lanes| Pcie {
+            width: it.width.into(),
+            best_width: self.best.width.into(),
+            generation: it.generation.into(),
+            best_generation: self.best.generation.into(),
+            is_active: it.is_active,
+        };
+        LinkFacts {
+            pcie: pcie.iter().map(of).collect(),
+            nvlinks: nvlinks.iter().copied().map(u32::from).collect(),
+            most_nvlinks: self.most_nvlinks.into(),
+        }
+    }
+
+    /// The newest PCIe rate beside the best, while the GPU works; none where it is not known.
+    pub(super) fn pcie_part(&self) -> Option<f64> {
+        let newest = self.pcie[PCIE_READINGS - 1];
+        let product = |it: Lanes| f64::from(it.width) * f64::from(it.generation);
+        (self.has_pcie() && newest.is_active && product(self.best) > 0.0)
+            .then(|| product(newest) / product(self.best))
+    }
+
+    /// NVLinks that are down now; none where it is not known.
+    pub(super) fn nvlinks_down(&self) -> Option<u32> {
+        let up = self.nvlinks[NVLINK_READINGS - 1];
+        self.has_nvlinks()
+            .then(|| u32::from(self.most_nvlinks.saturating_sub(up)))
+    }
+}
+
+impl LinkFacts {
+    pub(super) fn as_health(&self) -> Links<'_> {
+        Links {
+            pcie: &self.pcie,
+            nvlinks_up: &self.nvlinks,
+            nvlinks: self.most_nvlinks,
+            edges: &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::Origin;
+    use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+    use super::*;
+    use crate::fleet::LiveValue;
+    use crate::view::fixture::{self, Does, NOW};
+
+    /// A GPU whose links were read in this minute.
+    fn live(minute: i64, width: f64, generation: f64, nvlinks: f64) -> Live {
+        let mut live = fixture::gpu("prod", "node-1", 0, Does::Work, Origin::Live);
+        let value = |metric: &Metric, value: f64| LiveValue {
+            metric: metric.id,
+            part: None,
+            reading: Ok(value),
+            max: None,
+            at: NOW.shifted(minute * 60 * NANOS_PER_SECOND),
+        };
+        live.values = vec![
+            value(&gpu::PCIE_GENERATION, generation),
+            value(&gpu::PCIE_WIDTH, width),
+            value(&gpu::NVLINKS_ACTIVE, nvlinks),
+        ];
+        live
+    }
+
+    #[test]
+    fn a_link_is_held_against_the_best_it_was_seen_with_and_a_reading_counts_once() {
+        let mut watch = LinkWatch::default();
+        let at = |minute: i64| NOW.shifted(minute * 60 * NANOS_PER_SECOND);
+        for minute in 0..3 {
+            watch.read(&live(minute, 16.0, 5.0, 18.0), true, at(minute));
+        }
+        let mut last = LinkReadings::default();
+        for _ in 0..6 {
+            last = watch.read(&live(3, 8.0, 5.0, 17.0), true, at(3));
+        }
+        assert_eq!(
+            (last.pcie_part(), last.nvlinks_down()),
+            (Some(0.5), Some(1))
+        );
+        let facts = last.as_facts();
+        let widths: Vec<u32> = facts.pcie.iter().map(|it| it.width).collect();
+        assert_eq!(widths, [16, 16, 8], "six looks at one reading are one");
+        assert_eq!(facts.nvlinks, [18, 18, 18, 17]);
+    }
+
+    #[test]
+    fn what_is_no_longer_read_is_not_known() {
+        let mut watch = LinkWatch::default();
+        watch.read(&live(0, 16.0, 5.0, 18.0), true, NOW);
+        let later = NOW.shifted(200 * NANOS_PER_SECOND);
+        let last = watch.read(&live(0, 16.0, 5.0, 18.0), true, later);
+        assert_eq!((last.pcie_part(), last.nvlinks_down()), (None, None));
+        assert!(!last.has_pcie() && !last.has_nvlinks());
+    }
+}

@@ -1,0 +1,300 @@
+//! What is wrong with training runs: a rank that makes the others wait, a run that stands still, became
+//! slower, or learns nothing; each with its cause, as far as readings say, and what its GPUs lose to it.
+//!
+//! Who is slow and whether a run became slower is judged beside the runs ([`crate::runs::watch`]), with
+//! their steps; here it is given cause and price. That a run stands, and its numbers, are judged here.
+//! A run is looked at whole only when something may be wrong with it.
+//!
+//! Limits: state is 200 bytes a run; collectives are known by how many are in flight and for how long,
+//! not by their numbers, so that a hang names a suspect only where a rank is in none of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::hang;
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::ledger::State as GpuState;
+use gpufleet_analysis::lost::Losing;
+use gpufleet_telemetry::catalog::{Unit, training};
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::Phase;
+
+use super::gather::Seen;
+use crate::runs::ring::Ring;
+use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
+
+mod learning;
+mod slow;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use learning::Learning;
+
+/// A rank that was heard within two ticks and what a tick needs.
+const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
+
+/// For so long a run that saves, restores, evaluates or starts is let alone, seconds: then it is late.
+const QUIET_S: f64 = 3_600.0;
+
+/// Ranks whose steps are looked at beside a slow one's: more change no median.
+const PEERS: usize = 64;
+
+/// What is kept of each run that goes on.
+#[derive(Default)]
+pub(super) struct RunWatches(BTreeMap<RunKey, Watched>);
+
+struct Watched {
+    hang: hang::Watch,
+    learning: Learning,
+}
+
+/// What is said of all runs at a tick.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) signals: Vec<Signal>,
+    /// Runs that start, evaluate, save or restore: cluster and run.
+    pub(super) quiet: BTreeSet<(String, String)>,
+    /// Of which runs nothing is known that would show trouble of a kind.
+    pub(super) unjudged: BTreeSet<(Family, String, String)>,
+}
+
+/// What is needed of every run.
+struct Brief {
+    step: Option<u64>,
+    heard: Timestamp,
+    is_quiet: bool,
+    stands: bool,
+    judged: Option<Judged>,
+    learning: Option<learning::Reading>,
+}
+
+/// A run in which something may be wrong.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RunSeen {
+    pub(super) cluster: String,
+    pub(super) name: String,
+    pub(super) ranks: Vec<RankSeen>,
+}
+
+/// One of its ranks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RankSeen {
+    pub(super) rank: u32,
+    pub(super) node: String,
+    pub(super) gpu: String,
+    pub(super) stage: Option<u32>,
+    /// How many collectives it is in, and for how long in the oldest; none is not known.
+    pub(super) in_flight: Option<(f64, f64)>,
+    /// Its last steps, of those that are compared.
+    pub(super) ring: Option<Ring>,
+}
+
+/// GPUs by cluster and id.
+pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a Seen>;
+
+/// What is wrong with any run.
+pub(super) fn said(runs: &Runs, gpus: &Gpus<'_>, watches: &mut RunWatches, now: Timestamp) -> Said {
+    let mut said = Said::default();
+    let keys = runs.keys();
+    watches.0.retain(|key, _| keys.binary_search(key).is_ok());
+    for key in keys {
+        match runs.look(&key, |run| (run.state(now), is_judged(run))) {
+            Some((State::Running, true)) => {
+                let watched = watches.0.entry(key.clone()).or_insert_with(Watched::new);
+                one(runs, &key, gpus, watched, now, &mut said);
+            }
+            Some((State::Silent { .. }, true)) => {
+                let all = Family::ALL.into_iter().filter(|it| it.is_of_run());
+                said.unjudged.extend(all.map(|it| unjudged(it, &key)));
+            }
+            _ => {
+                watches.0.remove(&key);
+            }
+        }
+    }
+    said
+}
+
+fn one(
+    runs: &Runs,
+    key: &RunKey,
+    gpus: &Gpus<'_>,
+    watched: &mut Watched,
+    now: Timestamp,
+    said: &mut Said,
+) {
+    let Some(brief) = runs.look(key, |run| brief(run, now)) else {
+        return;
+    };
+    if brief.is_quiet {
+        let quiet = (key.cluster.to_string(), key.run.to_string());
+        said.quiet.insert(quiet);
+    }
+    let verdict = brief.judged.as_ref().map(|it| &it.verdict);
+    // A run that stands repeats its last verdict, which says nothing of now.
+    let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
+    if !is_told {
+        let families = [Family::Straggler, Family::Slower];
+        said.unjudged.extend(families.map(|it| unjudged(it, key)));
+    }
+    let troubles = watched.learning.observe(brief.learning.as_ref(), now);
+    if brief.learning.is_none() {
+        said.unjudged.insert(unjudged(Family::Training, key));
+    }
+    let may_stand = watched.hang.stands_for(now) >= hang::LEAST_NS;
+    let is_slow = is_told
+        && brief
+            .judged
+            .as_ref()
+            .is_some_and(|it| !it.verdict.stragglers.is_empty() || it.slower.is_some());
+    let run = if may_stand || is_slow || !troubles.is_empty() {
+        let blamed = verdict.map_or(Vec::new(), |it| {
+            it.stragglers.iter().map(|it| it.rank).collect()
+        });
+        let found = runs.look(key, |run| seen(key, run, &blamed));
+        found.unwrap_or_default()
+    } else {
+        RunSeen::default()
+    };
+    let (standing, is_known) = standing::signal(&run, gpus, &mut watched.hang, &brief, now);
+    if !is_known {
+        said.unjudged.insert(unjudged(Family::Hang, key));
+    }
+    said.signals.extend(standing);
+    if let Some(judged) = brief.judged.as_ref().filter(|_| is_slow) {
+        said.signals.extend(slow::signals(&run, judged, gpus));
+    }
+    let price = || price_of(&run, gpus);
+    said.signals
+        .extend(troubles.iter().map(|it| it.signal(&run, price(), now)));
+}
+
+/// Which run holds a GPU, by cluster and GPU.
+pub(super) type Holders<'a> = HashMap<(&'a str, &'a str), String>;
+
+/// The runs that go on and hold one of these GPUs.
+pub(super) fn holders<'a>(runs: &Runs, gpus: &[(Family, &'a Seen)], now: Timestamp) -> Holders<'a> {
+    let mut found = Holders::new();
+    if gpus.is_empty() {
+        return found;
+    }
+    let wanted: HashMap<(&str, &str), &'a Seen> = gpus
+        .iter()
+        .map(|(_, it)| ((&*it.cluster, &*it.id), *it))
+        .collect();
+    for key in runs.keys() {
+        runs.look(&key, |run| {
+            if !is_judged(run) || run.state(now) != State::Running {
+                return;
+            }
+            for rank in run.ranks.values().filter(|it| it.facts.end.is_none()) {
+                if let Some(seen) = wanted.get(&(&*key.cluster, &*rank.facts.gpu)) {
+                    found.insert((&*seen.cluster, &*seen.id), key.run.to_string());
+                }
+            }
+        });
+    }
+    found
+}
+
+fn unjudged(family: Family, key: &RunKey) -> (Family, String, String) {
+    (family, key.cluster.to_string(), key.run.to_string())
+}
+
+fn is_judged(run: &Run) -> bool {
+    run.facts.origin != Origin::Recorded
+}
+
+fn brief(run: &Run, now: Timestamp) -> Brief {
+    let living = || run.ranks.values().filter(|it| it.facts.end.is_none());
+    let heard = living().map(|it| it.facts.heard).max();
+    Brief {
+        step: living().filter_map(|it| Some(it.ring.span()?.1)).max(),
+        heard: heard.unwrap_or_default(),
+        is_quiet: living().any(is_quiet),
+        stands: run.stands_since(now).is_some(),
+        judged: run.judged.clone(),
+        learning: living().find_map(|it| learning::Reading::of(&it.facts)),
+    }
+}
+
+/// Whether a rank does what takes long: the others wait for it, and that is as it should be.
+fn is_quiet(rank: &Rank) -> bool {
+    const QUIET: [Phase; 4] = [
+        Phase::CheckpointSave,
+        Phase::CheckpointRestore,
+        Phase::Evaluation,
+        Phase::Startup,
+    ];
+    let now = rank.facts.reading(training::PHASE_NOW.id);
+    let age = rank.facts.reading(training::PHASE_AGE.id);
+    let is_in = |it: &Phase| now == Some(f64::from(*it as u8) + 1.0);
+    QUIET.iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
+}
+
+fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {
+    let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
+    let reading =
+        |it: &Rank, metric: gpufleet_telemetry::catalog::Metric| it.facts.reading(metric.id);
+    let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSeen {
+        rank: *number,
+        node: it.facts.node.clone(),
+        gpu: it.facts.gpu.clone(),
+        stage: it.facts.mesh.pp.map(|it| it.at),
+        in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
+            .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
+        ring: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
+            .then(|| it.ring.clone()),
+    };
+    RunSeen {
+        cluster: key.cluster.to_string(),
+        name: key.run.to_string(),
+        ranks: ranks.enumerate().map(of).collect(),
+    }
+}
+
+fn gpu_of<'a>(run: &RunSeen, rank: &RankSeen, gpus: &Gpus<'a>) -> Option<&'a Seen> {
+    gpus.get(&(run.cluster.as_str(), rank.gpu.as_str()))
+        .copied()
+}
+
+/// What a second of all its GPUs costs, as one of them on average.
+fn price_of(run: &RunSeen, gpus: &Gpus<'_>) -> Option<i64> {
+    let of = |rank: &RankSeen| gpu_of(run, rank, gpus).and_then(|it| it.price);
+    let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
+    let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
+    all.nano_usd_per_gpu_second
+}
+
+/// The place of a rank, or of the run where none is to be named.
+fn place(run: &RunSeen, rank: Option<&RankSeen>) -> Place {
+    let known = |text: &String| (!text.is_empty()).then(|| text.clone());
+    Place {
+        cluster: run.cluster.clone(),
+        node: rank.and_then(|it| known(&it.node)),
+        gpu: rank.and_then(|it| known(&it.gpu)),
+        run: Some(run.name.clone()),
+        rank: rank.map(|it| it.rank),
+    }
+}
+
+fn is_broken(seen: &Seen) -> bool {
+    seen.status.state == GpuState::Unhealthy
+}
+
+fn seconds(name: &str, nanos: f64, usual: Option<f64>) -> Reading {
+    let nanos_per_second = NANOS_PER_SECOND as f64;
+    let usual = usual.map(|it| it / nanos_per_second);
+    Reading::new(name, nanos / nanos_per_second, usual, Unit::Seconds)
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self {
+            hang: hang::Watch::new(),
+            learning: Learning::default(),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Ranks that make the others wait, and a run that became slower: cause and price.
+//!
+//! The ranks of one node that are slow together are the node's. A run that became slower because a rank
+//! makes it wait is told at that rank's place, so that both are one incident; and where no rank can be named,
+//! because half of a stage is slow, at the one node or GPU of it whose clocks are below the others'.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::cause::{self, Cause, Pair, Reading};
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::regression::Change;
+use gpufleet_analysis::robust::median;
+use gpufleet_analysis::straggler::{Confidence, Straggler};
+use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
+
+use super::{Gpus, RankSeen, RunSeen, gpu_of, is_broken, place, price_of, seconds};
+use crate::detect::gather::Seen;
+use crate::runs::Judged;
+
+/// Steps that waiting for data is a mean of: the straggler's longest window.
+const STEPS: usize = 40;
+
+/// A clock below this part of the run's is low: less is noise and temperature.
+const LOW_CLOCK: f64 = 0.95;
+
+/// What is wrong with the pace of the run.
+pub(super) fn signals(run: &RunSeen, judged: &Judged, gpus: &Gpus<'_>) -> Vec<Signal> {
+    let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSeen)>> = BTreeMap::new();
+    for straggler in &judged.verdict.stragglers {
+        let rank = run.ranks.iter().find(|it| it.rank == straggler.rank);
+        if let Some(rank) = rank {
+            let of_node = by_node.entry(&rank.node).or_default();
+            of_node.push((straggler, rank));
+        }
+    }
+    let mut signals = Vec::new();
+    for (node, blamed) in &by_node {
+        let on_node = run.ranks.iter().filter(|it| it.node == *node).count();
+        let is_the_nodes = !node.is_empty() && blamed.len() > 1 && blamed.len() * 2 >= on_node;
+        if is_the_nodes {
+            let worst = blamed
+                .iter()
+                .max_by(|one, other| one.0.ratio.total_cmp(&other.0.ratio));
+            signals.extend(worst.map(|worst| Signal {
+                place: Place {
+                    gpu: None,
+                    rank: None,
+                    ..place(run, Some(worst.1))
+                },
+                what: "the ranks of this node make the others wait".to_owned(),
+                ..of_straggler(run, judged, *worst, gpus)
+            }));
+        } else {
+            let each = blamed.iter().map(|it| of_straggler(run, judged, *it, gpus));
+            signals.extend(each);
+        }
+    }
+    if let Some(change) = &judged.slower {
+        let at = signals.first().map(|it| (it.place.clone(), it.cause));
+        let at = at.or_else(|| held_back(run, change, gpus));
+        signals.push(slower(run, change, at, gpus));
+    }
+    signals
+}
+
+fn of_straggler(
+    run: &RunSeen,
+    judged: &Judged,
+    (straggler, rank): (&Straggler, &RankSeen),
+    gpus: &Gpus<'_>,
+) -> Signal {
+    let is_blamed = |it: &RankSeen| {
+        let mut stragglers = judged.verdict.stragglers.iter();
+        stragglers.any(|slow| slow.rank == it.rank)
+    };
+    let why = why(run, &is_blamed, rank, straggler.ratio, gpus);
+    let price = price_of(run, gpus);
+    let ranks = run.ranks.len() as u64;
+    let losing = straggler.price.map_or(Losing::gpus(0, price), |it| {
+        Losing::by_step(ranks, it.step_ns, it.without_ns, price)
+    });
+    let name = "its own time of a step, beside its peers'";
+    let mut readings = vec![Reading::new(name, straggler.ratio, Some(1.0), Unit::Count)];
+    if let Some(price) = straggler.price {
+        let without = Some(price.without_ns as f64);
+        readings.push(seconds(
+            "a step, and without it",
+            price.step_ns as f64,
+            without,
+        ));
+    }
+    let causes = why.0.iter().flat_map(|it| it.readings.iter().cloned());
+    readings.extend(causes);
+    Signal {
+        family: Family::Straggler,
+        place: place(run, Some(rank)),
+        severity: Severity::Warning,
+        what: match straggler.confidence {
+            Confidence::Low => "probably makes the other ranks wait",
+            Confidence::Medium | Confidence::High => "makes the other ranks wait",
+        }
+        .to_owned(),
+        action: action(why.cause()).to_owned(),
+        cause: why.cause(),
+        since: judged.since.get(&straggler.rank).copied(),
+        readings,
+        losing,
+        booted_at: None,
+    }
+}
+
+/// What to do about a slow rank.
+const fn action(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Heat | Cause::PowerBrake | Cause::PowerCap => {
+            "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
+        }
+        Cause::Clocks => "Look who set the clocks: nvidia-smi -q -d CLOCK; -rgc resets them.",
+        Cause::GpuFault | Cause::GpuMemory | Cause::Pcie | Cause::Nvlink => {
+            "Drain the node and run a diagnosis of this GPU."
+        }
+        Cause::HostCpu | Cause::HostMemory => {
+            "Look what else runs on the node, and whether the pod has the CPUs and the memory it asks for."
+        }
+        Cause::Storage | Cause::Data => {
+            "Look at this rank's input: its storage, its number of workers, its share of the data."
+        }
+        _ => "Look at its GPU and node; have the scheduler avoid them if it stays so.",
+    }
+}
+
+/// A run whose steps take longer than they did.
+fn slower(run: &RunSeen, change: &Change, at: Option<(Place, Cause)>, gpus: &Gpus<'_>) -> Signal {
+    let (at, cause) = at.map_or((None, Cause::Unknown), |(at, cause)| (Some(at), cause));
+    let now_ns = change.baseline_ns * change.ratio;
+    let step = |nanos: f64| nanos.max(0.0) as u64;
+    let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
+    Signal {
+        family: Family::Slower,
+        place: at.unwrap_or_else(|| place(run, None)),
+        severity: Severity::Warning,
+        what: "its steps take longer than they did".to_owned(),
+        action: "Compare with the time before on the job's page: data, checkpoints, who else uses the network.".to_owned(),
+        cause,
+        since: None,
+        readings: vec![
+            seconds("a step", now_ns, Some(change.baseline_ns)),
+            Reading::new("since step", change.since_step as f64, None, Unit::Count),
+        ],
+        losing: Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price),
+        booted_at: None,
+    }
+}
+
+/// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
+fn held_back(run: &RunSeen, change: &Change, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
+    let clock = |it: &RankSeen| gpu_of(run, it, gpus)?.clock;
+    let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
+    let is_low = |it: &RankSeen| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
+    let mut low = run.ranks.iter().filter(|it| is_low(it));
+    let first = low.next()?;
+    let (mut count, mut is_one_node) = (1, !first.node.is_empty());
+    for other in low {
+        (count, is_one_node) = (count + 1, is_one_node && other.node == first.node);
+    }
+    let own = place(run, Some(first));
+    let place = Place {
+        gpu: own.gpu.filter(|_| count == 1),
+        rank: own.rank.filter(|_| count == 1),
+        ..own
+    };
+    let why = why(run, &is_low, first, change.ratio, gpus);
+    is_one_node.then(|| (place, why.cause()))
+}
+
+/// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
+/// not slow themselves.
+fn why(
+    run: &RunSeen,
+    is_blamed: &dyn Fn(&RankSeen) -> bool,
+    rank: &RankSeen,
+    ratio: f64,
+    gpus: &Gpus<'_>,
+) -> cause::Verdict {
+    let others = run
+        .ranks
+        .iter()
+        .filter(|it| !is_blamed(it) && it.stage == rank.stage);
+    let others: Vec<&RankSeen> = others.collect();
+    let data_wait = data_wait(rank, &others);
+    let Some(own) = gpu_of(run, rank, gpus) else {
+        return cause::judge(&cause::Rank {
+            slowness: ratio,
+            data_wait,
+            ..cause::Rank::default()
+        });
+    };
+    let peers: Vec<&Seen> = others
+        .iter()
+        .filter_map(|it| gpu_of(run, it, gpus))
+        .collect();
+    let pair = |of: fn(&Seen) -> Option<f64>| Pair {
+        own: of(own),
+        like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
+    };
+    let known = [own.has_remap_failure, own.has_remap_pending];
+    let has_remap_trouble = known.iter().any(Option::is_some);
+    cause::judge(&cause::Rank {
+        slowness: ratio,
+        sm_clock: pair(|it| it.clock),
+        heat_part: pair(|it| it.rates.heat_now),
+        brake_part: pair(|it| it.rates.brake_now),
+        cap_part: pair(|it| it.rates.cap_now),
+        data_wait,
+        steal: pair(|it| it.host.steal),
+        cpu_pressure: pair(|it| it.host.cpu_pressure),
+        memory_pressure: pair(|it| it.host.memory_pressure),
+        io_pressure: pair(|it| it.host.io_pressure),
+        is_broken: Some(is_broken(own)),
+        ecc_uncorrectable: own.rates.uncorrected,
+        ecc_corrected_per_hour: own.rates.corrected.map(|it| it as f64),
+        has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
+        pcie_part: own.links.pcie_part(),
+        nvlinks_down: own.links.nvlinks_down(),
+        ..cause::Rank::default()
+    })
+}
+
+/// How long a rank waits for data in a step, and its peers do, as parts of what the peers need for one.
+fn data_wait(rank: &RankSeen, others: &[&RankSeen]) -> Pair {
+    let peers: Vec<(f64, f64)> = others.iter().filter_map(|it| means(it)).collect();
+    let of = |part: fn(&(f64, f64)) -> f64| median(&mut peers.iter().map(part).collect::<Vec<_>>());
+    let (Some(waits), Some(own_time)) = (of(|it| it.0), of(|it| it.1)) else {
+        return Pair::default();
+    };
+    let part = |waits: f64| (own_time > 0.0).then_some(waits / own_time);
+    Pair {
+        own: means(rank).and_then(|it| part(it.0)),
+        like: part(waits),
+    }
+}
+
+/// Nanoseconds a step of waiting for data, and of its own time in all, over its last steps.
+fn means(rank: &RankSeen) -> Option<(f64, f64)> {
+    let ring = rank.ring.as_ref()?;
+    let blocks: Vec<_> = ring.blocks().collect();
+    let (mut steps, mut waits, mut own) = (0_u64, 0_u64, 0_u64);
+    for block in blocks.iter().rev() {
+        for times in block.times.iter().rev() {
+            if steps >= STEPS as u64 {
+                break;
+            }
+            steps += block.steps_per_entry();
+            waits = waits.saturating_add(times.data_wait_ns);
+            own = own.saturating_add(times.own_ns());
+        }
+    }
+    (steps > 0).then(|| (waits as f64 / steps as f64, own as f64 / steps as f64))
+}

@@ -1,0 +1,293 @@
+//! Training runs over a fleet that was made: a slow rank, a run that stands, and what is none of it.
+
+use gpufleet_analysis::cause::Cause;
+use gpufleet_analysis::incident::{Family, Incident, State};
+use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
+use gpufleet_telemetry::identity::{AgentId, Origin, ResourceKind, attribute};
+use gpufleet_telemetry::steps::{StepBlock, StepTimes};
+use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::RankId;
+use gpufleet_telemetry::wire::Lane;
+
+use crate::detect::tests::{World, is_gpu, set};
+use crate::fleet::Live;
+use crate::runs::{Heard, RunKey, watch::Watch};
+use crate::view::fixture;
+
+/// A rank for each GPU of the world.
+const RANKS: u32 = 16;
+const RUN: &str = "research/train-7b/u/0";
+const MILLI: u64 = 1_000_000;
+
+/// What a rank does in a tick.
+#[derive(Clone, Copy)]
+struct Does {
+    /// Of each step of a second; none makes no step.
+    busy_ms: Option<u64>,
+    data_wait_ms: u64,
+    phase: f64,
+    /// Seconds that it is in a collective.
+    collective_s: Option<f64>,
+    is_heard: bool,
+}
+
+const WELL: Does = Does {
+    busy_ms: Some(700),
+    data_wait_ms: 20,
+    phase: 3.0,
+    collective_s: None,
+    is_heard: true,
+};
+
+/// The GPUs of the world with a run on them.
+struct Training {
+    world: World,
+    watch: Watch,
+    step: u64,
+}
+
+impl Training {
+    async fn new() -> Self {
+        let mut training = Self {
+            world: World::new().await,
+            watch: Watch::default(),
+            step: 100,
+        };
+        training.ticks(6, |_| WELL, |_| {}).await;
+        assert_eq!(training.world.open(), [], "a run that is well");
+        training
+    }
+
+    /// So many ticks of ten steps.
+    async fn ticks(
+        &mut self,
+        count: usize,
+        does: impl Fn(u32) -> Does,
+        change: impl Fn(&mut Live) + Copy,
+    ) {
+        for _ in 0..count {
+            let now = self.world.hand.now().shifted(10 * NANOS_PER_SECOND);
+            for rank in 0..RANKS {
+                self.tell(rank, does(rank), now);
+            }
+            self.step += 10;
+            let app = &self.world.app;
+            self.watch.round(app.fleet.runs(), &app.store, now).await;
+            self.world.ticks(1, change);
+        }
+    }
+
+    fn tell(&self, rank: u32, does: Does, now: Timestamp) {
+        if !does.is_heard {
+            return;
+        }
+        let node = if rank < 8 { "node-1" } else { "node-2" };
+        let id = format!("{RUN}/{rank}");
+        let mut live = fixture::live("prod", node, ResourceKind::Rank, &id, Origin::Live);
+        let resource = (*live.resource).clone();
+        let gpu = format!("GPU-prod-{node}-{:04}", rank % 8);
+        live.resource = resource
+            .with(attribute::WORLD, RANKS.to_string())
+            .with(attribute::MESH, format!("dp={rank}/{RANKS} pp=0/1"))
+            .with(attribute::GPU_ID, gpu)
+            .into();
+        live.last_point = now;
+        set(&mut live, &training::PHASE_NOW, does.phase);
+        set(&mut live, &training::PHASE_AGE, 1.0);
+        let in_flight = if does.collective_s.is_some() {
+            1.0
+        } else {
+            0.0
+        };
+        set(&mut live, &training::COLLECTIVES_IN_FLIGHT, in_flight);
+        let age = does.collective_s.unwrap_or(0.0);
+        set(&mut live, &training::COLLECTIVE_OLDEST_AGE, age);
+        let heard = Heard {
+            agent: AgentId(uuid::Uuid::from_u128(1 + u128::from(rank / 8))),
+            lane: Lane::Live,
+            received: now,
+        };
+        let runs = self.world.app.fleet.runs();
+        runs.rank(&live, heard).expect("there is room");
+        let Some(busy_ms) = does.busy_ms else {
+            return;
+        };
+        // The peers' own times differ by a little, as real ones do.
+        let jitter = |step: u64| (u64::from(rank) * 31 + step * 17) % 5;
+        let times = |step: u64| StepTimes {
+            wall_ns: 1_000 * MILLI,
+            busy_ns: (busy_ms + jitter(step)) * MILLI,
+            data_wait_ns: does.data_wait_ms * MILLI,
+            comm_wait_ns: (1_000 - busy_ms - jitter(step) - does.data_wait_ms) * MILLI,
+        };
+        let block = StepBlock {
+            first_step: self.step,
+            steps_log2: 0,
+            started_at: now.shifted(-10 * NANOS_PER_SECOND),
+            ended_at: now,
+            tokens: 0,
+            samples: 0,
+            times: (0..10).map(|step| times(self.step + step)).collect(),
+        };
+        let id = RankId::parse(&id).expect("an id");
+        let key = RunKey::of(&"prod".into(), &id);
+        runs.steps(&key, rank, &block, heard)
+            .expect("there is room");
+    }
+
+    fn one(&self) -> Incident {
+        let open = self.world.open();
+        assert_eq!(open.len(), 1, "{open:#?}");
+        open[0].clone()
+    }
+}
+
+fn slow(rank: u32) -> impl Fn(u32) -> Does {
+    move |it| Does {
+        busy_ms: Some(if it == rank { 910 } else { 700 }),
+        ..WELL
+    }
+}
+
+#[tokio::test]
+async fn a_slow_rank_is_one_incident_with_what_all_gpus_lose_and_ends_when_it_is_fast_again() {
+    let mut training = Training::new().await;
+    training.ticks(5, slow(5), |_| {}).await;
+    let told = training.one();
+    assert_eq!(
+        (told.family, told.cause),
+        (Family::Straggler, Cause::Unknown)
+    );
+    let place = &told.place;
+    assert_eq!((place.rank, place.run.as_deref()), (Some(5), Some(RUN)));
+    assert_eq!(place.gpu.as_deref(), Some("GPU-prod-node-1-0005"));
+    // 16 GPUs wait about 200 of each 1,000 ms.
+    let lost = told.losing.milli_gpus;
+    assert!((3_000..3_600).contains(&lost), "{lost}");
+    assert_eq!(
+        told.losing.nano_usd_per_hour(),
+        Some(i64::try_from(lost).expect("small") * 36_000_000)
+    );
+    let id = told.id;
+    training.ticks(20, slow(5), |_| {}).await;
+    assert_eq!(training.one().id, id, "the same for as long as it lasts");
+    training.ticks(14, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), []);
+    let over = training.world.app.incidents.get(id).expect("it was lately");
+    assert_eq!(over.state, State::Resolved);
+}
+
+#[tokio::test]
+async fn a_slow_rank_whose_gpu_is_hot_is_the_heats_incident_with_the_runs_price() {
+    let mut training = Training::new().await;
+    let heat = |live: &mut Live| {
+        if live.key.id.starts_with("GPU") {
+            let is_hot = is_gpu(live, "node-1", 5);
+            grow(
+                live,
+                &gpu::THROTTLE_THERMAL,
+                if is_hot { 10.0 } else { 0.0 },
+            );
+            grow(live, &gpu::THROTTLE_BOARD_LIMIT, 0.0);
+            grow(live, &gpu::THROTTLE_POWER, 0.0);
+            set(live, &gpu::SM_CLOCK, if is_hot { 1.52e9 } else { 1.98e9 });
+        }
+    };
+    training.ticks(8, slow(5), heat).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Heat, Cause::Heat));
+    assert!(told.losing.milli_gpus > 3_000, "{:?}", told.losing);
+    let of_rank = told.evidence.iter().find(|it| it.place.rank == Some(5));
+    let of_rank = of_rank.expect("it says which rank waits for it");
+    assert_eq!(of_rank.cause, Cause::Heat);
+    let names: Vec<&str> = of_rank.readings.iter().map(|it| &*it.name).collect();
+    assert!(names.contains(&"slowed down by heat"), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_rank_that_waits_for_its_data_is_told_by_what_it_waits_for() {
+    for (pressure, cause) in [(0.01, Cause::Data), (0.6, Cause::Storage)] {
+        let mut training = Training::new().await;
+        let waits = |it: u32| Does {
+            data_wait_ms: if it == 12 { 220 } else { 20 },
+            ..WELL
+        };
+        let host = |live: &mut Live| {
+            if live.key.kind == ResourceKind::Node {
+                set(live, &node::PSI_CPU, 0.02);
+                let is_own = &*live.node == "node-2";
+                set(live, &node::PSI_IO, if is_own { pressure } else { 0.01 });
+            }
+        };
+        training.ticks(6, waits, host).await;
+        let told = training.one();
+        assert_eq!(told.place.rank, Some(12));
+        assert_eq!((told.family, told.cause), (Family::Straggler, cause));
+    }
+}
+
+#[tokio::test]
+async fn the_ranks_of_one_node_that_are_slow_together_are_one_incident_of_the_node() {
+    let mut training = Training::new().await;
+    let slow = |it: u32| Does {
+        busy_ms: Some(if (8..12).contains(&it) { 910 } else { 700 }),
+        ..WELL
+    };
+    training.ticks(6, slow, |_| {}).await;
+    let told = training.one();
+    let place = &told.place;
+    assert_eq!(place.node.as_deref(), Some("node-2"), "{place:?}");
+    assert_eq!((place.rank, place.gpu.as_deref()), (None, None));
+}
+
+#[tokio::test]
+async fn a_run_that_stands_names_the_rank_that_is_in_no_collective_and_ends_when_it_steps() {
+    let mut training = Training::new().await;
+    let stands = |it: u32| Does {
+        busy_ms: None,
+        phase: 5.0,
+        collective_s: (it != 9).then_some(150.0),
+        ..WELL
+    };
+    training.ticks(11, stands, |_| {}).await;
+    assert_eq!(training.world.open(), [], "not yet for long");
+    training.ticks(3, stands, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Hang, Some(9)));
+    assert_eq!(told.losing.milli_gpus, 16_000, "all of it stands");
+    training.ticks(4, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn a_run_that_saves_or_is_not_heard_does_not_hang_and_nothing_of_it_is_over() {
+    let mut training = Training::new().await;
+    let saves = |_| Does {
+        busy_ms: None,
+        phase: 6.0,
+        ..WELL
+    };
+    training.ticks(30, saves, set_idle).await;
+    assert_eq!(training.world.open(), []);
+    training.ticks(5, slow(5), |_| {}).await;
+    let before = training.one();
+    let unheard = |_| Does {
+        is_heard: false,
+        ..WELL
+    };
+    training.ticks(30, unheard, |_| {}).await;
+    let told = training.one();
+    assert_eq!(told.id, before.id, "nobody knows whether it is over");
+    assert!(told.unheard_since.is_some());
+}
+
+fn set_idle(live: &mut Live) {
+    if live.key.id.starts_with("GPU") {
+        set(live, &gpu::TENSOR_ACTIVE, 0.0);
+    }
+}
+
+fn grow(live: &mut Live, metric: &Metric, by: f64) {
+    let before = live.value(metric.id).and_then(|it| it.reading.ok());
+    set(live, metric, before.unwrap_or(0.0) + by);
+}

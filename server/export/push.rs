@@ -1,0 +1,269 @@
+//! Pushes minutes of the record one way, from where its durable cursor stands.
+//!
+//! A minute is read in pages of resources, made into points, and sent in pieces one after the other; when
+//! all of it is taken the cursor moves, so a crash sends at most one minute again. A way that fails is
+//! tried again with pauses that grow; what it refuses is counted and not sent again. What comes later than
+//! its delay after a minute is not pushed.
+//!
+//! Limits: points of [`PAGE`] resources and one piece in memory, minutes older than the way takes are
+//! skipped and counted, a pause is at most [`MAX_PAUSE`].
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpufleet_telemetry::time::{Minute, SECONDS_PER_MINUTE, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::samples::{Sample, Selection, labels, samples};
+use crate::App;
+use crate::store::StoreError;
+use crate::store::model::KnownResource;
+
+/// Resources read at a time: a few MB.
+const PAGE: usize = 500;
+
+/// Minutes of one round: then it says that it goes well, and goes on.
+const MINUTES_A_ROUND: usize = 60;
+
+/// The first pause after a failure.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause, whatever is asked for: a target that is back is used again within it.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether a minute is due.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How pushing one way goes, for the server's own metrics.
+#[derive(Debug, Default)]
+pub struct Pushed {
+    /// Points that were taken.
+    pub taken: AtomicU64,
+    /// Points that were refused.
+    pub refused: AtomicU64,
+    /// Resources that were left out because a name of theirs is too long for a label.
+    pub long_names: AtomicU64,
+    /// Minutes that were skipped because the target was away for too long.
+    pub skipped: AtomicU64,
+    /// Pieces that failed and are sent again.
+    pub failed: AtomicU64,
+    /// The newest minute that was pushed whole, Unix minutes; 0 before the first.
+    pub newest: AtomicI64,
+}
+
+/// When and what a way is given.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Which metrics.
+    pub selection: Selection,
+    /// How long after its end a minute is pushed, seconds.
+    pub delay_s: i64,
+    /// How old a minute may be, minutes.
+    pub max_age_minutes: i64,
+}
+
+/// What became of a piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sent {
+    /// All of it was taken or refused.
+    Done {
+        /// How many points were refused.
+        refused: u64,
+        /// Why, of the first.
+        why: String,
+    },
+    /// Not now.
+    Later {
+        /// Why.
+        why: String,
+        /// How long the target asks to be left alone.
+        after: Option<Duration>,
+    },
+}
+
+/// A resource with the labels that all its points share.
+#[derive(Debug)]
+pub struct Labelled<'a> {
+    /// The resource.
+    pub known: &'a KnownResource,
+    /// Its labels, sorted by name.
+    pub labels: Vec<(&'static str, String)>,
+}
+
+/// A way to push.
+pub trait Way: Send {
+    /// What it is called: its cursor and its job.
+    const NAME: &'static str;
+    /// Most points of one piece.
+    const MOST: usize;
+    /// What is sent of one sample.
+    type Point: Send + Sync;
+
+    /// When and what it is given.
+    fn plan(&self) -> &Plan;
+
+    /// The points of a resource in the minute that ends at `end`.
+    fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp)
+    -> Vec<Self::Point>;
+
+    /// Sends a piece.
+    fn send(&mut self, points: &[Self::Point]) -> impl Future<Output = Sent> + Send;
+}
+
+/// How far a way is.
+pub(super) struct Progress<P> {
+    minute: Minute,
+    /// The last resource that is read; none when all are.
+    after: Option<i64>,
+    /// What is read and not sent.
+    waiting: Vec<P>,
+    pub(super) pause: Duration,
+}
+
+/// Why a round did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RoundError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0} does not get through: {1}")]
+    Target(&'static str, String),
+}
+
+/// Pushes from when this server leads until it is told to stop.
+pub(super) async fn run<W: Way>(app: App, pushed: &Pushed, mut way: W, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let (job, clock) = (app.jobs.of(W::NAME), app.clock.as_ref());
+    let mut progress = None;
+    while !stop.is_cancelled() {
+        let round = round(&app, pushed, &mut way, &mut progress);
+        let pause = tokio::select! {
+            () = stop.cancelled() => return,
+            done = job.round(clock, round) => match done {
+                Some(()) => LOOK_EVERY,
+                None => progress.as_ref().map_or(MAX_PAUSE, |it| it.pause),
+            },
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Pushes what is due. What was read and not sent stays in `kept` for the next round.
+pub(super) async fn round<W: Way>(
+    app: &App,
+    pushed: &Pushed,
+    way: &mut W,
+    kept: &mut Option<Progress<W::Point>>,
+) -> Result<(), RoundError> {
+    let now = app.clock.now();
+    let due = (now.seconds() - way.plan().delay_s).div_euclid(i64::from(SECONDS_PER_MINUTE));
+    let oldest = due.saturating_sub(way.plan().max_age_minutes);
+    if kept.is_none() {
+        let cursor = app.store.export_cursor(W::NAME).await?;
+        // Without a cursor nothing was ever pushed: it begins now, not with the whole past.
+        let minute = cursor.map_or(due, |it| it.0 + 1);
+        *kept = Some(Progress::at(minute));
+    }
+    let progress = kept.as_mut().expect("it was just made");
+    if progress.minute.0 < oldest {
+        let skipped = oldest.abs_diff(progress.minute.0);
+        pushed.skipped.fetch_add(skipped, Ordering::Relaxed);
+        tracing::warn!(skipped, "minutes are too old to be pushed ({})", W::NAME);
+        *progress = Progress::at(oldest);
+    }
+    for _ in 0..MINUTES_A_ROUND {
+        if progress.minute.0 >= due {
+            break;
+        }
+        whole_minute(app, pushed, way, progress).await?;
+        let done = progress.minute;
+        app.store.keep_export_cursor(W::NAME, done).await?;
+        pushed.newest.store(done.0, Ordering::Relaxed);
+        *progress = Progress::at(done.0 + 1);
+    }
+    Ok(())
+}
+
+async fn whole_minute<W: Way>(
+    app: &App,
+    pushed: &Pushed,
+    way: &mut W,
+    progress: &mut Progress<W::Point>,
+) -> Result<(), RoundError> {
+    let end = Minute(progress.minute.0 + 1).start();
+    loop {
+        let is_last = progress.after.is_none();
+        let least = if is_last { 1 } else { W::MOST };
+        while progress.waiting.len() >= least {
+            send(pushed, way, progress).await?;
+        }
+        let Some(after) = progress.after else {
+            return Ok(());
+        };
+        let page = app.store.minute_page(progress.minute, after, PAGE).await?;
+        for (known, row) in &page.rows {
+            let found = samples(row, &way.plan().selection);
+            if found.is_empty() {
+                continue;
+            }
+            match labels(known) {
+                Some(labels) => {
+                    let points = way.points(&Labelled { known, labels }, &found, end);
+                    progress.waiting.extend(points);
+                }
+                None => _ = pushed.long_names.fetch_add(1, Ordering::Relaxed),
+            }
+        }
+        progress.after = page.next;
+    }
+}
+
+/// Sends one piece of what waits.
+async fn send<W: Way>(
+    pushed: &Pushed,
+    way: &mut W,
+    progress: &mut Progress<W::Point>,
+) -> Result<(), RoundError> {
+    let count = progress.waiting.len().min(W::MOST);
+    match way.send(&progress.waiting[..count]).await {
+        Sent::Done { refused, why } => {
+            let taken = (count as u64).saturating_sub(refused);
+            pushed.taken.fetch_add(taken, Ordering::Relaxed);
+            pushed.refused.fetch_add(refused, Ordering::Relaxed);
+            if refused > 0 {
+                let (name, minute) = (W::NAME, progress.minute.0);
+                tracing::warn!(
+                    name,
+                    minute,
+                    refused,
+                    why,
+                    "points that are pushed are refused"
+                );
+            }
+            progress.waiting.drain(..count);
+            progress.pause = FIRST_PAUSE;
+            Ok(())
+        }
+        Sent::Later { why, after } => {
+            pushed.failed.fetch_add(1, Ordering::Relaxed);
+            let pause = after.unwrap_or(progress.pause * 2);
+            progress.pause = pause.clamp(FIRST_PAUSE, MAX_PAUSE);
+            Err(RoundError::Target(W::NAME, why))
+        }
+    }
+}
+
+impl<P> Progress<P> {
+    fn at(minute: i64) -> Self {
+        Self {
+            minute: Minute(minute),
+            after: Some(0),
+            waiting: Vec::new(),
+            pause: FIRST_PAUSE,
+        }
+    }
+}

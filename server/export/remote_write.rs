@@ -1,0 +1,192 @@
+//! Prometheus remote write 1.0: minutes of the record to Prometheus, VictoriaMetrics, Mimir.
+//!
+//! 408, 425, 429, 5xx and no answer are tried again; so are redirects, 401, 403, 404 and 407, which say
+//! nothing of the samples: a token or an address can be mended. Any other 4xx is never tried again.
+//!
+//! Limits: [`RemoteWrite::MOST`] samples a message; what `notify::wire` says of one POST.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpufleet_program::section;
+use gpufleet_telemetry::time::{Clock, Timestamp};
+use http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT,
+};
+use http::{Method, Uri};
+use tokio_util::sync::CancellationToken;
+
+use super::message::{Point, body};
+use super::push::{self, Labelled, Plan, Sent, Way};
+use super::samples::{Sample, Selection};
+use crate::App;
+use crate::notify::channel::{Post, address};
+use crate::notify::secret::Secret;
+use crate::notify::wire::Wire;
+use crate::pages::text::harmless;
+
+/// How much of an answer is told, characters: a sentence that says why.
+const SAID: usize = 300;
+
+section! {
+    /// Minutes of the record, pushed to Prometheus, VictoriaMetrics, Mimir, or what else takes remote write 1.0.
+    pub struct RemoteWriteConfig {
+        /// Where to, `https://metrics.example.com/api/v1/write`; empty: nowhere.
+        pub url: String = String::new(),
+        /// File with the bearer token that the target asks for; empty: none.
+        pub token_file: PathBuf = PathBuf::new(),
+        /// File with the certificates (PEM) that the target's must come from; empty: the system's.
+        pub ca_file: PathBuf = PathBuf::new(),
+        /// Which metrics: names, or beginnings of names followed by `*` (docs/metrics.md).
+        pub metrics: Vec<String> = vec!["gpufleet_gpu_*".to_owned()],
+        /// How long after its end a minute is pushed, seconds; data that comes later is not.
+        pub delay_s: u64 = 60,
+        /// Minutes older than this are skipped when the target was away, hours.
+        pub max_age_h: u64 = 12,
+    }
+}
+
+/// A target.
+pub struct RemoteWrite {
+    to: Uri,
+    token: Secret,
+    wire: Wire,
+    plan: Plan,
+}
+
+impl RemoteWrite {
+    /// The target that is configured; none where there is none.
+    ///
+    /// # Errors
+    /// Names the key and what is wrong with it.
+    pub fn new(config: &RemoteWriteConfig, clock: &Arc<dyn Clock>) -> Result<Option<Self>, String> {
+        if config.url.is_empty() {
+            return Ok(None);
+        }
+        let of = |key: &'static str| move |why: String| format!("remote_write.{key}: {why}");
+        let to = address(&config.url).map_err(of("url"))?;
+        if to.authority().is_some_and(|it| it.as_str().contains('@')) {
+            return Err(
+                "remote_write.url holds a password: remote_write.token_file is the place for a secret"
+                    .to_owned(),
+            );
+        }
+        if config.max_age_h == 0 {
+            return Err(
+                "remote_write.max_age_h = 0: at least 1, or no minute would be young enough"
+                    .to_owned(),
+            );
+        }
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX / 1_000);
+        let no_variable = "";
+        Ok(Some(Self {
+            to,
+            token: Secret::read(&config.token_file, no_variable).map_err(of("token_file"))?,
+            wire: Wire::new(&config.ca_file, Arc::clone(clock)).map_err(of("ca_file"))?,
+            plan: Plan {
+                selection: Selection::read(&config.metrics).map_err(of("metrics"))?,
+                delay_s: number(config.delay_s),
+                max_age_minutes: number(config.max_age_h.saturating_mul(60)),
+            },
+        }))
+    }
+
+    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+        const AGENT: &str = concat!("gpufleet-server/", env!("CARGO_PKG_VERSION"));
+        const VERSION: HeaderName = HeaderName::from_static("x-prometheus-remote-write-version");
+        let known = |name: HeaderName, value: &'static str| (name, HeaderValue::from_static(value));
+        let mut headers = vec![
+            known(CONTENT_TYPE, "application/x-protobuf"),
+            known(CONTENT_ENCODING, "snappy"),
+            known(VERSION, "0.1.0"),
+            known(USER_AGENT, AGENT),
+        ];
+        if let Some(token) = self.token.get() {
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut value = value.map_err(|_| "the token holds what no header may".to_owned())?;
+            value.set_sensitive(true);
+            headers.push((AUTHORIZATION, value));
+        }
+        Ok(headers)
+    }
+}
+
+impl Way for RemoteWrite {
+    const NAME: &'static str = "remote_write";
+    /// What Prometheus itself sends.
+    const MOST: usize = 2_000;
+    type Point = Point;
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
+        let labels = Arc::new(of.labels.clone());
+        let point = |it: &Sample| Point {
+            name: it.metric.name,
+            labels: Arc::clone(&labels),
+            value: it.value,
+            at_ms: end.millis(),
+        };
+        samples.iter().map(point).collect()
+    }
+
+    async fn send(&mut self, points: &[Point]) -> Sent {
+        let later = |why| Sent::Later { why, after: None };
+        let headers = match self.headers() {
+            Ok(headers) => headers,
+            Err(why) => return later(why),
+        };
+        let post = Post {
+            to: self.to.clone(),
+            headers,
+            body: body(points),
+        };
+        let answer = match self.wire.post(Method::POST, post).await {
+            Ok(answer) => answer,
+            Err(why) => return later(why),
+        };
+        if answer.status.is_success() {
+            return Sent::Done {
+                refused: 0,
+                why: String::new(),
+            };
+        }
+        let is_for_later = matches!(
+            answer.status.as_u16(),
+            401 | 403 | 404 | 407 | 408 | 425 | 429
+        );
+        let is_refused = answer.status.is_client_error() && !is_for_later;
+        let body = self.token.hidden(&answer.body);
+        let why = format!(
+            "it answered {}: {}",
+            answer.status,
+            harmless(body.trim(), SAID)
+        );
+        match is_refused {
+            true => Sent::Done {
+                refused: points.len() as u64,
+                why,
+            },
+            false => Sent::Later {
+                why,
+                after: answer.retry_after,
+            },
+        }
+    }
+}
+
+/// Pushes until it is told to stop; waits for that where nothing is configured.
+pub async fn run(app: App, target: Option<RemoteWrite>, stop: CancellationToken) {
+    match target {
+        None => stop.cancelled().await,
+        Some(target) => {
+            let pushed = Arc::clone(&app.pushed);
+            push::run(app, &pushed, target, stop).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Pushing against a target that takes, fails and refuses as it is told.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::minute::{Aggregate, MinuteRow};
+use gpufleet_telemetry::time::Minute;
+
+use super::*;
+use crate::auth::{Access, AuthConfig};
+use crate::config::Config;
+use crate::export::message::read_for_tests;
+use crate::export::push::{FIRST_PAUSE, MAX_PAUSE, Progress, RoundError};
+use crate::store::model::{Commit, KnownResource, MinuteDelta, ResourceKey};
+use crate::store::{Store, StoreConfig};
+
+/// The first minute of which something is known.
+const FIRST: Minute = Minute(29_833_334);
+
+/// More than one page, and more than one message.
+const GPUS: usize = 1_200;
+
+/// Five minutes after [`FIRST`] began.
+struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Timestamp {
+        Minute(FIRST.0 + 5).start()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A target: what it answers next (200 when nothing is said), and what it was sent.
+#[derive(Default)]
+struct Told {
+    answers: VecDeque<StatusCode>,
+    taken: Vec<(String, i64)>,
+    headers: HeaderMap,
+}
+
+type Shared = Arc<Mutex<Told>>;
+
+async fn take(State(told): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let mut told = told.lock().unwrap();
+    let answer = told.answers.pop_front().unwrap_or(StatusCode::NO_CONTENT);
+    if answer.is_success() {
+        let samples = read_for_tests(&body);
+        assert!(samples.len() <= RemoteWrite::MOST);
+        told.taken.extend(samples);
+    }
+    told.headers = headers;
+    answer
+}
+
+struct Bench {
+    app: App,
+    told: Shared,
+    target: RemoteWrite,
+    _folder: tempfile::TempDir,
+}
+
+async fn bench() -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreConfig::for_tests(folder.path()))
+        .await
+        .unwrap();
+    let told = Shared::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/api/v1/write", listener.local_addr().unwrap());
+    let router = axum::Router::new()
+        .route("/api/v1/write", axum::routing::post(take))
+        .with_state(Arc::clone(&told));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-secret\n").unwrap();
+    let config = RemoteWriteConfig {
+        url,
+        token_file: token,
+        metrics: vec![gpu::POWER.name.to_owned(), gpu::TEMPERATURE.name.to_owned()],
+        max_age_h: 1,
+        ..RemoteWriteConfig::default()
+    };
+    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let target = RemoteWrite::new(&config, &clock).unwrap().unwrap();
+    let access = Access::load(&AuthConfig::default()).unwrap();
+    let app = App::new(Config::for_tests(), store, access, clock);
+    Bench {
+        app,
+        told,
+        target,
+        _folder: folder,
+    }
+}
+
+fn key(place: usize) -> ResourceKey {
+    ResourceKey {
+        cluster: "prod".into(),
+        kind: ResourceKind::Gpu,
+        id: format!("GPU-{place:04}").into(),
+    }
+}
+
+impl Bench {
+    /// Three minutes of [`GPUS`] GPUs.
+    async fn filled(self) -> Self {
+        let length = Duration::from_secs(15);
+        let lease = self
+            .app
+            .store
+            .acquire_lease("test", self.app.clock.now(), length);
+        let token = lease.await.unwrap().token;
+        let mut commit = Commit {
+            number: 1,
+            ..Commit::default()
+        };
+        for place in 0..GPUS {
+            let key = key(place);
+            let resource =
+                Resource::new(ResourceKind::Gpu, &*key.id).with(attribute::NODE, "node-1");
+            commit.resources.push(KnownResource {
+                key: key.clone(),
+                resource: Arc::new(resource),
+                agent: None,
+                first_seen: FIRST.start(),
+                last_seen: Minute(FIRST.0 + 3).start(),
+            });
+            for minute in 0..3 {
+                let mut row = MinuteRow::default();
+                for metric in [gpu::POWER, gpu::TEMPERATURE, gpu::UTILIZATION] {
+                    row.add(metric.id, Aggregate::of_gauge(50.0, None).unwrap());
+                }
+                commit.minutes.push(MinuteDelta {
+                    key: key.clone(),
+                    minute: Minute(FIRST.0 + minute),
+                    row,
+                });
+            }
+        }
+        self.app.store.commit(&commit, token).await.unwrap();
+        self
+    }
+
+    async fn starts_at(&self, minute: Minute) {
+        let kept = self.app.store.keep_export_cursor(RemoteWrite::NAME, minute);
+        kept.await.unwrap();
+    }
+
+    async fn round(&mut self, kept: &mut Option<Progress<Point>>) -> Result<(), RoundError> {
+        push::round(&self.app, &self.app.pushed, &mut self.target, kept).await
+    }
+
+    fn answers(&self, answers: &[StatusCode]) {
+        self.told.lock().unwrap().answers.extend(answers);
+    }
+
+    /// Samples that were taken, and how many different ones.
+    fn taken(&self) -> (usize, usize) {
+        let told = self.told.lock().unwrap();
+        let different: std::collections::BTreeSet<_> = told.taken.iter().collect();
+        (told.taken.len(), different.len())
+    }
+
+    fn count(&self, of: &AtomicU64) -> u64 {
+        of.load(Ordering::Relaxed)
+    }
+}
+
+const ALL: usize = GPUS * 2 * 3;
+
+#[tokio::test]
+async fn each_minute_is_pushed_once_in_messages_of_bounded_size_and_the_cursor_stays() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken(), (ALL, ALL), "of the selected metrics alone");
+    let headers = bench.told.lock().unwrap().headers.clone();
+    assert_eq!(headers["content-encoding"], "snappy");
+    assert_eq!(headers["x-prometheus-remote-write-version"], "0.1.0");
+    assert_eq!(headers["authorization"], "Bearer a-secret");
+    // Another server, or this one after a crash, goes on from the cursor.
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, ALL);
+    assert_eq!(bench.count(&bench.app.pushed.taken), ALL as u64);
+}
+
+#[tokio::test]
+async fn without_a_cursor_it_begins_now_and_not_with_the_whole_past() {
+    let mut bench = bench().await.filled().await;
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, 0);
+}
+
+#[tokio::test]
+async fn what_was_not_taken_is_sent_again_in_the_same_place_and_nothing_twice() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    let mut kept = None;
+    for answer in [
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::UNAUTHORIZED,
+    ] {
+        bench.answers(&[StatusCode::OK, answer]);
+        let error = bench.round(&mut kept).await;
+        let error = error.expect_err("the target failed").to_string();
+        assert!(
+            error.contains(answer.as_str()) && !error.contains("a-secret"),
+            "{error}"
+        );
+        let pause = kept.as_ref().map(|it| it.pause);
+        assert!(
+            pause > Some(FIRST_PAUSE) && pause <= Some(MAX_PAUSE),
+            "{pause:?}"
+        );
+    }
+    bench.round(&mut kept).await.unwrap();
+    assert_eq!(bench.taken(), (ALL, ALL));
+    assert_eq!(bench.count(&bench.app.pushed.failed), 3);
+}
+
+#[tokio::test]
+async fn what_the_target_refuses_is_counted_and_never_sent_again() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    bench.answers(&[StatusCode::BAD_REQUEST]);
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
+    assert_eq!(
+        bench.count(&bench.app.pushed.refused),
+        RemoteWrite::MOST as u64
+    );
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, ALL - RemoteWrite::MOST);
+}
+
+#[tokio::test]
+async fn minutes_that_are_too_old_are_skipped_and_counted() {
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1_000)).await;
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken().0, ALL);
+    // Due are four minutes; the oldest of the hour before them is the first that goes.
+    let skipped = bench.count(&bench.app.pushed.skipped);
+    assert_eq!(skipped, 1_000 - 1 + 4 - 60);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
+    let clock: Arc<dyn Clock> = Arc::new(Standing);
+    let refused = |change: fn(&mut RemoteWriteConfig), words: &[&str]| {
+        let mut config = RemoteWriteConfig {
+            url: "http://127.0.0.1:9/api/v1/write".to_owned(),
+            ..RemoteWriteConfig::default()
+        };
+        change(&mut config);
+        let error = RemoteWrite::new(&config, &clock).err().expect("refused");
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    };
+    refused(|it| it.url = "metrics".to_owned(), &["remote_write.url"]);
+    refused(
+        |it| it.url = "http://ada:secret@host/".to_owned(),
+        &["remote_write.url", "token_file"],
+    );
+    refused(
+        |it| it.metrics = vec!["watts".to_owned()],
+        &["remote_write.metrics", "`watts`"],
+    );
+    refused(|it| it.max_age_h = 0, &["remote_write.max_age_h"]);
+    refused(
+        |it| it.token_file = "/nowhere".into(),
+        &["remote_write.token_file"],
+    );
+}

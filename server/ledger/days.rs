@@ -1,0 +1,183 @@
+//! Days of the ledger: what a GPU or share did in a day (UTC), by holder, with what prices it.
+//!
+//! A day is a pure function of its hours and of what its resource and its node say of themselves. When
+//! in an hour it was there is known to the millisecond of length and not of place: an hour that is not
+//! whole begins where the hour before ended, else it ends where the hour after begins.
+//!
+//! Numbers: one round puts together [`crate::store::MAX_DIRTY_DAYS`] (256) days; a day changes about
+//! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::ledger::{MILLIS_PER_HOUR, Reason, State};
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::store::model::{DayFacts, DayHour, DayInput, DayTime, LedgerDay};
+use crate::store::{Store, StoreError};
+
+/// Compute slices of a card that is cut into MIG instances.
+const MIG_SLICES: u32 = 7;
+
+/// Puts together the oldest days that are due. Returns how many.
+///
+/// # Errors
+/// When the store refuses; then nothing has changed.
+pub async fn round(store: &Store, now: Timestamp) -> Result<usize, StoreError> {
+    let dirty = store.dirty_days(now).await?;
+    if dirty.is_empty() {
+        return Ok(0);
+    }
+    let inputs = store.day_inputs(&dirty).await?;
+    let days: Vec<_> = inputs
+        .into_iter()
+        .map(|input| {
+            let day = put_together(&input);
+            (input, day)
+        })
+        .collect();
+    store.replace_days(&days, now).await
+}
+
+/// Puts one day together.
+pub fn put_together(input: &DayInput) -> LedgerDay {
+    let mut times: BTreeMap<(i64, State, Reason), i64> = BTreeMap::new();
+    for time in input.hours.iter().flat_map(|it| &it.times) {
+        *times
+            .entry((time.holder, time.state, time.reason))
+            .or_default() += time.millis;
+    }
+    let time = |((holder, state, reason), millis)| DayTime {
+        holder,
+        state,
+        reason,
+        millis,
+    };
+    LedgerDay {
+        day: input.day,
+        cluster: input.resource.key.cluster.to_string(),
+        id: input.resource.key.id.to_string(),
+        is_share: input.resource.key.kind == ResourceKind::Share,
+        facts: facts(input),
+        spans: spans(&input.hours),
+        times: times.into_iter().map(time).collect(),
+    }
+}
+
+fn facts(input: &DayInput) -> DayFacts {
+    let own = &input.resource.resource;
+    let node = input.node.as_ref().map(|it| &*it.resource);
+    let text = |name: &str| told(own, node, name);
+    let (slices, of) = match input.resource.key.kind {
+        ResourceKind::Share => part(own, input.siblings),
+        _ => (1, 1),
+    };
+    DayFacts {
+        origin: own.origin(),
+        node: text(attribute::NODE),
+        machine_type: text(attribute::MACHINE_TYPE),
+        region: text(attribute::REGION),
+        zone: text(attribute::ZONE),
+        provisioning: text(attribute::PROVISIONING),
+        account: text(attribute::CLOUD_ACCOUNT),
+        instance: text(attribute::HOST_ID),
+        gpu_model: text(attribute::GPU_MODEL),
+        parent: text(attribute::PARENT),
+        slices,
+        of,
+    }
+}
+
+/// What the resource says, or else its node.
+fn told(own: &Resource, node: Option<&Resource>, name: &str) -> String {
+    let of_node = || node.and_then(|it| it.attribute(name));
+    own.attribute(name)
+        .or_else(of_node)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// A share's part of its card: compute slices of a MIG instance, one of as many as there are else.
+pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
+    let slices = share.attribute(attribute::MIG_SLICES);
+    let numbers = slices.and_then(|it| {
+        let (slices, of) = it.split_once('/').unwrap_or((it, ""));
+        Some((slices.parse().ok()?, of.parse().unwrap_or(MIG_SLICES)))
+    });
+    match numbers {
+        Some((slices, of)) if slices > 0 && slices <= of => (slices, of),
+        _ => (1, siblings.max(1)),
+    }
+}
+
+/// When it was accounted.
+fn spans(hours: &[DayHour]) -> Vec<(i64, i64)> {
+    let millis = |it: &DayHour| it.times.iter().map(|it| it.millis).sum::<i64>();
+    let mut spans: Vec<(i64, i64)> = Vec::new();
+    for (at, hour) in hours.iter().enumerate() {
+        let length = millis(hour).clamp(0, MILLIS_PER_HOUR);
+        let start = hour.hour * MILLIS_PER_HOUR;
+        let has_before = spans.last().is_some_and(|it| it.1 == start);
+        let has_after = hours.get(at + 1).is_some_and(|it| it.hour == hour.hour + 1);
+        let from = match !has_before && has_after {
+            true => start + MILLIS_PER_HOUR - length,
+            false => start,
+        };
+        match spans.last_mut() {
+            Some(last) if last.1 == from => last.1 = from + length,
+            _ if length > 0 => spans.push((from, from + length)),
+            _ => {}
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hour(hour: i64, minutes: i64) -> DayHour {
+        let time = DayTime {
+            holder: 0,
+            state: State::Unallocated,
+            reason: Reason::Unknown,
+            millis: minutes * 60_000,
+        };
+        DayHour {
+            hour,
+            times: vec![time],
+        }
+    }
+
+    #[test]
+    fn an_hour_that_is_not_whole_lies_beside_the_hour_that_it_goes_on_from_or_into() {
+        let check = |hours: &[DayHour], expected: &[(i64, i64)]| {
+            let minutes = |it: (i64, i64)| (it.0 / 60_000, it.1 / 60_000);
+            let found: Vec<_> = spans(hours).into_iter().map(minutes).collect();
+            assert_eq!(found, expected);
+        };
+        check(&[], &[]);
+        check(&[hour(10, 20)], &[(600, 620)]);
+        check(&[hour(10, 20), hour(11, 60), hour(12, 5)], &[(640, 725)]);
+        check(&[hour(10, 60), hour(12, 60)], &[(600, 660), (720, 780)]);
+        check(
+            &[hour(10, 30), hour(12, 0), hour(13, 60)],
+            &[(600, 630), (780, 840)],
+        );
+    }
+
+    #[test]
+    fn a_share_is_its_slices_of_the_card_or_one_of_its_siblings() {
+        let share = |slices: &str| {
+            Resource::new(ResourceKind::Share, "MIG-1").with(attribute::MIG_SLICES, slices)
+        };
+        assert_eq!(part(&share("3/7"), 2), (3, 7));
+        assert_eq!(part(&share("2"), 2), (2, 7));
+        assert_eq!(part(&share(""), 4), (1, 4));
+        assert_eq!(
+            part(&share("9/7"), 0),
+            (1, 1),
+            "no share is more than its card"
+        );
+    }
+}

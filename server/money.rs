@@ -1,0 +1,140 @@
+//! What GPU time costs and who pays: the prices, owners and budgets that hold now ([`terms`]), a month
+//! of the ledger as money ([`month`], [`report`]), and what is idle this moment ([`now`]).
+//!
+//! The judgement is analysis' (`price_book`, `owner`, `chargeback`); here is what it is asked with. Terms
+//! are made from the shipped prices, the files of the configuration and the tables of the store, and
+//! made again when one of these changed, beside the threads that serve: a file may lie on a disk that
+//! hangs. Who asks meanwhile is given the ones before.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use gpufleet_program::section;
+use tokio_util::sync::CancellationToken;
+
+use crate::App;
+use crate::store::model::MoneyTable;
+use crate::store::{Store, StoreError};
+
+pub mod tables;
+
+pub mod terms;
+
+pub mod month;
+
+pub mod report;
+
+pub mod now;
+
+pub use terms::{Machine, Terms};
+
+/// How often files and tables are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+section! {
+    /// Prices, and who pays. The public prices of Google Cloud are built in.
+    pub struct CostConfig {
+        /// The currency of every price, as ISO 4217 has it. Nothing is converted.
+        pub currency: String = "USD".to_owned(),
+        /// CSV files with rates, machine types, discounts, commitments, owner rules or budgets; which,
+        /// the names of the columns say (docs/cost.md). What changes in them holds within a minute.
+        pub tables: Vec<String> = Vec::new(),
+        /// Labels of a pod that name its team, where no owner rule does.
+        pub team_labels: Vec<String> = vec!["team".to_owned()],
+        /// The billing account in FOCUS files, which must have one.
+        pub billing_account: String = "not configured".to_owned(),
+    }
+}
+
+/// The terms that hold now.
+#[derive(Default)]
+pub struct Money {
+    /// What the configuration says, until tables were read for the first time.
+    first: terms::Sources,
+    terms: RwLock<Option<Arc<Terms>>>,
+}
+
+impl Money {
+    /// The terms of a configuration alone, made when somebody asks.
+    pub fn new(config: &crate::config::Config) -> Self {
+        Self {
+            first: terms::Sources::of(config).read(),
+            terms: RwLock::default(),
+        }
+    }
+
+    /// The terms as they were last read.
+    pub fn terms(&self) -> Arc<Terms> {
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(terms.get_or_insert_with(|| Arc::new(Terms::of(self.first.clone()))))
+    }
+
+    fn known(&self) -> Option<Arc<Terms>> {
+        let known = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        known.clone()
+    }
+
+    /// Reads files and tables, and makes the terms anew when one of them changed.
+    ///
+    /// # Errors
+    /// When the store does not answer; then the terms stay as they are. A file that cannot be read is
+    /// no error: its name is among the findings.
+    pub async fn refresh(
+        &self,
+        store: &Store,
+        config: &crate::config::Config,
+    ) -> Result<Arc<Terms>, StoreError> {
+        let (known, names) = (self.known(), store.money_table_names().await?);
+        let stored = known.as_ref().map(|it| it.sources.stored.clone());
+        let is_as_read = |stored: &Vec<MoneyTable>| {
+            let read = stored.iter().map(|it| (it.name.as_str(), it.imported));
+            read.eq(names.iter().map(|it| (it.0.as_str(), it.1)))
+        };
+        let stored = match stored.filter(is_as_read) {
+            Some(stored) => stored,
+            None => store.money_tables().await?,
+        };
+        let sources = terms::Sources {
+            stored,
+            ..terms::Sources::of(config)
+        };
+        let before = known.clone();
+        let make = move || {
+            let sources = sources.read();
+            match known {
+                Some(known) if known.sources == sources => known,
+                _ => Arc::new(Terms::of(sources)),
+            }
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        let made = made.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        if before.is_some_and(|it| Arc::ptr_eq(&it, &made)) {
+            return Ok(made);
+        }
+        for finding in &made.findings {
+            tracing::warn!("prices and owners: {finding}");
+        }
+        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        *terms = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+/// Keeps the terms fresh from when this server leads until it is told to stop.
+pub async fn run(app: App, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let (job, clock) = (app.jobs.of("prices"), app.clock.as_ref());
+    while !stop.is_cancelled() {
+        job.round(clock, app.money.refresh(&app.store, &app.config))
+            .await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}

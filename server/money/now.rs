@@ -1,0 +1,264 @@
+//! What is idle this moment, whose it is, since when, and what it costs a day; and what has no price or
+//! no owner.
+//!
+//! One walk over what is live. A GPU that has shares is left out, its shares are looked at: each is a
+//! part of its card.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{Machine, Terms};
+use crate::auth::Grant;
+use crate::fleet::{Fleet, Live};
+use crate::ledger::days;
+use crate::store::model::ResourceKey;
+use crate::view::judge::judge;
+
+/// Seconds of a day.
+const DAY_S: i128 = 86_400;
+
+/// A GPU or share that is idle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idle {
+    /// Which.
+    pub key: ResourceKey,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// The node it is on.
+    pub node: Arc<str>,
+    /// Its index on its node; empty where not told.
+    pub index: String,
+    /// How it is idle.
+    pub state: State,
+    /// Since when at least; none when not known.
+    pub since: Option<Timestamp>,
+    /// Who holds it; empty of nobody.
+    pub holder: String,
+    /// Whose it is.
+    pub payer: Payer,
+    /// What it costs a day, nano-units; none without a price.
+    pub day_cost: Option<i128>,
+}
+
+impl Now {
+    /// A GPU or share by cluster and id.
+    pub fn gpu(&self, cluster: &str, id: &str) -> Option<&Known> {
+        self.all.get(cluster)?.get(id)
+    }
+}
+
+/// GPUs of one kind of node without a price, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unpriced {
+    /// Their cluster.
+    pub cluster: Arc<str>,
+    /// Their model.
+    pub model: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// What stands now.
+#[derive(Debug, Default)]
+pub struct Now {
+    /// What is idle, the dearest and then the longest first.
+    pub idle: Vec<Idle>,
+    /// GPUs without a price, counted.
+    pub unpriced: BTreeMap<Unpriced, usize>,
+    /// Holders without an owner with how many GPUs or shares each has, and what could name its owner.
+    pub unowned: BTreeMap<(Arc<str>, String), (usize, String)>,
+    /// What everything costs an hour, nano-units, by origin; of what has a price.
+    pub hour_cost: BTreeMap<Origin, i128>,
+    /// Every GPU or share by cluster and id.
+    pub all: HashMap<Arc<str>, HashMap<Arc<str>, Known>>,
+    /// Who pays for each job, by cluster.
+    pub payers: HashMap<Arc<str>, HashMap<String, Payer>>,
+}
+
+/// What is known of a GPU or share that may be idle or not.
+#[derive(Debug)]
+pub struct Known {
+    /// What it says of itself.
+    pub resource: Arc<Resource>,
+    /// What a second of it costs, nano-units; none without a price.
+    pub second: Option<i64>,
+    /// Whose it is.
+    pub payer: Payer,
+}
+
+/// What is known of a node while GPUs are gathered.
+#[derive(Default)]
+struct OfNode {
+    resource: Option<Arc<Resource>>,
+    gpus: u32,
+    /// What a second of one of its GPUs costs, looked up once.
+    second: Option<Result<i64, String>>,
+}
+
+/// A GPU or share with its state.
+struct Seen {
+    idle: Idle,
+    resource: Arc<Resource>,
+    is_share: bool,
+}
+
+/// Looks at everything that this reader may see.
+pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
+    let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
+    let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
+    let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
+    let mut all = Vec::new();
+    fleet.visit(|live| {
+        let is_seen = grant
+            .cluster
+            .as_ref()
+            .is_none_or(|it| **it == *live.key.cluster);
+        if live.origin == Origin::Recorded || !is_seen {
+            return;
+        }
+        let node = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
+        match live.key.kind {
+            ResourceKind::Node => {
+                nodes.entry(node).or_default().resource = Some(Arc::clone(&live.resource));
+            }
+            ResourceKind::Gpu => {
+                nodes.entry(node).or_default().gpus += 1;
+                all.push(seen(live, at));
+            }
+            ResourceKind::Share => {
+                let parent = live
+                    .resource
+                    .attribute(attribute::PARENT)
+                    .unwrap_or_default();
+                let card = (Arc::clone(&live.key.cluster), parent.to_owned());
+                *siblings.entry(card.clone()).or_default() += 1;
+                cards.insert(card);
+                all.push(seen(live, at));
+            }
+            ResourceKind::Endpoint | ResourceKind::Rank => {}
+        }
+    });
+    let mut found = Now::default();
+    for it in all {
+        let key = &it.idle.key;
+        if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {
+            continue;
+        }
+        let node = (Arc::clone(&key.cluster), Arc::clone(&it.idle.node));
+        let node = nodes.entry(node).or_default();
+        let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
+        let card = (Arc::clone(&key.cluster), parent.to_owned());
+        let siblings = siblings.get(&card).copied().unwrap_or(1);
+        take(&mut found, it, node, siblings, terms, at);
+    }
+    let since = |it: &Idle| it.since.unwrap_or(Timestamp(i64::MAX));
+    found
+        .idle
+        .sort_by_key(|it| (std::cmp::Reverse(it.day_cost), since(it), it.key.clone()));
+    found
+}
+
+fn seen(live: &Live, at: Timestamp) -> Seen {
+    let status = judge(live, at);
+    let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
+    Seen {
+        idle: Idle {
+            key: live.key.clone(),
+            origin: live.origin,
+            node: Arc::clone(&live.node),
+            index: text(attribute::GPU_INDEX),
+            state: status.state,
+            since: status.since,
+            holder: text(attribute::HOLDER),
+            payer: Payer::Nobody,
+            day_cost: None,
+        },
+        resource: Arc::clone(&live.resource),
+        is_share: live.key.kind == ResourceKind::Share,
+    }
+}
+
+fn take(
+    found: &mut Now,
+    mut it: Seen,
+    node: &mut OfNode,
+    siblings: u32,
+    terms: &Terms,
+    at: Timestamp,
+) {
+    let model = it
+        .resource
+        .attribute(attribute::GPU_MODEL)
+        .unwrap_or_default()
+        .to_owned();
+    let cluster = Arc::clone(&it.idle.key.cluster);
+    let second = node.second.get_or_insert_with(|| {
+        let resource = node.resource.as_deref();
+        let machine = Machine::told(&cluster, resource, &model, node.gpus.max(1));
+        let second = terms.gpu_second(&machine, at.millis());
+        second.map_err(|why| why.to_string())
+    });
+    let (slices, of) = match it.is_share {
+        true => days::part(&it.resource, siblings),
+        false => (1, 1),
+    };
+    let mut own_second = None;
+    match second {
+        Ok(second) => {
+            let part =
+                |seconds: i128| i128::from(*second) * seconds * i128::from(slices) / i128::from(of);
+            it.idle.day_cost = Some(part(DAY_S));
+            *found.hour_cost.entry(it.idle.origin).or_default() += part(3_600);
+            own_second = i64::try_from(part(1)).ok();
+        }
+        Err(why) => {
+            let fix = format!("[detect.gpu_hour_usd] \"{model}\" = \"dollars an hour\"");
+            let unpriced = Unpriced {
+                cluster: Arc::clone(&cluster),
+                model,
+                why: format!("{why}. One line mends it: {fix}"),
+            };
+            *found.unpriced.entry(unpriced).or_default() += 1;
+        }
+    }
+    if let Some(holder) = Holder::told_by(&it.resource) {
+        it.idle.payer = terms.owners.payer(&holder, at.millis());
+        let payers = found.payers.entry(Arc::clone(&cluster)).or_default();
+        if !payers.contains_key(&holder.job) {
+            payers.insert(holder.job.clone(), it.idle.payer.clone());
+        }
+        if it.idle.payer == Payer::Unowned {
+            let job = (Arc::clone(&cluster), holder.job.clone());
+            let unowned = found.unowned.entry(job);
+            let fix = rule_for(&holder, at);
+            unowned.or_insert((0, fix)).0 += 1;
+        }
+    }
+    let known = Known {
+        resource: it.resource,
+        second: own_second,
+        payer: it.idle.payer.clone(),
+    };
+    let in_cluster = found.all.entry(cluster).or_default();
+    in_cluster.insert(Arc::clone(&it.idle.key.id), known);
+    if it.idle.state.is_idle() {
+        found.idle.push(it.idle);
+    }
+}
+
+/// The line of the table of owner rules that would name this holder's team.
+fn rule_for(holder: &Holder, at: Timestamp) -> String {
+    let date = gpufleet_analysis::table::moment_text(at.millis());
+    let date: String = date.chars().take(10).collect();
+    let (kind, value) = match (holder.namespace.as_str(), holder.slurm_account.as_str()) {
+        ("", "") => ("user", holder.user.as_str()),
+        ("", account) => ("slurm_account", account),
+        (namespace, _) => ("namespace", namespace),
+    };
+    format!("{date},,{kind},,{value},TEAM")
+}

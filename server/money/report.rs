@@ -1,0 +1,325 @@
+//! Reports over the ledger: which month, of what, grouped how, in which form.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
+use gpufleet_analysis::chargeback::view::By;
+use gpufleet_analysis::price_book::export::Invoice;
+use gpufleet_analysis::report::{self, Report, efficiency, focus};
+use gpufleet_analysis::table;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::month::{self, Days};
+use super::{Terms, tables};
+use crate::store::{Store, StoreError};
+
+/// Hours of a day.
+const HOURS: i64 = 24;
+
+/// Months in words.
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// What is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum What {
+    /// Who owes what.
+    Chargeback,
+    /// What time was worth: use, cost of a useful hour, waste.
+    Efficiency,
+}
+
+/// In which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// A page for people.
+    Html,
+    /// One row for each group and state.
+    Csv,
+    /// Everything, for programs.
+    Json,
+    /// FOCUS 1.2, one row for each line.
+    Focus,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// What.
+    pub what: What,
+    /// In which form.
+    pub form: Form,
+    /// The month in words.
+    pub title: String,
+    /// Its days, since the Unix epoch; the end of the day that runs where it runs.
+    pub days: Range<i64>,
+    /// The first day of the month after it.
+    pub end_day: i64,
+    /// The first day of the month before it.
+    pub before_day: i64,
+    /// What lines are grouped by.
+    pub by: Vec<By>,
+    /// Of one cluster; else of all live ones.
+    pub cluster: Option<String>,
+}
+
+/// A question that cannot be answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAsked {
+    /// Not a month.
+    #[error("`{0}` is no month: 2026-10 is one")]
+    Month(String),
+    /// A month that has not begun.
+    #[error("{0} has not begun")]
+    Future(String),
+    /// Not something to group by.
+    #[error(
+        "`{0}` is nothing to group by: team, namespace, job, model, project and gpu are, with commas between"
+    )]
+    By(String),
+    /// Not a form of this report.
+    #[error("the report on efficiency is there as csv, json and html, not as focus")]
+    NoFocus,
+}
+
+impl Form {
+    /// Its media type.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::Html => "text/html; charset=utf-8",
+            Self::Csv | Self::Focus => "text/csv; charset=utf-8",
+            Self::Json => "application/json",
+        }
+    }
+
+    /// How its files end.
+    pub const fn ending(self) -> &'static str {
+        match self {
+            Self::Html => "html",
+            Self::Csv => "csv",
+            Self::Json => "json",
+            Self::Focus => "focus.csv",
+        }
+    }
+}
+
+impl Asked {
+    /// A report of a month such as `2026-10`, grouped by words with commas between.
+    ///
+    /// # Errors
+    /// When it cannot be answered.
+    pub fn new(
+        what: What,
+        form: Form,
+        month: &str,
+        by: &str,
+        cluster: Option<String>,
+        now: Timestamp,
+    ) -> Result<Self, NotAsked> {
+        if what == What::Efficiency && form == Form::Focus {
+            return Err(NotAsked::NoFocus);
+        }
+        let no_month = || NotAsked::Month(month.chars().take(20).collect());
+        let hours = table::month_hours(month).ok_or_else(no_month)?;
+        let today = now.millis().div_euclid(MILLIS_PER_DAY);
+        let (first, end) = (hours.start / HOURS, hours.end / HOURS);
+        if first > today {
+            return Err(NotAsked::Future(title(month)));
+        }
+        let parse = |word: &str| {
+            By::parse(word).ok_or_else(|| NotAsked::By(word.chars().take(40).collect()))
+        };
+        let by: Vec<By> = by
+            .split(',')
+            .map(str::trim)
+            .map(parse)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            what,
+            form,
+            title: title(month),
+            days: first..end.min(today + 1),
+            end_day: end,
+            before_day: month_before(first),
+            by,
+            cluster,
+        })
+    }
+
+    /// Whether it shows what changed since the month before.
+    fn compares(&self) -> bool {
+        self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json
+    }
+
+    /// What each team may spend in it. Budgets are of all live clusters together: there are none of one.
+    pub fn budgets(&self, terms: &Terms) -> BTreeMap<String, i128> {
+        match self.cluster {
+            Some(_) => BTreeMap::new(),
+            None => tables::budgets_at(&terms.budgets, self.days.start * MILLIS_PER_DAY),
+        }
+    }
+
+    /// The name of a file with it.
+    pub fn file_name(&self) -> String {
+        let what = match self.what {
+            What::Chargeback => "chargeback",
+            What::Efficiency => "efficiency",
+        };
+        let month = table::moment_text(self.days.start * MILLIS_PER_DAY);
+        let month: String = month.chars().take(7).collect();
+        format!("{what}-{month}.{}", self.form.ending())
+    }
+}
+
+/// The month that a moment is in, as `2026-10`.
+pub fn month_of(now: Timestamp) -> String {
+    table::moment_text(now.millis()).chars().take(7).collect()
+}
+
+/// The first day of the month before the one that begins on this day.
+fn month_before(first_day: i64) -> i64 {
+    let month: String = table::moment_text((first_day - 1) * MILLIS_PER_DAY)
+        .chars()
+        .take(7)
+        .collect();
+    table::month_hours(&month).map_or(first_day, |it| it.start / HOURS)
+}
+
+/// `October 2026`.
+fn title(month: &str) -> String {
+    let (year, number) = month.split_once('-').unwrap_or((month, ""));
+    let name = number
+        .parse::<usize>()
+        .ok()
+        .and_then(|it| MONTHS.get(it.checked_sub(1)?));
+    name.map_or_else(|| month.to_owned(), |name| format!("{name} {year}"))
+}
+
+/// Reads the days of the month and, where both are compared, of the one before it.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn read(store: &Store, asked: &Asked) -> Result<[Days; 2], StoreError> {
+    let cluster = asked.cluster.as_deref();
+    let before = asked.before_day..asked.days.start;
+    let earlier = match asked.compares() {
+        true => month::read(store, before, cluster).await?,
+        false => Days::default(),
+    };
+    let month = month::read(store, asked.days.clone(), cluster).await?;
+    Ok([month, earlier])
+}
+
+/// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
+pub fn render(
+    asked: &Asked,
+    [days, before]: &[Days; 2],
+    terms: &Terms,
+    invoice: Option<&Invoice>,
+    now: Timestamp,
+) -> String {
+    let month = month::charge(days, asked.days.clone(), terms);
+    let earlier = (!before.days.is_empty())
+        .then(|| month::charge(before, asked.before_day..asked.days.start, terms));
+    let budgets = asked.budgets(terms);
+    let end_ms = asked.end_day * MILLIS_PER_DAY;
+    let mut findings = month.findings;
+    if asked.cluster.is_some() && !terms.budgets.is_empty() {
+        let why = "budgets are of all live clusters together: a report of one cluster shows none";
+        findings.push(why.to_owned());
+    }
+    findings.extend(
+        invoice
+            .into_iter()
+            .flat_map(|it| &it.left_out)
+            .map(|(why, rows)| format!("{rows} rows of the invoice were left out: {why}")),
+    );
+    let made = &month.made;
+    let report = Report {
+        title: match &asked.cluster {
+            Some(cluster) => format!("{} of {cluster}", asked.title),
+            None => asked.title.clone(),
+        },
+        chargeback: made,
+        fleet: &month.fleet,
+        by: asked.by.clone(),
+        borne: made.borne(&terms.owners),
+        reconciled: invoice.map(|it| made.reconciled(it)),
+        variance: earlier.as_ref().map(|it| made.variance(&it.made)),
+        budgets: made.budgets(&budgets, now.millis(), end_ms),
+        findings,
+    };
+    match (asked.what, asked.form) {
+        (_, Form::Html) => report::html(&report),
+        (What::Chargeback, Form::Csv) => report::csv(&report),
+        (What::Chargeback, Form::Json) => report::json(&report),
+        (What::Efficiency, Form::Csv) => efficiency::csv(&report),
+        (What::Efficiency, Form::Json) => efficiency::json(&report),
+        (_, Form::Focus) => focus::csv(&report, &account(terms)),
+    }
+}
+
+fn account(terms: &Terms) -> focus::Account {
+    focus::Account {
+        billing_account_id: terms.sources.cost.billing_account.clone(),
+        billing_account_name: String::new(),
+        provider: "Google Cloud".to_owned(),
+        service: "Compute Engine".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(month: &str, by: &str) -> Result<Asked, NotAsked> {
+        let now = table::moment("2026-11-21T20:00:00Z").expect("a moment");
+        let now = Timestamp::from_millis(now);
+        Asked::new(What::Chargeback, Form::Csv, month, by, None, now)
+    }
+
+    #[test]
+    fn a_month_ends_where_the_next_begins_or_with_the_day_that_runs() {
+        let october = asked("2026-10", "team,gpu").expect("a month");
+        assert_eq!(
+            (
+                october.days.end - october.days.start,
+                october.title.as_str()
+            ),
+            (31, "October 2026")
+        );
+        assert_eq!(october.days.start - october.before_day, 30);
+        assert_eq!(october.by, [By::Team, By::Gpu]);
+        assert_eq!(october.file_name(), "chargeback-2026-10.csv");
+        let november = asked("2026-11", "team").expect("a month");
+        assert_eq!(november.days.end - november.days.start, 21);
+        assert_eq!(november.end_day - november.days.start, 30);
+        assert_eq!(november.before_day, october.days.start);
+    }
+
+    #[test]
+    fn what_cannot_be_answered_is_refused_with_the_way_out() {
+        for (month, by, why) in [
+            ("2026-13", "team", "2026-10 is one"),
+            ("2027-01", "team", "January 2027 has not begun"),
+            ("2026-10", "team,shoe", "`shoe`"),
+            ("2026-10", "", "`` is nothing"),
+        ] {
+            let error = asked(month, by).expect_err(month).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Tables of prices, owners and budgets: known by the names of their columns.
+//!
+//! Limits: [`MAX_BYTES`] a table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+
+use gpufleet_analysis::money;
+use gpufleet_analysis::owner;
+use gpufleet_analysis::price_book::load;
+use gpufleet_analysis::table;
+
+/// Longest table, bytes: a year of hourly Spot prices of 10 series.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+/// Columns of a table of budgets: what a team may spend in a month, from a date until a date.
+pub const BUDGETS: [&str; 5] = ["from", "until", "team", "amount", "currency"];
+
+/// What a table is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Machine types.
+    Machines,
+    /// Rates.
+    Rates,
+    /// Discounts.
+    Discounts,
+    /// Commitments.
+    Commitments,
+    /// Owner rules.
+    Owners,
+    /// Budgets.
+    Budgets,
+}
+
+/// A text that is no table that is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoTable {
+    /// Its columns are those of none.
+    #[error(
+        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules and budgets"
+    )]
+    Columns(String),
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(String),
+    /// It is too long.
+    #[error("it is longer than {MAX_BYTES} bytes: split it by date")]
+    TooLong,
+}
+
+impl Kind {
+    const ALL: [(Self, &str, &[&str]); 6] = [
+        (Self::Machines, "machine types", &load::MACHINES),
+        (Self::Rates, "rates", &load::RATES),
+        (Self::Discounts, "discounts", &load::DISCOUNTS),
+        (Self::Commitments, "commitments", &load::COMMITMENTS),
+        (Self::Owners, "owner rules", &owner::COLUMNS),
+        (Self::Budgets, "budgets", &BUDGETS),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let known = Self::ALL.iter().find(|it| it.0 == self);
+        known.expect("every kind is listed").1
+    }
+
+    /// The kind of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|it| it.1 == name).map(|it| it.0)
+    }
+
+    /// What a text is a table of, by its columns in any order.
+    ///
+    /// # Errors
+    /// When it is of none that is known.
+    pub fn of(text: &str) -> Result<Self, NoTable> {
+        let lines = text.lines().map(str::trim);
+        let mut lines = lines.filter(|it| !it.is_empty() && !it.starts_with('#'));
+        let header = lines.next().unwrap_or_default();
+        let columns: BTreeSet<&str> = header.split(',').map(str::trim).collect();
+        let is_it = |it: &&(Self, &str, &[&str])| columns == it.2.iter().copied().collect();
+        let known = Self::ALL.iter().find(is_it).map(|it| it.0);
+        known.ok_or_else(|| NoTable::Columns(header.chars().take(200).collect()))
+    }
+}
+
+/// A file of the configuration: its name and its text, or why there is none.
+pub type File = (String, Result<String, NoTable>);
+
+/// Reads a file.
+pub fn file(path: &str) -> File {
+    (path.to_owned(), read(path))
+}
+
+/// Reads a file of at most [`MAX_BYTES`].
+///
+/// # Errors
+/// When it cannot be read or is longer.
+pub fn read(path: &str) -> Result<String, NoTable> {
+    let unreadable = |error: std::io::Error| NoTable::Unreadable(error.to_string());
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+    match read.map_err(unreadable)? as u64 {
+        length if length > MAX_BYTES => Err(NoTable::TooLong),
+        _ => Ok(text),
+    }
+}
+
+/// A team's budget in a stretch of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    from_ms: i64,
+    until_ms: Option<i64>,
+    team: String,
+    amount: i64,
+}
+
+/// Reads a table of budgets; what cannot be used is told.
+pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
+    let rows = match table::read(text, &BUDGETS) {
+        Ok(rows) => rows,
+        Err(error) => return (Vec::new(), vec![error.to_string()]),
+    };
+    let (mut found, mut findings) = (Vec::new(), Vec::new());
+    for row in rows {
+        match budget(&row.fields, currency) {
+            Ok(budget) => found.push(budget),
+            Err(why) => findings.push(format!("line {}: {why}", row.line)),
+        }
+    }
+    (found, findings)
+}
+
+fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
+    let [from, until, team, amount, of] = fields else {
+        return Err("it has not five fields".to_owned());
+    };
+    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
+    if of != currency {
+        return Err(format!("it is in `{of}`, prices are in `{currency}`"));
+    }
+    if team.is_empty() {
+        return Err("`team` is empty".to_owned());
+    }
+    let amount = money::parse(amount).map_err(|error| format!("`{amount}` {error}"))?;
+    if amount < 0 {
+        return Err("a budget is not below 0".to_owned());
+    }
+    Ok(Budget {
+        from_ms: moment(from)?,
+        until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        team: team.clone(),
+        amount,
+    })
+}
+
+/// What each team may spend in the month that begins here; the first budget that holds counts.
+pub fn budgets_at(budgets: &[Budget], month_ms: i64) -> BTreeMap<String, i128> {
+    let mut found = BTreeMap::new();
+    let holds =
+        |it: &&Budget| it.from_ms <= month_ms && it.until_ms.is_none_or(|until| month_ms < until);
+    for budget in budgets.iter().filter(holds) {
+        let amount = i128::from(budget.amount);
+        found.entry(budget.team.clone()).or_insert(amount);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_known_by_its_columns_in_any_order_behind_comments() {
+        for (kind, name, columns) in Kind::ALL {
+            let mut columns = columns.to_vec();
+            columns.reverse();
+            let text = format!("# mine\n\n{}\n1,2\n", columns.join(", "));
+            assert_eq!(Kind::of(&text), Ok(kind));
+            assert_eq!((Kind::parse(name), kind.name()), (Some(kind), name));
+        }
+        let error = Kind::of("a,b\n1,2\n").expect_err("no table");
+        assert!(error.to_string().contains("`a,b`"), "{error}");
+    }
+
+    #[test]
+    fn budgets_hold_from_month_to_month_and_what_is_wrong_is_named() {
+        let text = "from,until,team,amount,currency\n\
+            2026-01-01,2026-11-01,science,100,USD\n\
+            2026-11-01,,science,250.5,USD\n\
+            2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n";
+        let (found, findings) = budgets(text, "USD");
+        let at = |month| budgets_at(&found, table::moment(month).expect("a date"));
+        assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
+        assert_eq!(at("2026-11-01")["science"], 250_500_000_000);
+        assert!(at("2025-12-01").is_empty());
+        let expected = [
+            "line 4: it is in `EUR`, prices are in `USD`",
+            "line 5: `soon` is no date",
+            "line 6: `team` is empty",
+            "line 7: a budget is not below 0",
+        ];
+        assert_eq!(findings, expected);
+    }
+}

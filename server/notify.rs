@@ -1,0 +1,288 @@
+//! Tells people: what is wrong becomes messages to PagerDuty, Slack, Alertmanager and webhooks.
+//!
+//! Read in the order of the data: [`settings`] (what is configured), [`route`] (who is told), [`group`] and
+//! [`outbox`] (what is still to be said; stored with the incidents), [`lane`] (how often, and pauses),
+//! [`message`] and [`template`] (the words), [`channel`] (one file a protocol), [`wire`] (HTTP). The
+//! outbox itself is held beside the book of incidents ([`crate::incidents`]), so that both change
+//! together. [`own`] and [`heartbeat`] are about gpufleet's own blindness.
+//!
+//! A message is sent at least once. Where the receiver knows keys, once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::incident::Place;
+use gpufleet_telemetry::time::{Clock, Timestamp};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::App;
+use crate::pages::incidents::place_words;
+use crate::view;
+
+pub mod settings;
+
+pub mod route;
+
+pub mod group;
+
+pub mod lane;
+
+pub mod outbox;
+
+pub mod own;
+
+pub mod runbook;
+
+pub mod message;
+
+pub mod template;
+
+pub mod example;
+
+pub mod secret;
+
+pub mod channel;
+
+pub mod wire;
+
+pub mod heartbeat;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+use channel::Channel;
+use lane::Outcome;
+use message::{Addresses, Message};
+use outbox::Sending;
+use secret::Secret;
+use settings::{NotifyConfig, Settings};
+use template::Templates;
+use wire::Wire;
+
+/// How often is looked whether a pause or a silence is over; what is new wakes the task at once.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long messages that are on their way when the server is told to stop may take.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Everything that is needed to tell people, ready to be used.
+pub struct Channels {
+    /// By the receiver's name.
+    receivers: BTreeMap<Arc<str>, Receiver>,
+    addresses: Addresses,
+    settings: Arc<Settings>,
+}
+
+struct Receiver {
+    channel: Channel,
+    templates: Arc<Templates>,
+    wire: Arc<Wire>,
+}
+
+impl Channels {
+    /// Makes all of it of the config: files are read, templates compiled.
+    ///
+    /// # Errors
+    /// Names the key, the channel and the way out.
+    pub fn new(config: &NotifyConfig, clock: &Arc<dyn Clock>) -> Result<Self, String> {
+        let settings = Arc::new(Settings::read(config)?);
+        let mut receivers = BTreeMap::new();
+        for one in &config.channels {
+            let channels = Channel::all(one, &Secret::of(one)?)?;
+            let templates = Arc::new(Templates::read(one)?);
+            let wire = Wire::new(&one.ca_file, Arc::clone(clock));
+            let wire = wire.map_err(|why| format!("notify.channels, {:?}: {why}", one.name))?;
+            let wire = Arc::new(wire);
+            let ways = settings.ways.iter().filter(|it| *it.channel == *one.name);
+            for (way, channel) in ways.zip(channels) {
+                let receiver = Receiver {
+                    channel,
+                    templates: Arc::clone(&templates),
+                    wire: Arc::clone(&wire),
+                };
+                receivers.insert(Arc::clone(&way.name), receiver);
+            }
+        }
+        Ok(Self {
+            receivers,
+            addresses: Addresses::of(config),
+            settings,
+        })
+    }
+
+    /// Who is told of what.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    /// The receivers of a channel.
+    fn of(&self, channel: &str) -> impl Iterator<Item = (&Arc<str>, &Receiver)> {
+        let names = self
+            .settings
+            .ways
+            .iter()
+            .filter(move |it| *it.channel == *channel);
+        names.filter_map(|way| Some((&way.name, self.receivers.get(&way.name)?)))
+    }
+
+    /// Sends a message that says that it is a test to each receiver of a channel.
+    ///
+    /// # Errors
+    /// When there is no such channel.
+    pub async fn test(
+        &self,
+        channel: &str,
+        now: Timestamp,
+    ) -> Result<Vec<(Arc<str>, Outcome)>, String> {
+        let mut outcomes = Vec::new();
+        for (name, receiver) in self.of(channel) {
+            let message = example::test(name, now);
+            let message = receiver.worded(message);
+            let outcome = receiver.wire.send(&receiver.channel, &message).await;
+            outcomes.push((Arc::clone(name), outcome));
+        }
+        if outcomes.is_empty() {
+            let known: Vec<&str> = self.receivers.keys().map(|it| &**it).collect();
+            return Err(format!(
+                "there is no channel {channel:?} in notify.channels: {known:?}"
+            ));
+        }
+        Ok(outcomes)
+    }
+
+    /// Sends one message.
+    async fn send(&self, app: &App, sending: &Sending) -> Outcome {
+        let Some(receiver) = self.receivers.get(&sending.way.name) else {
+            let why = "this channel is no longer configured".to_owned();
+            return Outcome::Never { why };
+        };
+        let mut incidents = Vec::new();
+        for id in message::told(sending) {
+            // The book knows the newest; what it has forgotten stands in the store.
+            let found = match app.incidents.get(id) {
+                Some(found) => Some(found),
+                None => match app.store.incident(id).await {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::warn!(%error, %id, "a message goes out without an incident that cannot be read");
+                        None
+                    }
+                },
+            };
+            incidents.extend(found);
+        }
+        let has_gpu = incidents.iter().any(|it| it.place.gpu.is_some());
+        let picture = match has_gpu {
+            true => Some(picture(app).await),
+            false => None,
+        };
+        let place = |place: &Place| match &picture {
+            Some(picture) => place_words(place, picture),
+            None => place_words(place, &view::FleetView::default()),
+        };
+        let now = app.clock.now();
+        let written = message::write(
+            sending,
+            &incidents,
+            &self.settings,
+            &self.addresses,
+            &place,
+            now,
+        );
+        let message = receiver.worded(written);
+        receiver.wire.send(&receiver.channel, &message).await
+    }
+}
+
+/// The fleet as it is, which tells a GPU's place in its node. A walk over all GPUs keeps nobody waiting.
+async fn picture(app: &App) -> view::FleetView {
+    let app = app.clone();
+    let gathered = tokio::task::spawn_blocking(move || view::gather::gather(&app)).await;
+    gathered.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+impl Receiver {
+    /// A message with title and text. Templates of people's own that fail say so and leave the rest to
+    /// ours: a message that is not sent helps nobody.
+    fn worded(&self, mut message: Message) -> Message {
+        match self.templates.write(&message) {
+            Ok((title, text)) => (message.title, message.text) = (title, text),
+            Err(why) => {
+                tracing::error!(why, way = &*message.way, "a template fails; ours is used");
+                let (title, text) = Templates::ours()
+                    .write(&message)
+                    .unwrap_or_else(|why| ("Something is wrong; see our page".to_owned(), why));
+                message.title = title;
+                message.text = format!("{text}\n\nThis channel's {why}");
+            }
+        }
+        message
+    }
+}
+
+/// Sends what there is to say from when this server leads until it is told to stop.
+pub async fn run(app: App, channels: Arc<Channels>, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let (job, clock) = (app.jobs.of("notifications"), app.clock.as_ref());
+    let mut sending = JoinSet::new();
+    while !stop.is_cancelled() {
+        for next in app.incidents.next_messages(clock.now()) {
+            let (app, channels) = (app.clone(), Arc::clone(&channels));
+            sending.spawn(async move {
+                let outcome = channels.send(&app, &next).await;
+                note(&app, &next, outcome);
+            });
+        }
+        if app.incidents.has_unwritten_messages() {
+            job.round(clock, app.incidents.write(&app.store)).await;
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = app.incidents.something_to_say() => {}
+            Some(sent) = sending.join_next() => {
+                // A channel whose message nobody ends would be busy, and silent, for ever.
+                if let Err(error) = sent {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+    // What is on its way is waited for, so that it need not be said again by the next server.
+    let ended = async { while sending.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LAST_ANSWERS, ended).await;
+    job.round(clock, app.incidents.write(&app.store)).await;
+}
+
+/// What became of a message, for the outbox and the log.
+fn note(app: &App, sending: &Sending, outcome: Outcome) {
+    let (way, says) = (&*sending.way.name, sending.says.name());
+    let key = sending.group.message_key();
+    match &outcome {
+        Outcome::Delivered => tracing::info!(way, says, key, "a message was delivered"),
+        Outcome::Later { why, .. } => {
+            tracing::warn!(
+                way,
+                says,
+                key,
+                why,
+                "a message did not get through, it is tried again"
+            );
+        }
+        Outcome::Never { why } => {
+            tracing::error!(
+                way,
+                says,
+                key,
+                why,
+                "a message is refused; it is tried again every ten minutes while it is so"
+            );
+        }
+    }
+    let dice = rand::random::<f64>();
+    app.incidents.sent(sending, outcome, app.clock.now(), dice);
+}

@@ -1,0 +1,112 @@
+//! Messages that are made up: what a template has to cope with, and the test message of a channel.
+
+use std::sync::Arc;
+
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::group::Says;
+use super::message::{Item, Message};
+
+fn item(number: u128) -> Item {
+    Item {
+        id: Uuid::from_u128(number),
+        state: "open",
+        kind: "gpu_fault",
+        severity: "error",
+        what: "XID 79".to_owned(),
+        place: "GPU 3 of node-7".to_owned(),
+        cluster: "prod".to_owned(),
+        node: Some("node-7".to_owned()),
+        gpu: Some("GPU-00000000-0000-0000-0000-000000000003".to_owned()),
+        run: None,
+        rank: None,
+        cause: "a broken GPU",
+        since: "2026-01-02T03:04:05Z".to_owned(),
+        until: None,
+        evidence: vec!["GPU 3 of node-7: XID 79, count 1".to_owned()],
+        action: "Drain the node and reboot it.".to_owned(),
+        costs: "costs $11.06/h".to_owned(),
+        lost: "0.25 GPU-hours, $2.77".to_owned(),
+        owner: "research".to_owned(),
+        runbook: "https://gpufleet.example.org/runbooks/xid.md".to_owned(),
+        link: format!(
+            "https://gpufleet.example.org/incidents/{}",
+            Uuid::from_u128(number)
+        ),
+        grafana: Some("https://grafana.example.org/d/gpu?node=node-7".to_owned()),
+        acknowledged_by: None,
+        times: (Timestamp::from_seconds(1_767_323_045), None),
+    }
+}
+
+fn message(says: Says, incidents: Vec<Item>) -> Message {
+    let open = incidents.iter().filter(|it| it.state == "open").count();
+    Message {
+        key: format!("gpufleet/{}", Uuid::from_u128(1)),
+        message_key: format!("gpufleet/{}/1", Uuid::from_u128(1)),
+        says,
+        is_first: says == Says::Opened,
+        title: String::new(),
+        text: String::new(),
+        severity: "error",
+        common: "cluster prod, kind gpu_fault".to_owned(),
+        open,
+        over: incidents.len() - open,
+        left_out: 0,
+        since: "2026-01-02T03:04:05Z".to_owned(),
+        costs: Some("$11.06/h".to_owned()),
+        link: "https://gpufleet.example.org/incidents".to_owned(),
+        silence: format!("gpufleet silence {} --for 2h", Uuid::from_u128(1)),
+        incidents,
+        at: Timestamp::from_seconds(1_767_323_060),
+        way: Arc::from("example"),
+    }
+}
+
+/// One of each shape: one incident, several with one over, all over, more than are shown, one of which
+/// little is known, and none that can be read.
+pub fn messages() -> Vec<Message> {
+    let mut over = item(2);
+    (over.state, over.until) = ("resolved", Some("2026-01-02T04:04:05Z".to_owned()));
+    let mut bare = item(3);
+    (bare.node, bare.gpu, bare.grafana) = (None, None, None);
+    bare.evidence.clear();
+    bare.action.clear();
+    let mut many = message(Says::Updated, vec![item(1), item(2)]);
+    many.left_out = 998;
+    let mut unread = message(Says::Resolved, Vec::new());
+    unread.left_out = 1;
+    let mut unpriced = message(Says::Opened, vec![bare]);
+    unpriced.costs = None;
+    vec![
+        message(Says::Opened, vec![item(1)]),
+        message(Says::Updated, vec![item(1), over.clone()]),
+        message(Says::Resolved, vec![over.clone(), over]),
+        many,
+        unpriced,
+        unread,
+    ]
+}
+
+/// A message that says that it is a test; a receiver may throw it away.
+pub fn test(way: &Arc<str>, now: Timestamp) -> Message {
+    let mut one = item(Uuid::now_v7().as_u128());
+    one.severity = "info";
+    one.kind = "test";
+    one.what = "This is a test of gpufleet's notifications, nothing is wrong".to_owned();
+    one.cause = "somebody testing the channel";
+    one.action = String::new();
+    one.since = crate::pages::text::rfc3339(now);
+    one.times = (now, None);
+    let mut message = message(Says::Resolved, vec![one]);
+    message.is_first = true;
+    message.severity = "info";
+    message.costs = None;
+    message.since.clone_from(&message.incidents[0].since);
+    message.at = now;
+    message.key = format!("gpufleet/test/{}", message.incidents[0].id);
+    message.message_key = format!("{}/1", message.key);
+    message.way = Arc::clone(way);
+    message
+}

@@ -1,0 +1,61 @@
+//! Incidents and settings for the tests of this module.
+
+use gpufleet_analysis::cause::Cause;
+use gpufleet_analysis::incident::{Family, Incident, Place, State};
+use gpufleet_analysis::lost::{Losing, Lost};
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::Timestamp;
+use uuid::Uuid;
+
+use super::settings::{ChannelConfig, Kind, NotifyConfig, Settings};
+
+/// When everything in these tests begins.
+pub(crate) const START: Timestamp = Timestamp(1_790_000_000_000_000_000);
+
+/// So many seconds later.
+pub(crate) fn after(seconds: i64) -> Timestamp {
+    START.shifted(seconds * 1_000_000_000)
+}
+
+/// An open incident of a GPU that is broken.
+pub(crate) fn incident(number: u128) -> Incident {
+    Incident {
+        id: Uuid::from_u128(number),
+        family: Family::GpuFault,
+        place: Place::gpu("prod", "node-1", &format!("GPU-{number}")),
+        severity: Severity::Error,
+        what: "XID 79".to_owned(),
+        action: "Reboot it.".to_owned(),
+        cause: Cause::GpuFault,
+        places: 1,
+        state: State::Open,
+        since: START,
+        opened_at: Some(START),
+        seen_at: START,
+        clear_from: START,
+        unheard_since: None,
+        resolved_at: None,
+        ticks: 1,
+        losing: Losing::gpus(1, Some(3_000_000_000)),
+        lost: Lost::default(),
+        counted_to: START,
+        evidence: Vec::new(),
+        more_evidence: 0,
+        acknowledged_by: None,
+        silenced_until: None,
+        log: Vec::new(),
+    }
+}
+
+/// Channels with these names and kinds, and no routes.
+pub(crate) fn settings(channels: &[(&str, Kind)]) -> Settings {
+    let mut config = NotifyConfig::default();
+    for (name, kind) in channels {
+        let mut channel = ChannelConfig::new(name, *kind);
+        if matches!(kind, Kind::Webhook | Kind::Alertmanager) {
+            channel.urls = vec!["http://127.0.0.1:1".to_owned()];
+        }
+        config.channels.push(channel);
+    }
+    Settings::read(&config).expect("they can be used")
+}

@@ -1,0 +1,452 @@
+//! A group: incidents that are one message to one receiver, from the first of them to the end of the
+//! last. It is what stands in the outbox: a row that is written with the incident, and tells after a
+//! crash what is still to be said.
+//!
+//! A group has one key for its whole life, so that a receiver that knows keys (PagerDuty, a webhook)
+//! makes one alarm of it and ends that one. Its *version* grows with everything there is to say; a
+//! message is a version, and the same version is the same message however often it is sent.
+//!
+//! Limits: [`MAX_MEMBERS`] incidents; what is beyond is counted. What is over and does not get through is
+//! forgotten after [`Way::gives_up`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::incident::Incident;
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::settings::Way;
+
+/// Most incidents of one group: as many as the book has. A longer message nobody reads.
+pub const MAX_MEMBERS: usize = 1_000;
+/// What a receiver will not take is tried again after this while it is so: what was wrong may be mended,
+/// and a page that nobody got is worth another refusal.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+/// The end is not told sooner than this after the last message: what comes back by then was never over.
+pub const RESOLVE_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a receiver was last told of an incident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// That it is so, and how bad.
+    Open,
+    /// That it is over.
+    Over,
+}
+
+/// An incident in a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// When it opened.
+    pub opened_at: Timestamp,
+    /// How bad it is.
+    pub severity: Severity,
+    /// When it was over.
+    pub resolved_at: Option<Timestamp>,
+    /// Until when nobody is to be told.
+    pub silenced_until: Option<Timestamp>,
+    /// What the receiver was told.
+    pub told: Told,
+    /// How bad the receiver was told that it is.
+    pub told_severity: Severity,
+    /// Whether a message that says it is so went out: where its answer was lost, or the server died
+    /// meanwhile, the receiver may believe it although `told` says nothing.
+    pub may_be_told: bool,
+    /// Whether the store knows that it is in the group.
+    #[serde(skip)]
+    pub is_linked: bool,
+}
+
+/// What a message says of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Says {
+    /// Something is wrong.
+    Opened,
+    /// More, or worse, or still.
+    Updated,
+    /// It is over.
+    Resolved,
+}
+
+/// Where a group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its message has not gone out yet.
+    Waiting,
+    /// It did not get through, and is tried again.
+    Retrying,
+    /// The receiver knows all there is to say.
+    Delivered,
+    /// The receiver will not take it.
+    Refused,
+    /// Everything is over and told.
+    Over,
+}
+
+/// One group of incidents for one receiver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Its id, which makes its key.
+    pub id: Uuid,
+    /// The receiver.
+    pub way: Arc<str>,
+    /// What its incidents have in common, by name.
+    pub common: Vec<(String, String)>,
+    /// Whether it is what was too much for groups of their own.
+    pub is_flood: bool,
+    /// Its incidents.
+    pub members: BTreeMap<Uuid, Member>,
+    /// Incidents that there was no room for.
+    pub left_out: u64,
+    /// The ids of the last of them, so that each is counted once.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub beyond: BTreeSet<Uuid>,
+    /// Grows with everything there is to say.
+    pub version: u64,
+    /// Whether the receiver believes that something is wrong.
+    pub is_raised: bool,
+    /// When it began.
+    pub began_at: Timestamp,
+    /// When the first message got through.
+    pub first_at: Option<Timestamp>,
+    /// When the last one got through, and what it said.
+    pub last: Option<(Timestamp, Says)>,
+    /// When the last attempt was.
+    pub tried_at: Option<Timestamp>,
+    /// Attempts since the last one that got through.
+    pub attempts: u32,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+    /// The version that the receiver will not take.
+    pub refused: Option<u64>,
+    /// When everything was over and told.
+    pub over_at: Option<Timestamp>,
+}
+
+impl Member {
+    /// What is known of an incident that has opened.
+    pub fn of(incident: &Incident, now: Timestamp) -> Self {
+        Self {
+            opened_at: incident.opened_at.unwrap_or(now),
+            severity: incident.severity,
+            resolved_at: incident.resolved_at,
+            silenced_until: incident.silenced_until.filter(|until| *until > now),
+            told: Told::Nothing,
+            told_severity: Severity::Info,
+            may_be_told: false,
+            is_linked: false,
+        }
+    }
+
+    /// Whether it is so, and people are to be told.
+    pub fn is_loud(&self) -> bool {
+        self.resolved_at.is_none() && self.silenced_until.is_none()
+    }
+
+    /// Whether the receiver believes that it is so, rightly.
+    fn is_known(&self) -> bool {
+        self.resolved_at.is_none() && self.told == Told::Open
+    }
+
+    /// Whether there is something of it that the receiver does not know.
+    fn is_news(&self) -> bool {
+        let is_worse = self.told == Told::Open && self.severity > self.told_severity;
+        self.is_loud() && (self.told != Told::Open || is_worse)
+    }
+
+    /// Whether it is over, and the receiver believes that it is not.
+    fn is_over_untold(&self) -> bool {
+        self.resolved_at.is_some() && self.told == Told::Open
+    }
+
+    /// Whether it was so and is over without a word: the receiver could not be reached meanwhile.
+    fn is_missed(&self) -> bool {
+        self.resolved_at.is_some() && self.told == Told::Nothing && !self.is_silent()
+    }
+
+    /// Whether the receiver surely heard nothing of it, and is to hear nothing.
+    pub fn is_silent(&self) -> bool {
+        self.told == Told::Nothing && self.silenced_until.is_some() && !self.may_be_told
+    }
+
+    /// Whether nothing is left to say of it.
+    fn is_done(&self, way: &Way, now: Timestamp) -> bool {
+        let Some(resolved_at) = self.resolved_at else {
+            return false;
+        };
+        let is_past = |by: Duration| later(resolved_at, by) <= now;
+        let is_told = self.told == Told::Over && is_past(way.kind.keeps_over());
+        self.is_silent() || is_told || is_past(way.gives_up())
+    }
+
+    fn turned_back(&mut self, now: Timestamp) {
+        self.opened_at = now.min(self.opened_at);
+        self.resolved_at = self.resolved_at.map(|at| now.min(at));
+    }
+}
+
+impl Group {
+    /// A new one.
+    pub fn new(id: Uuid, way: &Way, common: Vec<(String, String)>, now: Timestamp) -> Self {
+        Self {
+            id,
+            way: Arc::clone(&way.name),
+            common,
+            is_flood: false,
+            members: BTreeMap::new(),
+            left_out: 0,
+            beyond: BTreeSet::new(),
+            version: 0,
+            is_raised: false,
+            began_at: now,
+            first_at: None,
+            last: None,
+            tried_at: None,
+            attempts: 0,
+            error: None,
+            refused: None,
+            over_at: None,
+        }
+    }
+
+    /// The key that a receiver knows it by, for its whole life.
+    pub fn key(&self) -> String {
+        format!("gpufleet/{}", self.id)
+    }
+
+    /// The key of the next message.
+    pub fn message_key(&self) -> String {
+        format!("{}/{}", self.key(), self.version)
+    }
+
+    /// Takes in an incident as it is now; whether that is a change.
+    pub fn take(&mut self, incident: &Incident, now: Timestamp) -> bool {
+        let mut new = Member::of(incident, now);
+        let is_full = self.members.len() >= MAX_MEMBERS;
+        match self.members.get_mut(&incident.id) {
+            Some(known) => {
+                (new.told, new.told_severity) = (known.told, known.told_severity);
+                (new.opened_at, new.may_be_told) = (known.opened_at, known.may_be_told);
+                new.is_linked = known.is_linked;
+                if new.resolved_at.is_some() && known.resolved_at.is_none() {
+                    // Silent while it was so is silent for ever; what was loud was not.
+                    new.silenced_until = known.silenced_until;
+                }
+                if *known == new {
+                    return false;
+                }
+                *known = new;
+            }
+            None if new.resolved_at.is_some() => return false,
+            None if self.beyond.contains(&incident.id) => return false,
+            None if is_full => {
+                self.left_out += 1;
+                self.beyond.insert(incident.id);
+                if self.beyond.len() > MAX_MEMBERS {
+                    self.beyond.pop_first();
+                }
+            }
+            None => {
+                self.members.insert(incident.id, new);
+            }
+        }
+        self.version += 1;
+        self.over_at = None;
+        true
+    }
+
+    /// Ends incidents of which nothing else is heard; whether there was one.
+    pub fn end(&mut self, is_over: &dyn Fn(Uuid) -> bool, now: Timestamp) -> bool {
+        let mut ended = false;
+        for (id, member) in &mut self.members {
+            if member.resolved_at.is_none() && is_over(*id) {
+                member.resolved_at = Some(now);
+                ended = true;
+            }
+        }
+        self.version += u64::from(ended);
+        ended
+    }
+
+    /// Ends silences that have run out; whether one did.
+    pub fn wake(&mut self, now: Timestamp) -> bool {
+        let mut woke = false;
+        for member in self.members.values_mut() {
+            if member.resolved_at.is_none() && member.silenced_until.is_some_and(|it| it <= now) {
+                member.silenced_until = None;
+                woke = true;
+            }
+        }
+        self.version += u64::from(woke);
+        woke
+    }
+
+    /// The clock may have been set back since: nothing waits for a time that was wrong.
+    pub fn turned_back(&mut self, now: Timestamp) {
+        let moments = [
+            Some(&mut self.began_at),
+            self.first_at.as_mut(),
+            self.last.as_mut().map(|(at, _)| at),
+            self.tried_at.as_mut(),
+            self.over_at.as_mut(),
+        ];
+        for at in moments.into_iter().flatten() {
+            *at = now.min(*at);
+        }
+        for member in self.members.values_mut() {
+            member.turned_back(now);
+        }
+    }
+
+    /// What there is to say, and from when on it may be said.
+    pub fn to_say(&self, way: &Way) -> Option<(Says, Timestamp)> {
+        let (says, from) = self.due(way)?;
+        let refused_at = self.tried_at.filter(|_| self.refused == Some(self.version));
+        let pause = way.repeat.unwrap_or(REFUSED_PAUSE).min(REFUSED_PAUSE);
+        let held = refused_at.map_or(from, |at| later(at, pause));
+        Some((says, from.max(held)))
+    }
+
+    fn due(&self, way: &Way) -> Option<(Says, Timestamp)> {
+        let any = |of: fn(&Member) -> bool| self.members.values().any(of);
+        let is_so = any(|it| it.is_loud() || it.is_known());
+        let paused = |says: Says| {
+            let from = self
+                .last
+                .map_or(self.began_at, |(at, _)| later(at, way.interval));
+            Some((says, from))
+        };
+        if is_so {
+            let is_news =
+                any(Member::is_news) || any(Member::is_missed) || any(Member::is_over_untold);
+            return match (is_news, self.is_raised) {
+                (true, false) => Some((Says::Opened, self.began_at)),
+                (true, true) => paused(Says::Updated),
+                (false, _) => self.again(way),
+            };
+        }
+        if any(Member::is_over_untold) || any(Member::is_missed) {
+            let pause = way.interval.min(RESOLVE_PAUSE);
+            let from = self.last.map_or(self.began_at, |(at, _)| later(at, pause));
+            return Some((Says::Resolved, from));
+        }
+        // Alertmanager is told of what is over until it is surely not believed any more.
+        self.again(way).filter(|_| way.kind.wants_each())
+    }
+
+    /// The next repetition. One that does not get through is due until it does: the receiver has heard
+    /// nothing since.
+    fn again(&self, way: &Way) -> Option<(Says, Timestamp)> {
+        let (repeat, tried) = (way.repeat?, self.tried_at?);
+        let repeat = if self.attempts > 0 {
+            Duration::ZERO
+        } else {
+            repeat
+        };
+        let is_wanted = |it: &Member| it.is_loud() || way.kind.wants_each();
+        let is_one = self.members.values().any(is_wanted);
+        is_one.then(|| (Says::Updated, later(tried, repeat)))
+    }
+
+    /// A message goes out, or may have gone out before a restart.
+    pub fn goes_out(&mut self) {
+        for member in self.members.values_mut().filter(|it| it.is_loud()) {
+            member.may_be_told = true;
+            if member.told == Told::Over {
+                // It came back: from now on the receiver may believe either.
+                member.told = Told::Nothing;
+            }
+        }
+    }
+
+    /// A message got through: what it said, as the group was when it was sent.
+    pub fn delivered(&mut self, as_sent: &Self, says: Says, now: Timestamp) {
+        for (id, sent) in &as_sent.members {
+            let Some(member) = self.members.get_mut(id) else {
+                continue;
+            };
+            if sent.resolved_at.is_some() {
+                member.told = Told::Over;
+            } else if sent.is_loud() || sent.told == Told::Open {
+                member.told = Told::Open;
+                member.told_severity = sent.severity;
+            }
+        }
+        self.is_raised = says != Says::Resolved;
+        self.first_at.get_or_insert(now);
+        self.last = Some((now, says));
+        (self.tried_at, self.attempts) = (Some(now), 0);
+        (self.error, self.refused) = (None, None);
+        // The next message is another one.
+        self.version += 1;
+    }
+
+    /// A message did not get through.
+    pub fn failed(&mut self, as_sent: &Self, why: String, is_final: bool, now: Timestamp) {
+        self.tried_at = Some(now);
+        self.attempts = self.attempts.saturating_add(1);
+        self.error = Some(why);
+        self.refused = is_final.then_some(as_sent.version);
+    }
+
+    /// Forgets incidents of which nothing is left to say, and ends a group without any; whether that
+    /// changed something.
+    pub fn settle(&mut self, way: &Way, now: Timestamp) -> bool {
+        let before = (self.members.len(), self.over_at);
+        self.members.retain(|_, it| !it.is_done(way, now));
+        let nobody_waits = self.members.values().all(|it| it.resolved_at.is_some());
+        let is_refused = self.refused == Some(self.version) && !way.kind.wants_each();
+        if self.members.is_empty() || is_refused && nobody_waits {
+            self.over_at.get_or_insert(now);
+        }
+        before != (self.members.len(), self.over_at)
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> State {
+        match () {
+            () if self.refused.is_some() => State::Refused,
+            () if self.over_at.is_some() => State::Over,
+            () if self.attempts > 0 => State::Retrying,
+            () if self.first_at.is_some() => State::Delivered,
+            () => State::Waiting,
+        }
+    }
+}
+
+impl State {
+    /// The name in the API, on the page and in SQL.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Retrying => "retrying",
+            Self::Delivered => "delivered",
+            Self::Refused => "refused",
+            Self::Over => "over",
+        }
+    }
+}
+
+impl Says {
+    /// The name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::Updated => "updated",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+/// A moment so much later.
+pub fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.shifted(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX))
+}

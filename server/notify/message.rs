@@ -1,0 +1,311 @@
+//! What a message says: what is wrong, where, since when, why and how that is known, what it costs, whose
+//! it is, which page helps, and how to silence it.
+//!
+//! Limits: [`MAX_ITEMS`] incidents in full, the worst first, the others counted; [`MAX_EVIDENCE`] pieces of
+//! evidence each; texts cut with a note by [`cut`].
+
+use std::sync::Arc;
+
+use gpufleet_analysis::incident::{Incident, Place};
+use gpufleet_telemetry::time::Timestamp;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::group::{Says, Told};
+use super::outbox::Sending;
+use super::own;
+use super::settings::{NotifyConfig, Settings};
+use crate::pages::incidents::{costs, lost, place_address, said};
+use crate::pages::text::{self, harmless, segment};
+
+/// Incidents that a message to people has in full.
+pub const MAX_ITEMS: usize = 10;
+/// Pieces of evidence of an incident in a message.
+pub const MAX_EVIDENCE: usize = 5;
+/// Longest text from outside in a message, characters.
+const MAX_TEXT: usize = 1_000;
+
+/// One incident in a message.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Item {
+    /// Its id, for ever.
+    pub id: Uuid,
+    /// `open` or `resolved`.
+    pub state: &'static str,
+    /// What kind of trouble.
+    pub kind: &'static str,
+    /// `info`, `warning` or `error`.
+    pub severity: &'static str,
+    /// What it is.
+    pub what: String,
+    /// Where, as people say it.
+    pub place: String,
+    /// The cluster.
+    pub cluster: String,
+    /// The node, if it is about one.
+    pub node: Option<String>,
+    /// The GPU, if it is about one.
+    pub gpu: Option<String>,
+    /// The run, if it is about one.
+    pub run: Option<String>,
+    /// The rank, if it is about one.
+    pub rank: Option<u32>,
+    /// The likeliest cause, in words.
+    pub cause: &'static str,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// When it was over, RFC 3339.
+    pub until: Option<String>,
+    /// What was read, beside what is usual.
+    pub evidence: Vec<String>,
+    /// What to do; may be empty.
+    pub action: String,
+    /// What it costs an hour.
+    pub costs: String,
+    /// What it has cost.
+    pub lost: String,
+    /// Whose it is.
+    pub owner: String,
+    /// The page that helps.
+    pub runbook: String,
+    /// Our page of it.
+    pub link: String,
+    /// The Grafana dashboard of its place.
+    pub grafana: Option<String>,
+    /// Who works on it.
+    pub acknowledged_by: Option<String>,
+    /// When it opened and when it was over: for receivers that want moments.
+    #[serde(skip)]
+    pub times: (Timestamp, Option<Timestamp>),
+}
+
+/// One message to one receiver.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Message {
+    /// The key that stays the same from the first message about these incidents to the last.
+    pub key: String,
+    /// The key of this message, however often it is sent.
+    pub message_key: String,
+    /// `opened`, `updated` or `resolved`.
+    pub says: Says,
+    /// Whether nobody was told of it before.
+    pub is_first: bool,
+    /// The line above everything.
+    pub title: String,
+    /// All the rest, for people.
+    pub text: String,
+    /// The worst that is open, or that was.
+    pub severity: &'static str,
+    /// What the incidents have in common, `cluster prod, kind heat`.
+    pub common: String,
+    /// How many are open.
+    pub open: usize,
+    /// How many of those that were told are over.
+    pub over: usize,
+    /// Incidents that are counted and not shown.
+    pub left_out: u64,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// What all of them cost an hour, where that is known.
+    pub costs: Option<String>,
+    /// Our page.
+    pub link: String,
+    /// How to silence it.
+    pub silence: String,
+    /// The incidents, the worst first.
+    pub incidents: Vec<Item>,
+    /// When it was written.
+    #[serde(skip)]
+    pub at: Timestamp,
+    /// The receiver's name.
+    #[serde(skip)]
+    pub way: Arc<str>,
+}
+
+/// Where people find what a message names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses {
+    page: String,
+    grafana: String,
+    runbooks: String,
+}
+
+impl Addresses {
+    /// As it is configured.
+    pub fn of(config: &NotifyConfig) -> Self {
+        let whole = |it: &str| it.trim_end_matches('/').to_owned();
+        Self {
+            page: whole(&config.page_url),
+            grafana: config.grafana_url.clone(),
+            runbooks: whole(&config.runbook_url),
+        }
+    }
+
+    fn grafana(&self, place: &Place) -> Option<String> {
+        if self.grafana.is_empty() || own::is_own(place) {
+            return None;
+        }
+        let put = |it: Option<&str>| segment(it.unwrap_or_default());
+        let address = self
+            .grafana
+            .replace("{cluster}", &put(Some(&place.cluster)));
+        let address = address.replace("{node}", &put(place.node.as_deref()));
+        Some(address.replace("{gpu}", &put(place.gpu.as_deref())))
+    }
+}
+
+/// The incidents that a message is about: those the receiver knows or is to know. What is over for it and
+/// came back silently is none.
+pub fn told(sending: &Sending) -> impl Iterator<Item = Uuid> {
+    let members = sending.group.members.iter();
+    let is_told = |it: &super::group::Member| match it.resolved_at {
+        Some(_) => !it.is_silent(),
+        None => it.is_loud() || it.told == Told::Open,
+    };
+    members
+        .filter(move |(_, it)| is_told(it))
+        .map(|(id, _)| *id)
+}
+
+/// Writes a message, but for title and text, which templates make of it. `incidents` are those of
+/// [`told`] as far as they are known; `place` says where one is.
+pub fn write(
+    sending: &Sending,
+    incidents: &[Incident],
+    settings: &Settings,
+    addresses: &Addresses,
+    place: &dyn Fn(&Place) -> String,
+    now: Timestamp,
+) -> Message {
+    let group = &sending.group;
+    let mut all: Vec<&Incident> = incidents.iter().collect();
+    all.sort_by_key(|it| {
+        let loses = it.losing.milli_gpus;
+        let rank = (it.resolved_at.is_none(), it.severity, loses);
+        (std::cmp::Reverse(rank), it.since, it.id)
+    });
+    let open = all.iter().filter(|it| it.resolved_at.is_none()).count();
+    let severity = all.first().map(|it| it.severity);
+    let costs: Option<i64> = all.iter().map(|it| it.losing.nano_usd_per_hour()).sum();
+    let costs = costs.filter(|nano| *nano > 0);
+    let wanted = match sending.way.kind.wants_each() {
+        true => all.len(),
+        false => MAX_ITEMS,
+    };
+    let known = told(sending).count();
+    let left_out = group.left_out + known.saturating_sub(all.len().min(wanted)) as u64;
+    let items: Vec<Item> = all
+        .iter()
+        .take(wanted)
+        .map(|it| item(it, settings, addresses, place))
+        .collect();
+    let common: Vec<String> = group
+        .common
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name} {}", harmless(value, MAX_TEXT)))
+        .collect();
+    let since = all
+        .iter()
+        .map(|it| it.since)
+        .min()
+        .unwrap_or(group.began_at);
+    let link = match items.as_slice() {
+        [one] => one.link.clone(),
+        _ => format!("{}/incidents", addresses.page),
+    };
+    let silenced = items.first().map_or(Uuid::nil(), |it| it.id);
+    Message {
+        key: group.key(),
+        message_key: group.message_key(),
+        says: sending.says,
+        is_first: group.first_at.is_none(),
+        title: String::new(),
+        text: String::new(),
+        severity: severity.map_or("info", |it| it.name()),
+        common: common.join(", "),
+        open,
+        over: all.len() - open,
+        left_out,
+        since: text::rfc3339(since),
+        costs: costs.map(|nano| format!("{}/h", crate::pages::incidents::dollars(nano))),
+        link,
+        silence: format!("gpufleet silence {silenced} --for 2h"),
+        incidents: items,
+        at: now,
+        way: Arc::clone(&group.way),
+    }
+}
+
+fn item(
+    incident: &Incident,
+    settings: &Settings,
+    addresses: &Addresses,
+    place: &dyn Fn(&Place) -> String,
+) -> Item {
+    let at = &incident.place;
+    let short = |it: &str| harmless(it, MAX_TEXT);
+    let some = |it: &Option<String>| it.as_deref().map(short);
+    let mut evidence: Vec<String> = incident
+        .evidence
+        .iter()
+        .take(MAX_EVIDENCE)
+        .map(|it| {
+            format!(
+                "{}: {}",
+                short(&place(&it.place)),
+                said(&it.what, &it.readings)
+            )
+        })
+        .collect();
+    let more = incident.evidence.len().saturating_sub(MAX_EVIDENCE) as u64 + incident.more_evidence;
+    if more > 0 {
+        evidence.push(format!("and {more} more"));
+    }
+    Item {
+        id: incident.id,
+        state: incident.state.name(),
+        kind: incident.family.name(),
+        severity: incident.severity.name(),
+        what: short(&incident.what),
+        place: short(&place(at)),
+        cluster: short(&at.cluster),
+        node: some(&at.node),
+        gpu: some(&at.gpu),
+        run: some(&at.run),
+        rank: at.rank,
+        cause: incident.cause.words(),
+        since: text::rfc3339(incident.since),
+        until: incident.resolved_at.map(text::rfc3339),
+        evidence,
+        action: short(&incident.action),
+        costs: costs(incident),
+        lost: lost(incident),
+        owner: settings.team(at).unwrap_or("unowned").to_owned(),
+        runbook: format!("{}/{}.md", addresses.runbooks, super::runbook::of(incident)),
+        link: format!("{}/incidents/{}", addresses.page, incident.id),
+        grafana: addresses.grafana(at),
+        acknowledged_by: some(&incident.acknowledged_by),
+        times: (incident.since, incident.resolved_at),
+    }
+}
+
+/// The page of a place, of those that have one.
+pub fn place_link(addresses: &Addresses, place: &Place) -> String {
+    format!("{}{}", addresses.page, place_address(place))
+}
+
+/// A text of at most so many characters, with a note where something is missing.
+pub fn cut(text: &str, characters: usize) -> String {
+    const NOTE: &str = "… (cut: our page has all of it)";
+    if text.chars().nth(characters).is_none() {
+        return text.to_owned();
+    }
+    let kept = characters.saturating_sub(NOTE.chars().count());
+    let kept: String = text.chars().take(kept).collect();
+    let whole = format!("{kept}{NOTE}");
+    match whole.chars().nth(characters) {
+        None => whole,
+        Some(_) => text.chars().take(characters).collect(),
+    }
+}

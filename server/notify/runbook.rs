@@ -1,0 +1,87 @@
+//! Which runbook helps with an incident: by its kind, and for broken GPUs by what is broken. The table
+//! alerts/kinds.toml has the same pages; a test holds the two against each other.
+
+use gpufleet_analysis::incident::{Family, Incident};
+
+use super::own;
+
+/// The name of the page in docs/runbooks.
+pub fn of(incident: &Incident) -> &'static str {
+    if own::is_own(&incident.place) {
+        return own::runbook(&incident.place);
+    }
+    match incident.family {
+        Family::GpuFault => gpu_fault(&incident.what),
+        family => usual(family),
+    }
+}
+
+/// The page of a kind of trouble where nothing more is known.
+pub const fn usual(family: Family) -> &'static str {
+    match family {
+        Family::Blind => "agent-down",
+        Family::GpuFault => "gpu-lost",
+        Family::Memory => "gpu-memory",
+        Family::Heat => "heat",
+        Family::Power => "power",
+        Family::Link => "link",
+        Family::Hang => "training-hang",
+        Family::Straggler => "straggler",
+        Family::Training => "training-numbers",
+        Family::Slower => "host-slow",
+        Family::Leak => "host-memory",
+        Family::Stalled => "stalled",
+        Family::Idle => "idle",
+        Family::Offender => "repeat-offender",
+    }
+}
+
+/// The words are those of server/detect/gpus.rs.
+fn gpu_fault(what: &str) -> &'static str {
+    match what {
+        it if it.contains("XID") => "xid",
+        it if it.contains("memory") => "gpu-memory",
+        it if it.contains("driver call") => "driver-hang",
+        it if it.contains("driver asks") => "recovery-action",
+        _ => usual(Family::GpuFault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_trouble_has_a_page_that_is_there_and_stands_in_the_table() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let table = std::fs::read_to_string(format!("{root}/alerts/kinds.toml"));
+        let table: toml::Table = table
+            .expect("the table is there")
+            .parse()
+            .expect("it is TOML");
+        let kinds = table["kind"].as_array().expect("it has kinds");
+        let stands = |family: &str, page: &str| {
+            let is = |it: &toml::Value, key: &str, value: &str| it[key].as_str() == Some(value);
+            kinds
+                .iter()
+                .any(|it| is(it, "incident", family) && is(it, "runbook", page))
+        };
+        let mut pages: Vec<(Family, &str)> = Family::ALL.map(|it| (it, usual(it))).to_vec();
+        for what in [
+            "XID 79",
+            "memory errors that could not be corrected",
+            "a driver call does not return",
+            "the driver asks for a reset or a reboot",
+            "lost",
+        ] {
+            pages.push((Family::GpuFault, gpu_fault(what)));
+        }
+        let own = ["ingest", "channel x"].map(|it| own::runbook(&own::place(it)));
+        pages.extend(own.map(|page| (Family::Blind, page)));
+        for (family, page) in pages {
+            let file = format!("{root}/docs/runbooks/{page}.md");
+            assert!(std::path::Path::new(&file).exists(), "{file}");
+            assert!(stands(family.name(), page), "{} {page}", family.name());
+        }
+    }
+}

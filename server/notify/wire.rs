@@ -1,0 +1,129 @@
+//! POSTs to receivers, which are not trusted: they may hang, send for ever, lie, or echo secrets.
+//!
+//! Limits: [`WITHIN`] for one POST and its answer, [`MAX_ANSWER_BYTES`] of the answer are read, the rest is
+//! not waited for. A redirect is not followed: it could lead a secret anywhere.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gpufleet_program::connect::{Connector, Protocol};
+use gpufleet_program::reloaded::words;
+use gpufleet_program::tls::{ClientFiles, Setting};
+use gpufleet_telemetry::time::Clock;
+use http::header::RETRY_AFTER;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+
+use super::channel::{Answer, Channel, Post, Speaks as _, retry_after};
+use super::lane::Outcome;
+use super::message::Message;
+
+/// How long one POST may take, connection, TLS and answer together.
+pub const WITHIN: Duration = Duration::from_secs(10);
+/// How much of an answer is read: a sentence that says why.
+pub const MAX_ANSWER_BYTES: usize = 4 * 1024;
+
+/// The way to a receiver.
+pub struct Wire {
+    plain: Client<Connector, Full<Bytes>>,
+    secure: Client<Connector, Full<Bytes>>,
+    tls: Connector,
+    clock: Arc<dyn Clock>,
+}
+
+impl Wire {
+    /// A way that trusts the certificates in this file, or the system's.
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    pub fn new(ca_file: &Path, clock: Arc<dyn Clock>) -> Result<Self, String> {
+        let files = ClientFiles {
+            authorities: Setting::new("ca_file of notify", ca_file),
+            ..ClientFiles::default()
+        };
+        let tls = Connector::secure("a receiver of notify.channels", files, Protocol::Http1)
+            .map_err(|error| error.to_string())?;
+        let client = |connector: Connector| {
+            Client::builder(TokioExecutor::new())
+                .pool_max_idle_per_host(1)
+                .build(connector)
+        };
+        Ok(Self {
+            plain: client(Connector::plain()),
+            secure: client(tls.clone()),
+            tls,
+            clock,
+        })
+    }
+
+    /// Sends all of a message; the first POST that fails says what became of it.
+    pub async fn send(&self, channel: &Channel, message: &Message) -> Outcome {
+        let posts = match channel.posts(message) {
+            Ok(posts) => posts,
+            Err(why) => return Outcome::Later { why, after: None },
+        };
+        for post in posts {
+            let outcome = match self.post(Method::POST, post).await {
+                Ok(answer) => channel.judge(&answer),
+                Err(why) => Outcome::Later {
+                    why: channel.hidden(&why),
+                    after: None,
+                },
+            };
+            if outcome != Outcome::Delivered {
+                return outcome;
+            }
+        }
+        Outcome::Delivered
+    }
+
+    /// One request and its answer.
+    ///
+    /// # Errors
+    /// Says why there is none. Addresses are not shown.
+    pub async fn post(&self, method: Method, post: Post) -> Result<Answer, String> {
+        let late = |_| format!("no answer within {} s", WITHIN.as_secs());
+        let asked = tokio::time::timeout(WITHIN, self.exchange(method, post));
+        asked.await.map_err(late)?
+    }
+
+    async fn exchange(&self, method: Method, post: Post) -> Result<Answer, String> {
+        let is_tls = post.to.scheme_str() == Some("https");
+        let mut request = Request::new(Full::new(post.body));
+        *request.method_mut() = method;
+        *request.uri_mut() = post.to;
+        request.headers_mut().extend(post.headers);
+        let client = if is_tls { &self.secure } else { &self.plain };
+        let response = match client.request(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                let tls = if is_tls { self.tls.failure() } else { None };
+                return Err(tls.unwrap_or_else(|| words(&error)));
+            }
+        };
+        let asked = response.headers().get(RETRY_AFTER);
+        let asked = asked.and_then(|it| it.to_str().ok());
+        let now = self.clock.now();
+        let mut answer = Answer {
+            status: response.status(),
+            retry_after: asked.and_then(|it| retry_after(it, now)),
+            body: String::new(),
+        };
+        let mut read = Vec::new();
+        let mut body = response.into_body();
+        while read.len() < MAX_ANSWER_BYTES {
+            match body.frame().await {
+                Some(Ok(frame)) => read.extend(frame.data_ref().into_iter().flatten()),
+                // What came is enough to know what it means.
+                Some(Err(_)) | None => break,
+            }
+        }
+        read.truncate(MAX_ANSWER_BYTES);
+        answer.body = String::from_utf8_lossy(&read).into_owned();
+        Ok(answer)
+    }
+}

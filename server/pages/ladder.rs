@@ -1,0 +1,194 @@
+//! A ladder: runs that were tagged as steps of one improvement, what each changed and brought.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use super::frame::{self, Frame};
+use super::jobs;
+use super::problem;
+use super::text::{self, Name, segment};
+use crate::runs::compare::Against;
+use crate::runs::ladder::{self, RUNG};
+use crate::runs::{Run, RunKey, cost};
+use crate::web::Web;
+
+/// Settings that differ, named in a row; the API has them all.
+const NAMED: usize = 4;
+
+#[derive(Template)]
+#[template(path = "ladder.html")]
+struct LadderPage {
+    frame: Frame,
+    title: Name,
+    cluster: Name,
+    cluster_address: String,
+    api_address: String,
+    rungs: Vec<Row>,
+    left_out: usize,
+}
+
+/// A run as a row.
+struct Row {
+    address: String,
+    job: Name,
+    attempt: u32,
+    changed: Option<Name>,
+    differs: Vec<Name>,
+    more: usize,
+    step: String,
+    before: Gain,
+    first: Gain,
+    loss: String,
+    cost: String,
+}
+
+/// A speed-up in words.
+#[derive(Default)]
+struct Gain {
+    words: String,
+    is_worse: bool,
+}
+
+/// Where a ladder's page is.
+pub fn address(cluster: &str, name: &str) -> String {
+    format!("/clusters/{}/ladders/{}", segment(cluster), segment(name))
+}
+
+/// `GET /clusters/{cluster}/ladders/{name}`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Path((cluster, name)): Path<(String, String)>,
+    frame: Frame,
+) -> Response {
+    let may_see = frame
+        .grant
+        .cluster
+        .as_ref()
+        .is_none_or(|it| **it == *cluster);
+    let cluster: Arc<str> = cluster.into();
+    let found = match may_see {
+        true => {
+            let _permit = web.step_views.acquire().await;
+            ladder::read(&web.app, &cluster, &name).await
+        }
+        false => Ok(ladder::Ladder::default()),
+    };
+    let found = match found {
+        Ok(found) if !found.rungs.is_empty() => found,
+        Ok(_) => return not_found(frame, &name),
+        Err(error) => return problem::broken(&error),
+    };
+    let page = LadderPage {
+        title: Name::new(&name),
+        cluster: Name::new(&cluster),
+        cluster_address: format!("/clusters/{}", segment(&cluster)),
+        api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
+        rungs: found.rungs.iter().map(|it| row(&web, it)).collect(),
+        left_out: found.left_out,
+        frame,
+    };
+    frame::page(StatusCode::OK, &page)
+}
+
+fn not_found(frame: Frame, name: &str) -> Response {
+    let name = text::harmless(name, text::SHOWN_CHARACTERS);
+    problem::not_found(
+        frame,
+        format!("No ladder “{name}” in this cluster"),
+        vec![
+            "A ladder is made of runs with the same tag: gpufleet.start(tags={\"ladder\": …, \"rung\": …})."
+                .to_owned(),
+        ],
+    )
+}
+
+fn row(web: &Web, rung: &ladder::Rung) -> Row {
+    let (key, run): (&RunKey, &Run) = (&rung.key, &rung.run);
+    let differs = rung
+        .step
+        .as_ref()
+        .map_or(&[][..], |it| it.differences.as_slice());
+    let loss = rung.step.as_ref().and_then(|it| it.loss);
+    Row {
+        address: jobs::address(key),
+        job: Name::new(&key.run.job.name),
+        attempt: key.run.attempt,
+        changed: run.facts.tags.get(RUNG).map(|it| Name::new(it)),
+        differs: differs.iter().take(NAMED).map(difference).collect(),
+        more: differs.len().saturating_sub(NAMED),
+        step: rung
+            .side
+            .step_seconds
+            .map_or_else(|| "too few steps".to_owned(), text::pace),
+        before: gain(rung.step.as_ref()),
+        first: gain(rung.whole.as_ref()),
+        loss: loss.map_or_else(
+            || "not comparable".to_owned(),
+            |it| format!("{:.4} → {:.4}", it.a, it.b),
+        ),
+        cost: cost::per_million_tokens(&web.app, (key, run), &rung.side)
+            .map_or_else(|why| why, |usd| format!("${usd:.4}")),
+    }
+}
+
+fn difference(it: &crate::runs::compare::Difference) -> Name {
+    let said = |it: &Option<String>| it.clone().unwrap_or_else(|| "not said".to_owned());
+    Name::new(&format!("{}: {} → {}", it.key, said(&it.a), said(&it.b)))
+}
+
+/// How many times as fast, and how uncertain that is.
+fn gain(against: Option<&Against>) -> Gain {
+    let Some(against) = against else {
+        return Gain {
+            words: "–".to_owned(),
+            is_worse: false,
+        };
+    };
+    let Some((speed_up, by)) = against.speed_up else {
+        return Gain {
+            words: "not known".to_owned(),
+            is_worse: false,
+        };
+    };
+    let about = match against.uncertainty {
+        Some(it) => format!(" ± {:.3}", it * speed_up),
+        None => String::new(),
+    };
+    Gain {
+        words: format!("×{speed_up:.3}{about}, by {by}"),
+        is_worse: speed_up + against.uncertainty.unwrap_or(0.0) * speed_up < 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn against(speed_up: f64, uncertainty: Option<f64>) -> Against {
+        Against {
+            differences: Vec::new(),
+            is_told: true,
+            speed_up: Some((speed_up, "tokens")),
+            uncertainty,
+            loss: None,
+        }
+    }
+
+    #[test]
+    fn a_rung_is_called_worse_only_where_it_is_beyond_what_is_uncertain() {
+        for (speed_up, uncertainty, words, is_worse) in [
+            (1.25, Some(0.01), "×1.250 ± 0.013, by tokens", false),
+            (0.99, Some(0.02), "×0.990 ± 0.020, by tokens", false),
+            (0.9, Some(0.02), "×0.900 ± 0.018, by tokens", true),
+            (0.9, None, "×0.900, by tokens", true),
+        ] {
+            let found = gain(Some(&against(speed_up, uncertainty)));
+            assert_eq!((found.words.as_str(), found.is_worse), (words, is_worse));
+        }
+        assert_eq!(gain(None).words, "–");
+    }
+}

@@ -1,0 +1,129 @@
+//! What would make a run faster: the adviser's word, with what it rests on and what it is worth.
+
+use gpufleet_analysis::adviser::{Advice, Bottleneck, Confidence, Profile, advise, together};
+
+use crate::pages::incidents::{dollars, measured};
+use crate::pages::text::{self, SHOWN_CHARACTERS};
+
+/// One advice in words.
+pub(super) struct Advised {
+    /// What limits the run.
+    pub(super) what: &'static str,
+    /// What was measured.
+    pub(super) measured: String,
+    /// The knob, today and proposed.
+    pub(super) knob: String,
+    /// By how much the run gains.
+    pub(super) gain: String,
+    /// What that is worth.
+    pub(super) worth: String,
+    /// How sure it is.
+    pub(super) confidence: &'static str,
+}
+
+/// All of it, and what following all of it would give.
+pub(super) struct Advisory {
+    pub(super) all: Vec<Advised>,
+    pub(super) together: Option<String>,
+}
+
+/// The advice for a run.
+pub(super) fn advisory(profile: &Profile) -> Advisory {
+    let all = advise(profile);
+    let together = (all.len() > 1).then(|| factor(together(&all)));
+    Advisory {
+        all: all.iter().map(|it| advised(it, profile)).collect(),
+        together,
+    }
+}
+
+fn advised(advice: &Advice, profile: &Profile) -> Advised {
+    let knob = &advice.knob;
+    let today = knob.today.as_deref().unwrap_or("not told");
+    let said = format!("{}: {today} → {}", knob.name, knob.proposed);
+    Advised {
+        what: what(advice.bottleneck),
+        measured: measured(&advice.measured),
+        knob: text::harmless(&said, SHOWN_CHARACTERS),
+        gain: factor(advice.gain()),
+        worth: match advice.nano_usd_per_day(profile) {
+            Some(nano) => format!("{} a day", dollars(nano)),
+            None => format!(
+                "{:.1} GPU-hours a day, without a price",
+                24.0 * profile.gpus as f64 * advice.removed
+            ),
+        },
+        confidence: match advice.confidence {
+            Confidence::Low => "low",
+            Confidence::Medium => "medium",
+            Confidence::High => "high",
+        },
+    }
+}
+
+fn factor(gain: f64) -> String {
+    format!("{gain:.2} × as fast")
+}
+
+const fn what(bottleneck: Bottleneck) -> &'static str {
+    match bottleneck {
+        Bottleneck::DataWorkers => "It waits for data: too few workers load it",
+        Bottleneck::DataCpu => "It waits for data: the node's CPUs are full",
+        Bottleneck::DataDisk => "It waits for data: the disk is slow",
+        Bottleneck::DataNetwork => "It waits for data: the network storage is slow",
+        Bottleneck::HostSync => "It waits for the host: synchronisations",
+        Bottleneck::Communication => "It waits for communication",
+        Bottleneck::MemoryBandwidth => "The GPU's memory is the limit",
+        Bottleneck::Launch => "Kernels are launched too slowly",
+        Bottleneck::TensorCoresUnused => "The tensor cores are not used",
+        Bottleneck::PipelineBubble => "Stages wait for the pipeline to fill",
+        Bottleneck::Recomputation => "It computes again what memory could keep",
+        Bottleneck::Checkpoint => "Checkpoints take its time",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::adviser::{Host, SetUp};
+
+    use super::*;
+
+    #[test]
+    fn an_advice_says_the_knob_today_and_proposed_its_gain_and_its_worth() {
+        let mut profile = Profile {
+            gpus: 8,
+            nano_usd_per_gpu_second: Some(1_000_000_000 / 3_600),
+            step_s: 6.0,
+            data_wait_s: Some(2.0),
+            host: Host {
+                cpu_busy: Some(0.3),
+                cpus_per_rank: Some(26.0),
+                io_pressure: Some(0.01),
+                ..Host::default()
+            },
+            set_up: SetUp {
+                num_workers: Some(4),
+                ..SetUp::default()
+            },
+            ..Profile::default()
+        };
+        let told = advisory(&profile);
+        assert_eq!(told.all.len(), 1);
+        let advice = &told.all[0];
+        assert_eq!(advice.knob, "num_workers: 4 → 6");
+        assert_eq!(
+            (&*advice.gain, advice.confidence),
+            ("1.46 × as fast", "high")
+        );
+        // 8 GPUs at a dollar an hour, of which 31 % are waited away.
+        assert_eq!(advice.worth, "$60.17 a day");
+        profile.nano_usd_per_gpu_second = None;
+        let worth = &advisory(&profile).all[0].worth;
+        assert!(worth.contains("without a price"), "{worth}");
+        profile.data_wait_s = None;
+        assert!(
+            advisory(&profile).all.is_empty(),
+            "nothing is advised from what is not known"
+        );
+    }
+}

@@ -1,0 +1,390 @@
+//! The first page of the day: the fleet in one line, what goes to waste and whose it is, what is not seen,
+//! and what changed since yesterday.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use gpufleet_analysis::ledger;
+use gpufleet_analysis::money::ratio;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::blind::{self, BlindSpot};
+use super::cost::amount;
+use super::fleet::{self, Connect};
+use super::frame::{self, Frame};
+use super::text::{self, Name, counted, grouped};
+use super::words;
+use crate::today::{Change, Kind, Section, Today, Unmeasured, Waste};
+use crate::view::Counts;
+use crate::web::Web;
+
+/// Width of the bar of states in its own units.
+const BAR: usize = 1_000;
+
+/// Longest sentence shown of a row, characters: an incident's words with its cause.
+const SENTENCE: usize = 300;
+
+#[derive(Template)]
+#[template(path = "today.html")]
+struct TodayPage {
+    frame: Frame,
+    headline: String,
+    sections: Vec<Part>,
+    blind: Vec<BlindSpot>,
+    others: Option<String>,
+    connect: Option<Connect>,
+    past_failed: bool,
+}
+
+/// Live clusters, or those that are not.
+struct Part {
+    origin: Origin,
+    title: &'static str,
+    word: Option<&'static str>,
+    sentence: &'static str,
+    line: String,
+    bar: Vec<Slice>,
+    figures: Vec<Figure>,
+    rows: Vec<Row>,
+    more_rows: usize,
+    unmeasured: Vec<Unmeasured>,
+    changes: Vec<Entry>,
+    more_changes: usize,
+}
+
+/// GPUs of one look in the bar.
+struct Slice {
+    x: usize,
+    width: usize,
+    look: words::Look,
+    count: String,
+    address: Option<String>,
+}
+
+/// A figure, or why there is none.
+struct Figure {
+    name: &'static str,
+    value: Result<String, &'static str>,
+    small: String,
+}
+
+/// One thing that costs money for nothing.
+struct Row {
+    cost: String,
+    unit: &'static str,
+    meter: usize,
+    kind: &'static str,
+    severity: &'static str,
+    place: Name,
+    address: String,
+    what: String,
+    since: String,
+    action: String,
+    owner: Name,
+    status: String,
+    incident: Option<String>,
+    is_apart: bool,
+}
+
+/// Something that changed.
+struct Entry {
+    at: String,
+    datetime: String,
+    severity: &'static str,
+    name: &'static str,
+    what: String,
+    address: Option<String>,
+}
+
+/// `GET /`.
+pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
+    let view = web.views.get(&web.app).await.seen_with(&frame.grant);
+    let today = web.todays.get(&web.app, &view, &web.specs, &frame.grant);
+    let today = today.await;
+    let is_empty = view.clusters.is_empty();
+    let page = TodayPage {
+        headline: headline(&today),
+        sections: today.sections.iter().map(|it| part(it, &today)).collect(),
+        blind: blind::spots(&view),
+        others: others(&today),
+        connect: is_empty.then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
+        past_failed: today.past_failed,
+        frame: Frame {
+            at: today.at,
+            ..frame
+        },
+    };
+    frame::page(StatusCode::OK, &page)
+}
+
+/// The fleet in one line; of live GPUs alone.
+fn headline(today: &Today) -> String {
+    let live = today.sections.iter().find(|it| it.origin == Origin::Live);
+    match live.filter(|it| it.counts.all > 0) {
+        Some(live) => line(&live.counts),
+        None => "No GPU is live".to_owned(),
+    }
+}
+
+/// What is in no live total.
+fn others(today: &Today) -> Option<String> {
+    let simulated = today.sections.iter();
+    let simulated = simulated.filter(|it| it.origin == Origin::Simulated);
+    let simulated: usize = simulated.map(|it| it.counts.all).sum();
+    let named = [(simulated, "simulated"), (today.recorded, "recorded")];
+    let named: Vec<String> = named
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{} {name}", counted(count, "GPU", "GPUs")))
+        .collect();
+    (!named.is_empty()).then(|| named.join(" and "))
+}
+
+/// What so many GPUs do, in one line without its full stop.
+fn line(counts: &Counts) -> String {
+    let of = |is_in: fn(ledger::State) -> bool| {
+        let states = counts.by_state.iter().filter(|it| is_in(*it.0));
+        states.map(|it| it.1).sum::<usize>()
+    };
+    let working = of(|it| it.is_active() || it == ledger::State::Gap);
+    let parts = [
+        (of(ledger::State::is_idle), "idle"),
+        (counts.of(ledger::State::Stalled), "stalled"),
+        (counts.of(ledger::State::Unhealthy), "lost or unhealthy"),
+        (counts.of(ledger::State::Unobserved), "not measured"),
+    ];
+    let mut line = format!(
+        "{} of {} at work",
+        grouped(working as f64),
+        counted(counts.all, "GPU", "GPUs")
+    );
+    for (count, name) in parts.into_iter().filter(|it| it.0 > 0) {
+        line.push_str(&format!(", {} {name}", grouped(count as f64)));
+    }
+    line
+}
+
+fn part(section: &Section, today: &Today) -> Part {
+    let origin = section.origin;
+    let dearest = section.waste.iter().filter_map(|it| it.day_cost).max();
+    Part {
+        origin,
+        title: match origin {
+            Origin::Live => "Live",
+            Origin::Recorded => "Recorded",
+            Origin::Simulated => "Simulated",
+        },
+        word: words::watermark(origin),
+        sentence: words::watermark_sentence(origin),
+        line: line(&section.counts),
+        bar: bar(&section.counts, origin),
+        figures: figures(section, &today.currency),
+        rows: section
+            .waste
+            .iter()
+            .map(|it| row(it, today, dearest.unwrap_or(0)))
+            .collect(),
+        more_rows: section.more_waste,
+        unmeasured: section.unmeasured.clone(),
+        changes: section.changes.iter().map(entry).collect(),
+        more_changes: section.more_changes,
+    }
+}
+
+/// One slice for each look of a state; the three kinds of active share one.
+fn bar(counts: &Counts, origin: Origin) -> Vec<Slice> {
+    let mut looks: Vec<(words::Look, ledger::State, usize)> = Vec::new();
+    for state in words::ORDER {
+        let (look, count) = (words::look(state), counts.of(state));
+        match looks.iter_mut().find(|it| it.0 == look) {
+            _ if count == 0 => {}
+            Some(known) => known.2 += count,
+            None => looks.push((look, state, count)),
+        }
+    }
+    let mut before = 0;
+    let slice = |(look, state, count): (words::Look, ledger::State, usize)| {
+        let x = before * BAR / counts.all.max(1);
+        before += count;
+        Slice {
+            x,
+            width: before * BAR / counts.all.max(1) - x,
+            look,
+            count: grouped(count as f64),
+            // Only live clusters are filtered by state there.
+            address: (origin == Origin::Live).then(|| format!("/fleet?state={}", state.name())),
+        }
+    };
+    looks.into_iter().map(slice).collect()
+}
+
+fn figures(section: &Section, currency: &str) -> Vec<Figure> {
+    const NO_PRICE: &str = "no GPU has a price";
+    let money = |nano: Option<i128>| nano.map(|it| amount(currency, it)).ok_or(NO_PRICE);
+    let share = section.wasted.zip(section.day_cost);
+    let share = share.and_then(|(wasted, all)| ratio(wasted, 100, all));
+    let idle = section.counts.by_state.iter();
+    let idle = idle.filter(|it| it.0.is_idle());
+    let idle: usize = idle.map(|it| it.1).sum();
+    let unseen = section.counts.of(ledger::State::Unobserved);
+    let all_unseen = unseen > 0 && unseen == section.counts.all;
+    vec![
+        Figure {
+            name: "Goes to waste a day",
+            value: money(section.wasted),
+            small: share.map_or(String::new(), |it| format!("{it} % of what the GPUs cost")),
+        },
+        Figure {
+            name: "The GPUs cost a day",
+            value: money(section.day_cost),
+            small: "at the price of now".to_owned(),
+        },
+        Figure {
+            name: "Idle",
+            value: match all_unseen {
+                true => Err("no GPU is measured"),
+                false => Ok(counted(idle, "GPU", "GPUs")),
+            },
+            small: match unseen {
+                0 => "free, or held and not used".to_owned(),
+                _ => format!(
+                    "free, or held and not used; {} not measured",
+                    grouped(unseen as f64)
+                ),
+            },
+        },
+        Figure {
+            name: "Incidents",
+            value: Ok(match section.incidents {
+                0 => "none open".to_owned(),
+                count => format!("{count} open"),
+            }),
+            small: String::new(),
+        },
+    ]
+}
+
+fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
+    let cost = it.day_cost.map(|nano| amount(&today.currency, nano));
+    let gpus = it.milli_gpus as f64 / 1_000.0;
+    let meter = it.day_cost.and_then(|nano| ratio(nano, 100, dearest));
+    let what = match (it.unpriced, &it.day_cost) {
+        (1.., Some(_)) => format!("{}, {} of them without a price", it.what, it.unpriced),
+        _ => it.what.clone(),
+    };
+    Row {
+        unit: match (&cost, it.kind) {
+            (None, _) => "no price",
+            (Some(_), Kind::FailedRun) => "in the last day",
+            (Some(_), _) => "a day",
+        },
+        cost: cost.unwrap_or_else(|| match it.milli_gpus {
+            0 => "not known".to_owned(),
+            _ => format!("{gpus:.1} GPUs"),
+        }),
+        meter: usize::try_from(meter.unwrap_or(0)).unwrap_or(0).min(100),
+        kind: kind(it.kind),
+        severity: match it.kind {
+            Kind::Broken | Kind::Hang | Kind::FailedRun => "error",
+            Kind::BelowTarget => "info",
+            _ => "warning",
+        },
+        place: Name::new(&it.place),
+        address: it.address.clone(),
+        what: text::harmless(&what, SENTENCE),
+        since: it
+            .since
+            .map_or(String::new(), |since| lasted(it.kind, since, today.at)),
+        action: text::harmless(&it.action, SENTENCE),
+        owner: Name::new(&it.owner),
+        status: text::harmless(&it.status, text::SHOWN_CHARACTERS),
+        incident: it.incident.map(|id| format!("/incidents/{id}")),
+        is_apart: !it.kind.is_waste(),
+    }
+}
+
+fn lasted(kind: Kind, since: Timestamp, now: Timestamp) -> String {
+    match kind {
+        Kind::FailedRun => format!(", {}", text::ago(now, since)),
+        Kind::Free | Kind::Parked | Kind::HeldEmpty => {
+            format!(
+                ", the longest for {}",
+                text::span(now.millis() - since.millis())
+            )
+        }
+        _ => format!(", for {}", text::span(now.millis() - since.millis())),
+    }
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Free => "free",
+        Kind::Parked => "parked",
+        Kind::HeldEmpty => "held, empty",
+        Kind::Stalled => "stalled",
+        Kind::Broken => "broken",
+        Kind::Throttled => "slowed down",
+        Kind::Hang => "stands still",
+        Kind::Straggler => "slow rank",
+        Kind::Slower => "became slower",
+        Kind::Training => "learns nothing",
+        Kind::FailedRun => "broke off",
+        Kind::BelowTarget => "below target",
+    }
+}
+
+fn entry(change: &Change) -> Entry {
+    Entry {
+        at: text::moment(change.at),
+        datetime: text::rfc3339(change.at),
+        severity: change.severity.name(),
+        name: change.name,
+        what: text::harmless(&change.what, SENTENCE),
+        address: change.address.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_counts_every_gpu_once_and_names_what_is_not_measured() {
+        let mut counts = Counts::default();
+        for state in ledger::State::ALL {
+            counts.add(state);
+        }
+        counts.add(ledger::State::Unobserved);
+        assert_eq!(
+            line(&counts),
+            "4 of 14 GPUs at work, 3 idle, 1 stalled, 1 lost or unhealthy, 2 not measured"
+        );
+        assert_eq!(line(&Counts::default()), "0 of 0 GPUs at work");
+    }
+
+    #[test]
+    fn the_bar_is_full_and_has_no_gap() {
+        let mut counts = Counts::default();
+        for (state, count) in [
+            (ledger::State::ActiveUnrated, 3),
+            (ledger::State::ActiveEfficient, 4),
+            (ledger::State::Parked, 1),
+            (ledger::State::Unobserved, 5),
+        ] {
+            (0..count).for_each(|_| counts.add(state));
+        }
+        let bar = bar(&counts, Origin::Simulated);
+        assert_eq!(bar.len(), 3, "kinds of active are one slice");
+        let mut end = 0;
+        for slice in &bar {
+            assert_eq!(slice.x, end);
+            assert_eq!(slice.address, None, "the fleet page filters what is live");
+            end += slice.width;
+        }
+        assert_eq!(end, BAR);
+    }
+}

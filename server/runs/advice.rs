@@ -1,0 +1,260 @@
+//! What is known of a run that the adviser needs: where a step's time goes, what its GPUs and hosts do,
+//! and how its knobs are set.
+//!
+//! Data is waited for as the median rank waits; for communication as the rank does that waits least,
+//! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
+//!
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; whether storage is on
+//! the network, what a network gives and how often a run fails is not known, so that these advices stay
+//! silent.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::adviser::{GpuUse, Host, Network, Profile, Saving, SetUp};
+use gpufleet_analysis::robust::median;
+use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
+use gpufleet_telemetry::gpu_specs::{DataType, Specs};
+use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::training::Phase;
+
+use super::{Rank, Run, RunKey};
+use crate::fleet::{Fleet, Live};
+use crate::store::model::ResourceKey;
+
+/// Ranks that are looked at: more change no median.
+const RANKS: usize = 64;
+
+/// Steps that times are means of.
+const STEPS: u64 = 100;
+
+/// What a rank does in a step on average, seconds.
+struct Times {
+    data_wait_s: f64,
+    communication_s: f64,
+}
+
+/// What the adviser is told of a run, of which a second of a GPU costs this; none before it has a pace.
+pub fn profile(
+    key: &RunKey,
+    run: &Run,
+    fleet: &Fleet,
+    price: Option<i64>,
+    specs: &Specs,
+) -> Option<Profile> {
+    let step_s = run.step_seconds()?;
+    let ranks = speakers(run);
+    let find = |kind: ResourceKind, id: &str| {
+        fleet.get(&ResourceKey {
+            cluster: key.cluster.clone(),
+            kind,
+            id: id.into(),
+        })
+    };
+    let gpus: Vec<Live> = ranks
+        .iter()
+        .filter_map(|it| find(ResourceKind::Gpu, &it.facts.gpu))
+        .collect();
+    let times: Vec<Times> = ranks.iter().filter_map(|it| Times::of(it)).collect();
+    let mut waits: Vec<f64> = times.iter().map(|it| it.data_wait_s).collect();
+    let together = times.iter().map(|it| it.communication_s);
+    let card = gpus
+        .first()
+        .and_then(|it| it.resource.attribute(attribute::GPU_MODEL));
+    Some(Profile {
+        gpus: run.gpus().len() as u64,
+        nano_usd_per_gpu_second: price,
+        step_s,
+        data_wait_s: median(&mut waits),
+        host_wait_s: None,
+        communication_s: together.reduce(f64::min),
+        host: host(&ranks, &find),
+        gpu: gpu_use(run, &gpus, card, specs),
+        set_up: set_up(&run.facts.fingerprint, &run.facts.data_type),
+        network: Network::default(),
+        saving: saving(&ranks),
+    })
+}
+
+/// The living ranks that speak for a run, as many as are looked at.
+fn speakers(run: &Run) -> Vec<&Rank> {
+    let members = run.members().map(|(_, rank)| rank);
+    let living = members.filter(|it| it.facts.end.is_none());
+    living.take(RANKS).collect()
+}
+
+impl Times {
+    fn of(rank: &Rank) -> Option<Self> {
+        let blocks: Vec<_> = rank.ring.blocks().collect();
+        let (mut steps, mut data, mut together) = (0_u64, 0_u64, 0_u64);
+        for block in blocks.iter().rev() {
+            if steps >= STEPS {
+                break;
+            }
+            steps += block.steps_per_entry() * block.times.len() as u64;
+            data += block.times.iter().map(|it| it.data_wait_ns).sum::<u64>();
+            together += block.times.iter().map(|it| it.comm_wait_ns).sum::<u64>();
+        }
+        let mean = |nanos: u64| nanos as f64 / 1e9 / steps as f64;
+        (steps > 0).then(|| Self {
+            data_wait_s: mean(data),
+            communication_s: mean(together),
+        })
+    }
+}
+
+fn value(live: &Live, metric: &Metric) -> Option<f64> {
+    live.value(metric.id)?.reading.ok()
+}
+
+/// Means over the hosts of the ranks.
+fn host(ranks: &[&Rank], find: &dyn Fn(ResourceKind, &str) -> Option<Live>) -> Host {
+    let mut names: BTreeMap<&str, u32> = BTreeMap::new();
+    for rank in ranks.iter().filter(|it| !it.facts.node.is_empty()) {
+        *names.entry(&rank.facts.node).or_default() += 1;
+    }
+    let nodes: Vec<(u32, Live)> = names
+        .into_iter()
+        .filter_map(|(name, count)| Some((count, find(ResourceKind::Node, name)?)))
+        .collect();
+    let mean = |of: &dyn Fn(&(u32, Live)) -> Option<f64>| mean(nodes.iter().filter_map(of));
+    Host {
+        cpu_busy: mean(&|it| value(&it.1, &node::CPU_BUSY)),
+        cpus_per_rank: mean(&|it| Some(value(&it.1, &node::CPU_COUNT)? / f64::from(it.0))),
+        io_pressure: mean(&|it| value(&it.1, &node::PSI_IO)),
+        is_network_storage: None,
+        main_thread_busy: None,
+    }
+}
+
+fn gpu_use(run: &Run, gpus: &[Live], card: Option<&str>, specs: &Specs) -> GpuUse {
+    let of = |metric: &Metric| mean(gpus.iter().filter_map(|it| value(it, metric)));
+    let spec = card.and_then(|it| specs.lookup(it));
+    let data_type = DataType::parse(&run.facts.data_type);
+    GpuUse {
+        engine: of(&gpu::GRAPHICS_ACTIVE),
+        sm: of(&gpu::SM_ACTIVE),
+        tensor: of(&gpu::TENSOR_ACTIVE),
+        dram: of(&gpu::DRAM_ACTIVE),
+        flops_per_byte: None,
+        peak_flops: spec.zip(data_type).and_then(|(spec, it)| spec.peak(it)),
+        peak_tensor_flops: spec.and_then(|it| it.peak(DataType::Bf16Tensor)),
+        peak_bytes: spec.and_then(|it| it.memory_bytes_per_second),
+        memory_part: run.tightest_memory().map(|(_, peak, limit)| peak / limit),
+    }
+}
+
+/// Knobs, by the names under which the Python package tells them.
+fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
+    let text = |names: &[&str]| {
+        names
+            .iter()
+            .find_map(|it| told.get(*it))
+            .map(String::as_str)
+    };
+    let number = |names: &[&str]| text(names)?.parse().ok();
+    let flag = |names: &[&str]| match text(names)? {
+        "True" | "true" | "1" => Some(true),
+        "False" | "false" | "0" => Some(false),
+        _ => None,
+    };
+    let types = text(&["autocast", "trainer.precision", "parameter_types"]);
+    SetUp {
+        num_workers: number(&["loader.num_workers", "trainer.dataloader_num_workers"]),
+        data_type: Some(types.unwrap_or(data_type).to_owned()).filter(|it| !it.is_empty()),
+        is_compiled: flag(&["compiled", "trainer.torch_compile"]),
+        recomputes_all: flag(&["gradient_checkpointing", "trainer.gradient_checkpointing"]),
+        stages: None,
+        micro_batches: None,
+        accumulation: number(&["trainer.gradient_accumulation_steps"]),
+    }
+}
+
+/// How long training stands for a checkpoint, and how far these are apart, of the rank that saves most.
+fn saving(ranks: &[&Rank]) -> Saving {
+    let of = |rank: &Rank| {
+        let told = |metric: Metric| rank.facts.reading(metric.id);
+        let saves = told(training::CHECKPOINT_SAVES).filter(|it| *it >= 1.0)?;
+        let stood = rank.facts.reading(Phase::CheckpointSave.seconds().id)?;
+        let steps = told(training::STEP_WALL)?;
+        Some((saves, stood / saves, steps / saves))
+    };
+    let most = ranks
+        .iter()
+        .filter_map(|it| of(it))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    Saving {
+        save_s: most.map(|it| it.1),
+        interval_s: most.map(|it| it.2),
+        mtbf_s: None,
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let all: Vec<f64> = values.filter(|it| it.is_finite()).collect();
+    (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::identity::Resource;
+    use gpufleet_telemetry::training::Trust;
+
+    use super::*;
+
+    fn rank(run: &mut Run, number: u32, trust: Trust) {
+        let id = format!("team/llama/u1/0/{number}");
+        let resource = Resource::new(ResourceKind::Rank, id).with(attribute::TRUST, trust.name());
+        run.introduce(number, &Arc::new(resource));
+    }
+
+    #[test]
+    fn who_only_claims_to_be_a_rank_of_a_proved_run_changes_no_advice() {
+        let mut run = Run::default();
+        for stranger in 0..4 {
+            rank(&mut run, stranger, Trust::Claimed);
+        }
+        assert_eq!(speakers(&run).len(), 4);
+        rank(&mut run, 9, Trust::Proved);
+        let speakers = speakers(&run);
+        assert_eq!(speakers.len(), 1);
+        assert_eq!(speakers[0].facts.trust, Some(Trust::Proved));
+    }
+
+    fn told(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, it)| ((*name).to_owned(), (*it).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn knobs_are_read_by_the_names_under_which_they_are_told() {
+        let found = set_up(
+            &told(&[
+                ("loader.num_workers", "4"),
+                ("autocast", "bfloat16"),
+                ("compiled", "True"),
+                ("trainer.gradient_accumulation_steps", "8"),
+            ]),
+            "fp32",
+        );
+        assert_eq!((found.num_workers, found.accumulation), (Some(4), Some(8)));
+        assert_eq!(found.data_type.as_deref(), Some("bfloat16"));
+        assert_eq!(
+            (found.is_compiled, found.recomputes_all),
+            (Some(true), None)
+        );
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_known() {
+        assert_eq!(
+            set_up(&told(&[("loader.num_workers", "many")]), ""),
+            SetUp::default()
+        );
+        assert_eq!(saving(&[]), Saving::default());
+        assert_eq!(mean([f64::NAN].into_iter()), None);
+    }
+}

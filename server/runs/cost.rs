@@ -1,0 +1,163 @@
+//! What a run has cost and will have cost: the time it held its GPUs × their price.
+//!
+//! The time is that of all attempts up to this one; of an attempt that is over a rank counts as one GPU.
+//! The price is that of the GPUs it computes on now. A GPU without a price makes the cost unknown and
+//! never smaller.
+
+use gpufleet_analysis::plan;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::compare::Side;
+use super::goodput::MAX_ATTEMPTS;
+use super::{Run, RunKey, State, lookup};
+use crate::App;
+use crate::detect::prices::Prices;
+use crate::store::{RunFilter, StoreError};
+
+/// Seconds of an hour.
+const HOUR_S: i128 = 3_600;
+
+/// What the GPUs of a run cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// GPU-nanoseconds that were held, over all attempts; or why that is not known.
+    pub held_gpu_ns: Result<u128, String>,
+    /// Nano-USD of one of its GPUs for an hour, mean over them; or why there is none.
+    pub nano_usd_per_gpu_hour: Result<i64, String>,
+}
+
+impl Cost {
+    /// The price, where the time is known as well: else no sum can be told.
+    pub(super) fn known_price(&self) -> Option<i64> {
+        let price = self.nano_usd_per_gpu_hour.as_ref().ok();
+        price.filter(|_| self.held_gpu_ns.is_ok()).copied()
+    }
+
+    /// What was spent, nano-USD.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn so_far(&self) -> Result<i64, String> {
+        let price = self.nano_usd_per_gpu_hour.clone()?;
+        let held = self.held_gpu_ns.clone()?;
+        let spent = plan::cost(held, price).and_then(|it| i64::try_from(it).ok());
+        spent.ok_or_else(|| "not known: the sum is beyond reckoning".to_owned())
+    }
+}
+
+/// The cost of a run.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn of(app: &App, run: (&RunKey, &Run), now: Timestamp) -> Result<Cost, StoreError> {
+    Ok(Cost {
+        held_gpu_ns: held(app, run, now).await?,
+        nano_usd_per_gpu_hour: price(app, run),
+    })
+}
+
+/// Nano-USD of one GPU of a run for an hour, mean over its GPUs.
+///
+/// # Errors
+/// A sentence that says why there is none.
+pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
+    let gpus = run.gpus();
+    let mut prices = Prices::at(app.money.terms(), app.clock.now());
+    let mut sum: i128 = 0;
+    for gpu in &gpus {
+        let card = lookup::card(&app.fleet, &key.cluster, gpu);
+        let card =
+            card.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
+        let node = lookup::node_of(&app.fleet, &key.cluster, gpu);
+        let second = prices.of(&key.cluster, node.as_deref(), &card, 1);
+        let second = second.ok_or_else(|| {
+            format!("no price: `{card}` has none; detect.gpu_hour_usd gives it one")
+        })?;
+        sum += i128::from(second) * HOUR_S;
+    }
+    let count = i128::try_from(gpus.len()).unwrap_or(i128::MAX);
+    let mean = sum.checked_div(count);
+    let mean = mean.ok_or("not known: no rank says on which GPU it computes")?;
+    i64::try_from(mean).map_err(|_| "not known: the price is beyond reckoning".to_owned())
+}
+
+/// US dollars for a million tokens at the pace of a side.
+///
+/// # Errors
+/// A sentence that says why that is not known.
+pub fn per_million_tokens(app: &App, run: (&RunKey, &Run), side: &Side) -> Result<f64, String> {
+    let seconds = side.step_seconds.ok_or("not known: too few steps")?;
+    let tokens = side.tokens_per_step.filter(|it| *it > 0.0);
+    let tokens = tokens.ok_or("not said: the run gives no tokens")?;
+    let price = price(app, run)? as f64 / 1e9 / HOUR_S as f64;
+    Ok(price * run.1.gpu_count() as f64 * seconds / tokens * 1e6)
+}
+
+async fn held(
+    app: &App,
+    (key, run): (&RunKey, &Run),
+    now: Timestamp,
+) -> Result<Result<u128, String>, StoreError> {
+    let filter = RunFilter {
+        cluster: Some(key.cluster.clone()),
+        job: Some(key.run.job.clone()),
+        ..RunFilter::default()
+    };
+    let (found, next) = app.store.runs(&filter, None, MAX_ATTEMPTS).await?;
+    if next.is_some() {
+        return Ok(Err(
+            "not added up: the job has more attempts than are looked at".to_owned(),
+        ));
+    }
+    let gpus = run.gpu_count();
+    let until = match run.state(now) {
+        State::Running => now,
+        State::Silent { since } => since,
+        State::Ended { at } => at,
+    };
+    let mut spans = vec![(run.facts.started, until, gpus)];
+    for before in found {
+        if before.key.run.attempt < key.run.attempt {
+            let facts = &before.facts;
+            let ranks = if facts.world > 0 {
+                facts.world as usize
+            } else {
+                gpus
+            };
+            spans.push((facts.started, facts.ended.unwrap_or(facts.heard), ranks));
+        }
+    }
+    Ok(sum(&spans))
+}
+
+/// GPU-nanoseconds of (start, end, GPUs).
+fn sum(spans: &[(Option<Timestamp>, Timestamp, usize)]) -> Result<u128, String> {
+    let mut sum = 0;
+    for (from, until, gpus) in spans {
+        let from = from.ok_or("not known: nobody said when an attempt began")?;
+        if *gpus == 0 {
+            return Err("not known: no rank was heard of".to_owned());
+        }
+        let length = until.since(from).max(0).unsigned_abs();
+        sum += u128::from(length) * *gpus as u128;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum;
+    use gpufleet_telemetry::time::Timestamp;
+
+    #[test]
+    fn every_attempt_counts_and_one_that_is_not_known_makes_the_sum_unknown() {
+        let at = |seconds: i64| Timestamp::from_seconds(1_790_000_000 + seconds);
+        let spans = [(Some(at(0)), at(10), 8), (Some(at(20)), at(25), 4)];
+        assert_eq!(sum(&spans), Ok(100_000_000_000));
+        assert!(sum(&[spans[0], (None, at(1), 1)]).is_err());
+        assert!(
+            sum(&[spans[0], (Some(at(0)), at(1), 0)]).is_err(),
+            "not free"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! A ladder: runs of one cluster that a person tagged as steps of one improvement, in their order.
+//!
+//! A run is a rung where it has the tag [`TAG`] with the ladder's name; the tag [`RUNG`] says what was
+//! changed. A job counts with its last attempt. Each rung is held against the one before it and against
+//! the first. Limits: [`MAX_RUNGS`] rungs, the last ones; the last [`MAX_LOOKED_AT`] jobs are looked at.
+
+use std::sync::Arc;
+
+use super::compare::{self, Against, Side};
+use super::{Run, RunKey};
+use crate::App;
+use crate::store::{MAX_RUNS_READ, RunFilter, StoreError};
+
+/// The tag whose text is the ladder's name.
+pub const TAG: &str = "ladder";
+
+/// The tag that says what was changed.
+pub const RUNG: &str = "rung";
+
+/// Most rungs: what a person compares.
+pub const MAX_RUNGS: usize = 16;
+
+/// Most jobs that are looked at for the tag.
+const MAX_LOOKED_AT: usize = 5 * MAX_RUNS_READ;
+
+/// A run on a ladder.
+#[derive(Debug)]
+pub struct Rung {
+    /// Which.
+    pub key: RunKey,
+    /// The run.
+    pub run: Run,
+    /// What is compared of it.
+    pub side: Side,
+    /// Against the rung before it; none of the first.
+    pub step: Option<Against>,
+    /// Against the first; none of the first.
+    pub whole: Option<Against>,
+}
+
+/// A ladder.
+#[derive(Debug, Default)]
+pub struct Ladder {
+    /// The first started first.
+    pub rungs: Vec<Rung>,
+    /// How many earlier ones are left out.
+    pub left_out: usize,
+}
+
+/// The ladder of a name.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn read(app: &App, cluster: &Arc<str>, name: &str) -> Result<Ladder, StoreError> {
+    let mut keys = tagged(app, cluster, name).await?;
+    // Newest first until here.
+    let left_out = keys.len().saturating_sub(MAX_RUNGS);
+    keys.truncate(MAX_RUNGS);
+    keys.reverse();
+    let mut rungs: Vec<Rung> = Vec::new();
+    for key in keys {
+        let Some(run) = super::lookup::find(app, &key).await? else {
+            continue;
+        };
+        let side = compare::read(&app.store, (&key, &run)).await?;
+        let here = (&run, &side);
+        let held = |it: &Rung| compare::against((&it.run, &it.side), here);
+        let (step, whole) = (rungs.last().map(held), rungs.first().map(held));
+        rungs.push(Rung {
+            key,
+            run,
+            side,
+            step,
+            whole,
+        });
+    }
+    Ok(Ladder { rungs, left_out })
+}
+
+/// The runs with the tag, the last started first.
+async fn tagged(app: &App, cluster: &Arc<str>, name: &str) -> Result<Vec<RunKey>, StoreError> {
+    let filter = RunFilter {
+        cluster: Some(Arc::clone(cluster)),
+        only_last: true,
+        ..RunFilter::default()
+    };
+    let (mut found, mut after, mut looked_at) = (Vec::new(), None, 0);
+    while looked_at < MAX_LOOKED_AT {
+        let (page, next) = app.store.runs(&filter, after, MAX_RUNS_READ).await?;
+        looked_at += page.len();
+        let of_ladder =
+            |it: &crate::runs::KnownRun| it.facts.tags.get(TAG).is_some_and(|it| it == name);
+        found.extend(page.into_iter().filter(of_ladder).map(|it| it.key));
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}

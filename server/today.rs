@@ -1,0 +1,247 @@
+//! The morning: what the fleet does in one line, what goes to waste ranked by dollars a day, what is not
+//! measured, and what changed in the last day. One answer for the page, the API and the client.
+//!
+//! No GPU is in two rows: those that wait for what an incident of their run names are in the row of the
+//! incident. What has no price stands behind what has one and is in no sum. What is simulated is a section
+//! of its own, what is recorded is counted and costs nothing.
+//!
+//! Limits: made again at most once in [`FRESH_FOR`], [`MAX_WASTE`] rows and [`MAX_CHANGES`] changes a
+//! section; how many more there are is said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::incident::Incident;
+use gpufleet_analysis::owner::Payer;
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+use tokio::sync::Mutex;
+
+use crate::App;
+use crate::auth::Grant;
+use crate::money::now::{self, Now};
+use crate::runs::RunKey;
+use crate::view::{Counts, FleetView};
+
+pub mod waste;
+
+pub mod training;
+
+pub mod changes;
+
+pub mod unmeasured;
+
+pub use changes::Change;
+pub use unmeasured::Unmeasured;
+pub use waste::{Kind, Waste};
+
+/// How old an answer may be: agents ship every 10 s, so more often would show nothing new.
+const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
+/// bound to, and one for all.
+const KEPT: usize = 16;
+
+/// Most rows of waste of a section: the dearest; more nobody reads in the morning.
+pub const MAX_WASTE: usize = 30;
+
+/// Most changes of a section, the newest first.
+pub const MAX_CHANGES: usize = 12;
+
+/// The whole answer.
+#[derive(Debug, Default)]
+pub struct Today {
+    /// When it was made.
+    pub at: Timestamp,
+    /// What money is counted in.
+    pub currency: String,
+    /// What is live, then what is simulated; each only where there is some.
+    pub sections: Vec<Section>,
+    /// GPUs that are played back from recordings.
+    pub recorded: usize,
+    /// Whether the store did not answer, so that failed runs and changes are not known.
+    pub past_failed: bool,
+}
+
+/// The clusters of one origin.
+#[derive(Debug, Default)]
+pub struct Section {
+    /// Which.
+    pub origin: Origin,
+    /// Their GPUs by state.
+    pub counts: Counts,
+    /// Incidents that are open.
+    pub incidents: usize,
+    /// What they cost a day, nano-units, of what has a price; none when nothing has.
+    pub day_cost: Option<i128>,
+    /// What of that goes to waste; none when nothing has a price.
+    pub wasted: Option<i128>,
+    /// Where it goes, the dearest first.
+    pub waste: Vec<Waste>,
+    /// Rows beyond those.
+    pub more_waste: usize,
+    /// What is in no sum, because it is not measured.
+    pub unmeasured: Vec<Unmeasured>,
+    /// What changed in the last day, the newest first.
+    pub changes: Vec<Change>,
+    /// Changes beyond those.
+    pub more_changes: usize,
+}
+
+/// Answers as they were last made, by the cluster that a reader is bound to.
+#[derive(Default)]
+pub struct Todays(Mutex<BTreeMap<Option<Arc<str>>, Kept>>);
+
+/// An answer, and when it was made.
+type Kept = (Duration, Arc<Today>);
+
+/// What everything is made from.
+pub(crate) struct Look<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) view: &'a FleetView,
+    pub(crate) specs: &'a Specs,
+    pub(crate) found: &'a Now,
+    pub(crate) open: &'a [Incident],
+    pub(crate) at: Timestamp,
+}
+
+impl Todays {
+    /// The answer for a reader, no older than [`FRESH_FOR`].
+    pub async fn get(
+        &self,
+        app: &App,
+        view: &FleetView,
+        specs: &Specs,
+        grant: &Grant,
+    ) -> Arc<Today> {
+        let mut kept = self.0.lock().await;
+        let clock = app.clock.monotonic();
+        kept.retain(|_, (made, _)| clock.saturating_sub(*made) < FRESH_FOR);
+        if let Some((_, made)) = kept.get(&grant.cluster) {
+            return Arc::clone(made);
+        }
+        let made = Arc::new(make(app, view, specs, grant).await);
+        if kept.len() < KEPT {
+            kept.insert(grant.cluster.clone(), (clock, Arc::clone(&made)));
+        }
+        made
+    }
+}
+
+async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Today {
+    let past = changes::read(&app.store, grant, view.at).await;
+    let past_failed = past.is_err();
+    let past = past.unwrap_or_else(|error| {
+        tracing::error!(%error, "what happened in the last day cannot be read");
+        changes::Past::default()
+    });
+    let terms = app.money.terms();
+    let found = now::now(&app.fleet, &terms, grant, view.at);
+    let mut open = app.incidents.open(grant);
+    open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
+    let look = Look {
+        app,
+        view,
+        specs,
+        found: &found,
+        open: &open,
+        at: view.at,
+    };
+    let mut rows = waste::idle(&look);
+    rows.extend(waste::incidents(&look));
+    let (below, unrated) = training::below_target(&look);
+    rows.extend(below);
+    rows.extend(training::failed(&look, &past.failed).await);
+    let sections = [Origin::Live, Origin::Simulated].into_iter();
+    let sections = sections.filter(|origin| view.of(*origin).next().is_some());
+    Today {
+        at: view.at,
+        currency: terms.sources.cost.currency.clone(),
+        sections: sections
+            .map(|origin| section(&look, origin, &rows, &unrated, &past))
+            .collect(),
+        recorded: view.counts(Origin::Recorded).all,
+        past_failed,
+    }
+}
+
+fn section(
+    look: &Look<'_>,
+    origin: Origin,
+    rows: &[Waste],
+    unrated: &BTreeMap<Origin, usize>,
+    past: &changes::Past,
+) -> Section {
+    let mut waste: Vec<Waste> = rows
+        .iter()
+        .filter(|it| look.origin(&it.cluster) == Some(origin))
+        .cloned()
+        .collect();
+    // What has no price stands behind what has one, by how many GPUs it is about.
+    waste.sort_by(|one, other| {
+        let rank = |it: &Waste| (it.day_cost, it.milli_gpus);
+        rank(other)
+            .cmp(&rank(one))
+            .then(one.place.cmp(&other.place))
+    });
+    let day_cost = look.found.hour_cost.get(&origin).map(|hour| hour * 24);
+    let counted = waste.iter().filter(|it| it.kind.is_waste());
+    let wasted = day_cost.map(|_| counted.filter_map(|it| it.day_cost).sum());
+    let mut changes = changes::changes(look, origin, past);
+    let unmeasured = unmeasured::of(look, origin, unrated, &waste);
+    Section {
+        origin,
+        counts: look.view.counts(origin),
+        incidents: look
+            .open
+            .iter()
+            .filter(|it| look.origin(&it.place.cluster) == Some(origin))
+            .count(),
+        day_cost,
+        wasted,
+        more_waste: cut(&mut waste, MAX_WASTE),
+        waste,
+        unmeasured,
+        more_changes: cut(&mut changes, MAX_CHANGES),
+        changes,
+    }
+}
+
+/// Keeps so many, and says how many there were beyond.
+fn cut<T>(all: &mut Vec<T>, most: usize) -> usize {
+    let more = all.len().saturating_sub(most);
+    all.truncate(most);
+    more
+}
+
+impl Look<'_> {
+    /// Where the data of a cluster comes from.
+    pub(crate) fn origin(&self, cluster: &str) -> Option<Origin> {
+        self.view.cluster(cluster).next().map(|it| it.origin)
+    }
+
+    /// Who pays for a GPU.
+    pub(crate) fn owner_of_gpu(&self, cluster: &str, gpu: &str) -> Option<&Payer> {
+        self.found.gpu(cluster, gpu).map(|it| &it.payer)
+    }
+
+    /// Who pays for a run: who pays for the first of its GPUs that is known.
+    pub(crate) fn owner_of_run(&self, key: &RunKey) -> Option<&Payer> {
+        let gpus = self.app.fleet.runs().look(key, |run| {
+            let named = run.gpus().into_iter().map(str::to_owned);
+            named.collect::<Vec<String>>()
+        })?;
+        let cluster = &key.cluster;
+        gpus.iter().find_map(|it| self.owner_of_gpu(cluster, it))
+    }
+}
+
+/// An owner in words.
+pub(crate) fn owner(payer: Option<&Payer>) -> String {
+    match payer {
+        None => "not known".to_owned(),
+        Some(payer) => payer.name().to_owned(),
+    }
+}

@@ -1,0 +1,239 @@
+//! What changed in the last day: incidents that opened or are over, nodes that are new, and what agents
+//! told of drivers, GPUs and runs.
+//!
+//! Limits: events of one kind are one line a cluster; of each kind the newest [`MAX_EVENTS`] are read, and
+//! a line that counts so many says "at least".
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpufleet_analysis::incident::{Incident, State};
+use gpufleet_telemetry::event::{EventKind, Severity};
+use gpufleet_telemetry::identity::{Origin, ResourceKind};
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::Look;
+use crate::auth::Grant;
+use crate::pages::incidents::place_words;
+use crate::pages::text::{counted, segment, span};
+use crate::pages::words;
+use crate::runs::KnownRun;
+use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
+use crate::store::{RunFilter, Store, StoreError};
+
+/// A day, nanoseconds.
+const DAY_NS: i64 = 86_400 * NANOS_PER_SECOND;
+
+/// Events of one kind that are looked at: a driver that is rolled out to five hundred nodes.
+const MAX_EVENTS: usize = 500;
+
+/// Runs that broke off in a day that are looked at.
+const MAX_RUNS: usize = 200;
+
+/// Incidents that are over that are looked at.
+const MAX_INCIDENTS: usize = 200;
+
+/// What people ask of the day before; what is wrong now is an incident.
+const KINDS: [EventKind; 7] = [
+    EventKind::DriverChanged,
+    EventKind::MigChanged,
+    EventKind::GpuAdded,
+    EventKind::GpuRemoved,
+    EventKind::GpuReset,
+    EventKind::AgentStarted,
+    EventKind::FingerprintChanged,
+];
+
+/// What the store knows of the last day.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// Attempts that broke off.
+    pub(super) failed: Vec<KnownRun>,
+    over: Vec<Incident>,
+    events: Vec<StoredEvent>,
+}
+
+/// Something that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// When; of several the last.
+    pub at: Timestamp,
+    /// What kind: `incident_opened`, `incident_over`, `new_nodes`, or the name of a kind of event.
+    pub kind: &'static str,
+    /// What kind, in words.
+    pub name: &'static str,
+    /// What, in one sentence without its full stop.
+    pub what: String,
+    /// The page about it.
+    pub address: Option<String>,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+/// Reads the last day.
+///
+/// # Errors
+/// When the database refuses.
+pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result<Past, StoreError> {
+    let from = now.shifted(-DAY_NS);
+    let filter = RunFilter {
+        cluster: grant.cluster.clone(),
+        heard_since: Some(from),
+        ..RunFilter::default()
+    };
+    let (runs, _) = store.runs(&filter, None, MAX_RUNS).await?;
+    let broke_off = |it: &KnownRun| {
+        let ending = it.facts.ending.as_ref();
+        it.facts.ended.is_some_and(|at| at >= from) && ending.is_some_and(|it| it.is_interruption())
+    };
+    let filter = IncidentFilter {
+        cluster: grant.cluster.clone(),
+        state: Some(State::Resolved),
+        resolved_since: Some(from),
+        ..IncidentFilter::default()
+    };
+    let over = store.incidents(&filter, None, MAX_INCIDENTS).await?;
+    let mut events = Vec::new();
+    for kind in KINDS {
+        let filter = EventFilter {
+            cluster: grant.cluster.clone(),
+            kind: Some(kind),
+            from: Some(from),
+            ..EventFilter::default()
+        };
+        events.extend(store.events(&filter, None, MAX_EVENTS).await?.events);
+    }
+    Ok(Past {
+        failed: runs.into_iter().filter(broke_off).collect(),
+        over,
+        events,
+    })
+}
+
+/// What changed in the clusters of an origin, the newest first.
+pub(super) fn changes(look: &Look<'_>, origin: Origin, past: &Past) -> Vec<Change> {
+    let is_here = |cluster: &str| look.origin(cluster) == Some(origin);
+    let from = look.at.shifted(-DAY_NS);
+    let mut all = of_events(past.events.iter().filter(|it| is_here(&it.cluster)));
+    let opened = look.open.iter();
+    let opened = opened.filter(|it| it.opened_at.is_some_and(|at| at >= from));
+    let opened = opened.filter(|it| is_here(&it.place.cluster));
+    all.extend(opened.map(|it| of_incident(look, it, it.opened_at, false)));
+    let is_open = |it: &&Incident| !look.open.iter().any(|open| open.id == it.id);
+    let over = past.over.iter().filter(is_open);
+    let over = over.filter(|it| is_here(&it.place.cluster));
+    all.extend(over.map(|it| of_incident(look, it, it.resolved_at, true)));
+    all.extend(new_nodes(look, origin, from));
+    all.sort_by(|one, other| other.at.cmp(&one.at).then(one.what.cmp(&other.what)));
+    all
+}
+
+fn of_incident(
+    look: &Look<'_>,
+    incident: &Incident,
+    at: Option<Timestamp>,
+    is_over: bool,
+) -> Change {
+    let place = place_words(&incident.place, look.view);
+    let at = at.unwrap_or(incident.since);
+    let lasted = match is_over {
+        true => format!(
+            ", over after {}",
+            span(at.millis() - incident.since.millis())
+        ),
+        false => String::new(),
+    };
+    Change {
+        at,
+        kind: if is_over {
+            "incident_over"
+        } else {
+            "incident_opened"
+        },
+        name: if is_over {
+            "incident over"
+        } else {
+            "incident opened"
+        },
+        what: format!("{place}: {}{lasted}", incident.what),
+        address: Some(format!("/incidents/{}", incident.id)),
+        severity: if is_over {
+            Severity::Info
+        } else {
+            incident.severity
+        },
+    }
+}
+
+fn new_nodes(look: &Look<'_>, origin: Origin, from: Timestamp) -> Option<Change> {
+    let nodes = look.view.of(origin).flat_map(|it| &it.nodes);
+    let first = |node: &crate::view::NodeView| node.gpus.iter().map(|it| it.first_seen).min();
+    let new: Vec<(Timestamp, &Arc<str>)> = nodes
+        .filter_map(|node| Some((first(node)?, &node.name)))
+        .filter(|(at, _)| *at > from)
+        .collect();
+    let (at, last) = new.iter().max()?;
+    Some(Change {
+        at: *at,
+        kind: "new_nodes",
+        name: "new nodes",
+        what: match new.len() {
+            1 => format!("{last} reported for the first time"),
+            count => format!("{count} nodes reported for the first time, the last {last}"),
+        },
+        address: None,
+        severity: Severity::Info,
+    })
+}
+
+/// One line for each kind and cluster.
+fn of_events<'a>(events: impl Iterator<Item = &'a StoredEvent>) -> Vec<Change> {
+    let mut kinds: BTreeMap<(EventKind, &str), Vec<&StoredEvent>> = BTreeMap::new();
+    for it in events {
+        let key = (it.event.kind, &*it.cluster);
+        kinds.entry(key).or_default().push(it);
+    }
+    let lines = kinds.into_iter();
+    lines
+        .filter_map(|((kind, cluster), all)| {
+            let last = all.iter().max_by_key(|it| it.event.at)?;
+            Some(Change {
+                at: last.event.at,
+                kind: kind.name(),
+                name: words::event(kind),
+                what: what(cluster, &all, last),
+                address: address(last).filter(|_| all.len() == 1),
+                severity: last.event.severity,
+            })
+        })
+        .collect()
+}
+
+fn what(cluster: &str, all: &[&StoredEvent], last: &StoredEvent) -> String {
+    let message = last.event.message.trim_end_matches('.');
+    let said = match message {
+        "" => last.event.resource_id.to_string(),
+        message => message.to_owned(),
+    };
+    if all.len() == 1 {
+        return said;
+    }
+    let at_least = if all.len() >= MAX_EVENTS {
+        "at least "
+    } else {
+        ""
+    };
+    let times = counted(all.len(), "time", "times");
+    format!("{at_least}{times} in {cluster}; the last: {said}")
+}
+
+/// The page of what an event is about.
+fn address(stored: &StoredEvent) -> Option<String> {
+    let cluster = format!("/clusters/{}", segment(&stored.cluster));
+    let id = segment(&stored.event.resource_id);
+    match stored.event.resource_kind {
+        ResourceKind::Node => Some(format!("{cluster}/nodes/{id}")),
+        ResourceKind::Gpu | ResourceKind::Share => Some(format!("{cluster}/gpus/{id}")),
+        ResourceKind::Endpoint | ResourceKind::Rank => None,
+    }
+}

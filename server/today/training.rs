@@ -1,0 +1,249 @@
+//! Rows of waste of training: runs that broke off in the last day, and runs below the target of their use.
+//!
+//! A run that broke off lost the steps since its last checkpoint, at the pace and on the GPUs that it had;
+//! the time that it was down is in the rows of its idle GPUs. A target is the job's own, else the shipped
+//! one, [`DEFAULT_MFU`]; a run that says no FLOPs is compared with none.
+//!
+//! No GPU is looked up while runs are locked: a tick of data holds a shard of the fleet when it comes to
+//! the runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpufleet_analysis::adviser::advise;
+use gpufleet_analysis::ending::Cause;
+use gpufleet_analysis::lost::WHOLE_GPU;
+use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::training::JobId;
+
+use super::waste::{Kind, Waste};
+use super::{Look, owner};
+use crate::pages::jobs;
+use crate::pages::text::{counted, grouped};
+use crate::runs::advice::profile;
+use crate::runs::{KnownRun, Run, RunKey, State};
+
+/// The share of a card's dense peak that training is measured by where nobody says another.
+pub const DEFAULT_MFU: f64 = 0.40;
+
+/// Seconds of a day.
+const DAY_S: f64 = 86_400.0;
+
+/// Runs below their target that the adviser looks at: the dearest.
+const ADVISED: usize = 5;
+
+/// What a run computes with.
+struct Brief {
+    step_s: Option<f64>,
+    gpus: BTreeSet<String>,
+    count: usize,
+}
+
+impl Brief {
+    fn of(run: &Run) -> Self {
+        Self {
+            step_s: run.step_seconds(),
+            gpus: run.gpus().into_iter().map(str::to_owned).collect(),
+            count: run.gpu_count(),
+        }
+    }
+
+    /// Nano-units that one of its GPUs costs a second, mean over them; none where one has no price.
+    fn second(&self, look: &Look<'_>, cluster: &str) -> Option<f64> {
+        let prices = self
+            .gpus
+            .iter()
+            .map(|it| look.found.gpu(cluster, it)?.second);
+        let prices: Option<Vec<i64>> = prices.collect();
+        let prices = prices.filter(|it| !it.is_empty())?;
+        Some(prices.iter().map(|it| *it as f64).sum::<f64>() / prices.len() as f64)
+    }
+}
+
+/// Runs below their target, and by origin how many runs are compared with none.
+pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, usize>) {
+    let runs = look.app.fleet.runs();
+    let mut unrated: BTreeMap<Origin, usize> = BTreeMap::new();
+    let mut below: Vec<(RunKey, Waste)> = Vec::new();
+    for key in runs.keys() {
+        let Some(origin) = look.origin(&key.cluster) else {
+            continue;
+        };
+        let card = |gpu: &str| {
+            let known = look.found.gpu(&key.cluster, gpu)?;
+            let model = known.resource.attribute(attribute::GPU_MODEL);
+            model.map(str::to_owned)
+        };
+        let seen = runs.look(&key, |run| {
+            let is_on = run.state(look.at) == State::Running && run.stands_since(look.at).is_none();
+            is_on.then(|| (run.mfu(card, look.specs), Brief::of(run)))
+        });
+        match seen.flatten() {
+            None => {}
+            Some((Err(_), _)) => *unrated.entry(origin).or_default() += 1,
+            Some((Ok(mfu), brief)) if mfu.ratio < DEFAULT_MFU => {
+                let row = of_slow(look, &key, mfu.ratio, &brief);
+                below.push((key, row));
+            }
+            Some(_) => {}
+        }
+    }
+    below.sort_by_key(|(_, it)| std::cmp::Reverse((it.day_cost, it.milli_gpus)));
+    for (key, row) in below.iter_mut().take(ADVISED) {
+        row.action = advice(look, key).unwrap_or_else(|| row.action.clone());
+    }
+    (below.into_iter().map(|it| it.1).collect(), unrated)
+}
+
+fn of_slow(look: &Look<'_>, key: &RunKey, mfu: f64, brief: &Brief) -> Waste {
+    let missing = 1.0 - mfu / DEFAULT_MFU;
+    let gpus = brief.count as f64 * missing;
+    let second = brief.second(look, &key.cluster);
+    Waste {
+        kind: Kind::BelowTarget,
+        what: format!(
+            "MFU {:.1} % on {}, below the target of {:.0} % (default)",
+            mfu * 100.0,
+            counted(brief.count, "GPU", "GPUs"),
+            DEFAULT_MFU * 100.0
+        ),
+        milli_gpus: (gpus * WHOLE_GPU as f64).round() as u64,
+        day_cost: second.map(|it| (it * gpus * DAY_S) as i128),
+        action: "Its page says where the time goes.".to_owned(),
+        status: "active, so in no sum".to_owned(),
+        ..of_run(look, key, brief.count)
+    }
+}
+
+/// What the adviser would change first.
+fn advice(look: &Look<'_>, key: &RunKey) -> Option<String> {
+    let run = look.app.fleet.runs().get(key)?;
+    let profile = profile(key, &run, &look.app.fleet, None, look.specs)?;
+    let first = advise(&profile).into_iter().next()?;
+    let today = first.knob.today.as_deref().unwrap_or("not told");
+    let knob = &first.knob;
+    Some(format!(
+        "First: {} from {today} to {}, about {:.2} × as fast.",
+        knob.name,
+        knob.proposed,
+        first.gain()
+    ))
+}
+
+/// Jobs whose attempts broke off, by what was lost to it in the last day.
+pub(super) async fn failed(look: &Look<'_>, runs: &[KnownRun]) -> Vec<Waste> {
+    let mut jobs: BTreeMap<(&Arc<str>, &JobId), Vec<&KnownRun>> = BTreeMap::new();
+    for run in runs {
+        let job = (&run.key.cluster, &run.key.run.job);
+        jobs.entry(job).or_default().push(run);
+    }
+    let mut rows = Vec::new();
+    for attempts in jobs.into_values() {
+        let mut losses = Vec::with_capacity(attempts.len());
+        for attempt in &attempts {
+            losses.push(lost(look, attempt).await);
+        }
+        rows.extend(of_job(look, &attempts, &losses));
+    }
+    rows
+}
+
+/// What an attempt that broke off lost.
+struct Loss {
+    steps: Option<u64>,
+    gpu_s: Option<f64>,
+    cost: Option<i128>,
+    gpus: usize,
+}
+
+async fn lost(look: &Look<'_>, attempt: &KnownRun) -> Loss {
+    let key = &attempt.key;
+    let brief = match look.app.fleet.runs().look(key, Brief::of) {
+        Some(brief) => Some(brief),
+        None => match look.app.store.run(key).await {
+            Ok(known) => known.map(|it| Brief::of(&Run::of_store(it))),
+            Err(error) => {
+                tracing::error!(%error, "a run that broke off cannot be read");
+                None
+            }
+        },
+    };
+    let steps = attempt.facts.ending.as_ref().and_then(|it| it.steps_lost);
+    let gpus = brief.as_ref().map_or(0, |it| it.count);
+    let step_s = brief.as_ref().and_then(|it| it.step_s);
+    let gpu_s = steps
+        .zip(step_s)
+        .map(|(steps, each)| steps as f64 * each * gpus as f64);
+    let second = brief.and_then(|it| it.second(look, &key.cluster));
+    let cost = gpu_s
+        .zip(second)
+        .map(|(seconds, price)| (seconds * price) as i128);
+    Loss {
+        steps,
+        gpu_s,
+        cost,
+        gpus,
+    }
+}
+
+fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Waste> {
+    let last = attempts.iter().max_by_key(|it| it.facts.ended)?;
+    let ending = last.facts.ending.as_ref()?;
+    let steps: Option<u64> = losses.iter().map(|it| it.steps).sum();
+    let gpu_s: f64 = losses.iter().filter_map(|it| it.gpu_s).sum();
+    let cost: Option<i128> = losses.iter().map(|it| it.cost).sum();
+    let again = match steps {
+        Some(0) => ", no step lost".to_owned(),
+        Some(steps) => format!(", {} steps done again", grouped(steps as f64)),
+        None => ", how many steps were lost is not known".to_owned(),
+    };
+    let gpus = losses.iter().map(|it| it.gpus).max().unwrap_or(0);
+    Some(Waste {
+        kind: Kind::FailedRun,
+        what: format!(
+            "{} broke off in the last day{again}; the last: {}",
+            counted(attempts.len(), "attempt", "attempts"),
+            ending.sentence.trim_end_matches('.')
+        ),
+        // As if it were lost all day long.
+        milli_gpus: (gpu_s / DAY_S * WHOLE_GPU as f64).round() as u64,
+        day_cost: cost,
+        unpriced: if cost.is_none() { gpus } else { 0 },
+        since: last.facts.ended,
+        action: action(ending.cause()).to_owned(),
+        status: "over".to_owned(),
+        ..of_run(look, &last.key, gpus)
+    })
+}
+
+fn of_run(look: &Look<'_>, key: &RunKey, gpus: usize) -> Waste {
+    Waste {
+        kind: Kind::FailedRun,
+        cluster: Arc::clone(&key.cluster),
+        place: key.run.job.name.clone(),
+        address: jobs::address(key),
+        what: String::new(),
+        milli_gpus: (gpus as u64).saturating_mul(WHOLE_GPU),
+        day_cost: None,
+        unpriced: 0,
+        since: None,
+        owner: owner(look.owner_of_run(key)),
+        action: String::new(),
+        status: String::new(),
+        incident: None,
+    }
+}
+
+const fn action(cause: Option<Cause>) -> &'static str {
+    match cause {
+        Some(Cause::NodeLost) => "Look at the node; save checkpoints more often if it stays so.",
+        Some(Cause::GpuFault) => "Drain the GPU that failed before the job lands there again.",
+        Some(Cause::HostOutOfMemory) => "Give the pod more memory, or the loader fewer workers.",
+        Some(Cause::Preempted) => "Save checkpoints more often, or take capacity that stays.",
+        Some(Cause::Evicted) => "Look why the pod was thrown out: limits, priority, a drain.",
+        Some(Cause::CudaOutOfMemory) => "Make the batch smaller, or recompute activations.",
+        Some(Cause::Exception) => "Its page has the exception and the rank it came from.",
+        Some(Cause::CollectiveTimeout) => "Its page names the rank that the others waited for.",
+        _ => "Its page says what was looked at.",
+    }
+}

@@ -1,0 +1,101 @@
+//! What is in no row and no sum because it is not measured, each with what would measure it.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::ledger::State;
+use gpufleet_telemetry::identity::Origin;
+
+use super::Look;
+use super::training::DEFAULT_MFU;
+use super::waste::{Kind, Waste};
+use crate::pages::text::counted;
+
+/// Something that is not measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmeasured {
+    /// What, in one sentence.
+    pub what: String,
+    /// What would measure it.
+    pub fix: &'static str,
+    /// The page with the line that mends it.
+    pub address: Option<&'static str>,
+}
+
+/// What is not measured in the clusters of an origin.
+pub(super) fn of(
+    look: &Look<'_>,
+    origin: Origin,
+    unrated: &BTreeMap<Origin, usize>,
+    waste: &[Waste],
+) -> Vec<Unmeasured> {
+    let is_here = |cluster: &str| look.origin(cluster) == Some(origin);
+    let found = look.found;
+    let blind = look.view.counts(origin).of(State::Unobserved);
+    let unpriced = found.unpriced.iter().filter(|it| is_here(&it.0.cluster));
+    let unpriced: usize = unpriced.map(|it| it.1).sum();
+    let unowned = found.unowned.iter().filter(|it| is_here(&it.0.0));
+    let unowned: usize = unowned.map(|it| it.1.0).sum();
+    let unrated = unrated.get(&origin).copied().unwrap_or(0);
+    let is_unknown = |it: &&Waste| it.kind == Kind::FailedRun && it.day_cost.is_none();
+    let failed = waste.iter().filter(is_unknown).count();
+    let gpus = |count| counted(count, "GPU", "GPUs");
+    let mut all = vec![
+        one(
+            blind,
+            format!(
+                "{} not measured: what they do is not known, and they are not called idle.",
+                counted(blind, "GPU is", "GPUs are")
+            ),
+            "The blind spots say what opens the eye.",
+            Some("/fleet"),
+        ),
+        one(
+            unpriced,
+            format!("{} without a price: in no sum of dollars.", gpus(unpriced)),
+            "The page Cost has the line that gives them one.",
+            Some("/cost#unpriced"),
+        ),
+        one(
+            unowned,
+            format!("{} held by nobody's team.", gpus(unowned)),
+            "The page Cost has the rule that names an owner.",
+            Some("/cost#unowned"),
+        ),
+        one(
+            unrated,
+            format!(
+                "{} not compared with the target of {:.0} % MFU.",
+                counted(unrated, "running job is", "running jobs are"),
+                DEFAULT_MFU * 100.0
+            ),
+            "The job's page says what its MFU lacks: the FLOPs of a step, the type of its arithmetic, or the card's peak.",
+            Some("/jobs"),
+        ),
+        one(
+            failed,
+            format!(
+                "What {} cost is not known.",
+                counted(failed, "job that broke off", "jobs that broke off")
+            ),
+            "A job that tells its steps and checkpoints to the hooks is priced.",
+            Some("/jobs"),
+        ),
+    ];
+    // Said always: nobody is to think that it was looked for and not found.
+    all.push(Some(Unmeasured {
+        what: "Right-size is not judged: whether a job could do with fewer or smaller GPUs."
+            .to_owned(),
+        fix: "A GPU's page has what its holder uses of memory and engine.",
+        address: None,
+    }));
+    all.into_iter().flatten().collect()
+}
+
+fn one(
+    count: usize,
+    what: String,
+    fix: &'static str,
+    address: Option<&'static str>,
+) -> Option<Unmeasured> {
+    (count > 0).then_some(Unmeasured { what, fix, address })
+}

@@ -1,0 +1,365 @@
+//! Rows of waste: GPUs that nobody holds, GPUs that are held and idle, and what open incidents lose.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpufleet_analysis::incident::{Family, Incident, Place};
+use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::lost::WHOLE_GPU;
+use gpufleet_analysis::owner::{Holder, PLATFORM, Payer};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::RunId;
+use uuid::Uuid;
+
+use super::{Look, owner};
+use crate::money::now::Idle;
+use crate::pages::text::{counted, segment};
+use crate::pages::{incidents as words, jobs};
+use crate::runs::RunKey;
+
+/// What kind of waste.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody holds them.
+    Free,
+    /// Held and inactive, with memory in use.
+    Parked,
+    /// Held, inactive and empty.
+    HeldEmpty,
+    /// Busy without progress.
+    Stalled,
+    /// Broken GPUs.
+    Broken,
+    /// Slowed down by heat, power, memory or a link.
+    Throttled,
+    /// A run that stands still.
+    Hang,
+    /// A rank makes the others wait.
+    Straggler,
+    /// A run became slower.
+    Slower,
+    /// A run's numbers went wrong.
+    Training,
+    /// Runs that broke off, and steps that are done again.
+    FailedRun,
+    /// A run below the target of its use. Active, so no waste: in no sum.
+    BelowTarget,
+}
+
+/// One thing that costs money for nothing.
+#[derive(Debug, Clone)]
+pub struct Waste {
+    /// What kind.
+    pub kind: Kind,
+    /// In which cluster.
+    pub cluster: Arc<str>,
+    /// Where: `GPU 3 of node-7`, a job, a cluster.
+    pub place: String,
+    /// The page of the place.
+    pub address: String,
+    /// What is the case, in one sentence without its full stop.
+    pub what: String,
+    /// How many GPUs it takes, in thousandths.
+    pub milli_gpus: u64,
+    /// What it costs a day, nano-units, of what of it has a price; none when nothing has.
+    pub day_cost: Option<i128>,
+    /// GPUs of it that have no price.
+    pub unpriced: usize,
+    /// Since when at least; none when that is not known.
+    pub since: Option<Timestamp>,
+    /// Whose it is: a team, `unowned`, `nobody`, `not known`.
+    pub owner: String,
+    /// What to do.
+    pub action: String,
+    /// How it stands: open, in somebody's hands.
+    pub status: String,
+    /// Its incident, where it has one.
+    pub incident: Option<Uuid>,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 12] = [
+        Self::Free,
+        Self::Parked,
+        Self::HeldEmpty,
+        Self::Stalled,
+        Self::Broken,
+        Self::Throttled,
+        Self::Hang,
+        Self::Straggler,
+        Self::Slower,
+        Self::Training,
+        Self::FailedRun,
+        Self::BelowTarget,
+    ];
+
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Parked => "parked",
+            Self::HeldEmpty => "held_empty",
+            Self::Stalled => "stalled",
+            Self::Broken => "broken",
+            Self::Throttled => "throttled",
+            Self::Hang => "hang",
+            Self::Straggler => "straggler",
+            Self::Slower => "slower",
+            Self::Training => "training",
+            Self::FailedRun => "failed_run",
+            Self::BelowTarget => "below_target",
+        }
+    }
+
+    /// Whether its money is for nothing: all but active time that could do more.
+    pub const fn is_waste(self) -> bool {
+        !matches!(self, Self::BelowTarget)
+    }
+
+    /// Of an incident; none of what its GPUs' own rows say, and of what costs nothing by itself.
+    const fn of(family: Family) -> Option<Self> {
+        Some(match family {
+            Family::Blind | Family::Idle | Family::Offender => return None,
+            Family::GpuFault => Self::Broken,
+            Family::Memory | Family::Heat | Family::Power | Family::Link | Family::Leak => {
+                Self::Throttled
+            }
+            Family::Hang => Self::Hang,
+            Family::Straggler => Self::Straggler,
+            Family::Training => Self::Training,
+            Family::Slower => Self::Slower,
+            Family::Stalled => Self::Stalled,
+        })
+    }
+}
+
+/// What open incidents lose.
+pub(super) fn incidents(look: &Look<'_>) -> Vec<Waste> {
+    let open = look.open.iter();
+    open.filter_map(|it| of_incident(look, it)).collect()
+}
+
+fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
+    let kind = Kind::of(incident.family)?;
+    let losing = &incident.losing;
+    if losing.milli_gpus == 0 {
+        return None;
+    }
+    let place = &incident.place;
+    let run = run_of(place);
+    // The run's whole id is long and on its own page.
+    let named = Place {
+        run: place.run.as_ref().map(|it| match &run {
+            Some(key) => key.run.job.name.clone(),
+            None => it.clone(),
+        }),
+        ..place.clone()
+    };
+    let payer = match (&run, &place.gpu, &place.run) {
+        (Some(key), ..) => look.owner_of_run(key),
+        (None, Some(gpu), _) => look.owner_of_gpu(&place.cluster, gpu),
+        (None, None, Some(job)) => payer_of_job(look, &place.cluster, job),
+        (None, None, None) => None,
+    };
+    let because = match incident.cause.is_known() {
+        true => format!(", because of {}", incident.cause.words()),
+        false => String::new(),
+    };
+    let day = losing.nano_usd_per_hour().map(|it| i128::from(it) * 24);
+    Some(Waste {
+        kind,
+        cluster: place.cluster.as_str().into(),
+        place: words::place_words(&named, look.view),
+        address: words::place_address(place),
+        what: format!("{}{because}", incident.what),
+        milli_gpus: losing.milli_gpus,
+        day_cost: day,
+        unpriced: match day {
+            None => usize::try_from(losing.milli_gpus.div_ceil(WHOLE_GPU)).unwrap_or(usize::MAX),
+            Some(_) => 0,
+        },
+        since: Some(incident.since),
+        owner: owner(payer),
+        action: sentence(&incident.action),
+        status: status(incident, look.at),
+        incident: Some(incident.id),
+    })
+}
+
+fn payer_of_job<'a>(look: &'a Look<'_>, cluster: &str, job: &str) -> Option<&'a Payer> {
+    look.found.payers.get(cluster)?.get(job)
+}
+
+/// The run that a place names.
+fn run_of(place: &Place) -> Option<RunKey> {
+    Some(RunKey {
+        cluster: place.cluster.as_str().into(),
+        run: RunId::parse(place.run.as_deref()?).ok()?,
+    })
+}
+
+/// What the driver or a table says, as a sentence begins.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}
+
+/// How an incident stands.
+fn status(incident: &Incident, now: Timestamp) -> String {
+    match (&incident.acknowledged_by, incident.silenced_until) {
+        (Some(who), _) => format!("in the hands of {who}"),
+        (None, Some(until)) if until > now => "silenced".to_owned(),
+        (None, _) => "open, in nobody's hands".to_owned(),
+    }
+}
+
+/// What is idle: a row for the free GPUs of each cluster, and one for each job that holds some.
+pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
+    let mut clusters: BTreeMap<&Arc<str>, Vec<&Idle>> = BTreeMap::new();
+    for it in &look.found.idle {
+        clusters.entry(&it.key.cluster).or_default().push(it);
+    }
+    let mut rows = Vec::new();
+    for (cluster, idle) in clusters {
+        let (free, held): (Vec<&Idle>, Vec<&Idle>) = idle
+            .into_iter()
+            .partition(|it| it.state == State::Unallocated);
+        rows.extend((!free.is_empty()).then(|| of_free(look, cluster, &free)));
+        let ids: BTreeSet<&str> = held.iter().map(|it| &*it.key.id).collect();
+        let runs = look.app.fleet.runs().on_gpus(cluster, &ids);
+        let mut jobs: BTreeMap<(Option<&RunKey>, String), Vec<&Idle>> = BTreeMap::new();
+        for it in held {
+            let run = runs.get(&*it.key.id).map(|(key, _)| key);
+            let job = run.map_or_else(|| job_of(look, it), |key| key.run.to_string());
+            jobs.entry((run, job)).or_default().push(it);
+        }
+        for ((run, job), gpus) in jobs {
+            rows.extend(of_holder(look, run, &job, &gpus));
+        }
+    }
+    rows
+}
+
+/// The job that holds a GPU, as incidents name it.
+fn job_of(look: &Look<'_>, idle: &Idle) -> String {
+    let known = look.found.gpu(&idle.key.cluster, &idle.key.id);
+    let holder = known.and_then(|it| Holder::told_by(&it.resource));
+    holder.map_or_else(|| idle.holder.clone(), |it| it.job)
+}
+
+fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    for it in gpus {
+        *nodes.entry(&it.node).or_default() += 1;
+    }
+    let is_whole = |(node, free): &(&&str, &usize)| {
+        let known = look.view.node(cluster, node);
+        known.is_some_and(|(_, it)| it.gpus.len() == **free)
+    };
+    let whole = nodes.iter().filter(is_whole).count();
+    let action = match whole {
+        0 => "Give them to who waits for GPUs; no node is free as a whole.".to_owned(),
+        1 => "Give them to who waits for GPUs, or give back the node that is free as a whole."
+            .to_owned(),
+        _ => format!(
+            "Give them to who waits for GPUs, or give back the {whole} nodes that are free as a whole."
+        ),
+    };
+    Waste {
+        kind: Kind::Free,
+        what: format!(
+            "{} on {} that nobody holds",
+            counted(gpus.len(), "GPU", "GPUs"),
+            counted(nodes.len(), "node", "nodes")
+        ),
+        place: format!("cluster {cluster}"),
+        address: format!("/clusters/{}", segment(cluster)),
+        owner: PLATFORM.to_owned(),
+        action,
+        ..of_idle(cluster, gpus)
+    }
+}
+
+/// A job that holds GPUs and does nothing with them; none where an incident of its run says why, and
+/// counts them.
+fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -> Option<Waste> {
+    let first = gpus.first()?;
+    let cluster = &first.key.cluster;
+    let is_its =
+        |it: &&Incident| *it.place.cluster == **cluster && it.place.run.as_deref() == Some(job);
+    let own = || look.open.iter().filter(is_its);
+    let is_counted = |it: &Incident| Kind::of(it.family).is_some() && it.losing.milli_gpus > 0;
+    if own().any(is_counted) {
+        return None;
+    }
+    let told = own().find(|it| it.family == Family::Idle);
+    let parked = gpus.iter().filter(|it| it.state == State::Parked).count();
+    let is_one_node = gpus.iter().all(|it| it.node == first.node);
+    let in_cluster = format!("/clusters/{}", segment(cluster));
+    let address = match (run, gpus.len()) {
+        (Some(key), _) => jobs::address(key),
+        (None, 1) => format!("{in_cluster}/gpus/{}", segment(&first.key.id)),
+        (None, _) if is_one_node => format!("{in_cluster}/nodes/{}", segment(&first.node)),
+        (None, _) => in_cluster,
+    };
+    let name = run.map_or(job, |key| &key.run.job.name);
+    let action = match &first.payer {
+        Payer::Team(team) => format!("Ask {team} whether it still needs them."),
+        Payer::Unowned | Payer::Nobody => {
+            "Find out who runs it and whether it still needs them; an owner rule names its team."
+                .to_owned()
+        }
+    };
+    Some(Waste {
+        kind: match parked * 2 >= gpus.len() {
+            true => Kind::Parked,
+            false => Kind::HeldEmpty,
+        },
+        what: match gpus.len() - parked {
+            0 => format!(
+                "{} held and idle, with memory in use",
+                counted(parked, "GPU", "GPUs")
+            ),
+            empty if parked == 0 => {
+                format!("{} held, idle and empty", counted(empty, "GPU", "GPUs"))
+            }
+            empty => format!(
+                "{} held and idle, {empty} of them empty",
+                counted(gpus.len(), "GPU", "GPUs")
+            ),
+        },
+        place: match name {
+            "" => format!("a holder without a name on {}", first.node),
+            name => name.to_owned(),
+        },
+        address,
+        owner: first.payer.name().to_owned(),
+        action: told.map_or(action, |it| it.action.clone()),
+        status: told.map_or("no incident yet".to_owned(), |it| status(it, look.at)),
+        incident: told.map(|it| it.id),
+        ..of_idle(cluster, gpus)
+    })
+}
+
+/// What rows of idle GPUs have in common.
+fn of_idle(cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+    let priced = gpus.iter().filter_map(|it| it.day_cost);
+    let unpriced = gpus.iter().filter(|it| it.day_cost.is_none()).count();
+    Waste {
+        kind: Kind::Free,
+        cluster: Arc::clone(cluster),
+        place: String::new(),
+        address: String::new(),
+        what: String::new(),
+        milli_gpus: (gpus.len() as u64).saturating_mul(WHOLE_GPU),
+        day_cost: (unpriced < gpus.len()).then(|| priced.sum()),
+        unpriced,
+        since: gpus.iter().filter_map(|it| it.since).min(),
+        owner: String::new(),
+        action: String::new(),
+        status: "no incident".to_owned(),
+        incident: None,
+    }
+}

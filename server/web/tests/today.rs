@@ -1,0 +1,213 @@
+//! The first page of the day, and its twin in the API.
+
+use gpufleet_analysis::states::Recent;
+
+use super::*;
+
+/// The card of the fixture at ten dollars an hour: a GPU-day is $240.
+async fn priced(lives: Vec<Live>) -> Fixture {
+    let mut config = Config::for_tests();
+    let card = "NVIDIA H100 80GB HBM3".to_owned();
+    config.detect.gpu_hour_usd.insert(card, "10".to_owned());
+    server_with(config, lives, false).await
+}
+
+/// The section of an origin, and its row of a kind about a place.
+fn row<'a>(today: &'a Value, origin: &str, kind: &str) -> Option<&'a Value> {
+    let sections = today["sections"].as_array().unwrap();
+    let section = sections.iter().find(|it| it["origin"] == origin).unwrap();
+    let rows = section["waste"].as_array().unwrap();
+    rows.iter().find(|it| it["kind"] == kind)
+}
+
+/// Whole dollars: a GPU's second costs a third of a nano-dollar too much.
+fn dollars(nano: &Value) -> i64 {
+    let nano = nano.as_f64().expect("it has a price");
+    (nano / 1e9).round() as i64
+}
+
+#[tokio::test]
+async fn what_nobody_holds_is_ranked_by_its_price_with_what_to_do_and_what_is_simulated_is_apart() {
+    let server = priced(fixture::fleet()).await;
+    let today = server.json("/api/v1/today").await;
+    let live = &today["sections"][0];
+    assert_eq!(live["origin"], "live");
+    let free = row(&today, "live", "free").expect("a whole node is free");
+    assert_eq!(dollars(&free["nano_per_day"]), 8 * 240);
+    assert_eq!(free["what"], "8 GPUs on 1 node that nobody holds");
+    assert_eq!(free["owner"], "platform");
+    assert!(
+        free["action"]
+            .as_str()
+            .unwrap()
+            .contains("the node that is free as a whole")
+    );
+    assert_eq!(dollars(&live["waste_nano_per_day"]), 8 * 240);
+    assert_eq!(dollars(&live["nano_per_day"]), 73 * 240);
+    let simulated = row(&today, "simulated", "free").expect("three nodes are free");
+    assert_eq!(dollars(&simulated["nano_per_day"]), 24 * 240);
+    let said = live["not_measured"].to_string();
+    for words in [
+        "11 GPUs are not measured",
+        "1 running job is not compared",
+        "Right-size",
+    ] {
+        assert!(said.contains(words), "{words} is not in {said}");
+    }
+    assert_eq!(today["recorded_gpus"], 1);
+    let (status, page) = server.get("/").await;
+    assert_eq!(status, StatusCode::OK);
+    for words in [
+        "53 of 73 GPUs at work, 8 idle, 1 lost or unhealthy, 11 not measured",
+        "In no live total: 64 GPUs simulated and 1 GPU recorded.",
+        "$1\u{202f}920.00",
+        "SIMULATED",
+        "href=\"/fleet?state=unallocated\"",
+        "silent",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_price_is_told_in_gpus_and_never_as_nothing() {
+    let server = server().await;
+    let today = server.json("/api/v1/today").await;
+    let free = row(&today, "live", "free").unwrap();
+    assert_eq!(
+        (&free["nano_per_day"], &free["gpus"]),
+        (&Value::Null, &8.0.into())
+    );
+    assert_eq!(today["sections"][0]["waste_nano_per_day"], Value::Null);
+    let (_, page) = server.get("/").await;
+    assert!(page.contains("8.0 GPUs") && page.contains("no GPU has a price"));
+    assert!(!page.contains('$'), "what is not known is not $0.00");
+}
+
+#[tokio::test]
+async fn gpus_that_are_not_measured_are_not_told_as_none_that_is_idle() {
+    let silent = |index| fixture::gpu("prod", "dark", index, fixture::Does::Silent, Origin::Live);
+    let server = priced((0..2).map(silent).collect()).await;
+    let (_, page) = server.get("/").await;
+    assert!(page.contains("no GPU is measured"), "{page}");
+    assert!(!page.contains("<dd>0 GPUs"), "{page}");
+}
+
+/// The fixture's fleet, in which four GPUs have been held and idle for ten minutes.
+fn with_idle() -> Vec<Live> {
+    let mut lives = fixture::fleet();
+    for it in lives.iter_mut().filter(|it| &*it.node == "h100-06") {
+        let (bits, end) = (it.bits, it.bits_start);
+        if bits.active != 0 {
+            continue;
+        }
+        it.recent = Recent::default();
+        for tick in (0..60).rev() {
+            it.recent
+                .tick(end.shifted(-tick * 10_000_000_000), 10, &bits, true);
+        }
+    }
+    lives
+}
+
+fn stalled() -> Signal {
+    Signal {
+        family: Family::Stalled,
+        place: Place {
+            cluster: "prod".to_owned(),
+            run: Some("pod:research/train-7b".to_owned()),
+            ..Place::default()
+        },
+        severity: Severity::Warning,
+        what: HOSTILE.to_owned(),
+        action: "Look what it waits for.".to_owned(),
+        cause: Cause::Unknown,
+        since: None,
+        readings: Vec::new(),
+        losing: Losing::gpus(4, Some(1_000_000_000)),
+        booted_at: None,
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_that_waits_for_what_an_incident_names_is_in_one_row_only() {
+    let today = priced(with_idle()).await.json("/api/v1/today").await;
+    let held = row(&today, "live", "held_empty").expect("a job holds four and uses none");
+    assert_eq!(dollars(&held["nano_per_day"]), 4 * 240);
+    assert_eq!(held["place"], "pod:research/train-7b");
+    assert_eq!(held["owner"], "unowned");
+    let server = priced(with_idle()).await.with(stalled()).await;
+    let today = server.json("/api/v1/today").await;
+    assert_eq!(row(&today, "live", "held_empty"), None);
+    let stalled = row(&today, "live", "stalled").expect("the incident counts them");
+    assert_eq!(dollars(&stalled["nano_per_day"]), 4 * 86_400);
+    assert_eq!(stalled["incident"], INCIDENT);
+    assert_eq!(stalled["owner"], "unowned");
+    let (_, page) = server.get("/").await;
+    assert!(page.contains(&format!("/incidents/{INCIDENT}")));
+    assert!(!page.contains("<img") && !page.contains('\u{202e}'));
+}
+
+#[tokio::test]
+async fn a_run_that_broke_off_costs_the_steps_since_its_checkpoint_on_its_gpus() {
+    let server = priced(fixture::fleet()).await;
+    jobs::put_one(&server, "team/lost/u3", GPU, true).await;
+    let today = server.json("/api/v1/today").await;
+    let sections = &today["sections"][0]["waste"];
+    let rows = sections.as_array().unwrap().iter();
+    let of = |name: &str| rows.clone().find(|it| it["place"] == name).unwrap();
+    let lost = of("lost");
+    assert_eq!(lost["kind"], "failed_run");
+    // A minute of a GPU.
+    assert_eq!(lost["nano_per_day"].as_i64().unwrap() / 1_000_000, 166);
+    assert!(
+        lost["what"]
+            .as_str()
+            .unwrap()
+            .contains("60 steps done again"),
+        "{lost}"
+    );
+    let dead = of("dead");
+    assert_eq!(dead["nano_per_day"], Value::Null, "it told no checkpoint");
+    assert!(
+        dead["what"].as_str().unwrap().contains("is not known"),
+        "{dead}"
+    );
+}
+
+#[tokio::test]
+async fn a_run_below_its_target_is_ranked_and_in_no_sum() {
+    let server = priced(fixture::fleet()).await;
+    let before = server.json("/api/v1/today").await;
+    let server = priced(fixture::fleet()).await;
+    jobs::put_one(&server, "team/slow/u4", GPU, false).await;
+    let today = server.json("/api/v1/today").await;
+    let slow = row(&today, "live", "below_target").expect("20 % of 40 %");
+    assert_eq!(slow["place"], "slow");
+    assert_eq!(slow["gpus"], 0.5);
+    assert_eq!(slow["is_in_sum"], false);
+    assert_eq!(dollars(&slow["nano_per_day"]), 120);
+    let sum = |it: &Value| it["sections"][0]["waste_nano_per_day"].clone();
+    assert_eq!(sum(&today), sum(&before));
+}
+
+#[tokio::test]
+async fn what_changed_since_yesterday_is_there_newest_first() {
+    let mut lives = fixture::fleet();
+    for it in lives.iter_mut().filter(|it| &*it.node == "h100-02") {
+        it.first_seen = fixture::NOW.shifted(-3_600_000_000_000);
+    }
+    let server = priced(lives).await.with_an_incident().await;
+    let today = server.json("/api/v1/today").await;
+    let changes = today["sections"][0]["changes"].as_array().unwrap();
+    let kinds: Vec<_> = changes
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["incident_opened", "new_nodes"]);
+    assert!(changes[1]["what"].as_str().unwrap().contains("h100-02"));
+    let (_, page) = server.get("/").await;
+    assert!(
+        page.contains("Since yesterday") && page.contains("h100-02 reported for the first time")
+    );
+}

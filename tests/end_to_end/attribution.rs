@@ -1,0 +1,246 @@
+//! Who holds a GPU, the whole way: kubelet and Kubernetes API → agent → server → API.
+
+use std::time::Duration;
+
+use gpufleet_tests::harness::kubelet::{Given, Kubelet};
+use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
+use gpufleet_tests::harness::{World, agent, server, wait};
+use serde_json::{Value, json};
+
+/// The start, two rounds, two ticks, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Ticks of a second, so that a change is seen soon.
+const SAMPLE: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
+
+const NODE: &str = "node-1";
+
+/// A node of Kubernetes with two GPUs, and a server that hears of it.
+struct Node {
+    kubelet: Kubelet,
+    api: Kubernetes,
+    server: server::Server,
+    agent: agent::Agent,
+    gpus: Vec<String>,
+    token: std::path::PathBuf,
+    _world: World,
+}
+
+impl Node {
+    fn start() -> Self {
+        let world = World::new();
+        let kubelet = Kubelet::start(&world.path("kubelet"));
+        let api = Kubernetes::start();
+        let labels = json!({
+            "node.kubernetes.io/instance-type": "a3-highgpu-8g",
+            "topology.kubernetes.io/zone": "us-central1-a",
+        });
+        api.put_node(NODE, "gce://project/us-central1-a/node-1", &labels);
+        api.put_namespace("team-a", &json!({"team": "nlp"}));
+        let token = world.file("token", TOKEN);
+        let server = server::Place::sqlite(&world).start();
+        let config = format!(
+            "{SAMPLE}[attribute]\nperiod_seconds = 1\nlabels = [\"app\"]\n\
+             kubelet_socket = \"{}\"\nkubernetes_url = \"{}\"\nkubernetes_token_file = \"{}\"\n",
+            kubelet.socket().display(),
+            api.url(),
+            token.display(),
+        );
+        let endpoint = format!("http://{}", server.place.grpc);
+        let place = agent::Place::new(&world, NODE, &endpoint, &config);
+        place.show(&agent::gpus(0, 2));
+        let agent = place.start();
+        let gpus = wait::until("two GPUs are listed", LIMIT, || {
+            let listed = server.get("/api/v1/gpus?cluster=test").json();
+            let ids = listed["items"].as_array()?.iter();
+            let ids: Vec<String> = ids
+                .filter_map(|it| Some(it["id"].as_str()?.to_owned()))
+                .collect();
+            (ids.len() == 2).then_some(ids)
+        });
+        Self {
+            kubelet,
+            api,
+            server,
+            agent,
+            gpus,
+            token,
+            _world: world,
+        }
+    }
+
+    fn gpu(&self, index: usize) -> Value {
+        let path = format!("/api/v1/gpus/test/{}", self.gpus[index]);
+        self.server.get(&path).json()
+    }
+
+    /// Waits until a GPU's holder is this one and has these attributes.
+    fn waits(&self, what: &str, index: usize, holder: &Value, attributes: &[(&str, &str)]) {
+        wait::until(what, LIMIT, || {
+            let gpu = self.gpu(index);
+            let told = &gpu["attributes"];
+            let is_told = |(name, value): &(&str, &str)| told[*name] == **value;
+            (gpu["holder"] == *holder && attributes.iter().all(is_told)).then_some(())
+        });
+    }
+
+    fn stop(self) {
+        assert_eq!(self.api.refused(), [].into(), "asked what nobody may ask");
+        self.agent.stop();
+        self.server.stop();
+    }
+}
+
+fn pod(namespace: &str, name: &str) -> Value {
+    json!({"known": true, "name": format!("pod:{namespace}/{name}")})
+}
+
+fn nobody() -> Value {
+    json!({"known": true, "name": null})
+}
+
+#[test]
+fn a_pod_that_comes_and_goes_is_seen_on_the_server_with_its_job_its_labels_and_its_node() {
+    let node = Node::start();
+    node.waits("nobody holds a GPU", 0, &nobody(), &[]);
+    let labels = json!({
+        "jobset.sigs.k8s.io/jobset-name": "train",
+        "kueue.x-k8s.io/queue-name": "research",
+        "app": "llm",
+    });
+    let more = json!({
+        "labels": labels,
+        "owners": [{"kind": "Job", "name": "train-workers-0", "controller": true}],
+    });
+    node.api
+        .put_pod(NODE, ["team-a", "train-0", "uid-1"], &more);
+    node.api
+        .put_pod("node-2", ["team-a", "train-1", "uid-2"], &more);
+    let answers = node.kubelet.show(&[
+        Given::gpus("team-a", "train-0", &[&node.gpus[0]]),
+        Given::gpus("team-a", "cpu-only", &[]),
+    ]);
+    let attributes = [
+        ("gpufleet.workload", "jobset:team-a/train"),
+        ("gpufleet.queue", "research"),
+        ("gpufleet.label.app", "llm"),
+        ("gpufleet.namespace_label.team", "nlp"),
+        ("k8s.pod.uid", "uid-1"),
+        ("k8s.container.name", "main"),
+    ];
+    node.waits(
+        "the pod holds GPU 0",
+        0,
+        &pod("team-a", "train-0"),
+        &attributes,
+    );
+    // By the kubelet's own count: rounds of a second, ticks of a second.
+    let asked = node.kubelet.answers() - answers;
+    assert!(asked < 30, "it took {asked} rounds");
+    node.waits("nobody holds GPU 1", 1, &nobody(), &[]);
+    let told = node
+        .server
+        .get(&format!("/api/v1/nodes/test/{NODE}"))
+        .json();
+    let told = &told["attributes"];
+    assert_eq!(told["host.type"], "a3-highgpu-8g", "{told}");
+    assert_eq!(told["cloud.account.id"], "project", "{told}");
+    // The next pod takes the device before the first is deleted, as the kubelet has it.
+    let ended = json!({"labels": labels, "phase": "Succeeded"});
+    node.api
+        .put_pod(NODE, ["team-a", "train-0", "uid-1"], &ended);
+    node.kubelet.show(&[
+        Given::gpus("team-a", "train-0", &[&node.gpus[0]]),
+        Given::gpus("team-b", "serve", &["nvidia0", "no-such-device"]),
+    ]);
+    node.waits("the next pod holds it", 0, &pod("team-b", "serve"), &[]);
+    node.api.delete_pod("uid-1");
+    node.kubelet.show(&[]);
+    node.waits("nobody holds it", 0, &nobody(), &[]);
+    node.stop();
+}
+
+#[test]
+fn a_kubelet_that_is_gone_makes_holders_unknown_and_one_that_begins_anew_is_asked_anew() {
+    let mut node = Node::start();
+    let held = [Given::gpus("team-a", "train-0", &[&node.gpus[0]])];
+    node.kubelet.show(&held);
+    node.waits("the pod holds GPU 0", 0, &pod("team-a", "train-0"), &[]);
+    // Slower than the agent waits, then dead: what was known counts for three ticks.
+    node.kubelet.delay(Duration::from_secs(3_600));
+    wait::until("the kubelet is slow", LIMIT, || {
+        let text = node.agent.get("/metrics")?.text();
+        let line = "gpufleet_agent_holders_answer_flag";
+        let mut lines = text
+            .lines()
+            .filter(|it| it.starts_with(line) && it.contains("kubelet"));
+        lines.any(|it| it.ends_with(" 0")).then_some(())
+    });
+    node.kubelet.die();
+    let unknown = json!({"known": false, "name": null});
+    node.waits("who holds it is not known", 0, &unknown, &[]);
+    node.waits("nor of the other", 1, &unknown, &[]);
+    let why = node.gpu(0)["attributes"]["gpufleet.holder.unknown"].clone();
+    let why = why.as_str().unwrap_or_default();
+    assert!(why.starts_with("not_heard: the kubelet's socket"), "{why}");
+    node.kubelet.delay(Duration::ZERO);
+    node.kubelet.begin();
+    node.waits("it is known again", 0, &pod("team-a", "train-0"), &[]);
+    let other = Given::gpus("team-a", "other", &[&node.gpus[0]]);
+    node.kubelet.show(&[held[0].clone(), other]);
+    node.waits(
+        "two hold it",
+        0,
+        &unknown,
+        &[(
+            "gpufleet.holder.unknown",
+            "claimed_twice: pod:team-a/other, pod:team-a/train-0",
+        )],
+    );
+    node.stop();
+}
+
+#[test]
+fn an_api_server_that_forgets_refuses_or_is_gone_costs_labels_for_a_while_and_no_holder() {
+    let mut node = Node::start();
+    node.kubelet
+        .show(&[Given::gpus("team-a", "a", &[&node.gpus[0]])]);
+    let app = |app: &str| json!({"labels": {"app": app}});
+    let is = |node: &Node, what: &str, label: &str| {
+        node.waits(
+            what,
+            0,
+            &pod("team-a", "a"),
+            &[("gpufleet.label.app", label)],
+        );
+    };
+    node.api.put_pod(NODE, ["team-a", "a", "uid"], &app("1"));
+    is(&node, "the label is known", "1");
+    let (lists, _) = node.api.asked();
+    node.api.put_pod(NODE, ["team-a", "a", "uid"], &app("2"));
+    is(&node, "a change is told", "2");
+    assert_eq!(node.api.asked().0, lists, "by the watch, not by a list");
+    // It forgets where the watch is: the pods are listed anew.
+    node.api.forget();
+    node.api.put_pod(NODE, ["team-a", "a", "uid"], &app("3"));
+    is(&node, "a change after it forgot", "3");
+    assert!(node.api.asked().0 > lists, "by a list");
+    // It is gone, and comes back with another token.
+    node.api.die();
+    node.api.take_token("rotated");
+    node.api.put_pod(NODE, ["team-a", "a", "uid"], &app("4"));
+    node.kubelet
+        .show(&[Given::gpus("team-a", "b", &[&node.gpus[0]])]);
+    node.waits(
+        "the kubelet alone tells the holder",
+        0,
+        &pod("team-a", "b"),
+        &[],
+    );
+    node.api.begin();
+    std::fs::write(&node.token, "rotated").expect("the test's own file");
+    node.kubelet
+        .show(&[Given::gpus("team-a", "a", &[&node.gpus[0]])]);
+    is(&node, "a change while it was gone", "4");
+    node.stop();
+}

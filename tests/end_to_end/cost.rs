@@ -1,0 +1,283 @@
+//! The money of a day of 64 simulated GPUs: who held them, what they did, what they cost.
+//!
+//! The truth is made here from the roles that the simulator's jobs play, second by second as it looks at
+//! them, and from the published prices of three machine types; not from anything that was sent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::{World, built, server, wait};
+use gpufleet_tests::simulator::fleet::SimulatedFleet;
+use gpufleet_tests::simulator::journal;
+use gpufleet_tests::simulator::node::Plan;
+use gpufleet_tests::simulator::noise::Noise;
+use gpufleet_tests::simulator::role::{Role, job};
+use serde_json::Value;
+
+/// A day of history is shipped, folded and accounted: 1,536 hours of GPUs on a busy machine.
+const LIMIT: Duration = Duration::from_secs(400);
+/// A tick of history, and so many looks in it.
+const TICK_S: i64 = 60;
+const LOOK_S: i64 = 6;
+/// Inactive for so long is idle; stalled for so long is a stall.
+const LONG_S: i64 = 300;
+/// More of 80 GB than 512 MiB.
+const EMPTY_RATIO: f64 = 0.006;
+/// What an hour of eight of them costs in us-central1 on demand, nano-USD.
+const MACHINES: [(usize, i128); 3] = [
+    (6, 86_759_920_000),
+    (7, 40_550_383_000),
+    (0, 88_490_000_000),
+];
+
+/// What a GPU shows in one look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Free,
+    Active,
+    Stalled,
+    Idle { is_empty: bool },
+}
+
+/// Seconds in each state.
+type States = BTreeMap<String, i64>;
+
+fn shown(node: usize, gpu: usize, second: i64) -> Shown {
+    let seed = Plan::demo().seed;
+    let noise = Noise::new(seed, 2, (node * 64 + gpu) as u64);
+    let role = job(node, gpu).role;
+    let load = role.load(Noise::new(seed, 0, 0), noise, second);
+    match role {
+        Role::Free => Shown::Free,
+        // A job that died holds nothing until it is started again.
+        _ if load.memory == 0.0 => Shown::Free,
+        Role::Stalled => Shown::Stalled,
+        _ if load.engine >= 0.05 => Shown::Active,
+        _ => Shown::Idle {
+            is_empty: load.memory < EMPTY_RATIO,
+        },
+    }
+}
+
+/// What a GPU did from one moment until another, and how often that changed.
+fn truth(node: usize, gpu: usize, from_s: i64, until_s: i64) -> (States, i64) {
+    let looks: Vec<Shown> = (from_s..until_s)
+        .step_by(LOOK_S as usize)
+        .map(|second| shown(node, gpu, second))
+        .collect();
+    let (mut states, mut changes) = (States::new(), 0);
+    let is_idle = |it: &Shown| matches!(it, Shown::Idle { .. });
+    for run in looks.chunk_by(|a, b| a == b || is_idle(a) && is_idle(b)) {
+        changes += 1;
+        let seconds = run.len() as i64 * LOOK_S;
+        let mut add =
+            |state: &str, seconds: i64| *states.entry(state.to_owned()).or_default() += seconds;
+        match run[0] {
+            Shown::Free => add("unallocated", seconds),
+            Shown::Active => add("active_unrated", seconds),
+            Shown::Stalled => {
+                add("active_unrated", seconds.min(LONG_S));
+                add("stalled", (seconds - LONG_S).max(0));
+            }
+            Shown::Idle { .. } if seconds < LONG_S => add("gap", seconds),
+            Shown::Idle { .. } => {
+                for look in run {
+                    let is_empty = matches!(look, Shown::Idle { is_empty: true });
+                    add(if is_empty { "held_empty" } else { "parked" }, LOOK_S);
+                }
+            }
+        }
+    }
+    (states, changes)
+}
+
+/// The months that a stretch of time lies in.
+fn months(from: Timestamp, until: Timestamp) -> Vec<String> {
+    let month = |at: Timestamp| {
+        let text = gpufleet_analysis::table::moment_text(at.millis());
+        text.chars().take(7).collect::<String>()
+    };
+    let mut months = vec![month(from), month(until)];
+    months.dedup();
+    months
+}
+
+/// Reports of the months in question, grouped by GPU.
+fn reports(server: &server::Server, months: &[String]) -> Vec<Value> {
+    let ask = |month: &String| {
+        let path = format!("/api/v1/reports/chargeback?cluster=demo&by=team,gpu&month={month}");
+        server.get(&path).json()
+    };
+    months.iter().map(ask).collect()
+}
+
+/// Seconds by GPU and state, and teams by GPU, of all reports.
+fn told(reports: &[Value]) -> (BTreeMap<String, States>, BTreeMap<String, Vec<String>>) {
+    let (mut states, mut teams) = (BTreeMap::new(), BTreeMap::new());
+    for group in reports
+        .iter()
+        .filter_map(|it| it["groups"].as_array())
+        .flatten()
+    {
+        let word = |by: &str| group["by"][by].as_str().unwrap_or_default().to_owned();
+        let of_gpu: &mut States = states.entry(word("gpu")).or_default();
+        teams
+            .entry(word("gpu"))
+            .or_insert_with(Vec::new)
+            .push(word("team"));
+        for (state, sum) in group["states"].as_object().into_iter().flatten() {
+            let millis = sum["gpu_millis"].as_i64().unwrap_or(0);
+            *of_gpu.entry(state.clone()).or_default() += millis / 1_000;
+        }
+    }
+    (states, teams)
+}
+
+/// What differs from the truth by more than a tick a change.
+fn differences(
+    found: &BTreeMap<String, States>,
+    ids: &[Vec<String>],
+    span: (i64, i64),
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (node, ids) in ids.iter().enumerate() {
+        for (gpu, id) in ids.iter().enumerate() {
+            let (expected, changes) = truth(node, gpu, span.0, span.1);
+            let nothing = States::new();
+            let found = found.get(id).unwrap_or(&nothing);
+            for state in ["unallocated", "parked", "held_empty", "stalled"] {
+                let of = |it: &States| it.get(state).copied().unwrap_or(0);
+                // The live ticks after the history are 10 s, and the last of them may not be there.
+                let allowed = (changes + 1) * TICK_S;
+                if (of(found) - of(&expected)).abs() > allowed {
+                    let line = format!(
+                        "GPU {gpu} of node {node}: {state} {} s, must be {} s ± {allowed} s",
+                        of(found),
+                        of(&expected)
+                    );
+                    wrong.push(line);
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world).start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let began = wait::unix_seconds();
+    let simulator = Simulator::start(
+        &world,
+        &endpoint,
+        &["--history-hours", "24", "--no-training"],
+    );
+    wait::until("the API lists 64 GPUs", LIMIT, || {
+        let gpus = server.get("/api/v1/gpus?cluster=demo").json();
+        (gpus["items"].as_array()?.len() == 64).then_some(())
+    });
+    let ids: Vec<Vec<String>> = SimulatedFleet::new(&Plan::demo()).gpu_ids();
+    wait::until("the day of every node is there", LIMIT, || {
+        let from = Timestamp::from_seconds(began - 24 * 3_600 + 120);
+        let from = gpufleet_analysis::table::moment_text(from.millis());
+        let is_whole = |ids: &Vec<String>| {
+            let path = format!("/api/v1/gpus/demo/{}/minutes?from={from}", ids[0]);
+            server.get(&path).json()["unknown_minutes"]
+                .as_i64()
+                .is_some_and(|it| it < 5)
+        };
+        ids.iter().all(is_whole).then_some(())
+    });
+    simulator.stop();
+    let journal = std::fs::read_to_string(world.path("simulator/journal")).unwrap_or_default();
+    let until = journal::goes_on_at(&journal).map_or(began, |it| it.seconds());
+    let from = (began - 24 * 3_600).div_euclid(60) * 60;
+    let months = months(
+        Timestamp::from_seconds(from),
+        Timestamp::from_seconds(until + 3_600),
+    );
+    let mut last = Vec::new();
+    let found = wait::until("the ledger has the day", LIMIT, || {
+        let reports = reports(&server, &months);
+        last = differences(&told(&reports).0, &ids, (from, until));
+        if !last.is_empty() {
+            std::fs::write(world.path("differences"), last.join("\n")).ok()?;
+        }
+        last.is_empty().then_some(reports)
+    });
+    let (states, teams) = told(&found);
+    // What the nodes cost, from the published prices; a nano-dollar may be rounded off each node's day.
+    let (mut expected, mut cost) = (0, 0);
+    for (node, ids) in ids.iter().enumerate() {
+        let rate = MACHINES
+            .iter()
+            .find(|it| it.0 == node)
+            .unwrap_or(&MACHINES[2])
+            .1;
+        let seconds: i64 = ids.iter().flat_map(|id| states[id].values()).sum();
+        expected += rate * i128::from(seconds) / 8 / 3_600;
+    }
+    for report in &found {
+        assert_eq!(report["balance"]["is_exact"], true, "{}", report["balance"]);
+        assert_eq!(
+            report["unpriced"]["gpu_millis"], 0,
+            "{}",
+            report["findings"]
+        );
+        let total = report["total"]["cost"].as_str().expect("money is text");
+        cost += i128::from(gpufleet_analysis::money::parse(total).expect("an amount"));
+    }
+    // Above, seconds of each GPU and state were cut to whole ones.
+    let cut = 64 * 13 * 88_490_000_000 / 8 / 3_600;
+    assert!((cost - expected).abs() <= cut, "{cost} is not {expected}");
+    assert!(
+        teams[&ids[0][0]].contains(&"foundation-models".to_owned()),
+        "{teams:?}"
+    );
+
+    // The same from the client, from the server's own command and on the page.
+    let month = months.last().expect("there is one");
+    let client = std::process::Command::new(built("gpufleet"))
+        .args(["--server", &format!("http://{}", server.place.web)])
+        .args([
+            "report",
+            "chargeback",
+            "--cluster",
+            "demo",
+            "--by",
+            "team,gpu",
+            "--month",
+            month,
+        ])
+        .output()
+        .expect("the client is built");
+    assert!(client.status.success(), "{client:?}");
+    let client = String::from_utf8_lossy(&client.stdout).into_owned();
+    assert!(client.contains("foundation-models,"), "{client}");
+    let page = server.get("/cost").text();
+    assert!(
+        page.contains("foundation-models") && page.contains("SIMULATED"),
+        "{page}"
+    );
+    let mut own = server.place.command();
+    own.args([
+        "report",
+        "chargeback",
+        "--cluster",
+        "demo",
+        "--format",
+        "focus",
+        "--month",
+        month,
+    ]);
+    let own = own.output().expect("the server is built");
+    assert!(own.status.success(), "{own:?}");
+    let focus = String::from_utf8_lossy(&own.stdout).into_owned();
+    let wrong = gpufleet_analysis::report::focus::check::check(&focus);
+    assert!(wrong.is_empty() && focus.lines().count() > 10, "{wrong:?}");
+    server.stop();
+}

@@ -1,0 +1,353 @@
+//! People are told: a fault in the demo fleet reaches PagerDuty, Slack, a webhook and Debian's
+//! Alertmanager once, with all that it has to say; its end follows on the same key; receivers that fail,
+//! hang and lie are tried again or not as they should be; and kill -9 loses nothing.
+
+use std::time::Duration;
+
+use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::people::server::{Mood, Running};
+use gpufleet_tests::people::{Service, pagerduty, slack, webhook};
+use serde_json::Value;
+
+use crate::peers::Peer;
+
+/// A tick, its shipping, a tick of the detectors, and a machine that is busy.
+const OPEN_LIMIT: Duration = Duration::from_secs(120);
+/// What is broken heals, ships, and is not signalled for as long as it takes to be over; and the end is
+/// not told before a minute after the last message.
+const OVER_LIMIT: Duration = Duration::from_secs(300);
+/// Deaths of the server.
+const KILLS: usize = 20;
+
+const ROUTING_KEY: &str = "R0UT1NGKEY0123456789abcdef012345";
+const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
+const SLACK_PATH: &str = "/services/T00/B00/s3cr3tp4th";
+
+/// The three receivers of ours, and the fleet whose server tells them.
+struct Told {
+    world: World,
+    pager: Running,
+    chat: Running,
+    hook: Running,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self {
+            world: World::new(),
+            pager: Running::start(Service::Pagerduty(pagerduty::Pagerduty::new(ROUTING_KEY))),
+            chat: Running::start(Service::Slack(slack::Slack::default())),
+            hook: Running::start(Service::Webhook(webhook::Webhook::new(SIGNING_KEY))),
+        }
+    }
+
+    /// A server that tells all of them, and whoever else is given.
+    fn place(&self, more: &str) -> server::Place {
+        let file = |name: &str, text: &str| self.world.file(name, text).display().to_string();
+        let pager_key = file("pager-key", ROUTING_KEY);
+        let slack_url = file(
+            "slack-url",
+            &format!("http://{}{SLACK_PATH}", self.chat.address),
+        );
+        let hook_key = file("hook-key", SIGNING_KEY);
+        let channels = format!(
+            "notify.channels=[\
+             {{ name = 'pager', kind = 'pagerduty', urls = ['http://{}/v2/enqueue'], secret_file = '{pager_key}' }}, \
+             {{ name = 'chat', kind = 'slack', secret_file = '{slack_url}', interval_s = 5 }}, \
+             {{ name = 'hook', kind = 'webhook', urls = ['http://{}/x'], secret_file = '{hook_key}', interval_s = 5 }}{more}]",
+            self.pager.address, self.hook.address
+        );
+        server::Place::sqlite(&self.world)
+            .with("notify.simulated=true")
+            .with(&channels)
+    }
+
+    fn fleet(&self, server: &server::Server) -> Simulator {
+        let endpoint = format!("http://{}", server.place.grpc);
+        let simulator = Simulator::start(&self.world, &endpoint, &["--nodes", "2"]);
+        wait::until("the API lists 16 GPUs", OPEN_LIMIT, || {
+            let gpus = server.get("/api/v1/gpus?cluster=demo").json();
+            (gpus["items"].as_array()?.len() == 16).then_some(())
+        });
+        simulator
+    }
+
+    /// Alarms of PagerDuty: how many are open, and how many there were.
+    fn alarms(&self) -> (usize, usize) {
+        self.alarms_that_say("")
+    }
+
+    /// The same of those whose summary has this in it.
+    fn alarms_that_say(&self, what: &str) -> (usize, usize) {
+        let Service::Pagerduty(pager) = self.pager.service() else {
+            panic!("no PagerDuty: {:?}", self.pager.service())
+        };
+        let says = |key: &String| pager.summaries.get(key).is_some_and(|it| it.contains(what));
+        let alarms: Vec<bool> = pager
+            .alarms
+            .iter()
+            .filter(|(key, _)| says(key))
+            .map(|(_, is_open)| *is_open)
+            .collect();
+        (alarms.iter().filter(|it| **it).count(), alarms.len())
+    }
+
+    fn texts(&self) -> Vec<String> {
+        match self.chat.service() {
+            Service::Slack(it) => it.texts,
+            other => panic!("no Slack: {other:?}"),
+        }
+    }
+
+    /// The messages of the webhook.
+    fn bodies(&self) -> Vec<Value> {
+        match self.hook.service() {
+            Service::Webhook(it) => it.bodies.into_values().collect(),
+            other => panic!("no webhook: {other:?}"),
+        }
+    }
+
+    /// Everything that any receiver of ours said was as its protocol wants it.
+    fn nothing_was_refused(&self) {
+        for running in [&self.pager, &self.chat, &self.hook] {
+            let answers = running.answers();
+            assert!(answers.iter().all(|it| *it < 300), "{answers:?}");
+        }
+    }
+}
+
+fn channel(server: &server::Server, name: &str) -> Value {
+    let channels = server.get("/api/v1/channels").json();
+    let channels = channels.as_array().cloned().unwrap_or_default();
+    let found = channels.into_iter().find(|it| it["name"] == name);
+    found.unwrap_or_else(|| panic!("no channel {name}"))
+}
+
+fn open_incident(server: &server::Server) -> String {
+    let open = wait::until("an incident is open", OPEN_LIMIT, || {
+        let open = server
+            .get("/api/v1/incidents?state=open&family=gpu_fault")
+            .json();
+        open["items"].as_array()?.first().cloned()
+    });
+    open["id"].as_str().expect("it has an id").to_owned()
+}
+
+/// A message about the GPU that the simulator breaks.
+fn says_all_there_is(said: &Value, id: &str) {
+    assert_eq!(said["says"], "opened");
+    let one = &said["incidents"][0];
+    assert_eq!(
+        (one["id"].as_str(), one["kind"].as_str()),
+        (Some(id), Some("gpu_fault"))
+    );
+    assert!(
+        one["place"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("GPU 3 of demo-node-2")),
+        "{one}"
+    );
+    assert!(
+        one["costs"]
+            .as_str()
+            .is_some_and(|it| it.contains("$11.06/h")),
+        "{one}"
+    );
+    assert!(
+        one["runbook"]
+            .as_str()
+            .is_some_and(|it| it.ends_with("/xid.md")),
+        "{one}"
+    );
+}
+
+fn shows_no_secret(place: &server::Place) {
+    let log = std::fs::read_to_string(&place.log).expect("the log is there");
+    for secret in [ROUTING_KEY, SIGNING_KEY, "s3cr3tp4th"] {
+        assert!(!log.contains(secret), "a secret is in the log");
+    }
+}
+
+#[test]
+fn a_fault_is_told_everywhere_once_with_all_there_is_to_say_and_so_is_its_end() {
+    let told = Told::new();
+    let alertmanager = Peer::alertmanager(&told.world);
+    let am = format!(
+        ", {{ name = 'am', kind = 'alertmanager', urls = ['http://{}'], repeat_s = 5 }}",
+        alertmanager.address
+    );
+    let server = told.place(&am).start();
+    let simulator = told.fleet(&server);
+    simulator.fault("xid79");
+    let id = open_incident(&server);
+    wait::until("PagerDuty has an alarm", OPEN_LIMIT, || {
+        (told.alarms() == (1, 1)).then_some(())
+    });
+    wait::until("Slack shows it", OPEN_LIMIT, || {
+        told.texts()
+            .iter()
+            .any(|it| it.contains("XID 79"))
+            .then_some(())
+    });
+    let said = wait::until("the webhook has it", OPEN_LIMIT, || {
+        told.bodies().first().cloned()
+    });
+    says_all_there_is(&said, &id);
+    let alert = wait::until("Alertmanager has it", OPEN_LIMIT, || {
+        alertmanager.alerts().into_iter().next()
+    });
+    assert_eq!(alert["labels"]["incident_id"], *id);
+    assert_eq!(alert["labels"]["severity"], "critical");
+    // Told again and again, across a restart: one alert, and nobody else hears of it twice.
+    let server = server.kill().start();
+    wait::until("Alertmanager was told again", OPEN_LIMIT, || {
+        (channel(&server, "am")["delivered"].as_u64()? >= 3).then_some(())
+    });
+    assert_eq!(alertmanager.alerts().len(), 1);
+    assert_eq!((told.alarms(), told.texts().len()), ((1, 1), 1));
+    let page = server.get(&format!("/incidents/{id}")).text();
+    assert!(
+        page.contains("Who was told") && page.contains("pager"),
+        "{page}"
+    );
+    let known = server.get(&format!("/api/v1/incidents/{id}/told")).json();
+    assert_eq!(
+        known["deliveries"].as_array().map(Vec::len),
+        Some(4),
+        "{known}"
+    );
+    simulator.fault("heal");
+    wait::until("PagerDuty's alarm is over", OVER_LIMIT, || {
+        (told.alarms() == (0, 1)).then_some(())
+    });
+    wait::until("Slack says so", OVER_LIMIT, || {
+        told.texts()
+            .iter()
+            .any(|it| it.contains("Over: XID 79"))
+            .then_some(())
+    });
+    wait::until("Alertmanager has none", OVER_LIMIT, || {
+        alertmanager.alerts().is_empty().then_some(())
+    });
+    told.nothing_was_refused();
+    shows_no_secret(&server.stop());
+    simulator.stop();
+}
+
+#[test]
+fn receivers_that_fail_hang_and_lie_are_tried_again_or_not_as_they_should_be() {
+    let told = Told::new();
+    told.pager.mood(Mood::Busy(3));
+    told.chat.mood(Mood::Hangs);
+    told.hook.mood(Mood::Says(
+        413,
+        format!("too large, and your key was {SIGNING_KEY}"),
+    ));
+    let server = told.place("").start();
+    let simulator = told.fleet(&server);
+    simulator.fault("xid79");
+    let id = open_incident(&server);
+    let refused = wait::until("the webhook refuses", OPEN_LIMIT, || {
+        let known = server.get(&format!("/api/v1/incidents/{id}/told")).json();
+        let all = known["deliveries"].as_array()?.clone();
+        all.into_iter().find(|it| it["state"] == "refused")
+    });
+    assert_eq!(
+        (refused["channel"].as_str(), refused["attempts"].as_u64()),
+        (Some("hook"), Some(1))
+    );
+    let why = refused["error"].as_str().unwrap_or_default();
+    assert!(
+        why.contains("413") && why.contains("•••") && !why.contains(SIGNING_KEY),
+        "{why}"
+    );
+    wait::until("Slack was waited for", OPEN_LIMIT, || {
+        channel(&server, "chat")["why"]
+            .as_str()?
+            .contains("10 s")
+            .then_some(())
+    });
+    wait::until("PagerDuty was left alone as it asked", OPEN_LIMIT, || {
+        channel(&server, "pager")["why"]
+            .as_str()?
+            .contains("429")
+            .then_some(())
+    });
+    for mood in [
+        Mood::Endless(500),
+        Mood::Says(403, "the key is being changed".to_owned()),
+        Mood::Says(200, "<html>a hotel".to_owned()),
+        Mood::TakesAndFails,
+    ] {
+        let before = (told.pager.requests(), told.chat.requests());
+        told.pager.mood(mood.clone());
+        told.chat.mood(mood);
+        wait::until("both were tried again", OPEN_LIMIT, || {
+            (told.pager.requests() > before.0 && told.chat.requests() > before.1).then_some(())
+        });
+    }
+    told.pager.mood(Mood::Well);
+    told.chat.mood(Mood::Well);
+    for name in ["pager", "chat"] {
+        wait::until("it was told in the end", OVER_LIMIT, || {
+            (channel(&server, name)["delivered"].as_u64()? >= 1).then_some(())
+        });
+    }
+    // Beside it, PagerDuty may be told that other channels fail.
+    assert_eq!(told.alarms_that_say("XID 79"), (1, 1));
+    let known = server.get(&format!("/api/v1/incidents/{id}/told")).json();
+    let of_hook = |it: &&Value| it["channel"] == "hook";
+    let deliveries = known["deliveries"].as_array().cloned().unwrap_or_default();
+    let refused = deliveries.iter().find(of_hook).map(|it| &it["attempts"]);
+    assert_eq!(
+        refused,
+        Some(&Value::from(1)),
+        "a message that is refused is not tried again at once: {known}"
+    );
+    told.nothing_was_refused();
+    simulator.stop();
+    server.stop();
+}
+
+#[test]
+fn twenty_kills_lose_no_message_and_repeat_at_most_one_each_where_nobody_knows_keys() {
+    let told = Told::new();
+    let mut server = told.place("").start();
+    let simulator = told.fleet(&server);
+    for number in 0..KILLS {
+        simulator.fault(if number % 2 == 0 { "xid79" } else { "heal" });
+        let before = told.chat.requests() + told.hook.requests();
+        // In the middle of a message where there is one, else at any moment.
+        let began = wait::now();
+        wait::until("a message, or two seconds", OPEN_LIMIT, || {
+            let is_told = told.chat.requests() + told.hook.requests() > before;
+            (is_told || wait::now() - began > Duration::from_secs(2)).then_some(())
+        });
+        server = server.kill().start();
+    }
+    simulator.fault("xid79");
+    let id = open_incident(&server);
+    wait::until("everybody knows of it", OVER_LIMIT, || {
+        let known = server.get(&format!("/api/v1/incidents/{id}/told")).json();
+        let all = known["deliveries"].as_array()?;
+        let open = all.iter().filter(|it| it["state"] == "delivered").count();
+        (open == 3 && told.alarms().0 == 1).then_some(())
+    });
+    simulator.fault("heal");
+    wait::until("everybody knows that it is over", OVER_LIMIT, || {
+        let open = server
+            .get("/api/v1/incidents?state=open&family=gpu_fault")
+            .json();
+        (open["items"].as_array()?.is_empty() && told.alarms().0 == 0).then_some(())
+    });
+    for running in [&told.chat, &told.hook] {
+        let repeats: u64 = running.service().messages().values().map(|it| it - 1).sum();
+        assert!(repeats <= KILLS as u64, "{repeats} messages came again");
+        let most = running.service().messages().values().max().copied();
+        assert!(most <= Some(1 + KILLS as u64), "{most:?}");
+    }
+    told.nothing_was_refused();
+    simulator.stop();
+    server.stop();
+}

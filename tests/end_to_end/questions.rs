@@ -1,0 +1,163 @@
+//! The questions of docs/questions, clicked through: each page answers and says the promised words, each
+//! command runs, each panel and each document is there.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use gpufleet_standin_nvml::Scenario;
+use gpufleet_standin_nvml::load::Load;
+use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::{World, agent, built, repository, server, wait};
+use serde_json::Value;
+
+/// A node is live, and two hours of history and an incident of the simulated fleet are there.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Whose questions there are.
+const USERS: [&str; 4] = ["on-call", "ml-engineer", "platform-lead", "finops"];
+
+/// Where pages are in the documents: a server as `make up` starts it.
+const ROOT: &str = "http://127.0.0.1:8080";
+
+/// A question, where its answer is, and the words that are promised there.
+struct Row {
+    user: &'static str,
+    question: String,
+    place: String,
+    words: Option<String>,
+}
+
+fn rows() -> Vec<Row> {
+    let of = |user: &'static str| {
+        let file = repository().join(format!("docs/questions/{user}.md"));
+        let text = std::fs::read_to_string(file).expect("each user has a document");
+        let rows = text.lines().filter_map(move |line| {
+            let cells: Vec<&str> = line
+                .split(" | ")
+                .map(|it| it.trim_matches([' ', '|']))
+                .collect();
+            let [number, question, place, words] = cells.as_slice() else {
+                return None;
+            };
+            number.parse::<u32>().ok()?;
+            Some(Row {
+                user,
+                question: (*question).to_owned(),
+                place: (*place).to_owned(),
+                words: quoted(words),
+            })
+        });
+        rows.collect::<Vec<_>>()
+    };
+    USERS.into_iter().flat_map(of).collect()
+}
+
+/// What stands in backticks.
+fn quoted(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('`')?;
+    let (inside, _) = rest.split_once('`')?;
+    Some(inside.to_owned())
+}
+
+/// What a link of a place leads to.
+fn link(place: &str) -> Option<&str> {
+    let (_, rest) = place.split_once("](")?;
+    Some(rest.split_once(')')?.0)
+}
+
+/// What is found at a place.
+fn found(server: &server::Server, place: &str) -> Result<String, String> {
+    if let Some(command) = quoted(place).filter(|it| it.starts_with("gpufleet ")) {
+        let output = Command::new(built("gpufleet"))
+            .env_clear()
+            .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
+            .args(command.split(' ').skip(1))
+            .output()
+            .expect("the client can be started");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        return match output.status.success() {
+            true => Ok(said),
+            false => Err(format!(
+                "{command} ends with {}: {complained}",
+                output.status
+            )),
+        };
+    }
+    let link = link(place).ok_or("it leads nowhere")?;
+    if let Some(path) = link.strip_prefix(ROOT) {
+        let mut answer = server.get(path);
+        // A job leads to its last attempt.
+        let location = answer.headers.iter().find(|it| it.0 == "location");
+        if let (307, Some((_, next))) = (answer.status, location) {
+            answer = server.get(&next.clone());
+        }
+        return match answer.status {
+            200 => Ok(answer.text()),
+            status => Err(format!("{path} answers {status}")),
+        };
+    }
+    let file: PathBuf = repository().join("docs/questions").join(link);
+    let text = std::fs::read_to_string(&file);
+    let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
+    match place
+        .strip_prefix("panel *")
+        .and_then(|it| it.split_once('*'))
+    {
+        None => Ok(text),
+        Some((panel, _)) => has_panel(&text, panel)
+            .then_some(text)
+            .ok_or_else(|| format!("{link} has no panel {panel}")),
+    }
+}
+
+fn has_panel(dashboard: &str, title: &str) -> bool {
+    let dashboard: Value = serde_json::from_str(dashboard).expect("a dashboard is JSON");
+    let panels = dashboard["panels"].as_array().into_iter().flatten();
+    panels.into_iter().any(|it| it["title"] == title)
+}
+
+#[test]
+fn each_question_of_each_user_is_answered_where_its_document_says() {
+    let rows = rows();
+    for user in USERS {
+        let count = rows.iter().filter(|it| it.user == user).count();
+        assert_eq!(count, 10, "{user} has ten questions");
+    }
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=2")
+        .start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let place = agent::Place::new(&world, "live-node-1", &endpoint, "");
+    place.show(&Scenario::of(8, "NVIDIA H100 80GB HBM3", Load::Training));
+    let _agent = place.start();
+    let simulator = Simulator::start(&world, &endpoint, &["--history-hours", "2"]);
+    simulator.fault("xid79");
+    wait::until("there is an incident, a job and a month", LIMIT, || {
+        let open = server.get("/api/v1/incidents?state=open").json();
+        let jobs = server.get("/api/v1/jobs").json();
+        let month = server.get("/cost").text();
+        let has = |it: &Value| !it["items"].as_array().is_none_or(Vec::is_empty);
+        let has_hours = month.contains("GPU-hours");
+        let has_live = server.get("/fleet").text().contains("live-node-1");
+        (has(&open) && has(&jobs) && has_hours && has_live).then_some(())
+    });
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let outcome = found(&server, &row.place).and_then(|text| match &row.words {
+            Some(words) if !text.contains(words.as_str()) => Err(format!("“{words}” is not there")),
+            _ => Ok(()),
+        });
+        if let Err(why) = outcome {
+            wrong.push(format!(
+                "{}: {} {}: {why}",
+                row.user, row.question, row.place
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    simulator.stop();
+    server.stop();
+}

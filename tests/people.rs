@@ -1,0 +1,54 @@
+//! Stand-ins for the services that tell people: they refuse what the real ones refuse, and remember what
+//! they were told. [`server`] puts them on a port and lets them fail, hang and lie.
+
+use std::collections::BTreeMap;
+
+use http::HeaderMap;
+
+pub mod pagerduty;
+
+pub mod slack;
+
+pub mod webhook;
+
+pub mod server;
+
+/// What a service answers: status and body.
+pub type Reply = (u16, String);
+
+/// A service, by the protocol it speaks.
+#[derive(Debug, Clone)]
+pub enum Service {
+    /// PagerDuty.
+    Pagerduty(pagerduty::Pagerduty),
+    /// Slack.
+    Slack(slack::Slack),
+    /// A webhook of ours.
+    Webhook(webhook::Webhook),
+}
+
+impl Service {
+    /// Takes one POST.
+    pub fn take(&mut self, headers: &HeaderMap, body: &[u8], now_seconds: i64) -> Reply {
+        if headers
+            .get("content-type")
+            .is_none_or(|it| it != "application/json")
+        {
+            return (400, "content-type must be application/json".to_owned());
+        }
+        match self {
+            Self::Pagerduty(it) => it.take(body),
+            Self::Slack(it) => it.take(body),
+            Self::Webhook(it) => it.take(headers, body, now_seconds),
+        }
+    }
+
+    /// How often it was told each message, by the message's key.
+    pub fn messages(&self) -> &BTreeMap<String, u64> {
+        match self {
+            Self::Pagerduty(it) => &it.messages,
+            Self::Slack(it) => &it.messages,
+            Self::Webhook(it) => &it.messages,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Hours of a simulated fleet in seconds, judged: the simulator's nodes in front of the real fleet, runs,
+//! detectors and incidents of a server, on a clock that goes on tick by tick.
+//!
+//! Nothing is stored: what a server would commit is taken from it and thrown away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use gpufleet_analysis::incident::Incident;
+use gpufleet_server::App;
+use gpufleet_server::auth::{Access, Grant};
+use gpufleet_server::config::Config;
+use gpufleet_server::detect::Detectors;
+use gpufleet_server::fleet::{Body, Offer, Outcome};
+use gpufleet_server::lead::Lead;
+use gpufleet_server::runs::watch::Watch;
+use gpufleet_server::store::model::CursorKey;
+use gpufleet_server::store::{Store, StoreConfig};
+use gpufleet_telemetry::identity::Epoch;
+use gpufleet_telemetry::otlp::{Limits, decode_events, decode_metrics, encode_metrics};
+use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::wire::{Lane, Stream};
+use prost::Message as _;
+use uuid::Uuid;
+
+use crate::simulator::faults::Fault;
+use crate::simulator::fleet::SimulatedFleet;
+use crate::simulator::node::Plan;
+use crate::simulator::noise::Noise;
+use crate::simulator::schedule::{Attempt, Schedule, Size};
+
+/// Seconds of a tick, as the agents'.
+const TICK_SECONDS: u32 = 10;
+/// What the server has not written is taken from it this often, in ticks.
+const COMMIT_EVERY: u64 = 6;
+/// A day on which prices are known.
+const AROUND: Timestamp = Timestamp::from_seconds(1_795_000_000);
+
+/// A clock that goes on when told.
+struct Hand(AtomicI64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed).unsigned_abs())
+    }
+}
+
+/// A fleet and the server that judges it.
+pub struct Judged {
+    app: App,
+    hand: Arc<Hand>,
+    fleet: SimulatedFleet,
+    detectors: Detectors,
+    watch: Watch,
+    seqs: BTreeMap<(usize, Stream), u64>,
+    ticks: u64,
+    seen: BTreeMap<Uuid, Incident>,
+    /// Holds the database, which nothing is written to.
+    _folder: tempfile::TempDir,
+}
+
+/// The first attempt of the large job of this seed that begins on a day on which prices are known. It comes
+/// up for two minutes, then steps for 19 minutes at full speed and 20 while a GPU throttles, again and again.
+///
+/// # Panics
+/// When there is none in a day: there are two.
+pub fn attempt(seed: u64) -> Attempt {
+    let schedule = Schedule::new(Size::Large, Noise::new(seed, 0, 0));
+    let minutes = (0..1_440).map(|it| AROUND.shifted(it * 60 * NANOS_PER_SECOND));
+    let mut attempts = minutes.filter_map(|at| schedule.attempt(at.minute()));
+    let found = attempts.find(|it| it.began >= AROUND);
+    found.expect("two begin each day")
+}
+
+impl Judged {
+    /// A fleet that begins at this moment, a whole tick.
+    ///
+    /// # Panics
+    /// When no database can be made.
+    pub async fn new(plan: &Plan, start: Timestamp) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let hand = Arc::new(Hand(AtomicI64::new(start.0)));
+        let config = Config::for_tests();
+        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let store = store.expect("a new database opens");
+        let clock = Arc::clone(&hand);
+        let app = App {
+            lead: Arc::new(Lead::leading()),
+            ..App::new(config, store, Access::default(), clock)
+        };
+        Self {
+            detectors: Detectors::new(&app.config.detect),
+            app,
+            hand,
+            fleet: SimulatedFleet::new(plan),
+            watch: Watch::default(),
+            seqs: BTreeMap::new(),
+            ticks: 0,
+            seen: BTreeMap::new(),
+            _folder: folder,
+        }
+    }
+
+    /// Lets so many minutes pass.
+    pub async fn minutes(&mut self, minutes: u64) {
+        for _ in 0..minutes * 60 / u64::from(TICK_SECONDS) {
+            self.tick().await;
+        }
+    }
+
+    /// Breaks or mends something; says what.
+    pub fn inject(&self, fault: Fault) -> String {
+        let ids = self.fleet.gpu_ids();
+        self.fleet.faults.inject(fault, &ids, self.hand.now())
+    }
+
+    /// Every incident that people were ever told of, as it is now or was last, the first to open first.
+    pub fn incidents(&self) -> Vec<&Incident> {
+        let mut all: Vec<&Incident> = self.seen.values().collect();
+        all.sort_by_key(|it| it.opened_at);
+        all
+    }
+
+    async fn tick(&mut self) {
+        self.goes_on().await;
+        self.judge();
+        let open = self.app.incidents.open(&Grant::default());
+        let over = self
+            .seen
+            .keys()
+            .filter_map(|id| self.app.incidents.get(*id));
+        let news: Vec<Incident> = over.chain(open).collect();
+        self.seen.extend(news.into_iter().map(|it| (it.id, it)));
+    }
+
+    /// A tick of the detectors.
+    pub fn judge(&mut self) {
+        self.detectors.tick(&self.app);
+    }
+
+    /// The fleet's next tick, as the server takes it in.
+    pub async fn goes_on(&mut self) {
+        let start = self.hand.now();
+        let end = start.shifted(i64::from(TICK_SECONDS) * NANOS_PER_SECOND);
+        let mut sent = Vec::new();
+        for node in &mut self.fleet.nodes {
+            let ticks = node.tick(start, TICK_SECONDS, &self.fleet.faults);
+            let mut told = node.take_told();
+            let events = self.fleet.faults.take_events(node.index());
+            told.events.extend(events);
+            for request in told.requests(node.resource()) {
+                sent.push((node.index(), Stream::Logs, request));
+            }
+            let metrics = encode_metrics(&ticks).encode_to_vec();
+            sent.push((node.index(), Stream::Metrics, metrics));
+        }
+        self.hand.0.store(end.0, Ordering::Relaxed);
+        for (node, stream, request) in sent {
+            self.offer(node, stream, &request, end);
+        }
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(COMMIT_EVERY)
+            && let Some(commit) = self.app.fleet.take_commit(end)
+        {
+            self.app.fleet.committed(commit.number);
+        }
+        let runs = self.app.fleet.runs();
+        self.watch.round(runs, &self.app.store, end).await;
+    }
+
+    fn offer(&mut self, node: usize, stream: Stream, request: &[u8], now: Timestamp) {
+        let seq = self.seqs.entry((node, stream)).or_default();
+        *seq += 1;
+        let limits = Limits::default();
+        let (metrics, events);
+        let body = match stream {
+            Stream::Metrics => {
+                let decoded = prost::Message::decode(request).expect("the simulator's own OTLP");
+                metrics = decode_metrics(decoded, &limits);
+                Body::Metrics(&metrics)
+            }
+            Stream::Logs => {
+                let decoded = prost::Message::decode(request).expect("the simulator's own OTLP");
+                events = decode_events(decoded, &limits);
+                Body::Events(&events)
+            }
+        };
+        let answer = self.app.fleet.offer(&Offer {
+            key: CursorKey {
+                agent: self.fleet.nodes[node].facts().agent_id,
+                epoch: Epoch(Uuid::from_u128(1)),
+                stream,
+            },
+            seq: *seq,
+            session: 1,
+            lane: Lane::Live,
+            dropped: None,
+            sent_at: now,
+            received: now,
+            bound_cluster: None,
+            default_cluster: Arc::from("default"),
+            body,
+        });
+        assert!(matches!(answer.outcome, Outcome::Folded(_)), "{answer:?}");
+    }
+}

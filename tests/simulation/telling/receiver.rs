@@ -1,0 +1,122 @@
+//! The receivers of a day: the real channels before the strict stand-ins, and what each believes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpufleet_server::notify::channel::{Answer, Channel, Speaks as _};
+use gpufleet_server::notify::lane::Outcome;
+use gpufleet_server::notify::message::{self, Message};
+use gpufleet_server::notify::outbox::Sending;
+use gpufleet_server::notify::secret::Secret;
+use gpufleet_server::notify::settings::{ChannelConfig, Kind, NotifyConfig};
+use gpufleet_telemetry::time::Timestamp;
+use http::{HeaderMap, StatusCode};
+use uuid::Uuid;
+
+use crate::people::{Service, pagerduty, slack, webhook};
+
+const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
+const SIGNING_KEY: &str = "signing-key";
+
+/// What a receiver has taken, by our own count.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// Whether it believes that an incident is so.
+    pub(super) believes: BTreeMap<Uuid, bool>,
+    pub(super) times: Vec<Timestamp>,
+    /// Messages by key: a receiver with keys listens to the first of each only.
+    pub(super) keys: BTreeSet<String>,
+}
+
+/// One receiver with the network to it.
+pub(super) struct Receiver {
+    pub(super) channel: Channel,
+    pub(super) service: Service,
+    pub(super) heard: Heard,
+    /// Until when it fails.
+    pub(super) ill_until: Timestamp,
+}
+
+/// Three channels, with a short interval so that a day has many messages.
+pub(super) fn config() -> NotifyConfig {
+    let mut config = NotifyConfig::default();
+    for (name, kind) in [
+        ("pager", Kind::Pagerduty),
+        ("chat", Kind::Slack),
+        ("hook", Kind::Webhook),
+    ] {
+        let mut channel = ChannelConfig::new(name, kind);
+        if kind == Kind::Webhook {
+            channel.urls = vec!["http://hook.example.org/x".to_owned()];
+        }
+        channel.interval_s = Some(30);
+        config.channels.push(channel);
+    }
+    config
+}
+
+/// The receivers of these channels.
+pub(super) fn receivers(config: &NotifyConfig) -> BTreeMap<Arc<str>, Receiver> {
+    let made = config.channels.iter().map(|channel| {
+        let (secret, service) = match channel.kind {
+            Kind::Pagerduty => (
+                ROUTING_KEY,
+                Service::Pagerduty(pagerduty::Pagerduty::new(ROUTING_KEY)),
+            ),
+            Kind::Slack => (
+                "https://hooks.slack.example.org/services/T0/B0/x",
+                Service::Slack(slack::Slack::default()),
+            ),
+            _ => (
+                SIGNING_KEY,
+                Service::Webhook(webhook::Webhook::new(SIGNING_KEY)),
+            ),
+        };
+        let channels = Channel::all(channel, &Secret::given(secret));
+        let channel_of = channels.expect("it can be made").remove(0);
+        let receiver = Receiver {
+            channel: channel_of,
+            service,
+            heard: Heard::default(),
+            ill_until: Timestamp(0),
+        };
+        (Arc::from(channel.name.as_str()), receiver)
+    });
+    made.collect()
+}
+
+impl Receiver {
+    /// The receiver gets a message; why it refuses it, if it does.
+    pub(super) fn take(
+        &mut self,
+        message: &Message,
+        sending: &Sending,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        for post in self.channel.posts(message)? {
+            let headers: HeaderMap = post.headers.into_iter().collect();
+            let (status, body) = self.service.take(&headers, &post.body, now.seconds());
+            let status = StatusCode::from_u16(status).map_err(|error| error.to_string())?;
+            let answer = Answer {
+                status,
+                retry_after: None,
+                body,
+            };
+            if self.channel.judge(&answer) != Outcome::Delivered {
+                return Err(answer.body);
+            }
+        }
+        self.heard.times.push(now);
+        let is_new = self.heard.keys.insert(message.message_key.clone());
+        let takes_keys_once = matches!(self.service, Service::Webhook(_));
+        if !is_new && takes_keys_once {
+            // It has had this one, and listens to it no more.
+            return Ok(());
+        }
+        for id in message::told(sending) {
+            let member = &sending.group.members[&id];
+            self.heard.believes.insert(id, member.resolved_at.is_none());
+        }
+        Ok(())
+    }
+}

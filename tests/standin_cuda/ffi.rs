@@ -1,0 +1,230 @@
+//! The C interface: every symbol under its real name.
+#![allow(
+    non_snake_case,
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "the names and shapes are CUDA's; a caller of C promises that its pointers are good"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::driver::{call, code, is_here, scenario, wait, with};
+use crate::kernels::{self, Arguments};
+
+/// Attributes of a device that are known.
+const SM_COUNT: c_int = 16;
+const COMPUTE_MODE: c_int = 20;
+const MAJOR: c_int = 75;
+const MINOR: c_int = 76;
+
+type Answer = Result<(), u32>;
+
+fn put<T>(to: *mut T, value: T) -> Answer {
+    if to.is_null() {
+        return Err(code::INVALID_VALUE);
+    }
+    // SAFETY: the C interface asks for a pointer that is null or valid for writing one T.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+fn text(from: *const c_char) -> Result<String, u32> {
+    if from.is_null() {
+        return Err(code::INVALID_VALUE);
+    }
+    // SAFETY: the C interface asks for a text that ends with a zero.
+    let text = unsafe { CStr::from_ptr(from) };
+    Ok(text.to_string_lossy().into_owned())
+}
+
+fn copy(to: u64, from: u64, bytes: usize) -> Answer {
+    // SAFETY: both ends are memory of this process, given out for at least so many bytes or the
+    // caller's; they do not overlap, because one is the host's and one the GPU's.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+    Ok(())
+}
+
+/// The same over PCIe, which takes time on the GPU.
+fn transfer(to: u64, from: u64, bytes: usize) -> Answer {
+    let seconds = bytes as f64 / scenario().link_rate;
+    with(|state| state.nanoseconds += (seconds * 1e9) as u64);
+    copy(to, from, bytes)
+}
+
+/// Memory that is never given back.
+fn allocate(bytes: usize) -> u64 {
+    // Eights, so that it is aligned as the kernels want it.
+    let words = vec![0_u64; bytes.div_ceil(8)];
+    Vec::leak(words).as_mut_ptr() as u64
+}
+
+/// What stands behind a directive of PTX.
+fn directive(text: &str, name: &str) -> Option<i32> {
+    let line = text.lines().find_map(|it| it.strip_prefix(name))?;
+    let digits: String = line.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// Declares functions of the interface: each answers, and has the faults of the scenario.
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*) => $answer:expr;)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($($argument: $type),*) -> c_uint {
+                call(stringify!($name), || $answer)
+            }
+        )+
+    };
+}
+
+functions! {
+    cuInit(_flags: c_uint) => Ok(());
+    cuDriverGetVersion(version: *mut c_int) => put(version, scenario().cuda);
+    cuDeviceGetCount(count: *mut c_int) => put(count, c_int::from(is_here()));
+    cuDeviceGet(device: *mut c_int, _ordinal: c_int) => put(device, 0);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) => {
+        let scenario = scenario();
+        put(value, match attribute {
+            SM_COUNT => scenario.sms as c_int,
+            COMPUTE_MODE => scenario.compute_mode,
+            MAJOR => scenario.capability[0],
+            MINOR => scenario.capability[1],
+            _ => return Err(code::INVALID_VALUE),
+        })
+    };
+    cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) => {
+        let bytes = scenario().name.bytes().take(length as usize - 1).chain([0]);
+        for (place, byte) in bytes.enumerate() {
+            // SAFETY: the caller's room is `length` long, and there are no more bytes than that.
+            unsafe { name.add(place).write(byte as c_char) };
+        }
+        Ok(())
+    };
+    cuDevicePrimaryCtxRetain(context: *mut u64, _device: c_int) => put(context, 1);
+    cuCtxSetCurrent(_context: u64) => Ok(());
+    cuCtxGetCurrent(context: *mut u64) => put(context, 1);
+    cuCtxSynchronize() => wait();
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => {
+        let taken = with(|state| state.allocated);
+        put(free, ((scenario().free_mib << 20).saturating_sub(taken)) as usize)
+            .and_then(|()| put(total, (scenario().memory_mib << 20) as usize))
+    };
+    cuMemAlloc_v2(address: *mut u64, bytes: usize) => {
+        let left = (scenario().free_mib << 20).saturating_sub(with(|state| state.allocated));
+        if bytes as u64 > left {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        with(|state| state.allocated += bytes as u64);
+        put(address, allocate(bytes))
+    };
+    cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: c_uint) => put(address, allocate(bytes));
+    cuMemsetD8_v2(address: u64, value: u8, bytes: usize) => {
+        // SAFETY: memory that this library gave out for at least so many bytes.
+        unsafe { (address as *mut u8).write_bytes(value, bytes) };
+        wait()
+    };
+    cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) => wait().and_then(|()| copy(to, from, bytes));
+    cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) => wait().and_then(|()| copy(to, from, bytes));
+    cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _stream: u64) => transfer(to, from, bytes);
+    cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, _stream: u64) => transfer(to, from, bytes);
+    cuMemsetD8Async(address: u64, value: u8, bytes: usize, _stream: u64) => {
+        // SAFETY: memory that this library gave out for at least so many bytes.
+        unsafe { (address as *mut u8).write_bytes(value, bytes) };
+        Ok(())
+    };
+    cuModuleLoadData(module: *mut u64, image: *const c_char) => {
+        let text = text(image)?;
+        let (version, target) = (directive(&text, ".version "), directive(&text, ".target "));
+        let (Some(version), Some(target)) = (version, target) else {
+            return Err(code::INVALID_PTX);
+        };
+        // 7.0 came with 11.0, 8.0 with 12.0, and so on.
+        if (version / 10 + 4) * 1_000 + version % 10 * 10 > scenario().cuda {
+            return Err(code::UNSUPPORTED_PTX);
+        }
+        let [major, minor] = scenario().capability;
+        if target > major * 10 + minor {
+            return Err(code::NO_BINARY);
+        }
+        let number = with(|state| {
+            state.modules.push(text);
+            state.modules.len() as u64
+        });
+        put(module, number)
+    };
+    cuModuleGetFunction(kernel: *mut u64, module: u64, name: *const c_char) => {
+        let name = text(name)?;
+        let number = with(|state| {
+            let text = state.modules.get(module as usize - 1)?;
+            text.contains(&format!(".entry {name}(")).then(|| {
+                state.kernels.push(name);
+                state.kernels.len() as u64
+            })
+        });
+        number.ok_or(code::NOT_FOUND).and_then(|it| put(kernel, it))
+    };
+    cuStreamCreateWithPriority(stream: *mut u64, _flags: c_uint, _priority: c_int) => put(stream, 1);
+    cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) =>
+        put(least, 0).and_then(|()| put(greatest, -5));
+    cuStreamIsCapturing(_stream: u64, status: *mut c_int) => put(status, 0);
+    cuEventCreate(event: *mut u64, _flags: c_uint) => {
+        let number = with(|state| {
+            state.events.push(0);
+            state.events.len() as u64
+        });
+        put(event, number)
+    };
+    cuEventRecord(event: u64, _stream: u64) => with(|state| {
+        let now = state.nanoseconds;
+        let moment = state.events.get_mut(event as usize - 1).ok_or(code::INVALID_VALUE)?;
+        *moment = now;
+        Ok(())
+    });
+    cuEventQuery(_event: u64) => {
+        const NOT_READY: u32 = 600;
+        if with(|state| state.is_stuck) { Err(NOT_READY) } else { wait() }
+    };
+    cuEventSynchronize(_event: u64) => wait();
+    cuEventElapsedTime(milliseconds: *mut f32, from: u64, to: u64) => {
+        let took = with(|state| {
+            let of = |event: u64| state.events.get(event as usize - 1).copied();
+            Some(of(to)?.saturating_sub(of(from)?))
+        });
+        took.ok_or(code::INVALID_VALUE).and_then(|it| put(milliseconds, it as f32 / 1e6))
+    };
+}
+
+/// What a launch was given.
+struct Given(*mut *mut c_void);
+
+impl Arguments for Given {
+    fn four(&self, place: usize) -> u32 {
+        // SAFETY: a launch passes a pointer to each argument of the kernel, in its order.
+        unsafe { (*self.0.add(place)).cast::<u32>().read() }
+    }
+
+    fn eight(&self, place: usize) -> u64 {
+        // SAFETY: the same.
+        unsafe { (*self.0.add(place)).cast::<u64>().read() }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchKernel(
+    kernel: u64,
+    blocks: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _threads: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
+    _stream: u64,
+    arguments: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> c_uint {
+    call("cuLaunchKernel", || {
+        let name = with(|state| state.kernels.get(kernel as usize - 1).cloned());
+        kernels::run(&name.ok_or(code::INVALID_VALUE)?, blocks, &Given(arguments));
+        Ok(())
+    })
+}
