@@ -141,17 +141,26 @@ impl Counter {
 }
 
 impl Run {
-    /// From one raw value to the next and on: this run and one that follows it.
+    /// From one raw value to the next and on: this run and one that follows it, or that overlaps it and
+    /// goes on after it.
+    ///
+    /// Runs overlap where an agent was killed: two processes tell of the same tick. Which of them read first
+    /// is not known, so a later run may begin a little below this one's end, and that is no reset; a
+    /// reset begins at zero.
     fn joined(self, later: Self) -> Self {
-        let reset = if later.first < self.last {
-            self.last
-        } else {
-            0.0
-        };
+        let overlaps = self.to > later.from;
+        let is_reset = later.first < self.last && !(overlaps && later.first > self.last / 2.0);
+        let reset = if is_reset { self.last } else { 0.0 };
+        // Of the same tick the lower value was read first.
+        let same_start = self.from == later.from && !is_reset;
         Self {
             from: self.from,
             to: self.to.max(later.to),
-            first: self.first,
+            first: if same_start {
+                self.first.min(later.first)
+            } else {
+                self.first
+            },
             last: later.last,
             lost: (self.lost + reset + later.lost).min(f64::MAX),
         }

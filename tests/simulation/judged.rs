@@ -165,13 +165,17 @@ impl Judged {
             self.offer(node, stream, &request, end);
         }
         self.ticks += 1;
-        if self.ticks.is_multiple_of(COMMIT_EVERY)
-            && let Some(commit) = self.app.fleet.take_commit(end)
-        {
-            self.app.fleet.committed(commit.number);
+        if self.ticks.is_multiple_of(COMMIT_EVERY) {
+            self.commit(end);
         }
         let runs = self.app.fleet.runs();
         self.watch.round(runs, &self.app.store, end).await;
+    }
+
+    fn commit(&self, now: Timestamp) {
+        if let Some(commit) = self.app.fleet.take_commit(now) {
+            self.app.fleet.committed(commit.number);
+        }
     }
 
     fn offer(&mut self, node: usize, stream: Stream, request: &[u8], now: Timestamp) {
@@ -191,7 +195,7 @@ impl Judged {
                 Body::Events(&events)
             }
         };
-        let answer = self.app.fleet.offer(&Offer {
+        let offer = Offer {
             key: CursorKey {
                 agent: self.fleet.nodes[node].facts().agent_id,
                 epoch: Epoch(Uuid::from_u128(1)),
@@ -206,7 +210,13 @@ impl Judged {
             bound_cluster: None,
             default_cluster: Arc::from("default"),
             body,
-        });
+        };
+        let mut answer = self.app.fleet.offer(&offer);
+        if matches!(answer.outcome, Outcome::Full) {
+            // A large fleet fills what may wait for a commit before the next is due.
+            self.commit(now);
+            answer = self.app.fleet.offer(&offer);
+        }
         assert!(matches!(answer.outcome, Outcome::Folded(_)), "{answer:?}");
     }
 }
