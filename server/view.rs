@@ -162,6 +162,12 @@ impl Counts {
         self.by_state.get(&state).copied().unwrap_or(0)
     }
 
+    /// How many are in a state for which this holds.
+    pub fn sum(&self, is_in: fn(State) -> bool) -> usize {
+        let states = self.by_state.iter().filter(|it| is_in(*it.0));
+        states.map(|it| it.1).sum()
+    }
+
     /// One GPU more.
     pub fn add(&mut self, state: State) {
         self.all += 1;

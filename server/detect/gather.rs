@@ -226,6 +226,7 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> Seen {
         .or_else(|| text(attribute::JOB));
     let status = judge(live, now);
     let owner = job.map(|it| leak::owner(it, &live.key.id));
+    let used = gpu_used(live, now);
     let mut seen = Seen {
         cluster: Arc::clone(&live.key.cluster),
         node: Arc::clone(&live.node),
@@ -245,10 +246,10 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> Seen {
         clock: value(&gpu::SM_CLOCK),
         tensor: value(&gpu::TENSOR_ACTIVE),
         links: watched.links.read(live, is_at_work(status.state), now),
-        leaks: watched.memory.read(gpu_used(live, now), owner, now),
+        leaks: watched.memory.read(used, owner, now),
         gone: Readable::default(),
         host: Host::default(),
-        has_memory: gpu_used(live, now).is_some(),
+        has_memory: used.is_some(),
         probe: probe_of(live, now),
         has_remap_failure: flag(&gpu::REMAP_FAILURE),
         has_remap_pending: flag(&gpu::REMAP_PENDING),

@@ -20,6 +20,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::gather::NodesSeen;
 use super::runs::Gpus;
+use super::watch::reading;
 use crate::fleet::Live;
 use crate::store::model::ResourceKey;
 
@@ -104,6 +105,16 @@ enum Says {
 
 /// Who looks at a reading: of which part, what it says, when.
 type Look<'a> = dyn FnMut(Option<&Arc<Part>>, Says, Timestamp) + 'a;
+
+impl Says {
+    /// The value, where there is something to judge.
+    const fn when(is_judged: bool, value: f64) -> Self {
+        match is_judged {
+            true => Self::Value(value),
+            false => Self::Well,
+        }
+    }
+}
 
 impl Default for Limits {
     fn default() -> Self {
@@ -276,11 +287,7 @@ fn first(test: Test, was_well: bool, value: f64, at: Timestamp) -> State {
 
 /// Hands out the readings of a resource, each with its part and its time.
 fn read(read: Read, live: &Live, look: &mut Look<'_>) {
-    let value = |metric: &Metric| {
-        let known = live.value(metric.id)?;
-        let value = known.reading.ok().filter(|it| it.is_finite())?;
-        Some((value, known.at))
-    };
+    let value = |metric: &Metric| reading(live, metric);
     let says = match read {
         Read::Plain(metric) if metric.part.is_some() => {
             for known in live.parts(metric.id) {
@@ -304,29 +311,11 @@ fn read(read: Read, live: &Live, look: &mut Look<'_>) {
             .map(|((then, _), (now, at))| (Says::Value(now - then), at)),
         Read::Held(metric) => value(metric).map(|(own, at)| {
             let is_at_work = live.bits.held != 0 && live.bits.active != 0;
-            (
-                if is_at_work {
-                    Says::Value(own)
-                } else {
-                    Says::Well
-                },
-                at,
-            )
+            (Says::when(is_at_work, own), at)
         }),
-        Read::Stuck(done, waiting) => {
-            value(done)
-                .zip(value(waiting))
-                .map(|((done, at), (waiting, _))| {
-                    (
-                        if waiting > 0.0 {
-                            Says::Value(done)
-                        } else {
-                            Says::Well
-                        },
-                        at,
-                    )
-                })
-        }
+        Read::Stuck(done, waiting) => value(done)
+            .zip(value(waiting))
+            .map(|((done, at), (waiting, _))| (Says::when(waiting > 0.0, done), at)),
     };
     if let Some((says, at)) = says {
         look(None, says, at);

@@ -75,33 +75,16 @@ impl Offenders {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
                 let action = "Have the card replaced: resets do not mend it.";
-                let usual = CARD_FAULTS as f64;
-                let faults = Reading::new(
-                    "faults in 30 days",
-                    *faults as f64,
-                    Some(usual),
-                    Unit::Count,
-                );
-                Some(signal(place, what, action, vec![faults]))
+                let readings = vec![faults_read(*faults, CARD_FAULTS)];
+                Some(signal(place, what, action, readings))
             }
             Offender::Node(cluster, node, faults, cards) => {
                 let what = "card after card breaks in it";
                 let action =
                     "Have the machine looked at: board, riser, power, cooling; not the cards.";
-                let usual = NODE_FAULTS as f64;
-                let faults = Reading::new(
-                    "faults in 30 days",
-                    *faults as f64,
-                    Some(usual),
-                    Unit::Count,
-                );
                 let cards = Reading::new("cards", *cards as f64, None, Unit::Count);
-                Some(signal(
-                    Place::node(cluster, node),
-                    what,
-                    action,
-                    vec![faults, cards],
-                ))
+                let readings = vec![faults_read(*faults, NODE_FAULTS), cards];
+                Some(signal(Place::node(cluster, node), what, action, readings))
             }
         };
         let found = self.found.iter().filter_map(of);
@@ -130,6 +113,11 @@ fn cards(app: &App) -> Cards {
         serials.extend(serial.map(|serial| ((cluster, id), serial)));
     });
     (places, serials)
+}
+
+fn faults_read(faults: usize, most: usize) -> Reading {
+    let (faults, usual) = (faults as f64, Some(most as f64));
+    Reading::new("faults in 30 days", faults, usual, Unit::Count)
 }
 
 fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>) -> Signal {

@@ -217,7 +217,8 @@ pub(super) fn fresh(live: &Live, metric: &Metric, now: Timestamp) -> Option<f64>
     (seconds_since(now, at) <= GAP_S).then_some(value)
 }
 
-fn reading(live: &Live, metric: &Metric) -> Option<(f64, Timestamp)> {
+/// The newest reading of a metric and its time; none while it is gone.
+pub(super) fn reading(live: &Live, metric: &Metric) -> Option<(f64, Timestamp)> {
     let known = live.value(metric.id)?;
     let value = known.reading.ok().filter(|it| it.is_finite())?;
     Some((value, known.at))

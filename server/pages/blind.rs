@@ -9,8 +9,8 @@ use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::text::{self, Name, counted, segment};
-use super::words;
+use super::text::{self, Name, counted};
+use super::{node, words};
 use crate::fleet::ServerClock;
 use crate::view::{ClusterView, FleetView, NodeView};
 
@@ -74,11 +74,7 @@ fn spot<'a>(
         places: places
             .take(NAMED)
             .map(|(cluster, node)| {
-                let address = format!(
-                    "/clusters/{}/nodes/{}",
-                    segment(&cluster.name),
-                    segment(&node.name)
-                );
+                let address = node::address(&cluster.name, &node.name);
                 (address, Name::new(&node.name))
             })
             .collect(),

@@ -4,7 +4,7 @@ use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::text::{self, Name};
-use super::words;
+use super::{gpu, words};
 use crate::store::model::StoredEvent;
 
 /// Events shown on a page; the API has the rest.
@@ -53,11 +53,7 @@ fn entry(stored: &StoredEvent, subject: (ResourceKind, &str)) -> Entry {
     let is_subject = (event.resource_kind, &*event.resource_id) == subject;
     let is_gpu = event.resource_kind == ResourceKind::Gpu;
     let about = (!is_subject && is_gpu).then(|| {
-        let address = format!(
-            "/clusters/{}/gpus/{}",
-            text::segment(&stored.cluster),
-            text::segment(&event.resource_id)
-        );
+        let address = gpu::address(&stored.cluster, &event.resource_id);
         (address, Name::new(&event.resource_id))
     });
     Entry {

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::blind::{self, BlindSpot};
 use super::frame::{Frame, Theme, html};
-use super::text::{counted, grouped};
+use super::text::{counted, grouped, segment};
 use super::{incidents, problem, tiles, words};
 use crate::auth::Grant;
 use crate::view::{Counts, FleetView};
@@ -122,6 +122,11 @@ pub async fn show(
     };
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     render(&web, &view, frame, state).await
+}
+
+/// Where a cluster's page is.
+pub fn address(cluster: &str) -> String {
+    format!("/clusters/{}", segment(cluster))
 }
 
 /// `GET /clusters/{cluster}`: the same for one cluster.
@@ -262,11 +267,7 @@ fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
 fn section(view: &FleetView, origin: Origin, filter: Option<ledger::State>) -> Section {
     Section {
         origin,
-        title: match origin {
-            Origin::Live => "Live",
-            Origin::Recorded => "Recorded",
-            Origin::Simulated => "Simulated",
-        },
+        title: words::origin(origin),
         word: words::watermark(origin),
         sentence: words::watermark_sentence(origin),
         clusters: view

@@ -21,7 +21,7 @@ use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::text::{self, Name, segment};
 use super::words::{self, Look, Why};
-use super::{jobs, parts, peaks, problem};
+use super::{fleet, jobs, node, parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::gather::is_one_sample;
@@ -129,6 +129,11 @@ struct Figure {
     meter: Option<u32>,
 }
 
+/// Where a GPU's page is, or a share's.
+pub fn address(cluster: &str, id: &str) -> String {
+    format!("{}/gpus/{}", fleet::address(cluster), segment(id))
+}
+
 /// `GET /clusters/{cluster}/gpus/{id}`.
 pub async fn show(
     State(web): State<Arc<Web>>,
@@ -209,10 +214,7 @@ pub async fn by_index(
         with_index.max_by_key(|gpu| gpu.last_point)
     });
     match found {
-        Some(gpu) => {
-            let (cluster, id) = (segment(&cluster), segment(&gpu.key.id));
-            Redirect::temporary(&format!("/clusters/{cluster}/gpus/{id}")).into_response()
-        }
+        Some(gpu) => Redirect::temporary(&address(&cluster, &gpu.key.id)).into_response(),
         None => problem::not_found(
             frame,
             format!(
@@ -245,11 +247,7 @@ fn page(
     let (mut told, never_told) = reading::lines(live, catalog::gpu::ALL);
     // A GPU that was never probed lacks nothing.
     told.extend(reading::lines(live, catalog::own::PROBE).0);
-    let here = format!(
-        "/clusters/{}/gpus/{}",
-        segment(&live.key.cluster),
-        segment(&live.key.id)
-    );
+    let here = address(&live.key.cluster, &live.key.id);
     GpuPage {
         title: title(live),
         id: Name::new(&live.key.id),
@@ -261,11 +259,7 @@ fn page(
         job: None,
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
-        node_address: format!(
-            "/clusters/{}/nodes/{}",
-            segment(&live.key.cluster),
-            segment(&live.node)
-        ),
+        node_address: node::address(&live.key.cluster, &live.node),
         status: status(live, frame.at),
         facts: facts(live),
         holder: holder(live),
@@ -287,7 +281,7 @@ fn page(
         never_told,
         parts: parts::of(live),
         shares,
-        cluster_address: format!("/clusters/{}", segment(&live.key.cluster)),
+        cluster_address: fleet::address(&live.key.cluster),
         xids: xids(live, past),
         events: events::entries(&past.events, subject),
         past_failed: past.failed,
@@ -301,11 +295,7 @@ fn shares(view: &FleetView, key: &ResourceKey) -> Vec<ShareLine> {
     shares
         .iter()
         .map(|share| ShareLine {
-            address: format!(
-                "/clusters/{}/gpus/{}",
-                segment(&share.key.cluster),
-                segment(&share.key.id)
-            ),
+            address: address(&share.key.cluster, &share.key.id),
             name: Name::new(&share.key.id),
             look: words::look(share.state),
             holder: share.holder.as_deref().map(Name::new),

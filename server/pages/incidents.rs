@@ -14,8 +14,8 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name, segment};
-use super::{problem, words};
+use super::text::{self, Name};
+use super::{fleet, gpu, node, problem, words};
 use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
 use crate::notify::group::{Group, State as Told};
@@ -248,11 +248,10 @@ pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
 
 /// The address of the page of a place.
 pub(crate) fn place_address(place: &Place) -> String {
-    let cluster = format!("/clusters/{}", segment(&place.cluster));
     match (&place.node, &place.gpu) {
-        (Some(_), Some(gpu)) => format!("{cluster}/gpus/{}", segment(gpu)),
-        (Some(node), None) => format!("{cluster}/nodes/{}", segment(node)),
-        (None, _) => cluster,
+        (Some(_), Some(gpu)) => gpu::address(&place.cluster, gpu),
+        (Some(node), None) => node::address(&place.cluster, node),
+        (None, _) => fleet::address(&place.cluster),
     }
 }
 

@@ -10,7 +10,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
-use super::words;
+use super::{fleet, words};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState};
 use crate::store::RunFilter;
 use crate::web::Web;
@@ -73,12 +73,8 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
 
 /// The address of an attempt's page.
 pub fn address(key: &RunKey) -> String {
-    format!(
-        "/clusters/{}/jobs/{}/{}",
-        segment(&key.cluster),
-        segment(&key.run.job.to_string()),
-        key.run.attempt
-    )
+    let (cluster, job) = (fleet::address(&key.cluster), key.run.job.to_string());
+    format!("{cluster}/jobs/{}/{}", segment(&job), key.run.attempt)
 }
 
 fn job(key: &RunKey, run: &Run, at: Timestamp) -> Job {

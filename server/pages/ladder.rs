@@ -8,9 +8,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::frame::{self, Frame};
-use super::jobs;
-use super::problem;
 use super::text::{self, Name, segment};
+use super::{fleet, jobs, problem};
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
 use crate::runs::{Run, RunKey, cost};
@@ -55,7 +54,7 @@ struct Gain {
 
 /// Where a ladder's page is.
 pub fn address(cluster: &str, name: &str) -> String {
-    format!("/clusters/{}/ladders/{}", segment(cluster), segment(name))
+    format!("{}/ladders/{}", fleet::address(cluster), segment(name))
 }
 
 /// `GET /clusters/{cluster}/ladders/{name}`.
@@ -85,7 +84,7 @@ pub async fn show(
     let page = LadderPage {
         title: Name::new(&name),
         cluster: Name::new(&cluster),
-        cluster_address: format!("/clusters/{}", segment(&cluster)),
+        cluster_address: fleet::address(&cluster),
         api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
         rungs: found.rungs.iter().map(|it| row(&web, it)).collect(),
         left_out: found.left_out,

@@ -12,11 +12,10 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
-use super::jobs::address;
-use super::problem;
 use super::reading::{self, Cell, Line};
 use super::text::{self, Name, segment};
 use super::words::{self, Look};
+use super::{fleet, gpu, jobs, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::{ClusterView, GpuView, NodeView, past};
@@ -89,6 +88,11 @@ struct SpoolLine {
     dropped: Cell,
 }
 
+/// Where a node's page is.
+pub fn address(cluster: &str, node: &str) -> String {
+    format!("{}/nodes/{}", fleet::address(cluster), segment(node))
+}
+
 /// `GET /clusters/{cluster}/nodes/{node}`.
 pub async fn show(
     State(web): State<Arc<Web>>,
@@ -126,7 +130,7 @@ pub async fn show(
     let mut jobs = web.app.fleet.runs().on_gpus(&key.cluster, &ids);
     for (row, gpu) in page.gpus.iter_mut().zip(gpus()) {
         let job = jobs.remove(&*gpu.key.id);
-        row.job = job.map(|(key, rank)| (address(&key), Name::new(&key.run.job.name), rank));
+        row.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
     }
     frame::page(StatusCode::OK, &page)
 }
@@ -144,7 +148,7 @@ fn page(
         watermark: words::watermark(part.origin),
         watermark_sentence: words::watermark_sentence(part.origin),
         cluster: Name::new(&part.name),
-        cluster_address: format!("/clusters/{}", segment(&part.name)),
+        cluster_address: fleet::address(&part.name),
         node: Name::new(&found.name),
         silent: found.silent_since.map(|since| {
             format!(
@@ -255,11 +259,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
     };
     let look = words::look(gpu.state);
     Row {
-        address: format!(
-            "/clusters/{}/gpus/{}",
-            segment(&gpu.key.cluster),
-            segment(&gpu.key.id)
-        ),
+        address: gpu::address(&gpu.key.cluster, &gpu.key.id),
         index: gpu
             .index
             .map_or_else(|| "–".to_owned(), |it| it.to_string()),

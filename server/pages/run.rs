@@ -23,8 +23,8 @@ use super::events::Entry;
 use super::frame::{self, Frame};
 use super::jobs::address;
 use super::series::Series;
-use super::text::{self, Name, segment};
-use super::{problem, words};
+use super::text::{self, Name};
+use super::{fleet, problem, words};
 use crate::runs::advice::profile;
 use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup};
@@ -195,7 +195,7 @@ fn page(
         title: Name::new(&key.run.job.name),
         job: Name::new(&key.run.job.to_string()),
         cluster: Name::new(&key.cluster),
-        cluster_address: format!("/clusters/{}", segment(&key.cluster)),
+        cluster_address: fleet::address(&key.cluster),
         origin: run.facts.origin,
         watermark: words::watermark(run.facts.origin),
         watermark_sentence: words::watermark_sentence(run.facts.origin),

@@ -146,13 +146,9 @@ fn others(today: &Today) -> Option<String> {
 
 /// What so many GPUs do, in one line without its full stop.
 fn line(counts: &Counts) -> String {
-    let of = |is_in: fn(ledger::State) -> bool| {
-        let states = counts.by_state.iter().filter(|it| is_in(*it.0));
-        states.map(|it| it.1).sum::<usize>()
-    };
-    let working = of(|it| it.is_active() || it == ledger::State::Gap);
+    let working = counts.sum(|it| it.is_active() || it == ledger::State::Gap);
     let parts = [
-        (of(ledger::State::is_idle), "idle"),
+        (counts.sum(ledger::State::is_idle), "idle"),
         (counts.of(ledger::State::Stalled), "stalled"),
         (counts.of(ledger::State::Unhealthy), "lost or unhealthy"),
         (counts.of(ledger::State::Unobserved), "not measured"),
@@ -173,11 +169,7 @@ fn part(section: &Section, today: &Today) -> Part {
     let dearest = section.waste.iter().filter_map(|it| it.day_cost).max();
     Part {
         origin,
-        title: match origin {
-            Origin::Live => "Live",
-            Origin::Recorded => "Recorded",
-            Origin::Simulated => "Simulated",
-        },
+        title: words::origin(origin),
         word: words::watermark(origin),
         sentence: words::watermark_sentence(origin),
         line: line(&section.counts),
@@ -227,9 +219,7 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
     let money = |nano: Option<i128>| nano.map(|it| amount(currency, it)).ok_or(NO_PRICE);
     let share = section.wasted.zip(section.day_cost);
     let share = share.and_then(|(wasted, all)| ratio(wasted, 100, all));
-    let idle = section.counts.by_state.iter();
-    let idle = idle.filter(|it| it.0.is_idle());
-    let idle: usize = idle.map(|it| it.1).sum();
+    let idle = section.counts.sum(ledger::State::is_idle);
     let unseen = section.counts.of(ledger::State::Unobserved);
     let all_unseen = unseen > 0 && unseen == section.counts.all;
     vec![

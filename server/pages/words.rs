@@ -114,6 +114,15 @@ pub const NEVER_SENT: Why = why(
     "Run gpufleet-agent doctor on the node; it says which readers are on and what each lacks.",
 );
 
+/// Where data comes from, in a word.
+pub const fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Live => "Live",
+        Origin::Recorded => "Recorded",
+        Origin::Simulated => "Simulated",
+    }
+}
+
 /// The word of the watermark; none for live data.
 pub const fn watermark(origin: Origin) -> Option<&'static str> {
     match origin {

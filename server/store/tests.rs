@@ -45,6 +45,7 @@ mod incidents;
 
 mod money;
 
+use forgetting::keep_all;
 use harness::{Bench, both};
 
 /// The agent of every commit here.

@@ -15,8 +15,8 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use super::Look;
 use crate::auth::Grant;
 use crate::pages::incidents::place_words;
-use crate::pages::text::{counted, segment, span};
-use crate::pages::words;
+use crate::pages::text::{counted, span};
+use crate::pages::{gpu, node, words};
 use crate::runs::KnownRun;
 use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
 use crate::store::{RunFilter, Store, StoreError};
@@ -136,32 +136,24 @@ fn of_incident(
 ) -> Change {
     let place = place_words(&incident.place, look.view);
     let at = at.unwrap_or(incident.since);
-    let lasted = match is_over {
-        true => format!(
-            ", over after {}",
-            span(at.millis() - incident.since.millis())
-        ),
-        false => String::new(),
+    let (kind, name, severity, lasted) = match is_over {
+        true => {
+            let lasted = span(at.millis() - incident.since.millis());
+            let lasted = format!(", over after {lasted}");
+            ("incident_over", "incident over", Severity::Info, lasted)
+        }
+        false => {
+            let (kind, name) = ("incident_opened", "incident opened");
+            (kind, name, incident.severity, String::new())
+        }
     };
     Change {
         at,
-        kind: if is_over {
-            "incident_over"
-        } else {
-            "incident_opened"
-        },
-        name: if is_over {
-            "incident over"
-        } else {
-            "incident opened"
-        },
+        kind,
+        name,
         what: format!("{place}: {}{lasted}", incident.what),
         address: Some(format!("/incidents/{}", incident.id)),
-        severity: if is_over {
-            Severity::Info
-        } else {
-            incident.severity
-        },
+        severity,
     }
 }
 
@@ -229,11 +221,10 @@ fn what(cluster: &str, all: &[&StoredEvent], last: &StoredEvent) -> String {
 
 /// The page of what an event is about.
 fn address(stored: &StoredEvent) -> Option<String> {
-    let cluster = format!("/clusters/{}", segment(&stored.cluster));
-    let id = segment(&stored.event.resource_id);
+    let (cluster, id) = (&stored.cluster, &stored.event.resource_id);
     match stored.event.resource_kind {
-        ResourceKind::Node => Some(format!("{cluster}/nodes/{id}")),
-        ResourceKind::Gpu | ResourceKind::Share => Some(format!("{cluster}/gpus/{id}")),
+        ResourceKind::Node => Some(node::address(cluster, id)),
+        ResourceKind::Gpu | ResourceKind::Share => Some(gpu::address(cluster, id)),
         ResourceKind::Endpoint | ResourceKind::Rank => None,
     }
 }

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::{Look, owner};
 use crate::money::now::Idle;
-use crate::pages::text::{counted, segment};
-use crate::pages::{incidents as words, jobs};
+use crate::pages::text::counted;
+use crate::pages::{fleet, gpu, incidents as words, jobs, node};
 use crate::runs::RunKey;
 
 /// What kind of waste.
@@ -275,7 +275,7 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
             counted(nodes.len(), "node", "nodes")
         ),
         place: format!("cluster {cluster}"),
-        address: format!("/clusters/{}", segment(cluster)),
+        address: fleet::address(cluster),
         owner: PLATFORM.to_owned(),
         action,
         ..of_idle(cluster, gpus)
@@ -297,12 +297,11 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
     let told = own().find(|it| it.family == Family::Idle);
     let parked = gpus.iter().filter(|it| it.state == State::Parked).count();
     let is_one_node = gpus.iter().all(|it| it.node == first.node);
-    let in_cluster = format!("/clusters/{}", segment(cluster));
     let address = match (run, gpus.len()) {
         (Some(key), _) => jobs::address(key),
-        (None, 1) => format!("{in_cluster}/gpus/{}", segment(&first.key.id)),
-        (None, _) if is_one_node => format!("{in_cluster}/nodes/{}", segment(&first.node)),
-        (None, _) => in_cluster,
+        (None, 1) => gpu::address(cluster, &first.key.id),
+        (None, _) if is_one_node => node::address(cluster, &first.node),
+        (None, _) => fleet::address(cluster),
     };
     let name = run.map_or(job, |key| &key.run.job.name);
     let action = match &first.payer {

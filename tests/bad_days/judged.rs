@@ -40,34 +40,22 @@ struct Expected {
 
 const NODE: Option<&str> = Some("demo-node-2");
 
+const fn broken_gpu(fault: Fault) -> Expected {
+    Expected {
+        fault,
+        family: Family::GpuFault,
+        cause: Cause::GpuFault,
+        node: NODE,
+        is_one_gpu: true,
+        rank: None,
+        takes: 1.0,
+    }
+}
+
 const EXPECTED: [Expected; 6] = [
-    Expected {
-        fault: Fault::Xid79,
-        family: Family::GpuFault,
-        cause: Cause::GpuFault,
-        node: NODE,
-        is_one_gpu: true,
-        rank: None,
-        takes: 1.0,
-    },
-    Expected {
-        fault: Fault::Lost,
-        family: Family::GpuFault,
-        cause: Cause::GpuFault,
-        node: NODE,
-        is_one_gpu: true,
-        rank: None,
-        takes: 1.0,
-    },
-    Expected {
-        fault: Fault::Hang,
-        family: Family::GpuFault,
-        cause: Cause::GpuFault,
-        node: NODE,
-        is_one_gpu: true,
-        rank: None,
-        takes: 1.0,
-    },
+    broken_gpu(Fault::Xid79),
+    broken_gpu(Fault::Lost),
+    broken_gpu(Fault::Hang),
     Expected {
         fault: Fault::Stall,
         family: Family::Hang,

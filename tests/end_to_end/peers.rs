@@ -53,33 +53,33 @@ impl Peer {
                  static_configs:\n      - targets: {targets:?}\n"
             ));
         }
-        let config = world.file("prometheus.yml", &config);
-        let address = format!("127.0.0.1:{}", free_port());
-        let mut command = Command::new("prometheus");
-        command
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                world.path("prometheus").display()
-            ))
-            .arg(format!("--web.listen-address={address}"));
-        Self::start("prometheus", command, world, address, "/-/ready")
+        Self::prometheus_with("prometheus", world, &config, &[])
     }
 
     /// Debian's Prometheus, that takes what is pushed to it and scrapes nothing.
     pub(crate) fn prometheus_receiving(world: &World) -> Self {
-        let config = world.file("receiving.yml", "scrape_configs: []\n");
+        let takes = ["--web.enable-remote-write-receiver"];
+        Self::prometheus_with(
+            "prometheus-receiving",
+            world,
+            "scrape_configs: []\n",
+            &takes,
+        )
+    }
+
+    fn prometheus_with(name: &str, world: &World, config: &str, more: &[&str]) -> Self {
+        let config = world.file(&format!("{name}.yml"), config);
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
-                world.path("receiving").display()
+                world.path(name).display()
             ))
-            .arg("--web.enable-remote-write-receiver")
-            .arg(format!("--web.listen-address={address}"));
-        Self::start("prometheus-receiving", command, world, address, "/-/ready")
+            .arg(format!("--web.listen-address={address}"))
+            .args(more);
+        Self::start(name, command, world, address, "/-/ready")
     }
 
     /// Debian's Alertmanager, that tells nobody.

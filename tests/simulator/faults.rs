@@ -144,6 +144,10 @@ impl Faults {
         };
         let mut state = self.lock();
         let node_name = format!("demo-node-{}", target.0 + 1);
+        let lost = || {
+            let what = "the GPU is listed but cannot be reached";
+            event(EventKind::GpuLost, &id, at, what, &[])
+        };
         match fault {
             Fault::Xid79 => {
                 state.set(target, gone(Missing::GpuLost, Some(79)));
@@ -157,16 +161,7 @@ impl Faults {
                         &[("xid", "79"), ("action", "drain the node, reboot")],
                     ),
                 );
-                state.tell(
-                    target.0,
-                    event(
-                        EventKind::GpuLost,
-                        &id,
-                        at,
-                        "the GPU is listed but cannot be reached",
-                        &[],
-                    ),
-                );
+                state.tell(target.0, lost());
                 format!(
                     "GPU {} of {node_name} ({id}) fell off the bus: XID 79, no readings",
                     target.1
@@ -174,16 +169,7 @@ impl Faults {
             }
             Fault::Lost => {
                 state.set(target, gone(Missing::GpuLost, None));
-                state.tell(
-                    target.0,
-                    event(
-                        EventKind::GpuLost,
-                        &id,
-                        at,
-                        "the GPU is listed but cannot be reached",
-                        &[],
-                    ),
-                );
+                state.tell(target.0, lost());
                 format!(
                     "GPU {} of {node_name} ({id}) is lost, without an XID",
                     target.1

@@ -18,7 +18,8 @@ use super::gather::Past;
 use crate::pages::draw::{self, Column};
 use crate::pages::incidents::dollars;
 use crate::pages::series::Series;
-use crate::pages::text::{self, Name, quantity, segment};
+use crate::pages::text::{self, Name, quantity};
+use crate::pages::{gpu, node};
 use crate::runs::cost::Cost;
 use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
@@ -448,9 +449,8 @@ fn rank(
     cluster: &Arc<str>,
 ) -> RankLine {
     let facts = &rank.facts;
-    let link = |place: &str, id: &str| {
-        let address = format!("/clusters/{}/{place}/{}", segment(cluster), segment(id));
-        (!id.is_empty()).then(|| (address, Name::new(id)))
+    let link = |page: fn(&str, &str) -> String, id: &str| {
+        (!id.is_empty()).then(|| (page(cluster, id), Name::new(id)))
     };
     let told = |metric: Metric| facts.reading(metric.id);
     let (state, is_bad) = match &facts.end {
@@ -472,8 +472,8 @@ fn rank(
     let memory = told(training::MEMORY_PEAK_RESERVED).zip(told(training::MEMORY_LIMIT));
     RankLine {
         number,
-        node: link("nodes", &facts.node),
-        gpu: link("gpus", &facts.gpu),
+        node: link(node::address, &facts.node),
+        gpu: link(gpu::address, &facts.gpu),
         mesh: facts.mesh.to_string(),
         state,
         is_bad,

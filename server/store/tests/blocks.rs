@@ -123,14 +123,7 @@ both! {
         bench.close(LATER_S).await;
         let expiry = Expiry {
             minutes: Minute(START.0 + 125),
-            buckets: 0,
-            steps: 0,
-            days: 0,
-            hours: 0,
-            events: Timestamp(0),
-            senders: Timestamp(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
         assert_eq!(bench.store.retain(&expiry).await.unwrap().minutes, 4);
         let left = bench.store.minutes(&key("GPU-0"), all()).await.unwrap();

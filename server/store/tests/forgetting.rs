@@ -19,7 +19,7 @@ fn heard(agent: u128, epoch: u128, stream: Stream, seconds: i64) -> Cursor {
 }
 
 /// Nothing is too old.
-fn keep_all() -> Expiry {
+pub(super) fn keep_all() -> Expiry {
     Expiry {
         minutes: Minute(0),
         buckets: 0,

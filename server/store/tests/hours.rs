@@ -201,14 +201,7 @@ both! {
         bench.commit(&minutes_of_one(1, 0, 60, true)).await;
         let expiry = Expiry {
             minutes: Minute(START.0 + 130),
-            buckets: 0,
-            steps: 0,
-            days: 0,
-            hours: 0,
-            events: Timestamp(0),
-            senders: Timestamp(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
         let deleted = bench.store.retain(&expiry).await.unwrap();
         assert_eq!(deleted.minutes, 0, "the hour is not computed yet");
@@ -236,14 +229,7 @@ both! {
         bench.close(10 * HOUR_S).await;
         let expiry = Expiry {
             minutes: Minute(START.0 + 61),
-            buckets: 0,
-            steps: 0,
-            days: 0,
-            hours: 0,
-            events: Timestamp(0),
-            senders: Timestamp(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
         assert_eq!(bench.store.retain(&expiry).await.unwrap().minutes, 1);
         // The last minute of the hour that is gone, and the first two of the hour that is not.
@@ -265,29 +251,21 @@ both! {
         all.foreign.push(ForeignMark { series: [1; 16], newest: at(0) });
         bench.commit(&all).await;
         bench.compute(at(10 * HOUR_S)).await;
-        let keep_all = Expiry {
-            minutes: Minute(0),
+        let just_kept = Expiry {
             buckets: START.0 / 10,
-            steps: 0,
-            days: 0,
             hours: hour(),
             events: at(0),
             senders: at(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
-        let none = bench.store.retain(&keep_all).await.unwrap();
+        let none = bench.store.retain(&just_kept).await.unwrap();
         assert_eq!(none, Deleted::default());
         let expiry = Expiry {
-            minutes: Minute(0),
             buckets: START.0 / 10 + 4,
-            steps: 0,
-            days: 0,
             hours: hour() + 1,
             events: at(1),
             senders: at(1),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
         let deleted = bench.store.retain(&expiry).await.unwrap();
         assert_eq!((deleted.buckets, deleted.hours, deleted.events, deleted.others), (4, 1, 1, 3));

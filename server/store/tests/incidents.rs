@@ -44,15 +44,8 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
 /// Incidents that were over before this go, and nothing else does.
 fn expiry(events: Timestamp) -> Expiry {
     Expiry {
-        minutes: Minute(0),
-        buckets: 0,
-        steps: 0,
-        days: 0,
-        hours: 0,
         events,
-        senders: Timestamp(0),
-        epochs: Timestamp(0),
-        resources: Timestamp(0),
+        ..keep_all()
     }
 }
 

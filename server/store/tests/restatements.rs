@@ -103,15 +103,8 @@ both! {
         }
         assert!(corrections(bench).await.len() > 20);
         let expiry = Expiry {
-            minutes: Minute(0),
-            buckets: 0,
-            steps: 0,
-            days: 0,
             hours: hour() + 10,
-            events: Timestamp(0),
-            senders: Timestamp(0),
-            epochs: Timestamp(0),
-            resources: Timestamp(0),
+            ..keep_all()
         };
         bench.store.retain(&expiry).await.unwrap();
         assert_eq!(corrections(bench).await, []);

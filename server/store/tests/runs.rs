@@ -67,15 +67,9 @@ fn steps(number: u64, first: i64) -> Commit {
 /// Nothing is too old but what is said.
 fn keep(steps: i64, events: Timestamp) -> Expiry {
     Expiry {
-        minutes: Minute(0),
-        buckets: 0,
-        hours: 0,
         steps,
-        days: 0,
         events,
-        senders: Timestamp(0),
-        epochs: Timestamp(0),
-        resources: Timestamp(0),
+        ..keep_all()
     }
 }
 

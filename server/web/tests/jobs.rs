@@ -11,7 +11,7 @@ use super::*;
 use crate::fleet::LiveValue;
 use crate::pages::text::segment;
 use crate::runs::watch::Watch;
-use crate::runs::{Heard, RunKey};
+use crate::runs::{Heard, RunKey, Runs};
 
 /// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
 /// more than a name.
@@ -98,20 +98,29 @@ fn event(job: &str, number: u32, seconds: i64, kind: EventKind, about: &[(&str, 
     }
 }
 
-/// Puts both jobs into the fleet, judges them, and makes them durable.
-pub(super) async fn put(fleet: &Fleet, store: &Store) {
-    let runs = fleet.runs();
-    let heard = |seconds| Heard {
+/// What an agent says so many seconds after both began.
+fn heard(seconds: i64) -> Heard {
+    Heard {
         agent: gpufleet_telemetry::identity::AgentId(uuid::Uuid::from_u128(1)),
         lane: Lane::Live,
         received: at(seconds),
-    };
+    }
+}
+
+/// A job's first rank says that it began.
+fn began(runs: &Runs, cluster: &Arc<str>, job: &str) {
+    let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
+    let began = event(job, 0, 0, EventKind::RunStarted, &about);
+    runs.event(cluster, &began, heard(0)).unwrap();
+}
+
+/// Puts both jobs into the fleet, judges them, and makes them durable.
+pub(super) async fn put(fleet: &Fleet, store: &Store) {
+    let runs = fleet.runs();
     let cluster: Arc<str> = "prod".into();
     let told = [(training::STEPS, 120.0), (training::LOSS, 2.5)];
     for job in [JOB, DEAD] {
-        let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
-        let began = event(job, 0, 0, EventKind::RunStarted, &about);
-        runs.event(&cluster, &began, heard(0)).unwrap();
+        began(runs, &cluster, job);
     }
     let mut watch = Watch::default();
     for first in (0..120).step_by(10) {
@@ -157,15 +166,8 @@ async fn make_durable(fleet: &Fleet, store: &Store) {
 pub(super) async fn put_one(server: &Fixture, job: &str, gpu: &str, broke_off: bool) {
     let (fleet, store) = (&*server.fleet, &server.store);
     let runs = fleet.runs();
-    let heard = |seconds| Heard {
-        agent: gpufleet_telemetry::identity::AgentId(uuid::Uuid::from_u128(1)),
-        lane: Lane::Live,
-        received: at(seconds),
-    };
     let cluster: Arc<str> = "prod".into();
-    let about = [(attribute::FINGERPRINT, "torch=2.9.1\n")];
-    let began = event(job, 0, 0, EventKind::RunStarted, &about);
-    runs.event(&cluster, &began, heard(0)).unwrap();
+    began(runs, &cluster, job);
     let told = [
         (training::STEPS, 120.0),
         (training::STEP_WALL, 120.0),
