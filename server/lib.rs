@@ -48,6 +48,8 @@ pub mod retention;
 
 pub mod view;
 
+pub mod answers;
+
 pub mod today;
 
 pub mod export;

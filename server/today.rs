@@ -9,6 +9,7 @@
 //! section; how many more there are is said.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,9 @@ use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
-use tokio::sync::Mutex;
 
 use crate::App;
+use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::now::{self, Now};
 use crate::runs::RunKey;
@@ -37,12 +38,15 @@ pub use changes::Change;
 pub use unmeasured::Unmeasured;
 pub use waste::{Kind, Waste};
 
-/// How old an answer may be: agents ship every 10 s, so more often would show nothing new.
+/// How long an answer is kept: agents ship every 10 s, so more often would show nothing new.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
 /// Most readers with rights of their own whose answers are kept: one for each cluster that a token is
 /// bound to, and one for all.
 const KEPT: usize = 16;
+
+/// Answers that are made at once, for readers with rights of their own: each walks over the whole fleet.
+const AT_ONCE: usize = 2;
 
 /// Most rows of waste of a section: the dearest; more nobody reads in the morning.
 pub const MAX_WASTE: usize = 30;
@@ -91,11 +95,7 @@ pub struct Section {
 }
 
 /// Answers as they were last made, by the cluster that a reader is bound to.
-#[derive(Default)]
-pub struct Todays(Mutex<BTreeMap<Option<Arc<str>>, Kept>>);
-
-/// An answer, and when it was made.
-type Kept = (Duration, Arc<Today>);
+pub struct Todays(Answers<Option<Arc<str>>, Today, Infallible>);
 
 /// What everything is made from.
 pub(crate) struct Look<'a> {
@@ -107,26 +107,26 @@ pub(crate) struct Look<'a> {
     pub(crate) at: Timestamp,
 }
 
+impl Default for Todays {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, AT_ONCE))
+    }
+}
+
 impl Todays {
-    /// The answer for a reader, no older than [`FRESH_FOR`].
+    /// The answer for a reader.
     pub async fn get(
         &self,
         app: &App,
-        view: &FleetView,
-        specs: &Specs,
+        view: &Arc<FleetView>,
+        specs: &Arc<Specs>,
         grant: &Grant,
     ) -> Arc<Today> {
-        let mut kept = self.0.lock().await;
-        let clock = app.clock.monotonic();
-        kept.retain(|_, (made, _)| clock.saturating_sub(*made) < FRESH_FOR);
-        if let Some((_, made)) = kept.get(&grant.cluster) {
-            return Arc::clone(made);
-        }
-        let made = Arc::new(make(app, view, specs, grant).await);
-        if kept.len() < KEPT {
-            kept.insert(grant.cluster.clone(), (clock, Arc::clone(&made)));
-        }
-        made
+        let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
+        let seen = grant.clone();
+        let making = async move { Ok(make(&own, &view, &specs, &seen).await) };
+        let Ok(today) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
+        today
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Web {
     /// The newest picture of the fleet.
     pub views: Views,
     /// What the cards could do at best.
-    pub specs: Specs,
+    pub specs: Arc<Specs>,
     /// What the web port counts.
     pub counted: metrics::own::Counted,
     /// The newest renderings of the fleet page.
@@ -76,7 +76,7 @@ pub fn router(app: App) -> Router {
     let watched = (app.clone(), Door::Web);
     let web = Arc::new(Web {
         app,
-        specs,
+        specs: Arc::new(specs),
         step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
         reports: Arc::new(tokio::sync::Semaphore::new(REPORTS)),
         views: Views::default(),

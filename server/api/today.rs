@@ -21,7 +21,7 @@ use crate::web::Web;
 /// What there is to know in the morning.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Today {
-    /// When it was made; at most 10 s ago.
+    /// When it began to be made. An answer serves for 10 s.
     #[schema(format = DateTime)]
     pub at: String,
     /// What money is counted in, as ISO 4217 has it. All money is in its billionths.

@@ -5,8 +5,7 @@
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
 //! whether who asked for it waits or not; what is idle is of this second.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
@@ -19,13 +18,14 @@ use gpufleet_analysis::ledger;
 use gpufleet_analysis::money::ratio;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
-use tokio::sync::watch;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
-use super::{problem, words};
+use super::{gpu, problem, words};
+use crate::answers::Answers;
 use crate::money::report::{self, Asked, Form, What};
 use crate::money::{Terms, month, now};
+use crate::store::Store;
 use crate::web::Web;
 
 /// How old the month may be: the ledger's hours change every five minutes.
@@ -94,25 +94,11 @@ struct Notice {
     fix: String,
 }
 
-/// Months as they were last made, by scope, and those that are being made.
-#[derive(Default)]
-pub struct Months {
-    held: Mutex<Held>,
-    /// One is made at a time: each holds the days of a month.
-    one: tokio::sync::Mutex<()>,
-}
-
-#[derive(Default)]
-struct Held {
-    kept: BTreeMap<Scope, (Duration, Arc<Made>)>,
-    making: BTreeMap<Scope, watch::Receiver<Option<Outcome>>>,
-}
+/// Months as they were last made, by scope: one is made at a time, each holds the days of a month.
+pub struct Months(Answers<Scope, Made, Arc<str>>);
 
 /// A cluster, or all live ones.
 type Scope = Option<String>;
-
-/// A month, or why there is none.
-type Outcome = Result<Arc<Made>, Arc<str>>;
 
 /// A month of a scope.
 struct Made {
@@ -143,7 +129,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         }
     }
     for (origin, cluster) in scopes {
-        let made = match made(&web, &terms, cluster.clone(), frame.at).await {
+        let (store, clock) = (web.app.store.clone(), &web.app.clock);
+        let making = make(store, Arc::clone(&terms), cluster.clone(), frame.at);
+        let made = match web.months.0.get(cluster.clone(), clock, making).await {
             Ok(made) => made,
             Err(error) => return problem::store_failed(frame, &error),
         };
@@ -198,40 +186,18 @@ async fn found_now(web: &Arc<Web>, terms: &Arc<Terms>, frame: &Frame) -> now::No
     found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// The month of a scope, no older than [`FRESH_FOR`].
-async fn made(web: &Arc<Web>, terms: &Arc<Terms>, scope: Scope, at: Timestamp) -> Outcome {
-    let mut told = {
-        let mut held = web.months.lock();
-        let clock = web.app.clock.monotonic();
-        held.kept
-            .retain(|_, (made, _)| clock.saturating_sub(*made) < FRESH_FOR);
-        if let Some((_, made)) = held.kept.get(&scope) {
-            return Ok(Arc::clone(made));
-        }
-        // One that ended without a word is begun anew.
-        held.making.retain(|_, it| it.has_changed().is_ok());
-        match held.making.get(&scope) {
-            Some(making) => making.clone(),
-            None => {
-                let (tell, told) = watch::channel(None);
-                held.making.insert(scope.clone(), told.clone());
-                let (web, terms) = (Arc::clone(web), Arc::clone(terms));
-                tokio::spawn(async move {
-                    let outcome = make(&web, terms, scope.clone(), at).await;
-                    web.months.keep(scope, &outcome, web.app.clock.monotonic());
-                    tell.send_replace(Some(outcome));
-                });
-                told
-            }
-        }
-    };
-    let outcome = told.wait_for(Option::is_some).await.map(|it| it.clone());
-    let outcome = outcome.ok().flatten();
-    outcome.unwrap_or_else(|| Err("making the month panicked".into()))
+impl Default for Months {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, 1))
+    }
 }
 
-async fn make(web: &Web, terms: Arc<Terms>, scope: Scope, at: Timestamp) -> Outcome {
-    let _one = web.months.one.lock().await;
+async fn make(
+    store: Store,
+    terms: Arc<Terms>,
+    scope: Scope,
+    at: Timestamp,
+) -> Result<Made, Arc<str>> {
     let month = report::month_of(at);
     let asked = Asked::new(
         What::Chargeback,
@@ -242,33 +208,10 @@ async fn make(web: &Web, terms: Arc<Terms>, scope: Scope, at: Timestamp) -> Outc
         at,
     );
     let asked = asked.expect("the month that runs is one");
-    let days = month::read(&web.app.store, asked.days.clone(), scope.as_deref()).await;
+    let days = month::read(&store, asked.days.clone(), scope.as_deref()).await;
     let days = days.map_err(|error| Arc::from(error.to_string()))?;
     let charged = tokio::task::spawn_blocking(move || charge(&asked, &days, &terms, at)).await;
-    charged
-        .map(Arc::new)
-        .map_err(|error| Arc::from(error.to_string()))
-}
-
-impl Months {
-    fn keep(&self, scope: Scope, outcome: &Outcome, now: Duration) {
-        let mut held = self.lock();
-        held.making.remove(&scope);
-        if let Ok(made) = outcome {
-            held.kept.insert(scope, (now, Arc::clone(made)));
-        }
-        while held.kept.len() > KEPT {
-            let oldest = held.kept.iter().min_by_key(|it| it.1.0);
-            let Some(oldest) = oldest.map(|it| it.0.clone()) else {
-                return;
-            };
-            held.kept.remove(&oldest);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    charged.map_err(|error| Arc::from(error.to_string()))
 }
 
 fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Made {
@@ -376,13 +319,12 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
 }
 
 fn idle_row(it: &now::Idle, currency: &str, at: Timestamp) -> IdleRow {
-    let cluster = segment(&it.key.cluster);
     let place = match it.index.as_str() {
         "" => format!("{} on {}", it.key.id, it.node),
         index => format!("GPU {index} of {}", it.node),
     };
     IdleRow {
-        address: format!("/clusters/{cluster}/gpus/{}", segment(&it.key.id)),
+        address: gpu::address(&it.key.cluster, &it.key.id),
         place: Name::new(&place),
         state: words::look(it.state).name,
         since: it

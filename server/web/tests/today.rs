@@ -1,8 +1,13 @@
 //! The first page of the day, and its twin in the API.
 
+use futures::FutureExt;
 use gpufleet_analysis::states::Recent;
+use gpufleet_telemetry::gpu_specs::Specs;
 
 use super::*;
+use crate::auth::Grant;
+use crate::today::Todays;
+use crate::view::FleetView;
 
 /// The card of the fixture at ten dollars an hour: a GPU-day is $240.
 async fn priced(lives: Vec<Live>) -> Fixture {
@@ -108,6 +113,29 @@ fn with_idle() -> Vec<Live> {
         }
     }
     lives
+}
+
+#[tokio::test]
+async fn a_request_whose_time_is_up_leaves_its_answer_to_the_next() {
+    let server = server().await;
+    let access = Access::load(&AuthConfig::default()).unwrap();
+    let (config, store) = (Config::for_tests(), server.store.clone());
+    let app = App::new(config, store, access, Arc::new(Standing));
+    let specs = Arc::new(Specs::with(&app.config.gpu.peaks).unwrap());
+    let (todays, grant) = (Todays::default(), Grant::default());
+    let seen_at = |seconds: i64| {
+        let at = fixture::NOW.shifted(seconds * 1_000_000_000);
+        Arc::new(FleetView {
+            at,
+            ..FleetView::default()
+        })
+    };
+    let (first, second) = (seen_at(0), seen_at(1));
+    let mut given_up = Box::pin(todays.get(&app, &first, &specs, &grant));
+    assert!((&mut given_up).now_or_never().is_none());
+    drop(given_up);
+    let next = todays.get(&app, &second, &specs, &grant).await;
+    assert_eq!(next.at, fixture::NOW, "it is the one that was begun");
 }
 
 fn stalled() -> Signal {

@@ -1,0 +1,235 @@
+//! Answers that cost much: one is made for all who ask the same, to its end, whether who asked waits or
+//! not, and kept for a while. So a request whose time is up leaves its answer to the next.
+//!
+//! Limits: how many are kept and how many are made at once, as who has them says; of what is asked one is
+//! made.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gpufleet_telemetry::time::Clock;
+use tokio::sync::{Semaphore, watch};
+
+/// Answers by what was asked: `T`, or `E` that says why there is none.
+pub struct Answers<K, T, E>(Arc<Shared<K, T, E>>);
+
+struct Shared<K, T, E> {
+    fresh_for: Duration,
+    most: usize,
+    at_once: Semaphore,
+    held: Mutex<Held<K, T, E>>,
+}
+
+struct Held<K, T, E> {
+    /// With when they were made.
+    kept: BTreeMap<K, (Duration, Arc<T>)>,
+    making: BTreeMap<K, watch::Receiver<Option<Made<T, E>>>>,
+}
+
+/// What making an answer came to.
+type Made<T, E> = Result<Arc<T>, E>;
+
+impl<K, T, E> Answers<K, T, E>
+where
+    K: Ord + Clone + Send + 'static,
+    T: Send + Sync + 'static,
+    E: Clone + Send + Sync + 'static,
+{
+    /// None yet. The newest `most` are kept `fresh_for` so long, and so many are made `at_once`.
+    pub fn new(fresh_for: Duration, most: usize, at_once: usize) -> Self {
+        Self(Arc::new(Shared {
+            fresh_for,
+            most,
+            at_once: Semaphore::new(at_once),
+            held: Mutex::new(Held {
+                kept: BTreeMap::new(),
+                making: BTreeMap::new(),
+            }),
+        }))
+    }
+
+    /// The answer that is kept or being made, else what `make` comes to.
+    ///
+    /// # Errors
+    /// What making it failed with, which is not kept.
+    ///
+    /// # Panics
+    /// When making it did.
+    pub async fn get<F>(&self, asked: K, clock: &Arc<dyn Clock>, make: F) -> Made<T, E>
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let mut told = {
+            let mut held = self.0.lock();
+            let now = clock.monotonic();
+            let is_fresh = |made: Duration| now.saturating_sub(made) < self.0.fresh_for;
+            held.kept.retain(|_, (made, _)| is_fresh(*made));
+            if let Some((_, answer)) = held.kept.get(&asked) {
+                return Ok(Arc::clone(answer));
+            }
+            // One that ended without a word is begun anew.
+            held.making.retain(|_, it| it.has_changed().is_ok());
+            match held.making.get(&asked) {
+                Some(making) => making.clone(),
+                None => {
+                    let (tell, told) = watch::channel(None);
+                    held.making.insert(asked.clone(), told.clone());
+                    let (shared, clock) = (Arc::clone(&self.0), Arc::clone(clock));
+                    tokio::spawn(async move {
+                        let _one = shared.at_once.acquire().await;
+                        let outcome = make.await.map(Arc::new);
+                        shared.keep(asked, &outcome, clock.monotonic());
+                        tell.send_replace(Some(outcome));
+                    });
+                    told
+                }
+            }
+        };
+        let outcome = told.wait_for(Option::is_some).await.map(|it| it.clone());
+        let outcome = outcome.ok().flatten();
+        outcome.expect("who makes an answer tells what came of it, or has panicked")
+    }
+}
+
+impl<K: Ord + Clone, T, E> Shared<K, T, E> {
+    fn keep(&self, asked: K, outcome: &Made<T, E>, now: Duration) {
+        let mut held = self.lock();
+        held.making.remove(&asked);
+        if let Ok(answer) = outcome {
+            held.kept.insert(asked, (now, Arc::clone(answer)));
+        }
+        while held.kept.len() > self.most {
+            let oldest = held.kept.iter().min_by_key(|it| it.1.0);
+            let Some(oldest) = oldest.map(|it| it.0.clone()) else {
+                return;
+            };
+            held.kept.remove(&oldest);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held<K, T, E>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures::FutureExt;
+    use gpufleet_telemetry::time::Timestamp;
+    use tokio::sync::{mpsc, oneshot};
+
+    use super::*;
+
+    const FRESH_FOR: Duration = Duration::from_secs(10);
+
+    /// A clock that stands where it is put.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_secs(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Answers of which two are kept and two made at once, and their clock.
+    struct Asked {
+        answers: Answers<&'static str, u32, &'static str>,
+        hand: Arc<Hand>,
+    }
+
+    impl Asked {
+        fn new() -> Self {
+            Self {
+                answers: Answers::new(FRESH_FOR, 2, 2),
+                hand: Arc::default(),
+            }
+        }
+
+        async fn get<F>(&self, asked: &'static str, make: F) -> Result<u32, &'static str>
+        where
+            F: Future<Output = Result<u32, &'static str>> + Send + 'static,
+        {
+            let clock: Arc<dyn Clock> = self.hand.clone();
+            self.answers.get(asked, &clock, make).await.map(|it| *it)
+        }
+
+        /// The same of what is made at once.
+        async fn quick(&self, asked: &'static str, answer: u32) -> u32 {
+            let made = self.get(asked, async move { Ok(answer) }).await;
+            made.expect("it does not fail")
+        }
+    }
+
+    #[tokio::test]
+    async fn who_goes_leaves_his_answer_to_the_next_and_keeps_nobody_else_waiting() {
+        let asked = Asked::new();
+        let (open, opened) = oneshot::channel();
+        let slow = async move { opened.await.map_err(|_| "nobody opened") };
+        let mut first = Box::pin(asked.get("a", slow));
+        assert!((&mut first).now_or_never().is_none());
+        drop(first);
+        assert_eq!(asked.quick("b", 2).await, 2, "another question");
+        let mut next = Box::pin(asked.quick("a", 3));
+        assert!((&mut next).now_or_never().is_none(), "it is being made");
+        open.send(1).expect("it goes on");
+        assert_eq!(next.await, 1);
+        assert_eq!(asked.quick("a", 4).await, 1, "it is kept");
+    }
+
+    #[tokio::test]
+    async fn so_many_are_made_at_once_and_the_next_when_one_of_them_is() {
+        let asked = Asked::new();
+        let (tell, mut begun) = mpsc::unbounded_channel();
+        let mut gates = Vec::new();
+        for name in ["a", "b", "c"] {
+            let (open, opened) = oneshot::channel();
+            let tell = tell.clone();
+            let making = async move {
+                tell.send(name).map_err(|_| "nobody looks")?;
+                opened.await.map_err(|_| "nobody opened")
+            };
+            assert!(asked.get(name, making).now_or_never().is_none());
+            gates.push(open);
+        }
+        assert_eq!(begun.recv().await, Some("a"));
+        assert_eq!(begun.recv().await, Some("b"));
+        assert!(begun.try_recv().is_err(), "two are being made");
+        gates.remove(0).send(1).expect("it goes on");
+        assert_eq!(begun.recv().await, Some("c"));
+    }
+
+    #[tokio::test]
+    async fn the_newest_are_kept_until_they_are_too_old() {
+        let asked = Asked::new();
+        for (second, name) in [(0, "a"), (1, "b"), (2, "c")] {
+            asked.hand.0.store(second, Ordering::Relaxed);
+            assert_eq!(asked.quick(name, 1).await, 1);
+        }
+        assert_eq!(asked.quick("b", 2).await, 1);
+        asked.hand.0.store(10, Ordering::Relaxed);
+        assert_eq!(asked.quick("c", 2).await, 1);
+        asked.hand.0.store(11, Ordering::Relaxed);
+        assert_eq!(asked.quick("b", 2).await, 2, "ten seconds old");
+        assert_eq!(asked.quick("a", 2).await, 2, "the oldest of three");
+    }
+
+    #[tokio::test]
+    async fn what_failed_is_told_and_made_anew_and_so_is_what_panicked() {
+        let asked = Arc::new(Asked::new());
+        let failed = asked.get("a", async { Err("the store is gone") }).await;
+        assert_eq!(failed, Err("the store is gone"));
+        assert_eq!(asked.quick("a", 1).await, 1);
+        let panicking = Arc::clone(&asked);
+        let panicked = async move { panicking.get("b", async { panic!("as told") }).await };
+        assert!(tokio::spawn(panicked).await.is_err());
+        assert_eq!(asked.quick("b", 2).await, 2);
+    }
+}
