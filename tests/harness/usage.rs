@@ -13,6 +13,8 @@ pub struct Usage {
     pub cpu_seconds: f64,
     /// Proportional memory (PSS), bytes: shared pages are divided among those who share them.
     pub pss_bytes: f64,
+    /// Of it what no file is behind, bytes: the heap and the stacks, which no other process shares.
+    pub anonymous_bytes: f64,
     /// Resident memory, bytes.
     pub rss_bytes: f64,
 }
@@ -31,6 +33,7 @@ pub fn of_group(leader: u32) -> Usage {
         usage.cpu_seconds += cpu;
         let rollup = fs::read_to_string(folder.join("smaps_rollup")).unwrap_or_default();
         usage.pss_bytes += kib(&rollup, "Pss:") * 1024.0;
+        usage.anonymous_bytes += kib(&rollup, "Pss_Anon:") * 1024.0;
         usage.rss_bytes += kib(&rollup, "Rss:") * 1024.0;
     }
     usage
@@ -67,7 +70,8 @@ mod tests {
             .and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok())
             .expect("the kernel tells the group");
         let usage = of_group(own);
-        assert!(usage.pss_bytes > 100_000.0, "{usage:?}");
+        assert!(usage.anonymous_bytes > 10_000.0, "{usage:?}");
+        assert!(usage.pss_bytes > usage.anonymous_bytes, "{usage:?}");
         assert_eq!(of_group(u32::MAX), Usage::default());
     }
 }
