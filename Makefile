@@ -71,6 +71,12 @@ wheel: ## Build the Python package of the hooks into target/wheels
 test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
 	@scripts/hooks.sh adapters
 
+# The runtime comes with the toolchain, its switch counts as unstable. The plugin takes what it calls of it
+# from the program, which so has to offer its symbols.
+test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (minutes)
+	@RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic" CARGO_TARGET_DIR=target/asan \
+		cargo test -p gpufleet-nccl-profiler --target "$$(rustc -vV | sed -n 's/^host: //p')" --test harness
+
 nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nccl-profiler.so
 	@cargo build --profile plugin -p gpufleet-nccl-profiler
 	@cp target/plugin/libgpufleet_nccl_profiler.so target/plugin/libgpufleet-nccl-profiler.so
@@ -81,4 +87,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-adapters

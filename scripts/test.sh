@@ -123,9 +123,9 @@ licences() {
     fi
 }
 
-# Four at once: most of their time is waiting for ticks and commits.
+# Six at once: most of their time is waiting for ticks and commits.
 end_to_end() {
-    one_binary end_to_end 4
+    one_binary end_to_end 6
 }
 
 browser() {
