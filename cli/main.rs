@@ -14,6 +14,8 @@ mod words;
 
 mod today;
 
+mod doctor;
+
 mod status;
 
 mod gpus;
@@ -64,6 +66,8 @@ struct Arguments {
 enum Command {
     /// The morning: waste ranked by money a day, whose it is, what to do, what changed.
     Today,
+    /// What keeps gpufleet itself from telling the truth, and the line that mends it.
+    Doctor(doctor::Asked),
     /// Whether the server is well, and the fleet in numbers.
     Status,
     /// Every GPU and what it does.
@@ -128,6 +132,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
     )?;
     match &arguments.command {
         Command::Today => today::answer(&client),
+        Command::Doctor(asked) => doctor::answer(&client, asked),
         Command::Status => status::answer(&client),
         Command::Gpus(filter) => gpus::answer(&client, filter),
         Command::Jobs(filter) => jobs::list(&client, filter),

@@ -49,6 +49,8 @@ pub mod reports;
 
 pub mod health;
 
+pub mod doctor;
+
 pub mod reference;
 
 /// What the document says of the API as a whole.
@@ -121,6 +123,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(incidents::incident))
         .routes(routes!(deliveries::told))
         .routes(routes!(deliveries::channels))
+        .routes(routes!(doctor::doctor))
 }
 
 /// Routes that check for themselves, or need no right: health, the document, and commands, which

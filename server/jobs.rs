@@ -25,6 +25,8 @@ pub struct Job {
     name: &'static str,
     /// When it last did a round without an error, Unix milliseconds; 0 before the first.
     succeeded_ms: AtomicI64,
+    /// Since when no round went well, Unix milliseconds; 0 while they do.
+    failing_ms: AtomicI64,
     failures: AtomicU64,
 }
 
@@ -36,6 +38,7 @@ impl Jobs {
             Arc::new(Job {
                 name,
                 succeeded_ms: AtomicI64::new(0),
+                failing_ms: AtomicI64::new(0),
                 failures: AtomicU64::new(0),
             })
         });
@@ -65,6 +68,7 @@ impl Job {
             Ok(Ok(done)) => {
                 let now = clock.now().millis();
                 self.succeeded_ms.store(now, Ordering::Relaxed);
+                self.failing_ms.store(0, Ordering::Relaxed);
                 return Some(done);
             }
             Ok(Err(error)) => tracing::error!(%error, "{name} failed, it will be tried again"),
@@ -74,6 +78,10 @@ impl Job {
             ),
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
+        if self.failing_ms.load(Ordering::Relaxed) == 0 {
+            self.failing_ms
+                .store(clock.now().millis(), Ordering::Relaxed);
+        }
         None
     }
 
@@ -85,6 +93,11 @@ impl Job {
     /// When it last did a round without an error, Unix milliseconds; none before the first.
     pub fn succeeded_ms(&self) -> Option<i64> {
         Some(self.succeeded_ms.load(Ordering::Relaxed)).filter(|it| *it > 0)
+    }
+
+    /// Since when no round went well, Unix milliseconds; none while they do.
+    pub fn failing_ms(&self) -> Option<i64> {
+        Some(self.failing_ms.load(Ordering::Relaxed)).filter(|it| *it > 0)
     }
 
     /// Rounds that failed since the start.
@@ -112,8 +125,10 @@ mod tests {
             "the clock of the test runs by itself"
         );
         assert_eq!((job.failures(), job.succeeded_ms()), (2, None));
+        assert!(job.failing_ms().is_some());
         let done = job.round(&clock, async { Ok::<_, String>(7) }).await;
         assert_eq!(done, Some(7));
+        assert_eq!(job.failing_ms(), None, "it is over");
         assert!(
             jobs.of("the ledger").succeeded_ms().is_some(),
             "one job of one name"

@@ -52,6 +52,8 @@ pub mod answers;
 
 pub mod today;
 
+pub mod doctor;
+
 pub mod export;
 
 pub mod pages;
@@ -83,6 +85,8 @@ pub struct App {
     pub jobs: Arc<jobs::Jobs>,
     /// What is wrong, and what people said to it.
     pub incidents: Arc<incidents::Incidents>,
+    /// How the thresholds were last read.
+    pub thresholds: Arc<detect::thresholds::Told>,
     /// What GPU time costs, and who pays.
     pub money: Arc<money::Money>,
     /// How pushing to others goes.
@@ -112,6 +116,7 @@ impl App {
             refusals: Arc::default(),
             jobs: Arc::default(),
             incidents: Arc::default(),
+            thresholds: Arc::default(),
             pushed: Arc::default(),
             commits: Arc::default(),
             clock,

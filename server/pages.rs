@@ -58,6 +58,8 @@ pub mod incidents;
 
 pub mod cost;
 
+pub mod health;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
@@ -74,6 +76,7 @@ pub fn guarded() -> Router<Arc<Web>> {
         )
         .route("/clusters/{cluster}/gpus/{id}", get(gpu::show))
         .route("/cost", get(cost::show))
+        .route("/health", get(health::show))
         .route("/jobs", get(jobs::show))
         .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))

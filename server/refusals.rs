@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use axum::extract::{ConnectInfo, Request, State};
@@ -99,7 +99,7 @@ impl Reason {
     }
 
     /// What a person who reads the log is to do; none for what goes by itself.
-    const fn advice(self) -> Option<&'static str> {
+    pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
             Self::NoToken => "it shows no token: give it one of auth.tokens",
             Self::Forbidden => "its token is not known, of another role or of another cluster",
@@ -151,6 +151,8 @@ type Told = (Option<IpAddr>, Door, Reason);
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [[AtomicU64; Reason::ALL.len()]; Door::ALL.len()],
+    /// When the last one was, Unix milliseconds; 0 before the first.
+    last_ms: [[AtomicI64; Reason::ALL.len()]; Door::ALL.len()],
     /// Whom it was told of lately.
     told: Mutex<HashMap<Told, Minute>>,
 }
@@ -159,6 +161,7 @@ impl Refusals {
     /// Counts a refusal and tells it, unless it was told of this peer in this minute.
     pub fn note(&self, door: Door, reason: Reason, peer: Option<IpAddr>, now: Timestamp) {
         self.counts[door as usize][reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.last_ms[door as usize][reason as usize].store(now.millis(), Ordering::Relaxed);
         let Some(advice) = reason
             .advice()
             .filter(|_| self.is_news(door, reason, peer, now))
@@ -180,6 +183,12 @@ impl Refusals {
             return false;
         }
         told.insert((peer, door, reason), minute) != Some(minute)
+    }
+
+    /// When a door last refused something for this reason; none when it never did.
+    pub fn last(&self, door: Door, reason: Reason) -> Option<Timestamp> {
+        let last = self.last_ms[door as usize][reason as usize].load(Ordering::Relaxed);
+        (last > 0).then(|| Timestamp::from_millis(last))
     }
 
     /// Every door and reason with its count.
@@ -233,6 +242,8 @@ mod tests {
         }
         let counted: Vec<_> = refusals.counts().filter(|it| it.2 > 0).collect();
         assert_eq!(counted, [(Door::Web, Reason::TooLarge, 3)]);
+        assert_eq!(refusals.last(Door::Web, Reason::TooLarge), Some(at(7)));
+        assert_eq!(refusals.last(Door::Http, Reason::TooLarge), None);
     }
 
     #[test]

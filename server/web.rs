@@ -22,6 +22,7 @@ use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::limit::RequestBodyLimitLayer;
 
 use crate::auth::{AuthError, Grant, Role};
+use crate::doctor::Doctors;
 use crate::refusals::{self, Door};
 use crate::today::Todays;
 use crate::view::Views;
@@ -67,6 +68,8 @@ pub struct Web {
     pub months: pages::cost::Months,
     /// The newest answers to what there is today.
     pub todays: Todays,
+    /// The newest answers to what keeps this server from telling the truth.
+    pub doctors: Doctors,
 }
 
 /// The router of the web port.
@@ -84,6 +87,7 @@ pub fn router(app: App) -> Router {
         renderings: pages::fleet::Renderings::default(),
         months: pages::cost::Months::default(),
         todays: Todays::default(),
+        doctors: Doctors::default(),
     });
     let guarded = Router::new()
         .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))

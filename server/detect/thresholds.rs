@@ -5,9 +5,11 @@
 //! (`gpu_hour_usd`) hold until the next start: the hours of the ledger are priced with them too.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use gpufleet_program::config::Sources;
 use gpufleet_program::reloaded::{Reloaded, Unusable};
+use gpufleet_telemetry::time::Timestamp;
 use serde_json::json;
 
 use super::{DetectConfig, Detectors};
@@ -25,6 +27,39 @@ pub struct Thresholds {
     file: PathBuf,
     read: Reloaded<DetectConfig>,
     now: DetectConfig,
+}
+
+/// What pages show of the thresholds; nothing before they were first looked at, or without a file.
+#[derive(Debug, Default)]
+pub struct Told(Mutex<Option<Reread>>);
+
+/// How the file was last read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reread {
+    /// Which file.
+    pub file: PathBuf,
+    /// When it was last looked at.
+    pub looked_at: Timestamp,
+    /// When a threshold last changed while this server ran.
+    pub changed_at: Option<Timestamp>,
+    /// Whether the file as it is cannot be used; the log says why.
+    pub is_refused: bool,
+    /// What holds.
+    pub now: DetectConfig,
+}
+
+impl Told {
+    /// What is known now.
+    pub fn get(&self) -> Option<Reread> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn put(&self, told: Reread) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+    }
 }
 
 impl Thresholds {
@@ -52,6 +87,7 @@ impl Thresholds {
         detectors: &mut Detectors,
     ) -> Result<(), StoreError> {
         let wanted = self.read.get();
+        self.tell(app, None);
         let thresholds =
             |it: &DetectConfig| json!({"idle_after_s": it.idle_after_s, "limits": it.limits});
         let (before, after) = (thresholds(&self.now), thresholds(&wanted));
@@ -70,7 +106,20 @@ impl Thresholds {
         tracing::info!(%before, %after, "the thresholds of the detectors changed");
         detectors.set(&wanted);
         self.now = (*wanted).clone();
+        self.tell(app, Some(entry.at));
         Ok(())
+    }
+
+    /// Notes for pages that the file was looked at, and when something changed.
+    fn tell(&self, app: &App, changed: Option<Timestamp>) {
+        let before = app.thresholds.get().and_then(|it| it.changed_at);
+        app.thresholds.put(Reread {
+            file: self.file.clone(),
+            looked_at: app.clock.now(),
+            changed_at: changed.or(before),
+            is_refused: self.read.refused().is_some(),
+            now: self.now.clone(),
+        });
     }
 }
 
@@ -106,6 +155,9 @@ mod tests {
         taken.expect("the store takes the row");
         let rows = app.store.audited(10).await.expect("it answers");
         assert_eq!(rows.len(), 1, "{rows:?}");
+        let told = app.thresholds.get().expect("it was looked at");
+        assert_eq!((told.now.idle_after_s, told.is_refused), (600, false));
+        assert_eq!(told.changed_at, Some(rows[0].at));
         assert_eq!(rows[0].action, "change thresholds");
         assert!(
             rows[0].detail.contains("\"idle_after_s\":3600"),
@@ -124,5 +176,7 @@ mod tests {
         let taken = thresholds.take(&app, &mut world.detectors).await;
         taken.expect("nothing changed");
         assert_eq!(app.store.audited(10).await.expect("it answers").len(), 1);
+        let told = app.thresholds.get().expect("it was looked at");
+        assert_eq!((told.now.idle_after_s, told.is_refused), (600, true));
     }
 }

@@ -1,7 +1,9 @@
 //! What a fold leaves out, counted by reason.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use gpufleet_telemetry::time::Timestamp;
 
 /// Why a point or event of an accepted request was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,9 +32,12 @@ pub enum Drop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drops([u64; Drop::ALL.len()]);
 
-/// Counts by reason since the server started.
+/// Counts by reason since the server started, and when the last was, Unix milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct DropTotals([AtomicU64; Drop::ALL.len()]);
+pub(super) struct DropTotals {
+    counts: [AtomicU64; Drop::ALL.len()],
+    last_ms: [AtomicI64; Drop::ALL.len()],
+}
 
 impl Drop {
     /// Every reason, in the order of the declaration.
@@ -97,16 +102,23 @@ impl Drops {
 }
 
 impl DropTotals {
-    pub(super) fn add(&self, drops: &Drops) {
+    pub(super) fn add(&self, drops: &Drops, now: Timestamp) {
         for (reason, count) in drops.iter() {
-            self.0[reason as usize].fetch_add(count, Ordering::Relaxed);
+            self.counts[reason as usize].fetch_add(count, Ordering::Relaxed);
+            self.last_ms[reason as usize].store(now.millis(), Ordering::Relaxed);
         }
+    }
+
+    /// When something was last left out for this reason; none when nothing was.
+    pub(super) fn last(&self, reason: Drop) -> Option<Timestamp> {
+        let last = self.last_ms[reason as usize].load(Ordering::Relaxed);
+        (last > 0).then(|| Timestamp::from_millis(last))
     }
 
     pub(super) fn read(&self) -> Drops {
         let mut drops = Drops::default();
         for reason in Drop::ALL {
-            drops.add(reason, self.0[reason as usize].load(Ordering::Relaxed));
+            drops.add(reason, self.counts[reason as usize].load(Ordering::Relaxed));
         }
         drops
     }
@@ -135,9 +147,12 @@ mod tests {
         let mut drops = Drops::default();
         drops.add(Drop::NotNewer, 2);
         drops.add(Drop::InFuture, 1);
-        totals.add(&drops);
-        totals.add(&drops);
+        totals.add(&drops, Timestamp::from_seconds(7));
+        totals.add(&drops, Timestamp::from_seconds(9));
         assert_eq!(totals.read().to_string(), "2 in_future; 4 not_newer");
         assert_eq!(totals.read().total(), 6);
+        let last = |reason| totals.last(reason);
+        assert_eq!(last(Drop::NotNewer), Some(Timestamp::from_seconds(9)));
+        assert_eq!(last(Drop::TooOld), None);
     }
 }

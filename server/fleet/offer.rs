@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Lane;
 
 use super::agent::{AgentState, Place, Session};
-use super::drops::Drops;
+use super::drops::{Drop, Drops};
 use super::events;
 use super::fold::{Fold, tick_of};
 use super::resource::{self, Folding};
@@ -106,6 +106,8 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub(super) struct OfferTotals {
     outcomes: [AtomicU64; Outcome::NAMES.len()],
+    /// When the last one was, Unix milliseconds; 0 before the first.
+    last_ms: [AtomicI64; Outcome::NAMES.len()],
     points: AtomicU64,
 }
 
@@ -155,6 +157,20 @@ impl OfferTotals {
 }
 
 impl Fleet {
+    /// When a request last ended in the way of this name ([`Outcome::NAMES`]); none when none did.
+    pub fn last_outcome(&self, name: &str) -> Option<Timestamp> {
+        let place = Outcome::NAMES.iter().position(|it| *it == name)?;
+        let last = self.offers.last_ms[place].load(Ordering::Relaxed);
+        (last > 0).then(|| Timestamp::from_millis(last))
+    }
+
+    /// When something of an accepted request was last left out for this reason.
+    pub fn last_drop(&self, reason: Drop) -> Option<Timestamp> {
+        self.drops.last(reason)
+    }
+}
+
+impl Fleet {
     /// Offers a request. Folding it and moving its cursor happen under one lock.
     #[tracing::instrument(level = "debug", name = "fold", skip_all, fields(seq = offer.seq))]
     pub fn offer(&self, offer: &Offer<'_>) -> Answer {
@@ -163,9 +179,11 @@ impl Fleet {
         for (key, former) in taken_over {
             hide(self.shard_of(former), &key);
         }
-        self.offers.outcomes[answer.outcome.index()].fetch_add(1, Ordering::Relaxed);
+        let place = answer.outcome.index();
+        self.offers.outcomes[place].fetch_add(1, Ordering::Relaxed);
+        self.offers.last_ms[place].store(offer.received.millis(), Ordering::Relaxed);
         if let Outcome::Folded(drops) = &answer.outcome {
-            self.drops.add(drops);
+            self.drops.add(drops, offer.received);
         }
         answer
     }

@@ -1,6 +1,6 @@
 //! The way of a request, the same for gRPC and HTTP: place, decode, offer, answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -62,17 +62,29 @@ pub struct Ingest {
 /// Points, attributes and events that were left out while decoding, since the server started. What
 /// is left out later, while folding, is a [`crate::fleet::Drop`].
 #[derive(Debug, Default)]
-pub struct Rejections([AtomicU64; Reject::ALL.len()]);
+pub struct Rejections {
+    counts: [AtomicU64; Reject::ALL.len()],
+    /// When the last one was, Unix milliseconds; 0 before the first.
+    last_ms: [AtomicI64; Reject::ALL.len()],
+}
 
 impl Rejections {
     /// Every reason with its count.
     pub fn counts(&self) -> [(Reject, u64); Reject::ALL.len()] {
-        Reject::ALL.map(|reason| (reason, self.0[reason as usize].load(Ordering::Relaxed)))
+        Reject::ALL.map(|reason| (reason, self.counts[reason as usize].load(Ordering::Relaxed)))
     }
 
-    fn add(&self, rejected: &Rejected) {
+    /// When something was last left out for this reason; none when nothing was.
+    pub fn last(&self, reason: Reject) -> Option<Timestamp> {
+        let last = self.last_ms[reason as usize].load(Ordering::Relaxed);
+        (last > 0).then(|| Timestamp::from_millis(last))
+    }
+
+    /// Counts what was left out of a request.
+    pub(crate) fn add(&self, rejected: &Rejected, now: Timestamp) {
         for (reason, count) in rejected.iter() {
-            self.0[reason as usize].fetch_add(count, Ordering::Relaxed);
+            self.counts[reason as usize].fetch_add(count, Ordering::Relaxed);
+            self.last_ms[reason as usize].store(now.millis(), Ordering::Relaxed);
         }
     }
 }
@@ -161,7 +173,7 @@ impl Ingest {
 
     /// Counts what was left out and puts it into words.
     fn accepted(&self, rejected: &Rejected, drops: &Drops) -> Accepted {
-        self.app.rejections.add(rejected);
+        self.app.rejections.add(rejected, self.app.clock.now());
         let lost: u64 = rejected
             .iter()
             .filter(|(reason, _)| !reason.is_partial())

@@ -4,7 +4,7 @@ mod gather;
 
 mod parts;
 
-mod collectives;
+pub(crate) mod collectives;
 
 mod advice;
 

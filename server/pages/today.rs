@@ -69,6 +69,8 @@ struct Slice {
 struct Figure {
     name: &'static str,
     value: Result<String, &'static str>,
+    /// The line of the page Health that makes it known.
+    anchor: &'static str,
     small: String,
 }
 
@@ -226,11 +228,13 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
         Figure {
             name: "Goes to waste a day",
             value: money(section.wasted),
+            anchor: "prices",
             small: share.map_or(String::new(), |it| format!("{it} % of what the GPUs cost")),
         },
         Figure {
             name: "The GPUs cost a day",
             value: money(section.day_cost),
+            anchor: "prices",
             small: "at the price of now".to_owned(),
         },
         Figure {
@@ -239,6 +243,7 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
                 true => Err("no GPU is measured"),
                 false => Ok(counted(idle, "GPU", "GPUs")),
             },
+            anchor: "silent",
             small: match unseen {
                 0 => "free, or held and not used".to_owned(),
                 _ => format!(
@@ -253,6 +258,7 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
                 0 => "none open".to_owned(),
                 count => format!("{count} open"),
             }),
+            anchor: "detectors",
             small: String::new(),
         },
     ]

@@ -10,6 +10,8 @@ use gpufleet_telemetry::sample::Missing;
 /// What a reason for a missing value means, and what fixes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Why {
+    /// The line of the page Health that mends it; empty where the monitor is not what is to be mended.
+    pub anchor: &'static str,
     /// A few words for a table's cell.
     pub short: &'static str,
     /// One sentence that says what is the case.
@@ -18,88 +20,112 @@ pub struct Why {
     pub fix: &'static str,
 }
 
-const fn why(short: &'static str, sentence: &'static str, fix: &'static str) -> Why {
+const fn why(
+    anchor: &'static str,
+    short: &'static str,
+    sentence: &'static str,
+    fix: &'static str,
+) -> Why {
     Why {
+        anchor,
         short,
         sentence,
         fix,
     }
 }
 
+/// The anchor of what is no trouble of the monitor.
+const NOT_OURS: &str = "";
+
 /// Why a value is missing, in words.
 pub const fn missing(reason: Missing) -> Why {
     match reason {
         Missing::NotSupported => why(
+            "missing-not_supported",
             "not supported by this card",
             "The driver says that this card, or the mode it is in, does not have this reading.",
             "Nothing to fix; under MIG look at the instances instead of the whole card.",
         ),
         Missing::NoPermission => why(
+            "missing-no_permission",
             "no permission",
             "The agent may not read it.",
             "Run the agent as root, or allow profiling to all users with the driver option NVreg_RestrictProfilingToAdminUsers=0.",
         ),
         Missing::FunctionNotFound => why(
+            "missing-function_not_found",
             "driver too old",
             "The installed driver does not know this reading yet.",
             "Update the NVIDIA driver on this node.",
         ),
         Missing::DriverNotLoaded => why(
+            "missing-driver_not_loaded",
             "driver not loaded",
             "The NVIDIA driver is not loaded on this node.",
             "Load it (modprobe nvidia) or install it; on GKE wait for the driver installer to finish.",
         ),
         Missing::LibraryMismatch => why(
+            "missing-library_mismatch",
             "driver updated, library old",
             "The loaded NVML library and the driver have different versions since a driver update.",
             "Restart the workloads that hold the old driver, or reboot the node.",
         ),
         Missing::GpuLost => why(
+            "missing-gpu_lost",
             "GPU lost",
             "The GPU fell off the bus or no longer answers.",
             "Drain the node and reboot it; if the card is lost again, have it replaced.",
         ),
         Missing::ResetRequired => why(
+            "missing-reset_required",
             "reset required",
             "The GPU needs a reset before it can be read.",
             "Drain the GPU's jobs, then run nvidia-smi --gpu-reset on this GPU.",
         ),
         Missing::DriverHang => why(
+            "missing-driver_hang",
             "driver hangs",
             "A driver call for this GPU did not return, so it is left out while the others go on.",
             "Drain the node and reboot it; the hang is in the driver, not in the agent.",
         ),
         Missing::Timeout => why(
+            "missing-timeout",
             "no answer in time",
             "The source did not answer before its deadline.",
             "If it stays, look at the node's load and at the reader's line on the node's page.",
         ),
         Missing::NotReady => why(
+            "missing-not_ready",
             "no data yet",
             "The source has no data yet; a rate needs two readings.",
             "Wait for the next sample.",
         ),
         Missing::HeldByOther => why(
+            "missing-held_by_other",
             "counters held by another tool",
             "Another client holds the profiling counters exclusively, as cards before Hopper demand.",
             "Stop that tool, or let the agent scrape its exporter.",
         ),
         Missing::Unreachable => why(
+            "missing-unreachable",
             "source not reachable",
             "The source could not be reached: no socket, connection refused or file absent.",
             "Run gpufleet-agent doctor on the node; it names the address and what stands in the way.",
         ),
         Missing::Invalid => why(
+            "missing-invalid",
             "not a valid value",
             "The source answered with something that cannot be a value of this reading.",
             "Update the driver or the exporter; the reader's events show what it sent.",
         ),
         Missing::Released => why(
+            "missing-released",
             "released on request",
             "NVML was released on request, so that a driver reload or a GPU reset can go ahead.",
             "Send the agent the command to take it again when the work is done.",
         ),
         Missing::Unknown => why(
+            "missing-unknown",
             "failed, reason unknown",
             "The source answered with an error that names no reason.",
             "Look at the agent's log on the node; run gpufleet-agent doctor there.",
@@ -109,6 +135,7 @@ pub const fn missing(reason: Missing) -> Why {
 
 /// What a page says of a value that no point was ever received for.
 pub const NEVER_SENT: Why = why(
+    "missing-never_sent",
     "not reported",
     "No reader on this node reports it.",
     "Run gpufleet-agent doctor on the node; it says which readers are on and what each lacks.",
@@ -188,21 +215,25 @@ pub const fn reason(reason: Reason) -> Option<Why> {
     Some(match reason {
         Reason::Unknown => return None,
         Reason::NoSample => why(
+            "state-no_sample",
             "no sample",
             "Nothing has come from it for more than two ticks.",
             "Look whether the agent on its node runs: systemctl status gpufleet-agent, or the pod of the DaemonSet.",
         ),
         Reason::HolderUnknown => why(
+            "state-holder_unknown",
             "holder unknown",
             "It is measured, but nobody can say whether someone holds it, so its time is not called idle or in use.",
             "Run the agent with the host's process namespace (hostPID) so that it sees who has a context on the GPU.",
         ),
         Reason::ActivityUnknown => why(
+            "state-activity_unknown",
             "activity unknown",
             "Its source reports neither engine activity nor utilisation.",
             "Add DCGM_FI_PROF_GR_ENGINE_ACTIVE or DCGM_FI_DEV_GPU_UTIL to the exporter, or run the agent with NVML on the node.",
         ),
         Reason::FatalXid => why(
+            NOT_OURS,
             "fatal XID",
             "An XID came after which the GPU must be reset or its node rebooted.",
             "See the XID's action in the events below.",
@@ -210,46 +241,55 @@ pub const fn reason(reason: Reason) -> Option<Why> {
         Reason::DeviceLost => missing(Missing::GpuLost),
         Reason::DriverHang => missing(Missing::DriverHang),
         Reason::RecoveryAction => why(
+            NOT_OURS,
             "driver asks for action",
             "The driver asks for a reset, a drain or a reboot.",
             "See the recovery action among the readings.",
         ),
         Reason::MemoryUnknown => why(
+            "state-memory_unknown",
             "memory unknown",
             "How much of its memory is in use is not known, so it may as well be empty.",
             "Nothing to fix where the card does not report it; else run gpufleet-agent doctor on the node.",
         ),
         Reason::NodeNotReady => why(
+            NOT_OURS,
             "node not ready",
             "Its node was ready and is not any more.",
             "See the node's conditions and its kubelet's log.",
         ),
         Reason::NoDemand => why(
+            NOT_OURS,
             "no demand",
             "Nobody waits for GPUs.",
             "Scale the pool down, or give the capacity back.",
         ),
         Reason::Fragmented => why(
+            NOT_OURS,
             "fragmented",
             "Who waits needs more GPUs than are free in one place.",
             "Pack small jobs onto fewer nodes, or move them away.",
         ),
         Reason::ReservedHold => why(
+            NOT_OURS,
             "held back",
             "It is kept free for a reservation.",
             "Ask the reservation's owner whether it is still needed.",
         ),
         Reason::Stranded => why(
+            NOT_OURS,
             "stranded part",
             "None of its shares has this part of the GPU.",
             "Choose shares that fill the GPU.",
         ),
         Reason::ReservedUnused => why(
+            NOT_OURS,
             "reserved, unused",
             "It is paid for and was never provisioned.",
             "Use it, sell it on, or let the commitment end.",
         ),
         Reason::WarmStandby => why(
+            NOT_OURS,
             "standby",
             "It is inactive by design, as a standby of a service.",
             "Nothing, as long as the service needs the standby.",
@@ -349,6 +389,7 @@ mod tests {
         for reason in Missing::ALL {
             let why = missing(reason);
             assert!(!why.short.is_empty() && why.short.len() <= 32, "{reason}");
+            assert_eq!(why.anchor, format!("missing-{reason}"));
             assert!(
                 why.sentence.ends_with('.') && why.fix.ends_with('.'),
                 "{reason}"
@@ -377,6 +418,12 @@ mod tests {
     fn every_reason_of_a_state_has_words() {
         for it in Reason::ALL {
             assert_eq!(reason(it).is_none(), it == Reason::Unknown, "{}", it.name());
+            let anchor = reason(it).map_or("", |why| why.anchor);
+            let own = format!("state-{}", it.name());
+            assert!(
+                anchor.is_empty() || anchor == own || anchor.starts_with("missing-"),
+                "{anchor}"
+            );
         }
     }
 

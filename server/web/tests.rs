@@ -33,6 +33,8 @@ use crate::view::fixture::{self, Does, HOSTILE};
 
 mod cost;
 
+mod doctor;
+
 mod jobs;
 
 mod say;
@@ -554,6 +556,7 @@ async fn hostile_names_are_shown_as_text_and_cut() {
     for address in [
         "/".to_owned(),
         "/fleet".to_owned(),
+        "/health".to_owned(),
         format!("/clusters/hostile/nodes/{}", segment(HOSTILE)),
         format!("/clusters/hostile/gpus/{}", segment(&hostile_gpu)),
         format!("/clusters/long/nodes/{}", segment(&long)),
@@ -586,6 +589,7 @@ async fn no_page_holds_inline_script_or_style_and_each_forbids_them() {
     for address in [
         "/".to_owned(),
         "/fleet".to_owned(),
+        "/health".to_owned(),
         "/api".to_owned(),
         "/nothing".to_owned(),
         "/clusters/prod/nodes/h100-00".to_owned(),
@@ -630,6 +634,8 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
     for address in [
         "/",
         "/fleet",
+        "/health",
+        "/api/v1/doctor",
         "/metrics",
         "/clusters/prod/nodes/h100-00",
         "/api/v1/fleet",
@@ -757,6 +763,9 @@ async fn without_its_store_the_server_still_shows_what_is_live_and_says_what_is_
         "{page}"
     );
     assert_eq!(server.get("/fleet").await.0, StatusCode::OK);
+    let (status, page) = server.get("/health").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.contains("the database refuses"), "{page}");
     for address in ["/api/v1/health", "/api/v1/events", "/api/v1/agents"] {
         assert_eq!(
             server.get(address).await.0,
@@ -847,7 +856,7 @@ async fn the_page_of_ten_thousand_gpus_stays_under_200_kb_on_the_wire() {
         live
     });
     let server = server_of(lives.collect(), false).await;
-    for address in ["/", "/fleet"] {
+    for address in ["/", "/fleet", "/health"] {
         let request = Request::get(address).header(header::ACCEPT_ENCODING, "gzip");
         let response = server.ask(request.body(Body::empty()).unwrap()).await;
         assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");

@@ -77,6 +77,14 @@ fn no_collectives(lives: &[Live], run: &Run) -> String {
         .and_then(|(_, it)| it.facts.reading(training::COLLECTIVES_FROM.id));
     let why = match told.and_then(|code| From::from_number(code as u64)) {
         _ if lives.is_empty() => "No rank of it is live, and collectives are not kept.",
+        from => why_none(from),
+    };
+    why.to_owned()
+}
+
+/// Why nothing is known of collectives, by what an agent says of the rank that stands for a run.
+pub(crate) const fn why_none(from: Option<From>) -> &'static str {
+    match from {
         Some(From::OneRank) => "One rank alone has no collectives.",
         Some(From::SwitchedOff) => "The NCCL plugin is switched off.",
         Some(From::NotLoaded) => {
@@ -99,6 +107,5 @@ fn no_collectives(lives: &[Live], run: &Run) -> String {
         Some(From::NotInAnswer) => "NCCL answers and does not know this process.",
         Some(_) => "They are watched, and none was counted yet.",
         None => "No agent says where they are known from, or why not.",
-    };
-    why.to_owned()
+    }
 }

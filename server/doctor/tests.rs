@@ -1,0 +1,177 @@
+//! The doctor over the fleet of the tests: what it finds, what it says it did not look at.
+
+use gpufleet_program::clock::SystemClock;
+
+use super::*;
+use crate::auth::Access;
+use crate::config::Config;
+use crate::store::{Store, StoreConfig};
+use crate::view::fixture;
+use crate::view::gather as picture;
+
+async fn doctor(lives: Vec<crate::fleet::Live>, grant: &Grant) -> Doctor {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(Config::for_tests(), store, Access::default(), clock);
+    let view = Arc::new(picture::of(lives.iter(), fixture::NOW)).seen_with(grant);
+    for live in lives {
+        app.fleet.put_for_tests(live);
+    }
+    make(&app, &view, &Specs::default(), grant).await
+}
+
+fn found<'a>(doctor: &'a Doctor, id: &str) -> &'a Finding {
+    let mut all = doctor.findings.iter();
+    let ids = || doctor.findings.iter().map(|it| &it.id).collect::<Vec<_>>();
+    all.find(|it| it.id == id)
+        .unwrap_or_else(|| panic!("{id} is not in {:?}", ids()))
+}
+
+fn outcome<'a>(doctor: &'a Doctor, id: &str) -> &'a Outcome {
+    let found = doctor.checks.iter().find(|it| it.id == id);
+    &found.expect("it is a check").outcome
+}
+
+#[tokio::test]
+async fn what_blinds_the_fleet_is_found_with_place_time_loss_and_the_line_that_mends_it() {
+    let doctor = doctor(fixture::fleet(), &Grant::default()).await;
+    let silent = found(&doctor, "state-no_sample");
+    assert_eq!((silent.severity, silent.gpus), (Severity::Error, 8));
+    assert_eq!(silent.places[0].name, "h100-08");
+    let page = "/clusters/prod/nodes/h100-08";
+    assert_eq!(silent.places[0].address.as_deref(), Some(page));
+    let since = fixture::NOW.shifted(-754_000_000_000);
+    assert_eq!(silent.since, Some(since));
+    assert!(silent.missing.contains("8 GPUs"), "{}", silent.missing);
+    let reader = found(&doctor, "reader-exporter-dcgm");
+    assert!(reader.what.ends_with("fails on 8 nodes"), "{}", reader.what);
+    assert_eq!((reader.places.len(), reader.more_places), (NAMED, 2));
+    let lost = found(&doctor, "missing-gpu_lost");
+    assert_eq!((lost.gpus, lost.places.len()), (1, 1));
+    assert_eq!(found(&doctor, "state-holder_unknown").gpus, 3);
+    let price = found(&doctor, "prices-NVIDIA-H100-80GB-HBM3");
+    let line = price.line.as_deref().expect("a line to add");
+    assert!(
+        line.starts_with("[detect.gpu_hour_usd]\n\"NVIDIA H100"),
+        "{line}"
+    );
+    let unowned = found(&doctor, "owners");
+    assert!(unowned.gpus > 0 && unowned.line.is_some());
+    assert!(found(&doctor, "hooks").gpus > 0);
+    for it in &doctor.findings {
+        assert!(!it.missing.is_empty() && !it.fix.is_empty(), "{it:?}");
+    }
+    let order = doctor.findings.iter().map(|it| (it.severity, it.gpus));
+    let order: Vec<_> = order.map(std::cmp::Reverse).collect();
+    assert!(order.is_sorted(), "the worst first: {order:?}");
+    // A card that does not have a reading is nothing to mend.
+    assert!(
+        doctor
+            .findings
+            .iter()
+            .all(|it| it.id != "missing-not_supported")
+    );
+    let told = doctor.reasons.iter().map(|it| it.anchor);
+    assert!(told.clone().any(|it| it == "missing-not_supported"));
+    assert!(
+        told.clone().all(|it| it != "missing-gpu_lost"),
+        "it is a finding"
+    );
+}
+
+#[tokio::test]
+async fn what_could_not_be_looked_at_says_so_and_is_never_fine() {
+    let doctor = doctor(Vec::new(), &Grant::default()).await;
+    for check in &doctor.checks {
+        let looks_at_fleet = CHECKS
+            .iter()
+            .any(|it| it.id == check.id && it.scope != Scope::Server);
+        if looks_at_fleet {
+            assert!(!check.was_made(), "{check:?}");
+        }
+    }
+    for id in [
+        "server_clock",
+        "commits",
+        "detectors",
+        "jobs",
+        "exports",
+        "config",
+    ] {
+        assert!(
+            matches!(outcome(&doctor, id), Outcome::NotChecked(_)),
+            "{id}"
+        );
+    }
+    assert_eq!(outcome(&doctor, "database"), &Outcome::Fine);
+    // What is simulated is no blind spot, and does not stand for a live fleet.
+    let mut simulated = fixture::fleet();
+    simulated.retain(|it| it.origin == Origin::Simulated);
+    let doctor = super::tests::doctor(simulated, &Grant::default()).await;
+    assert!(matches!(
+        outcome(&doctor, "readers"),
+        Outcome::NotChecked(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_reader_of_one_cluster_is_told_of_that_one_and_nothing_of_the_server() {
+    let grant = Grant {
+        cluster: Some("hostile".into()),
+    };
+    let doctor = doctor(fixture::fleet(), &grant).await;
+    assert!(doctor.findings.iter().all(|it| it.id != "state-no_sample"));
+    for check in CHECKS {
+        if check.scope == Scope::Server {
+            let outcome = outcome(&doctor, check.id);
+            assert!(matches!(outcome, Outcome::NotChecked(why) if why.contains("hostile")));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_refused_or_left_out_lately_is_found_and_what_is_long_ago_is_over() {
+    use crate::refusals::{Door, Reason};
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let clock = Arc::new(SystemClock::start());
+    let store = store.expect("it opens");
+    let app = App::new(Config::for_tests(), store, Access::default(), clock);
+    let now = fixture::NOW;
+    let refuse = |door, reason, ago: i64| {
+        let at = now.shifted(-ago * 1_000_000_000);
+        app.refusals.note(door, reason, None, at);
+    };
+    refuse(Door::Grpc, Reason::Forbidden, 60);
+    refuse(Door::Http, Reason::NoToken, 3_600);
+    refuse(Door::Web, Reason::NoToken, 1);
+    let view = FleetView {
+        at: now,
+        ..FleetView::default()
+    };
+    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    let refused = doctor.findings.iter().filter(|it| it.check == "refused");
+    let ids: Vec<_> = refused.map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["refused-grpc-forbidden"]);
+    app.store.close().await;
+    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    assert_eq!(found(&doctor, "database").severity, Severity::Error);
+}
+
+#[test]
+fn names_of_others_become_anchors_and_stay_apart() {
+    assert_eq!(anchor("exporter:dcgm <b>"), "exporter-dcgm--b-");
+    let named = |id: &str| Finding::new(Severity::Info, id, "x");
+    let mut findings = vec![named("a b"), named("a:b"), named("c")];
+    name_apart(&mut findings);
+    let ids: Vec<_> = findings.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["a-b", "a-b--2", "c"]);
+}
+
+#[test]
+fn every_check_has_a_name_of_its_own() {
+    let ids: std::collections::BTreeSet<_> = CHECKS.iter().map(|it| it.id).collect();
+    assert_eq!(ids.len(), CHECKS.len());
+}

@@ -1,0 +1,145 @@
+//! What has no price, no owner, or no peak to be compared with.
+
+use std::collections::BTreeMap;
+
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::gpu_specs;
+use gpufleet_telemetry::identity::Origin;
+
+use super::{Finding, Look, Looked, Place};
+use crate::pages::fleet;
+use crate::pages::text::{self, counted};
+
+/// Holders without an owner that are counted one by one; the rest of the rule is the same.
+const RULE: &str = "from,until,kind,key,value,team";
+
+/// GPUs without a price.
+pub(super) fn prices(look: &Look<'_>) -> Looked {
+    let unpriced = look.found.unpriced.iter();
+    let live = unpriced.filter(|(it, _)| look.is_live(&it.cluster));
+    // One finding for each model: the line is the same in every cluster.
+    let mut by_model: BTreeMap<&str, (usize, &str, Vec<Place>)> = BTreeMap::new();
+    for (it, count) in live {
+        let of = by_model
+            .entry(&it.model)
+            .or_insert((0, &it.why, Vec::new()));
+        of.0 += count;
+        of.2.push(cluster(&it.cluster));
+    }
+    let finding = |(model, (gpus, why, clusters)): (&str, (usize, &str, Vec<Place>))| {
+        let name = text::harmless(model, text::SHOWN_CHARACTERS);
+        let (name, line) = match name.is_empty() {
+            true => ("of a model that is not known".to_owned(), None),
+            false => {
+                let line = format!("[detect.gpu_hour_usd]\n\"{name}\" = \"DOLLARS\"");
+                (format!("({name})"), Some(line))
+            }
+        };
+        let gpus_in_words = counted(gpus, "GPU", "GPUs");
+        // The line stands by itself.
+        let why = why.split(". One line mends it").next().unwrap_or_default();
+        let why = text::harmless(why, text::TITLE_CHARACTERS);
+        let found = Finding::new(
+            Severity::Warning,
+            format!("prices-{model}"),
+            format!("{gpus_in_words} {name} without a price"),
+        )
+        .missing("What they cost: they are in no sum of dollars")
+        .fix(format!(
+            "{why}. docs/cost.md says how discounts and nodes are priced."
+        ))
+        .at(clusters.into_iter());
+        let found = Finding { gpus, ..found };
+        match line {
+            Some(line) => found.line(line),
+            None => found,
+        }
+    };
+    Ok(by_model.into_iter().map(finding).collect())
+}
+
+/// GPUs that are held by nobody's team.
+pub(super) fn owners(look: &Look<'_>) -> Looked {
+    let unowned = look.found.unowned.iter();
+    let live: Vec<_> = unowned.filter(|it| look.is_live(&it.0.0)).collect();
+    let gpus: usize = live.iter().map(|it| it.1.0).sum();
+    let Some((_, (_, rule))) = live.iter().max_by_key(|it| it.1.0) else {
+        return Ok(Vec::new());
+    };
+    let what = format!(
+        "{} held by {} without an owner",
+        counted(gpus, "GPU is", "GPUs are"),
+        counted(live.len(), "job", "jobs")
+    );
+    let places = live.iter().map(|((cluster, job), _)| Place {
+        name: format!("{job} in {cluster}"),
+        address: None,
+    });
+    let rule = text::harmless(rule, text::TITLE_CHARACTERS);
+    let found = Finding::new(Severity::Warning, "owners", what)
+        .missing("Which team pays for them; their cost stands under unowned")
+        .fix("A line of a table of owner rules names the team: cost.tables of the configuration, or gpufleet-server prices import owners.csv. The page Cost has the line for each.")
+        .line(format!("{RULE}\n{rule}"))
+        .at(places);
+    Ok(vec![Finding { gpus, ..found }])
+}
+
+/// Tables of prices and rules that cannot be used.
+pub(super) fn tables(look: &Look<'_>) -> Looked {
+    let terms = look.app.money.terms();
+    let findings = terms.findings.iter().enumerate();
+    let finding = |(number, said): (usize, &String)| {
+        let what = text::harmless(said, text::TITLE_CHARACTERS);
+        Finding::new(Severity::Warning, format!("money_tables-{number}"), what)
+            .missing("What the line would have priced or named")
+            .fix("Mend the line; the tables are read again when they change.")
+    };
+    Ok(findings.map(finding).collect())
+}
+
+/// Cards whose peak rates nobody knows.
+pub(super) fn peaks(look: &Look<'_>) -> Looked {
+    let mut all = Vec::new();
+    for (model, places) in &look.seen.unknown_models {
+        let name = text::harmless(model, text::SHOWN_CHARACTERS);
+        let what = format!(
+            "The peak rates of {name} are not known: {}",
+            counted(places.gpus(), "GPU", "GPUs")
+        );
+        let line = gpu_specs::config_line(&text::harmless(model, text::TITLE_CHARACTERS));
+        let found = Finding::new(Severity::Warning, "peaks", what)
+            .missing("MFU, and everything else that is compared with a peak")
+            .fix("Add the datasheet's dense figures to the server's configuration.")
+            .line(format!("[gpu.peaks]\n{line}"))
+            .on(places);
+        all.push(found);
+    }
+    let nameless = &look.seen.nameless;
+    if !nameless.is_empty() {
+        let what = format!(
+            "{} do not tell the card's name",
+            counted(nameless.gpus(), "GPU", "GPUs")
+        );
+        let found = Finding::new(Severity::Warning, "peaks", what)
+            .missing("Price and peak rates")
+            .fix("Have the exporter add the label modelName, or run the agent with NVML on the node.")
+            .on(nameless);
+        all.push(found);
+    }
+    Ok(all)
+}
+
+fn cluster(name: &str) -> Place {
+    Place {
+        name: name.to_owned(),
+        address: Some(fleet::address(name)),
+    }
+}
+
+impl Look<'_> {
+    /// Whether a cluster is live.
+    pub(super) fn is_live(&self, cluster: &str) -> bool {
+        let mut parts = self.view.cluster(cluster);
+        parts.any(|it| it.origin == Origin::Live)
+    }
+}

@@ -1,0 +1,93 @@
+//! The page Health, its twin in the API, and the links that lead there.
+
+use super::*;
+
+/// Every anchor of a page, and every address that leads to one of another page.
+fn anchors(page: &str) -> Vec<&str> {
+    let parts = page.split(" id=\"").skip(1);
+    parts.filter_map(|it| it.split('"').next()).collect()
+}
+
+#[tokio::test]
+async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
+    let server = server().await;
+    let (status, health) = server.get("/health").await;
+    assert_eq!(status, StatusCode::OK);
+    let there = anchors(&health);
+    let apart: BTreeSet<_> = there.iter().collect();
+    assert_eq!(
+        apart.len(),
+        there.len(),
+        "an anchor is one place: {there:?}"
+    );
+    let mut led = BTreeSet::new();
+    for address in [
+        "/".to_owned(),
+        "/clusters/prod/nodes/h100-00".to_owned(),
+        "/clusters/prod/nodes/h100-03".to_owned(),
+        "/clusters/prod/gpus/GPU-prod-h100-03-0005".to_owned(),
+        "/clusters/prod/gpus/GPU-prod-h100-04-0001".to_owned(),
+        "/clusters/demo/gpus/GPU-demo-sim-0-0000".to_owned(),
+        format!("/clusters/prod/gpus/{GPU}"),
+    ] {
+        let (_, page) = server.get(&address).await;
+        // Only the frame's link to the page itself has no anchor.
+        for part in page.split("href=\"/health#").skip(1) {
+            let anchor = part.split('"').next().unwrap_or_default();
+            assert!(there.contains(&anchor), "{address}: {anchor}");
+            led.insert(anchor.to_owned());
+        }
+        // A span that is missing and leads nowhere is one that this test would not see.
+        assert!(!page.contains("<span class=\"missing\""), "{address}");
+    }
+    for anchor in [
+        "missing-gpu_lost",
+        "missing-not_supported",
+        "state-holder_unknown",
+    ] {
+        assert!(led.contains(anchor), "{anchor} is not in {led:?}");
+    }
+}
+
+#[tokio::test]
+async fn page_and_api_say_the_same_of_what_is_wrong_and_of_what_was_not_checked() {
+    let server = server().await;
+    let doctor = server.json("/api/v1/doctor").await;
+    let (_, page) = server.get("/health").await;
+    assert_eq!(doctor["is_fine"], false);
+    let findings = doctor["findings"].as_array().unwrap();
+    for it in findings {
+        let anchor = format!("<li id=\"{}\">", it["id"].as_str().unwrap());
+        assert!(page.contains(&anchor), "{anchor}");
+    }
+    assert_eq!(findings[0]["id"], "state-no_sample", "the worst first");
+    assert_eq!(findings[0]["since"], "2026-09-21T14:01:36.000Z");
+    let checks = doctor["checks"].as_array().unwrap();
+    let not = checks.iter().filter(|it| it["outcome"] == "not_checked");
+    assert_eq!(page.matches(">not checked: ").count(), not.clone().count());
+    assert!(not.clone().all(|it| it["why_not"].is_string()));
+    assert!(page.contains("[detect.gpu_hour_usd]"));
+    assert!(!page.contains("<img") && !page.contains('\u{202e}'));
+}
+
+#[tokio::test]
+async fn a_fleet_in_which_nothing_is_wrong_says_so_with_what_was_looked_at() {
+    let mut config = Config::for_tests();
+    let card = "NVIDIA H100 80GB HBM3".to_owned();
+    config.detect.gpu_hour_usd.insert(card, "10".to_owned());
+    let live = fixture::gpu("calm", "n", 0, Does::Nothing, Origin::Live);
+    let server = server_with(config, vec![live], false).await;
+    server
+        .incidents
+        .tells(Arc::new(settings(&[("pager", Kind::Pagerduty)])));
+    let doctor = server.json("/api/v1/doctor").await;
+    assert_eq!(doctor["findings"], serde_json::json!([]), "{doctor}");
+    assert_eq!(doctor["is_fine"], true);
+    let (_, page) = server.get("/health").await;
+    assert!(
+        page.contains("Everything that is checked is fine"),
+        "{page}"
+    );
+    assert!(page.contains("no agent tells how it is"), "{page}");
+    assert!(page.contains("1 GPU that is heard"), "{page}");
+}
