@@ -3,7 +3,10 @@
 //! A [`World`] is the folder of one test. A [`process::Process`] is one program: dropping it kills
 //! it with everything it started, and fails the test when a child outlived its parent.
 
-use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -129,18 +132,48 @@ pub fn standin_nvml() -> PathBuf {
     built("libgpufleet_standin_nvml.so")
 }
 
-/// A port of 127.0.0.1 that nobody listens on, and none that this process was given before: the
-/// system may hand out one twice. Another process could take it before it is used, which is rare.
+/// A port of 127.0.0.1 that nobody listens on, and that no other test is given before this process ends:
+/// the name of a socket claims it. It is none of those that the system gives to who connects.
+///
+/// # Panics
+/// When every port is taken.
 pub fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("loopback has a free port")
-            .port();
-        if given.insert(port) {
-            return port;
+    /// Below the ports of connections, which begin at 32768 where nobody has changed it.
+    const PORTS: std::ops::Range<u16> = 12_000..32_000;
+    static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Each process looks elsewhere first.
+    let begin = std::process::id() as usize * 100;
+    let count = PORTS.len();
+    let mut ports = (0..count).filter_map(|step| PORTS.clone().nth((begin + step) % count));
+    let is_free = |port: &u16| {
+        let name = SocketAddr::from_abstract_name(format!("gpufleet-test-port-{port}"));
+        let claim = UnixListener::bind_addr(&name.expect("the name is short"));
+        match claim {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return false,
+            claim => claims.push(claim.expect("Linux has sockets with names")),
         }
+        TcpListener::bind(("127.0.0.1", *port)).is_ok()
+    };
+    ports.find(is_free).expect("one of 20,000 ports is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_port_is_given_out_twice_and_none_that_somebody_listens_on() {
+        let taken = free_port();
+        let next = if taken + 1 < 32_000 {
+            taken + 1
+        } else {
+            12_000
+        };
+        let _listener = TcpListener::bind(("127.0.0.1", next));
+        let given: Vec<u16> = (0..50).map(|_| free_port()).collect();
+        let different: std::collections::BTreeSet<&u16> = given.iter().collect();
+        assert_eq!(different.len(), given.len());
+        assert!(!different.contains(&taken) && !different.contains(&next));
     }
 }

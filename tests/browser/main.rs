@@ -14,7 +14,7 @@ use gpufleet_tests::harness::{World, agent, repository, server, wait};
 /// Most pages opened: one of each kind many times over, in a minute.
 const MAX_PAGES: usize = 40;
 /// Two ship intervals and the start.
-const FIRST_DATA_LIMIT: Duration = Duration::from_secs(60);
+const FIRST_DATA_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server that knows a live node, a simulated fleet with an hour of history, and a broken GPU.
 fn fleet(world: &World) -> (server::Server, agent::Agent, Simulator) {

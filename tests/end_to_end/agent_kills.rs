@@ -30,7 +30,7 @@ const GPUS: u8 = 2;
 const FAST: &str =
     "[sample]\nperiod_ms = 250\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
 /// How long agents may take until they ship, with everything starting at once.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 fn place(world: &World, relay: &Relay, number: usize) -> agent::Place {
     let place = agent::Place::new(world, &format!("node-{number}"), &relay.endpoint(), FAST);

@@ -15,7 +15,7 @@ use crate::otlp;
 
 /// A request a second, so that a disk is full soon.
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// How long until a full database cannot take a commit: PostgreSQL goes on for as long as what earlier
 /// versions of rows have left in its pages is enough, and each minute needs rows of its own.
 const FULL_LIMIT: Duration = Duration::from_secs(200);

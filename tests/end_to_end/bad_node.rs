@@ -12,7 +12,7 @@ use gpufleet_tests::harness::relay::Relay;
 use gpufleet_tests::harness::{World, agent, checker, server, wait};
 
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 const GPUS: u8 = 2;
 /// Debian's package faketime has it here.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
@@ -58,12 +58,14 @@ fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_double
     let began = Timestamp::from_seconds(wait::unix_seconds());
     let original = places[0].start();
     page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
-    let copied = Command::new("cp")
-        .arg("-r")
-        .arg(&places[0].state)
-        .arg(&places[1].state)
-        .status();
-    assert!(copied.is_ok_and(|it| it.success()));
+    // A file that the agent is through with may go while it is copied.
+    wait::until("the state folder is copied", LIMIT, || {
+        let _ = std::fs::remove_dir_all(&places[1].state);
+        let mut copy = Command::new("cp");
+        copy.arg("-r").args([&places[0].state, &places[1].state]);
+        let copied = copy.status().expect("cp is there");
+        copied.success().then_some(())
+    });
     let clone = places[1].start();
     page_says(
         &server,

@@ -7,7 +7,7 @@ use gpufleet_tests::harness::{World, agent, http, server, wait};
 use serde_json::Value;
 
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 const GPUS: u8 = 2;
 const GPU: &str = "GPU-5eed0001-0000-4000-8000-000000000001";
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpufleet_server::money::report::month_of;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, built, server, wait};
@@ -95,11 +96,7 @@ fn truth(node: usize, gpu: usize, from_s: i64, until_s: i64) -> (States, i64) {
 
 /// The months that a stretch of time lies in.
 fn months(from: Timestamp, until: Timestamp) -> Vec<String> {
-    let month = |at: Timestamp| {
-        let text = gpufleet_analysis::table::moment_text(at.millis());
-        text.chars().take(7).collect::<String>()
-    };
-    let mut months = vec![month(from), month(until)];
+    let mut months = vec![month_of(from), month_of(until)];
     months.dedup();
     months
 }
@@ -196,10 +193,8 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
     let journal = std::fs::read_to_string(world.path("simulator/journal")).unwrap_or_default();
     let until = journal::goes_on_at(&journal).map_or(began, |it| it.seconds());
     let from = (began - 24 * 3_600).div_euclid(60) * 60;
-    let months = months(
-        Timestamp::from_seconds(from),
-        Timestamp::from_seconds(until + 3_600),
-    );
+    let at = Timestamp::from_seconds;
+    let months = months(at(from), at(until));
     let mut last = Vec::new();
     let found = wait::until("the ledger has the day", LIMIT, || {
         let reports = reports(&server, &months);
@@ -240,7 +235,7 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
     );
 
     // The same from the client, from the server's own command and on the page.
-    let month = months.last().expect("there is one");
+    let month = month_of(at((from + until) / 2));
     let client = std::process::Command::new(built("gpufleet"))
         .args(["--server", &format!("http://{}", server.place.web)])
         .args([
@@ -251,7 +246,7 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
             "--by",
             "team,gpu",
             "--month",
-            month,
+            &month,
         ])
         .output()
         .expect("the client is built");
@@ -272,7 +267,7 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were() {
         "--format",
         "focus",
         "--month",
-        month,
+        &month,
     ]);
     let own = own.output().expect("the server is built");
     assert!(own.status.success(), "{own:?}");

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::peers::Peer;
 
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
-const DATA_LIMIT: Duration = Duration::from_secs(60);
+const DATA_LIMIT: Duration = Duration::from_secs(120);
 
 const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
 

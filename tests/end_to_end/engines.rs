@@ -17,9 +17,9 @@ use crate::peers::Peer;
 
 const GPUS: usize = 8;
 /// Two ship intervals and the start.
-const FIRST_TICK_LIMIT: Duration = Duration::from_secs(40);
+const FIRST_TICK_LIMIT: Duration = Duration::from_secs(120);
 /// How long an engine may take to find a new series.
-const INDEX_LIMIT: Duration = Duration::from_secs(20);
+const INDEX_LIMIT: Duration = Duration::from_secs(90);
 
 /// What an agent with eight GPUs sent until it had told of them.
 fn requests(world: &World) -> Vec<ExportMetricsServiceRequest> {

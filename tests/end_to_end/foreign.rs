@@ -7,6 +7,8 @@ use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, repository, server, wait};
 
 const GPUS: usize = 3;
+/// How long it may take until what is in the spool is folded.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Sends with the SDK; returns when every export was answered with success.
 fn send(protocol: &str, endpoint: &str, prefix: &str) {
@@ -34,15 +36,10 @@ fn survives_a_kill_after_the_success(place: &server::Place) {
         for gpu in 0..GPUS {
             let id = format!("GPU-{prefix}-{gpu}");
             let watts = 321.0 + gpu as f64;
-            wait::until(
-                &format!("{id} is there after the kill"),
-                Duration::from_secs(40),
-                || {
-                    let answer = running.get(&format!("/api/v1/gpus/default/{id}"));
-                    (answer.status == 200 && answer.text().contains(&format!("{watts}")))
-                        .then_some(())
-                },
-            );
+            wait::until(&format!("{id} is there after the kill"), LIMIT, || {
+                let answer = running.get(&format!("/api/v1/gpus/default/{id}"));
+                (answer.status == 200 && answer.text().contains(&format!("{watts}"))).then_some(())
+            });
         }
     }
     running.stop();

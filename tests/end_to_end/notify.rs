@@ -4,12 +4,15 @@
 
 use std::time::Duration;
 
+use gpufleet_server::notify::group::{Group, State};
+use gpufleet_tests::harness::checker::with_store;
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, server, wait};
 use gpufleet_tests::people::server::{Mood, Running};
 use gpufleet_tests::people::{Service, pagerduty, slack, webhook};
 use serde_json::Value;
 
+use crate::incidents::steady_seed;
 use crate::peers::Peer;
 
 /// A tick, its shipping, a tick of the detectors, and a machine that is busy.
@@ -65,7 +68,8 @@ impl Told {
 
     fn fleet(&self, server: &server::Server) -> Simulator {
         let endpoint = format!("http://{}", server.place.grpc);
-        let simulator = Simulator::start(&self.world, &endpoint, &["--nodes", "2"]);
+        let more = ["--nodes", "2", "--seed", &steady_seed()];
+        let simulator = Simulator::start(&self.world, &endpoint, &more);
         wait::until("the API lists 16 GPUs", OPEN_LIMIT, || {
             let gpus = server.get("/api/v1/gpus?cluster=demo").json();
             (gpus["items"].as_array()?.len() == 16).then_some(())
@@ -199,6 +203,16 @@ fn a_fault_is_told_everywhere_once_with_all_there_is_to_say_and_so_is_its_end() 
     });
     assert_eq!(alert["labels"]["incident_id"], *id);
     assert_eq!(alert["labels"]["severity"], "critical");
+    // A message that was sent and is not written down yet would be sent again.
+    wait::until("what was told is written down", OPEN_LIMIT, || {
+        let number = id.parse().expect("a UUID");
+        let written = with_store(&server.place.database, async |store| {
+            store.deliveries_of(number).await
+        });
+        let written = written.expect("the database can be read");
+        let is_told = |it: &Group| it.state() == State::Delivered;
+        (written.len() == 4 && written.iter().all(is_told)).then_some(())
+    });
     // Told again and again, across a restart: one alert, and nobody else hears of it twice.
     let server = server.kill().start();
     wait::until("Alertmanager was told again", OPEN_LIMIT, || {

@@ -10,7 +10,7 @@ use gpufleet_tests::harness::process::Process;
 use gpufleet_tests::harness::{World, free_port, later, wait};
 use serde_json::Value;
 
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// A program with Prometheus's query API.
 pub(crate) struct Peer {
@@ -32,7 +32,7 @@ impl Series {
 }
 
 impl Peer {
-    /// Debian's Prometheus, scraping `target` every second.
+    /// Debian's Prometheus, scraping `target` every two seconds.
     pub(crate) fn prometheus(world: &World, target: &str) -> Self {
         Self::prometheus_of(world, &[("gpufleet", vec![target.to_owned()])], &[])
     }
@@ -44,7 +44,7 @@ impl Peer {
         rules: &[PathBuf],
     ) -> Self {
         let mut config = format!(
-            "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\n\
+            "global:\n  scrape_interval: 2s\n  evaluation_interval: 1s\n\
              rule_files: {rules:?}\nscrape_configs:\n"
         );
         for (name, targets) in jobs {

@@ -12,10 +12,10 @@ use crate::peers::{Peer, Series};
 const GPUS: u8 = 8;
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 /// The rates of GPM need two samples; the rest is there at once.
-const FIRST_SCRAPE_LIMIT: Duration = Duration::from_secs(30);
+const FIRST_SCRAPE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Two ship intervals and the start.
-const SHIPPED_LIMIT: Duration = Duration::from_secs(60);
+const SHIPPED_LIMIT: Duration = Duration::from_secs(120);
 
 /// A panel's query, and the scenario's value of it for one GPU.
 type Panel = (&'static str, fn(&Values) -> f64);
@@ -84,6 +84,13 @@ fn as_grafana_sends(query: &str) -> String {
     query.replace("$instance", ".+").replace("$gpu", ".+")
 }
 
+/// What a query returns, once it returns anything: a scrape that was late leaves nothing until the next.
+fn answered(prometheus: &Peer, query: &str) -> Vec<Series> {
+    wait::until(query, FIRST_SCRAPE_LIMIT, || {
+        Some(prometheus.query(query)).filter(|it| !it.is_empty())
+    })
+}
+
 #[test]
 fn every_query_of_the_dcgm_dashboards_returns_one_series_per_gpu_with_its_value() {
     let world = World::new();
@@ -101,7 +108,7 @@ fn every_query_of_the_dcgm_dashboards_returns_one_series_per_gpu_with_its_value(
     );
     for (query, value) in PANELS {
         let query = as_grafana_sends(query);
-        let mut series = prometheus.query(&query);
+        let mut series = answered(&prometheus, &query);
         series.sort_by_key(|it| it.label("gpu").to_owned());
         let found: Vec<_> = series.iter().map(|it| it.label("gpu").to_owned()).collect();
         assert_eq!(found, ["0", "1", "2", "3", "4", "5", "6", "7"], "{query}");
@@ -119,7 +126,7 @@ fn every_query_of_the_dcgm_dashboards_returns_one_series_per_gpu_with_its_value(
             mean(|it| f64::from(it.power_mw) / 1000.0) * f64::from(GPUS),
         ),
     ] {
-        let series = prometheus.query(query);
+        let series = answered(&prometheus, query);
         assert_eq!(series.len(), 1, "{query}");
         near(&series[0], value, query);
     }

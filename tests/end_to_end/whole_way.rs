@@ -12,7 +12,7 @@ use serde_json::Value;
 const GPUS: usize = 8;
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 /// Two ship intervals, a commit and the start.
-const FIRST_DATA_LIMIT: Duration = Duration::from_secs(60);
+const FIRST_DATA_LIMIT: Duration = Duration::from_secs(120);
 
 fn reading(gpu: &Value, metric: &Metric) -> Option<f64> {
     let readings = gpu["all_readings"].as_array()?;

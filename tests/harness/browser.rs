@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::process::Process;
 use super::{World, free_port, http, wait};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// One window.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use super::wait;
 const LIST: &str = "/v1.PodResourcesLister/List";
 
 /// How long it may take until the socket is there.
-const START_LIMIT: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A pod that was given devices.
 #[derive(Debug, Clone)]

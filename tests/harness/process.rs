@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::wait;
 
 /// How long a program may take to stop when asked to.
-pub const STOP_LIMIT: Duration = Duration::from_secs(20);
+pub const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// How long its children may outlive a program that was killed.
-const ORPHAN_LIMIT: Duration = Duration::from_secs(5);
+const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running program with a process group of its own.
 #[derive(Debug)]

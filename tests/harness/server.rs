@@ -9,7 +9,7 @@ use super::process::Process;
 use super::{World, built, free_port, wait};
 
 /// How long it may take until its pages answer: migrations of a new database included.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// Where a server listens and keeps its data: the same before and after a kill.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use super::process::Process;
 use super::{World, built, free_port, http, wait};
 
 /// How long it may take from its start until it takes faults: it makes its history first.
-const CONTROL_LIMIT: Duration = Duration::from_secs(60);
+const CONTROL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running simulator.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use super::relay::Relay;
 use super::{World, built, wait};
 
 /// How long everything may take to arrive once the killing has ended.
-const ARRIVAL_LIMIT: Duration = Duration::from_secs(90);
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(180);
 
 /// A rank that does this many steps a second, and so many in all.
 #[derive(Debug, Clone, Copy)]

@@ -45,7 +45,16 @@ impl Bench {
     }
 
     /// The same with another config.
-    pub(crate) fn with(mut scenario: Scenario, change: impl FnOnce(&mut NvmlConfig)) -> Self {
+    pub(crate) fn with(scenario: Scenario, change: impl FnOnce(&mut NvmlConfig)) -> Self {
+        Self::every(Duration::from_secs(1), scenario, change)
+    }
+
+    /// The same with turns of another length: nine tenths of it, and 5 s at most, are a round's deadline.
+    pub(crate) fn every(
+        period: Duration,
+        mut scenario: Scenario,
+        change: impl FnOnce(&mut NvmlConfig),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         scenario.calls_path = Some(folder.path().join("calls"));
         let path = folder.path().join("scenario.toml");
@@ -64,7 +73,6 @@ impl Bench {
         };
         let (orders, receiver) = mpsc::channel(MAX_NVML_ORDERS);
         let node = Arc::new(NodeFacts::for_tests());
-        let period = Duration::from_secs(1);
         let reader = Nvml::with_spawner(&config, period, node, receiver, spawner)
             .expect("a config that can be used");
         let bench = Self {
@@ -146,6 +154,18 @@ impl Bench {
     pub(crate) fn calls(&self) -> CallTable {
         let path = self.scenario.calls_path.as_ref().expect("set by the bench");
         CallTable::open(path).expect("the call table")
+    }
+
+    /// Waits until the child waits for XIDs of every GPU: those before are not told.
+    pub(crate) async fn listens(&self) {
+        let calls = self.calls();
+        for _ in 0..1_000 {
+            if calls.of(None, "nvmlEventSetWait_v2") > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the child never waits for XIDs");
     }
 
     /// What the stand-in says of a GPU at the scenario's fixed time.

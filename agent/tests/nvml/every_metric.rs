@@ -140,7 +140,7 @@ fn read(round: &Round, metric: &Metric) -> Reading {
 async fn every_gpu_metric_reads_the_number_of_its_own_source() {
     let mut bench = Bench::new(scenario());
     let mut round = bench.settled().await;
-    for _ in 0..40 {
+    for _ in 0..200 {
         if round.kinds().contains(&EventKind::Xid) {
             break;
         }

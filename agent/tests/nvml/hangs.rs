@@ -1,5 +1,7 @@
 //! A driver call that does not return costs its GPU, not the node.
 
+use std::time::Duration;
+
 use gpufleet_agent::commands::NvmlAction;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Scenario};
@@ -10,6 +12,9 @@ use gpufleet_telemetry::sample::Missing;
 use crate::bench::Bench;
 
 const H200: &str = "NVIDIA H200";
+
+/// Rounds in which a busy machine can start a child twice and wait for what does not open.
+const UNHURRIED: Duration = Duration::from_secs(10);
 
 fn answering(round: &crate::bench::Round) -> Vec<u32> {
     round
@@ -30,7 +35,7 @@ async fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_tic
         let mut bench = Bench::new(Scenario::of(8, H200, Load::Training));
         assert_eq!(answering(&bench.settled().await).len(), 8);
         // So that GPM has a window to compare.
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let hang = Fault::of(3, FaultKind::Hang).in_function(function);
         bench.change(|scenario| scenario.faults = vec![hang]).await;
         let first = bench.read().await;
@@ -72,18 +77,18 @@ async fn a_gpu_that_hung_is_read_again_when_the_driver_answers() {
     for _ in 0..4 {
         let round = bench.read().await;
         assert_eq!(answering(&round), [0, 2, 3]);
-        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
     }
     bench.change(|scenario| scenario.faults.clear()).await;
     bench.reader.retry_now();
     let mut kinds = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..200 {
         let round = bench.read().await;
         kinds.extend(round.kinds());
         if answering(&round).len() == 4 {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(kinds, [EventKind::DriverRecovered]);
 }
@@ -124,7 +129,7 @@ async fn a_gpu_that_hangs_from_the_start_is_shown_under_its_own_name() {
 async fn a_gpu_that_hangs_when_its_handle_is_asked_for_costs_the_longer_limit_once() {
     let mut scenario = Scenario::of(4, H200, Load::Training);
     scenario.faults = vec![Fault::of(1, FaultKind::Hang)];
-    let mut bench = Bench::with(scenario, |config| config.open_timeout_ms = 300);
+    let mut bench = Bench::every(UNHURRIED, scenario, |config| config.open_timeout_ms = 2_000);
     let round = bench.read().await;
     assert_eq!(answering(&round), [0, 2, 3]);
     assert_eq!(
@@ -148,7 +153,7 @@ async fn a_library_that_hangs_as_a_whole_is_reported_and_tried_again_later() {
         gpu: None,
         ..Fault::of(0, FaultKind::Hang).in_function("nvmlInit_v2")
     }];
-    let mut bench = Bench::with(scenario, |config| config.open_timeout_ms = 500);
+    let mut bench = Bench::every(UNHURRIED, scenario, |config| config.open_timeout_ms = 2_000);
     let round = bench.read().await;
     assert_eq!(
         round.event(EventKind::DriverHang).attributes["function"],
@@ -169,7 +174,7 @@ async fn a_killed_child_is_replaced() {
         .args(["-9", &child.to_string()])
         .status();
     assert!(killed.expect("kill runs").success());
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let round = bench.read().await;
     assert_eq!(round.of(0, &gpu::POWER), Err(Missing::Unknown));
     assert!(

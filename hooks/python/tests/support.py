@@ -1,6 +1,9 @@
 """A stand-in for the agent, and scripts that train under it."""
 
+import contextlib
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,15 @@ def learn(ids, model=model, optimizer=optimizer):
     optimizer.zero_grad()
     return loss
 """
+
+
+def free_port():
+    """A port that nobody has, and none of those that the system gives to who connects."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as attempt, contextlib.suppress(OSError):
+            attempt.bind(("127.0.0.1", port))
+            return port
 
 
 class Agent:

@@ -2,7 +2,7 @@
 
 import unittest
 
-from support import Agent
+from support import Agent, free_port
 
 
 class Training(unittest.TestCase):
@@ -67,9 +67,10 @@ class Training(unittest.TestCase):
                     time.sleep(0.1)
                 run.step(tokens=ids.numel(), loss=learn(ids, parallel))
         """
+        port = str(free_port())
         ranks = [
             (script, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
-                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "TORCHELASTIC_RUN_ID": "pretrain",
+                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "pretrain",
                       "TORCHELASTIC_RESTART_COUNT": "3"})
             for rank in range(2)
         ]  # fmt: skip
