@@ -45,6 +45,8 @@ pub mod incidents;
 
 pub mod deliveries;
 
+pub mod exports;
+
 pub mod reports;
 
 pub mod health;
@@ -124,6 +126,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(deliveries::told))
         .routes(routes!(deliveries::channels))
         .routes(routes!(doctor::doctor))
+        .routes(routes!(exports::exports))
 }
 
 /// Routes that check for themselves, or need no right: health, the document, and commands, which

@@ -16,8 +16,9 @@ use gpufleet_telemetry::time::Clock;
 use crate::auth::{Access, AuthConfig, Role, person};
 use crate::detect::DetectConfig;
 use crate::detect::{limits, prices};
-use crate::export::RemoteWriteConfig;
+use crate::export::cloud_monitoring::CloudMonitoring;
 use crate::export::remote_write::RemoteWrite;
+use crate::export::{CloudMonitoringConfig, RemoteWriteConfig};
 use crate::fleet::FleetConfig;
 use crate::ledger::LedgerConfig;
 use crate::money::CostConfig;
@@ -52,6 +53,8 @@ sections! {
         pub cost: CostConfig,
         /// Minutes of the record, pushed to others.
         pub remote_write: RemoteWriteConfig,
+        /// Minutes of the record, pushed to Google Cloud Monitoring.
+        pub cloud_monitoring: CloudMonitoringConfig,
         /// How long what is kept.
         pub retention: RetentionConfig,
         /// Where the server's own traces go.
@@ -116,6 +119,7 @@ impl ProgramConfig for Config {
         Channels::new(&self.notify, &clock)?;
         heartbeat::address_of(&self.notify)?;
         RemoteWrite::new(&self.remote_write, &clock)?;
+        CloudMonitoring::new(&self.cloud_monitoring, &self.store.lease)?;
         let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
         for (key, address, role) in self.doors() {
             let refused = |error: std::io::Error| {

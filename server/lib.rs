@@ -89,8 +89,10 @@ pub struct App {
     pub thresholds: Arc<detect::thresholds::Told>,
     /// What GPU time costs, and who pays.
     pub money: Arc<money::Money>,
-    /// How pushing to others goes.
+    /// How pushing by remote write goes.
     pub pushed: Arc<export::Pushed>,
+    /// How pushing to Cloud Monitoring goes.
+    pub cloud_monitoring: Arc<export::cloud_monitoring::Told>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
     /// Where the time comes from.
@@ -118,6 +120,7 @@ impl App {
             incidents: Arc::default(),
             thresholds: Arc::default(),
             pushed: Arc::default(),
+            cloud_monitoring: Arc::default(),
             commits: Arc::default(),
             clock,
         }

@@ -16,6 +16,7 @@ use gpufleet_server::auth::{Access, Role};
 use gpufleet_server::commit::{self, Leased, Replaced};
 use gpufleet_server::config::Config;
 use gpufleet_server::detect::thresholds::Thresholds;
+use gpufleet_server::export::cloud_monitoring::{self, CloudMonitoring};
 use gpufleet_server::export::remote_write::{self, RemoteWrite};
 use gpufleet_server::fleet::FOREIGN_AGENT;
 use gpufleet_server::ingest::foreign::{Foreign, Kept};
@@ -126,6 +127,8 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     let channels = Arc::new(channels);
     let thresholds = Thresholds::of(sources).map_err(anyhow::Error::from_boxed)?;
     let pushing = RemoteWrite::new(&config.remote_write, &clock).map_err(anyhow::Error::msg)?;
+    let to_cloud = CloudMonitoring::new(&config.cloud_monitoring, &config.store.lease);
+    let to_cloud = to_cloud.map_err(anyhow::Error::msg)?;
     let store = Store::open(&config.store).await?;
     let access = Access::load(&config.auth)?;
     let app = App::new(config, store, access, clock);
@@ -148,6 +151,8 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     let mut tasks = begin_tasks(&app, channels, thresholds, &stop);
     let pushing = remote_write::run(app.clone(), pushing, stop.clone());
     tasks.spawn(named("remote write", pushing));
+    let pushing = cloud_monitoring::run(app.clone(), to_cloud, stop.clone());
+    tasks.spawn(named("Cloud Monitoring", pushing));
     open_doors(&app, &ingest, &stop, &mut tasks).await?;
     let mut leased = None;
     let working = async {

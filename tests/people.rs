@@ -1,5 +1,6 @@
-//! Stand-ins for the services that tell people: they refuse what the real ones refuse, and remember what
-//! they were told. [`server`] puts them on a port and lets them fail, hang and lie.
+//! Stand-ins for the services outside, those that tell people and Cloud Monitoring: they refuse what the real
+//! ones refuse, and remember what they were told. [`server`] puts them on a port and lets them fail, hang
+//! and lie.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ pub mod pagerduty;
 pub mod slack;
 
 pub mod webhook;
+
+pub mod cloud_monitoring;
 
 pub mod server;
 
@@ -25,11 +28,19 @@ pub enum Service {
     Slack(slack::Slack),
     /// A webhook of ours.
     Webhook(webhook::Webhook),
+    /// Google Cloud Monitoring.
+    CloudMonitoring(cloud_monitoring::CloudMonitoring),
 }
 
 impl Service {
-    /// Takes one POST.
-    pub fn take(&mut self, headers: &HeaderMap, body: &[u8], now_seconds: i64) -> Reply {
+    /// Takes one POST to a path.
+    pub fn take(
+        &mut self,
+        path: &str,
+        headers: &HeaderMap,
+        body: &[u8],
+        now_seconds: i64,
+    ) -> Reply {
         if headers
             .get("content-type")
             .is_none_or(|it| it != "application/json")
@@ -40,6 +51,7 @@ impl Service {
             Self::Pagerduty(it) => it.take(body),
             Self::Slack(it) => it.take(body),
             Self::Webhook(it) => it.take(headers, body, now_seconds),
+            Self::CloudMonitoring(it) => it.take(path, headers, body, now_seconds),
         }
     }
 
@@ -49,6 +61,7 @@ impl Service {
             Self::Pagerduty(it) => &it.messages,
             Self::Slack(it) => &it.messages,
             Self::Webhook(it) => &it.messages,
+            Self::CloudMonitoring(it) => &it.messages,
         }
     }
 }

@@ -25,6 +25,9 @@ const PAGE: usize = 500;
 /// Minutes of one round: then it says that it goes well, and goes on.
 const MINUTES_A_ROUND: usize = 60;
 
+/// No minute is begun later in a round: a target may take seconds for each, and a round has minutes in all.
+const BEGUN_WITHIN: Duration = Duration::from_secs(60);
+
 /// The first pause after a failure.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -60,6 +63,8 @@ pub struct Plan {
     pub delay_s: i64,
     /// How old a minute may be, minutes.
     pub max_age_minutes: i64,
+    /// Only minutes that end at a multiple of so many are pushed; 0 is every minute, as 1 is.
+    pub every_minutes: i64,
 }
 
 /// What became of a piece.
@@ -108,6 +113,9 @@ pub trait Way: Send {
 
     /// Sends a piece.
     fn send(&mut self, points: &[Self::Point]) -> impl Future<Output = Sent> + Send;
+
+    /// Hears that all pieces of the minute that ends at `end` are sent.
+    fn went_whole(&mut self, _end: Timestamp) {}
 }
 
 /// How far a way is.
@@ -175,12 +183,17 @@ pub(super) async fn round<W: Way>(
         tracing::warn!(skipped, "minutes are too old to be pushed ({})", W::NAME);
         *progress = Progress::at(oldest);
     }
+    let begun = app.clock.monotonic();
     for _ in 0..MINUTES_A_ROUND {
-        if progress.minute.0 >= due {
+        let took = app.clock.monotonic().saturating_sub(begun);
+        if progress.minute.0 >= due || took > BEGUN_WITHIN {
             break;
         }
-        whole_minute(app, pushed, way, progress).await?;
         let done = progress.minute;
+        if (done.0 + 1).rem_euclid(way.plan().every_minutes.max(1)) == 0 {
+            whole_minute(app, pushed, way, progress).await?;
+            way.went_whole(Minute(done.0 + 1).start());
+        }
         app.store.keep_export_cursor(W::NAME, done).await?;
         pushed.newest.store(done.0, Ordering::Relaxed);
         *progress = Progress::at(done.0 + 1);

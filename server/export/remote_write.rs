@@ -87,6 +87,7 @@ impl RemoteWrite {
                 selection: Selection::read(&config.metrics).map_err(of("metrics"))?,
                 delay_s: number(config.delay_s),
                 max_age_minutes: number(config.max_age_h.saturating_mul(60)),
+                every_minutes: 1,
             },
         }))
     }

@@ -16,6 +16,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, TextEncoder};
 use tracing::Instrument as _;
 
+use crate::App;
 use crate::auth::Grant;
 use crate::commit::CommitHealth;
 use crate::disk::{self, Disks};
@@ -86,6 +87,7 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     families.extend(commits(&web.app.commits));
     families.extend(incidents(&web.app.incidents));
     families.extend(pushed(&web.app.pushed, at));
+    families.extend(to_cloud(&web.app, at));
     families.extend(notifications(&web.app.incidents, at));
     let unreadable = web.app.store.unreadable_rows().by_table();
     let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
@@ -171,12 +173,16 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
     families
 }
 
-/// How pushing to others goes.
+/// How far the newest minute that was pushed lies behind; none before the first.
+fn behind(pushed: &Pushed, at: Timestamp) -> Option<(&'static str, f64)> {
+    let newest = pushed.newest.load(Ordering::Relaxed);
+    let end = Minute(newest + 1).start();
+    (newest > 0).then(|| ("", at.since(end) as f64 / 1e9))
+}
+
+/// How pushing by remote write goes.
 fn pushed(pushed: &Pushed, at: Timestamp) -> Vec<MetricFamily> {
     let count = |of: &AtomicU64| of.load(Ordering::Relaxed) as f64;
-    let newest = pushed.newest.load(Ordering::Relaxed);
-    let behind = Minute(newest + 1).start();
-    let behind = (newest > 0).then(|| at.since(behind) as f64 / 1e9);
     let outcomes = [
         ("taken", count(&pushed.taken)),
         ("refused", count(&pushed.refused)),
@@ -189,8 +195,47 @@ fn pushed(pushed: &Pushed, at: Timestamp) -> Vec<MetricFamily> {
     ] {
         families.extend(counters(metric, "", [("", count(of))]));
     }
-    let behind = behind.map(|it| ("", it));
-    families.extend(gauges(&server::REMOTE_WRITE_BEHIND, "", behind));
+    families.extend(gauges(&server::REMOTE_WRITE_BEHIND, "", behind(pushed, at)));
+    families
+}
+
+/// How pushing to Cloud Monitoring goes; nothing where it is not configured.
+fn to_cloud(app: &App, at: Timestamp) -> Vec<MetricFamily> {
+    let config = &app.config.cloud_monitoring;
+    if config.project.is_empty() {
+        return Vec::new();
+    }
+    let (told, pushed) = (&app.cloud_monitoring, &app.cloud_monitoring.pushed);
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed) as f64;
+    let taken = [("taken", count(&pushed.taken))];
+    let outcomes = taken.into_iter().chain(told.left_out());
+    let mut families = counters(&server::CLOUD_MONITORING_SAMPLES, "outcome", outcomes);
+    for (metric, of) in [
+        (&server::CLOUD_MONITORING_FAILURES, &pushed.failed),
+        (&server::CLOUD_MONITORING_SKIPPED, &pushed.skipped),
+        (&server::CLOUD_MONITORING_LEFT_OUT, &pushed.long_names),
+    ] {
+        families.extend(counters(metric, "", [("", count(of))]));
+    }
+    let month = told.month(config);
+    let value = |it: Option<f64>| it.map(|it| ("", it));
+    for (metric, value) in [
+        (&server::CLOUD_MONITORING_BEHIND, behind(pushed, at)),
+        (
+            &server::CLOUD_MONITORING_SERIES,
+            value(month.map(|it| it.series as f64)),
+        ),
+        (
+            &server::CLOUD_MONITORING_MONTH,
+            value(month.map(|it| it.bytes)),
+        ),
+        (
+            &server::CLOUD_MONITORING_COST,
+            value(month.and_then(|it| it.usd)),
+        ),
+    ] {
+        families.extend(gauges(metric, "", value));
+    }
     families
 }
 

@@ -51,6 +51,15 @@ metrics! {
     REMOTE_WRITE_LEFT_OUT = counter(683, "gpufleet_server_remote_write_left_out_total", Node, Unit::Count, "Resources that were left out of a pushed minute because a name of theirs is too long for a label.");
     REMOTE_WRITE_BEHIND = last(684, "gpufleet_server_remote_write_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was pushed lies behind. Absent before the first.");
 
+    CLOUD_MONITORING_SAMPLES = counter(685, "gpufleet_server_cloud_monitoring_samples_total", Node, Unit::Count, "Samples written to Cloud Monitoring, by outcome: taken, or why not: refused (a rule of its own), denied, failed (on its side), sent_again (after an answer that did not come: it has them), descriptor (it does not take what the metric is), kind (the metric is not one of such a resource), too_many (counters beyond those that are followed). None of them is sent again.");
+    CLOUD_MONITORING_FAILURES = counter(686, "gpufleet_server_cloud_monitoring_failures_total", Node, Unit::Count, "Requests to Cloud Monitoring that did not get through and are sent again.");
+    CLOUD_MONITORING_SKIPPED = counter(687, "gpufleet_server_cloud_monitoring_skipped_total", Node, Unit::Count, "Minutes that are not written because Cloud Monitoring was away for longer than cloud_monitoring.max_age_h.");
+    CLOUD_MONITORING_LEFT_OUT = counter(688, "gpufleet_server_cloud_monitoring_left_out_total", Node, Unit::Count, "Resources that were left out of a written minute because a name of theirs is too long for a label.");
+    CLOUD_MONITORING_BEHIND = last(689, "gpufleet_server_cloud_monitoring_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was written lies behind. Absent before the first.");
+    CLOUD_MONITORING_SERIES = last(690, "gpufleet_server_cloud_monitoring_series", Node, Unit::Count, "Series that the newest minute was written to. Absent before the first.");
+    CLOUD_MONITORING_MONTH = last(691, "gpufleet_server_cloud_monitoring_month_bytes", Node, Unit::Bytes, "What Cloud Monitoring bills for a month of as many series, at one point each cloud_monitoring.every_minutes. Absent before the first minute.");
+    CLOUD_MONITORING_COST = last(692, "gpufleet_server_cloud_monitoring_month_usd", Node, Unit::Count, "What that costs in dollars at cloud_monitoring.price_usd_per_mib, without what is free and without discounts. Absent before the first minute, and where the price is 0: then it is not known.");
+
     GPUS = last(650, "gpufleet_server_gpus", Node, Unit::Count, "GPUs by cluster, origin and state. Sum over live ones only: recorded and simulated GPUs are no part of the fleet.");
     NODES = last(651, "gpufleet_server_nodes", Node, Unit::Count, "Nodes by cluster, origin and whether they report or are silent.");
     GPU_STATE = last(652, "gpufleet_server_gpu_state", Node, Unit::Count, "Always 1; the labels say which state the GPU is in and why.");

@@ -48,6 +48,8 @@ mod bad_node;
 
 mod incidents;
 
+mod cloud_monitoring;
+
 mod commands;
 
 mod notify;

@@ -4,6 +4,7 @@
 //! is about (no file of that kind) fails too: a check over nothing would always pass.
 
 mod alerts;
+mod cloud_monitoring;
 mod dashboards;
 mod deploy;
 mod documents;

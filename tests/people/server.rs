@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
 use gpufleet_program::clock::SystemClock;
@@ -53,6 +53,8 @@ struct Held(Arc<Mutex<Inner>>);
 struct Inner {
     service: Service,
     mood: Mood,
+    /// A request, by its number, with which the mood changes.
+    turns: Option<(u64, Mood)>,
     /// Every answer that it gave, in order.
     answers: Vec<u16>,
     requests: u64,
@@ -72,6 +74,7 @@ impl Running {
         let held = Held(Arc::new(Mutex::new(Inner {
             service,
             mood: Mood::Well,
+            turns: None,
             answers: Vec::new(),
             requests: 0,
         })));
@@ -90,6 +93,13 @@ impl Running {
     /// Changes what it does.
     pub fn mood(&self, mood: Mood) {
         self.lock().mood = mood;
+    }
+
+    /// Changes what it does now, and once more with the request that is the `count`th from now.
+    pub fn mood_until(&self, mood: Mood, count: u64, then: Mood) {
+        let mut inner = self.lock();
+        inner.mood = mood;
+        inner.turns = Some((inner.requests + count, then));
     }
 
     /// The service as it is now.
@@ -112,10 +122,14 @@ impl Running {
     }
 }
 
-async fn take(State(held): State<Held>, headers: HeaderMap, body: Bytes) -> Response {
+async fn take(State(held): State<Held>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let (mood, (status, said)) = {
         let mut inner = held.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.requests += 1;
+        let requests = inner.requests;
+        if let Some((_, then)) = inner.turns.take_if(|it| it.0 <= requests) {
+            inner.mood = then;
+        }
         let mood = inner.mood.clone();
         let takes = matches!(
             mood,
@@ -124,7 +138,7 @@ async fn take(State(held): State<Held>, headers: HeaderMap, body: Bytes) -> Resp
         let reply = match takes {
             true => {
                 let now = SystemClock::start().now().seconds();
-                let reply = inner.service.take(&headers, &body, now);
+                let reply = inner.service.take(uri.path(), &headers, &body, now);
                 inner.answers.push(reply.0);
                 reply
             }

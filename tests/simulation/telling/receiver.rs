@@ -95,7 +95,9 @@ impl Receiver {
     ) -> Result<(), String> {
         for post in self.channel.posts(message)? {
             let headers: HeaderMap = post.headers.into_iter().collect();
-            let (status, body) = self.service.take(&headers, &post.body, now.seconds());
+            let (status, body) =
+                self.service
+                    .take(post.to.path(), &headers, &post.body, now.seconds());
             let status = StatusCode::from_u16(status).map_err(|error| error.to_string())?;
             let answer = Answer {
                 status,

@@ -1,0 +1,222 @@
+//! What a series is of, as Cloud Monitoring knows it: a node or container of Kubernetes, a machine of Compute
+//! Engine, or a node or task of no such place.
+//!
+//! What is not known of a resource is first looked up at its node. A resource that lacks a label of the type
+//! that is asked for has the next one that it has all labels of: a container's node, in the end the generic
+//! one, whose labels are always known.
+
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::training::RankId;
+use serde::{Deserialize, Serialize};
+
+use crate::store::model::KnownResource;
+
+/// What series shall be of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Monitored {
+    /// A node of Kubernetes.
+    K8sNode,
+    /// The container that holds the GPU; its node while none does.
+    K8sContainer,
+    /// A machine of Compute Engine.
+    GceInstance,
+    /// A node, or the task of a training run.
+    Generic,
+}
+
+/// A monitored resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Its type.
+    pub kind: &'static str,
+    /// Its labels: all that the type has.
+    pub labels: Vec<(&'static str, String)>,
+}
+
+/// The location of what is nowhere, as Cloud Monitoring calls it.
+const EVERYWHERE: &str = "global";
+
+/// What a resource's series are of.
+pub fn place(
+    asked: Monitored,
+    location: &str,
+    known: &KnownResource,
+    node: Option<&Resource>,
+) -> Place {
+    let own = |name| known.resource.attribute(name).filter(|it| !it.is_empty());
+    let told = |name| own(name).or_else(|| node.and_then(|it| it.attribute(name)));
+    let zone = told(attribute::ZONE);
+    let location = Some(location).filter(|it| !it.is_empty()).or(zone);
+    let cluster = Some(&*known.key.cluster);
+    let name = match known.key.kind {
+        ResourceKind::Node => Some(&*known.key.id),
+        _ => own(attribute::NODE),
+    };
+    let container = || {
+        all(
+            "k8s_container",
+            &[
+                ("location", location),
+                ("cluster_name", cluster),
+                ("namespace_name", own(attribute::NAMESPACE)),
+                ("pod_name", own(attribute::POD)),
+                ("container_name", own(attribute::CONTAINER)),
+            ],
+        )
+    };
+    let node = || {
+        all(
+            "k8s_node",
+            &[
+                ("location", location),
+                ("cluster_name", cluster),
+                ("node_name", name),
+            ],
+        )
+    };
+    let instance = || {
+        all(
+            "gce_instance",
+            &[("zone", zone), ("instance_id", told(attribute::HOST_ID))],
+        )
+    };
+    let found = match asked {
+        Monitored::K8sContainer => container().or_else(node),
+        Monitored::K8sNode => node(),
+        Monitored::GceInstance => instance(),
+        Monitored::Generic => None,
+    };
+    found.unwrap_or_else(|| generic(location.unwrap_or(EVERYWHERE), known, name))
+}
+
+/// The type with its labels, where all of them are known.
+fn all(kind: &'static str, labels: &[(&'static str, Option<&str>)]) -> Option<Place> {
+    let owned = labels.iter();
+    let owned = owned.map(|(name, value)| Some((*name, (*value)?.to_owned())));
+    Some(Place {
+        kind,
+        labels: owned.collect::<Option<_>>()?,
+    })
+}
+
+fn generic(location: &str, known: &KnownResource, node: Option<&str>) -> Place {
+    let rank = match known.key.kind {
+        ResourceKind::Rank => RankId::parse(&known.key.id).ok(),
+        _ => None,
+    };
+    let (kind, labels) = match rank {
+        Some(rank) => (
+            "generic_task",
+            vec![
+                ("job", rank.job.name.clone()),
+                ("task_id", format!("{}/{}", rank.attempt, rank.rank)),
+            ],
+        ),
+        None => (
+            "generic_node",
+            vec![("node_id", node.unwrap_or(&known.key.id).to_owned())],
+        ),
+    };
+    let first = [
+        ("location", location.to_owned()),
+        ("namespace", known.key.cluster.to_string()),
+    ];
+    Place {
+        kind,
+        labels: first.into_iter().chain(labels).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::time::Timestamp;
+
+    use super::*;
+    use crate::store::model::ResourceKey;
+
+    fn known(kind: ResourceKind, id: &str, attributes: &[(&str, &str)]) -> KnownResource {
+        let mut resource = Resource::new(kind, id);
+        for (name, value) in attributes {
+            resource = resource.with(name, *value);
+        }
+        KnownResource {
+            key: ResourceKey {
+                cluster: "prod".into(),
+                kind,
+                id: id.into(),
+            },
+            resource: Arc::new(resource),
+            agent: None,
+            first_seen: Timestamp(0),
+            last_seen: Timestamp(0),
+        }
+    }
+
+    fn text(place: &Place) -> String {
+        let labels = place.labels.iter();
+        let labels: Vec<_> = labels
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        format!("{} {}", place.kind, labels.join(","))
+    }
+
+    #[test]
+    fn a_gpu_is_of_its_container_its_node_its_machine_or_of_a_generic_node() {
+        let held = [
+            (attribute::NODE, "node-1"),
+            (attribute::NAMESPACE, "ml"),
+            (attribute::POD, "train-0"),
+            (attribute::CONTAINER, "main"),
+        ];
+        let node = Resource::new(ResourceKind::Node, "node-1")
+            .with(attribute::ZONE, "us-central1-a")
+            .with(attribute::HOST_ID, "123");
+        let held = known(ResourceKind::Gpu, "GPU-1", &held);
+        let free = known(ResourceKind::Gpu, "GPU-1", &[(attribute::NODE, "node-1")]);
+        let is = |asked, location: &str, known, node, expected: &str| {
+            assert_eq!(text(&place(asked, location, known, node)), expected);
+        };
+        let container = "k8s_container location=us-central1-a,cluster_name=prod,namespace_name=ml,pod_name=train-0,container_name=main";
+        let k8s = "k8s_node location=us-central1-a,cluster_name=prod,node_name=node-1";
+        let generic = "generic_node location=us-central1-a,namespace=prod,node_id=node-1";
+        let unknown = "generic_node location=global,namespace=prod,node_id=node-1";
+        is(Monitored::K8sContainer, "", &held, Some(&node), container);
+        is(Monitored::K8sContainer, "", &free, Some(&node), k8s);
+        is(Monitored::K8sNode, "", &held, Some(&node), k8s);
+        is(
+            Monitored::K8sNode,
+            "us-central1",
+            &held,
+            None,
+            "k8s_node location=us-central1,cluster_name=prod,node_name=node-1",
+        );
+        is(
+            Monitored::GceInstance,
+            "us-central1",
+            &held,
+            Some(&node),
+            "gce_instance zone=us-central1-a,instance_id=123",
+        );
+        is(Monitored::Generic, "", &held, Some(&node), generic);
+        // Nobody told where the node is: no label is made up.
+        is(Monitored::K8sNode, "", &held, None, unknown);
+        is(Monitored::GceInstance, "", &held, None, unknown);
+    }
+
+    #[test]
+    fn a_rank_is_a_generic_task_and_a_node_its_own_node() {
+        let rank = known(ResourceKind::Rank, "ml/llama/uid-1/2/17", &[]);
+        assert_eq!(
+            text(&place(Monitored::Generic, "", &rank, None)),
+            "generic_task location=global,namespace=prod,job=llama,task_id=2/17"
+        );
+        let node = known(ResourceKind::Node, "node-1", &[(attribute::ZONE, "z")]);
+        assert_eq!(
+            text(&place(Monitored::K8sNode, "", &node, None)),
+            "k8s_node location=z,cluster_name=prod,node_name=node-1"
+        );
+    }
+}

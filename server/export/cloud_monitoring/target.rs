@@ -1,0 +1,479 @@
+//! One request at a time to Cloud Monitoring, by Google's client, and what its answers mean.
+//!
+//! The client's own retries are off: the loop of [`crate::export::push`] tries again, with its pauses and from
+//! its cursor. Cloud Monitoring writes what it can of a request and says of the rest how many points fell
+//! under which code, not which: the rest is dropped. Only when it says that it wrote nothing, and for
+//! reasons that pass, is the request sent again.
+//!
+//! Limits: [`WITHIN`] for one request with everything that belongs to it; [`SAID`] of what is told of an
+//! answer; [`MAX_CREDENTIALS_BYTES`] of a file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use google_cloud_api::model::MetricDescriptor;
+use google_cloud_auth::credentials::{
+    Builder as DefaultChain, Credentials, anonymous, external_account, impersonated,
+    service_account, user_account,
+};
+use google_cloud_gax::error::rpc::{Code, Status, StatusDetails};
+use google_cloud_gax::retry_policy::NeverRetry;
+use google_cloud_monitoring_v3::Error;
+use google_cloud_monitoring_v3::client::MetricService;
+use google_cloud_monitoring_v3::model::{CreateTimeSeriesSummary, TimeSeries};
+use serde_json::Value;
+
+use super::CloudMonitoringConfig;
+use crate::notify::channel::address;
+use crate::pages::text::harmless;
+
+/// Longest time one request may take: to find credentials, to connect, to send and to hear all of the answer.
+pub const WITHIN: Duration = Duration::from_secs(10);
+
+/// How much of an answer is told, characters: a sentence that says why.
+const SAID: usize = 300;
+
+/// The largest file of credentials; they have a few kB.
+const MAX_CREDENTIALS_BYTES: u64 = 1 << 20;
+
+/// What credentials are asked for: to write series and descriptors.
+const SCOPE: &str = "https://www.googleapis.com/auth/monitoring.write";
+
+/// Why a point was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It breaks a rule of Cloud Monitoring.
+    Refused,
+    /// The series may not be written.
+    Denied,
+    /// Cloud Monitoring failed with it.
+    Failed,
+    /// It may have been taken before, when no answer came.
+    SentAgain,
+    /// Its metric's descriptor was refused.
+    Descriptor,
+    /// Its metric is not one of such a resource.
+    Kind,
+    /// More counters than are followed.
+    TooMany,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it was taken.
+    Taken,
+    /// Some or all of it will not be taken; the rest was.
+    Refused {
+        /// How many points, by reason.
+        by: Vec<(Reason, u64)>,
+        /// Why, of the first.
+        why: String,
+    },
+    /// Not now.
+    Later {
+        /// Why, and what people can do.
+        why: String,
+        /// How long it asks to be left alone.
+        after: Option<Duration>,
+        /// Whether it may have taken some or all of it.
+        is_in_doubt: bool,
+    },
+}
+
+/// Where requests go.
+#[derive(Debug)]
+pub struct Target {
+    project: String,
+    endpoint: Option<String>,
+    credentials: From,
+    /// Made with the first request, and anew after credentials failed: then their file is read again.
+    client: Option<MetricService>,
+}
+
+/// Where credentials come from.
+#[derive(Debug)]
+enum From {
+    DefaultChain,
+    File(PathBuf),
+    Nowhere,
+}
+
+impl Reason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Refused,
+        Self::Denied,
+        Self::Failed,
+        Self::SentAgain,
+        Self::Descriptor,
+        Self::Kind,
+        Self::TooMany,
+    ];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
+            Self::SentAgain => "sent_again",
+            Self::Descriptor => "descriptor",
+            Self::Kind => "kind",
+            Self::TooMany => "too_many",
+        }
+    }
+
+    fn of(code: Code) -> Self {
+        match code {
+            Code::PermissionDenied | Code::Unauthenticated | Code::NotFound => Self::Denied,
+            Code::InvalidArgument
+            | Code::OutOfRange
+            | Code::AlreadyExists
+            | Code::FailedPrecondition => Self::Refused,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl Target {
+    /// Where the configuration says. Nothing is asked of anyone.
+    ///
+    /// # Errors
+    /// Names the key and what is wrong with it.
+    pub fn new(config: &CloudMonitoringConfig) -> Result<Self, String> {
+        let key = |key: &str, why: String| format!("cloud_monitoring.{key}: {why}");
+        let is_name = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '.' | ':');
+        if !config.project.chars().all(is_name) || config.project.len() > 63 {
+            let why = "a project's id has letters, digits and - only, and at most 63 of them";
+            return Err(key("project", why.to_owned()));
+        }
+        let file = &config.credentials_file;
+        let credentials = match (config.anonymous, file.as_os_str().is_empty()) {
+            (true, true) => From::Nowhere,
+            (true, false) => {
+                let why = "set, though anonymous says that there are none: leave one out";
+                return Err(key("credentials_file", why.to_owned()));
+            }
+            (false, true) => From::DefaultChain,
+            (false, false) => {
+                read(file).map_err(|why| key("credentials_file", why))?;
+                From::File(file.clone())
+            }
+        };
+        let endpoint = match config.endpoint.is_empty() {
+            true => None,
+            false => {
+                let to = address(&config.endpoint).map_err(|why| key("endpoint", why))?;
+                let is_here = matches!(to.host(), Some("127.0.0.1" | "[::1]" | "localhost"));
+                if to.scheme_str() == Some("http") && !config.anonymous && !is_here {
+                    let why = "http would show the credentials to everyone: https, or anonymous";
+                    return Err(key("endpoint", why.to_owned()));
+                }
+                Some(config.endpoint.clone())
+            }
+        };
+        Ok(Self {
+            project: config.project.clone(),
+            endpoint,
+            credentials,
+            client: None,
+        })
+    }
+
+    /// Writes points, one of each series.
+    pub async fn write(&mut self, series: Vec<TimeSeries>) -> Verdict {
+        let count = series.len() as u64;
+        let name = format!("projects/{}", self.project);
+        let request = async |client: MetricService| {
+            let request = client.create_time_series().set_name(name);
+            request.set_time_series(series).send().await
+        };
+        self.ask(count, request).await
+    }
+
+    /// Makes a metric's descriptor, or finds that it is there.
+    pub async fn describe(&mut self, descriptor: MetricDescriptor) -> Verdict {
+        let name = format!("projects/{}", self.project);
+        let request = async |client: MetricService| {
+            let request = client.create_metric_descriptor().set_name(name);
+            let request = request.set_metric_descriptor(descriptor);
+            request.send().await.map(|_| ())
+        };
+        self.ask(1, request).await
+    }
+
+    async fn ask<F>(&mut self, count: u64, request: F) -> Verdict
+    where
+        F: AsyncFnOnce(MetricService) -> Result<(), Error>,
+    {
+        let project = self.project.clone();
+        let asked = async {
+            let client = match &self.client {
+                Some(client) => client.clone(),
+                None => {
+                    let made = self.connect().await.map_err(Failure::Credentials)?;
+                    self.client.insert(made).clone()
+                }
+            };
+            request(client).await.map_err(Failure::Request)
+        };
+        match tokio::time::timeout(WITHIN, asked).await {
+            Ok(Ok(())) => Verdict::Taken,
+            Ok(Err(Failure::Request(error))) => {
+                let code = error.status().map(|it| it.code);
+                if error.is_authentication() || code == Some(Code::Unauthenticated) {
+                    // The next attempt reads the file again.
+                    self.client = None;
+                }
+                judge(&error, count, &project)
+            }
+            Ok(Err(Failure::Credentials(why))) => later(why),
+            Err(_) => Verdict::Later {
+                why: format!("no answer within {} s", WITHIN.as_secs()),
+                after: None,
+                is_in_doubt: true,
+            },
+        }
+    }
+
+    async fn connect(&self) -> Result<MetricService, String> {
+        let mut builder = MetricService::builder().with_retry_policy(NeverRetry);
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+        let builder = builder.with_credentials(self.credentials()?);
+        let made = builder.build().await;
+        made.map_err(|error| format!("cannot begin to speak to it: {}", told(&error)))
+    }
+
+    fn credentials(&self) -> Result<Credentials, String> {
+        let made = match &self.credentials {
+            From::Nowhere => return Ok(anonymous::Builder::new().build()),
+            From::DefaultChain => DefaultChain::default().with_scopes([SCOPE]).build(),
+            From::File(file) => {
+                let (kind, json) = read(file)
+                    .map_err(|why| format!("cloud_monitoring.credentials_file: {why}"))?;
+                match kind {
+                    Held::ServiceAccount => service_account::Builder::new(json)
+                        .with_access_specifier(service_account::AccessSpecifier::from_scopes([
+                            SCOPE,
+                        ]))
+                        .build(),
+                    Held::User => user_account::Builder::new(json)
+                        .with_scopes([SCOPE])
+                        .build(),
+                    Held::External => external_account::Builder::new(json)
+                        .with_scopes([SCOPE])
+                        .build(),
+                    Held::Impersonated => impersonated::Builder::new(json)
+                        .with_scopes([SCOPE])
+                        .build(),
+                }
+            }
+        };
+        // What the builder says may show a part of the file.
+        made.map_err(|error| match self.credentials {
+            From::File(_) => {
+                tracing::debug!(%error, "credentials");
+                "cloud_monitoring.credentials_file lacks what its type has, or has it in a form that is none"
+                    .to_owned()
+            }
+            _ => format!("no credentials are found: {}", told(&error)),
+        })
+    }
+}
+
+enum Failure {
+    Credentials(String),
+    Request(Error),
+}
+
+/// What a file of credentials holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    ServiceAccount,
+    User,
+    External,
+    Impersonated,
+}
+
+/// A file of credentials. What is in it is never told.
+fn read(file: &PathBuf) -> Result<(Held, Value), String> {
+    let shown = file.display();
+    let size = std::fs::metadata(file).map_err(|error| format!("{shown}: {error}"))?;
+    if !size.is_file() || size.len() > MAX_CREDENTIALS_BYTES {
+        return Err(format!("{shown} is no file of credentials"));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{shown}: {error}"))?;
+    let json: Value = serde_json::from_str(&text)
+        .map_err(|error| format!("{shown} is not JSON, line {}", error.line()))?;
+    let held = match json["type"].as_str() {
+        Some("service_account") => Held::ServiceAccount,
+        Some("authorized_user") => Held::User,
+        Some("external_account") => Held::External,
+        Some("impersonated_service_account") => Held::Impersonated,
+        _ => {
+            return Err(format!(
+                "{shown} has no \"type\" that is understood: service_account, external_account, impersonated_service_account or authorized_user"
+            ));
+        }
+    };
+    Ok((held, json))
+}
+
+fn later(why: String) -> Verdict {
+    Verdict::Later {
+        why,
+        after: None,
+        is_in_doubt: false,
+    }
+}
+
+/// What an error says, and all that lies behind it, as one short harmless line.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said = error.to_string();
+    let mut behind = error.source();
+    while let Some(cause) = behind {
+        let cause_said = cause.to_string();
+        if !said.contains(&cause_said) {
+            said = format!("{said}: {cause_said}");
+        }
+        behind = cause.source();
+    }
+    harmless(said.trim(), SAID)
+}
+
+/// What an answer means, or that there was none.
+fn judge(error: &Error, count: u64, project: &str) -> Verdict {
+    let after = asked_pause(error);
+    if let Some(status) = error.status() {
+        return judge_status(status, count, project, after);
+    }
+    if error.is_authentication() {
+        return later(format!(
+            "there are no credentials that it would take: {}; check cloud_monitoring.credentials_file, or that the pod or machine has a service account",
+            told(error)
+        ));
+    }
+    if error.is_connect() {
+        return later(told(error));
+    }
+    if error.is_binding() || error.is_serialization() {
+        return refused(Reason::Refused, count, told(error));
+    }
+    // An answer of somebody in between, or none.
+    let why = match error.http_status_code() {
+        Some(status) => format!("it answered {status}, and not as Cloud Monitoring does"),
+        None => told(error),
+    };
+    match error.http_status_code() {
+        Some(400 | 413 | 414 | 431) => refused(Reason::Refused, count, why),
+        status => Verdict::Later {
+            why,
+            after,
+            is_in_doubt: status.is_none_or(|it| !(400..500).contains(&it)),
+        },
+    }
+}
+
+fn refused(reason: Reason, count: u64, why: String) -> Verdict {
+    Verdict::Refused {
+        by: vec![(reason, count)],
+        why,
+    }
+}
+
+fn judge_status(status: &Status, count: u64, project: &str, after: Option<Duration>) -> Verdict {
+    let said = harmless(status.message.trim(), SAID);
+    if let Some(summary) = summary(status)
+        && let Some(verdict) = judge_summary(&summary, count, &said)
+    {
+        return verdict;
+    }
+    let code = status.code;
+    match code {
+        Code::InvalidArgument | Code::OutOfRange | Code::AlreadyExists => {
+            refused(Reason::Refused, count, said)
+        }
+        Code::Unauthenticated => later(format!(
+            "it does not take the credentials: {said}; the key was revoked or has expired, or is not Google's"
+        )),
+        Code::PermissionDenied => later(format!(
+            "it may not be written to: {said}; grant roles/monitoring.metricWriter on project {project} to the account, and see that monitoring.googleapis.com is enabled there"
+        )),
+        Code::NotFound => later(format!("project {project} is not found: {said}")),
+        Code::ResourceExhausted => Verdict::Later {
+            why: format!("a quota of project {project} is used up: {said}"),
+            after,
+            is_in_doubt: false,
+        },
+        code => Verdict::Later {
+            why: format!("it failed with {}: {said}", code.name()),
+            after,
+            is_in_doubt: !matches!(
+                code,
+                Code::FailedPrecondition | Code::Aborted | Code::Unimplemented
+            ),
+        },
+    }
+}
+
+/// What was written of a request, where it says so.
+fn summary(status: &Status) -> Option<CreateTimeSeriesSummary> {
+    status.details.iter().find_map(|it| match it {
+        StatusDetails::Other(any) => any.to_msg::<CreateTimeSeriesSummary>().ok(),
+        _ => None,
+    })
+}
+
+/// None when what it says cannot be: then the code alone counts.
+fn judge_summary(summary: &CreateTimeSeriesSummary, count: u64, said: &str) -> Option<Verdict> {
+    let taken = u64::try_from(summary.success_point_count).ok()?;
+    let lost = count.checked_sub(taken)?;
+    let mut by: Vec<(Reason, u64)> = Vec::new();
+    let mut left = lost;
+    let mut passes = !summary.errors.is_empty();
+    for error in &summary.errors {
+        let code = error.status.as_ref().map_or(2, |it| it.code);
+        let code = Code::from(code);
+        passes &= matches!(
+            code,
+            Code::Unavailable | Code::ResourceExhausted | Code::Internal | Code::DeadlineExceeded
+        );
+        let points = u64::try_from(error.point_count).ok()?.min(left);
+        left -= points;
+        by.push((Reason::of(code), points));
+    }
+    if left > 0 {
+        by.push((Reason::Failed, left));
+    }
+    if taken == 0 && passes && lost > 0 {
+        return Some(later(said.to_owned()));
+    }
+    Some(match lost {
+        0 => Verdict::Taken,
+        _ => Verdict::Refused {
+            by,
+            why: said.to_owned(),
+        },
+    })
+}
+
+/// How long an answer asks to be left alone.
+fn asked_pause(error: &Error) -> Option<Duration> {
+    let header = error.http_headers().and_then(|it| it.get("retry-after"));
+    let header = header.and_then(|it| it.to_str().ok()?.trim().parse().ok());
+    let details = error.status().map(|it| it.details.as_slice());
+    let told = details.unwrap_or_default().iter().find_map(|it| match it {
+        StatusDetails::RetryInfo(info) => {
+            let delay = info.retry_delay.as_ref()?;
+            u64::try_from(delay.seconds()).ok()
+        }
+        _ => None,
+    });
+    told.or(header).map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests;

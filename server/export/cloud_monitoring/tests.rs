@@ -1,0 +1,466 @@
+//! Writing to a target that answers as it is told; the rules of the real one are held by the stand-in of the
+//! end-to-end tests.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::{Resource, ResourceKind};
+use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
+use gpufleet_telemetry::time::{Clock, Minute};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::auth::{Access, AuthConfig};
+use crate::config::Config;
+use crate::export::push::{Progress, RoundError};
+use crate::store::model::{Commit, MinuteDelta};
+use crate::store::{Store, StoreConfig};
+
+/// The first minute of which something is known.
+const FIRST: Minute = Minute(29_833_334);
+/// More than one request.
+const GPUS: usize = 150;
+/// Minutes that are known.
+const MINUTES: i64 = 3;
+/// Three metrics of each GPU, and of the first minute no counter.
+const ALL: usize = GPUS * (3 * MINUTES as usize - 1);
+
+/// Five minutes after [`FIRST`] began.
+struct Standing;
+
+impl Clock for Standing {
+    fn now(&self) -> Timestamp {
+        Minute(FIRST.0 + 5).start()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// What the target answers next to series (200 when nothing is said), and what it was sent.
+#[derive(Default)]
+struct Heard {
+    answers: VecDeque<(u16, Value)>,
+    /// What it answers to descriptors of these types.
+    descriptors: HashMap<String, u16>,
+    described: Vec<String>,
+    series: Vec<Value>,
+}
+
+type Shared = Arc<Mutex<Heard>>;
+
+async fn take(
+    State(heard): State<Shared>,
+    Path(what): Path<String>,
+    axum::Json(body): axum::Json<Value>,
+) -> (StatusCode, axum::Json<Value>) {
+    let mut heard = heard.lock().unwrap();
+    let (status, said) = if what == "metricDescriptors" {
+        let name = body["type"].as_str().unwrap_or_default().to_owned();
+        let status = heard.descriptors.get(&name).copied().unwrap_or(200);
+        heard.described.push(name);
+        let code = match status {
+            400 => "INVALID_ARGUMENT",
+            _ => "UNAVAILABLE",
+        };
+        (status, error(status, code))
+    } else {
+        let answer = heard.answers.pop_front().unwrap_or((200, json!({})));
+        let series = body["timeSeries"].as_array().cloned().unwrap_or_default();
+        assert!((1..=CloudMonitoring::MOST).contains(&series.len()));
+        if answer.0 == 200 {
+            heard.series.extend(series);
+        }
+        answer
+    };
+    let said = if status == 200 { json!({}) } else { said };
+    (StatusCode::from_u16(status).unwrap(), axum::Json(said))
+}
+
+fn error(code: u16, status: &str) -> Value {
+    json!({"error": {"code": code, "status": status, "message": "told so"}})
+}
+
+/// Some of a request is refused.
+fn partly(success: usize, lost: usize) -> (u16, Value) {
+    let mut said = error(400, "INVALID_ARGUMENT");
+    said["error"]["details"] = json!([{
+        "@type": "type.googleapis.com/google.monitoring.v3.CreateTimeSeriesSummary",
+        "totalPointCount": success + lost, "successPointCount": success,
+        "errors": [{"status": {"code": 3}, "pointCount": lost}],
+    }]);
+    (400, said)
+}
+
+struct Bench {
+    app: App,
+    heard: Shared,
+    target: CloudMonitoring,
+    _folder: tempfile::TempDir,
+}
+
+async fn bench() -> Bench {
+    // The client asks for the one that the program has.
+    _ = rustls::crypto::ring::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreConfig::for_tests(folder.path()))
+        .await
+        .unwrap();
+    let heard = Shared::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new()
+        .route("/v3/projects/p-1/{what}", axum::routing::post(take))
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .with_state(Arc::clone(&heard));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let metrics = [gpu::POWER, gpu::THROTTLE_REASONS, gpu::ENERGY];
+    let mut config = Config::for_tests();
+    config.cloud_monitoring = CloudMonitoringConfig {
+        project: "p-1".to_owned(),
+        metrics: metrics.iter().map(|it| it.name.to_owned()).collect(),
+        endpoint,
+        anonymous: true,
+        max_age_h: 1,
+        ..CloudMonitoringConfig::default()
+    };
+    let target = CloudMonitoring::new(&config.cloud_monitoring, "lease-1");
+    let access = Access::load(&AuthConfig::default()).unwrap();
+    let app = App::new(config, store, access, Arc::new(Standing));
+    Bench {
+        target: target.unwrap().unwrap().of(&app),
+        app,
+        heard,
+        _folder: folder,
+    }
+}
+
+impl Bench {
+    /// [`MINUTES`] of [`GPUS`] GPUs, and the cursor before them.
+    async fn filled(self) -> Self {
+        let length = Duration::from_secs(15);
+        let lease = self
+            .app
+            .store
+            .acquire_lease("test", self.app.clock.now(), length);
+        let token = lease.await.unwrap().token;
+        let mut commit = Commit {
+            number: 1,
+            ..Commit::default()
+        };
+        for place in 0..GPUS {
+            let key = ResourceKey {
+                cluster: "prod".into(),
+                kind: ResourceKind::Gpu,
+                id: format!("GPU-{place:04}").into(),
+            };
+            let resource =
+                Resource::new(ResourceKind::Gpu, &*key.id).with(attribute::NODE, "node-1");
+            commit.resources.push(KnownResource {
+                key: key.clone(),
+                resource: Arc::new(resource),
+                agent: None,
+                first_seen: FIRST.start(),
+                last_seen: Minute(FIRST.0 + MINUTES).start(),
+            });
+            for minute in 0..MINUTES {
+                let mut row = MinuteRow::default();
+                row.add(gpu::POWER.id, Aggregate::of_gauge(50.0, None).unwrap());
+                let throttled = Aggregate::of_gauge(4.0, None).unwrap();
+                row.add(gpu::THROTTLE_REASONS.id, throttled);
+                let joules = 1e6 + 3_000.0 * minute as f64;
+                let joules = Counter::point(joules, 0, 60_000).unwrap();
+                row.add_counter(gpu::ENERGY.id, &joules);
+                commit.minutes.push(MinuteDelta {
+                    key: key.clone(),
+                    minute: Minute(FIRST.0 + minute),
+                    row,
+                });
+            }
+        }
+        self.app.store.commit(&commit, token).await.unwrap();
+        let before = Minute(FIRST.0 - 1);
+        let kept = self
+            .app
+            .store
+            .keep_export_cursor(CloudMonitoring::NAME, before);
+        kept.await.unwrap();
+        self
+    }
+
+    async fn round(&mut self, kept: &mut Option<Progress<Point>>) -> Result<(), RoundError> {
+        let pushed = &self.app.cloud_monitoring.pushed;
+        push::round(&self.app, pushed, &mut self.target, kept).await
+    }
+
+    fn answers(&self, answers: impl IntoIterator<Item = (u16, Value)>) {
+        self.heard.lock().unwrap().answers.extend(answers);
+    }
+
+    fn series(&self) -> Vec<Value> {
+        self.heard.lock().unwrap().series.clone()
+    }
+
+    /// Points that were taken, and how many different ones.
+    fn taken(&self) -> (usize, usize) {
+        let series = self.series();
+        let different: HashSet<String> = series.iter().map(Value::to_string).collect();
+        (series.len(), different.len())
+    }
+
+    fn left_out(&self) -> Vec<(&'static str, f64)> {
+        let counts = self.app.cloud_monitoring.left_out();
+        counts.filter(|it| it.1 > 0.0).collect()
+    }
+}
+
+#[tokio::test]
+async fn points_are_what_their_descriptors_say_and_a_counter_keeps_its_start() {
+    let mut bench = bench().await.filled().await;
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.taken(), (ALL, ALL));
+    let mut described = bench.heard.lock().unwrap().described.clone();
+    described.sort();
+    let prefix = "custom.googleapis.com/gpufleet_gpu_";
+    let expected = [
+        "energy_joules_total",
+        "power_watts",
+        "throttle_reasons_code",
+    ];
+    assert_eq!(described, expected.map(|it| format!("{prefix}{it}")));
+    let of = |metric: &Metric| {
+        let name = type_of(metric);
+        let all = bench.series().into_iter();
+        let all = all.filter(|it| {
+            it["metric"]["type"] == name && it["metric"]["labels"]["gpu"] == "GPU-0007"
+        });
+        all.collect::<Vec<_>>()
+    };
+    let power = of(&gpu::POWER);
+    assert_eq!(power.len(), 3);
+    assert_eq!(
+        power[0]["metric"]["labels"],
+        json!({"cluster": "prod", "gpu": "GPU-0007", "node": "node-1", "origin": "live", "writer": "lease-1"})
+    );
+    // Nobody said where the node is.
+    let place = json!({"type": "generic_node",
+        "labels": {"location": "global", "namespace": "prod", "node_id": "node-1"}});
+    assert_eq!(power[0]["resource"], place);
+    assert_eq!(power[0]["points"][0]["value"], json!({"doubleValue": 50.0}));
+    assert!(power[0]["points"][0]["interval"]["startTime"].is_null());
+    let code = &of(&gpu::THROTTLE_REASONS)[0]["points"][0]["value"];
+    assert_eq!(*code, json!({"int64Value": "4"}));
+    let energy = of(&gpu::ENERGY);
+    let points: Vec<_> = energy.iter().map(|it| &it["points"][0]).collect();
+    let values: Vec<_> = points
+        .iter()
+        .map(|it| &it["value"]["doubleValue"])
+        .collect();
+    assert_eq!(values, [&json!(3_000.0), &json!(6_000.0)]);
+    assert_eq!(
+        points[0]["interval"]["startTime"],
+        points[1]["interval"]["startTime"]
+    );
+}
+
+fn type_of(metric: &Metric) -> String {
+    descriptor::type_name(metric, "custom.googleapis.com")
+}
+
+#[tokio::test]
+async fn what_did_not_get_through_is_sent_again_and_nothing_twice() {
+    let mut bench = bench().await.filled().await;
+    let mut kept = None;
+    for (code, status, words) in [
+        (401, "UNAUTHENTICATED", "credentials"),
+        (403, "PERMISSION_DENIED", "roles/monitoring.metricWriter"),
+        (429, "RESOURCE_EXHAUSTED", "quota"),
+        (503, "UNAVAILABLE", "UNAVAILABLE"),
+    ] {
+        bench.answers([(200, json!({})), (code, error(code, status))]);
+        let failed = bench.round(&mut kept).await;
+        let said = failed.expect_err("the target failed").to_string();
+        assert!(said.contains(words) && said.contains("told so"), "{said}");
+        assert!(kept.as_ref().unwrap().pause > push::FIRST_PAUSE);
+    }
+    bench.round(&mut kept).await.unwrap();
+    assert_eq!(bench.taken(), (ALL, ALL));
+    let failed = &bench.app.cloud_monitoring.pushed.failed;
+    assert_eq!(failed.load(Ordering::Relaxed), 4);
+    assert_eq!(bench.left_out(), []);
+}
+
+#[tokio::test]
+async fn points_that_are_refused_are_counted_by_reason_and_the_others_go_on() {
+    let mut bench = bench().await.filled().await;
+    // In the first minute a server that died may have been before; later nobody was.
+    bench.answers([partly(197, 3)]);
+    bench.round(&mut None).await.unwrap();
+    assert_eq!(bench.left_out(), [("sent_again", 3.0)]);
+    let before = bench.series().len();
+    assert_eq!(
+        before,
+        ALL - 200,
+        "the stand-in keeps nothing of what it refuses"
+    );
+    let pushed = &bench.app.cloud_monitoring.pushed;
+    assert_eq!(pushed.refused.load(Ordering::Relaxed), 3);
+    assert_eq!(pushed.taken.load(Ordering::Relaxed), ALL as u64 - 3);
+
+    let verdicts = [
+        (503, error(503, "UNAVAILABLE")),
+        partly(199, 1),
+        partly(198, 2),
+    ];
+    bench.answers(verdicts);
+    let points = some_points(&mut bench.target);
+    assert!(matches!(
+        bench.target.send(&points).await,
+        Sent::Later { .. }
+    ));
+    for (refused, expected) in [
+        (1, vec![("sent_again", 4.0)]),
+        (2, vec![("refused", 2.0), ("sent_again", 4.0)]),
+    ] {
+        let sent = bench.target.send(&points).await;
+        assert!(
+            matches!(sent, Sent::Done { refused: it, .. } if it == refused),
+            "{sent:?}"
+        );
+        assert_eq!(bench.left_out(), expected, "a doubt ends with an answer");
+    }
+}
+
+fn some_points(target: &mut CloudMonitoring) -> Vec<Point> {
+    let end = Minute(FIRST.0 + 9).start();
+    let points = (0..CloudMonitoring::MOST).flat_map(|place| {
+        let id = format!("GPU-{place:04}");
+        let known = KnownResource {
+            key: ResourceKey {
+                cluster: "prod".into(),
+                kind: ResourceKind::Gpu,
+                id: id.as_str().into(),
+            },
+            resource: Arc::new(Resource::new(ResourceKind::Gpu, &*id)),
+            agent: None,
+            first_seen: FIRST.start(),
+            last_seen: end,
+        };
+        let sample = Sample {
+            metric: &gpu::POWER,
+            value: 1.0,
+        };
+        let labels = vec![("gpu", id)];
+        let of = Labelled {
+            known: &known,
+            labels,
+        };
+        target.points(&of, &[sample], end)
+    });
+    points.collect()
+}
+
+#[tokio::test]
+async fn a_metric_whose_descriptor_is_refused_is_left_out_and_the_others_go_on() {
+    let mut bench = bench().await.filled().await;
+    let refused = type_of(&gpu::POWER);
+    bench
+        .heard
+        .lock()
+        .unwrap()
+        .descriptors
+        .insert(refused.clone(), 400);
+    bench.round(&mut None).await.unwrap();
+    let power = GPUS * MINUTES as usize;
+    assert_eq!(bench.taken(), (ALL - power, ALL - power));
+    assert_eq!(bench.left_out(), [("descriptor", power as f64)]);
+    let is_there = |it: &Value| it["metric"]["type"] == refused.as_str();
+    assert!(!bench.series().iter().any(is_there));
+}
+
+#[tokio::test]
+async fn descriptors_that_did_not_get_through_are_made_before_any_point() {
+    let mut bench = bench().await.filled().await;
+    let name = type_of(&gpu::POWER);
+    let says = |bench: &Bench, status| {
+        let mut heard = bench.heard.lock().unwrap();
+        heard.descriptors.insert(name.clone(), status);
+    };
+    says(&bench, 503);
+    let mut kept = None;
+    assert!(bench.round(&mut kept).await.is_err());
+    assert_eq!(bench.taken().0, 0);
+    says(&bench, 200);
+    bench.round(&mut kept).await.unwrap();
+    assert_eq!(bench.taken(), (ALL, ALL));
+}
+
+#[tokio::test]
+async fn only_minutes_of_the_interval_are_written_and_the_cursor_moves_over_the_others() {
+    let mut bench = bench().await.filled().await;
+    // FIRST ends at an odd minute: of three minutes the second is the one.
+    bench.target.plan.every_minutes = 2;
+    bench.round(&mut None).await.unwrap();
+    let ends: HashSet<String> = bench
+        .series()
+        .iter()
+        .map(|it| it["points"][0]["interval"]["endTime"].to_string())
+        .collect();
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    let cursor = bench.app.store.export_cursor(CloudMonitoring::NAME);
+    assert_eq!(cursor.await.unwrap(), Some(Minute(FIRST.0 + 3)));
+}
+
+#[tokio::test]
+async fn what_a_month_costs_is_that_of_the_series_of_the_newest_minute() {
+    let mut bench = bench().await.filled().await;
+    let config = bench.app.config.cloud_monitoring.clone();
+    assert_eq!(bench.app.cloud_monitoring.month(&config), None);
+    let said = bench.target.selection();
+    assert!(said.contains("3 metrics") && said.contains("USD"), "{said}");
+    bench.target.plan.max_age_minutes = 3;
+    bench.round(&mut None).await.unwrap();
+    // The newest minute has no rows, and costs nothing.
+    let month = bench.app.cloud_monitoring.month(&config).unwrap();
+    assert_eq!((month.series, month.usd), (0, Some(0.0)));
+    let written = Month::of(GPUS as u64 * 3, &config);
+    assert_eq!(bench.target.month.map(|it| it.series), Some(written.series));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
+    let refused = |change: fn(&mut CloudMonitoringConfig), words: &[&str]| {
+        let mut config = CloudMonitoringConfig {
+            project: "p-1".to_owned(),
+            anonymous: true,
+            ..CloudMonitoringConfig::default()
+        };
+        change(&mut config);
+        let error = CloudMonitoring::new(&config, "lease")
+            .err()
+            .expect("refused");
+        assert!(error.starts_with("cloud_monitoring."), "{error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    };
+    refused(
+        |it| it.prefix = "my.example.com".to_owned(),
+        &["prefix", "workload.googleapis.com"],
+    );
+    refused(
+        |it| it.metrics = vec!["watts".to_owned()],
+        &["metrics", "`watts`"],
+    );
+    refused(|it| it.every_minutes = 0, &["every_minutes = 0"]);
+    refused(|it| it.max_age_h = 25, &["max_age_h = 25", "25 hours"]);
+    refused(|it| it.price_usd_per_mib = -1.0, &["price_usd_per_mib"]);
+    refused(|it| it.writer = "x".repeat(300), &["writer"]);
+    let config = CloudMonitoringConfig::default();
+    assert!(CloudMonitoring::new(&config, "lease").unwrap().is_none());
+    let chosen = Selection::read(&config.metrics).expect("the default names metrics");
+    assert_eq!(chosen.metrics().count(), config.metrics.len());
+}
