@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io, mem};
 
+use gpufleet_program::kubernetes;
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
@@ -55,7 +56,6 @@ mod held;
 
 pub mod bytes;
 
-use api::Api;
 use cluster::Cluster;
 use held::{Found, Known, Kubelet, Names};
 use labels::Facts;
@@ -170,7 +170,9 @@ impl AttributeConfig {
         );
         match self.kubernetes_url.as_str() {
             "" => Ok(()),
-            url => api::is_secure(url).map(|_| ()),
+            url => kubernetes::is_secure(url, api::URL_KEY)
+                .map(|_| ())
+                .map_err(anyhow::Error::from_boxed),
         }
     }
 
@@ -180,8 +182,10 @@ impl AttributeConfig {
     /// # Errors
     /// Names the file that cannot be used.
     pub fn rehearse(&self) -> anyhow::Result<()> {
-        match Api::base_of(self).filter(|_| self.enabled) {
-            Some(base) => Api::new(&base, self).map(|_| ()),
+        match api::base_of(self).filter(|_| self.enabled) {
+            Some(base) => api::open(&base, self)
+                .map(|_| ())
+                .map_err(anyhow::Error::from_boxed),
             None => Ok(()),
         }
     }
@@ -203,7 +207,7 @@ impl Attribution {
             said: config.node.facts(),
             users,
             root: PathBuf::from("/"),
-            is_in_pod: api::in_pod().is_some(),
+            is_in_pod: kubernetes::in_pod().is_some(),
             tasks: None,
             kubelet: Standing::default(),
             has_kubelet: false,

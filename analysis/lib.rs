@@ -53,6 +53,8 @@ pub mod lost;
 
 pub mod incident;
 
+pub mod inventory;
+
 pub mod adviser;
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ mod status;
 
 mod gpus;
 
+mod queue;
+
 mod jobs;
 
 mod compare;
@@ -72,6 +74,8 @@ enum Command {
     Status,
     /// Every GPU and what it does.
     Gpus(gpus::Filter),
+    /// Who waits for GPUs and why, what is free, the largest gang that fits.
+    Queue,
     /// Training jobs, the newest first.
     Jobs(jobs::Filter),
     /// One job: its attempts and the ranks of the newest.
@@ -135,6 +139,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Doctor(asked) => doctor::answer(&client, asked),
         Command::Status => status::answer(&client),
         Command::Gpus(filter) => gpus::answer(&client, filter),
+        Command::Queue => queue::answer(&client),
         Command::Jobs(filter) => jobs::list(&client, filter),
         Command::Job(job) => jobs::one(&client, job),
         Command::Compare(runs) => compare::answer(&client, runs),

@@ -1,5 +1,6 @@
 //! What every program of gpufleet needs before it does anything of its own: its config, its log,
-//! the real clock, its connections with TLS or without, and the comparison of tokens.
+//! the real clock, its connections with TLS or without, the comparison of tokens, and the client of the
+//! Kubernetes API that both ask.
 //!
 //! Nothing here knows what a program is for; what two programs share of the data is in
 //! `telemetry`, what they share of the disk in `spool`.
@@ -23,3 +24,5 @@ pub mod stream;
 pub mod listen;
 
 pub mod connect;
+
+pub mod kubernetes;

@@ -27,6 +27,8 @@ pub mod today;
 
 pub mod fleet;
 
+pub mod queue;
+
 pub mod past;
 
 pub mod jobs;
@@ -109,6 +111,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(fleet::node))
         .routes(routes!(fleet::gpus))
         .routes(routes!(fleet::gpu))
+        .routes(routes!(queue::queue))
         .routes(routes!(past::minutes))
         .routes(routes!(past::hours))
         .routes(routes!(past::events))

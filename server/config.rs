@@ -20,6 +20,7 @@ use crate::export::cloud_monitoring::CloudMonitoring;
 use crate::export::remote_write::RemoteWrite;
 use crate::export::{CloudMonitoringConfig, RemoteWriteConfig};
 use crate::fleet::FleetConfig;
+use crate::inventory::InventoryConfig;
 use crate::ledger::LedgerConfig;
 use crate::money::CostConfig;
 use crate::notify::Channels;
@@ -43,6 +44,8 @@ sections! {
         pub auth: AuthConfig,
         /// Where the record is kept.
         pub store: StoreConfig,
+        /// What the cluster has beside what agents tell.
+        pub inventory: InventoryConfig,
         /// Where the time of every GPU went.
         pub ledger: LedgerConfig,
         /// What is judged, and what a GPU costs.
@@ -108,6 +111,7 @@ impl ProgramConfig for Config {
         prices::check(&self.detect.gpu_hour_usd)?;
         limits::check(&self.detect.limits)?;
         self.store.check()?;
+        self.inventory.check()?;
         log::rehearse(&self.trace)?;
         Settings::read(&self.notify)?;
         Ok(())
@@ -156,6 +160,8 @@ impl Config {
         ] {
             *listen = "127.0.0.1:0".to_owned();
         }
+        // Where the tests run in a pod, the server is in none.
+        config.inventory.source = "off".to_owned();
         config
     }
 }
@@ -176,6 +182,22 @@ mod tests {
         check(
             "retention.minute_rows_h=-5",
             &["retention.minute_rows_h = -5", "at least 3"],
+        );
+        check(
+            "inventory.source=\"kubernetess\"",
+            &["inventory.source = \"kubernetess\"", "static or off"],
+        );
+        check(
+            "inventory.nodes={ \"n\" = \"H100\" }",
+            &["inventory.nodes", "\"n\" = \"H100\"", "how many GPUs"],
+        );
+        check(
+            "inventory.agent_within_s=5",
+            &["inventory.agent_within_s = 5", "at least 10"],
+        );
+        check(
+            "inventory.kubernetes_url=\"http://10.0.0.1\"",
+            &["inventory.kubernetes_url", "without TLS"],
         );
         check(
             "gpu.peaks={ \"NVIDIA X\" = \"warp 9\" }",

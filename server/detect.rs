@@ -9,7 +9,7 @@
 //!
 //! Limits: GPUs and runs of live and simulated clusters; recordings are judged by replaying them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Family, Place, Tick};
@@ -178,7 +178,14 @@ impl Detectors {
         let waiting = fleet::waiting(&seen, now, self.idle_after_nanos);
         let holders = runs::holders(app.fleet.runs(), &waiting, now);
         signals.extend(fleet::idle(&waiting, &holders, now));
-        signals.extend(fleet::silent(&of_nodes, now));
+        let inventory = &app.inventory;
+        let is_gone = |cluster: &str, node: &str| inventory.is_gone(cluster, node);
+        signals.extend(fleet::silent(&of_nodes, is_gone, now));
+        // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
+        let told: HashSet<&str> = of_nodes.keys().map(|it| &*it.1).collect();
+        let is_told = |node: &str| told.contains(node);
+        let blind = inventory.without_agent(is_told, crate::inventory::now(app));
+        signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));
         signals.extend(leak::signals(&seen, &of_nodes));
         signals.extend(self.offenders.signals(|place| {
             let gpu = place.gpu.as_deref();
@@ -188,6 +195,10 @@ impl Detectors {
         signals.extend(limits.signals(&of_nodes, &gpus, now));
         signals.extend(of_runs.signals);
         signals.extend(own::signals(app, now));
+        let is_over = |place: &Place| {
+            let node = place.node.as_deref();
+            node.is_some_and(|it| is_gone(&place.cluster, it))
+        };
         let nodes = Nodes::of(&of_nodes, now);
         let unreadable = Unreadable::of(&seen);
         let unjudged = &of_runs.unjudged;
@@ -199,6 +210,8 @@ impl Detectors {
                     !unjudged.contains(&(family, place.cluster.clone(), run.clone()))
                 }
                 _ if own::is_own(place) => true,
+                // What is gone says nothing any more, and nothing is wrong with it.
+                _ if is_over(place) => true,
                 _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
             } && limits.is_read(family, place),
             quiet_runs: &of_runs.quiet,

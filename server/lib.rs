@@ -1,7 +1,7 @@
 //! The server: takes what the agents send, keeps it, says what it means, and shows it.
 //!
 //! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state), [`runs`]
-//! (training), [`store`] (SQL), [`detect`] and [`incidents`] (what is wrong), [`notify`] (who is told), [`ledger`] and [`retention`]
+//! (training), [`store`] (SQL), [`inventory`] (what the cluster tells beside), [`detect`] and [`incidents`] (what is wrong), [`notify`] (who is told), [`ledger`] and [`retention`]
 //! (its jobs), [`money`] (what it costs), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub mod health;
 pub mod incidents;
 
 pub mod notify;
+
+pub mod inventory;
 
 pub mod detect;
 
@@ -87,6 +89,8 @@ pub struct App {
     pub incidents: Arc<incidents::Incidents>,
     /// How the thresholds were last read.
     pub thresholds: Arc<detect::thresholds::Told>,
+    /// The cluster's nodes, and who waits for GPUs.
+    pub inventory: Arc<inventory::Inventory>,
     /// What GPU time costs, and who pays.
     pub money: Arc<money::Money>,
     /// How pushing by remote write goes.
@@ -108,6 +112,10 @@ impl App {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
+            inventory: Arc::new(inventory::Inventory::new(
+                &config.inventory,
+                &config.ingest.default_cluster,
+            )),
             money: Arc::new(money::Money::new(&config)),
             fleet: Arc::new(fleet::Fleet::new(config.fleet.clone())),
             store,

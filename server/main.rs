@@ -25,7 +25,7 @@ use gpufleet_server::notify::lane::Outcome;
 use gpufleet_server::notify::{self, Channels};
 use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
-use gpufleet_server::{detect, files, health, lead, ledger, money, retention, runs};
+use gpufleet_server::{detect, files, health, inventory, lead, ledger, money, retention, runs};
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_telemetry::time::Clock;
 use tokio::task::JoinSet;
@@ -194,6 +194,8 @@ fn begin_tasks(
     tasks.spawn(named("retention", retention));
     let watch = runs::watch::run(app.clone(), stop.clone());
     tasks.spawn(named("the judgement of runs", watch));
+    let seeing = inventory::run(app.clone(), stop.clone());
+    tasks.spawn(named("the inventory", seeing));
     let judging = detect::run(app.clone(), thresholds, stop.clone());
     tasks.spawn(named("the detectors", judging));
     let telling = notify::run(app.clone(), channels, stop.clone());
@@ -224,6 +226,7 @@ async fn lead_and_write(
         let cluster = &app.config.ingest.default_cluster;
         ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
         app.incidents.leads(right.token);
+        app.inventory.leads(right.token);
         app.lead.begin();
         Ok(commit_all(app, right, stop).await?)
     };

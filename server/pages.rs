@@ -30,6 +30,8 @@ pub mod today;
 
 pub mod fleet;
 
+pub mod queue;
+
 pub mod tiles;
 
 pub mod blind;
@@ -65,6 +67,7 @@ pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(today::show))
         .route("/fleet", get(fleet::show))
+        .route("/queue", get(queue::show))
         .route("/incidents", get(incidents::show))
         .route("/incidents/{id}", get(incidents::show_one))
         .route("/incidents/{id}/say", post(incidents::say))

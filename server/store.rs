@@ -43,6 +43,8 @@ mod incidents;
 
 mod deliveries;
 
+mod inventory;
+
 mod steps;
 
 mod audit;

@@ -17,6 +17,8 @@ pub mod holder;
 
 pub mod training;
 
+pub mod workload;
+
 pub mod catalog;
 
 pub mod sample;

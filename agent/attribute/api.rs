@@ -1,302 +1,36 @@
-//! Asks the Kubernetes API, as a pod does: address, authority and token as they lie in a pod. The token
-//! is read again when it is rotated. It can list the pods of all nodes, so it is shown over TLS alone, or to
-//! this machine.
-//!
-//! Limits: [`MAX_BODY_BYTES`], [`MAX_LINE_BYTES`], [`ANSWER_WITHIN`]; a watch has its caller's deadline.
+//! How the agent asks the Kubernetes API: as the config says, or as a pod does.
 
-use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
-
-use bytes::{Bytes, BytesMut};
-use gpufleet_program::connect::{Connector, Protocol};
-use gpufleet_program::reloaded::words;
-use gpufleet_program::tls::{ClientFiles, Setting};
-use gpufleet_program::token::{self, TokenFile};
-use http::header::{ACCEPT, AUTHORIZATION, USER_AGENT};
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-use serde::de::DeserializeOwned;
+use gpufleet_program::kubernetes::{self, Api, Asker, escaped};
+use gpufleet_program::reloaded::Unusable;
+use gpufleet_program::tls::Setting;
 
 use super::AttributeConfig;
 
-/// Most bytes of one answer: 500 pods of a node at 20 KB come to 10 MB.
-const MAX_BODY_BYTES: usize = 32 << 20;
+/// The key of the config with its address.
+pub(super) const URL_KEY: &str = "attribute.kubernetes_url";
 
-/// Most bytes of one line of a watch: etcd keeps no object over 1.5 MiB.
-const MAX_LINE_BYTES: usize = 4 << 20;
-
-/// How long an answer may take: lists come out of the server's cache in far less.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-
-/// The most of an error's text that is kept.
-const MAX_MESSAGE_BYTES: usize = 4 << 10;
-
-/// Where pods find the server, set by the kubelet in every container.
-const HOST: &str = "KUBERNETES_SERVICE_HOST";
-const PORT: &str = "KUBERNETES_SERVICE_PORT";
-
-/// The Kubernetes API.
-#[derive(Debug, Clone)]
-pub struct Api {
-    base: String,
-    token: TokenFile,
-    connector: Connector,
-    client: Client<Connector, Empty<Bytes>>,
+/// Where the API is: as the config says, or as a pod finds it; none where there is none, or no token
+/// for it.
+pub fn base_of(config: &AttributeConfig) -> Option<String> {
+    kubernetes::base(&config.kubernetes_url, &config.kubernetes_token_file)
 }
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// Nobody answers there.
-    #[error("the Kubernetes API at {base} cannot be reached: {why}")]
-    Unreachable {
-        /// Where.
-        base: String,
-        /// What the network or TLS said.
-        why: String,
-    },
-    /// It did not answer in time.
-    #[error("the Kubernetes API at {base} did not answer within {} s", ANSWER_WITHIN.as_secs())]
-    Slow {
-        /// Where.
-        base: String,
-    },
-    /// It refused.
-    #[error("the Kubernetes API answered {status} to {path}: {message}{}", way_out(*.status))]
-    Status {
-        /// What was asked.
-        path: String,
-        /// The status.
-        status: StatusCode,
-        /// What it said.
-        message: String,
-    },
-    /// The answer is larger than is taken.
-    #[error("the Kubernetes API answered {path} with more than {} MiB", MAX_BODY_BYTES >> 20)]
-    TooLarge {
-        /// What was asked.
-        path: String,
-    },
-    /// What came is no answer.
-    #[error("the Kubernetes API answered {path} with something unreadable: {why}")]
-    Malformed {
-        /// What was asked.
-        path: String,
-        /// What is wrong with it.
-        why: String,
-    },
-}
-
-fn way_out(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED => "; is attribute.kubernetes_token_file the pod's own token?",
-        StatusCode::FORBIDDEN => "; apply ClusterRole and ClusterRoleBinding gpufleet-agent",
-        _ => "",
-    }
-}
-
-/// The lines of a watch.
-#[derive(Debug)]
-pub struct Lines {
-    path: String,
-    body: Incoming,
-    waiting: BytesMut,
-    /// How much of it has no end of line.
-    looked_at: usize,
-}
-
-impl Api {
-    /// Where the API is: as the config says, or as a pod finds it; none where there is none, or no token
-    /// for it.
-    pub fn base_of(config: &AttributeConfig) -> Option<String> {
-        let named = config.kubernetes_url.trim_end_matches('/');
-        if !named.is_empty() {
-            return Some(named.to_owned());
-        }
-        // A pod without a token is not to ask.
-        let has_token = !matches!(config.kubernetes_token_file.try_exists(), Ok(false));
-        in_pod().filter(|_| has_token)
-    }
-
-    /// The API at this address.
-    ///
-    /// # Errors
-    /// Names the key or file that cannot be used.
-    pub fn new(base: &str, config: &AttributeConfig) -> anyhow::Result<Self> {
-        let connector = match is_secure(base)? {
-            false => Connector::plain(),
-            true => {
-                let files = files(&config.kubernetes_ca_file);
-                Connector::secure("the Kubernetes API's TLS", files, Protocol::Http1)
-                    .map_err(anyhow::Error::from_boxed)?
-            }
-        };
-        let file = &config.kubernetes_token_file;
-        let token = token::file("attribute.kubernetes_token_file", file);
-        Ok(Self {
-            token: token.map_err(anyhow::Error::from_boxed)?,
-            client: Client::builder(TokioExecutor::new()).build(connector.clone()),
-            connector,
-            base: base.to_owned(),
-        })
-    }
-
-    /// Where it is.
-    pub fn base(&self) -> &str {
-        &self.base
-    }
-
-    /// One answer.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let asked = async {
-            let body = Limited::new(self.ask(path).await?.into_body(), MAX_BODY_BYTES);
-            let malformed = |why| ApiError::Malformed {
-                path: path.to_owned(),
-                why,
-            };
-            let body = body.collect().await;
-            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-                true => ApiError::TooLarge {
-                    path: path.to_owned(),
-                },
-                false => malformed(words(error.as_ref())),
-            })?;
-            serde_json::from_slice(&body.to_bytes()).map_err(|error| malformed(error.to_string()))
-        };
-        let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
-        answer.unwrap_or_else(|_| Err(self.slow()))
-    }
-
-    /// The beginning of a watch.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn watch(&self, path: &str) -> Result<Lines, ApiError> {
-        let answer = tokio::time::timeout(ANSWER_WITHIN, self.ask(path)).await;
-        let answer = answer.unwrap_or_else(|_| Err(self.slow()))?;
-        Ok(Lines {
-            path: path.to_owned(),
-            body: answer.into_body(),
-            waiting: BytesMut::new(),
-            looked_at: 0,
-        })
-    }
-
-    fn slow(&self) -> ApiError {
-        ApiError::Slow {
-            base: self.base.clone(),
-        }
-    }
-
-    async fn ask(&self, path: &str) -> Result<Response<Incoming>, ApiError> {
-        let agent = concat!("gpufleet-agent/", env!("CARGO_PKG_VERSION"));
-        let mut request = Request::get(format!("{}{path}", self.base))
-            .header(ACCEPT, "application/json")
-            .header(USER_AGENT, agent);
-        if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, format!("Bearer {}", token.get()));
-        }
-        let request = request.body(Empty::new());
-        let request = request.map_err(|error| ApiError::Malformed {
-            path: path.to_owned(),
-            why: error.to_string(),
-        })?;
-        let answer = self.client.request(request).await;
-        let answer = answer.map_err(|error| ApiError::Unreachable {
-            base: self.base.clone(),
-            why: self.connector.failure().unwrap_or_else(|| words(&error)),
-        })?;
-        let status = answer.status();
-        if status == StatusCode::OK {
-            return Ok(answer);
-        }
-        let body = Limited::new(answer.into_body(), MAX_MESSAGE_BYTES)
-            .collect()
-            .await;
-        let body = body.map(|it| it.to_bytes()).unwrap_or_default();
-        Err(ApiError::Status {
-            path: path.to_owned(),
-            status,
-            message: message(&body),
-        })
-    }
-}
-
-impl ApiError {
-    /// Whether what was asked from is too long ago for the server to know: it is to be listed anew.
-    pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Status { status, .. } if *status == StatusCode::GONE)
-    }
-}
-
-impl Lines {
-    /// The next line; none when the server ended the watch, as it does after a while.
-    ///
-    /// # Errors
-    /// When the connection breaks or a line is too long. Dropped at any await, nothing is lost.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            let end = self.waiting[self.looked_at..]
-                .iter()
-                .position(|it| *it == b'\n');
-            if let Some(end) = end {
-                let line = self.waiting.split_to(self.looked_at + end + 1);
-                self.looked_at = 0;
-                return Ok(Some(line.freeze()));
-            }
-            self.looked_at = self.waiting.len();
-            if self.waiting.len() > MAX_LINE_BYTES {
-                return Err(self.malformed(format!("a line over {MAX_LINE_BYTES} bytes")));
-            }
-            match self.body.frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    let data = frame.into_data().unwrap_or_default();
-                    self.waiting.extend_from_slice(&data);
-                }
-                Some(Err(error)) => return Err(self.malformed(words(&error))),
-            }
-        }
-    }
-
-    /// The error of a line that is none.
-    pub fn malformed(&self, why: String) -> ApiError {
-        ApiError::Malformed {
-            path: self.path.clone(),
-            why,
-        }
-    }
-}
-
-/// Whether TLS is spoken there.
+/// The API at this address.
 ///
 /// # Errors
-/// Names the key, when it is no address, or one to which no token may be sent.
-pub(super) fn is_secure(base: &str) -> anyhow::Result<bool> {
-    let key = "attribute.kubernetes_url";
-    let uri: Uri = base
-        .parse()
-        .map_err(|error| anyhow::anyhow!("{key}: `{base}` is no address: {error}"))?;
-    match (uri.scheme_str(), uri.host()) {
-        (Some("https"), Some(_)) => Ok(true),
-        (Some("http"), Some(host)) => {
-            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-            let is_here = host == "localhost" || address.is_ok_and(|it| it.is_loopback());
-            anyhow::ensure!(
-                is_here,
-                "{key}: `{base}` would be sent the token without TLS: use https://"
-            );
-            Ok(false)
-        }
-        _ => anyhow::bail!("{key}: `{base}` must begin with https://, or http:// on this machine"),
-    }
+/// Names the key or file that cannot be used.
+pub fn open(base: &str, config: &AttributeConfig) -> Result<Api, Unusable> {
+    let asker = Asker {
+        program: concat!("gpufleet-agent/", env!("CARGO_PKG_VERSION")),
+        url_key: URL_KEY,
+        token: Setting::new(
+            "attribute.kubernetes_token_file",
+            &config.kubernetes_token_file,
+        ),
+        authorities: Setting::new("attribute.kubernetes_ca_file", &config.kubernetes_ca_file),
+        rights: "ClusterRole and ClusterRoleBinding gpufleet-agent",
+    };
+    Api::new(base, asker)
 }
 
 /// The pods of a node.
@@ -307,49 +41,12 @@ pub fn pods(node: &str) -> String {
     )
 }
 
-/// A text as part of an address.
-pub fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
-fn files(authorities: &Path) -> ClientFiles {
-    ClientFiles {
-        authorities: Setting {
-            key: "attribute.kubernetes_ca_file",
-            path: authorities.to_owned(),
-        },
-        ..ClientFiles::default()
-    }
-}
-
-/// Where the kubelet says that the API is; none outside of pods.
-pub(super) fn in_pod() -> Option<String> {
-    let host = std::env::var(HOST).ok().filter(|it| !it.is_empty())?;
-    let port = std::env::var(PORT).unwrap_or_else(|_| "443".to_owned());
-    Some(match host.contains(':') {
-        true => format!("https://[{host}]:{port}"),
-        false => format!("https://{host}:{port}"),
-    })
-}
-
-/// The sentence in an answer that refuses.
-fn message(body: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
-    struct Status {
-        message: String,
-    }
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) => status.message,
-        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
-    }
-}
-
 #[cfg(test)]
-#[path = "api_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_node_ends_nothing_in_the_address() {
+        assert!(pods("a&b").ends_with("spec.nodeName%3Da%26b"));
+    }
+}

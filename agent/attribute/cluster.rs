@@ -5,47 +5,28 @@
 //! else. What was known stays known until the server says otherwise. Namespaces are asked for one by
 //! one, and only those of pods that hold a GPU: watching all of them from every node would be dear.
 //!
-//! Every way round has its pause, because every node of the fleet takes it when the server is at its
-//! weakest: longer each time until a watch has lasted ([`LASTED`]).
-//!
-//! Limits: [`MAX_NAMESPACES`], [`WATCH_FOR`], [`LONGEST_PAUSE`]; those of pods are in `pods`.
+//! Limits: [`MAX_NAMESPACES`]; those of pods are in `pods`, those of asking in the program's
+//! `kubernetes::follow`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE, TOLD_FOR};
+use gpufleet_program::kubernetes::{Api, ApiError, escaped};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::AttributeConfig;
-use super::api::{self, Api, ApiError, escaped};
+use super::api;
 use super::labels::{self, Facts, Labels, Owner};
 use super::node::{self, Node};
 use super::pods::{Pod, Pods};
 use super::standing::{Source, Standing};
 
-/// Most pods that are asked for at once.
-const PAGE: usize = 500;
-
 /// Most namespaces: one for each pod that can hold a GPU.
 const MAX_NAMESPACES: usize = 256;
-
-/// How long a watch lasts before it is begun anew, seconds. A connection that died without a word is
-/// noticed after it and [`WATCH_SLACK`].
-const WATCH_FOR: u64 = 120;
-const WATCH_SLACK: Duration = Duration::from_secs(20);
-
-/// For so long the server's word counts that a pod has ended: within it a watch ends or fails.
-const TOLD_FOR: Duration = Duration::from_secs(WATCH_FOR + 30);
-
-/// The pause between two watches, and after a failure; doubled each time up to the longest: a server that
-/// comes back is not overrun by its nodes.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// A watch that lasted this long worked: the next pause is the shortest again.
-const LASTED: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether a namespace has to be asked for, and how old its labels may be.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -89,22 +70,6 @@ struct State {
     node_due: Option<Instant>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct List {
-    metadata: ListMeta,
-    /// Go writes a list that was never made as `null`.
-    items: Option<Vec<Object>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    go_on: String,
-}
-
 /// A pod or namespace, of which this much is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -119,7 +84,6 @@ pub(super) struct Meta {
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) uid: String,
-    pub(super) resource_version: String,
     pub(super) labels: Labels,
     pub(super) owner_references: Vec<Owner>,
 }
@@ -128,35 +92,13 @@ pub(super) struct Meta {
 #[serde(default)]
 pub(super) struct Status {
     phase: String,
-    /// Of an error in a watch.
-    code: u16,
-    message: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    object: serde_json::Value,
-}
-
-/// What is listed and then watched.
-trait Watched: Sync {
-    /// All of it as it is now; returns from where to watch on.
-    fn list(&self) -> impl Future<Output = Result<String, ApiError>> + Send;
-
-    /// One watch, until the server ends it; returns from where to watch on.
-    fn watch(&self, version: String) -> impl Future<Output = Result<String, ApiError>> + Send;
-
-    /// Takes note that it failed.
-    fn failed(&self, why: &ApiError);
 }
 
 impl Cluster {
     /// Begins to watch; needs a runtime. None where there is nobody to ask.
     pub(super) fn start(node: &str, config: &AttributeConfig) -> Option<Self> {
         let shared = Arc::new(Shared {
-            base: Api::base_of(config)?,
+            base: api::base_of(config)?,
             config: config.clone(),
             api: OnceCell::new(),
             node: node.to_owned(),
@@ -166,7 +108,7 @@ impl Cluster {
         // Pods are of use where somebody says which of them has which GPU.
         if !config.kubelet_socket.as_os_str().is_empty() {
             let of_pods = Arc::clone(&shared);
-            tasks.push(tokio::spawn(async move { keep(&*of_pods).await }).abort_handle());
+            tasks.push(tokio::spawn(async move { follow::follow(&*of_pods).await }).abort_handle());
         }
         Some(Self { shared, tasks })
     }
@@ -205,13 +147,13 @@ impl Shared {
     }
 
     /// The API, as soon as its files can be used: in a pod that has just begun they may not be there yet.
-    async fn api(&self) -> &Api {
+    async fn opened(&self) -> &Api {
         let made = async {
             loop {
-                match Api::new(&self.base, &self.config) {
+                match api::open(&self.base, &self.config) {
                     Ok(api) => return api,
                     Err(error) => {
-                        let words = format!("{error:#}");
+                        let words = error.to_string();
                         self.lock().known.standing.failed(Source::Kubernetes, words);
                     }
                 }
@@ -219,34 +161,6 @@ impl Shared {
             }
         };
         self.api.get_or_init(|| made).await
-    }
-
-    fn take(&self, event: Event, version: &mut String, path: &str) -> Result<(), ApiError> {
-        let malformed = |error: serde_json::Error| ApiError::Malformed {
-            path: path.to_owned(),
-            why: error.to_string(),
-        };
-        if event.kind == "ERROR" {
-            let status: Status = serde_json::from_value(event.object).map_err(malformed)?;
-            return Err(ApiError::Status {
-                path: path.to_owned(),
-                status: http::StatusCode::from_u16(status.code)
-                    .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR),
-                message: status.message,
-            });
-        }
-        let mut object: Object = serde_json::from_value(event.object).map_err(malformed)?;
-        *version = std::mem::take(&mut object.metadata.resource_version);
-        let mut state = self.lock();
-        state.known.standing.heard();
-        let pods = &mut state.known.pods;
-        match event.kind.as_str() {
-            "ADDED" | "MODIFIED" => Arc::make_mut(pods).put(self.pod(object)),
-            "DELETED" => Arc::make_mut(pods).remove(&object.metadata.uid),
-            // A bookmark only says how far the server is.
-            _ => {}
-        }
-        Ok(())
     }
 
     fn pod(&self, object: Object) -> Pod {
@@ -293,7 +207,7 @@ impl Shared {
 
     async fn ask_for_node(&self) {
         let path = format!("/api/v1/nodes/{}", escaped(&self.node));
-        let asked = self.api().await.get::<Node>(&path).await;
+        let asked = self.opened().await.get::<Node>(&path).await;
         let mut state = self.lock();
         state.node_due = Some(next(&asked, NODE_AGE));
         match asked {
@@ -305,7 +219,7 @@ impl Shared {
 
     async fn ask_for_namespace(&self, name: String) {
         let path = format!("/api/v1/namespaces/{}", escaped(&name));
-        let asked = self.api().await.get::<Object>(&path).await;
+        let asked = self.opened().await.get::<Object>(&path).await;
         let mut state = self.lock();
         let State {
             known, wanted, due, ..
@@ -327,103 +241,46 @@ impl Shared {
 
 /// Whether this is a line of a watch of pods.
 pub fn understands(line: &[u8]) -> bool {
-    let shared = Shared {
-        config: AttributeConfig::default(),
-        base: String::new(),
-        api: OnceCell::new(),
-        node: String::new(),
-        state: Mutex::default(),
-    };
-    let event = serde_json::from_slice(line);
-    event.is_ok_and(|event| shared.take(event, &mut String::new(), "").is_ok())
+    follow::read::<Object>(line, "").is_ok()
 }
 
-impl Watched for Shared {
-    async fn list(&self) -> Result<String, ApiError> {
-        let api = self.api().await;
-        let all = format!("{}&limit={PAGE}", api::pods(&self.node));
-        // Out of the server's cache: it may be a little old, and the watch tells the rest. It takes no heed
-        // of pages, so more than an answer may have is asked for anew, page by page.
-        let mut path = format!("{all}&resourceVersion=0");
-        let mut pods = Pods::default();
-        let version = loop {
-            let list: List = match api.get(&path).await {
-                Err(ApiError::TooLarge { .. }) if path.ends_with("&resourceVersion=0") => {
-                    path.clone_from(&all);
-                    continue;
-                }
-                answer => answer?,
-            };
-            for object in list.items.unwrap_or_default() {
-                pods.put(self.pod(object));
-            }
-            if list.metadata.go_on.is_empty() {
-                break list.metadata.resource_version;
-            }
-            path = format!("{all}&continue={}", escaped(&list.metadata.go_on));
-        };
-        self.lock().known.pods = Arc::new(pods);
-        Ok(version)
+impl Follow for Shared {
+    type Object = Object;
+    type All = Pods;
+
+    const IS_SHORT: bool = true;
+
+    fn path(&self) -> String {
+        api::pods(&self.node)
     }
 
-    async fn watch(&self, mut version: String) -> Result<String, ApiError> {
-        let path = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_FOR}&resourceVersion={}",
-            api::pods(&self.node),
-            escaped(&version)
-        );
-        let mut lines = self.api().await.watch(&path).await?;
+    async fn api(&self) -> &Api {
+        self.opened().await
+    }
+
+    fn gather(&self, all: &mut Pods, object: Object) {
+        all.put(self.pod(object));
+    }
+
+    fn replace(&self, all: Pods) {
+        self.lock().known.pods = Arc::new(all);
+    }
+
+    fn put(&self, object: Object) {
+        Arc::make_mut(&mut self.lock().known.pods).put(self.pod(object));
+    }
+
+    fn remove(&self, object: Object) {
+        Arc::make_mut(&mut self.lock().known.pods).remove(&object.metadata.uid);
+    }
+
+    fn heard(&self) {
         self.lock().known.standing.heard();
-        let until = Instant::now() + Duration::from_secs(WATCH_FOR) + WATCH_SLACK;
-        loop {
-            // A dead connection ends like one that the server ended.
-            let Ok(line) = tokio::time::timeout_at(until, lines.next()).await else {
-                return Ok(version);
-            };
-            let Some(line) = line? else {
-                return Ok(version);
-            };
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            let event = serde_json::from_slice(&line);
-            let event: Event = event.map_err(|error| lines.malformed(error.to_string()))?;
-            self.take(event, &mut version, &path)?;
-        }
     }
 
     fn failed(&self, why: &ApiError) {
         let words = why.to_string();
         self.lock().known.standing.failed(Source::Kubernetes, words);
-    }
-}
-
-/// Lists and watches for ever.
-async fn keep(of: &impl Watched) {
-    let mut pause = SHORTEST_PAUSE;
-    // From where to watch on; none where it is to be listed.
-    let mut from = None;
-    loop {
-        let listed = match from.take() {
-            Some(version) => Ok(version),
-            None => of.list().await,
-        };
-        let began = Instant::now();
-        let watched = match listed {
-            Ok(version) => of.watch(version).await,
-            Err(error) => Err(error),
-        };
-        if began.elapsed() >= LASTED {
-            pause = SHORTEST_PAUSE;
-        }
-        match watched {
-            Ok(version) => from = Some(version),
-            // Not a failure: the server forgot what lies that far back.
-            Err(error) if error.is_gone() => {}
-            Err(error) => of.failed(&error),
-        }
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

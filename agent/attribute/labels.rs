@@ -1,7 +1,5 @@
-//! What a pod's labels and owner say of the job it belongs to.
-//!
-//! The topmost owner is known without asking for the owners between: whoever makes pods for another
-//! labels them with its name. Each scheduler's labels are a row of [`WORKLOADS`].
+//! What a pod's labels and owner say of the job it belongs to; what it is called is in telemetry's
+//! `workload`.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +7,7 @@ use gpufleet_telemetry::holder::cut;
 use gpufleet_telemetry::identity::attribute::{
     self, LABEL_PREFIX, MAX_HOLDER_LABELS, NAMESPACE_LABEL_PREFIX,
 };
+use gpufleet_telemetry::workload;
 use serde::Deserialize;
 
 /// Labels, as Kubernetes has them.
@@ -25,19 +24,6 @@ pub(super) struct Owner {
     pub(super) name: String,
     pub(super) controller: bool,
 }
-
-/// Labels that name the topmost owner, the topmost first, with the word for what it is.
-const WORKLOADS: [(&str, &str); 8] = [
-    ("jobset.sigs.k8s.io/jobset-name", "jobset"),
-    ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset"),
-    ("ray.io/cluster", "raycluster"),
-    // PyTorchJob, MPIJob, TFJob: the kind is the owner's.
-    ("training.kubeflow.org/job-name", ""),
-    ("volcano.sh/job-name", "vcjob"),
-    ("kueue.x-k8s.io/pod-group-name", "podgroup"),
-    ("batch.kubernetes.io/job-name", "job"),
-    ("job-name", "job"),
-];
 
 /// Labels that say what the pod is in its workload.
 const ROLES: [&str; 4] = [
@@ -56,15 +42,7 @@ const INDEXES: [&str; 5] = [
     "apps.kubernetes.io/pod-index",
 ];
 
-const QUEUES: [&str; 2] = [
-    "kueue.x-k8s.io/queue-name",
-    "scheduling.volcano.sh/queue-name",
-];
-
 const ATTEMPT: &str = "jobset.sigs.k8s.io/restart-attempt";
-
-/// The label that a Deployment gives its ReplicaSets and their pods, which ends the ReplicaSet's name.
-const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// What a pod says of itself; `allowed` are the labels that are passed on.
 pub(super) fn facts(
@@ -77,12 +55,15 @@ pub(super) fn facts(
         let mut found = keys.iter().filter_map(|key| labels.get(*key));
         found.find(|it| !it.is_empty()).cloned()
     };
+    let owner = owners.iter().find(|it| it.controller);
+    let owner = owner.map(|it| (it.kind.as_str(), it.name.as_str()));
+    let workload = workload::workload(namespace, labels, owner);
     let known = [
-        (attribute::WORKLOAD, workload(namespace, labels, owners)),
+        (attribute::WORKLOAD, workload),
         (attribute::WORKLOAD_ROLE, first(&ROLES)),
         (attribute::WORKLOAD_INDEX, first(&INDEXES)),
         (attribute::ATTEMPT, first(&[ATTEMPT])),
-        (attribute::QUEUE, first(&QUEUES)),
+        (attribute::QUEUE, workload::queue(labels).map(str::to_owned)),
     ];
     let mut facts: Facts = known
         .into_iter()
@@ -121,30 +102,6 @@ fn passed_on<'a>(
     found.map(move |(key, value)| (format!("{prefix}{key}"), value.clone()))
 }
 
-fn workload(namespace: &str, labels: &Labels, owners: &[Owner]) -> Option<String> {
-    let owner = owners.iter().find(|it| it.controller);
-    let kind = owner.map_or_else(String::new, |it| it.kind.to_lowercase());
-    let named = WORKLOADS.iter().find_map(|(label, word)| {
-        let name = labels.get(*label).filter(|it| !it.is_empty())?;
-        let word = match (*word, kind.as_str()) {
-            ("", "") => "trainingjob",
-            ("", kind) => kind,
-            (word, _) => word,
-        };
-        Some(format!("{word}:{namespace}/{name}"))
-    });
-    named.or_else(|| {
-        let owner = owner?;
-        let hash = labels.get(TEMPLATE_HASH);
-        let deployment =
-            hash.and_then(|it| owner.name.strip_suffix(it.as_str())?.strip_suffix('-'));
-        Some(match deployment.filter(|_| kind == "replicaset") {
-            Some(name) => format!("deployment:{namespace}/{name}"),
-            None => format!("{kind}:{namespace}/{}", owner.name),
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,62 +113,22 @@ mod tests {
             .collect()
     }
 
-    fn owner(kind: &str, name: &str) -> Vec<Owner> {
-        vec![Owner {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            controller: true,
-        }]
-    }
-
     #[test]
-    fn the_topmost_owner_is_named_by_the_labels_that_it_gave_its_pods() {
-        let check = |pairs: &[(&str, &str)], owners: &[Owner], expected: Option<&str>| {
-            let found = workload("ns", &labels(pairs), owners);
-            assert_eq!(found.as_deref(), expected, "{pairs:?} {owners:?}");
+    fn only_who_controls_a_pod_is_its_owner() {
+        let of = |controller| {
+            let owner = Owner {
+                kind: "StatefulSet".to_owned(),
+                name: "db".to_owned(),
+                controller,
+            };
+            facts("ns", &Labels::new(), &[owner], &[])
         };
-        let job = ("batch.kubernetes.io/job-name", "train-workers-0");
-        check(
-            &[job],
-            &owner("Job", "train-workers-0"),
-            Some("job:ns/train-workers-0"),
+        let expected = (
+            attribute::WORKLOAD.to_owned(),
+            "statefulset:ns/db".to_owned(),
         );
-        check(
-            &[job, ("jobset.sigs.k8s.io/jobset-name", "train")],
-            &owner("Job", "train-workers-0"),
-            Some("jobset:ns/train"),
-        );
-        check(
-            &[("training.kubeflow.org/job-name", "bert")],
-            &owner("PyTorchJob", "bert"),
-            Some("pytorchjob:ns/bert"),
-        );
-        check(
-            &[("training.kubeflow.org/job-name", "bert")],
-            &[],
-            Some("trainingjob:ns/bert"),
-        );
-        check(
-            &[("ray.io/cluster", "r")],
-            &owner("RayCluster", "r"),
-            Some("raycluster:ns/r"),
-        );
-        let hash = ("pod-template-hash", "6d4cf56db6");
-        check(
-            &[hash],
-            &owner("ReplicaSet", "api-v2-6d4cf56db6"),
-            Some("deployment:ns/api-v2"),
-        );
-        check(
-            &[hash],
-            &owner("ReplicaSet", "bare"),
-            Some("replicaset:ns/bare"),
-        );
-        check(&[], &owner("StatefulSet", "db"), Some("statefulset:ns/db"));
-        check(&[], &[], None);
-        let mut watcher = owner("Node", "n");
-        watcher[0].controller = false;
-        check(&[], &watcher, None);
+        assert_eq!(of(true), [expected]);
+        assert_eq!(of(false), []);
     }
 
     #[test]

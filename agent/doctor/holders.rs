@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use gpufleet_program::kubernetes::{Api, ApiError, escaped};
 use serde_json::Value;
 
 use super::Finding;
 use super::machine::Machine;
 use crate::attribute::AttributeConfig;
-use crate::attribute::api::{self, Api, ApiError, escaped};
-use crate::attribute::{kubelet, slurm};
+use crate::attribute::{api, kubelet, slurm};
 
 pub(super) async fn kubelet(machine: &Machine, config: &AttributeConfig) -> Finding {
     const CHECK: &str = "kubelet";
@@ -48,14 +48,14 @@ pub(super) async fn kubernetes(config: &AttributeConfig, node: &str) -> Finding 
     if !config.enabled {
         return Finding::skip(CHECK, "attribute.enabled = false");
     }
-    let Some(base) = Api::base_of(config) else {
+    let Some(base) = api::base_of(config) else {
         return Finding::skip(CHECK, "not in a pod that has a token for it");
     };
-    let api = match Api::new(&base, config) {
+    let api = match api::open(&base, config) {
         Ok(api) => api,
         Err(error) => {
             let fix = "correct [attribute] in the config";
-            return Finding::no(CHECK, format!("{error:#}"), fix);
+            return Finding::no(CHECK, error.to_string(), fix);
         }
     };
     match asks(&api, config, node).await {

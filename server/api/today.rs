@@ -12,10 +12,9 @@ use uuid::Uuid;
 use super::problem::Problem;
 use super::shape::StateCounts;
 use crate::auth::Grant;
-use crate::pages::blind;
+use crate::pages::blind::{self, BlindSpot};
 use crate::pages::text;
 use crate::today::{self, Change, Section, Waste};
-use crate::view::FleetView;
 use crate::web::Web;
 
 /// What there is to know in the morning.
@@ -131,15 +130,19 @@ pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Gran
     Json(Today {
         at: text::rfc3339(today.at),
         currency: today.currency.clone(),
-        sections: today.sections.iter().map(|it| section(it, &view)).collect(),
+        sections: today
+            .sections
+            .iter()
+            .map(|it| section(it, || blind::with_inventory(&web.app, &grant, &view)))
+            .collect(),
         recorded_gpus: today.recorded,
         past_known: !today.past_failed,
     })
 }
 
-fn section(section: &Section, view: &FleetView) -> TodaySection {
+fn section(section: &Section, blind: impl Fn() -> Vec<BlindSpot>) -> TodaySection {
     let blind = match section.origin {
-        Origin::Live => blind::spots(view),
+        Origin::Live => blind(),
         Origin::Recorded | Origin::Simulated => Vec::new(),
     };
     TodaySection {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::Unit;
@@ -88,10 +89,15 @@ fn of_job(family: Family, cluster: &str, job: &str, gpus: &[&Seen], now: Timesta
     }
 }
 
-/// Nodes that nothing is heard from.
-pub(super) fn silent(nodes: &NodesSeen, now: Timestamp) -> Vec<Signal> {
+/// Nodes that nothing is heard from, other than those of which it is known that they are gone.
+pub(super) fn silent(
+    nodes: &NodesSeen,
+    is_gone: impl Fn(&str, &str) -> bool,
+    now: Timestamp,
+) -> Vec<Signal> {
     let silent = nodes.iter().filter(|(_, it)| it.is_silent(now));
     silent
+        .filter(|((cluster, name), _)| !is_gone(cluster, name))
         .map(|((cluster, name), node)| Signal {
             family: Family::Blind,
             place: Place::node(cluster, name),
@@ -101,6 +107,33 @@ pub(super) fn silent(nodes: &NodesSeen, now: Timestamp) -> Vec<Signal> {
             cause: Cause::Connection,
             since: Some(node.heard),
             readings: vec![Reading::new("GPUs on it", f64::from(node.gpus), None, Unit::Count)],
+            losing: Losing::default(),
+            booted_at: None,
+        })
+        .collect()
+}
+
+/// What is said of a node with GPUs of which no agent tells.
+pub(super) const WITHOUT_AGENT: &str = "a node with GPUs and without an agent";
+
+/// Nodes with GPUs that the cluster has and of which nothing was ever heard.
+pub(super) fn without_agent(cluster: &str, blind: &[Record], now: Timestamp) -> Vec<Signal> {
+    blind
+        .iter()
+        .map(|it| Signal {
+            family: Family::Blind,
+            place: Place::node(cluster, &it.node.name),
+            severity: Severity::Warning,
+            what: WITHOUT_AGENT.to_owned(),
+            action: "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.".to_owned(),
+            cause: Cause::Connection,
+            since: it.ready_at.map(|at| at.min(now)),
+            readings: vec![Reading::new(
+                "GPUs on it",
+                f64::from(it.node.gpus),
+                None,
+                Unit::Count,
+            )],
             losing: Losing::default(),
             booted_at: None,
         })

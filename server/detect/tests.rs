@@ -20,6 +20,8 @@ use crate::store::model::FencingToken;
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
 
+mod inventory;
+
 const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Dollars an hour of an H100, and nano-USD of a second.
 const PRICE: &str = "36";
@@ -52,6 +54,7 @@ async fn app(folder: &tempfile::TempDir, hand: &Arc<Hand>) -> App {
     let mut config = Config::for_tests();
     let price = ("NVIDIA H100 80GB HBM3".to_owned(), PRICE.to_owned());
     config.detect.gpu_hour_usd.extend([price]);
+    (config.inventory.source, config.inventory.cluster) = ("static".into(), "prod".into());
     let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
     let lease = store.as_ref().expect("a new database opens").acquire_lease(
         "server",

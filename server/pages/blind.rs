@@ -2,16 +2,21 @@
 //!
 //! Limits: at most [`NAMED`] names per line; the count is always whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::text::{self, Name, counted};
 use super::{node, words};
+use crate::App;
+use crate::auth::Grant;
 use crate::fleet::ServerClock;
+use crate::inventory::Source;
+use crate::inventory::look::Sight;
 use crate::view::{ClusterView, FleetView, NodeView};
 
 /// Names given before a line says "and n more".
@@ -49,6 +54,58 @@ pub fn spots(view: &FleetView) -> Vec<BlindSpot> {
     unknown(&mut spots, &places);
     behind(&mut spots, &places);
     spots
+}
+
+/// The same with what the inventory knows: nodes with GPUs of which no agent tells, and whether the cluster
+/// itself is seen where somebody was asked to tell it.
+pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSpot> {
+    let mut all = spots(view);
+    let now = crate::inventory::now(app);
+    let inventory = &app.inventory;
+    let may_see = grant
+        .cluster
+        .as_ref()
+        .is_none_or(|it| it == inventory.cluster());
+    if !may_see || *inventory.source() == Source::Off {
+        return all;
+    }
+    let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
+    let told: HashSet<&str> = nodes.map(|node| &*node.name).collect();
+    let blind = inventory.without_agent(|node| told.contains(node), now);
+    all.extend(without_agent(&blind));
+    let sight = inventory.known().nodes.sight(now);
+    // While it is read for the first time nothing is wrong yet.
+    if sight != Sight::Starting
+        && let Some(told) = sight.told("nodes", now.at)
+    {
+        all.push(BlindSpot {
+            what: told.what,
+            fix: told.fix,
+            places: vec![("/queue".to_owned(), Name::new("Queue"))],
+            more: 0,
+        });
+    }
+    all
+}
+
+/// Nodes with GPUs of which no agent tells.
+fn without_agent(blind: &[Record]) -> Option<BlindSpot> {
+    if blind.is_empty() {
+        return None;
+    }
+    let gpus: u32 = blind.iter().map(|it| it.node.gpus).sum();
+    // It has no page of its own: nothing is known of it here.
+    let place = |it: &Record| ("/incidents".to_owned(), Name::new(&it.node.name));
+    Some(BlindSpot {
+        what: format!(
+            "{} with {} and without an agent: what they do is not known.",
+            counted(blind.len(), "node", "nodes"),
+            counted(gpus as usize, "GPU", "GPUs"),
+        ),
+        fix: "kubectl -n gpufleet describe daemonset gpufleet-agent says why no agent is there: a selector, a taint, an image that cannot be pulled.".to_owned(),
+        places: blind.iter().take(NAMED).map(place).collect(),
+        more: blind.len().saturating_sub(NAMED),
+    })
 }
 
 /// The server's own clock, when that is what is wrong.

@@ -111,7 +111,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let page = TodayPage {
         headline: headline(&today),
         sections: today.sections.iter().map(|it| part(it, &today)).collect(),
-        blind: blind::spots(&view),
+        blind: blind::with_inventory(&web.app, &frame.grant, &view),
         others: others(&today),
         connect: is_empty.then(|| fleet::connect(&web.app.config.ingest.grpc_listen, &frame.host)),
         past_failed: today.past_failed,

@@ -32,7 +32,8 @@ pub struct Expiry {
     pub steps: i64,
     /// Ledger days; and who held GPUs, by when they were met.
     pub days: i64,
-    /// Events, incidents that are over, runs that were not heard since, and rows that were set aside.
+    /// Events, incidents that are over, nodes that are gone, runs that were not heard since, and rows that
+    /// were set aside.
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
     pub senders: Timestamp,
@@ -56,7 +57,7 @@ pub struct Deleted {
     pub events: u64,
     /// Runs, their ranks, and ten minutes of a rank's steps.
     pub runs: u64,
-    /// Cursors, gaps, marks of foreign series, incidents, rows that were set aside.
+    /// Cursors, gaps, marks of foreign series, incidents, nodes that are gone, rows that were set aside.
     pub others: u64,
     /// Resources.
     pub resources: u64,
@@ -144,6 +145,15 @@ const LINKS: &str = "DELETE FROM delivery_incident WHERE (lease, incident, deliv
         OR NOT EXISTS (SELECT 1 FROM incident i WHERE i.lease = l.lease AND i.id = l.incident))
     LIMIT $2)";
 
+/// Nodes that are gone, by when they went; and what happened to nodes.
+const NODES: &str = "DELETE FROM inventory_node WHERE (lease, cluster, name) IN (
+    SELECT n.lease, n.cluster, n.name FROM inventory_node n
+    WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
+
+const CHANGES: &str = "DELETE FROM inventory_change WHERE (lease, cluster, at_ms, node, what) IN (
+    SELECT c.lease, c.cluster, c.at_ms, c.node, c.what FROM inventory_change c
+    WHERE c.lease = $3 AND c.at_ms < $1 LIMIT $2)";
+
 const AUDIT: &str = "DELETE FROM audit WHERE id IN (
     SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
@@ -185,6 +195,8 @@ const UNCOMPUTED: &str = "DELETE FROM ledger_dirty WHERE hour < $1 / 3600000
 const LEFT_OPEN: &str =
     "DELETE FROM incident WHERE since_ms < $1 AND lease = $2 AND resolved_ms = 0";
 
+const STILL_THERE: &str = "DELETE FROM inventory_node WHERE gone_ms = 0 AND $1 > 0 AND lease = $2";
+
 const UNSAID: &str = "DELETE FROM delivery WHERE over_ms = 0 AND $1 > 0 AND lease = $2";
 
 impl Store {
@@ -225,8 +237,9 @@ impl Store {
         let doing = "deleting what was written under a lease that nobody holds any more";
         let mut transaction = self.write().await?;
         let values = [Value::Int(expiry.resources.millis()), Value::Text(lease)];
-        // Nobody will compute these hours, nor close these incidents, nor say what was to be said.
-        for sql in [UNCOMPUTED, LEFT_OPEN, UNSAID] {
+        // Nobody will compute these hours, nor close these incidents, nor say what was to be said, nor see
+        // these nodes go.
+        for sql in [UNCOMPUTED, LEFT_OPEN, UNSAID, STILL_THERE] {
             transaction.execute(sql, &values).await.doing(doing)?;
         }
         transaction.commit().await.doing(doing)?;
@@ -292,6 +305,8 @@ impl Store {
             (DELIVERIES, events),
             (LINKS, events),
             (AUDIT, events),
+            (NODES, events),
+            (CHANGES, events),
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),

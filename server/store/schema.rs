@@ -46,6 +46,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_lease.sql"),
     migration!(10, "0010_incident.sql"),
     migration!(11, "0011_audit.sql"),
+    migration!(12, "0012_inventory.sql"),
     migration!(15, "0015_money.sql"),
     migration!(16, "0016_export.sql"),
     migration!(17, "0017_delivery.sql"),

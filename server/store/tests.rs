@@ -43,6 +43,8 @@ mod blocks;
 
 mod incidents;
 
+mod inventory;
+
 mod money;
 
 use forgetting::keep_all;

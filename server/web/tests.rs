@@ -37,6 +37,8 @@ mod doctor;
 
 mod jobs;
 
+mod queue;
+
 mod say;
 
 mod today;
@@ -67,6 +69,7 @@ struct Fixture {
     store: Store,
     fleet: Arc<Fleet>,
     incidents: Arc<Incidents>,
+    inventory: Arc<crate::inventory::Inventory>,
     _folder: tempfile::TempDir,
 }
 
@@ -106,6 +109,7 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
     };
     Fixture {
         incidents: Arc::clone(&app.incidents),
+        inventory: Arc::clone(&app.inventory),
         fleet: Arc::clone(&app.fleet),
         router: super::router(app),
         store,

@@ -10,6 +10,9 @@ mod otlp;
 mod whole_way;
 
 mod attribution;
+
+mod inventory;
+
 mod make_up;
 
 mod tls;

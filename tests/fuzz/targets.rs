@@ -43,7 +43,7 @@ pub(crate) struct Target {
 }
 
 /// Every one of them.
-pub(crate) const TARGETS: [Target; 15] = [
+pub(crate) const TARGETS: [Target; 17] = [
     Target {
         name: "otlp_protobuf",
         take: otlp_protobuf,
@@ -118,6 +118,29 @@ pub(crate) const TARGETS: [Target; 15] = [
                 \"resourceVersion\":\"7\",\"labels\":{\"team\":\"nlp\"},\"ownerReferences\":[{\"kind\":\"Job\",\
                 \"name\":\"j\",\"controller\":true}]},\"status\":{\"phase\":\"Running\"}}}";
             vec![("a_pod", text.into())]
+        },
+    },
+    Target {
+        name: "cluster_line",
+        take: gpufleet_server::inventory::kubernetes::understands,
+        seeds: || {
+            let pod = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\",\"namespace\":\"b\",\"uid\":\"c\"},\
+                \"spec\":{\"containers\":[{\"resources\":{\"limits\":{\"nvidia.com/gpu\":\"8\"}}}]},\
+                \"status\":{\"conditions\":[{\"type\":\"PodScheduled\",\"status\":\"False\",\"message\":\"0/3\"}]}}}";
+            let node = "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"n\"},\"spec\":{\"taints\":[{\"key\":\"k\",\
+                \"effect\":\"NoSchedule\"}]},\"status\":{\"capacity\":{\"nvidia.com/gpu\":\"8\"},\"conditions\":[]}}}";
+            vec![("a_pod", pod.into()), ("a_node", node.into())]
+        },
+    },
+    Target {
+        name: "sinfo_squeue",
+        take: gpufleet_server::inventory::slurm::understands,
+        seeds: || {
+            let nodes = "{\"sinfo\":[{\"node\":{\"state\":[\"IDLE\",\"DRAIN\"]},\"nodes\":{\"nodes\":[\"n1\"]},\
+                \"gres\":{\"total\":\"gpu:l40s:4(S:0,1)\",\"used\":\"gpu:l40s:1(IDX:0)\"}}]}";
+            let jobs = "{\"jobs\":[{\"job_id\":7,\"job_state\":[\"PENDING\"],\"tres_req_str\":\"cpu=2,gres/gpu=4\",\
+                \"submit_time\":{\"set\":true,\"number\":1755290346}}]}";
+            vec![("a_node", nodes.into()), ("a_job", jobs.into())]
         },
     },
     Target {

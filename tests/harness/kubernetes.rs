@@ -1,6 +1,9 @@
-//! A Kubernetes API server as the real one is to an agent: pods of one node, listed and watched, a node,
-//! namespaces. It wants a token, a version to watch from, and a field selector; it forgets what lies
-//! behind, ends watches, and sends bookmarks.
+//! A Kubernetes API server as the real one is to an agent and to a server: pods of one node, or of all to
+//! who has the right, and nodes, listed in pages and watched; a node, namespaces. It wants a token, a version
+//! to watch from, and a field selector of pods; it forgets what lies behind, ends watches, and sends
+//! bookmarks. What leaves a selector is deleted to who watches by it, as with the real one.
+//!
+//! Longer than 500 lines because one state is listed, watched, changed and spoilt by every part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,13 +48,80 @@ struct Cluster {
     pods: BTreeMap<String, Value>,
     namespaces: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
-    /// What happened, with its version.
-    events: Vec<(u64, Value)>,
+    events: Vec<Happened>,
     token: String,
     delay: Duration,
     lists: u64,
     watches: u64,
     refused: BTreeSet<String>,
+    /// Whether pods and nodes of the whole cluster may be looked at.
+    is_wide: bool,
+    /// Whether lists are no JSON.
+    is_garbage: bool,
+}
+
+/// What happened to an object.
+#[derive(Debug)]
+struct Happened {
+    version: u64,
+    /// `Pod` or `Node`.
+    kind: &'static str,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+/// What of a kind of object is asked for.
+#[derive(Debug, Clone)]
+enum Asks {
+    /// Pods of a node.
+    OfNode(String),
+    /// Pods that are not over.
+    NotOver,
+    /// All nodes.
+    Nodes,
+}
+
+impl Asks {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::OfNode(_) | Self::NotOver => "Pod",
+            Self::Nodes => "Node",
+        }
+    }
+
+    fn has(&self, object: &Value) -> bool {
+        match self {
+            Self::OfNode(node) => object["spec"]["nodeName"] == node.as_str(),
+            Self::NotOver => {
+                let phase = object["status"]["phase"].as_str();
+                !["Succeeded", "Failed"].contains(&phase.unwrap_or_default())
+            }
+            Self::Nodes => true,
+        }
+    }
+}
+
+impl Happened {
+    /// How it is told to who asks for this.
+    fn told(&self, asks: &Asks) -> Option<Value> {
+        if self.kind != asks.kind() {
+            return None;
+        }
+        let is_in = |it: &&Value| asks.has(it);
+        let (before, after) = (
+            self.before.as_ref().filter(is_in),
+            self.after.as_ref().filter(is_in),
+        );
+        let (kind, object) = match (before, after) {
+            (None, None) => return None,
+            (None, Some(after)) => ("ADDED", after.clone()),
+            (Some(_), Some(after)) => ("MODIFIED", after.clone()),
+            (Some(before), None) => ("DELETED", self.after.as_ref().unwrap_or(before).clone()),
+        };
+        let mut object = object;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        Some(json!({"type": kind, "object": object}))
+    }
 }
 
 impl Kubernetes {
@@ -100,6 +170,7 @@ impl Kubernetes {
             .expect("a test may start a thread");
         let router = Router::new()
             .route("/api/v1/pods", get(pods))
+            .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/namespaces/{name}", get(namespace))
             .route("/api/v1/nodes/{name}", get(node))
             .with_state(Arc::clone(&self.shared));
@@ -130,11 +201,75 @@ impl Kubernetes {
             let meta = pod["metadata"].as_object_mut().expect("it was written so");
             meta.retain(|name, value| name != absent || !value.is_null());
         }
-        let known = state.pods.insert(uid.to_owned(), pod.clone());
-        let kind = known.map_or("ADDED", |_| "MODIFIED");
-        let event = (version, json!({"type": kind, "object": pod}));
-        state.events.push(event);
+        let before = state.pods.insert(uid.to_owned(), pod.clone());
+        state.happened("Pod", before, Some(pod));
         self.shared.changed.send_replace(version);
+    }
+
+    /// A pod as a whole, new or changed: metadata with uid, spec, status.
+    ///
+    /// # Panics
+    /// When it has no uid.
+    pub fn put_pod_object(&self, pod: &Value) {
+        let mut state = self.shared.lock();
+        state.version += 1;
+        let uid = pod["metadata"]["uid"].as_str().expect("it has a uid");
+        let before = state.pods.insert(uid.to_owned(), pod.clone());
+        state.happened("Pod", before, Some(pod.clone()));
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// So many pods that ask for no GPU, which have been there for ever.
+    pub fn fill(&self, count: usize) {
+        let mut state = self.shared.lock();
+        state.version += 1;
+        for number in 0..count {
+            let uid = format!("filler-{number:06}");
+            let pod = json!({
+                "metadata": {"name": uid, "namespace": "web", "uid": uid},
+                "spec": {"nodeName": "cpu-1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+                "status": {"phase": "Running"},
+            });
+            state.pods.insert(uid, pod);
+        }
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// A node as a whole, new or changed.
+    ///
+    /// # Panics
+    /// When it has no name.
+    pub fn put_node_object(&self, node: &Value) {
+        let mut state = self.shared.lock();
+        state.version += 1;
+        let name = node["metadata"]["name"].as_str().expect("it has a name");
+        let before = state.nodes.insert(name.to_owned(), node.clone());
+        state.happened("Node", before, Some(node.clone()));
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// A node goes.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    pub fn delete_node(&self, name: &str) {
+        let mut state = self.shared.lock();
+        state.version += 1;
+        let before = state.nodes.remove(name).expect("it was put before");
+        state.happened("Node", Some(before), None);
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// Whether nodes and pods of the whole cluster may be looked at from now on. Watches that are open end.
+    pub fn let_see_all(&self, is_wide: bool) {
+        let mut state = self.shared.lock();
+        state.is_wide = is_wide;
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// Whether lists are no JSON from now on.
+    pub fn speak_garbage(&self, is_garbage: bool) {
+        self.shared.lock().is_garbage = is_garbage;
     }
 
     /// A pod goes.
@@ -144,12 +279,9 @@ impl Kubernetes {
     pub fn delete_pod(&self, uid: &str) {
         let mut state = self.shared.lock();
         state.version += 1;
-        let version = state.version;
-        let mut pod = state.pods.remove(uid).expect("it was put before");
-        pod["metadata"]["resourceVersion"] = json!(version.to_string());
-        let event = (version, json!({"type": "DELETED", "object": pod}));
-        state.events.push(event);
-        self.shared.changed.send_replace(version);
+        let before = state.pods.remove(uid).expect("it was put before");
+        state.happened("Pod", Some(before), None);
+        self.shared.changed.send_replace(state.version);
     }
 
     /// A namespace with these labels.
@@ -201,6 +333,17 @@ impl Kubernetes {
     }
 }
 
+impl Cluster {
+    fn happened(&mut self, kind: &'static str, before: Option<Value>, after: Option<Value>) {
+        self.events.push(Happened {
+            version: self.version,
+            kind,
+            before,
+            after,
+        });
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Cluster> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -227,8 +370,11 @@ impl Shared {
     }
 
     /// What is new for a watch from `from`, and from where it goes on; none at its end.
-    fn news(&self, node: &str, from: &mut u64) -> Option<String> {
+    fn news(&self, asks: &Asks, from: &mut u64) -> Option<String> {
         let state = self.lock();
+        if !matches!(asks, Asks::OfNode(_)) && !state.is_wide {
+            return None;
+        }
         if *from < state.forgotten {
             let gone = json!({"type": "ERROR", "object": {
                 "kind": "Status", "status": "Failure", "reason": "Expired", "code": 410,
@@ -240,14 +386,12 @@ impl Shared {
         if *from == u64::MAX {
             return None;
         }
-        let is_new = |(version, event): &&(u64, Value)| {
-            version > from && event["object"]["spec"]["nodeName"] == node
-        };
-        let news = state.events.iter().filter(is_new);
-        let mut text: String = news.map(|(_, event)| format!("{event}\n")).collect();
+        let news = state.events.iter().filter(|it| it.version > *from);
+        let news = news.filter_map(|it| it.told(asks));
+        let mut text: String = news.map(|event| format!("{event}\n")).collect();
         *from = state.version;
         let bookmark = json!({"type": "BOOKMARK", "object": {
-            "kind": "Pod", "metadata": {"resourceVersion": from.to_string()},
+            "kind": asks.kind(), "metadata": {"resourceVersion": from.to_string()},
         }});
         text.push_str(&format!("{bookmark}\n"));
         Some(text)
@@ -272,22 +416,80 @@ async fn pods(
         return refused;
     }
     let selector = asked.get("fieldSelector").map_or("", String::as_str);
-    let Some(node) = selector.strip_prefix("spec.nodeName=").map(str::to_owned) else {
-        return shared.refuse(StatusCode::FORBIDDEN, "pods of all nodes");
+    let asks = match selector.strip_prefix("spec.nodeName=") {
+        Some(node) => Asks::OfNode(node.to_owned()),
+        None => Asks::NotOver,
     };
-    let version = asked.get("resourceVersion").and_then(|it| it.parse().ok());
-    if asked.get("watch").map(String::as_str) != Some("true") {
-        let mut state = shared.lock();
-        state.lists += 1;
-        let of_node = |pod: &&Value| pod["spec"]["nodeName"] == node.as_str();
-        let items: Vec<Value> = state.pods.values().filter(of_node).cloned().collect();
-        let version = state.version.to_string();
-        let list = json!({
-            "kind": "PodList", "apiVersion": "v1",
-            "metadata": {"resourceVersion": version}, "items": items,
-        });
-        return axum::Json(list).into_response();
+    let is_right = selector == "status.phase!=Succeeded,status.phase!=Failed";
+    if matches!(asks, Asks::NotOver) {
+        let is_wide = shared.lock().is_wide;
+        if !is_wide {
+            return shared.refuse(StatusCode::FORBIDDEN, "pods of all nodes");
+        }
+        if !is_right {
+            return shared.refuse(StatusCode::BAD_REQUEST, "pods that are over");
+        }
     }
+    answer(shared, asks, &asked)
+}
+
+async fn nodes(
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = shared.admit(&headers).await {
+        return refused;
+    }
+    let is_wide = shared.lock().is_wide;
+    if !is_wide {
+        return shared.refuse(StatusCode::FORBIDDEN, "nodes is forbidden");
+    }
+    answer(shared, Asks::Nodes, &asked)
+}
+
+/// A page of a list. A continuation is the last key of the page before and the version of the list.
+fn list(shared: &Shared, asks: &Asks, asked: &Asked) -> Response {
+    let mut state = shared.lock();
+    state.lists += 1;
+    if state.is_garbage {
+        return "<html>a proxy in between</html>".into_response();
+    }
+    let (after, version) = match asked.get("continue").and_then(|it| it.rsplit_once('@')) {
+        None => (String::new(), state.version),
+        Some((key, version)) => (key.to_owned(), version.parse().unwrap_or(0)),
+    };
+    if version < state.forgotten {
+        return status(StatusCode::GONE, "the continuation is too old");
+    }
+    let objects = match asks.kind() {
+        "Node" => &state.nodes,
+        _ => &state.pods,
+    };
+    let limit = asked.get("limit").and_then(|it| it.parse::<usize>().ok());
+    // Out of the cache there are no pages.
+    let limit = limit.filter(|_| asked.get("resourceVersion").is_none_or(|it| it != "0"));
+    let limit = limit.unwrap_or(usize::MAX);
+    let beyond = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
+    let mut found = objects.range(beyond).filter(|(_, it)| asks.has(it));
+    let page: Vec<(&String, &Value)> = found.by_ref().take(limit).collect();
+    let last = page.last().map(|(key, _)| (*key).clone());
+    let mut meta = json!({"resourceVersion": version.to_string()});
+    if let (Some(last), Some(_)) = (last, found.next()) {
+        meta["continue"] = json!(format!("{last}@{version}"));
+    }
+    let items: Vec<&Value> = page.into_iter().map(|(_, it)| it).collect();
+    let list = json!({
+        "kind": format!("{}List", asks.kind()), "apiVersion": "v1", "metadata": meta, "items": items,
+    });
+    axum::Json(list).into_response()
+}
+
+fn answer(shared: Arc<Shared>, asks: Asks, asked: &Asked) -> Response {
+    if asked.get("watch").map(String::as_str) != Some("true") {
+        return list(&shared, &asks, asked);
+    }
+    let version = asked.get("resourceVersion").and_then(|it| it.parse().ok());
     let Some(from) = version else {
         return shared.refuse(StatusCode::BAD_REQUEST, "a watch from nowhere");
     };
@@ -296,17 +498,17 @@ async fn pods(
     }
     shared.lock().watches += 1;
     let changed = shared.changed.subscribe();
-    let watch = (shared, changed, node, from, true);
+    let watch = (shared, changed, asks, from, true);
     let lines = futures::stream::unfold(watch, |watch| async move {
-        let (shared, mut changed, node, mut from, is_first) = watch;
+        let (shared, mut changed, asks, mut from, is_first) = watch;
         if !is_first {
             changed.changed().await.ok()?;
         }
         changed.mark_unchanged();
-        let text = shared.news(&node, &mut from)?;
+        let text = shared.news(&asks, &mut from)?;
         Some((
             Ok::<_, std::io::Error>(text),
-            (shared, changed, node, from, false),
+            (shared, changed, asks, from, false),
         ))
     });
     let json = [(header::CONTENT_TYPE, "application/json")];

@@ -69,6 +69,8 @@ impl Place {
     /// The command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(built("gpufleet-server"));
+        // Where the tests run in a pod, the server is in none.
+        command.env_remove("KUBERNETES_SERVICE_HOST");
         let keys = [
             format!("web.listen={}", self.web),
             format!("ingest.grpc_listen={}", self.grpc),

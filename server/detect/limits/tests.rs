@@ -114,7 +114,7 @@ fn a_reading_that_is_no_longer_there_is_not_over() {
 }
 
 /// Kinds that the server pages for and that other detectors find than these limits.
-const ELSEWHERE: [&str; 30] = [
+const ELSEWHERE: [&str; 31] = [
     "gpu_lost",
     "gpu_vanished",
     "driver_hangs",
@@ -139,6 +139,7 @@ const ELSEWHERE: [&str; 30] = [
     "training_stands_still",
     "training_not_finite",
     "training_scaler_skips",
+    "node_without_agent",
     "straggler",
     "regression",
     "gpu_memory_leak",

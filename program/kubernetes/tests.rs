@@ -5,13 +5,12 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gpufleet_program::tls::ServerFiles;
-
 use super::*;
+use crate::tls::ServerFiles;
 
 /// A certificate for localhost and its key, and another authority, made for tests and good for nothing else.
 fn file(name: &str) -> PathBuf {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../program/testdata");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
     PathBuf::from(folder).join(name)
 }
 
@@ -48,16 +47,22 @@ fn server() -> String {
     format!("https://localhost:{port}")
 }
 
+fn asker(token: &Path, authorities: &Path) -> Asker {
+    Asker {
+        program: "gpufleet-test/1",
+        url_key: "test.url",
+        token: Setting::new("test.token_file", token),
+        authorities: Setting::new("test.ca_file", authorities),
+        rights: "ClusterRole test",
+    }
+}
+
 async fn ask(base: &str, authority: &str) -> Result<serde_json::Value, ApiError> {
     let folder = tempfile::tempdir().expect("a folder");
     let token = folder.path().join("token");
     std::fs::write(&token, "secret\n").expect("written");
-    let config = AttributeConfig {
-        kubernetes_token_file: token,
-        kubernetes_ca_file: file(authority),
-        ..AttributeConfig::default()
-    };
-    let api = Api::new(base, &config).expect("both files are there");
+    let api = Api::new(base, asker(&token, &file(authority)));
+    let api = api.expect("both files are there");
     api.get("/api/v1/nodes/x").await
 }
 
@@ -68,7 +73,7 @@ async fn the_token_goes_to_the_server_that_the_authority_vouches_for_and_to_no_o
     assert_eq!(answer["kind"], "ours");
     let error = ask(&base, "foreign.pem").await.expect_err("it is not");
     let error = error.to_string();
-    assert!(error.contains("attribute.kubernetes_ca_file"), "{error}");
+    assert!(error.contains("test.ca_file"), "{error}");
 }
 
 #[test]
@@ -87,7 +92,7 @@ fn a_token_is_never_sent_without_tls_to_another_machine() {
         ("ftp://127.0.0.1", None),
         ("kubernetes.default", None),
     ] {
-        assert_eq!(is_secure(base).ok(), expected, "{base}");
+        assert_eq!(is_secure(base, "test.url").ok(), expected, "{base}");
     }
 }
 
@@ -95,5 +100,19 @@ fn a_token_is_never_sent_without_tls_to_another_machine() {
 fn what_stands_in_an_address_is_escaped() {
     assert_eq!(escaped("node-1.x_y~"), "node-1.x_y~");
     assert_eq!(escaped("a=b&c/d é"), "a%3Db%26c%2Fd%20%C3%A9");
-    assert!(pods("a&b").ends_with("spec.nodeName%3Da%26b"));
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let asker = asker(Path::new("/token"), Path::new("/ca"));
+    for (status, words) in [
+        (StatusCode::FORBIDDEN, "apply ClusterRole test"),
+        (
+            StatusCode::UNAUTHORIZED,
+            "is test.token_file the pod's own token?",
+        ),
+    ] {
+        assert!(way_out(&asker, status).contains(words), "{status}");
+    }
+    assert_eq!(way_out(&asker, StatusCode::GONE), "");
 }

@@ -1,0 +1,324 @@
+//! What a cluster has beside what agents tell: nodes with GPUs from the moment they are there to the
+//! moment they are gone, and who waits for GPUs.
+//!
+//! The words are the same whoever tells: the Kubernetes API, Slurm, or a list in the config. [`place`]
+//! says what is free and the largest gang that fits, [`why`] puts a scheduler's words plainly,
+//! [`change`] says what became different.
+//!
+//! Limits: [`MAX_WORDS_BYTES`] of a scheduler's words; how many nodes and claims there are is whose
+//! source it is to bound.
+
+use std::collections::BTreeMap;
+
+use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub mod change;
+pub mod place;
+pub mod why;
+
+/// As much of a scheduler's words as is kept: a line of each reason in a cluster with a dozen of them.
+pub const MAX_WORDS_BYTES: usize = 1_024;
+
+/// A node that came up is not called one without an agent for so long after it is ready, nanoseconds,
+/// unless the config says otherwise: the image is pulled, the driver may come after the agent.
+pub const AGENT_WITHIN_NS: i64 = 600 * 1_000_000_000;
+
+/// Whether a node can run anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// It says so.
+    Yes,
+    /// It says that it cannot.
+    No,
+    /// Nobody says.
+    #[default]
+    Unknown,
+}
+
+/// A node that has GPUs, or is to have them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name, the one that its agent tells.
+    pub name: String,
+    /// Tells it from an earlier node of the same name; empty where nobody does.
+    pub uid: String,
+    /// The type of its GPUs as the cluster names it; empty where it does not.
+    pub model: String,
+    /// The zone it is in; empty where not told.
+    pub zone: String,
+    /// The machine type; empty where not told.
+    pub machine: String,
+    /// The node pool, or the partition; empty where not told.
+    pub pool: String,
+    /// What it shares fast links with: the block of the provider's topology; empty where not told.
+    pub block: String,
+    /// GPUs that it has.
+    pub gpus: u32,
+    /// GPUs that can be given out.
+    pub allocatable: u32,
+    /// Whether these are shares of GPUs and not whole ones.
+    pub is_shared: bool,
+    /// Whether it is ready.
+    pub ready: Ready,
+    /// Since when it is, or is not.
+    pub ready_since: Option<Timestamp>,
+    /// Why it is not; empty where it is or nobody says.
+    pub trouble: String,
+    /// Whether nothing new may be put on it.
+    pub cordoned: bool,
+    /// For whom it is kept: taints that a claim must tolerate, other than those of GPUs themselves.
+    pub kept_for: Vec<String>,
+    /// The driver's version; empty where not told.
+    pub driver: String,
+    /// The system's image; empty where not told.
+    pub image: String,
+    /// When it was made; none where not told.
+    pub created: Option<Timestamp>,
+}
+
+/// Where a node is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It is there and billed, and was not ready yet, or its GPUs cannot be given out yet.
+    Starting,
+    /// It takes work.
+    Ready,
+    /// It was ready and is not any more.
+    NotReady,
+    /// It is ready, and takes nothing new.
+    Cordoned,
+    /// It is gone.
+    Gone,
+}
+
+/// A node from its first moment to its last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// What is known of it, or was last.
+    pub node: Node,
+    /// When it was first seen here.
+    pub first_seen: Timestamp,
+    /// When it was first ready with GPUs to give out; none before.
+    pub ready_at: Option<Timestamp>,
+    /// Since when it is in its phase.
+    pub phase_since: Timestamp,
+    /// When it was seen to be gone.
+    pub gone_at: Option<Timestamp>,
+}
+
+/// Why a claim waits, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The scheduler has looked and found no place.
+    NoPlace,
+    /// Something holds it back before the scheduler looks: a gate, a queue, a dependency.
+    HeldBack,
+    /// The scheduler has said nothing yet.
+    NotTried,
+}
+
+/// One pod or job that waits for GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Its namespace, or account.
+    pub namespace: String,
+    /// What it belongs to: `jobset:namespace/name`, `slurm:4711`.
+    pub workload: String,
+    /// Its queue, or partition; empty where it has none.
+    pub queue: String,
+    /// The type of GPU that it insists on; empty where it does not.
+    pub model: String,
+    /// How many places of `gpus_each` it needs: 1 of a pod.
+    pub places: u32,
+    /// GPUs that it needs in each place.
+    pub gpus_each: u32,
+    /// Whether these are shares of GPUs.
+    pub is_shares: bool,
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// Why, in one word.
+    pub reason: Reason,
+    /// Why, in the scheduler's words; may be empty.
+    pub words: String,
+}
+
+/// All that waits of one workload for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The oldest claim of it, with its words.
+    pub first: Claim,
+    /// Claims of it: pods.
+    pub claims: usize,
+    /// GPUs, or shares, of all of them.
+    pub gpus: u64,
+}
+
+impl Reason {
+    /// The word for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoPlace => "no_place",
+            Self::HeldBack => "held_back",
+            Self::NotTried => "not_tried",
+        }
+    }
+}
+
+impl Phase {
+    /// The word for programs and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::NotReady => "not_ready",
+            Self::Cordoned => "cordoned",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+impl Node {
+    /// Whether it is ready and has GPUs to give out.
+    pub fn is_ready(&self) -> bool {
+        self.ready == Ready::Yes && self.allocatable > 0
+    }
+}
+
+impl Record {
+    /// One that is seen for the first time.
+    pub fn new(node: Node, now: Timestamp) -> Self {
+        let is_ready = node.is_ready();
+        let since = node.ready_since.unwrap_or(now).min(now);
+        Self {
+            first_seen: now,
+            ready_at: is_ready.then_some(since),
+            phase_since: match is_ready {
+                true => since,
+                false => node.created.unwrap_or(now).min(now),
+            },
+            gone_at: None,
+            node,
+        }
+    }
+
+    /// Where it is in its life.
+    pub fn phase(&self) -> Phase {
+        if self.gone_at.is_some() {
+            return Phase::Gone;
+        }
+        match (self.node.is_ready(), self.node.cordoned) {
+            (true, false) => Phase::Ready,
+            (true, true) => Phase::Cordoned,
+            (false, _) if self.ready_at.is_some() => Phase::NotReady,
+            (false, _) => Phase::Starting,
+        }
+    }
+
+    /// From when it is billed: from when it was made, else from when it was first seen.
+    pub fn billed_from(&self) -> Timestamp {
+        let made = self.node.created.unwrap_or(self.first_seen);
+        made.min(self.first_seen)
+    }
+
+    /// Takes in what is known now; says whether anything is different. One that was made anew under its
+    /// name begins anew.
+    pub fn take(&mut self, node: Node, now: Timestamp) -> bool {
+        if self.node == node && self.gone_at.is_none() {
+            return false;
+        }
+        let is_other = |it: &Self| it.node.uid != node.uid && !it.node.uid.is_empty();
+        if is_other(self) {
+            *self = Self::new(node, now);
+            return true;
+        }
+        let before = self.phase();
+        self.gone_at = None;
+        self.node = node;
+        if self.node.is_ready() && self.ready_at.is_none() {
+            let since = self.node.ready_since.unwrap_or(now);
+            self.ready_at = Some(since.min(now));
+        }
+        if self.phase() != before {
+            self.phase_since = now;
+        }
+        true
+    }
+
+    /// It is gone.
+    pub fn ends(&mut self, now: Timestamp) {
+        if self.gone_at.is_none() {
+            (self.gone_at, self.phase_since) = (Some(now), now);
+        }
+    }
+}
+
+/// All that waits, by workload, those that have waited longest first.
+pub fn queue<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Waiting> {
+    let mut all: BTreeMap<(&str, &str, Reason, bool), Waiting> = BTreeMap::new();
+    for claim in claims {
+        let key = (
+            &*claim.namespace,
+            &*claim.workload,
+            claim.reason,
+            claim.is_shares,
+        );
+        let gpus = u64::from(claim.places) * u64::from(claim.gpus_each);
+        match all.get_mut(&key) {
+            None => {
+                let first = Waiting {
+                    first: claim.clone(),
+                    claims: 1,
+                    gpus,
+                };
+                all.insert(key, first);
+            }
+            Some(known) => {
+                known.claims += 1;
+                known.gpus += gpus;
+                // The oldest says it, and of those of one age the same whatever the order.
+                let age = |it: &Claim| (it.since, it.words.is_empty(), it.words.clone());
+                if age(claim) < age(&known.first) {
+                    known.first = claim.clone();
+                }
+            }
+        }
+    }
+    let mut all: Vec<Waiting> = all.into_values().collect();
+    all.sort_by(|one, other| {
+        let order = |it: &Waiting| (it.first.since, std::cmp::Reverse(it.gpus));
+        order(one)
+            .cmp(&order(other))
+            .then_with(|| one.first.workload.cmp(&other.first.workload))
+    });
+    all
+}
+
+/// Nodes that take work, or did until they were cordoned, and of which no agent tells: ready for `within`
+/// nanoseconds, and watched for as long, so that neither a node that just came up nor a server that just
+/// started calls one so.
+pub fn without_agent<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    is_heard: impl Fn(&str) -> bool,
+    (watched_from, now): (Timestamp, Timestamp),
+    within: i64,
+) -> Vec<&'a Record> {
+    let is_blind = |it: &&Record| {
+        let takes_work = matches!(it.phase(), Phase::Ready | Phase::Cordoned);
+        let ready = it.node.ready_since.or(it.ready_at);
+        let ready = ready.unwrap_or(it.first_seen).max(watched_from);
+        takes_work && now.since(ready) >= within && !is_heard(&it.node.name)
+    };
+    records.filter(is_blind).collect()
+}
+
+/// As much of a scheduler's words as is kept.
+pub fn cut(words: &str) -> String {
+    words[..words.floor_char_boundary(MAX_WORDS_BYTES)].to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! What is free, by type of GPU and zone, and the largest gang that could begin now.
+//!
+//! A gang is pods that begin together or not at all. How many fit depends on how many GPUs each asks for:
+//! eight GPUs that are free one on each of eight nodes are room for a gang of eight pods of one, and for
+//! none of eight each.
+//!
+//! Free is what a node can give out less what is asked for by what is bound to it. A node that is not
+//! ready, cordoned or kept for others by a taint has nothing free, and is counted apart: whether a claim
+//! tolerates the taint is not looked at.
+
+use std::collections::BTreeMap;
+
+use super::{Phase, Record};
+
+/// How many GPUs a pod asks for, of which gangs are told, beside all that its node has.
+pub const SIZES: [u32; 4] = [1, 2, 4, 8];
+
+/// A gang that fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gang {
+    /// GPUs of each pod.
+    pub gpus_each: u32,
+    /// Pods that fit together.
+    pub pods: u32,
+    /// The most of them in one block of the topology; none where nodes tell no blocks.
+    pub in_one_block: Option<u32>,
+}
+
+/// The nodes of one type of GPU in one zone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pool {
+    /// The type of GPU; empty where not told.
+    pub model: String,
+    /// The zone; empty where not told.
+    pub zone: String,
+    /// Nodes that are there.
+    pub nodes: usize,
+    /// GPUs of all of them.
+    pub gpus: u64,
+    /// GPUs that something bound to a node has asked for.
+    pub held: u64,
+    /// GPUs that could be given out now.
+    pub free: u64,
+    /// Nodes that come up.
+    pub starting: usize,
+    /// Nodes that were ready and are not.
+    pub not_ready: usize,
+    /// Nodes that take nothing new.
+    pub cordoned: usize,
+    /// GPUs that nobody has and that a taint keeps for others.
+    pub kept: u64,
+    /// Nodes whose GPUs are given out in shares: in no gang.
+    pub shared: usize,
+    /// Gangs that fit, the smallest pods first.
+    pub gangs: Vec<Gang>,
+}
+
+/// A node with what is free on it.
+type Room<'a> = (&'a Record, u32);
+
+impl Gang {
+    /// GPUs of the whole gang.
+    pub fn gpus(&self) -> u64 {
+        u64::from(self.gpus_each) * u64::from(self.pods)
+    }
+}
+
+/// Pools by type and zone; `held` says what is asked for on each node.
+pub fn pools<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    held: &BTreeMap<String, u32>,
+) -> Vec<Pool> {
+    let mut all: BTreeMap<(&str, &str), (Pool, Vec<Room<'_>>)> = BTreeMap::new();
+    for record in records {
+        let (node, phase) = (&record.node, record.phase());
+        if phase == Phase::Gone {
+            continue;
+        }
+        let entry = all.entry((&node.model, &node.zone)).or_default();
+        let (pool, rooms) = entry;
+        pool.nodes += 1;
+        pool.starting += usize::from(phase == Phase::Starting);
+        pool.not_ready += usize::from(phase == Phase::NotReady);
+        pool.cordoned += usize::from(node.cordoned);
+        if node.is_shared {
+            pool.shared += 1;
+            continue;
+        }
+        pool.gpus += u64::from(node.gpus);
+        let taken = held.get(&node.name).copied().unwrap_or(0);
+        pool.held += u64::from(taken);
+        let free = node.allocatable.saturating_sub(taken);
+        match (phase, node.kept_for.is_empty()) {
+            (Phase::Ready, true) => {
+                pool.free += u64::from(free);
+                rooms.push((record, free));
+            }
+            (Phase::Ready, false) => pool.kept += u64::from(free),
+            _ => {}
+        }
+    }
+    let finish = |((model, zone), (pool, rooms)): ((&str, &str), (Pool, Vec<_>))| Pool {
+        model: model.to_owned(),
+        zone: zone.to_owned(),
+        gangs: gangs(&rooms),
+        ..pool
+    };
+    all.into_iter().map(finish).collect()
+}
+
+fn gangs(rooms: &[Room<'_>]) -> Vec<Gang> {
+    let whole = rooms.iter().map(|(it, _)| it.node.allocatable).max();
+    let largest = whole.unwrap_or(0);
+    let mut sizes: Vec<u32> = SIZES.into_iter().filter(|it| *it < largest).collect();
+    sizes.extend((largest > 0).then_some(largest));
+    let gang = |gpus_each: u32| {
+        let mut blocks: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut pods = 0;
+        for (record, free) in rooms {
+            let fit = free / gpus_each;
+            pods += fit;
+            if !record.node.block.is_empty() {
+                *blocks.entry(&record.node.block).or_default() += fit;
+            }
+        }
+        Gang {
+            gpus_each,
+            pods,
+            in_one_block: blocks.into_values().max(),
+        }
+    };
+    sizes.into_iter().map(gang).collect()
+}

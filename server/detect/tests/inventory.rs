@@ -1,0 +1,85 @@
+//! What the inventory adds to what is judged: nodes without an agent, and nodes that are gone.
+
+use gpufleet_analysis::inventory::{Node, Ready};
+
+use super::*;
+use crate::inventory::now;
+
+fn node(name: &str) -> Node {
+    Node {
+        name: name.to_owned(),
+        gpus: 8,
+        allocatable: 8,
+        ready: Ready::Yes,
+        ready_since: Some(NOW.shifted(-3_600 * NANOS_PER_SECOND)),
+        ..Node::default()
+    }
+}
+
+impl World {
+    /// The cluster says that these are its nodes.
+    fn cluster_has(&self, names: &[&str]) {
+        let nodes = names.iter().map(|it| node(it)).collect();
+        self.app.inventory.known().all_nodes(nodes, now(&self.app));
+    }
+}
+
+#[tokio::test]
+async fn a_node_without_an_agent_is_an_incident_once_agents_had_time_and_until_one_comes() {
+    let mut world = World::new().await;
+    world.cluster_has(&["node-1", "node-2", "node-3"]);
+    // Ten minutes after the server began to look.
+    world.ticks(60, |_| {});
+    assert_eq!(world.open(), [], "agents need a while to come up");
+    world.ticks(3, |_| {});
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(open[0].place, Place::node("prod", "node-3"));
+    assert_eq!(open[0].what, "a node with GPUs and without an agent");
+    assert_eq!(open[0].evidence[0].readings[0].value, 8.0);
+    world
+        .lives
+        .push(fixture::machine("prod", "node-3", Origin::Live));
+    world.ticks(5, |_| {});
+    assert_eq!(world.open(), [], "its agent is there");
+}
+
+#[tokio::test]
+async fn a_node_without_an_agent_that_goes_away_is_an_incident_no_more() {
+    let mut world = World::new().await;
+    world.cluster_has(&["node-1", "node-2", "node-3"]);
+    world.ticks(63, |_| {});
+    assert_eq!(world.open().len(), 1);
+    world.cluster_has(&["node-1", "node-2"]);
+    world.ticks(5, |_| {});
+    assert_eq!(world.open(), [], "nothing is wrong with what is gone");
+}
+
+#[tokio::test]
+async fn a_silent_node_that_the_cluster_has_no_more_is_not_missed() {
+    let mut world = World::new().await;
+    world.cluster_has(&["node-1", "node-2"]);
+    world.ticks(3, |_| {});
+    let mut before: Vec<Live> = Vec::new();
+    before.append(&mut world.lives);
+    let (stays, goes): (Vec<_>, Vec<_>) = before.into_iter().partition(|it| &*it.node == "node-1");
+    world.lives = stays;
+    assert_eq!(goes.len(), 9);
+    world.ticks(8, |_| {});
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(open[0].what, "nothing is heard from the node");
+    world.cluster_has(&["node-1"]);
+    world.ticks(5, |_| {});
+    assert_eq!(world.open(), [], "it was scaled down");
+}
+
+#[tokio::test]
+async fn a_node_of_another_clusters_name_is_told_by_its_agent_all_the_same() {
+    let mut world = World::new().await;
+    let elsewhere = fixture::machine("staging", "node-3", Origin::Live);
+    world.lives.push(elsewhere);
+    world.cluster_has(&["node-1", "node-2", "node-3"]);
+    world.ticks(70, |_| {});
+    assert_eq!(world.open(), [], "its agent calls the cluster otherwise");
+}

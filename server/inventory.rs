@@ -1,0 +1,283 @@
+//! What the cluster has beside what agents tell: nodes from the moment they are made to the moment they
+//! are gone, who waits for GPUs and why, and what is free.
+//!
+//! One source tells it ([`kubernetes`], [`slurm`]; [`fixed`] where the config names the nodes), [`known`] keeps it,
+//! [`look`] is what pages, API and detectors are given of it. What is not seen is not known: without the
+//! right to watch there is a sentence that says so, and never a count of nothing.
+//!
+//! Nodes and changes are written every [`WRITE_EVERY`], so that a server that starts anew knows since when
+//! a node is ready; pods are asked for anew.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gpufleet_analysis::inventory::Record;
+use gpufleet_program::kubernetes as client;
+use gpufleet_program::section;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::App;
+use crate::auth::Grant;
+use crate::store::model::FencingToken;
+use crate::store::{CommitError, Store, StoreError};
+
+pub mod fixed;
+pub mod known;
+pub mod kubernetes;
+pub mod look;
+pub mod slurm;
+
+use known::{Known, Now};
+use look::{Look, Sight};
+
+/// How often what changed is written.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a store that does not answer is waited for.
+const AFTER_ERROR: Duration = Duration::from_secs(2);
+
+/// Changes that a server that starts takes in: as far back as the page shows.
+pub const CHANGES_FOR_NS: i64 = 24 * 3_600 * NANOS_PER_SECOND;
+
+section! {
+    /// What the cluster has beside what agents tell: its nodes, and who waits for GPUs.
+    pub struct InventoryConfig {
+        /// Who tells it: `kubernetes`, `slurm`, `static` (the nodes named below), `off`, or `auto`: Kubernetes
+        /// where the server runs in a pod that has a token, else the nodes named below, if there are any.
+        pub source: String = "auto".to_owned(),
+        /// The cluster that this is, as its agents name it; empty means ingest.default_cluster.
+        pub cluster: String = String::new(),
+        /// The address of the Kubernetes API; empty means as a pod finds it.
+        pub kubernetes_url: String = String::new(),
+        /// The file with the token for it, read again when it changes.
+        pub kubernetes_token_file: PathBuf =
+            PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+        /// The certificates (PEM) that its own must come from.
+        pub kubernetes_ca_file: PathBuf =
+            PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+        /// Slurm: the folder in which a cron job writes what `sinfo -N --json` and `squeue --json` print, as
+        /// sinfo.json and squeue.json; empty means that the server runs these commands.
+        pub slurm_folder: PathBuf = PathBuf::new(),
+        /// Nodes where nobody else tells them, one line for each: how many GPUs, of which type, and the zone
+        /// behind an @ where there is one: "node-1" = "8 NVIDIA H100 80GB HBM3 @rack-7".
+        pub nodes: BTreeMap<String, String> = BTreeMap::new(),
+        /// A node with GPUs that is ready for so long and of which no agent tells is an incident, seconds.
+        pub agent_within_s: i64 = 600,
+    }
+}
+
+/// Who tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody.
+    Off,
+    /// The Kubernetes API at this address.
+    Kubernetes(String),
+    /// Slurm's commands, or files with what they print.
+    Slurm,
+    /// The config.
+    Fixed,
+}
+
+/// What every part of the server shares of it.
+#[derive(Debug)]
+pub struct Inventory {
+    source: Source,
+    cluster: Arc<str>,
+    within: i64,
+    held: Mutex<Known>,
+    token: Mutex<Option<FencingToken>>,
+}
+
+impl InventoryConfig {
+    /// Refuses what cannot be meant.
+    ///
+    /// # Errors
+    /// Names the key.
+    pub fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.source()?;
+        fixed::nodes(&self.nodes)?;
+        if !self.kubernetes_url.is_empty() {
+            client::is_secure(&self.kubernetes_url, kubernetes::URL_KEY)?;
+        }
+        match self.agent_within_s {
+            10.. => Ok(()),
+            other => Err(format!(
+                "inventory.agent_within_s = {other}: must be at least 10, agents need a while to come up"
+            )
+            .into()),
+        }
+    }
+
+    /// Who tells it.
+    ///
+    /// # Errors
+    /// Names the key, where nobody is called so, or who is named cannot be found.
+    fn source(&self) -> Result<Source, String> {
+        let base = || client::base(&self.kubernetes_url, &self.kubernetes_token_file);
+        match self.source.as_str() {
+            "off" => Ok(Source::Off),
+            "slurm" => Ok(Source::Slurm),
+            "static" => Ok(Source::Fixed),
+            "kubernetes" => base().map(Source::Kubernetes).ok_or_else(|| {
+                "inventory.source = \"kubernetes\": the server is in no pod with a token; set inventory.kubernetes_url and inventory.kubernetes_token_file".to_owned()
+            }),
+            "auto" => Ok(match (base(), self.nodes.is_empty()) {
+                (Some(base), _) => Source::Kubernetes(base),
+                (None, false) => Source::Fixed,
+                (None, true) => Source::Off,
+            }),
+            other => Err(format!(
+                "inventory.source = \"{other}\": it may be auto, kubernetes, slurm, static or off"
+            )),
+        }
+    }
+}
+
+impl Inventory {
+    /// As the configuration says, which was checked.
+    pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
+        let cluster = match config.cluster.as_str() {
+            "" => default_cluster,
+            named => named,
+        };
+        Self {
+            source: config.source().unwrap_or(Source::Off),
+            cluster: cluster.into(),
+            within: config.agent_within_s.saturating_mul(NANOS_PER_SECOND),
+            held: Mutex::default(),
+            token: Mutex::default(),
+        }
+    }
+
+    /// The cluster that this is.
+    pub fn cluster(&self) -> &Arc<str> {
+        &self.cluster
+    }
+
+    /// Who tells it.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// This server has the right to write.
+    pub fn leads(&self, token: FencingToken) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+    }
+
+    /// What is known, for whoever changes it.
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of it now, for a reader; none where the reader may not see this cluster.
+    pub fn look(&self, grant: &Grant, now: Now) -> Option<Look> {
+        let may_see = grant
+            .cluster
+            .as_ref()
+            .is_none_or(|it| **it == *self.cluster);
+        may_see.then(|| look::look(self, &self.known(), now))
+    }
+
+    /// Whether the nodes are seen now.
+    pub fn sees_nodes(&self, now: Now) -> bool {
+        self.source != Source::Off && self.known().nodes.sight(now) == Sight::Seen
+    }
+
+    /// Nodes with GPUs of which no agent tells, as far as nodes are seen now.
+    pub fn without_agent(&self, is_heard: impl Fn(&str) -> bool, now: Now) -> Vec<Record> {
+        match self.sees_nodes(now) {
+            true => self.known().without_agent(is_heard, self.within, now.at),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether a node was there and is gone.
+    pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
+        *cluster == *self.cluster && self.known().is_gone(node)
+    }
+
+    /// Writes what changed.
+    async fn write(&self, store: &Store) -> Result<(), CommitError> {
+        let token = *self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(token) = token else {
+            return Ok(());
+        };
+        let (records, changes) = self.known().unwritten();
+        let written = store
+            .write_inventory(&self.cluster, (&records, &changes), token)
+            .await;
+        if written.is_err() {
+            self.known().not_written(&records, changes);
+        }
+        written
+    }
+}
+
+/// Asks, keeps and writes from when this server leads until it is told to stop.
+pub async fn run(app: App, stop: CancellationToken) {
+    if !app.lead.wait(&stop).await {
+        return;
+    }
+    let inventory = &app.inventory;
+    if inventory.source == Source::Off {
+        return stop.cancelled().await;
+    }
+    let (job, clock) = (app.jobs.of("the inventory"), app.clock.as_ref());
+    while job.round(clock, restore(&app)).await.is_none() {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(AFTER_ERROR) => {}
+        }
+    }
+    let told = async {
+        match &inventory.source {
+            Source::Kubernetes(base) => kubernetes::run(&app, base).await,
+            Source::Slurm => slurm::run(&app).await,
+            Source::Fixed => fixed::run(&app).await,
+            Source::Off => std::future::pending().await,
+        }
+    };
+    let written = async {
+        loop {
+            tokio::time::sleep(WRITE_EVERY).await;
+            inventory.known().forget(clock.now());
+            job.round(clock, inventory.write(&app.store)).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = told => {}
+        () = written => {}
+    }
+    job.round(clock, inventory.write(&app.store)).await;
+}
+
+/// Takes in what the store knows.
+async fn restore(app: &App) -> Result<(), StoreError> {
+    let since = app.clock.now().shifted(-CHANGES_FOR_NS);
+    let cluster = &app.inventory.cluster;
+    let records = app.store.inventory(cluster, since).await?;
+    let changes = app.store.inventory_changes(cluster, since).await?;
+    app.inventory.known().restore(records, changes);
+    Ok(())
+}
+
+/// A moment as both clocks have it.
+pub fn now(app: &App) -> Now {
+    Now {
+        at: app.clock.now(),
+        monotonic: app.clock.monotonic(),
+    }
+}
+
+/// When a text says that something was, RFC 3339; none where it says nothing.
+fn moment(text: &str) -> Option<Timestamp> {
+    let format = &time::format_description::well_known::Rfc3339;
+    let at = time::OffsetDateTime::parse(text, format).ok()?;
+    i64::try_from(at.unix_timestamp_nanos()).ok().map(Timestamp)
+}

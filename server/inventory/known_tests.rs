@@ -1,0 +1,201 @@
+//! What is kept of what is told, whether it can be believed, and what is left to write.
+
+use gpufleet_analysis::inventory::Ready;
+
+use super::*;
+
+fn now(seconds: i64) -> Now {
+    Now {
+        at: Timestamp::from_seconds(1_000_000 + seconds),
+        monotonic: Duration::from_secs(seconds.unsigned_abs()),
+    }
+}
+
+fn node(name: &str) -> Node {
+    Node {
+        name: name.to_owned(),
+        gpus: 8,
+        allocatable: 8,
+        ready: Ready::Yes,
+        ..Node::default()
+    }
+}
+
+fn bound(node: &str, gpus: u32) -> Pod {
+    Pod::Bound(Bound {
+        node: node.into(),
+        gpus,
+    })
+}
+
+fn waits() -> Pod {
+    Pod::Waits(Box::new(Claim {
+        namespace: "team".to_owned(),
+        workload: "job:team/a".to_owned(),
+        queue: String::new(),
+        model: String::new(),
+        places: 1,
+        gpus_each: 8,
+        is_shares: false,
+        since: now(0).at,
+        reason: inventory::Reason::NoPlace,
+        words: String::new(),
+    }))
+}
+
+fn whats(known: &Known) -> Vec<String> {
+    let told = known.changes();
+    told.map(|it| format!("{} {}", it.node, it.what)).collect()
+}
+
+#[test]
+fn what_is_not_told_is_never_taken_for_nothing() {
+    let mut told = Standing::default();
+    assert_eq!(told.sight(now(0)), Sight::Starting);
+    // A part of a list is none.
+    told.heard(now(1));
+    assert_eq!(told.sight(now(1)), Sight::Starting);
+    assert!(told.failed("no right".to_owned(), true), "it is news");
+    assert!(
+        !told.failed("no right".to_owned(), true),
+        "and then no more"
+    );
+    let never = told.sight(now(2));
+    assert!(
+        matches!(
+            never,
+            Sight::Never {
+                is_refused: true,
+                ..
+            }
+        ),
+        "{never:?}"
+    );
+    assert!(never.is_refused() && !never.is_known());
+    told.whole(now(3));
+    assert_eq!(told.sight(now(3)), Sight::Seen);
+    let last = now(3 + TOLD_FOR.as_secs().cast_signed());
+    assert_eq!(told.sight(last), Sight::Seen);
+    let old = told.sight(now(4 + TOLD_FOR.as_secs().cast_signed()));
+    assert!(
+        matches!(&old, Sight::Stale { since, .. } if *since == now(3).at),
+        "{old:?}"
+    );
+    assert!(told.failed("gone".to_owned(), false));
+    let stale = told.sight(now(5));
+    assert!(
+        matches!(&stale, Sight::Stale { why, .. } if why == "gone"),
+        "{stale:?}"
+    );
+    told.heard(now(6));
+    assert_eq!(told.sight(now(6)), Sight::Seen, "it goes on");
+    told.is_absent("nobody");
+    assert_eq!(told.sight(now(6)), Sight::Absent("nobody"));
+}
+
+#[test]
+fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
+    let mut known = Known::default();
+    known.all_nodes(vec![node("a"), node("b")], now(0));
+    assert_eq!(whats(&known), [""; 0]);
+    let mut cordoned = node("a");
+    cordoned.cordoned = true;
+    known.node(cordoned, now(10).at);
+    known.all_nodes(vec![node("a"), node("c")], now(20));
+    let expected = [
+        "c came with 8 GPUs",
+        "a takes work again",
+        "b is gone",
+        "a is cordoned",
+    ];
+    assert_eq!(whats(&known), expected, "the newest first");
+    assert!(known.is_gone("b") && !known.is_gone("a") && !known.is_gone("never-seen"));
+    known.node_gone("b", now(30).at);
+    assert_eq!(known.changes().count(), 4, "it went once");
+    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    assert!(known.is_gone("b"), "it is not written yet");
+    known.unwritten();
+    known.forget(now(0).at.shifted(GONE_FOR_NS + NANOS_PER_SECOND * 21));
+    assert!(!known.is_gone("b"));
+    assert_eq!(known.changes().count(), 0);
+}
+
+#[test]
+fn a_server_that_starts_anew_knows_since_when_a_node_is_ready_and_sees_what_went_meanwhile() {
+    let mut before = Known::default();
+    before.all_nodes(vec![node("a"), node("b")], now(0));
+    let (records, changes) = before.unwritten();
+    assert_eq!((records.len(), changes.len()), (2, 0));
+    let mut after = Known::default();
+    after.restore(records, changes);
+    after.all_nodes(vec![node("a")], now(500));
+    assert_eq!(whats(&after), ["b is gone"]);
+    let a = after.records().next().expect("it is there");
+    assert_eq!((a.first_seen, a.ready_at), (now(0).at, Some(now(0).at)));
+}
+
+#[test]
+fn what_was_not_written_is_written_later_as_it_is_by_then() {
+    let mut known = Known::default();
+    known.all_nodes(vec![node("a")], now(0));
+    known.node(node("b"), now(1).at);
+    let (records, changes) = known.unwritten();
+    assert_eq!((records.len(), changes.len()), (2, 1));
+    known.node_gone("b", now(2).at);
+    known.not_written(&records, changes);
+    let (records, changes) = known.unwritten();
+    assert!(records[1].gone_at.is_some());
+    let told: Vec<_> = changes.iter().map(|it| it.what.as_str()).collect();
+    assert_eq!(told, ["came with 8 GPUs", "is gone"], "in their order");
+    assert_eq!(known.unwritten(), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_pod_holds_what_it_asks_for_from_when_it_is_bound_until_it_is_gone() {
+    let mut known = Known::default();
+    let held = |known: &Known, node: &str| known.held().and_then(|it| it.get(node).copied());
+    known.pod("1", waits());
+    assert_eq!(known.waiting().count(), 1);
+    known.pod("1", bound("a", 8));
+    known.pod("2", bound("a", 2));
+    known.pod("2", bound("a", 2));
+    assert_eq!((held(&known, "a"), known.waiting().count()), (Some(10), 0));
+    known.pod("1", Pod::Neither);
+    assert_eq!(held(&known, "a"), Some(2));
+    known.pod_gone("2");
+    known.pod_gone("never-seen");
+    assert_eq!(held(&known, "a"), None);
+    assert!(known.held().is_some_and(BTreeMap::is_empty));
+}
+
+#[test]
+fn beyond_the_limits_pods_are_counted_and_what_is_free_is_not_told() {
+    let mut known = Known::default();
+    for number in 0..MAX_WAITING + 3 {
+        known.pod(&number.to_string(), waits());
+    }
+    assert_eq!(known.waiting().count(), MAX_WAITING);
+    assert_eq!(known.waiting_left_out(), 3);
+    for number in 0..=MAX_BOUND {
+        known.pod(&format!("b{number}"), bound("a", 1));
+    }
+    assert_eq!(known.held(), None, "one that holds a GPU is not known");
+    known.pod_gone(&format!("b{MAX_BOUND}"));
+    assert!(known.held().is_some());
+    for number in 0..MAX_NODES + 2 {
+        known.node(node(&number.to_string()), now(0).at);
+    }
+    assert_eq!(known.records().count(), MAX_NODES);
+    assert_eq!(known.nodes_left_out(), 2);
+    assert!(known.changes().count() <= MAX_CHANGES);
+}
+
+#[test]
+fn no_node_is_called_blind_before_all_were_told() {
+    let mut known = Known::default();
+    let blind = |known: &Known, at: i64| known.without_agent(|_| false, 60, now(at).at).len();
+    known.node(node("a"), now(0).at);
+    assert_eq!(blind(&known, 1_000), 0);
+    known.all_nodes(vec![node("a")], now(1_000));
+    assert_eq!(blind(&known, 1_001), 1, "nanoseconds");
+}

@@ -1,0 +1,343 @@
+//! Of a node and a pod of the Kubernetes API as much as is read, and what they are to us.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, cut};
+use gpufleet_telemetry::holder;
+use gpufleet_telemetry::workload::{queue, workload};
+use serde::Deserialize;
+
+use super::super::known::{Bound, Pod};
+use super::super::moment;
+
+/// Resources that are whole GPUs.
+const GPUS: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
+
+/// Labels that name the type of GPU, the first that is there.
+const MODELS: [&str; 3] = [
+    "cloud.google.com/gke-accelerator",
+    "nvidia.com/gpu.product",
+    "k8s.amazonaws.com/accelerator",
+];
+const ZONES: [&str; 2] = [
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/zone",
+];
+const MACHINES: [&str; 2] = [
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+];
+const POOLS: [&str; 3] = [
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+];
+const BLOCKS: [&str; 1] = ["cloud.google.com/gce-topology-block"];
+const DRIVERS: [&str; 2] = [
+    "nvidia.com/cuda.driver-version.full",
+    "cloud.google.com/gke-gpu-driver-version",
+];
+/// Labels of nodes whose GPUs are given out in shares.
+const SHARING: [&str; 2] = [
+    "cloud.google.com/gke-gpu-sharing-strategy",
+    "cloud.google.com/gke-gpu-partition-size",
+];
+const REPLICAS: &str = "nvidia.com/gpu.replicas";
+
+/// Taints that say nothing of for whom a node is kept: who asks for GPUs tolerates them, or they are told
+/// as cordoned and not ready.
+const COMMON_TAINTS: [&str; 5] = [
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+
+/// Most taints that are kept of a node.
+const MAX_TAINTS: usize = 8;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Meta {
+    pub(super) name: String,
+    namespace: String,
+    pub(super) uid: String,
+    creation_timestamp: String,
+    deletion_timestamp: String,
+    labels: BTreeMap<String, String>,
+    owner_references: Vec<Owner>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Owner {
+    kind: String,
+    name: String,
+    controller: bool,
+}
+
+/// A condition of a node or a pod.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: String,
+    message: String,
+    last_transition_time: String,
+}
+
+/// A node, of which this much is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeObject {
+    pub(super) metadata: Meta,
+    spec: NodeSpec,
+    status: NodeStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+    value: String,
+    effect: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeStatus {
+    capacity: Amounts,
+    allocatable: Amounts,
+    conditions: Vec<Condition>,
+    node_info: NodeInfo,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeInfo {
+    os_image: String,
+    kernel_version: String,
+}
+
+/// Amounts by resource.
+type Amounts = BTreeMap<String, String>;
+
+/// A pod, of which this much is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PodObject {
+    pub(super) metadata: Meta,
+    spec: PodSpec,
+    status: PodStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodSpec {
+    node_name: String,
+    containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    node_selector: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Container {
+    resources: Resources,
+    restart_policy: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    requests: Amounts,
+    limits: Amounts,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: String,
+    conditions: Vec<Condition>,
+}
+
+/// What an object is to us; none where it has no GPUs and is to have none.
+pub(super) fn node(object: NodeObject) -> Option<Node> {
+    let NodeObject {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let labels = &metadata.labels;
+    let model = first(labels, &MODELS);
+    let (whole, shares) = counted(&status.capacity);
+    if whole + shares == 0 && model.is_empty() {
+        return None;
+    }
+    let replicas = labels.get(REPLICAS).and_then(|it| it.parse::<u32>().ok());
+    let is_labelled = SHARING.iter().any(|it| labels.contains_key(*it));
+    let is_shared = shares > 0 || is_labelled || replicas.is_some_and(|it| it > 1);
+    let (can_whole, can_shares) = counted(&status.allocatable);
+    let condition = status.conditions.iter().find(|it| it.kind == "Ready");
+    let ready = match condition.map(|it| it.status.as_str()) {
+        Some("True") => Ready::Yes,
+        Some("False") => Ready::No,
+        _ => Ready::Unknown,
+    };
+    let trouble = match condition {
+        Some(it) if ready != Ready::Yes => said(it),
+        _ => String::new(),
+    };
+    let info = &status.node_info;
+    let image = match info.kernel_version.as_str() {
+        "" => info.os_image.clone(),
+        kernel => format!("{} ({kernel})", info.os_image),
+    };
+    let taints = spec
+        .taints
+        .iter()
+        .filter(|it| it.effect.starts_with("No") && !COMMON_TAINTS.contains(&it.key.as_str()));
+    let taints = taints.map(|it| {
+        let Taint { key, value, effect } = it;
+        holder::cut(&format!("{key}={value}:{effect}")).to_owned()
+    });
+    Some(Node {
+        model,
+        zone: first(labels, &ZONES),
+        machine: first(labels, &MACHINES),
+        pool: first(labels, &POOLS),
+        block: first(labels, &BLOCKS),
+        driver: first(labels, &DRIVERS),
+        gpus: whole + shares,
+        allocatable: can_whole + can_shares,
+        is_shared,
+        ready,
+        ready_since: condition.and_then(|it| moment(&it.last_transition_time)),
+        trouble,
+        cordoned: spec.unschedulable || !metadata.deletion_timestamp.is_empty(),
+        kept_for: taints.take(MAX_TAINTS).collect(),
+        image: holder::cut(&image).to_owned(),
+        created: moment(&metadata.creation_timestamp),
+        name: metadata.name,
+        uid: metadata.uid,
+    })
+}
+
+/// What an object is to us.
+pub(super) fn pod(object: PodObject) -> Pod {
+    let PodObject {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let (whole, shares) = asked(&spec);
+    let is_over = ["Succeeded", "Failed"].contains(&status.phase.as_str());
+    if is_over || whole + shares == 0 {
+        return Pod::Neither;
+    }
+    if !spec.node_name.is_empty() {
+        return Pod::Bound(Bound {
+            node: spec.node_name.into(),
+            gpus: whole,
+        });
+    }
+    // One that is to go waits for nothing.
+    if !metadata.deletion_timestamp.is_empty() {
+        return Pod::Neither;
+    }
+    let scheduled = status
+        .conditions
+        .iter()
+        .find(|it| it.kind == "PodScheduled");
+    let scheduled = scheduled.filter(|it| it.status == "False");
+    let reason = match scheduled.map(|it| it.reason.as_str()) {
+        None => Reason::NotTried,
+        Some("SchedulingGated") => Reason::HeldBack,
+        Some(_) => Reason::NoPlace,
+    };
+    let owner = metadata.owner_references.iter().find(|it| it.controller);
+    let owner = owner.map(|it| (it.kind.as_str(), it.name.as_str()));
+    let named = workload(&metadata.namespace, &metadata.labels, owner);
+    let itself = || format!("pod:{}/{}", metadata.namespace, metadata.name);
+    Pod::Waits(Box::new(Claim {
+        workload: holder::cut(&named.unwrap_or_else(itself)).to_owned(),
+        queue: holder::cut(queue(&metadata.labels).unwrap_or_default()).to_owned(),
+        model: first(&spec.node_selector, &MODELS),
+        places: 1,
+        gpus_each: if whole > 0 { whole } else { shares },
+        is_shares: whole == 0,
+        since: moment(&metadata.creation_timestamp).unwrap_or_default(),
+        reason,
+        words: scheduled.map(|it| cut(&it.message)).unwrap_or_default(),
+        namespace: metadata.namespace,
+    }))
+}
+
+/// Whole GPUs and shares of GPUs that a pod asks for: all its containers together, or the greediest of
+/// those that run before them.
+fn asked(spec: &PodSpec) -> (u32, u32) {
+    let add = |(a, b): (u32, u32), (c, d): (u32, u32)| (a.saturating_add(c), b.saturating_add(d));
+    let most = |(a, b): (u32, u32), (c, d): (u32, u32)| (a.max(c), b.max(d));
+    let of = |it: &Container| {
+        let requests = counted(&it.resources.requests);
+        most(requests, counted(&it.resources.limits))
+    };
+    let together = spec.containers.iter().map(of).fold((0, 0), add);
+    // One that begins before the others and goes on beside them counts with both.
+    let mut beside = (0, 0);
+    let mut before = (0, 0);
+    for container in &spec.init_containers {
+        if container.restart_policy == "Always" {
+            beside = add(beside, of(container));
+        } else {
+            before = most(before, add(beside, of(container)));
+        }
+    }
+    most(add(together, beside), before)
+}
+
+/// Whole GPUs and shares among amounts.
+fn counted(amounts: &Amounts) -> (u32, u32) {
+    let (mut whole, mut shares) = (0_u32, 0_u32);
+    for (name, amount) in amounts {
+        let amount = amount.parse::<u32>().unwrap_or(0);
+        if GPUS.contains(&name.as_str()) {
+            whole = whole.saturating_add(amount);
+        } else if name.starts_with("nvidia.com/mig-") || name == "nvidia.com/gpu.shared" {
+            shares = shares.saturating_add(amount);
+        }
+    }
+    (whole, shares)
+}
+
+fn first(labels: &BTreeMap<String, String>, keys: &[&str]) -> String {
+    let mut found = keys.iter().filter_map(|key| labels.get(*key));
+    let found = found.find(|it| !it.is_empty());
+    found
+        .map(|it| holder::cut(it).to_owned())
+        .unwrap_or_default()
+}
+
+/// Why a condition is as it is.
+fn said(condition: &Condition) -> String {
+    let words = match (condition.reason.as_str(), condition.message.as_str()) {
+        ("", message) => message.to_owned(),
+        (reason, "") => reason.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    };
+    holder::cut(&words).to_owned()
+}
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! What pages, API and detectors are given of the inventory: whether it is seen, who waits, what is free,
+//! nodes that are not well, what changed.
+//!
+//! Limits: [`MAX_ROWS`] rows of each list; how many more there are is said.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::inventory::change::Change;
+use gpufleet_analysis::inventory::place::{Pool, pools};
+use gpufleet_analysis::inventory::{Phase, Record, Waiting, queue};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::known::{HOUR_NS, Known, Now};
+use super::kubernetes::RIGHTS;
+use super::{Inventory, Source};
+use crate::pages::text;
+
+/// Most rows of a list: those that wait longest, and the newest changes.
+pub const MAX_ROWS: usize = 200;
+
+/// Why nothing is known where nobody is asked.
+const OFF: &str = "nobody is asked (inventory.source)";
+
+/// What turns it on.
+const TURN_ON: &str = "In the server's config set inventory.source = \"kubernetes\", and give its account the right to watch nodes and pods (ClusterRole gpufleet-server in deploy/base/accounts.yaml); or \"slurm\"; or name the nodes in inventory.nodes.";
+
+/// Whether something is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// It is asked, and has not said all of it yet.
+    Starting,
+    /// It is seen as it is.
+    Seen,
+    /// It was seen, up to a moment.
+    Stale {
+        /// When it was heard last.
+        since: Timestamp,
+        /// What is wrong.
+        why: String,
+        /// Whether there is no right to ask.
+        is_refused: bool,
+    },
+    /// It was never seen.
+    Never {
+        /// What is wrong.
+        why: String,
+        /// Whether there is no right to ask.
+        is_refused: bool,
+    },
+    /// Nobody tells it here: why.
+    Absent(&'static str),
+}
+
+/// A picture of the inventory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// The cluster.
+    pub cluster: String,
+    /// Who tells it: `kubernetes`, `slurm`, `static`, `off`.
+    pub source: &'static str,
+    /// Whether nodes are seen.
+    pub nodes: Sight,
+    /// Whether it is seen who holds GPUs and who waits.
+    pub claims: Sight,
+    /// Those that wait, the oldest first; none where it is not known.
+    pub waiting: Option<Vec<Waiting>>,
+    /// Rows beyond those, and pods that have no place in memory.
+    pub more_waiting: usize,
+    /// GPUs that all of them wait for; none where it is not known.
+    pub gpus_waited_for: Option<u64>,
+    /// Nodes by type of GPU and zone; none where nodes are not known.
+    pub pools: Option<Vec<Pool>>,
+    /// Whether what is free is known.
+    pub is_free_known: bool,
+    /// Nodes that do not take work, or went in the last hour.
+    pub unwell: Vec<Record>,
+    /// Nodes beyond those.
+    pub more_unwell: usize,
+    /// Nodes that had no place in memory: in no count.
+    pub nodes_left_out: usize,
+    /// What changed in the last hour, the newest first.
+    pub changes: Vec<Change>,
+    /// Changes beyond those.
+    pub more_changes: usize,
+}
+
+impl Sight {
+    /// The word for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Seen => "seen",
+            Self::Stale { .. } => "stale",
+            Self::Never { .. } => "never_seen",
+            Self::Absent(_) => "nobody_tells",
+        }
+    }
+
+    /// Whether something is known, of now or of before.
+    pub const fn is_known(&self) -> bool {
+        matches!(self, Self::Seen | Self::Stale { .. })
+    }
+
+    /// Whether there is no right to ask.
+    pub const fn is_refused(&self) -> bool {
+        matches!(
+            self,
+            Self::Stale {
+                is_refused: true,
+                ..
+            } | Self::Never {
+                is_refused: true,
+                ..
+            }
+        )
+    }
+}
+
+/// What is the case with what is not seen, and what mends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// What is the case, in sentences.
+    pub what: String,
+    /// What mends it; may be empty.
+    pub fix: String,
+}
+
+impl Sight {
+    /// What is the case, for a person; none where it is seen. `what` is `nodes`, else it is who holds GPUs
+    /// and who waits.
+    pub fn told(&self, what: &str, now: Timestamp) -> Option<Told> {
+        let subject = match what {
+            "nodes" => "Which nodes the cluster has",
+            _ => "Who waits for GPUs and what is free",
+        };
+        let log = "The server asks again by itself; its log has the error.";
+        let fix = |is_refused: bool| match is_refused {
+            true => format!("Apply {RIGHTS}."),
+            false => log.to_owned(),
+        };
+        let (what, fix) = match self {
+            Self::Seen => return None,
+            Self::Starting => (format!("{subject} is being read."), String::new()),
+            Self::Absent(OFF) => (
+                format!("{subject} is not known: {OFF}."),
+                TURN_ON.to_owned(),
+            ),
+            Self::Absent(why) => (
+                format!("{subject} is not known: {why}."),
+                "Sources that tell it are inventory.source = \"kubernetes\" and \"slurm\"."
+                    .to_owned(),
+            ),
+            Self::Never { why, is_refused } => (
+                format!("{subject} was never seen: {why}."),
+                fix(*is_refused),
+            ),
+            Self::Stale {
+                since,
+                why,
+                is_refused,
+            } => (
+                format!(
+                    "{subject} was last seen {}, at {} UTC: {why}. What stands here is of then.",
+                    text::ago(now, *since),
+                    text::moment(*since)
+                ),
+                fix(*is_refused),
+            ),
+        };
+        Some(Told { what, fix })
+    }
+}
+
+impl Source {
+    /// The word for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Kubernetes(_) => "kubernetes",
+            Self::Slurm => "slurm",
+            Self::Fixed => "static",
+        }
+    }
+}
+
+/// What is known now.
+pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
+    let sight = |standing: &super::known::Standing| match &inventory.source {
+        Source::Off => Sight::Absent(OFF),
+        _ => standing.sight(now),
+    };
+    let (nodes, claims) = (sight(&known.nodes), sight(&known.claims));
+    let mut waiting = claims.is_known().then(|| queue(known.waiting()));
+    let gpus_waited_for = waiting
+        .as_ref()
+        .map(|all| all.iter().map(|it| it.gpus).sum());
+    let mut more_waiting = known.waiting_left_out();
+    if let Some(rows) = &mut waiting {
+        more_waiting += cut(rows);
+    }
+    let held = known.held().filter(|_| claims.is_known());
+    let nothing = BTreeMap::new();
+    let all = || known.records();
+    let pools = nodes
+        .is_known()
+        .then(|| pools(all(), held.unwrap_or(&nothing)));
+    let is_recent = |at: Timestamp| now.at.since(at) <= HOUR_NS;
+    let is_unwell = |it: &&Record| match it.phase() {
+        Phase::Ready => false,
+        Phase::Gone => it.gone_at.is_some_and(is_recent),
+        _ => true,
+    };
+    let mut unwell: Vec<Record> = match nodes.is_known() {
+        true => all().filter(is_unwell).cloned().collect(),
+        false => Vec::new(),
+    };
+    unwell.sort_by_key(|it| std::cmp::Reverse(it.phase_since));
+    let recent = known.changes().filter(|it| is_recent(it.at));
+    let mut changes: Vec<Change> = recent.cloned().collect();
+    Look {
+        cluster: inventory.cluster.to_string(),
+        source: inventory.source.name(),
+        is_free_known: held.is_some() && nodes.is_known(),
+        waiting,
+        more_waiting,
+        gpus_waited_for,
+        pools,
+        more_unwell: cut(&mut unwell),
+        unwell,
+        nodes_left_out: known.nodes_left_out(),
+        more_changes: cut(&mut changes),
+        changes,
+        nodes,
+        claims,
+    }
+}
+
+/// Keeps so many, and says how many there were beyond.
+fn cut<T>(all: &mut Vec<T>) -> usize {
+    let more = all.len().saturating_sub(MAX_ROWS);
+    all.truncate(MAX_ROWS);
+    more
+}

@@ -1,0 +1,434 @@
+//! Asks Slurm every half minute: `sinfo -N --json` for nodes, `squeue --json` for jobs that wait; or reads
+//! the files sinfo.json and squeue.json in a folder, where the server may not run Slurm's commands and a
+//! cron job writes what they say.
+//!
+//! Jobs that ask for no GPU are forgotten as they are read. What a running job holds is what its nodes say
+//! is used.
+//!
+//! Limits: [`MAX_BYTES`], [`ANSWER_WITHIN`], [`WRITTEN_WITHIN_NS`]; what is kept of it is `known`'s to bound.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, cut};
+use gpufleet_telemetry::holder;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+
+use super::known::{Bound, Pod, Pods};
+use super::now;
+use crate::App;
+
+/// How often it is asked: the controller is busy with other things.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// How long a command may take: a busy controller is known to take seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(25);
+
+/// Most bytes of an answer: 10,000 jobs at 6 KB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A file that is older is not believed, nanoseconds: a cron job writes it every minute.
+const WRITTEN_WITHIN_NS: i64 = 300 * NANOS_PER_SECOND;
+
+/// States in which a node can run nothing.
+const DOWN: [&str; 8] = [
+    "DOWN",
+    "FAIL",
+    "ERROR",
+    "UNKNOWN",
+    "NOT_RESPONDING",
+    "POWERED_DOWN",
+    "POWERING_DOWN",
+    "POWERING_UP",
+];
+
+/// States in which it takes nothing new.
+const CLOSED: [&str; 3] = ["DRAIN", "MAINTENANCE", "FUTURE"];
+
+/// Reasons for which the scheduler does not look for a place.
+const HELD_BACK: [&str; 6] = [
+    "Dependency",
+    "BeginTime",
+    "JobHeldUser",
+    "JobHeldAdmin",
+    "Reservation",
+    "JobArrayTaskLimit",
+];
+
+/// What `sinfo --json` says; `nodes` is how releases before 23.02, and `scontrol show nodes --json`, do.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Sinfo {
+    sinfo: Vec<Entry>,
+    nodes: Vec<OneNode>,
+}
+
+/// Nodes of a partition that are alike.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    node: States,
+    nodes: Names,
+    gres: Gres,
+    partition: Partition,
+    reason: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct States {
+    state: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Names {
+    nodes: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Gres {
+    total: String,
+    used: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Partition {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OneNode {
+    name: String,
+    state: Value,
+    gres: String,
+    gres_used: String,
+    partitions: Vec<String>,
+    reason: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Squeue {
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Job {
+    job_id: Value,
+    job_state: Value,
+    state_reason: String,
+    account: String,
+    partition: String,
+    tres_req_str: String,
+    submit_time: Value,
+    node_count: Value,
+}
+
+/// Nodes with GPUs, and how many of each are in use.
+type Nodes = Vec<(Node, u32)>;
+
+/// Asks for ever.
+pub(super) async fn run(app: &App) {
+    let folder = &app.config.inventory.slurm_folder;
+    loop {
+        let at = app.clock.now();
+        let told = ask(folder, ("sinfo", &["-N", "--json"]), at).await;
+        let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
+        let jobs = ask(folder, ("squeue", &["--json", "--states=PENDING"]), at).await;
+        let jobs = jobs.and_then(|it| claims(&it).map_err(|why| format!("squeue: {why}")));
+        take(app, told, jobs);
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)>, String>) {
+    let now = now(app);
+    let mut known = app.inventory.known();
+    let told = match told {
+        Ok(told) => told,
+        Err(why) => {
+            if known.nodes.failed(why.clone(), false) {
+                tracing::warn!(error = why, "the cluster's nodes are not seen");
+            }
+            // What is free is told by nodes as well.
+            known.claims.failed(why, false);
+            return;
+        }
+    };
+    let mut pods = Pods::default();
+    for (node, used) in &told {
+        let node = node.name.as_str();
+        let bound = Bound {
+            node: node.into(),
+            gpus: *used,
+        };
+        pods.put(&format!("on {node}"), Pod::Bound(bound));
+    }
+    known.all_nodes(told.into_iter().map(|it| it.0).collect(), now);
+    match jobs {
+        Ok(jobs) => {
+            for (id, claim) in jobs {
+                pods.put(&id, Pod::Waits(Box::new(claim)));
+            }
+            known.all_pods(pods, now);
+        }
+        Err(why) => {
+            if known.claims.failed(why.clone(), false) {
+                tracing::warn!(error = why, "who waits for GPUs is not seen");
+            }
+        }
+    }
+}
+
+/// What a command says, or the file of its name.
+async fn ask(
+    folder: &Path,
+    (program, arguments): (&str, &[&str]),
+    now: Timestamp,
+) -> Result<Vec<u8>, String> {
+    let asked = async {
+        match folder.as_os_str().is_empty() {
+            true => command(program, arguments).await,
+            false => file(&folder.join(format!("{program}.json")), now).await,
+        }
+    };
+    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
+    answer.unwrap_or_else(|_| {
+        let seconds = ANSWER_WITHIN.as_secs();
+        Err(format!(
+            "{program} did not answer within {seconds} s; is slurmctld there?"
+        ))
+    })
+}
+
+async fn command(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| {
+        format!(
+            "{program}: {error}; install Slurm's client commands on the server, or set inventory.slurm_folder"
+        )
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let mut answer = Vec::new();
+    let out = child.stdout.take().expect("it was asked for");
+    let read = out.take(MAX_BYTES).read_to_end(&mut answer).await;
+    read.map_err(failed)?;
+    let status = child.wait().await.map_err(failed)?;
+    match status.success() {
+        true => Ok(answer),
+        false => Err(format!("{program} failed with {status}")),
+    }
+}
+
+async fn file(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let written = file.metadata().await.and_then(|it| it.modified());
+    let since = written
+        .map_err(failed)?
+        .duration_since(std::time::UNIX_EPOCH);
+    let since = since.map_or(0, |it| i64::try_from(it.as_nanos()).unwrap_or(i64::MAX));
+    let age = now.since(Timestamp(since));
+    if age > WRITTEN_WITHIN_NS {
+        let minutes = age / NANOS_PER_SECOND / 60;
+        return Err(format!(
+            "{} was written {minutes} min ago; does the cron job that writes it run?",
+            path.display()
+        ));
+    }
+    let mut answer = Vec::new();
+    let read = file.take(MAX_BYTES).read_to_end(&mut answer).await;
+    read.map_err(failed).map(|_| answer)
+}
+
+/// Nodes with GPUs; one that is in several partitions is there once, by the first.
+fn nodes(answer: &[u8]) -> Result<Nodes, String> {
+    let said: Sinfo = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    if said.sinfo.is_empty() && said.nodes.is_empty() {
+        return Err("it names no node at all".to_owned());
+    }
+    let mut found: BTreeMap<String, (Node, u32)> = BTreeMap::new();
+    for entry in &said.sinfo {
+        for name in &entry.nodes.nodes {
+            let gres = (entry.gres.total.as_str(), entry.gres.used.as_str());
+            let one = node(
+                name,
+                (&entry.node.state, &entry.reason),
+                gres,
+                &entry.partition.name,
+            );
+            found.entry(name.clone()).or_insert(one);
+        }
+    }
+    for it in &said.nodes {
+        let pool = it.partitions.first().map_or("", String::as_str);
+        let gres = (it.gres.as_str(), it.gres_used.as_str());
+        let one = node(&it.name, (&it.state, &it.reason), gres, pool);
+        found.entry(it.name.clone()).or_insert(one);
+    }
+    let with_gpus = found.into_values().filter(|it| it.0.gpus > 0);
+    Ok(with_gpus.collect())
+}
+
+fn node(
+    name: &str,
+    (state, reason): (&Value, &Value),
+    (total, used): (&str, &str),
+    pool: &str,
+) -> (Node, u32) {
+    let states = words(state);
+    let is = |these: &[&str]| states.iter().any(|it| these.contains(&it.as_str()));
+    let (gpus, model) = gres(total);
+    let down = is(&DOWN) || states.is_empty();
+    let said = reason.as_str().unwrap_or_default();
+    let trouble = match (down, said) {
+        (false, _) => String::new(),
+        (true, "") => states.join("+"),
+        (true, said) => format!("{}: {said}", states.join("+")),
+    };
+    let node = Node {
+        name: name.to_owned(),
+        model: holder::cut(&model).to_owned(),
+        pool: holder::cut(pool).to_owned(),
+        gpus,
+        allocatable: gpus,
+        ready: if down { Ready::No } else { Ready::Yes },
+        trouble: holder::cut(&trouble).to_owned(),
+        cordoned: is(&CLOSED),
+        kept_for: match is(&["RESERVED"]) {
+            true => vec!["a reservation".to_owned()],
+            false => Vec::new(),
+        },
+        ..Node::default()
+    };
+    (node, gres(used).0)
+}
+
+/// How many GPUs a text such as `tmp:7T,gpu:l40s:4(S:0-1)` names, and their type.
+fn gres(text: &str) -> (u32, String) {
+    let (mut count, mut model) = (0_u32, String::new());
+    let mut depth = 0;
+    let is_end = |it: char| {
+        match it {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        it == ',' && depth == 0
+    };
+    for piece in text.split(is_end) {
+        let piece = piece.split('(').next().unwrap_or_default();
+        let words: Vec<&str> = piece.split(':').collect();
+        let (of, many) = match words[..] {
+            ["gpu", many] => ("", many),
+            ["gpu", of, many] => (of, many),
+            _ => continue,
+        };
+        count = count.saturating_add(many.parse().unwrap_or(0));
+        if model.is_empty() {
+            model = of.to_owned();
+        }
+    }
+    (count, model)
+}
+
+/// Jobs that wait for GPUs, by their number.
+fn claims(answer: &[u8]) -> Result<Vec<(String, Claim)>, String> {
+    let said: Squeue = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    Ok(said.jobs.iter().filter_map(claim).collect())
+}
+
+fn claim(job: &Job) -> Option<(String, Claim)> {
+    if !words(&job.job_state).iter().any(|it| it == "PENDING") {
+        return None;
+    }
+    let (gpus, model) = asked(&job.tres_req_str);
+    let id = number(&job.job_id)?.to_string();
+    if gpus == 0 {
+        return None;
+    }
+    let nodes = number(&job.node_count).and_then(|it| u32::try_from(it).ok());
+    let nodes = nodes.filter(|it| *it > 0 && gpus % it == 0).unwrap_or(1);
+    let why = job.state_reason.as_str();
+    let claim = Claim {
+        namespace: holder::cut(&job.account).to_owned(),
+        workload: format!("slurm:{id}"),
+        queue: holder::cut(&job.partition).to_owned(),
+        model: holder::cut(&model).to_owned(),
+        places: nodes,
+        gpus_each: gpus / nodes,
+        is_shares: false,
+        since: number(&job.submit_time).map_or_else(Timestamp::default, |seconds| {
+            Timestamp(seconds.saturating_mul(NANOS_PER_SECOND))
+        }),
+        reason: match why {
+            "" | "None" => Reason::NotTried,
+            it if HELD_BACK.contains(&it) => Reason::HeldBack,
+            _ => Reason::NoPlace,
+        },
+        words: cut(why),
+    };
+    Some((format!("job {id}"), claim))
+}
+
+/// GPUs of a text such as `cpu=2,mem=20G,node=1,gres/gpu=4,gres/gpu:a40=4`, and their type.
+fn asked(tres: &str) -> (u32, String) {
+    let pairs = || tres.split(',').filter_map(|it| it.split_once('='));
+    let count = |text: &str| text.parse::<u32>().unwrap_or(0);
+    let all = pairs().find(|(name, _)| *name == "gres/gpu");
+    let of = || pairs().filter_map(|(name, many)| Some((name.strip_prefix("gres/gpu:")?, many)));
+    let model = of().next().map_or("", |it| it.0);
+    let all = match all {
+        Some((_, many)) => count(many),
+        None => of().map(|it| count(it.1)).fold(0, u32::saturating_add),
+    };
+    (all, model.to_owned())
+}
+
+/// A number, which newer releases wrap: `{"set": true, "infinite": false, "number": 7}`.
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Object(it) if it.get("set") == Some(&Value::Bool(false)) => None,
+        Value::Object(it) => it.get("number")?.as_i64(),
+        other => other.as_i64(),
+    }
+}
+
+/// Words, which older releases write as one: `IDLE+DRAIN`.
+fn words(value: &Value) -> Vec<String> {
+    let clean = |it: &str| {
+        it.trim_end_matches(['*', '~', '#', '$', '@', '+'])
+            .to_uppercase()
+    };
+    match value {
+        Value::String(it) => it.split('+').map(clean).collect(),
+        Value::Array(all) => all.iter().filter_map(Value::as_str).map(clean).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether these bytes are an answer with a node that has GPUs, or with a job that waits for some.
+pub fn understands(bytes: &[u8]) -> bool {
+    let a_node = nodes(bytes).is_ok_and(|it| !it.is_empty());
+    a_node || claims(bytes).is_ok_and(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+#[path = "slurm_tests.rs"]
+mod tests;

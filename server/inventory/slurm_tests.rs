@@ -1,0 +1,181 @@
+//! Answers of Slurm as its releases print them, shortened, and what becomes of them.
+
+use serde_json::json;
+
+use super::*;
+
+fn bytes(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).expect("it is JSON")
+}
+
+/// As 24.11 prints a node: once for each partition that it is in.
+fn entry(name: &str, states: &[&str], used: &str, partition: &str) -> Value {
+    json!({
+        "node": {"state": states}, "nodes": {"allocated": 0, "total": 1, "nodes": [name]},
+        "gres": {"total": "tmpsize:7T,gpu:l40s:4(S:0,1)", "used": used},
+        "partition": {"name": partition, "nodes": {"total": 50}}, "reason": "fan",
+    })
+}
+
+#[test]
+fn a_node_is_there_once_with_its_gpus_and_what_of_them_is_used() {
+    let answer = json!({"errors": [], "sinfo": [
+        entry("gpu001", &["MIXED"], "gpu:l40s:1(IDX:0),tmpsize:9", "gpu"),
+        entry("gpu001", &["MIXED"], "gpu:l40s:1(IDX:0),tmpsize:9", "long"),
+        {"node": {"state": ["IDLE"]}, "nodes": {"nodes": ["cpu001"]}, "gres": {"total": "", "used": ""}},
+    ]});
+    let found = nodes(&bytes(&answer)).expect("it is an answer");
+    let expected = Node {
+        name: "gpu001".to_owned(),
+        model: "l40s".to_owned(),
+        pool: "gpu".to_owned(),
+        gpus: 4,
+        allocatable: 4,
+        ready: Ready::Yes,
+        ..Node::default()
+    };
+    assert_eq!(found, [(expected, 1)]);
+    // As before 23.02, and as scontrol show nodes does.
+    let old = json!({"nodes": [{"name": "n1", "state": "idle+drain", "gres": "gpu:8", "gres_used": "gpu:3",
+        "partitions": ["a", "b"], "reason": ""}]});
+    let found = nodes(&bytes(&old)).expect("it is an answer");
+    assert_eq!(
+        (found[0].0.gpus, found[0].1, found[0].0.cordoned),
+        (8, 3, true)
+    );
+}
+
+#[test]
+fn the_states_of_a_node_say_whether_it_runs_and_takes_anything() {
+    for (states, ready, cordoned, kept) in [
+        (&["IDLE"][..], Ready::Yes, false, 0),
+        (&["ALLOCATED"], Ready::Yes, false, 0),
+        (&["IDLE", "DRAIN"], Ready::Yes, true, 0),
+        (&["DOWN", "NOT_RESPONDING"], Ready::No, false, 0),
+        (&["IDLE", "POWERED_DOWN"], Ready::No, false, 0),
+        (&["IDLE", "RESERVED"], Ready::Yes, false, 1),
+        (&[], Ready::No, false, 0),
+    ] {
+        let answer = json!({"sinfo": [entry("n", states, "", "gpu")]});
+        let found = nodes(&bytes(&answer)).expect("it is an answer");
+        let node = &found[0].0;
+        assert_eq!((node.ready, node.cordoned), (ready, cordoned), "{states:?}");
+        assert_eq!(node.kept_for.len(), kept, "{states:?}");
+        let is_told = node.trouble == format!("{}: fan", states.join("+"));
+        assert_eq!(is_told, ready == Ready::No, "{states:?} {}", node.trouble);
+    }
+}
+
+#[test]
+fn gpus_are_counted_in_every_form_that_slurm_writes() {
+    for (text, expected) in [
+        ("gpu:8", (8, "")),
+        ("gpu:a100:8", (8, "a100")),
+        ("gpu:a100:2(S:0,1),gpu:h100:2", (4, "a100")),
+        ("tmp:7T,gpu:l40s:4(IDX:0-1,3)", (4, "l40s")),
+        ("shard:16", (0, "")),
+        ("gpu:many", (0, "")),
+        ("", (0, "")),
+        (")))", (0, "")),
+    ] {
+        let (count, model) = gres(text);
+        assert_eq!((count, model.as_str()), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("cpu=2,mem=20G,node=1,gres/gpu=4,gres/gpu:a40=4", (4, "a40")),
+        ("gres/gpu:a40=4", (4, "a40")),
+        ("cpu=2", (0, "")),
+    ] {
+        let (count, model) = asked(text);
+        assert_eq!((count, model.as_str()), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_job_that_waits_says_what_for_since_when_and_why() {
+    let wrapped = |number: i64| json!({"set": true, "infinite": false, "number": number});
+    let job = |state: Value, reason: &str, tres: &str| {
+        json!({"job_id": 525, "job_state": state, "state_reason": reason, "account": "ml",
+            "partition": "gpu", "tres_req_str": tres, "submit_time": wrapped(1_755_290_346),
+            "node_count": wrapped(2)})
+    };
+    let tres = "cpu=8,node=2,gres/gpu=16,gres/gpu:h100=16";
+    let answer = json!({"jobs": [
+        job(json!(["PENDING"]), "Resources", tres),
+        job(json!(["RUNNING"]), "None", tres),
+        job(json!("PENDING"), "Priority", "cpu=8,node=2"),
+    ]});
+    let found = claims(&bytes(&answer)).expect("it is an answer");
+    let expected = Claim {
+        namespace: "ml".to_owned(),
+        workload: "slurm:525".to_owned(),
+        queue: "gpu".to_owned(),
+        model: "h100".to_owned(),
+        places: 2,
+        gpus_each: 8,
+        is_shares: false,
+        since: Timestamp::from_seconds(1_755_290_346),
+        reason: Reason::NoPlace,
+        words: "Resources".to_owned(),
+    };
+    assert_eq!(found, [("job 525".to_owned(), expected)]);
+    for (why, expected) in [
+        ("None", Reason::NotTried),
+        ("Dependency", Reason::HeldBack),
+        ("QOSMaxGRESPerUser", Reason::NoPlace),
+    ] {
+        let answer = json!({"jobs": [job(json!(["PENDING"]), why, tres)]});
+        let found = claims(&bytes(&answer)).expect("it is an answer");
+        assert_eq!(found[0].1.reason, expected, "{why}");
+    }
+    // Older releases write the number alone; a number that is not set is none.
+    let mut old = job(json!(["PENDING"]), "Priority", "gres/gpu=3");
+    old["submit_time"] = json!(1_701_982_989);
+    old["node_count"] = json!({"set": false, "number": 0});
+    let found = claims(&bytes(&json!({"jobs": [old]}))).expect("it is an answer");
+    let claim = &found[0].1;
+    assert_eq!(claim.since, Timestamp::from_seconds(1_701_982_989));
+    assert_eq!((claim.places, claim.gpus_each), (1, 3));
+}
+
+#[test]
+fn what_is_no_answer_is_not_taken_for_an_empty_cluster() {
+    for text in [
+        "",
+        "slurm_load_partitions error",
+        "{}",
+        "{\"sinfo\": []}",
+        "[]",
+    ] {
+        assert!(nodes(text.as_bytes()).is_err(), "{text}");
+    }
+    assert!(claims(b"{}").is_err());
+    assert_eq!(claims(b"{\"jobs\": []}"), Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_file_is_read_while_it_is_young_and_a_command_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("sinfo.json"), "{}").expect("written");
+    let written = std::fs::metadata(folder.path().join("sinfo.json"));
+    let written = written.and_then(|it| it.modified()).expect("it is there");
+    let since = written
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    let at = |seconds: i64| {
+        let nanos = i64::try_from(since.as_nanos()).expect("before 2262");
+        Timestamp(nanos).shifted(seconds * NANOS_PER_SECOND)
+    };
+    let asked = async |program, seconds| ask(folder.path(), (program, &[]), at(seconds)).await;
+    assert_eq!(asked("sinfo", 299).await, Ok(b"{}".to_vec()));
+    let old = asked("sinfo", 360).await.expect_err("it is old");
+    assert!(old.contains("6 min ago") && old.contains("cron"), "{old}");
+    let absent = asked("squeue", 0).await.expect_err("there is none");
+    assert!(absent.contains("squeue.json"), "{absent}");
+    let nothing = Path::new("");
+    let absent = ask(nothing, ("no-such-sinfo", &[]), at(0)).await;
+    let absent = absent.expect_err("there is none");
+    assert!(absent.contains("inventory.slurm_folder"), "{absent}");
+    let failed = ask(nothing, ("false", &[]), at(0)).await;
+    assert!(failed.is_err_and(|it| it.contains("failed with")));
+}

@@ -1,0 +1,207 @@
+//! The queue and capacity, as page and in the API: what is seen, and what is not.
+
+use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason};
+
+use super::*;
+use crate::inventory::known::{Bound, Now, Pod, Pods};
+
+const NOW: Now = Now {
+    at: fixture::NOW,
+    monotonic: Duration::ZERO,
+};
+
+/// A server that asks Kubernetes about cluster `prod`.
+async fn asking() -> Fixture {
+    let mut config = Config::for_tests();
+    config.inventory.source = "kubernetes".to_owned();
+    config.inventory.cluster = "prod".to_owned();
+    config.inventory.kubernetes_url = "http://127.0.0.1:1".to_owned();
+    server_with(config, fixture::fleet(), false).await
+}
+
+fn node(name: &str) -> Node {
+    Node {
+        name: name.to_owned(),
+        model: "nvidia-h100-80gb".to_owned(),
+        zone: "us-central1-a".to_owned(),
+        gpus: 8,
+        allocatable: 8,
+        ready: Ready::Yes,
+        ..Node::default()
+    }
+}
+
+fn waits(workload: &str, words: &str) -> Pod {
+    Pod::Waits(Box::new(Claim {
+        namespace: "research".to_owned(),
+        workload: workload.to_owned(),
+        queue: "a".to_owned(),
+        model: String::new(),
+        places: 1,
+        gpus_each: 8,
+        is_shares: false,
+        since: fixture::NOW.shifted(-600_000_000_000),
+        reason: Reason::NoPlace,
+        words: words.to_owned(),
+    }))
+}
+
+/// Two nodes, one of which has two GPUs free, and two pods that wait for eight each.
+fn tell(server: &Fixture) {
+    let mut pods = Pods::default();
+    let words = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.";
+    pods.put("1", waits("jobset:research/train", words));
+    pods.put("2", waits("jobset:research/train", words));
+    for (uid, node, gpus) in [("3", "h100-00", 8), ("4", "h100-01", 6)] {
+        let node = node.into();
+        pods.put(uid, Pod::Bound(Bound { node, gpus }));
+    }
+    let mut known = server.inventory.known();
+    known.all_nodes(vec![node("h100-00"), node("h100-01")], NOW);
+    known.all_pods(pods, NOW);
+}
+
+#[tokio::test]
+async fn who_waits_stands_there_with_the_schedulers_words_and_what_is_free_with_the_largest_gang() {
+    let server = asking().await;
+    tell(&server);
+    let queue = server.json("/api/v1/queue").await;
+    assert_eq!(queue["nodes"]["state"], "seen", "{queue}");
+    assert_eq!(queue["gpus_waited_for"], 16);
+    let row = &queue["waiting"][0];
+    assert_eq!(row["workload"], "jobset:research/train");
+    assert_eq!((&row["pods"], &row["gpus"]), (&2.into(), &16.into()));
+    assert_eq!(row["reason"], "no_place");
+    assert!(
+        row["scheduler_says"]
+            .as_str()
+            .unwrap()
+            .starts_with("0/2 nodes")
+    );
+    assert_eq!(row["plainly"][0], "2 nodes have too few free GPUs.");
+    let pool = &queue["capacity"][0];
+    assert_eq!((&pool["free"], &pool["held"]), (&2.into(), &14.into()));
+    let gangs = pool["largest_gangs"].as_array().unwrap();
+    let fits: Vec<_> = gangs
+        .iter()
+        .map(|it| it["pods"].as_u64().unwrap())
+        .collect();
+    assert_eq!(fits, [2, 1, 0, 0], "of pods of 1, 2, 4 and 8");
+    let (status, page) = server.get("/queue").await;
+    assert_eq!(status, StatusCode::OK);
+    for words in [
+        "1 workload waits for 16 GPUs; 2 free",
+        "16 GPUs, 2 pods of 8",
+        "2 nodes have too few free GPUs.",
+        "0/2 nodes are available",
+        "0 pods of 8",
+        "10 min ago",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+}
+
+#[tokio::test]
+async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_nothing_is_counted()
+{
+    let server = asking().await;
+    let why = "pods is forbidden".to_owned();
+    server.inventory.known().claims.failed(why, true);
+    server
+        .inventory
+        .known()
+        .all_nodes(vec![node("h100-00")], NOW);
+    let queue = server.json("/api/v1/queue").await;
+    assert_eq!(queue["claims"]["state"], "never_seen", "{queue}");
+    let fix = queue["claims"]["fix"].as_str().unwrap();
+    assert!(
+        fix.contains("ClusterRole") && fix.contains("gpufleet-server"),
+        "{fix}"
+    );
+    assert_eq!(
+        (&queue["waiting"], &queue["gpus_waited_for"]),
+        (&Value::Null, &Value::Null)
+    );
+    let pool = &queue["capacity"][0];
+    assert_eq!((&pool["gpus"], &pool["free"]), (&8.into(), &Value::Null));
+    assert_eq!(pool["largest_gangs"], Value::Null);
+    let (_, page) = server.get("/queue").await;
+    for words in [
+        "Who waits for GPUs is not known; what is free is not known",
+        "pods is forbidden",
+        "ClusterRoleBinding gpufleet-server",
+        "not known",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    assert!(!page.contains("Nobody"), "{page}");
+    // The same of nodes is a blind spot.
+    let server = asking().await;
+    let why = "nodes is forbidden".to_owned();
+    server.inventory.known().nodes.failed(why, true);
+    let (_, today) = server.get("/").await;
+    assert!(today.contains("nodes is forbidden"), "{today}");
+}
+
+#[tokio::test]
+async fn what_was_seen_once_says_since_when_it_is_old_and_what_is_read_is_no_emptiness() {
+    let server = asking().await;
+    let (_, page) = server.get("/queue").await;
+    assert!(page.contains("is being read"), "{page}");
+    tell(&server);
+    let gone = "nobody answers".to_owned();
+    server.inventory.known().nodes.failed(gone, false);
+    let queue = server.json("/api/v1/queue").await;
+    assert_eq!(queue["nodes"]["state"], "stale");
+    assert!(queue["nodes"]["last_seen"].is_string(), "{queue}");
+    assert_eq!(queue["capacity"][0]["nodes"], 2, "as it was then");
+    let (_, page) = server.get("/queue").await;
+    assert!(
+        page.contains("nobody answers. What stands here is of then."),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_asks_nobody_says_how_to_turn_it_on_and_one_with_a_list_knows_no_queue() {
+    let server = server().await;
+    let queue = server.json("/api/v1/queue").await;
+    assert_eq!(
+        (&queue["source"], &queue["nodes"]["state"]),
+        (&"off".into(), &"nobody_tells".into())
+    );
+    assert_eq!(
+        (&queue["waiting"], &queue["capacity"]),
+        (&Value::Null, &Value::Null)
+    );
+    let (_, page) = server.get("/queue").await;
+    for words in ["inventory.source = &#34;kubernetes&#34;", "inventory.nodes"] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    let (_, today) = server.get("/").await;
+    assert!(
+        !today.contains("inventory.source"),
+        "it is no blind spot where nobody asked for it"
+    );
+}
+
+#[tokio::test]
+async fn a_node_without_an_agent_is_a_blind_spot_of_today() {
+    let server = asking().await;
+    let before = fixture::NOW.shifted(-3_600_000_000_000);
+    let began = Now { at: before, ..NOW };
+    let nodes = vec![node("h100-00"), node("dark-1")];
+    server.inventory.known().all_nodes(nodes, began);
+    let (_, page) = server.get("/").await;
+    assert!(
+        page.contains("1 node with 8 GPUs and without an agent"),
+        "{page}"
+    );
+    assert!(page.contains("dark-1"), "{page}");
+    let today = server.json("/api/v1/today").await;
+    let said = today["sections"][0]["blind_spots"].to_string();
+    assert!(
+        said.contains("1 node with 8 GPUs and without an agent"),
+        "{said}"
+    );
+}

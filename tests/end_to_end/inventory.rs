@@ -1,0 +1,308 @@
+//! What the cluster tells beside the agents, the whole way: Kubernetes API → server → API, with a server
+//! that is asked by the real program and refuses what the real one refuses.
+
+use std::time::Duration;
+
+use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
+use gpufleet_tests::harness::{World, agent, postgres, server, usage, wait};
+use serde_json::{Value, json};
+
+/// The longest pause between two questions, twice, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A list of 400 pages, on a busy machine.
+const LONG_LIST: Duration = Duration::from_secs(240);
+
+/// The most that a server's memory may grow by 100,000 pods that ask for no GPU, bytes: it has two pages
+/// of them at a time.
+const MOST_BYTES: f64 = 64e6;
+
+const WORDS: &str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: no.";
+
+fn node(name: &str, more: &Value) -> Value {
+    let gpus = json!({"nvidia.com/gpu": "8"});
+    let mut node = json!({
+        "metadata": {
+            "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {
+                "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+                "topology.kubernetes.io/zone": "us-central1-a",
+            },
+        },
+        "spec": {},
+        "status": {
+            "capacity": gpus, "allocatable": gpus,
+            "conditions": [{"type": "Ready", "status": "True",
+                "lastTransitionTime": "2026-01-01T00:02:00Z"}],
+        },
+    });
+    if more.is_object() {
+        node["spec"] = more.clone();
+    }
+    node
+}
+
+/// A pod that asks for eight GPUs; on a node, or waiting.
+fn pod(name: &str, on: Option<&str>) -> Value {
+    let containers = json!([{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]);
+    let mut pod = json!({
+        "metadata": {
+            "name": name, "namespace": "research", "uid": format!("uid-of-{name}"),
+            "creationTimestamp": "2026-01-01T10:00:00Z",
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
+        },
+        "spec": {"containers": containers},
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": WORDS}]},
+    });
+    if let Some(node) = on {
+        pod["spec"]["nodeName"] = json!(node);
+        pod["status"] = json!({"phase": "Running"});
+    }
+    pod
+}
+
+/// A server that asks this API about cluster `test`.
+fn place(world: &World, api: &Kubernetes) -> server::Place {
+    let token = world.file("token", TOKEN);
+    server::Place::sqlite(world)
+        .with("inventory.source=\"kubernetes\"")
+        .with("inventory.cluster=\"test\"")
+        .with("inventory.agent_within_s=10")
+        .with(&format!("inventory.kubernetes_url=\"{}\"", api.url()))
+        .with(&format!(
+            "inventory.kubernetes_token_file=\"{}\"",
+            token.display()
+        ))
+}
+
+fn queue(server: &server::Server) -> Value {
+    server.get("/api/v1/queue").json()
+}
+
+/// Waits until the queue is so.
+fn queue_is(server: &server::Server, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    wait::until(what, LIMIT, || Some(queue(server)).filter(&is))
+}
+
+fn is_seen(queue: &Value) -> bool {
+    queue["nodes"]["state"] == "seen" && queue["claims"]["state"] == "seen"
+}
+
+fn open_incidents(server: &server::Server) -> Vec<String> {
+    let answer = server.get("/api/v1/incidents?state=open").json();
+    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let of = |it: &Value| {
+        let what = it["what"].as_str().unwrap_or_default();
+        let node = it["place"]["node"].as_str().unwrap_or_default();
+        format!("{node}: {what}")
+    };
+    items.iter().map(of).collect()
+}
+
+/// The whole story, whatever the server keeps its record in.
+fn story(world: &World, api: &Kubernetes, place: server::Place) {
+    let server = place.start();
+    api.put_node_object(&node("node-1", &Value::Null));
+    api.put_pod_object(&pod("train-0", Some("node-1")));
+    api.put_pod_object(&pod("train-1", None));
+    let told = queue_is(&server, "a pod waits", |it| it["gpus_waited_for"] == 8);
+    assert!(is_seen(&told), "{told}");
+    let row = &told["waiting"][0];
+    assert_eq!(row["workload"], "jobset:research/train", "{told}");
+    assert_eq!(row["scheduler_says"], WORDS);
+    assert_eq!(row["plainly"][0], "1 node has too few free GPUs.");
+    assert_eq!(row["since"], "2026-01-01T10:00:00.000Z");
+    let pool = &told["capacity"][0];
+    assert_eq!((&pool["gpus"], &pool["free"]), (&json!(8), &json!(0)));
+    // A second node comes, without an agent as the first; the pod is put on it and ends.
+    api.put_node_object(&node("node-2", &Value::Null));
+    queue_is(&server, "the new node is free", |it| {
+        let gangs = &it["capacity"][0]["largest_gangs"];
+        it["capacity"][0]["free"] == 8 && gangs[3]["pods"] == 1
+    });
+    api.put_pod_object(&pod("train-1", Some("node-2")));
+    queue_is(&server, "nobody waits", |it| {
+        it["waiting"] == json!([]) && it["capacity"][0]["free"] == 0
+    });
+    let mut over = pod("train-1", Some("node-2"));
+    over["status"]["phase"] = json!("Succeeded");
+    api.put_pod_object(&over);
+    queue_is(&server, "what ended holds nothing", |it| {
+        it["capacity"][0]["free"] == 8
+    });
+    api.put_node_object(&node("node-2", &json!({"unschedulable": true})));
+    let told = queue_is(&server, "the node is cordoned", |it| {
+        it["unwell_nodes"][0]["phase"] == "cordoned"
+    });
+    assert_eq!(told["capacity"][0]["free"], 0, "{told}");
+    let last = &told["changes"][0];
+    assert_eq!(
+        (&last["node"], &last["what"]),
+        (&json!("node-2"), &json!("is cordoned"))
+    );
+    // Both are without an agent.
+    let blind = "a node with GPUs and without an agent";
+    let both = [format!("node-1: {blind}"), format!("node-2: {blind}")];
+    wait::until("both are incidents", LIMIT, || {
+        let mut open = open_incidents(&server);
+        open.sort();
+        (open == both).then_some(())
+    });
+    // An agent comes to the one, and the other is scaled down.
+    let endpoint = format!("http://{}", server.place.grpc);
+    let place = agent::Place::new(
+        world,
+        "node-1",
+        &endpoint,
+        "[sample]\nship_interval_seconds = 1\n",
+    );
+    place.show(&agent::gpus(0, 2));
+    let agent = place.start();
+    api.delete_node("node-2");
+    wait::until("no node is without an agent", LIMIT, || {
+        open_incidents(&server).is_empty().then_some(())
+    });
+    // A server that starts anew knows since when.
+    let told = queue(&server)["unwell_nodes"][0].clone();
+    assert_eq!(told["phase"], "gone", "{told}");
+    let server = server.stop().start();
+    let again = queue_is(&server, "it is read anew", is_seen);
+    assert_eq!(again["unwell_nodes"][0], told, "{again}");
+    assert_eq!(again["changes"][0]["what"], "is gone", "{again}");
+    assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
+    agent.stop();
+    server.stop();
+}
+
+#[test]
+fn a_pod_that_waits_is_in_the_queue_with_its_reason_and_a_node_without_an_agent_is_an_incident_until_one_comes()
+ {
+    let world = World::new();
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    let place = place(&world, &api);
+    story(&world, &api, place);
+}
+
+#[test]
+fn the_same_with_the_record_in_postgresql() {
+    let world = World::new();
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    let database = postgres::Database::new();
+    let place = place(&world, &api).on(&database.url());
+    story(&world, &api, place);
+}
+
+#[test]
+fn an_api_server_that_refuses_forgets_talks_nonsense_or_is_gone_is_named_and_never_taken_for_an_empty_cluster()
+ {
+    let world = World::new();
+    let mut api = Kubernetes::start();
+    api.put_node_object(&node("node-1", &Value::Null));
+    api.put_pod_object(&pod("train-0", None));
+    let server = place(&world, &api).start();
+    let told = queue_is(&server, "it is refused", |it| {
+        it["nodes"]["state"] == "never_seen" && it["claims"]["state"] == "never_seen"
+    });
+    for part in ["nodes", "claims"] {
+        let fix = told[part]["fix"].as_str().unwrap_or_default();
+        assert!(fix.contains("ClusterRoleBinding gpufleet-server"), "{told}");
+        let why = told[part]["why"].as_str().unwrap_or_default();
+        assert!(why.contains("403"), "{told}");
+    }
+    assert_eq!(
+        (&told["waiting"], &told["capacity"]),
+        (&Value::Null, &Value::Null)
+    );
+    api.let_see_all(true);
+    queue_is(&server, "it may look", is_seen);
+    // It forgets where the watches are, while something happens.
+    let (lists, _) = api.asked();
+    api.forget();
+    api.put_pod_object(&pod("train-1", None));
+    queue_is(&server, "it listed anew", |it| it["gpus_waited_for"] == 16);
+    assert!(api.asked().0 > lists, "by a list");
+    // A proxy in between answers, after the server is gone for a while.
+    api.die();
+    let told = queue_is(&server, "it is gone", |it| {
+        it["nodes"]["state"] == "stale" && it["claims"]["state"] == "stale"
+    });
+    assert_eq!(told["gpus_waited_for"], 16, "as it was: {told}");
+    assert!(told["nodes"]["last_seen"].is_string(), "{told}");
+    api.speak_garbage(true);
+    api.begin();
+    queue_is(&server, "it talks nonsense", |it| {
+        let why = it["nodes"]["why"].as_str().unwrap_or_default();
+        it["nodes"]["state"] == "stale" && why.contains("something unreadable")
+    });
+    api.speak_garbage(false);
+    api.delete_pod("uid-of-train-1");
+    let told = queue_is(&server, "it is well again", |it| {
+        is_seen(it) && it["gpus_waited_for"] == 8
+    });
+    assert_eq!(told["capacity"][0]["nodes"], 1, "{told}");
+    server.stop();
+}
+
+#[test]
+fn a_hundred_thousand_pods_are_read_in_pages_and_those_that_ask_for_no_gpu_cost_no_memory() {
+    let world = World::new();
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    let server = place(&world, &api).start();
+    queue_is(&server, "an empty cluster is seen", is_seen);
+    let before = usage::of_group(server.id()).rss_bytes;
+    api.fill(100_000);
+    api.put_node_object(&node("node-1", &Value::Null));
+    api.put_pod_object(&pod("train-0", Some("node-1")));
+    api.put_pod_object(&pod("train-1", None));
+    let (lists, _) = api.asked();
+    // What happened in between is forgotten, so all of it has to be listed.
+    api.forget();
+    wait::until("the one that waits is found", LONG_LIST, || {
+        let queue = queue(&server);
+        (queue["gpus_waited_for"] == 8 && queue["capacity"][0]["held"] == 8).then_some(())
+    });
+    let pages = api.asked().0 - lists;
+    assert!((400..900).contains(&pages), "{pages} pages");
+    let grown = usage::of_group(server.id()).rss_bytes - before;
+    assert!(grown < MOST_BYTES, "it grew by {grown} bytes");
+    server.stop();
+}
+
+#[test]
+fn what_slurm_says_in_the_files_of_a_cron_job_is_the_queue_and_half_of_it_is_half_known() {
+    let world = World::new();
+    let folder = world.path("slurm");
+    std::fs::create_dir(&folder).expect("the test's own folder");
+    let write = |name: &str, what: &Value| {
+        std::fs::write(folder.join(name), what.to_string()).expect("the test's own folder");
+    };
+    let nodes = json!({"sinfo": [{"node": {"state": ["MIXED"]}, "nodes": {"nodes": ["n1"]},
+        "gres": {"total": "gpu:h100:8(S:0-1)", "used": "gpu:h100:6(IDX:0-5)"}, "partition": {"name": "gpu"}}]});
+    write("sinfo.json", &nodes);
+    let place = server::Place::sqlite(&world)
+        .with("inventory.source=\"slurm\"")
+        .with(&format!("inventory.slurm_folder=\"{}\"", folder.display()));
+    let server = place.start();
+    let told = queue_is(&server, "nodes are known, jobs are not", |it| {
+        it["nodes"]["state"] == "seen" && it["claims"]["state"] == "never_seen"
+    });
+    assert_eq!(
+        (&told["waiting"], &told["capacity"][0]["free"]),
+        (&Value::Null, &Value::Null)
+    );
+    let why = told["claims"]["why"].as_str().unwrap_or_default();
+    assert!(why.contains("squeue.json"), "{told}");
+    let jobs = json!({"jobs": [{"job_id": 7, "job_state": ["PENDING"], "state_reason": "Resources",
+        "account": "ml", "partition": "gpu", "tres_req_str": "node=1,gres/gpu=8",
+        "submit_time": {"set": true, "infinite": false, "number": 1_767_000_000}}]});
+    write("squeue.json", &jobs);
+    let told = queue_is(&server, "a job waits", |it| it["gpus_waited_for"] == 8);
+    assert!(is_seen(&told), "{told}");
+    assert_eq!(told["waiting"][0]["workload"], "slurm:7", "{told}");
+    assert_eq!(told["capacity"][0]["free"], 2, "{told}");
+    server.stop();
+}
