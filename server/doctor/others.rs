@@ -1,12 +1,13 @@
 //! Whether what the server passes on arrives: messages to people, and minutes that are pushed to others.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::{Finding, Look, Looked};
+use crate::export::Pushed;
 use crate::incidents::Channel;
 use crate::pages::text::{self, counted, grouped};
 
@@ -72,58 +73,103 @@ fn failing(channel: &Channel) -> Option<Finding> {
     Some(found)
 }
 
+/// A way on which minutes are pushed to others.
+struct Way<'a> {
+    /// Its section of the configuration.
+    name: &'static str,
+    pushed: &'a Pushed,
+    /// How long after its end a minute is due.
+    due_after: Duration,
+}
+
 /// Whether what is pushed arrives.
 pub(super) fn exports(look: &Look<'_>) -> Looked {
-    let config = &look.app.config.remote_write;
-    if config.url.is_empty() {
-        return Err("nothing is pushed to others (remote_write.url is empty)".to_owned());
+    let (app, config) = (look.app, &look.app.config);
+    let (write, cloud) = (&config.remote_write, &config.cloud_monitoring);
+    let every = Duration::from_secs(cloud.every_minutes.saturating_mul(60));
+    let ways = [
+        (!write.url.is_empty()).then(|| Way {
+            name: "remote_write",
+            pushed: &app.pushed,
+            due_after: Duration::from_secs(write.delay_s),
+        }),
+        (!cloud.project.is_empty()).then(|| Way {
+            name: "cloud_monitoring",
+            pushed: &app.cloud_monitoring.pushed,
+            due_after: Duration::from_secs(cloud.delay_s) + every,
+        }),
+    ];
+    let ways: Vec<Way<'_>> = ways.into_iter().flatten().collect();
+    if ways.is_empty() {
+        return Err("nothing is pushed to others (remote_write, cloud_monitoring)".to_owned());
     }
-    let pushed = &look.app.pushed;
-    let newest = pushed.newest.load(Ordering::Relaxed);
-    let failed = pushed.failed.load(Ordering::Relaxed);
-    if newest == 0 && failed == 0 {
+    if !ways.iter().any(Way::was_due) {
         return Err("no minute was due yet since this server started".to_owned());
     }
-    let mut all = Vec::new();
-    let end = (newest > 0).then(|| Minute(newest + 1).start());
-    let behind = end.map_or(Duration::MAX, |end| look.since_then(end));
-    let allowed = Duration::from_secs(config.delay_s) + PUSHED_WITHIN;
-    if behind > allowed {
+    let due = ways.iter().filter(|it| it.was_due());
+    Ok(due.flat_map(|it| it.findings(look)).collect())
+}
+
+impl Way<'_> {
+    fn was_due(&self) -> bool {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        self.newest() > 0 || count(&self.pushed.failed) > 0
+    }
+
+    /// The newest minute that was pushed; 0 before the first.
+    fn newest(&self) -> i64 {
+        self.pushed.newest.load(Ordering::Relaxed)
+    }
+
+    fn findings(&self, look: &Look<'_>) -> Vec<Finding> {
+        let name = self.name;
+        let mut all: Vec<Finding> = self.behind(look).into_iter().collect();
+        for (count, id, what, fix) in [
+            (
+                &self.pushed.refused,
+                "refused",
+                "points were refused by the target",
+                "The log has the target's words; most targets name a limit of theirs.".to_owned(),
+            ),
+            (
+                &self.pushed.skipped,
+                "skipped",
+                "minutes were too old to be pushed",
+                format!("The target was away for longer than {name}.max_age_h."),
+            ),
+        ] {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                let count = grouped(count as f64);
+                let what = format!("{count} {what} of {name} since this server started");
+                let found = Finding::new(Severity::Info, format!("exports-{name}-{id}"), what)
+                    .missing("Those, on the other side, for good; the record here has them")
+                    .fix(fix);
+                all.push(found);
+            }
+        }
+        all
+    }
+
+    fn behind(&self, look: &Look<'_>) -> Option<Finding> {
+        let (name, newest) = (self.name, self.newest());
+        let end = (newest > 0).then(|| Minute(newest + 1).start());
+        let behind = end.map_or(Duration::MAX, |end| look.since_then(end));
+        if behind <= self.due_after + PUSHED_WITHIN {
+            return None;
+        }
         let what = match end {
             Some(end) => format!(
-                "What is pushed is behind by {}",
+                "What is pushed by {name} is behind by {}",
                 text::span(look.at.millis() - end.millis())
             ),
-            None => "Nothing that is pushed arrives".to_owned(),
+            None => format!("Nothing that is pushed by {name} arrives"),
         };
-        let found = Finding::new(Severity::Warning, "exports-behind", what)
-            .missing("The minutes since then, on the other side; they are sent when it answers, up to remote_write.max_age_h")
-            .fix("The log says what the target answers; look at its address, its certificate and the token.")
-            .line("journalctl -u gpufleet-server --grep 'remote write' --since -1h")
+        let found = Finding::new(Severity::Warning, format!("exports-{name}-behind"), what)
+            .missing(format!("The minutes since then, on the other side; they are sent when it answers, up to {name}.max_age_h"))
+            .fix("The log says what the target answers; look at its address, its certificate and what lets this server write.")
+            .line("journalctl -u gpufleet-server --since -1h")
             .since(end);
-        all.push(found);
+        Some(found)
     }
-    for (count, id, what, fix) in [
-        (
-            pushed.refused.load(Ordering::Relaxed),
-            "exports-refused",
-            "points were refused by the target of remote write since this server started",
-            "The log has the target's words; most targets name a limit of theirs.",
-        ),
-        (
-            pushed.skipped.load(Ordering::Relaxed),
-            "exports-skipped",
-            "minutes were too old to be pushed since this server started",
-            "The target was away for longer than remote_write.max_age_h.",
-        ),
-    ] {
-        if count > 0 {
-            let what = format!("{} {what}", grouped(count as f64));
-            let found = Finding::new(Severity::Info, id, what)
-                .missing("Those, on the other side, for good; the record here has them")
-                .fix(fix);
-            all.push(found);
-        }
-    }
-    Ok(all)
 }

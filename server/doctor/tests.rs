@@ -160,6 +160,38 @@ async fn what_was_refused_or_left_out_lately_is_found_and_what_is_long_ago_is_ov
     assert_eq!(found(&doctor, "database").severity, Severity::Error);
 }
 
+#[tokio::test]
+async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let clock = Arc::new(SystemClock::start());
+    let mut config = Config::for_tests();
+    config.cloud_monitoring.project = "fleet".to_owned();
+    let store = store.expect("it opens");
+    let app = App::new(config, store, Access::default(), clock);
+    let view = FleetView {
+        at: fixture::NOW,
+        ..FleetView::default()
+    };
+    let grant = Grant::default();
+    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    assert!(matches!(outcome(&doctor, "exports"), Outcome::NotChecked(why) if why.contains("due")));
+    let pushed = &app.cloud_monitoring.pushed;
+    let minute = fixture::NOW.minute().0;
+    pushed.newest.store(minute - 2, Relaxed);
+    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    assert_eq!(outcome(&doctor, "exports"), &Outcome::Fine);
+    pushed.newest.store(minute - 60, Relaxed);
+    pushed.refused.store(3, Relaxed);
+    let doctor = make(&app, &view, &Specs::default(), &grant).await;
+    let behind = found(&doctor, "exports-cloud_monitoring-behind");
+    let end = fixture::NOW.minute().0 - 59;
+    let end = gpufleet_telemetry::time::Minute(end).start();
+    assert_eq!(behind.since, Some(end));
+    found(&doctor, "exports-cloud_monitoring-refused");
+}
+
 #[test]
 fn names_of_others_become_anchors_and_stay_apart() {
     assert_eq!(anchor("exporter:dcgm <b>"), "exporter-dcgm--b-");
