@@ -99,6 +99,11 @@ impl Client {
         self.answer(path, Some(said))
     }
 
+    /// Lets time pass before the next question.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.runtime.block_on(tokio::time::sleep(time));
+    }
+
     fn answer(&self, path: &str, said: Option<&Value>) -> Result<Value, Refusal> {
         let (status, body) = self.send(path, said)?;
         let json = serde_json::from_slice::<Value>(&body);

@@ -16,6 +16,12 @@ mod today;
 
 mod doctor;
 
+mod incidents;
+
+mod top;
+
+mod cost;
+
 mod status;
 
 mod gpus;
@@ -70,6 +76,12 @@ enum Command {
     Today,
     /// What keeps gpufleet itself from telling the truth, and the line that mends it.
     Doctor(doctor::Asked),
+    /// What is wrong, why, since when and what it costs; or one incident.
+    Incidents(incidents::Asked),
+    /// Who uses how many GPUs and how well, again and again.
+    Top(top::Asked),
+    /// What a month costs, by team or job, the dearest first.
+    Cost(cost::Asked),
     /// Whether the server is well, and the fleet in numbers.
     Status,
     /// Every GPU and what it does.
@@ -137,6 +149,9 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
     match &arguments.command {
         Command::Today => today::answer(&client),
         Command::Doctor(asked) => doctor::answer(&client, asked),
+        Command::Incidents(asked) => incidents::answer(&client, asked),
+        Command::Top(asked) => top::answer(&client, asked, arguments.json),
+        Command::Cost(asked) => cost::answer(&client, asked),
         Command::Status => status::answer(&client),
         Command::Gpus(filter) => gpus::answer(&client, filter),
         Command::Queue => queue::answer(&client),
@@ -160,5 +175,11 @@ mod tests {
     #[test]
     fn the_command_line_is_one() {
         Arguments::command().debug_assert();
+        for name in ["incidents", "top", "cost"] {
+            let mut command = Arguments::command();
+            let found = command.find_subcommand_mut(name);
+            let help = found.expect("it is one").render_help().to_string();
+            assert!(help.contains("Examples:\n  gpufleet "), "{help}");
+        }
     }
 }

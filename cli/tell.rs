@@ -56,7 +56,7 @@ fn seconds(text: &str) -> Result<i64, String> {
 }
 
 /// An id as a segment of a path: what is none is refused by the server, by name.
-fn segment(id: &str) -> String {
+pub(crate) fn segment(id: &str) -> String {
     id.chars()
         .filter(|it| it.is_ascii_alphanumeric() || *it == '-')
         .collect()

@@ -54,6 +54,14 @@ pub(crate) fn dollars(value: &Value) -> String {
     })
 }
 
+/// The same of billionths of them.
+pub(crate) fn nano_dollars(value: &Value) -> String {
+    match value.as_f64() {
+        Some(nano) => format!("${:.2}", nano / 1e9),
+        None => NOTHING.to_owned(),
+    }
+}
+
 /// How long a step takes, in three significant digits.
 pub(crate) fn pace(value: &Value) -> String {
     said(value, |seconds| {

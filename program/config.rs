@@ -16,7 +16,10 @@ use crate::reloaded::words;
 
 mod flags;
 
+mod origin;
+
 pub use flags::ConfigFlags;
+pub use origin::{Origin, Origins};
 
 /// Prefix of environment variables that are configuration, when they have `__` in them.
 const ENVIRONMENT_PREFIX: &str = "GPUFLEET_";
@@ -75,7 +78,7 @@ macro_rules! sections {
 
         impl $crate::config::Sections for $name {
             const SECTIONS: &'static [$crate::config::Documented] =
-                &[$((stringify!($section), $crate::config::documented::<$type>)),+];
+                &[$($crate::config::Documented::of::<$type>(stringify!($section))),+];
         }
     };
 }
@@ -88,8 +91,30 @@ pub trait Section: Serialize + Default {
     const FIELDS: &'static [(&'static str, &'static [&'static str])];
 }
 
-/// A section's name, and what writes it under that name with its documentation and defaults.
-pub type Documented = (&'static str, fn(&str) -> String);
+/// A section with its documentation.
+#[derive(Debug, Clone, Copy)]
+pub struct Documented {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for, line by line.
+    pub about: &'static [&'static str],
+    /// Each field with the lines of its documentation.
+    pub fields: &'static [(&'static str, &'static [&'static str])],
+    /// Writes it under a name, with its documentation and defaults.
+    pub write: fn(&str) -> String,
+}
+
+impl Documented {
+    /// A section under this name.
+    pub const fn of<S: Section>(name: &'static str) -> Self {
+        Self {
+            name,
+            about: S::ABOUT,
+            fields: S::FIELDS,
+            write: documented::<S>,
+        }
+    }
+}
 
 /// A program's sections; made by [`sections!`](crate::sections).
 pub trait Sections: Serialize + DeserializeOwned + Default {
@@ -123,9 +148,9 @@ pub trait ProgramConfig: Sections {
              # `gpufleet-{program} --print-default-config`. A flag (--set section.key=value) beats the\n\
              # environment (GPUFLEET_<SECTION>__<KEY>), which beats this file.\n"
         );
-        for (name, documented) in Self::SECTIONS {
+        for section in Self::SECTIONS {
             text.push('\n');
-            text.push_str(&documented(name));
+            text.push_str(&(section.write)(section.name));
         }
         text
     }
@@ -187,6 +212,14 @@ pub struct Sources {
     pub set: Vec<String>,
 }
 
+/// A key that is given outside the file.
+struct Outside<'a> {
+    origin: Origin,
+    section: String,
+    key: String,
+    value: &'a str,
+}
+
 impl Sources {
     /// Reads the config from all of them.
     ///
@@ -194,6 +227,42 @@ impl Sources {
     /// Names the file, variable or flag, the key, and the way out.
     pub fn load<C: ProgramConfig>(&self) -> Result<C, ConfigError> {
         let mut table = self.table::<C>()?;
+        for it in self.outside::<C>()? {
+            let told = match &it.origin {
+                Origin::Environment(variable) => format!("the environment variable {variable}"),
+                _ => format!("--set {}.{}={}", it.section, it.key, it.value),
+            };
+            put::<C>(&mut table, told, &it.section, &it.key, it.value)?;
+        }
+        let config: C = table
+            .try_into()
+            .expect("the file, and each key put into it, were tried");
+        config.check().map_err(ConfigError::Check)?;
+        Ok(config)
+    }
+
+    /// Where each value of the config comes from.
+    ///
+    /// # Errors
+    /// As [`Self::load`], of what is written down where.
+    pub fn origins<C: ProgramConfig>(&self) -> Result<Origins, ConfigError> {
+        let mut origins = Origins::default();
+        if let Some(file) = &self.file {
+            for (section, keys) in self.table::<C>()? {
+                for key in keys.as_table().into_iter().flat_map(Table::keys) {
+                    origins.note(&section, key, Origin::File(file.clone()));
+                }
+            }
+        }
+        for it in self.outside::<C>()? {
+            origins.note(&it.section, &it.key, it.origin);
+        }
+        Ok(origins)
+    }
+
+    /// Every key that is given outside the file, in the order in which the later counts.
+    fn outside<C: ProgramConfig>(&self) -> Result<Vec<Outside<'_>>, ConfigError> {
+        let mut given = Vec::new();
         for (variable, value) in &self.environment {
             let Some((section, key)) = variable
                 .strip_prefix(ENVIRONMENT_PREFIX)
@@ -203,8 +272,12 @@ impl Sources {
             };
             let (section, key) = (section.to_lowercase(), key.to_lowercase());
             if !is_of_another_program::<C>(&section) {
-                let origin = format!("the environment variable {variable}");
-                put::<C>(&mut table, origin, &section, &key, value)?;
+                given.push(Outside {
+                    origin: Origin::Environment(variable.clone()),
+                    section,
+                    key,
+                    value,
+                });
             }
         }
         for setting in &self.set {
@@ -214,13 +287,14 @@ impl Sources {
             let Some(((section, key), value)) = parts else {
                 return Err(ConfigError::Flag(setting.clone()));
             };
-            put::<C>(&mut table, format!("--set {setting}"), section, key, value)?;
+            given.push(Outside {
+                origin: Origin::CommandLine,
+                section: section.to_owned(),
+                key: key.to_owned(),
+                value,
+            });
         }
-        let config: C = table
-            .try_into()
-            .expect("the file, and each key put into it, were tried");
-        config.check().map_err(ConfigError::Check)?;
-        Ok(config)
+        Ok(given)
     }
 
     /// What the file says. It is tried on its own, because its errors then name line and column.
@@ -244,7 +318,7 @@ impl Sources {
 /// Whether this section is another program's and not ours.
 fn is_of_another_program<C: ProgramConfig>(section: &str) -> bool {
     let heading = format!("[{section}]");
-    C::SECTIONS.iter().all(|(ours, _)| *ours != section)
+    C::SECTIONS.iter().all(|ours| ours.name != section)
         && DOCUMENTED
             .iter()
             .any(|file| file.lines().any(|line| line == heading))

@@ -55,6 +55,8 @@ pub mod health;
 
 pub mod doctor;
 
+pub mod settings;
+
 pub mod reference;
 
 /// What the document says of the API as a whole.
@@ -130,6 +132,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(deliveries::channels))
         .routes(routes!(doctor::doctor))
         .routes(routes!(exports::exports))
+        .routes(routes!(settings::settings))
 }
 
 /// Routes that check for themselves, or need no right: health, the document, and commands, which

@@ -56,6 +56,8 @@ pub mod today;
 
 pub mod doctor;
 
+pub mod settings;
+
 pub mod export;
 
 pub mod pages;
@@ -75,6 +77,8 @@ pub struct App {
     pub store: store::Store,
     /// The configuration the server started with.
     pub config: Arc<config::Config>,
+    /// Where each value of it comes from; none when that is not known.
+    pub origins: Option<Arc<gpufleet_program::config::Origins>>,
     /// Who may do what.
     pub access: Arc<auth::Access>,
     /// What was left out of requests while decoding.
@@ -120,6 +124,7 @@ impl App {
             fleet: Arc::new(fleet::Fleet::new(config.fleet.clone())),
             store,
             config: Arc::new(config),
+            origins: None,
             access: Arc::new(access),
             rejections: Arc::default(),
             lead: Arc::default(),

@@ -125,13 +125,17 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
     let channels = Arc::new(channels);
+    let origins = sources.origins::<Config>()?;
     let thresholds = Thresholds::of(sources).map_err(anyhow::Error::from_boxed)?;
     let pushing = RemoteWrite::new(&config.remote_write, &clock).map_err(anyhow::Error::msg)?;
     let to_cloud = CloudMonitoring::new(&config.cloud_monitoring, &config.store.lease);
     let to_cloud = to_cloud.map_err(anyhow::Error::msg)?;
     let store = Store::open(&config.store).await?;
     let access = Access::load(&config.auth)?;
-    let app = App::new(config, store, access, clock);
+    let app = App {
+        origins: Some(Arc::new(origins)),
+        ..App::new(config, store, access, clock)
+    };
     app.incidents.tells(Arc::clone(channels.settings()));
     let stop = CancellationToken::new();
     stop_when_told(stop.clone());

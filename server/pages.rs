@@ -62,6 +62,8 @@ pub mod cost;
 
 pub mod health;
 
+pub mod settings;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
@@ -80,6 +82,7 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/clusters/{cluster}/gpus/{id}", get(gpu::show))
         .route("/cost", get(cost::show))
         .route("/health", get(health::show))
+        .route("/settings", get(settings::show))
         .route("/jobs", get(jobs::show))
         .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))

@@ -640,6 +640,8 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
         "/fleet",
         "/health",
         "/api/v1/doctor",
+        "/settings",
+        "/api/v1/settings",
         "/metrics",
         "/clusters/prod/nodes/h100-00",
         "/api/v1/fleet",

@@ -75,6 +75,28 @@ fn the_client_shows_the_fleet_and_its_idle_gpus() {
     let lines = said(&status);
     assert!(lines.contains(": ok\n"), "{lines}");
     assert!(lines.contains("simulated    64"), "{lines}");
+    // In a pipe there is one table.
+    let top = typed(&web, &["top"]);
+    assert_eq!(code(&top), Some(0), "{}", complained(&top));
+    assert!(said(&top).starts_with("CLUSTER"), "{}", said(&top));
+    let top = json(&typed(&web, &["top", "--by", "gpu", "--json"]));
+    let gpus = top["items"].as_array().expect("it is a list");
+    assert_eq!(gpus.len(), 64);
+    let cost = typed(&web, &["cost", "--cluster", "demo", "--by", "team,job"]);
+    assert_eq!(code(&cost), Some(0), "{}", complained(&cost));
+    assert!(said(&cost).contains("GPU-hours"), "{}", said(&cost));
+    let incidents = typed(&web, &["incidents", "--state", "all"]);
+    assert_eq!(code(&incidents), Some(0), "{}", complained(&incidents));
+    let nobody = typed(&web, &["incidents", "0199c0de-0000-7000-8000-000000000000"]);
+    assert_eq!(code(&nobody), Some(3), "{}", said(&nobody));
+    let doctor = typed(&web, &["doctor"]);
+    assert_eq!(code(&doctor), Some(0), "{}", complained(&doctor));
+    // Nothing that is simulated is called fine.
+    assert!(
+        said(&doctor).contains("not checked: no live node"),
+        "{}",
+        said(&doctor)
+    );
     simulator.stop();
     server.stop();
 }

@@ -55,6 +55,8 @@ mod cloud_monitoring;
 
 mod commands;
 
+mod settings;
+
 mod notify;
 
 mod cost;

@@ -1,0 +1,203 @@
+//! `gpufleet cost`: what a month costs by team, job or what else is asked for, the dearest first, and how
+//! much of the time was work. The whole report, in other forms, is `gpufleet report`.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::Answer;
+use crate::ask;
+use crate::client::Client;
+use crate::table::Table;
+use crate::words;
+
+/// Milliseconds of an hour.
+const HOUR_MS: f64 = 3_600_000.0;
+
+/// Which month, by what.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  gpufleet cost                          this month so far by team, the dearest first
+  gpufleet cost --by team,job --top 20   the 20 dearest jobs, each with its team
+  gpufleet cost --month 2026-10 --cluster prod
+What goes to waste a day, now: gpufleet today. As CSV, FOCUS or a page: gpufleet report.")]
+pub(crate) struct Asked {
+    /// The month, `2026-10`; without it the one that runs.
+    #[arg(long)]
+    month: Option<String>,
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu.
+    #[arg(long, default_value = "team")]
+    by: String,
+    /// Of one cluster, also of one that is simulated; without it of all live ones.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Most lines; what is left out is said.
+    #[arg(long, default_value = "50")]
+    top: usize,
+}
+
+/// The answer.
+pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
+    let mut query = vec![("by", asked.by.as_str()), ("format", "json")];
+    query.extend(asked.month.as_deref().map(|it| ("month", it)));
+    query.extend(asked.cluster.as_deref().map(|it| ("cluster", it)));
+    let json = client.get(&ask::with_query("/reports/chargeback", &query))?;
+    Ok(Answer {
+        text: text(&json, &asked.by, asked.top),
+        json,
+        is_good: true,
+    })
+}
+
+fn text(report: &Value, by: &str, top: usize) -> String {
+    let currency = report["currency"].as_str().unwrap_or_default();
+    let total = &report["total"];
+    let mut text = format!(
+        "{}: {} for {} GPU-hours",
+        words::text(&report["title"]),
+        cost(total, currency),
+        hours(&total["gpu_millis"])
+    );
+    let unpriced = total["unpriced_gpu_millis"].as_f64().unwrap_or(0.0);
+    if unpriced > 0.0 {
+        let unpriced = hours(&total["unpriced_gpu_millis"]);
+        text.push_str(&format!(
+            "; {unpriced} of them have no price (gpufleet doctor has the line)"
+        ));
+    }
+    text.push_str("\n\n");
+    let names: Vec<&str> = by.split(',').map(str::trim).collect();
+    let mut heads: Vec<&'static str> = names.iter().map(|it| head(it)).collect();
+    heads.extend([">COST", ">GPU-HOURS", ">ACTIVE", ">IDLE"]);
+    let mut table = Table::new(&heads);
+    let mut groups: Vec<&Value> = report["groups"].as_array().into_iter().flatten().collect();
+    // The sort keeps the report's order among equals.
+    groups.sort_by(|one, other| money(&other["sum"]).total_cmp(&money(&one["sum"])));
+    for group in groups.iter().take(top) {
+        let of = |name: &&str| words::text(&group["by"][*name]);
+        let mut row: Vec<String> = names.iter().map(of).collect();
+        row.push(cost(&group["sum"], currency));
+        row.push(hours(&group["sum"]["gpu_millis"]));
+        row.push(share(
+            group,
+            &["active_efficient", "active_inefficient", "active_unrated"],
+        ));
+        row.push(share(group, &["unallocated", "parked", "held_empty"]));
+        table.row(row);
+    }
+    text.push_str(&table.text("the ledger has no hours of this month"));
+    let more = groups.len().saturating_sub(top);
+    if more > 0 {
+        text.push_str(&format!("… and {more} more, which cost less\n"));
+    }
+    for it in report["budgets"].as_array().into_iter().flatten() {
+        let amount = |name: &str| {
+            decimal(&it[name]).map_or(words::NOTHING.to_owned(), |it| said(it, currency))
+        };
+        let over = if it["is_over"] == true { ": OVER" } else { "" };
+        text.push_str(&format!(
+            "budget of {}: {} of {}, forecast {}{over}\n",
+            words::text(&it["team"]),
+            amount("spent"),
+            amount("budget"),
+            amount("forecast")
+        ));
+    }
+    text
+}
+
+/// The head of a column, by what is grouped by.
+fn head(by: &str) -> &'static str {
+    match by {
+        "team" => "TEAM",
+        "namespace" => "NAMESPACE",
+        "job" => "JOB",
+        "model" => "MODEL",
+        "project" => "PROJECT",
+        "gpu" => "GPU",
+        // The server has refused any other.
+        _ => "",
+    }
+}
+
+/// Money comes as decimal text, so that nobody rounds it; here two decimals are shown.
+fn decimal(value: &Value) -> Option<f64> {
+    value.as_str()?.parse().ok()
+}
+
+fn money(sum: &Value) -> f64 {
+    decimal(&sum["cost"]).unwrap_or(0.0)
+}
+
+/// What a sum costs; a dash where none of its time has a price.
+fn cost(sum: &Value, currency: &str) -> String {
+    let is_unpriced = sum["gpu_millis"] == sum["unpriced_gpu_millis"];
+    match decimal(&sum["cost"]).filter(|_| !is_unpriced) {
+        Some(cost) => said(cost, currency),
+        None => words::NOTHING.to_owned(),
+    }
+}
+
+fn said(amount: f64, currency: &str) -> String {
+    match currency {
+        "USD" => format!("${amount:.2}"),
+        other => format!("{amount:.2} {other}"),
+    }
+}
+
+fn hours(millis: &Value) -> String {
+    match millis.as_f64() {
+        Some(millis) => format!("{:.1}", millis / HOUR_MS),
+        None => words::NOTHING.to_owned(),
+    }
+}
+
+/// How much of a group's time was in these states.
+fn share(group: &Value, states: &[&str]) -> String {
+    let of = states.iter();
+    let of = of.filter_map(|it| group["states"][*it]["gpu_millis"].as_f64());
+    let (of, all) = (of.sum::<f64>(), group["sum"]["gpu_millis"].as_f64());
+    match all.filter(|all| *all > 0.0) {
+        Some(all) => format!("{:.0} %", of / all * 100.0),
+        None => words::NOTHING.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sum(hours: i64, cost: &str, unpriced: i64) -> Value {
+        json!({"gpu_millis": hours * 3_600_000, "cost": cost, "unpriced_gpu_millis": unpriced * 3_600_000})
+    }
+
+    #[test]
+    fn the_dearest_comes_first_and_what_has_no_price_is_not_free() {
+        let group = |team: &str, sum: Value| {
+            json!({"by": {"team": team}, "sum": sum,
+                "states": {"active_unrated": {"gpu_millis": 1_800_000}, "parked": {"gpu_millis": 900_000}}})
+        };
+        let report = json!({"title": "November 2026", "currency": "USD", "total": sum(13, "110.5", 2),
+            "groups": [group("small", sum(1, "10.504", 0)), group("large", sum(10, "100.0", 0)),
+                group("free", sum(2, "0", 2))],
+            "budgets": [{"team": "large", "budget": "90", "spent": "100", "forecast": null, "is_over": true}]});
+        let text = text(&report, "team", 2);
+        let expected = "November 2026: $110.50 for 13.0 GPU-hours; 2.0 of them have no price (gpufleet doctor has the line)\n\n\
+             TEAM      COST  GPU-HOURS  ACTIVE  IDLE\n\
+             large  $100.00       10.0     5 %   2 %\n\
+             small   $10.50        1.0    50 %  25 %\n\
+             … and 1 more, which cost less\n\
+             budget of large: $100.00 of $90.00, forecast –: OVER\n";
+        assert_eq!(text, expected);
+        let all = super::text(&report, "team", 9);
+        let free = all
+            .lines()
+            .find(|it| it.starts_with("free"))
+            .unwrap_or_default();
+        assert!(
+            free.contains(words::NOTHING) && !free.contains('$'),
+            "{free}"
+        );
+    }
+}

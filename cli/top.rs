@@ -1,0 +1,344 @@
+//! `gpufleet top`: who uses how many GPUs and how well, or every GPU, drawn again every few seconds; once
+//! where nobody watches.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::Answer;
+use crate::ask::{self, List};
+use crate::client::Client;
+use crate::table::Table;
+use crate::words;
+
+/// Lines of a terminal that does not say how tall it is.
+const LINES: usize = 24;
+/// Erases the screen and goes to its first line.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// What is listed, and how often.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  gpufleet top                      holders, those with the most GPUs first, every 5 s until Ctrl-C
+  gpufleet top --by gpu --sort power   every GPU, the hottest eaters first
+  gpufleet top --once               one table, as in a pipe: gpufleet top | head
+  gpufleet top --json --cluster prod   the same for programs")]
+pub(crate) struct Asked {
+    /// One line for each holder, or for each GPU.
+    #[arg(long, default_value = "holder")]
+    by: By,
+    /// What comes first.
+    #[arg(long, default_value = "gpus")]
+    sort: Sort,
+    /// Only of this cluster.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Only `live`, `recorded` or `simulated` ones.
+    #[arg(long)]
+    origin: Option<String>,
+    /// One table, and no other after it.
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two tables.
+    #[arg(long, default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    every: u64,
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    Holder,
+    Gpu,
+}
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    /// Whoever has the most; of GPUs their place.
+    Gpus,
+    /// The busiest.
+    Busy,
+    /// The least busy.
+    Idle,
+    /// The most memory.
+    Memory,
+    /// The most power.
+    Power,
+}
+
+/// What GPUs of one holder do, or one GPU does.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Line {
+    cluster: String,
+    name: String,
+    gpus: usize,
+    states: BTreeMap<String, usize>,
+    busy: Mean,
+    memory: Mean,
+    power: Mean,
+}
+
+/// The sum of what was measured, and of how many GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Mean {
+    sum: f64,
+    of: usize,
+}
+
+impl Mean {
+    fn add(&mut self, reading: &Value) {
+        if let Some(value) = words::number(reading) {
+            self.sum += value;
+            self.of += 1;
+        }
+    }
+
+    /// None when nothing was measured: that is not 0.
+    fn mean(self) -> Option<f64> {
+        (self.of > 0).then(|| self.sum / self.of as f64)
+    }
+
+    fn sum(self) -> Option<f64> {
+        (self.of > 0).then_some(self.sum)
+    }
+}
+
+/// Draws until nobody watches any more, or once. The answer is the last table.
+pub(crate) fn answer(client: &Client, asked: &Asked, json: bool) -> anyhow::Result<Answer> {
+    let watched = std::io::stdout().is_terminal();
+    if asked.once || json || !watched {
+        return once(client, asked, None);
+    }
+    loop {
+        let answer = once(client, asked, Some(height()))?;
+        let mut out = std::io::stdout();
+        let drawn = write!(out, "{CLEAR}{}", answer.text).and_then(|()| out.flush());
+        if drawn.is_err() {
+            return Ok(Answer {
+                text: String::new(),
+                ..answer
+            });
+        }
+        client.pause(Duration::from_secs(asked.every));
+    }
+}
+
+/// How many lines the terminal has, as far as it says.
+fn height() -> usize {
+    let said = std::env::var("LINES").ok().and_then(|it| it.parse().ok());
+    said.filter(|it| *it > 4).unwrap_or(LINES)
+}
+
+fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<Answer> {
+    let given = [
+        ("cluster", asked.cluster.as_deref()),
+        ("origin", asked.origin.as_deref()),
+    ];
+    let given: Vec<(&str, &str)> = given
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect();
+    let list = ask::all(client, "/gpus", &given)?;
+    let found = sorted(found(&list.items, asked.by), asked.sort);
+    Ok(Answer {
+        text: text(&found, &list, asked.by, lines),
+        json: json!({"items": found.iter().map(told).collect::<Vec<_>>(), "whole": list.is_whole}),
+        is_good: true,
+    })
+}
+
+fn found(gpus: &[Value], by: By) -> Vec<Line> {
+    let mut found: BTreeMap<(String, String), Line> = BTreeMap::new();
+    for gpu in gpus {
+        let origin = match gpu["origin"].as_str() {
+            None | Some("live") => String::new(),
+            Some(origin) => format!(" ({origin})"),
+        };
+        let cluster = words::text(&gpu["cluster"]) + &origin;
+        let name = match by {
+            By::Holder => holder(gpu),
+            By::Gpu => {
+                let index = gpu["index"].as_u64();
+                // Nodes are in the order of their names, and ten comes after nine.
+                let index = index.map_or(words::NOTHING.to_owned(), |it| format!("{it:>2}"));
+                format!("{} {index}", words::text(&gpu["node"]))
+            }
+        };
+        let line = found.entry((cluster.clone(), name.clone())).or_default();
+        (line.cluster, line.name) = (cluster, name);
+        line.gpus += 1;
+        let state = words::text(&gpu["state"]).replace('_', " ");
+        *line.states.entry(state).or_default() += 1;
+        let readings = &gpu["readings"];
+        line.busy.add(&readings["utilization_ratio"]);
+        line.memory.add(&readings["memory_used_bytes"]);
+        line.power.add(&readings["power_watts"]);
+    }
+    found.into_values().collect()
+}
+
+/// Who holds a GPU: a name, nobody, or nobody knows.
+fn holder(gpu: &Value) -> String {
+    match (
+        gpu["holder"]["known"].as_bool(),
+        gpu["holder"]["name"].as_str(),
+    ) {
+        (_, Some(name)) => name.to_owned(),
+        (Some(true), None) => "nobody".to_owned(),
+        _ => "not known".to_owned(),
+    }
+}
+
+/// What is not measured comes last, whatever is asked for.
+fn sorted(mut found: Vec<Line>, sort: Sort) -> Vec<Line> {
+    let rank = |it: &Line| match sort {
+        Sort::Gpus => Some(it.gpus as f64),
+        Sort::Busy => it.busy.mean(),
+        Sort::Idle => it.busy.mean().map(|it| -it),
+        Sort::Memory => it.memory.sum(),
+        Sort::Power => it.power.sum(),
+    };
+    // The sort keeps the order of the names among equals.
+    found.sort_by(|one, other| {
+        let (one, other) = (rank(one), rank(other));
+        let least = f64::NEG_INFINITY;
+        other.unwrap_or(least).total_cmp(&one.unwrap_or(least))
+    });
+    found
+}
+
+fn text(found: &[Line], list: &List, by: By, lines: Option<usize>) -> String {
+    let head = match by {
+        By::Holder => "HOLDER",
+        By::Gpu => "NODE AND GPU",
+    };
+    let mut table = Table::new(&[
+        "CLUSTER", head, ">GPUS", ">BUSY", ">MEMORY", ">POWER", "STATES",
+    ]);
+    // A line each for the heads, for what is below, and for the prompt.
+    let room = lines.map_or(usize::MAX, |it| it.saturating_sub(4));
+    for it in found.iter().take(room) {
+        let states = it.states.iter();
+        let states = states.map(|(state, count)| match it.gpus {
+            1 => state.clone(),
+            _ => format!("{count} {state}"),
+        });
+        table.row(vec![
+            it.cluster.clone(),
+            it.name.clone(),
+            it.gpus.to_string(),
+            words::percent(&json!(it.busy.mean())),
+            words::gib(&json!(it.memory.sum())),
+            words::measured(&json!(it.power.sum()), 0, " W"),
+            states.collect::<Vec<_>>().join(", "),
+        ]);
+    }
+    let mut text = table.text("no GPU is there; `gpufleet status` says whether any reports");
+    let more = found.len().saturating_sub(room);
+    if more > 0 {
+        text.push_str(&format!("… and {more} more\n"));
+    }
+    text + &list.note()
+}
+
+fn told(it: &Line) -> Value {
+    json!({
+        "cluster": it.cluster,
+        "name": it.name,
+        "gpus": it.gpus,
+        "states": it.states,
+        "busy_ratio": it.busy.mean(),
+        "memory_used_bytes": it.memory.sum(),
+        "power_watts": it.power.sum(),
+        "measured_gpus": it.busy.of,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(index: u64, holder: &str, busy: Value) -> Value {
+        json!({"cluster": "prod", "node": "n-1", "index": index, "origin": "live", "state": "active_unrated",
+            "holder": {"known": true, "name": holder},
+            "readings": {"utilization_ratio": {"value": busy, "missing": null},
+                "memory_used_bytes": {"value": 1_073_741_824.0, "missing": null},
+                "power_watts": {"value": null, "missing": "gpu_lost"}}})
+    }
+
+    #[test]
+    fn a_holder_is_the_mean_of_what_is_measured_and_what_is_not_is_no_zero() {
+        let gpus = [
+            gpu(0, "a", json!(0.5)),
+            gpu(1, "a", Value::Null),
+            gpu(2, "b", json!(0.9)),
+        ];
+        let lines = sorted(found(&gpus, By::Holder), Sort::Gpus);
+        let list = List {
+            items: Vec::new(),
+            is_whole: true,
+        };
+        let text = text(&lines, &list, By::Holder, None);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .skip(1)
+            .map(|it| {
+                it.split("  ")
+                    .map(str::trim)
+                    .filter(|it| !it.is_empty())
+                    .collect()
+            })
+            .collect();
+        let none = words::NOTHING;
+        assert_eq!(
+            rows,
+            [
+                vec![
+                    "prod",
+                    "a",
+                    "2",
+                    "50 %",
+                    "2.0 GiB",
+                    none,
+                    "2 active unrated"
+                ],
+                vec!["prod", "b", "1", "90 %", "1.0 GiB", none, "active unrated"],
+            ]
+        );
+        assert_eq!(told(&lines[0])["power_watts"], Value::Null);
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_first_and_what_is_not_measured_last() {
+        let gpus = [
+            gpu(0, "a", Value::Null),
+            gpu(1, "b", json!(0.1)),
+            gpu(2, "c", json!(0.9)),
+        ];
+        for (sort, expected) in [
+            (Sort::Busy, ["c", "b", "a"]),
+            (Sort::Idle, ["b", "c", "a"]),
+            (Sort::Gpus, ["a", "b", "c"]),
+        ] {
+            let lines = sorted(found(&gpus, By::Holder), sort);
+            let names: Vec<&str> = lines.iter().map(|it| it.name.as_str()).collect();
+            assert_eq!(names, expected, "{sort:?}");
+        }
+    }
+
+    #[test]
+    fn a_screen_is_not_longer_than_it_is_tall_and_says_what_is_below() {
+        let gpus: Vec<Value> = (0..30).map(|it| gpu(it, "a", json!(0.5))).collect();
+        let lines = found(&gpus, By::Gpu);
+        let list = List {
+            items: Vec::new(),
+            is_whole: true,
+        };
+        let text = text(&lines, &list, By::Gpu, Some(24));
+        assert_eq!(text.lines().count(), 1 + 20 + 1);
+        assert!(text.ends_with("… and 10 more\n"), "{text}");
+    }
+}
