@@ -1,5 +1,7 @@
 //! `gpufleet-agent`: one per node.
 
+mod memory;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -91,6 +93,7 @@ async fn agent(sources: &Sources, mut config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-agent", &config.trace)?;
     let stop = CancellationToken::new();
     stop_on_signals(stop.clone())?;
+    tokio::spawn(memory::give_back());
     let clock = Arc::new(SystemClock::start());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "gpufleet-agent starts");
     loop {
