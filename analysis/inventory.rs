@@ -236,10 +236,12 @@ impl Record {
             return true;
         }
         let before = self.phase();
+        let was_up = self.node.ready == Ready::Yes;
         self.gone_at = None;
         self.node = node;
         if self.node.is_ready() && self.ready_at.is_none() {
-            let since = self.node.ready_since.unwrap_or(now);
+            // Of one that was up before, what came now are its GPUs.
+            let since = self.node.ready_since.filter(|_| !was_up).unwrap_or(now);
             self.ready_at = Some(since.min(now));
         }
         if self.phase() != before {
@@ -308,7 +310,7 @@ pub fn without_agent<'a>(
 ) -> Vec<&'a Record> {
     let is_blind = |it: &&Record| {
         let takes_work = matches!(it.phase(), Phase::Ready | Phase::Cordoned);
-        let ready = it.node.ready_since.or(it.ready_at);
+        let ready = it.node.ready_since.max(it.ready_at);
         let ready = ready.unwrap_or(it.first_seen).max(watched_from);
         takes_work && now.since(ready) >= within && !is_heard(&it.node.name)
     };

@@ -57,8 +57,7 @@ fn text(report: &Value, by: &str, top: usize) -> String {
         cost(total, currency),
         hours(&total["gpu_millis"])
     );
-    let unpriced = total["unpriced_gpu_millis"].as_f64().unwrap_or(0.0);
-    if unpriced > 0.0 {
+    if unpriced_of(total) > 0.0 {
         let unpriced = hours(&total["unpriced_gpu_millis"]);
         text.push_str(&format!(
             "; {unpriced} of them have no price (gpufleet doctor has the line)"
@@ -87,7 +86,14 @@ fn text(report: &Value, by: &str, top: usize) -> String {
     text.push_str(&table.text("the ledger has no hours of this month"));
     let more = groups.len().saturating_sub(top);
     if more > 0 {
-        text.push_str(&format!("… and {more} more, which cost less\n"));
+        let mut hidden = groups.iter().skip(top);
+        let is_priced = hidden.all(|it| unpriced_of(&it["sum"]) == 0.0);
+        let which = if is_priced {
+            "which cost less"
+        } else {
+            "some of them without a price"
+        };
+        text.push_str(&format!("… and {more} more, {which}\n"));
     }
     for it in report["budgets"].as_array().into_iter().flatten() {
         let amount = |name: &str| {
@@ -128,10 +134,16 @@ fn money(sum: &Value) -> f64 {
     decimal(&sum["cost"]).unwrap_or(0.0)
 }
 
-/// What a sum costs; a dash where none of its time has a price.
+/// GPU-milliseconds of a sum that have no price.
+fn unpriced_of(sum: &Value) -> f64 {
+    sum["unpriced_gpu_millis"].as_f64().unwrap_or(0.0)
+}
+
+/// What a sum costs, at least that where a part of its time has no price; a dash where none of it has one.
 fn cost(sum: &Value, currency: &str) -> String {
     let is_unpriced = sum["gpu_millis"] == sum["unpriced_gpu_millis"];
     match decimal(&sum["cost"]).filter(|_| !is_unpriced) {
+        Some(cost) if unpriced_of(sum) > 0.0 => format!("≥ {}", said(cost, currency)),
         Some(cost) => said(cost, currency),
         None => words::NOTHING.to_owned(),
     }
@@ -183,11 +195,11 @@ mod tests {
                 group("free", sum(2, "0", 2))],
             "budgets": [{"team": "large", "budget": "90", "spent": "100", "forecast": null, "is_over": true}]});
         let text = text(&report, "team", 2);
-        let expected = "November 2026: $110.50 for 13.0 GPU-hours; 2.0 of them have no price (gpufleet doctor has the line)\n\n\
+        let expected = "November 2026: ≥ $110.50 for 13.0 GPU-hours; 2.0 of them have no price (gpufleet doctor has the line)\n\n\
              TEAM      COST  GPU-HOURS  ACTIVE  IDLE\n\
              large  $100.00       10.0     5 %   2 %\n\
              small   $10.50        1.0    50 %  25 %\n\
-             … and 1 more, which cost less\n\
+             … and 1 more, some of them without a price\n\
              budget of large: $100.00 of $90.00, forecast –: OVER\n";
         assert_eq!(text, expected);
         let all = super::text(&report, "team", 9);

@@ -16,11 +16,12 @@ pub(crate) struct Asked {
     all: bool,
 }
 
-/// The answer; bad news when something is blind or loses data.
+/// The answer; bad news when something is blind or loses data, or nothing could be checked.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let json = client.get("/doctor")?;
     let is_bad = |it: &Value| it["severity"] == "error";
-    let is_good = !items(&json["findings"]).any(is_bad);
+    let was_made = items(&json["checks"]).any(|it| it["outcome"] != "not_checked");
+    let is_good = was_made && !items(&json["findings"]).any(is_bad);
     Ok(Answer {
         text: text(&json, asked.all),
         json,

@@ -182,7 +182,8 @@ impl Detectors {
         let is_gone = |cluster: &str, node: &str| inventory.is_gone(cluster, node);
         signals.extend(fleet::silent(&of_nodes, is_gone, now));
         // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
-        let told: HashSet<&str> = of_nodes.keys().map(|it| &*it.1).collect();
+        let names = of_nodes.keys().map(|it| &*it.1);
+        let told: HashSet<&str> = names.flat_map(|it| inventory.names_of(it)).collect();
         let is_told = |node: &str| told.contains(node);
         let blind = inventory.without_agent(is_told, crate::inventory::now(app));
         signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));
@@ -212,6 +213,8 @@ impl Detectors {
                 _ if own::is_own(place) => true,
                 // What is gone says nothing any more, and nothing is wrong with it.
                 _ if is_over(place) => true,
+                // An agent that calls the cluster, or its node, otherwise has come.
+                _ if family == Family::Blind && nodes.calls_otherwise(place, is_told) => true,
                 _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
             } && limits.is_read(family, place),
             quiet_runs: &of_runs.quiet,
@@ -231,6 +234,15 @@ struct Nodes {
 }
 
 impl Nodes {
+    /// Whether an agent tells of this node, but not by the name and cluster of this place.
+    fn calls_otherwise(&self, place: &Place, is_told: impl Fn(&str) -> bool) -> bool {
+        let Some(node) = place.node.as_deref().filter(|_| place.gpu.is_none()) else {
+            return false;
+        };
+        let key = (place.cluster.clone(), node.to_owned());
+        !self.gpus.contains_key(&key) && is_told(node)
+    }
+
     fn of(seen: &NodesSeen, now: Timestamp) -> Self {
         let mut nodes = Self {
             gpus: BTreeMap::new(),

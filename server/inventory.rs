@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -196,6 +197,15 @@ impl Inventory {
         }
     }
 
+    /// The names by which the cluster may call a node of which an agent tells: Slurm and people leave out the
+    /// domain.
+    pub fn names_of<'a>(&self, told: &'a str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let may_be_short =
+            !matches!(self.source, Source::Kubernetes(_)) && told.parse::<IpAddr>().is_err();
+        let short = told.split_once('.').filter(|_| may_be_short);
+        std::iter::once(told).chain(short.map(|it| it.0))
+    }
+
     /// Whether a node was there and is gone.
     pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
         *cluster == *self.cluster && self.known().is_gone(node)
@@ -244,13 +254,16 @@ pub async fn run(app: App, stop: CancellationToken) {
     };
     let written = async {
         loop {
-            tokio::time::sleep(WRITE_EVERY).await;
+            // Never in the middle of a write: what was taken for it would be lost.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(WRITE_EVERY) => {}
+            }
             inventory.known().forget(clock.now());
             job.round(clock, inventory.write(&app.store)).await;
         }
     };
     tokio::select! {
-        () = stop.cancelled() => {}
         () = told => {}
         () = written => {}
     }

@@ -182,12 +182,15 @@ fn without_secrets(address: &str, host_alone: bool) -> String {
         return HIDDEN.to_owned();
     };
     let (rest, behind) = match rest.split_once(['?', '#']) {
+        // A password may hold either: nobody knows where it ends.
+        Some((_, behind)) if behind.contains('@') => return format!("{scheme}://{HIDDEN}"),
         Some((rest, _)) => (rest, HIDDEN),
         None => (rest, ""),
     };
     // A password may hold a slash: what stands before the last @ is the user.
     let (user, place) = match rest.rsplit_once('@') {
-        Some((user, place)) => (user.split(':').next().unwrap_or_default(), place),
+        // A user without a password is a token, most likely.
+        Some((user, place)) => (user.split_once(':').map_or(HIDDEN, |it| it.0), place),
         None => ("", rest),
     };
     let user = match user {
@@ -212,6 +215,8 @@ mod tests {
     #[test]
     fn of_an_address_nothing_is_shown_that_could_be_a_secret() {
         for (address, host_alone, shown) in [
+            ("http://u:p?w@h", false, "http://…"),
+            ("https://token@h/x", false, "https://…@h/x"),
             (
                 "postgres://gpu:pw@db:5432/fleet?password=pw2",
                 false,

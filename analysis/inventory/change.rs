@@ -22,7 +22,8 @@ pub fn changes(before: Option<(&Node, Phase)>, after: &Record, now: Timestamp) -
     let change = |what: String| Change {
         at: now,
         node: node.name.clone(),
-        what,
+        // PostgreSQL keeps no text with it.
+        what: what.replace('\0', "\u{fffd}"),
     };
     let Some((old, phase)) = before.filter(|(_, phase)| *phase != Phase::Gone) else {
         let gpus = match (node.gpus, node.model.as_str()) {

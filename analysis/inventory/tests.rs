@@ -59,7 +59,7 @@ fn a_node_is_billed_from_when_it_was_made_ready_when_it_can_give_gpus_out_and_go
     (up.gpus, up.allocatable) = (8, 8);
     assert!(record.take(up.clone(), at(30)));
     assert_eq!((record.phase(), record.phase_since), (Phase::Ready, at(30)));
-    assert_eq!(record.ready_at, Some(at(10)));
+    assert_eq!(record.ready_at, Some(at(30)), "its GPUs came after it");
     assert!(!record.take(up.clone(), at(31)), "nothing is different");
     let mut down = up.clone();
     (down.ready, down.ready_since) = (Ready::Unknown, Some(at(50)));

@@ -53,12 +53,16 @@ const PIECES: [(&str, &str); 15] = [
 ];
 
 /// Slurm's words for why a job waits, and what they mean.
-const SLURM: [(&str, &str); 12] = [
+const SLURM: [(&str, &str); 13] = [
     (
         "Resources",
         "Nothing that it asks for is free; it is the next of its partition.",
     ),
     ("Priority", "Others of its partition go before it."),
+    (
+        "DependencyNeverSatisfied",
+        "It waits for another job that ended otherwise than it needs: it never begins.",
+    ),
     ("Dependency", "It waits for another job."),
     ("BeginTime", "It is to begin later."),
     ("JobHeldUser", "Its owner holds it back."),

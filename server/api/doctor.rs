@@ -19,7 +19,7 @@ pub struct Doctor {
     /// When it was made; at most 10 s ago.
     #[schema(format = DateTime)]
     pub at: String,
-    /// Whether everything that was checked is fine.
+    /// Whether everything that was checked is fine, and something was.
     pub is_fine: bool,
     /// What is to be mended, the worst first.
     pub findings: Vec<DoctorFinding>,
@@ -94,7 +94,7 @@ pub async fn doctor(
     let found = web.doctors.get(&web.app, &view, &web.specs, &grant).await;
     Json(Doctor {
         at: text::rfc3339(found.at),
-        is_fine: found.findings.is_empty(),
+        is_fine: found.findings.is_empty() && found.checks.iter().any(Check::was_made),
         findings: found.findings.iter().map(finding).collect(),
         more_findings: found.more_findings,
         checks: found.checks.iter().map(check).collect(),

@@ -89,7 +89,7 @@ pub(super) fn spool_disk(look: &Look<'_>) -> Looked {
     let room = look
         .room("spool")
         .ok_or("the disk of the spool does not say how full it is")?;
-    let what = "ingest.spool_dir";
+    let what = look.app.config.ingest.spool_dir.as_str();
     Ok(look.little_room("spool", what, room).into_iter().collect())
 }
 

@@ -32,7 +32,16 @@ pub(super) fn channels(look: &Look<'_>) -> Looked {
     if heartbeat.is_wanted.load(Ordering::Relaxed) {
         let sent = Timestamp::from_millis(heartbeat.sent_ms.load(Ordering::Relaxed));
         let every = look.app.config.notify.heartbeat_every_s;
-        if look.since_then(sent) > Duration::from_secs(every.saturating_mul(HEARTBEATS)) {
+        // Before the first one it counts from when it fails.
+        let failing = look.app.jobs.of("the heartbeat").failing_ms();
+        let since = match sent.millis() {
+            0 => failing.map(Timestamp::from_millis),
+            _ => Some(sent),
+        };
+        let is_missed = |it: Timestamp| {
+            look.since_then(it) > Duration::from_secs(every.saturating_mul(HEARTBEATS))
+        };
+        if since.is_some_and(is_missed) {
             let found = Finding::new(Severity::Error, "heartbeat", "The heartbeat does not get through")
                 .missing("Whether this server lives, for the service outside: it raises the alarm")
                 .fix("The log says why: the server does not do its work, or the address does not answer.")
@@ -107,7 +116,14 @@ pub(super) fn exports(look: &Look<'_>) -> Looked {
         return Err("no minute was due yet since this server started".to_owned());
     }
     let due = ways.iter().filter(|it| it.was_due());
-    Ok(due.flat_map(|it| it.findings(look)).collect())
+    let found: Vec<Finding> = due.flat_map(|it| it.findings(look)).collect();
+    match ways.iter().find(|it| !it.was_due()) {
+        Some(way) if found.is_empty() => Err(format!(
+            "no minute of {} was due yet since this server started",
+            way.name
+        )),
+        _ => Ok(found),
+    }
 }
 
 impl Way<'_> {
@@ -130,6 +146,12 @@ impl Way<'_> {
                 "refused",
                 "points were refused by the target",
                 "The log has the target's words; most targets name a limit of theirs.".to_owned(),
+            ),
+            (
+                &self.pushed.long_names,
+                "left-out",
+                "times a resource was left out of a minute, because a name is too long for a label",
+                "Shorten the name of the node, the job or the endpoint.".to_owned(),
             ),
             (
                 &self.pushed.skipped,

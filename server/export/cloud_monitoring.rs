@@ -13,12 +13,12 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Kind, Metric, MetricId};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{Clock, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::push::{self, Labelled, Plan, Pushed, Sent, Way};
@@ -45,6 +45,9 @@ use target::{Reason, Target, Verdict};
 /// Oldest minute that may be asked for. Cloud Monitoring takes points of the last 25 hours; the hour between
 /// is for a minute that is under way.
 const MAX_AGE_HOURS: u64 = 24;
+
+/// A minute that is written so much later than it is due, seconds, tells of pods that may be gone.
+const LATE_S: i64 = 120;
 
 section! {
     /// Minutes of the record, written to Google Cloud Monitoring; docs/cloud-monitoring.md has what it costs.
@@ -98,6 +101,8 @@ pub struct Told {
     pub pushed: Pushed,
     left_out: [AtomicU64; Reason::ALL.len()],
     series: AtomicU64,
+    /// A minute was written whole.
+    has_written: AtomicBool,
 }
 
 /// One point of one series.
@@ -127,6 +132,7 @@ pub struct CloudMonitoring {
     writer: String,
     told: Arc<Told>,
     fleet: Option<Arc<Fleet>>,
+    clock: Option<Arc<dyn Clock>>,
     /// The nodes of this minute, by cluster and name.
     nodes: HashMap<(Arc<str>, String), Option<Arc<Resource>>>,
     streams: Streams,
@@ -136,6 +142,8 @@ pub struct CloudMonitoring {
     unwanted: HashSet<MetricId>,
     /// Points of the minute that is under way.
     series: u64,
+    /// The end of the newest minute that was written whole.
+    whole: Option<Timestamp>,
     doubt: Doubt,
     month: Option<Month>,
     settings: CloudMonitoringConfig,
@@ -204,10 +212,12 @@ impl CloudMonitoring {
             writer: writer.to_owned(),
             told: Arc::default(),
             fleet: None,
+            clock: None,
             nodes: HashMap::new(),
             streams: Streams::default(),
             unwanted: HashSet::new(),
             series: 0,
+            whole: None,
             doubt: Doubt {
                 first_minute: true,
                 last_request: false,
@@ -222,6 +232,7 @@ impl CloudMonitoring {
     pub fn of(mut self, app: &App) -> Self {
         self.told = Arc::clone(&app.cloud_monitoring);
         self.fleet = Some(Arc::clone(&app.fleet));
+        self.clock = Some(Arc::clone(&app.clock));
         self
     }
 
@@ -234,6 +245,19 @@ impl CloudMonitoring {
             "{} metrics are written to Cloud Monitoring; of one GPU that is {month}",
             metrics().count()
         )
+    }
+
+    /// What series of the minute that ends here are of. Who holds a GPU is known of now alone: a minute that is
+    /// written late is of its node.
+    fn resource_at(&self, end: Timestamp) -> Monitored {
+        let late_ms = 1_000 * (self.plan.delay_s + LATE_S);
+        let is_late = |it: &Arc<dyn Clock>| it.now().millis() - end.millis() > late_ms;
+        match self.resource {
+            Monitored::K8sContainer if self.clock.as_ref().is_some_and(is_late) => {
+                Monitored::K8sNode
+            }
+            asked => asked,
+        }
     }
 
     /// The node that a resource is on, as far as it is known.
@@ -287,7 +311,8 @@ impl Way for CloudMonitoring {
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
         let node = self.node(of.known);
-        let place = place::place(self.resource, &self.location, of.known, node.as_deref());
+        let resource = self.resource_at(end);
+        let place = place::place(resource, &self.location, of.known, node.as_deref());
         let place = Arc::new(place);
         let labels = of.labels.iter();
         let labels: HashMap<String, String> = labels
@@ -377,11 +402,17 @@ impl Way for CloudMonitoring {
     }
 
     fn went_whole(&mut self, end: Timestamp) {
+        // Its cursor could not be kept: the same minute again, of which all was sent.
+        if self.whole == Some(end) {
+            return;
+        }
+        self.whole = Some(end);
         self.doubt.first_minute = false;
         self.nodes.clear();
         self.streams.forget_before(end);
         let series = std::mem::take(&mut self.series);
         self.told.series.store(series, Ordering::Relaxed);
+        self.told.has_written.store(true, Ordering::Relaxed);
         let month = Month::of(series, &self.settings);
         if series > 0 && self.month.is_none_or(|it| it.is_other_than(&month)) {
             tracing::info!(series, "written to Cloud Monitoring: {month}");
@@ -404,9 +435,9 @@ impl Told {
 
     /// What a month of as many series as in the newest minute costs; none before the first.
     pub fn month(&self, config: &CloudMonitoringConfig) -> Option<Month> {
-        let is_first = self.pushed.newest.load(Ordering::Relaxed) == 0;
+        let has_written = self.has_written.load(Ordering::Relaxed);
         let series = self.series.load(Ordering::Relaxed);
-        (!is_first).then(|| Month::of(series, config))
+        has_written.then(|| Month::of(series, config))
     }
 }
 

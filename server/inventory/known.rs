@@ -168,7 +168,8 @@ impl Pods {
                 self.left_out.1.insert(uid.to_owned());
             }
             Pod::Bound(bound) => {
-                *self.held.entry(bound.node.to_string()).or_default() += bound.gpus;
+                let held = self.held.entry(bound.node.to_string()).or_default();
+                *held = held.saturating_add(bound.gpus);
                 self.bound.insert(uid.to_owned(), bound);
             }
             Pod::Waits(claim) => {
@@ -181,6 +182,12 @@ impl Pods {
                 left_out.pop_last();
             }
         }
+    }
+
+    /// It is not known how many GPUs this one holds: so it is not what is free.
+    pub fn is_not_told(&mut self, uid: &str) {
+        self.remove(uid);
+        self.left_out.0.insert(uid.to_owned());
     }
 
     /// A pod is gone.

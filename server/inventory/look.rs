@@ -193,7 +193,8 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
     let mut waiting = claims.is_known().then(|| queue(known.waiting()));
     let gpus_waited_for = waiting
         .as_ref()
-        .map(|all| all.iter().map(|it| it.gpus).sum());
+        .map(|all| all.iter().filter(|it| !it.first.is_shares))
+        .map(|all| all.map(|it| it.gpus).sum());
     let mut more_waiting = known.waiting_left_out();
     if let Some(rows) = &mut waiting {
         more_waiting += cut(rows);

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::known::{Bound, Pod, Pods};
 use super::now;
@@ -52,8 +53,9 @@ const DOWN: [&str; 8] = [
 const CLOSED: [&str; 3] = ["DRAIN", "MAINTENANCE", "FUTURE"];
 
 /// Reasons for which the scheduler does not look for a place.
-const HELD_BACK: [&str; 6] = [
+const HELD_BACK: [&str; 7] = [
     "Dependency",
+    "DependencyNeverSatisfied",
     "BeginTime",
     "JobHeldUser",
     "JobHeldAdmin",
@@ -125,6 +127,8 @@ struct Squeue {
 #[serde(default)]
 struct Job {
     job_id: Value,
+    /// Which tasks of an array wait, `0-9:3,12%4`; they are one record.
+    array_task_string: String,
     job_state: Value,
     state_reason: String,
     account: String,
@@ -134,8 +138,8 @@ struct Job {
     node_count: Value,
 }
 
-/// Nodes with GPUs, and how many of each are in use.
-type Nodes = Vec<(Node, u32)>;
+/// Nodes with GPUs, and how many of each are in use; none where it does not say.
+type Nodes = Vec<(Node, Option<u32>)>;
 
 /// Asks for ever.
 pub(super) async fn run(app: &App) {
@@ -168,11 +172,16 @@ fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)
     let mut pods = Pods::default();
     for (node, used) in &told {
         let node = node.name.as_str();
+        let uid = format!("on {node}");
+        let Some(gpus) = *used else {
+            pods.is_not_told(&uid);
+            continue;
+        };
         let bound = Bound {
             node: node.into(),
-            gpus: *used,
+            gpus,
         };
-        pods.put(&format!("on {node}"), Pod::Bound(bound));
+        pods.put(&uid, Pod::Bound(bound));
     }
     known.all_nodes(told.into_iter().map(|it| it.0).collect(), now);
     match jobs {
@@ -236,10 +245,25 @@ async fn command(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     }
 }
 
+/// A folder that hangs, as one of a network does, hangs alone: it is read on a thread of its own, and no other
+/// is begun while one does.
 async fn file(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
+    static READING: Semaphore = Semaphore::const_new(1);
+    let one = READING.acquire().await.map_err(|it| it.to_string())?;
+    let (tell, told) = oneshot::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        let _one = one;
+        // Who asked may have gone.
+        let _ = tell.send(read(&path, now));
+    });
+    told.await.map_err(|it| it.to_string())?
+}
+
+fn read(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = tokio::fs::File::open(path).await.map_err(failed)?;
-    let written = file.metadata().await.and_then(|it| it.modified());
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let written = file.metadata().and_then(|it| it.modified());
     let since = written
         .map_err(failed)?
         .duration_since(std::time::UNIX_EPOCH);
@@ -253,7 +277,7 @@ async fn file(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
         ));
     }
     let mut answer = Vec::new();
-    let read = file.take(MAX_BYTES).read_to_end(&mut answer).await;
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_BYTES), &mut answer);
     read.map_err(failed).map(|_| answer)
 }
 
@@ -263,7 +287,7 @@ fn nodes(answer: &[u8]) -> Result<Nodes, String> {
     if said.sinfo.is_empty() && said.nodes.is_empty() {
         return Err("it names no node at all".to_owned());
     }
-    let mut found: BTreeMap<String, (Node, u32)> = BTreeMap::new();
+    let mut found: BTreeMap<String, (Node, Option<u32>)> = BTreeMap::new();
     for entry in &said.sinfo {
         for name in &entry.nodes.nodes {
             let gres = (entry.gres.total.as_str(), entry.gres.used.as_str());
@@ -291,7 +315,7 @@ fn node(
     (state, reason): (&Value, &Value),
     (total, used): (&str, &str),
     pool: &str,
-) -> (Node, u32) {
+) -> (Node, Option<u32>) {
     let states = words(state);
     let is = |these: &[&str]| states.iter().any(|it| these.contains(&it.as_str()));
     let (gpus, model) = gres(total);
@@ -317,7 +341,9 @@ fn node(
         },
         ..Node::default()
     };
-    (node, gres(used).0)
+    // Of a node that is idle it says `gpu:l40s:0(IDX:N/A)`; of one that is down nothing is free anyway.
+    let says = down || used.split(',').any(|it| it.starts_with("gpu:"));
+    (node, says.then(|| gres(used).0))
 }
 
 /// How many GPUs a text such as `tmp:7T,gpu:l40s:4(S:0-1)` names, and their type.
@@ -371,7 +397,7 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
         workload: format!("slurm:{id}"),
         queue: holder::cut(&job.partition).to_owned(),
         model: holder::cut(&model).to_owned(),
-        places: nodes,
+        places: nodes.saturating_mul(tasks(&job.array_task_string)),
         gpus_each: gpus / nodes,
         is_shares: false,
         since: number(&job.submit_time).map_or_else(Timestamp::default, |seconds| {
@@ -385,6 +411,21 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
         words: cut(why),
     };
     Some((format!("job {id}"), claim))
+}
+
+/// How many tasks a text such as `0-9:3,12%4` names, at least 1: of a job that is no array it is empty. Slurm
+/// ends a long one with `...`: those behind are not counted.
+fn tasks(text: &str) -> u32 {
+    let text = text.split('%').next().unwrap_or_default();
+    let of = |piece: &str| -> Option<u32> {
+        let (range, step) = piece.split_once(':').unwrap_or((piece, "1"));
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
+        let step: u32 = step.parse().ok().filter(|it| *it > 0)?;
+        Some((to.checked_sub(from)? / step).saturating_add(1))
+    };
+    let all = text.split(',').filter_map(of);
+    all.fold(0, u32::saturating_add).max(1)
 }
 
 /// GPUs of a text such as `cpu=2,mem=20G,node=1,gres/gpu=4,gres/gpu:a40=4`, and their type.

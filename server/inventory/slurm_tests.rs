@@ -34,15 +34,34 @@ fn a_node_is_there_once_with_its_gpus_and_what_of_them_is_used() {
         ready: Ready::Yes,
         ..Node::default()
     };
-    assert_eq!(found, [(expected, 1)]);
+    assert_eq!(found, [(expected, Some(1))]);
+    // What is used is not told: that is not none.
+    let silent = json!({"sinfo": [entry("gpu001", &["MIXED"], "", "gpu")]});
+    let found = nodes(&bytes(&silent)).expect("it is an answer");
+    assert_eq!(found[0].1, None);
     // As before 23.02, and as scontrol show nodes does.
     let old = json!({"nodes": [{"name": "n1", "state": "idle+drain", "gres": "gpu:8", "gres_used": "gpu:3",
         "partitions": ["a", "b"], "reason": ""}]});
     let found = nodes(&bytes(&old)).expect("it is an answer");
     assert_eq!(
         (found[0].0.gpus, found[0].1, found[0].0.cordoned),
-        (8, 3, true)
+        (8, Some(3), true)
     );
+}
+
+#[test]
+fn tasks_of_an_array_wait_each_for_itself() {
+    for (text, count) in [
+        ("", 1),
+        ("5", 1),
+        ("0-999%10", 1_000),
+        ("0-9:3,12%4", 5),
+        ("1,3,7-8", 4),
+        ("0-4294967295", u32::MAX),
+        ("9-0,x,1-2:0", 1),
+    ] {
+        assert_eq!(tasks(text), count, "{text}");
+    }
 }
 
 #[test]

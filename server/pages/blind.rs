@@ -70,9 +70,11 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
         return all;
     }
     let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
-    let told: HashSet<&str> = nodes.map(|node| &*node.name).collect();
+    let told: HashSet<&str> = nodes
+        .flat_map(|node| inventory.names_of(&node.name))
+        .collect();
     let blind = inventory.without_agent(|node| told.contains(node), now);
-    all.extend(without_agent(&blind));
+    all.extend(without_agent(&blind, inventory.source()));
     let sight = inventory.known().nodes.sight(now);
     // While it is read for the first time nothing is wrong yet.
     if sight != Sight::Starting
@@ -89,11 +91,12 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
 }
 
 /// Nodes with GPUs of which no agent tells.
-fn without_agent(blind: &[Record]) -> Option<BlindSpot> {
+fn without_agent(blind: &[Record], source: &Source) -> Option<BlindSpot> {
     if blind.is_empty() {
         return None;
     }
-    let gpus: u32 = blind.iter().map(|it| it.node.gpus).sum();
+    let gpus = blind.iter().map(|it| it.node.gpus);
+    let gpus = gpus.fold(0, u32::saturating_add);
     // It has no page of its own: nothing is known of it here.
     let place = |it: &Record| ("/incidents".to_owned(), Name::new(&it.node.name));
     Some(BlindSpot {
@@ -102,7 +105,11 @@ fn without_agent(blind: &[Record]) -> Option<BlindSpot> {
             counted(blind.len(), "node", "nodes"),
             counted(gpus as usize, "GPU", "GPUs"),
         ),
-        fix: "kubectl -n gpufleet describe daemonset gpufleet-agent says why no agent is there: a selector, a taint, an image that cannot be pulled.".to_owned(),
+        fix: match source {
+            Source::Kubernetes(_) => "kubectl -n gpufleet describe daemonset gpufleet-agent says why no agent is there: a selector, a taint, an image that cannot be pulled.",
+            _ => "systemctl status gpufleet-agent on the node says whether one runs; if it does, node.name in its config is to be the name that the cluster gives the node.",
+        }
+        .to_owned(),
         places: blind.iter().take(NAMED).map(place).collect(),
         more: blind.len().saturating_sub(NAMED),
     })

@@ -14,7 +14,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::frame::{self, Frame};
 use super::problem;
 use super::text::{self, Name, counted, grouped};
-use crate::inventory::look::{Look, Told};
+use crate::inventory::look::{Look, Sight, Told};
 use crate::inventory::now;
 use crate::view::FleetView;
 use crate::web::Web;
@@ -140,6 +140,9 @@ fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueueP
 /// The queue in one line, without its full stop.
 fn headline(look: &Look) -> String {
     let waits = match (&look.waiting, look.gpus_waited_for) {
+        (Some(rows), Some(0)) if !rows.is_empty() => {
+            "Nobody waits for whole GPUs, some wait for shares".to_owned()
+        }
         (Some(rows), Some(gpus)) if !rows.is_empty() => format!(
             "{} {} for {}",
             counted(rows.len() + look.more_waiting, "workload", "workloads"),
@@ -161,7 +164,11 @@ fn headline(look: &Look) -> String {
         }
         None => "what is free is not known".to_owned(),
     };
-    format!("{waits}; {free}")
+    let is_old = |it: &Sight| matches!(it, Sight::Stale { .. });
+    match is_old(&look.nodes) || is_old(&look.claims) {
+        true => format!("When it was last seen: {waits}; {free}"),
+        false => format!("{waits}; {free}"),
+    }
 }
 
 fn row(it: Waiting, at: Timestamp) -> Row {

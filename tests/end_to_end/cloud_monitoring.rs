@@ -85,7 +85,8 @@ fn has_past(server: &server::Server) -> bool {
             .get(&format!("/api/v1/gpus/demo/{id}/minutes"))
             .json();
         let minutes = past["minutes"].as_array().map_or(0, Vec::len);
-        minutes as i64 > 3 * MISSED
+        // Shipped in three pieces of 20, the oldest first: more than two of them are there.
+        minutes > 45
     };
     gpus.len() == GPUS && gpus.iter().all(has)
 }

@@ -83,3 +83,16 @@ async fn a_node_of_another_clusters_name_is_told_by_its_agent_all_the_same() {
     world.ticks(70, |_| {});
     assert_eq!(world.open(), [], "its agent calls the cluster otherwise");
 }
+
+#[tokio::test]
+async fn an_agent_that_comes_by_another_name_of_cluster_and_node_ends_the_incident() {
+    let mut world = World::new().await;
+    world.cluster_has(&["node-1", "node-2", "node-3"]);
+    world.ticks(63, |_| {});
+    assert_eq!(world.open().len(), 1);
+    // Its machine calls itself by its whole name.
+    let come = fixture::machine("staging", "node-3.hpc.example", Origin::Live);
+    world.lives.push(come);
+    world.ticks(5, |_| {});
+    assert_eq!(world.open(), [], "an agent tells of it");
+}

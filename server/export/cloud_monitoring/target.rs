@@ -165,6 +165,11 @@ impl Target {
             true => None,
             false => {
                 let to = address(&config.endpoint).map_err(|why| key("endpoint", why))?;
+                let has_user = to.authority().is_some_and(|it| it.as_str().contains('@'));
+                if has_user || to.query().is_some() {
+                    let why = "has a user, a password or a query: credentials_file is the place for a secret";
+                    return Err(key("endpoint", why.to_owned()));
+                }
                 let is_here = matches!(to.host(), Some("127.0.0.1" | "[::1]" | "localhost"));
                 if to.scheme_str() == Some("http") && !config.anonymous && !is_here {
                     let why = "http would show the credentials to everyone: https, or anonymous";
@@ -275,7 +280,6 @@ impl Target {
         // What the builder says may show a part of the file.
         made.map_err(|error| match self.credentials {
             From::File(_) => {
-                tracing::debug!(%error, "credentials");
                 "cloud_monitoring.credentials_file lacks what its type has, or has it in a form that is none"
                     .to_owned()
             }

@@ -63,8 +63,8 @@ pub(super) struct Meta {
     pub(super) name: String,
     namespace: String,
     pub(super) uid: String,
-    creation_timestamp: String,
-    deletion_timestamp: String,
+    creation_timestamp: Option<String>,
+    deletion_timestamp: Option<String>,
     labels: BTreeMap<String, String>,
     owner_references: Vec<Owner>,
 }
@@ -86,7 +86,8 @@ struct Condition {
     status: String,
     reason: String,
     message: String,
-    last_transition_time: String,
+    /// Null where who wrote it gave no time, as of pods behind a gate.
+    last_transition_time: Option<String>,
 }
 
 /// A node, of which this much is read.
@@ -181,7 +182,9 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
     let labels = &metadata.labels;
     let model = first(labels, &MODELS);
     let (whole, shares) = counted(&status.capacity);
-    if whole + shares == 0 && model.is_empty() {
+    // The kubelet leaves a 0 where a device plugin was: the node is there, its GPUs cannot be given out.
+    let has_gpus = status.capacity.keys().any(|it| is_gpu(it));
+    if !has_gpus && model.is_empty() {
         return None;
     }
     let replicas = labels.get(REPLICAS).and_then(|it| it.parse::<u32>().ok());
@@ -218,16 +221,16 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         pool: first(labels, &POOLS),
         block: first(labels, &BLOCKS),
         driver: first(labels, &DRIVERS),
-        gpus: whole + shares,
-        allocatable: can_whole + can_shares,
+        gpus: whole.saturating_add(shares),
+        allocatable: can_whole.saturating_add(can_shares),
         is_shared,
         ready,
-        ready_since: condition.and_then(|it| moment(&it.last_transition_time)),
+        ready_since: condition.and_then(|it| moment(it.last_transition_time.as_deref()?)),
         trouble,
-        cordoned: spec.unschedulable || !metadata.deletion_timestamp.is_empty(),
+        cordoned: spec.unschedulable || metadata.deletion_timestamp.is_some(),
         kept_for: taints.take(MAX_TAINTS).collect(),
         image: holder::cut(&image).to_owned(),
-        created: moment(&metadata.creation_timestamp),
+        created: metadata.creation_timestamp.as_deref().and_then(moment),
         name: metadata.name,
         uid: metadata.uid,
     })
@@ -252,7 +255,7 @@ pub(super) fn pod(object: PodObject) -> Pod {
         });
     }
     // One that is to go waits for nothing.
-    if !metadata.deletion_timestamp.is_empty() {
+    if metadata.deletion_timestamp.is_some() {
         return Pod::Neither;
     }
     let scheduled = status
@@ -276,7 +279,11 @@ pub(super) fn pod(object: PodObject) -> Pod {
         places: 1,
         gpus_each: if whole > 0 { whole } else { shares },
         is_shares: whole == 0,
-        since: moment(&metadata.creation_timestamp).unwrap_or_default(),
+        since: metadata
+            .creation_timestamp
+            .as_deref()
+            .and_then(moment)
+            .unwrap_or_default(),
         reason,
         words: scheduled.map(|it| cut(&it.message)).unwrap_or_default(),
         namespace: metadata.namespace,
@@ -313,11 +320,16 @@ fn counted(amounts: &Amounts) -> (u32, u32) {
         let amount = amount.parse::<u32>().unwrap_or(0);
         if GPUS.contains(&name.as_str()) {
             whole = whole.saturating_add(amount);
-        } else if name.starts_with("nvidia.com/mig-") || name == "nvidia.com/gpu.shared" {
+        } else if is_gpu(name) {
             shares = shares.saturating_add(amount);
         }
     }
     (whole, shares)
+}
+
+/// Whether a resource is GPUs or shares of them.
+fn is_gpu(name: &str) -> bool {
+    GPUS.contains(&name) || name.starts_with("nvidia.com/mig-") || name == "nvidia.com/gpu.shared"
 }
 
 fn first(labels: &BTreeMap<String, String>, keys: &[&str]) -> String {

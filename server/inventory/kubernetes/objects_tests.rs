@@ -109,6 +109,12 @@ fn nodes_without_gpus_are_none_those_that_wait_for_their_driver_and_those_with_s
     let unlabelled = json!({"cloud.google.com/gke-accelerator": null});
     let neither = json!({"status": without, "metadata": {"labels": unlabelled}});
     assert_eq!(read_node(&neither), None);
+    // The kubelet leaves a 0 where a device plugin was.
+    let none_left =
+        json!({"capacity": {"nvidia.com/gpu": "0"}, "allocatable": {"nvidia.com/gpu": "0"}});
+    let lost = json!({"status": none_left, "metadata": {"labels": unlabelled}});
+    let lost = read_node(&lost).expect("it had GPUs");
+    assert_eq!((lost.gpus, lost.is_ready()), (0, false));
     let shared = |more: &Value| read_node(more).expect("it has GPUs");
     let replicas = |count: &str| {
         let labels = json!({"nvidia.com/gpu.replicas": count});
@@ -228,4 +234,21 @@ fn a_pod_asks_for_what_its_containers_need_together_or_the_greediest_before_them
         json!([]),
         (u32::MAX, 0),
     );
+}
+
+#[test]
+fn times_that_nobody_gave_are_null_and_break_nothing() {
+    let gated: PodObject = serde_json::from_value(json!({
+        "metadata": {"name": "train-0", "uid": "p-1", "creationTimestamp": null},
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        "status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                "lastProbeTime": null, "lastTransitionTime": null},
+        ]},
+    }))
+    .expect("the API server writes it so");
+    let Pod::Waits(claim) = pod(gated) else {
+        panic!("it waits");
+    };
+    assert_eq!((claim.reason, claim.gpus_each), (Reason::HeldBack, 8));
 }
