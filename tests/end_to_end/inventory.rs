@@ -106,8 +106,9 @@ fn story(world: &World, api: &Kubernetes, place: server::Place) {
     api.put_node_object(&node("node-1", &Value::Null));
     api.put_pod_object(&pod("train-0", Some("node-1")));
     api.put_pod_object(&pod("train-1", None));
-    let told = queue_is(&server, "a pod waits", |it| it["gpus_waited_for"] == 8);
-    assert!(is_seen(&told), "{told}");
+    let told = queue_is(&server, "a pod waits, and one is on its node", |it| {
+        is_seen(it) && it["gpus_waited_for"] == 8 && it["capacity"][0]["held"] == 8
+    });
     let row = &told["waiting"][0];
     assert_eq!(row["workload"], "jobset:research/train", "{told}");
     assert_eq!(row["scheduler_says"], WORDS);
@@ -249,11 +250,13 @@ fn an_api_server_that_refuses_forgets_talks_nonsense_or_is_gone_is_named_and_nev
 #[test]
 fn a_hundred_thousand_pods_are_read_in_pages_and_those_that_ask_for_no_gpu_cost_no_memory() {
     let world = World::new();
-    let api = Kubernetes::start();
+    let mut api = Kubernetes::start();
     api.let_see_all(true);
     let server = place(&world, &api).start();
     queue_is(&server, "an empty cluster is seen", is_seen);
     let before = usage::of_group(server.id()).rss_bytes;
+    // While nobody answers, so that no watch tells of it.
+    api.die();
     api.fill(100_000);
     api.put_node_object(&node("node-1", &Value::Null));
     api.put_pod_object(&pod("train-0", Some("node-1")));
@@ -261,6 +264,7 @@ fn a_hundred_thousand_pods_are_read_in_pages_and_those_that_ask_for_no_gpu_cost_
     let (lists, _) = api.asked();
     // What happened in between is forgotten, so all of it has to be listed.
     api.forget();
+    api.begin();
     wait::until("the one that waits is found", LONG_LIST, || {
         let queue = queue(&server);
         (queue["gpus_waited_for"] == 8 && queue["capacity"][0]["held"] == 8).then_some(())
