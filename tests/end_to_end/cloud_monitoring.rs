@@ -9,20 +9,13 @@ use std::time::Duration;
 
 use gpufleet_program::clock::SystemClock;
 use gpufleet_telemetry::time::{Clock as _, Minute};
-use gpufleet_tests::harness::checker::with_store;
-use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, server, wait};
 use gpufleet_tests::people::Service;
 use gpufleet_tests::people::cloud_monitoring::{CloudMonitoring, Point};
 use gpufleet_tests::people::server::{Mood, Running};
-use serde_json::Value;
 
-/// GPUs of the demo fleet.
-const GPUS: usize = 64;
-/// Minutes that it has missed.
-const MISSED: i64 = 10;
-/// An hour of history is shipped and committed.
-const HISTORY_LIMIT: Duration = Duration::from_secs(120);
+use crate::exports::{GPUS, MISSED, record_history, set_back};
+
 /// Ten minutes are written; a request that hangs is given up after ten seconds.
 const WRITE_LIMIT: Duration = Duration::from_secs(180);
 /// Requests until the first of the fourth minute: descriptors, one of the first minute, which has no counters
@@ -41,17 +34,6 @@ fn state(monitoring: &Running) -> CloudMonitoring {
         Service::CloudMonitoring(it) => it,
         other => panic!("another service: {other:?}"),
     }
-}
-
-/// Sets the cursor of a server that does not run; returns the first minute that it will write.
-fn set_back(place: &server::Place) -> Minute {
-    let now = SystemClock::start().now().minute();
-    let last = Minute(now.0 - MISSED - 1);
-    with_store(&place.database, async |store| {
-        let kept = store.keep_export_cursor("cloud_monitoring", last).await;
-        kept.expect("the cursor is kept");
-    });
-    Minute(last.0 + 1)
 }
 
 /// The series of a metric.
@@ -73,38 +55,13 @@ fn has(of: &CloudMonitoring, minutes: std::ops::Range<i64>) -> bool {
     whole.count() == GPUS
 }
 
-/// Whether the minutes that will be missed are committed, of every GPU.
-fn has_past(server: &server::Server) -> bool {
-    let gpus = server
-        .get("/api/v1/gpus?origin=simulated&limit=1000")
-        .json();
-    let gpus = gpus["items"].as_array().cloned().unwrap_or_default();
-    let has = |gpu: &Value| {
-        let id = gpu["id"].as_str().unwrap_or_default();
-        let past = server
-            .get(&format!("/api/v1/gpus/demo/{id}/minutes"))
-            .json();
-        let minutes = past["minutes"].as_array().map_or(0, Vec::len);
-        // Shipped in three pieces of 20, the oldest first: more than two of them are there.
-        minutes > 45
-    };
-    gpus.len() == GPUS && gpus.iter().all(has)
-}
-
 #[test]
 fn series_arrive_in_cloud_monitoring_with_no_rule_broken_over_a_kill_in_the_middle_of_a_request() {
     let world = World::new();
     let place = server::Place::sqlite(&world);
-    let plain = place.clone().start();
-    let endpoint = format!("http://{}", place.grpc);
-    let simulator = Simulator::start(&world, &endpoint, &["--history-hours", "1"]);
-    wait::until("the history is in the record", HISTORY_LIMIT, || {
-        has_past(&plain).then_some(())
-    });
-    simulator.stop();
-    plain.stop();
-
-    let first = set_back(&place).0;
+    record_history(&world, &place);
+    let first = SystemClock::start().now().minute().0 - MISSED;
+    set_back(&place, "cloud_monitoring", Minute(first));
     let monitoring = Running::start(Service::CloudMonitoring(CloudMonitoring::new("p-1")));
     let place = [
         "cloud_monitoring.project=p-1".to_owned(),

@@ -1,7 +1,7 @@
 //! The real programs together, and beside them the real programs of others.
 //!
-//! Each test starts what it needs on free ports in a folder of its own. They run one after the
-//! other: most of them measure something in seconds.
+//! Each test starts what it needs on free ports in a folder of its own. They run six at once: most of their
+//! time is waiting for ticks and commits.
 
 mod peers;
 
@@ -30,6 +30,8 @@ mod prometheus;
 mod dashboards;
 
 mod engines;
+
+mod exports;
 
 mod remote_write;
 

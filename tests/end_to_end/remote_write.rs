@@ -7,31 +7,13 @@ use std::time::Duration;
 
 use gpufleet_program::clock::SystemClock;
 use gpufleet_telemetry::time::{Clock as _, Minute, Timestamp};
-use gpufleet_tests::harness::checker::with_store;
-use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, server, wait};
 
-use serde_json::Value;
-
+use crate::exports::{GPUS, MISSED, record_history, set_back};
 use crate::peers::Peer;
 
-/// GPUs of the demo fleet.
-const GPUS: f64 = 64.0;
-/// Minutes that the target has missed.
-const MISSED: i64 = 10;
-/// An hour of history is shipped and committed.
-const HISTORY_LIMIT: Duration = Duration::from_secs(120);
 /// Ten minutes are pushed and found.
 const PUSH_LIMIT: Duration = Duration::from_secs(120);
-
-/// Sets the cursor of a server that does not run: this is the first minute that it will push.
-fn set_back(place: &server::Place, first: Minute) {
-    let last = Minute(first.0 - 1);
-    with_store(&place.database, async |store| {
-        let kept = store.keep_export_cursor("remote_write", last).await;
-        kept.expect("the cursor is kept");
-    });
-}
 
 fn now() -> Timestamp {
     SystemClock::start().now()
@@ -44,7 +26,7 @@ fn arrives(peer: &Peer, first: Minute) {
         peer.get("/internal/force_flush");
         let counted = peer.query(&format!("count_over_time({power}[30m])"));
         let whole = counted.iter().filter(|it| it.value >= MISSED as f64 - 2.0);
-        (whole.count() as f64 == GPUS).then_some(())
+        (whole.count() == GPUS).then_some(())
     });
     let since = (now().seconds() - first.start().seconds()).div_euclid(60) as f64;
     for series in peer.query(&format!("count_over_time({power}[30m])")) {
@@ -54,7 +36,7 @@ fn arrives(peer: &Peer, first: Minute) {
     }
     let counter = "gpufleet_gpu_energy_joules_total{origin=\"simulated\"}";
     let rates = peer.query(&format!("rate({counter}[10m])"));
-    assert_eq!(rates.len() as f64, GPUS);
+    assert_eq!(rates.len(), GPUS);
     assert!(
         rates.iter().all(|it| it.value > 1.0),
         "a counter grows: {rates:?}"
@@ -65,18 +47,10 @@ fn arrives(peer: &Peer, first: Minute) {
 fn minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stands() {
     let world = World::new();
     let place = server::Place::sqlite(&world);
-    let plain = place.clone().start();
-    let endpoint = format!("http://{}", place.grpc);
-    let simulator = Simulator::start(&world, &endpoint, &["--history-hours", "1"]);
-    wait::until("the history is in the record", HISTORY_LIMIT, || {
-        has_past(&plain).then_some(())
-    });
-    simulator.stop();
-    plain.stop();
-
+    record_history(&world, &place);
     // For both targets from the time at which the record ends, however long the first takes.
     let first = Minute(now().minute().0 - MISSED);
-    set_back(&place, first);
+    set_back(&place, "remote_write", first);
     let victoria = Peer::victoria(&world);
     let pushing = place.clone().with(&format!(
         "remote_write.url=http://{}/api/v1/write",
@@ -94,7 +68,7 @@ fn minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stand
     );
     server.stop();
 
-    set_back(&place, first);
+    set_back(&place, "remote_write", first);
     let prometheus = Peer::prometheus_receiving(&world);
     let pushing = place.with(&format!(
         "remote_write.url=http://{}/api/v1/write",
@@ -103,21 +77,4 @@ fn minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stand
     let server = pushing.start();
     arrives(&prometheus, first);
     server.stop();
-}
-
-/// Whether the minutes that will be missed are committed, of every GPU.
-fn has_past(server: &server::Server) -> bool {
-    let gpus = server
-        .get("/api/v1/gpus?origin=simulated&limit=1000")
-        .json();
-    let gpus = gpus["items"].as_array().cloned().unwrap_or_default();
-    let has = |gpu: &Value| {
-        let id = gpu["id"].as_str().unwrap_or_default();
-        let past = server
-            .get(&format!("/api/v1/gpus/demo/{id}/minutes"))
-            .json();
-        let minutes = past["minutes"].as_array().map_or(0, Vec::len);
-        minutes as i64 > 3 * MISSED
-    };
-    gpus.len() as f64 == GPUS && gpus.iter().all(has)
 }
