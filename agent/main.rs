@@ -55,6 +55,7 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    memory::one_heap();
     let arguments = Arguments::parse();
     // The child comes first: it must not carry a runtime, a config or a log of its own.
     if let Some(Command::NvmlChild(child)) = &arguments.command {
