@@ -2,16 +2,13 @@
 //! answer, goes through memory and measures rates; what it found is judged here and told as readings,
 //! events and exit codes. See docs/probe.md.
 //!
-//! Read in this order: [`ptx`] with `kernels/`, [`expected`], [`report`]; `device`, `look` and `work` in
-//! the child; [`child`], [`process`]; [`measured`], [`verdict`]; [`command`] and [`reader`].
+//! Kernels, answers and verdicts are the crate `probe/`'s. Read here in this order: `device`, `look` and
+//! `work` in the child; [`child`], [`process`]; [`command`]; [`inside`], what training processes found, and
+//! [`reader`].
 
+use gpufleet_probe::{expected, launch};
+pub use gpufleet_probe::{measured, ptx, report, verdict};
 use gpufleet_program::section;
-
-pub mod ptx;
-
-pub mod expected;
-
-pub mod report;
 
 mod device;
 
@@ -23,18 +20,17 @@ pub mod child;
 
 pub mod process;
 
-pub mod measured;
-
-pub mod verdict;
-
 pub mod command;
+
+pub mod inside;
 
 pub mod reader;
 
 section! {
     /// The probe: whether GPUs compute right, and as fast as they should.
     pub struct ProbeConfig {
-        /// Whether idle GPUs are probed, and the server may ask for it. Off, nothing of it runs.
+        /// Whether idle GPUs are probed, the server may ask for it, and training processes of the node may
+        /// probe from inside. Off, nothing of it runs.
         pub enabled: bool = true,
         /// Minutes between two probes of an idle GPU, 1 to 1440; each waits up to a fifth more, so
         /// that not all of a fleet's are at it at once.

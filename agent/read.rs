@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::attribute::Attribution;
 use crate::commands::NvmlOrders;
 use crate::config::Config;
+use crate::probe::inside::Inside;
 use crate::probe::reader::{ProbeOrder, Probing};
 use crate::steps;
 
@@ -158,13 +159,15 @@ pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Re
     let orders = wiring
         .probe_orders
         .filter(|_| config.probe.enabled && config.nvml.enabled);
+    let mut probed: Option<Arc<Inside>> = None;
     if let Some(orders) = orders {
         let library = config.nvml.library_path.display().to_string();
-        let reader = Probing::new(&config.probe, library, Arc::clone(&users), orders);
+        let inside = Arc::clone(probed.insert(Arc::default()));
+        let reader = Probing::new(&config.probe, library, Arc::clone(&users), inside, orders);
         readers.push(Box::new(reader));
     }
     if let Some(reader) = hooks::Hooks::new(&config.hooks, period, users, wiring.steps) {
-        readers.push(Box::new(reader));
+        readers.push(Box::new(reader.with_probes(config.probe.enabled, probed)));
     }
     for reader in exporter::readers(&config.exporter, node)? {
         readers.push(Box::new(reader));

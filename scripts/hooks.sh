@@ -31,6 +31,12 @@ build() {
         target/hooks/wheels/*.whl
 }
 
+# What the probe meets instead of CUDA's driver.
+standin() {
+    CARGO_TARGET_DIR="$PWD/target" cargo build -q --locked -p gpufleet-standin-cuda
+    export GPUFLEET_STANDIN_CUDA="$PWD/target/debug/libgpufleet_standin_cuda.so"
+}
+
 # Whatever is tested is what was installed: no test finds the package in the source tree.
 tests() { # PYTHON FOLDER
     PYTHONPATH="$crate/tests" "$1" -m unittest discover -s "$2" -t "$2"
@@ -49,6 +55,7 @@ test)
     # The profile of the wheel, so that what both need is checked once.
     cargo clippy --manifest-path "$crate/Cargo.toml" --locked --profile fast -- -D warnings
     build fast
+    standin
     tests "$venv/bin/python" "$crate/tests"
     ;;
 bench)
@@ -74,6 +81,7 @@ adapters)
 from importlib.metadata import version
 print(*(f"{name} {version(name)}" for name in
         ("torch", "transformers", "lightning", "accelerate", "deepspeed", "jax")), sep=", ")'
+    standin
     tests "$newest/bin/python" "$crate/tests"
     tests "$newest/bin/python" "$crate/tests/adapters"
     ;;

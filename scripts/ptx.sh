@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the probe's PTX of agent/probe/kernels/*.cu, or checks that it is as committed and that ptxas
+# Makes the probe's PTX of probe/kernels/*.cu, or checks that it is as committed and that ptxas
 # takes it for every card. Needs no GPU and no driver: NVIDIA's compiler comes from PyPI.
 #
 #   scripts/ptx.sh setup    the compiler into target/cuda (a download of 130 MB)
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 # The newest compiler writes other code than the one before it: one version, so that it can be compared.
 CUDA=13.5.37
-KERNELS=agent/probe/kernels
+KERNELS=probe/kernels
 VENV=target/cuda
 # Which file for which oldest card, in which version of PTX.
 FILES="base:75:7.0 mma_sm80:80:7.0 mma_sm89:89:8.4"

@@ -13,6 +13,7 @@ use std::ptr;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute};
 
+use super::launch::Argument;
 use super::measured::Why;
 use super::ptx::{Capability, File, OLDEST_CUDA};
 
@@ -64,15 +65,6 @@ pub(super) struct Pinned {
 
 /// A moment on the GPU.
 pub(super) struct Moment(sys::CUevent);
-
-/// What a kernel is given.
-#[derive(Clone, Copy)]
-pub(super) enum Argument {
-    /// Four bytes.
-    Four(u32),
-    /// Eight bytes: a number or an address.
-    Eight(u64),
-}
 
 /// Whether there is a driver to load at all.
 pub(super) fn is_driver_here() -> bool {
@@ -183,7 +175,7 @@ impl Gpu {
                 Argument::Eight(eight) => ptr::from_mut(eight).cast(),
             })
             .collect();
-        // SAFETY: the arguments are those of the kernel's declaration (kernels/*.cu; a test runs each
+        // SAFETY: the arguments are those of the kernel's declaration (probe/kernels/*.cu; a test runs each
         // through the stand-in, which reads them by it), they live through the call, which copies
         // them, and every address among them is of a buffer of this process that is never freed.
         unsafe {

@@ -63,10 +63,10 @@ impl Look {
     }
 
     /// Why it is not to be probed now; none where nothing is against it. What cannot be read is not
-    /// against it: the driver says no by itself.
-    pub(super) fn refusal(&self) -> Option<Why> {
+    /// against it: the driver says no by itself. An instance of MIG is there because MIG is on.
+    pub(super) fn refusal(&self, is_slice: bool) -> Option<Why> {
         const ENABLED: u32 = 1;
-        if self.device.mig_mode().is_ok_and(|it| it.current == ENABLED) {
+        if !is_slice && self.device.mig_mode().is_ok_and(|it| it.current == ENABLED) {
             return Some(Why::MigIsOn);
         }
         let processes = self.device.running_compute_processes().ok()?;

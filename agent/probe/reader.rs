@@ -1,8 +1,10 @@
 //! Probes idle GPUs by themselves every so often, one after the other, and at the server's word; tells
 //! what came of it as readings of the GPU, and as an event when that changed or somebody asked.
 //!
-//! A reader as any other: what it returns once a minute is the last result of each GPU, with the time it
-//! is of. Nothing is probed that has a process on it, that is split by MIG, or of which nobody knows.
+//! A reader as any other: what it returns once a minute is the last result of each GPU and each MIG instance,
+//! with the time it is of: its own, or that of a training process which probed from inside
+//! ([`super::inside`]). Nothing is probed that has a process on it, that is split by MIG (its instances are), or
+//! of which nobody knows.
 //!
 //! Limits: [`MAX_ORDERS`], [`KEPT_RUNS`]; one GPU at a time, none while a child could not be killed.
 
@@ -22,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::ProbeConfig;
+use super::inside::{Found, Inside};
 use super::measured::{Ended, Measured};
 use super::process::{Order, Ran, Spawner};
 use super::verdict::{Judgement, Rates, Usual, Verdict, judge};
@@ -59,6 +62,7 @@ pub struct Probing {
     nvml_library: String,
     spawner: Spawner,
     users: Arc<Users>,
+    inside: Arc<Inside>,
     orders: mpsc::Receiver<ProbeOrder>,
     waiting: VecDeque<ProbeOrder>,
     known: BTreeMap<Arc<str>, Known>,
@@ -95,11 +99,12 @@ struct Running {
 }
 
 impl Probing {
-    /// The reader; `users` knows the GPUs and who is on them.
+    /// The reader; `users` knows the GPUs and who is on them, `inside` what those found.
     pub fn new(
         config: &ProbeConfig,
         nvml_library: String,
         users: Arc<Users>,
+        inside: Arc<Inside>,
         orders: mpsc::Receiver<ProbeOrder>,
     ) -> Self {
         Self {
@@ -107,6 +112,7 @@ impl Probing {
             nvml_library,
             spawner: Spawner::default(),
             users,
+            inside,
             orders,
             waiting: VecDeque::new(),
             known: BTreeMap::new(),
@@ -135,6 +141,9 @@ impl Probing {
             events.extend(self.ended(running, &cards, turn).await);
         }
         self.know(&cards, turn);
+        for (gpu, found) in self.inside.take() {
+            events.extend(self.found_inside(&gpu, found, turn));
+        }
         while self.waiting.len() < MAX_ORDERS
             && let Ok(order) = self.orders.try_recv()
         {
@@ -166,8 +175,8 @@ impl Probing {
         self.known
             .retain(|id, _| is_here(id) || running.as_ref() == Some(id));
         let period = self.every();
-        let whole = cards.iter().map(|it| &it.resource);
-        for gpu in whole.filter(|it| it.kind == ResourceKind::Gpu) {
+        for gpu in cards.iter().filter(|it| can_be_probed(it)) {
+            let gpu = &gpu.resource;
             self.known
                 .entry(Arc::clone(&gpu.id))
                 .or_insert_with(|| Known {
@@ -210,9 +219,9 @@ impl Probing {
         let card = cards.iter().find(|it| *it.resource.id == *order.gpu);
         let refused = match card {
             None => Some("no such GPU is on this node, or NVML does not show it"),
-            Some(card) if card.resource.kind != ResourceKind::Gpu => Some(
-                "an instance of MIG is probed on its node alone: gpufleet-agent probe --gpu MIG-…",
-            ),
+            Some(card) if !can_be_probed(card) => {
+                Some("what it is a share of is probed: name the GPU, or a MIG instance")
+            }
             Some(_) if self.stuck.is_some() => {
                 Some("a probe hangs in the driver and cannot be killed: reset the GPU first")
             }
@@ -271,14 +280,12 @@ impl Probing {
         }
         let late = period.mul_f64(rand::rng().random_range(0.0..0.2));
         known.due = turn.monotonic + period + late;
-        let last = Last {
+        let is_new = known.take(Last {
             at: turn.at,
             judgement: judgement.clone(),
             measured,
-        };
+        });
         self.told = None;
-        let before = known.last.replace(last);
-        let is_new = before.is_none_or(|it| it.judgement.verdict != judgement.verdict);
         let is_asked = running.asked.is_some();
         let told = (is_new || is_asked).then(|| event(&running.gpu, &judgement, turn.at));
         if let Some(asked) = running.asked {
@@ -288,10 +295,36 @@ impl Probing {
         told
     }
 
-    /// The last rates of the other GPUs of its model.
+    /// Takes in what a training process found on the GPU that it computes on.
+    fn found_inside(&mut self, gpu: &Arc<str>, found: Found, turn: &Turn) -> Option<Event> {
+        let known = self.known.get_mut(gpu)?;
+        if known.last.as_ref().is_some_and(|it| it.at >= found.at) {
+            return None;
+        }
+        if found.judgement.verdict == Verdict::Fail {
+            // Once nobody is on it any more, a probe that has it for itself says whether that is so.
+            known.due = turn.monotonic;
+        }
+        let mut told = event(gpu, &found.judgement, found.at);
+        told.message = format!("inside a training process, {}", told.message);
+        let rank = found.rank.to_string();
+        told.attributes.insert("rank".to_owned(), rank);
+        let is_new = known.take(Last {
+            at: found.at,
+            judgement: found.judgement,
+            measured: Some(found.measured),
+        });
+        self.told = None;
+        is_new.then_some(told)
+    }
+
+    /// The last rates of the other GPUs of its model; none of an instance, which are cut in many ways.
     fn like(&self, gpu: &Arc<str>, cards: &[Card]) -> Vec<Rates> {
         let model = |id: &Arc<str>| {
-            let card = cards.iter().find(|it| it.resource.id == *id)?;
+            let mut whole = cards
+                .iter()
+                .filter(|it| it.resource.kind == ResourceKind::Gpu);
+            let card = whole.find(|it| it.resource.id == *id)?;
             card.resource
                 .attribute(attribute::GPU_MODEL)
                 .map(str::to_owned)
@@ -307,13 +340,31 @@ impl Probing {
     }
 }
 
-/// Whether nobody is on it, and that is known, and it is whole.
+impl Known {
+    /// Takes in a result; whether it says something else than the one before. What could not be measured does
+    /// not undo what was found wrong.
+    fn take(&mut self, last: Last) -> bool {
+        let before = self.last.as_ref().map(|it| it.judgement.verdict);
+        let now = last.judgement.verdict;
+        if (before, now) == (Some(Verdict::Fail), Verdict::CouldNotMeasure) {
+            return false;
+        }
+        self.last = Some(last);
+        before != Some(now)
+    }
+}
+
+/// Whether it is a GPU, or an instance of one that CUDA knows by its id.
+fn can_be_probed(card: &Card) -> bool {
+    card.resource.kind == ResourceKind::Gpu || card.resource.id.starts_with("MIG-")
+}
+
+/// Whether nobody is on it, and that is known, and it is not split further.
 fn is_idle(card: &Card, cards: &[Card]) -> bool {
-    let is_whole = card.resource.kind == ResourceKind::Gpu;
     let is_split = cards
         .iter()
         .any(|it| it.resource.attribute(attribute::PARENT) == Some(&card.resource.id));
-    is_whole && !is_split && card.processes.as_ref().is_some_and(Vec::is_empty)
+    can_be_probed(card) && !is_split && card.processes.as_ref().is_some_and(Vec::is_empty)
 }
 
 /// What is told of one GPU at each turn.

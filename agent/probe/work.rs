@@ -3,8 +3,12 @@
 //!
 //! Limits: see the constants. A run is meant to cost the GPU under 100 ms.
 
-use super::device::{Argument, Buffer, Gpu, Kernel, Module, Moment, Pinned};
+use super::device::{Buffer, Gpu, Kernel, Module, Moment, Pinned};
 use super::expected;
+use super::launch::{
+    Argument, BLOCKS_A_SM, MEMORY_BLOCKS_A_SM, MEMORY_THREADS, PATTERN, SPOILT_WORDS, bytes_of,
+    check, is_seen,
+};
 use super::look::Look;
 use super::measured::{Check, Measured, Stage, Why};
 use super::ptx::{FILES, OLDEST, Work};
@@ -12,9 +16,6 @@ use super::report::{self, Report};
 
 /// Rounds of the arithmetic: tens of thousands of steps that each depend on the one before.
 const ARITHMETIC_ROUNDS: u32 = 4_096;
-
-/// Blocks of the arithmetic for each SM: more than one, so that none is left out.
-const BLOCKS_A_SM: u32 = 4;
 
 /// Launches until every SM took part, before that is given up.
 const MOST_LAUNCHES: u32 = 8;
@@ -24,18 +25,6 @@ const TENSOR_ROUNDS: u32 = 1_024;
 
 /// Times that tensor work is run: the best one is its rate, all together the speed of each SM.
 const TENSOR_RUNS: usize = 3;
-
-/// Threads of a block that goes through memory.
-const MEMORY_THREADS: u32 = 512;
-
-/// Blocks of it for each SM: as many as fit on most cards.
-const MEMORY_BLOCKS_A_SM: u32 = 4;
-
-/// What memory is filled with; its complement the second time, so that each bit was both.
-const PATTERN: u64 = 0xA5C3_0F69_5A3C_F096;
-
-/// Words that are compared under a spoilt expectation: each is wrong, and each costs an atomic.
-const SPOILT_WORDS: u64 = 1 << 16;
 
 /// Copies that the memory's rate is the mean of.
 const COPIES: u32 = 8;
@@ -87,7 +76,8 @@ pub(super) fn run(settings: &Settings, tell: &mut dyn FnMut(Stage)) -> Result<Me
     };
     let look = Look::open(&settings.nvml_library, &settings.gpu);
     let look = look.map_err(|why| measured.left_out.push(why)).ok();
-    if let Some(why) = look.as_ref().and_then(Look::refusal) {
+    let refusal = |it: &Look| it.refusal(measured.is_slice);
+    if let Some(why) = look.as_ref().and_then(refusal) {
         return Err(why);
     }
     let before = look.as_ref().map(Look::counts);
@@ -390,31 +380,4 @@ impl<'a> Bench<'a> {
         [self.measured.to_gpu, self.measured.from_gpu] = rates;
         Ok(())
     }
-}
-
-/// Whether every SM that ran told each block of its own that it is wrong, so often a block.
-fn is_seen(report: &Report, a_block: u32) -> bool {
-    let ran = report.sms.iter().filter(|it| it.ran > 0);
-    report.blocks() > 0 && ran.into_iter().all(|it| it.wrong == it.ran * a_block)
-}
-
-fn check(work: Work, report: &Report, sees_errors: bool, rate: Option<f64>) -> Check {
-    Check {
-        work,
-        covered: report.covered(),
-        wrong: report.wrong(),
-        wrong_sms: report
-            .sms
-            .iter()
-            .filter(|it| it.wrong > 0)
-            .copied()
-            .collect(),
-        first: report.first,
-        sees_errors,
-        rate,
-    }
-}
-
-fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
-    values.iter().flat_map(|it| bytes(*it)).collect()
 }

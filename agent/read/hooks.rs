@@ -5,7 +5,8 @@
 //! The regions of one process (Python's and NCCL's) are joined by its pid and start time, as the
 //! kernel says them. Nothing that a process writes is believed: job and rank are `claimed` unless its
 //! cgroup confirms them, its GPU unless the driver lists it there. Its steps go to the spool by a way of their own ([`steps`]), which
-//! is exact over restarts of the agent.
+//! is exact over restarts of the agent. What a process found with the probe inside it goes to who tells of
+//! a GPU's probes.
 //!
 //! Limits: [`MAX_RANKS`], [`ranks::MAX_NEW_OF_GROUP`], [`ranks::MAX_NEW`], [`MAX_REGIONS`],
 //! [`gpufleet_hooks_tell::readings::MAX_COLLECTIVES`], and those of [`gpufleet_hooks_shm::server::Limits`].
@@ -24,6 +25,7 @@ use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 
 use super::users::Users;
 use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use crate::probe::inside::{Found, Inside};
 use crate::steps::Way;
 
 mod events;
@@ -104,6 +106,8 @@ pub struct Hooks {
     outside: Option<Outside>,
     asks: Asks,
     stuck: Stuck,
+    /// Where it goes what processes found with the probe; none where nobody tells of it.
+    probed: Option<Arc<Inside>>,
     refused: Refused,
 }
 
@@ -143,8 +147,17 @@ impl Hooks {
                 enters: config.ras_in_pods,
             },
             stuck: Stuck::default(),
+            probed: None,
             refused: Refused::new(),
         })
+    }
+
+    /// The same with probes inside processes allowed or not, and what they find handed on.
+    #[must_use]
+    pub fn with_probes(mut self, are_allowed: bool, probed: Option<Arc<Inside>>) -> Self {
+        self.limits.is_probe_off = !are_allowed;
+        self.probed = probed;
+        self
     }
 
     fn round(&mut self, turn: &Turn) -> Result<Readings, ReadError> {
@@ -166,6 +179,13 @@ impl Hooks {
             process.gather(self.way.is_some());
             if let Some(way) = &self.way {
                 self.outgoing.take(*id, process, turn.at, way);
+            }
+            if let Some(probed) = &self.probed
+                && let Some((gpu, probe)) = process.probed()
+                && let Some(resource) = process.resource()
+            {
+                probed.note(&gpu, Found::of(&resource.id, &probe));
+                process.probe_told = probe.at;
             }
             readings.events.extend(events::of(process, turn.at));
             let outside = self.outside.as_ref().and_then(|it| it.of(*id));

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 mod batches;
 mod flight;
 mod listen;
+mod prober;
 mod record;
 mod recorder;
 mod span;
@@ -26,6 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batches::Batches>()?;
     module.add_class::<listen::Listener>()?;
     module.add_class::<teller::Teller>()?;
+    module.add_class::<prober::Prober>()?;
     module.add("PanicException", module.py().get_type::<PanicException>())?;
     module.add("MISSING_REASON", otlp::MISSING_REASON)?;
     module.add("RESOURCE_ID", otlp::RESOURCE_ID)?;

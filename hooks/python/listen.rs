@@ -117,6 +117,11 @@ pub(crate) fn shown<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound
     dict.set_item("identity", identity(py, snapshot)?)?;
     dict.set_item("plan", plan(py, snapshot)?)?;
     dict.set_item("memory", memory(py, snapshot)?)?;
+    let probe = snapshot.probe.as_ref().map(|it| {
+        let (verdict, reason) = (it.verdict.text(), it.reason.as_str());
+        (verdict, reason, it.sm, it.step, it.runs)
+    });
+    dict.set_item("probe", probe)?;
     dict.set_item("fingerprint", pairs(py, snapshot.fingerprint.as_ref())?)?;
     dict.set_item("tags", pairs(py, snapshot.tags.as_ref())?)?;
     let exception = snapshot

@@ -22,7 +22,7 @@ use crate::span::Span;
 /// The region of this process, the clock of its steps and the thread that hands it to an agent.
 #[pyclass(frozen, module = "gpufleet._native")]
 pub(crate) struct Recorder {
-    client: Client,
+    pub(crate) client: Client,
     pub(crate) writer: Writer,
     /// Held for some nanoseconds and never while Python runs, so that nobody waits for it and no
     /// fork finds it taken.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gpufleet_hooks_shm::process::unix_ns;
 use gpufleet_hooks_shm::reader::{Reader, Snapshot};
-use gpufleet_hooks_tell::events::{Exit, Told, happened, missed};
+use gpufleet_hooks_tell::events::{Exit, Told, happened, missed, probed};
 use gpufleet_hooks_tell::rank::{Said, rank_id};
 use gpufleet_hooks_tell::readings::{self, Traffic};
 use gpufleet_telemetry::catalog::{self, Kind};
@@ -130,6 +130,8 @@ impl Waiting {
         let exit = exit.filter(|_| snapshot.end.is_some());
         let events = happened(&resource, &snapshot, exit, now, &mut self.told);
         self.events.extend(events);
+        self.events
+            .extend(probed(&resource, &snapshot, &mut self.told));
         let over = self.events.len().saturating_sub(MAX_EVENTS);
         self.events.drain(..over);
         let samples = readings::of(std::iter::once(&snapshot), now, &mut self.traffic);

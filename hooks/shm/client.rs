@@ -90,6 +90,8 @@ pub struct Client {
 struct Shared {
     is_over: AtomicBool,
     state: AtomicU8,
+    /// What the last agent that took the region wants.
+    is_probe_off: AtomicBool,
 }
 
 impl Client {
@@ -99,6 +101,7 @@ impl Client {
         let shared = Arc::new(Shared {
             is_over: AtomicBool::new(false),
             state: AtomicU8::new(State::Away as u8),
+            is_probe_off: AtomicBool::new(false),
         });
         let off = |writer, shared: Arc<Shared>| {
             shared.state.store(State::Off as u8, Ordering::Relaxed);
@@ -140,6 +143,13 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Whether the node's agent has switched probes inside processes off; not before it was met.
+    pub fn is_probe_off(&self) -> bool {
+        self.shared.is_probe_off.load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
@@ -157,15 +167,16 @@ fn run(writer: Writer, options: &Options, shared: &Shared) {
         writer.heartbeat();
         let mut at_least = Duration::ZERO;
         match hand_over(writer, &options.socket) {
-            Ok((socket, None)) => {
+            Ok((socket, Answer::Taken { is_probe_off })) => {
                 pause = options.first_pause;
+                shared.is_probe_off.store(is_probe_off, Ordering::Relaxed);
                 writer.taken();
                 become_(State::Connected);
                 stay(writer, &socket, shared);
                 become_(State::Away);
                 close(writer, socket);
             }
-            Ok((socket, Some(retry_after))) => {
+            Ok((socket, Answer::Refused(retry_after))) => {
                 become_(State::Refused);
                 at_least = retry_after;
                 close(writer, socket);
@@ -189,14 +200,22 @@ fn wait(writer: Writer, shared: &Shared, pause: Duration) {
     }
 }
 
-/// Connects and sends the region. The time to wait, when the agent does not take it.
-fn hand_over(writer: Writer, path: &Path) -> Result<(OwnedFd, Option<Duration>), Errno> {
+/// What an agent says to a region.
+enum Answer {
+    /// It has it, and may want no probe inside the process.
+    Taken { is_probe_off: bool },
+    /// It does not take it; how long to wait.
+    Refused(Duration),
+}
+
+/// Connects and sends the region.
+fn hand_over(writer: Writer, path: &Path) -> Result<(OwnedFd, Answer), Errno> {
     let memory = writer.place().memory().ok_or(Errno::BADF)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     writer.place().connected(&socket);
     match converse(&socket, memory, path) {
-        Ok(retry_after) => Ok((socket, retry_after)),
+        Ok(answer) => Ok((socket, answer)),
         Err(error) => {
             close(writer, socket);
             Err(error)
@@ -204,7 +223,7 @@ fn hand_over(writer: Writer, path: &Path) -> Result<(OwnedFd, Option<Duration>),
     }
 }
 
-fn converse(socket: &OwnedFd, memory: impl AsFd, path: &Path) -> Result<Option<Duration>, Errno> {
+fn converse(socket: &OwnedFd, memory: impl AsFd, path: &Path) -> Result<Answer, Errno> {
     connect(socket, &SocketAddrUnix::new(path)?)?;
     let hello = Hello {
         layout: VERSION,
@@ -225,7 +244,11 @@ fn converse(socket: &OwnedFd, memory: impl AsFd, path: &Path) -> Result<Option<D
     let (length, _whole) = recv(socket, &mut bytes, RecvFlags::DONTWAIT)?;
     let reply = Reply::from_bytes(&bytes[..length]).ok_or(Errno::PROTO)?;
     let retry_after = Duration::from_millis(reply.retry_after_ms).min(LONGEST_PAUSE);
-    Ok(reply.refusal.map(|_refusal| retry_after))
+    let is_probe_off = reply.is_probe_off;
+    Ok(match reply.refusal {
+        Some(_) => Answer::Refused(retry_after),
+        None => Answer::Taken { is_probe_off },
+    })
 }
 
 /// Stays until the agent goes away.

@@ -54,7 +54,7 @@ pub const PHASES: usize = 16;
 /// Words of a name: 64 bytes, which is what the agent keeps of any label.
 pub const NAME_WORDS: usize = 8;
 
-/// Words of an exception's first line: 256 bytes.
+/// Words of an exception's first line, and of a probe's reason: 256 bytes.
 pub const MESSAGE_WORDS: usize = 32;
 
 /// Words of a traceback's end: 2 KiB.
@@ -335,16 +335,30 @@ section! {
 }
 
 section! {
-    /// What a probe inside the process found; nothing writes it yet.
+    /// What the last probe inside the process found. The reason is `probe_reason`.
     Probe {
-        /// Seqlock.
+        /// Seqlock, also over `probe_reason`.
         sequence: Word,
-        /// When.
+        /// When it was over.
         at: Word,
-        /// 0 none, 1 passed, 2 failed, 3 could not run.
+        /// 0 none, 1 passed, 2 failed, 3 could_not_run.
         verdict: Word,
+        /// The step after which it was over.
+        step: Word,
+        /// The SM that is to blame plus 1; 0 none.
+        sm: Word,
+        /// SMs of the GPU; 0 not said.
+        sms: Word,
+        /// SMs that took part in every work.
+        covered: Word,
+        /// Bytes of memory that were gone through; 0 none.
+        checked_bytes: Word,
+        /// From its first kernel to its last on the GPU, beside training's.
+        gpu_ns: Word,
+        /// Probes that were over, this one among them.
+        runs: Word,
         /// For later.
-        reserved: [Word; 13],
+        reserved: [Word; 6],
     }
 }
 
@@ -589,7 +603,7 @@ section! {
         phases: Phases,
         /// The allocator.
         memory: Memory,
-        /// Door for the probe.
+        /// What the last probe inside the process found.
         probe: Probe,
         /// How it ended.
         end: End,
@@ -603,6 +617,8 @@ section! {
         collectives: Collectives,
         /// Ring: record n is at n modulo 2048.
         steps: [StepRecord; STEPS],
+        /// Why the probe came to what it did, in words. Under `probe.sequence`.
+        probe_reason: Text<MESSAGE_WORDS>,
         /// For later: whole sections.
         reserved: [Word; TAIL_WORDS],
     }
@@ -626,7 +642,8 @@ const USED_BYTES: usize = size_of::<Header>()
     + size_of::<Fingerprint>()
     + size_of::<Tags>()
     + size_of::<Collectives>()
-    + STEPS * size_of::<StepRecord>();
+    + STEPS * size_of::<StepRecord>()
+    + size_of::<Text<MESSAGE_WORDS>>();
 
 const _: () = assert!(
     size_of::<Region>() == SIZE_BYTES,

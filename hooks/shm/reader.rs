@@ -17,7 +17,9 @@ use std::sync::atomic::Ordering;
 use crate::cell::{get, get_signed};
 use crate::layout::{MAGIC, Region, SIZE_BYTES, VERSION};
 use crate::memory::{MapError, Mapped};
-use crate::records::{End, Exception, Identity, Memory, Now, Occasion, Pairs, Plan, Reading, Step};
+use crate::records::{
+    End, Exception, Identity, Memory, Now, Occasion, Pairs, Plan, Probe, Reading, Step,
+};
 use crate::words::{Phase, WriterKind};
 
 pub use check::Reason;
@@ -139,6 +141,8 @@ pub struct Snapshot {
     pub phases: Vec<PhaseTotal>,
     /// The allocator.
     pub memory: Option<Memory>,
+    /// What the last probe inside the process found.
+    pub probe: Option<Probe>,
     /// What the ranks do together.
     pub together: Together,
     /// The last exception that nobody caught.
@@ -227,6 +231,7 @@ impl Reader {
             now: sections::now(region, &mut check),
             phases: sections::phases(region),
             memory: sections::memory(region, &mut check),
+            probe: sections::probe(region, &mut check),
             together,
             exception: sections::exception(region, &mut check),
             fingerprint: sections::fingerprint(region, &mut check),

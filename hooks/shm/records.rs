@@ -1,6 +1,6 @@
 //! What the writer is given and the reader gives back, as plain values.
 
-use crate::words::{DataType, EndKind, FlopsSource, Function, MeshSource, Phase};
+use crate::words::{DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict};
 
 /// One step of training. Times in nanoseconds; 0 where nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -234,6 +234,31 @@ pub struct Memory {
     pub retries: u64,
     /// Allocations that failed.
     pub out_of_memory: u64,
+}
+
+/// What a probe inside the process found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// When it was over, Unix nanoseconds.
+    pub at: i64,
+    /// What it came to.
+    pub verdict: ProbeVerdict,
+    /// The step after which it was over.
+    pub step: u64,
+    /// The SM that is to blame, where one is.
+    pub sm: Option<u32>,
+    /// SMs of the GPU; 0 not said.
+    pub sms: u64,
+    /// SMs that took part in every work.
+    pub covered: u64,
+    /// Bytes of memory that were gone through.
+    pub checked_bytes: u64,
+    /// From its first kernel to its last on the GPU, beside training's; nanoseconds.
+    pub gpu_ns: u64,
+    /// Probes that were over, this one among them.
+    pub runs: u64,
+    /// Why, in words, up to 256 bytes.
+    pub reason: String,
 }
 
 /// An exception that nobody caught.

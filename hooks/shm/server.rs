@@ -54,6 +54,8 @@ pub struct Limits {
     pub silence: Duration,
     /// When a refused client may come again.
     pub retry_after: Duration,
+    /// Whether clients are told to probe nothing from inside.
+    pub is_probe_off: bool,
 }
 
 impl Default for Limits {
@@ -65,6 +67,7 @@ impl Default for Limits {
             messages_per_second: 10,
             silence: Duration::from_secs(2),
             retry_after: Duration::from_secs(30),
+            is_probe_off: false,
         }
     }
 }
@@ -227,7 +230,7 @@ impl Listener {
             Heard::Nothing => {}
             Heard::Region(reader, session) => {
                 let peer = connection.peer.clone();
-                connection.join(session);
+                connection.join(session, self.limits.is_probe_off);
                 self.leave_older(id, session, events);
                 events.push(Event::Joined(Box::new(Client { id, peer, reader })));
             }
@@ -261,7 +264,7 @@ impl Listener {
 
     fn refuse(&mut self, id: ClientId, reason: Refusal, events: &mut Vec<Event>) {
         if let Some(connection) = self.connections.remove(&id) {
-            connection::reply(&connection.socket, Some(reason), self.limits.retry_after);
+            connection::refuse(&connection.socket, reason, self.limits.retry_after);
             let peer = Some(connection.peer);
             events.push(Event::Refused { reason, peer });
         }
@@ -309,7 +312,7 @@ impl Listener {
     fn admit(&mut self, socket: OwnedFd, events: &mut Vec<Event>) {
         let Some((peer, process)) = peer::of(&socket, &self.group_of) else {
             let reason = Refusal::Invisible;
-            connection::reply(&socket, Some(reason), self.limits.retry_after);
+            connection::refuse(&socket, reason, self.limits.retry_after);
             events.push(Event::Refused { reason, peer: None });
             return;
         };
@@ -326,7 +329,7 @@ impl Listener {
             self.connections.insert(id, connection);
             return;
         };
-        connection::reply(&socket, Some(reason), self.limits.retry_after);
+        connection::refuse(&socket, reason, self.limits.retry_after);
         let peer = Some(peer);
         events.push(Event::Refused { reason, peer });
     }

@@ -2,8 +2,9 @@
 //!
 //! Client: `GPUFHELO`, version of these messages, version of the layout, size of the region; with it
 //! the file, by SCM_RIGHTS. Agent: `GPUFREPL`, version of these messages, 0 for taken or the number of
-//! a [`Refusal`], milliseconds to wait before trying again. Then the socket stays open and silent: its
-//! end tells each side that the other is gone.
+//! a [`Refusal`], and then: of a refusal milliseconds to wait before trying again; of one that was taken what
+//! the agent wants of the process, 0 or [`NO_PROBE`]. Then the socket stays open and silent: its end tells each
+//! side that the other is gone.
 
 /// Where the agent listens, unless the environment says otherwise.
 pub const SOCKET: &str = "/run/gpufleet/hooks.sock";
@@ -16,6 +17,9 @@ pub const MESSAGE_BYTES: usize = 32;
 
 /// Version of the messages.
 const VERSION: u64 = 1;
+
+/// The agent wants no probe inside the process.
+pub const NO_PROBE: u64 = 1;
 
 /// First word of a client's message.
 const HELLO: u64 = u64::from_le_bytes(*b"GPUFHELO");
@@ -59,8 +63,10 @@ pub struct Hello {
 pub struct Reply {
     /// Why not; `None` when the region was taken.
     pub refusal: Option<Refusal>,
-    /// How long to wait before trying again.
+    /// How long to wait before trying again, where it was not.
     pub retry_after_ms: u64,
+    /// Whether the process is not to probe its GPU, where it was.
+    pub is_probe_off: bool,
 }
 
 impl Hello {
@@ -79,13 +85,17 @@ impl Hello {
 impl Reply {
     /// As sent.
     pub fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+        let last = match self.refusal {
+            Some(_) => self.retry_after_ms,
+            None => NO_PROBE * u64::from(self.is_probe_off),
+        };
         let refusal = self.refusal.map_or(0, Refusal::number);
-        to_bytes([REPLY, VERSION, refusal, self.retry_after_ms])
+        to_bytes([REPLY, VERSION, refusal, last])
     }
 
     /// What was received; `None` when it is no such message.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [magic, version, refusal, retry_after_ms] = from_bytes(bytes)?;
+        let [magic, version, refusal, last] = from_bytes(bytes)?;
         let refusal = match refusal {
             0 => None,
             // A newer agent may have reasons that this client does not know.
@@ -93,7 +103,8 @@ impl Reply {
         };
         ((magic, version) == (REPLY, VERSION)).then_some(Self {
             refusal,
-            retry_after_ms,
+            retry_after_ms: if refusal.is_some() { last } else { 0 },
+            is_probe_off: refusal.is_none() && last & NO_PROBE != 0,
         })
     }
 }
@@ -127,8 +138,17 @@ mod tests {
         let reply = Reply {
             refusal: Some(Refusal::Group),
             retry_after_ms: 5,
+            is_probe_off: false,
         };
         assert_eq!(Reply::from_bytes(&reply.to_bytes()), Some(reply));
+        for is_probe_off in [false, true] {
+            let taken = Reply {
+                refusal: None,
+                retry_after_ms: 0,
+                is_probe_off,
+            };
+            assert_eq!(Reply::from_bytes(&taken.to_bytes()), Some(taken));
+        }
         assert_eq!(Hello::from_bytes(&reply.to_bytes()), None);
         assert_eq!(Hello::from_bytes(&hello.to_bytes()[..31]), None);
         assert_eq!(Hello::from_bytes(&[]), None);

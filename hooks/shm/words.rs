@@ -131,6 +131,18 @@ words! {
 }
 
 words! {
+    /// What a probe inside the process came to.
+    ProbeVerdict {
+        /// Everything that was compared was right.
+        Passed = 1 "passed",
+        /// Something was wrong.
+        Failed = 2 "failed",
+        /// Nothing is known.
+        CouldNotRun = 3 "could_not_run",
+    }
+}
+
+words! {
     /// What a collective does.
     Function {
         /// A function that a later NCCL has.

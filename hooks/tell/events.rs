@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gpufleet_hooks_shm::reader::Snapshot;
 use gpufleet_hooks_shm::records::{Exception, Pairs};
-use gpufleet_hooks_shm::words::EndKind;
+use gpufleet_hooks_shm::words::{EndKind, ProbeVerdict};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -26,6 +26,7 @@ pub struct Told {
     fingerprint: u64,
     saved: u64,
     restored: u64,
+    probed: Option<ProbeVerdict>,
 }
 
 /// How a process ended; nothing where the kernel does not say (any more).
@@ -155,6 +156,29 @@ fn checkpoints(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Vec
         events.push(event(resource, at, kind, Severity::Info, message, about));
     }
     events
+}
+
+/// What a probe inside the process found, where that is another verdict than before: for where no agent tells
+/// of the GPU.
+pub fn probed(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Option<Event> {
+    let probe = snapshot.probe.as_ref()?;
+    if told.probed.replace(probe.verdict) == Some(probe.verdict) {
+        return None;
+    }
+    let (severity, verdict) = match probe.verdict {
+        ProbeVerdict::Passed => (Severity::Info, "pass"),
+        ProbeVerdict::Failed => (Severity::Error, "fail"),
+        ProbeVerdict::CouldNotRun => (Severity::Warning, "could_not_measure"),
+    };
+    let mut about = attributes([
+        ("verdict", verdict.to_owned()),
+        ("reason", probe.reason.clone()),
+    ]);
+    about.extend(probe.sm.map(|it| ("sm".to_owned(), it.to_string())));
+    let (words, reason) = (verdict.replace('_', " "), &probe.reason);
+    let message = format!("inside a training process, probe: {words}: {reason}");
+    let kind = EventKind::Probed;
+    Some(event(resource, probe.at, kind, severity, message, about))
 }
 
 fn died(resource: &Resource, exception: &Exception) -> Event {

@@ -1,5 +1,6 @@
 """The hooks in a real PyTorch step on the GPU: what they cost, the MFU they tell beside FLOPs that are
-counted here, and a step that is captured into a CUDA graph. Prints rows as JSON; 3: it cannot run here."""
+counted here, the probe inside the process and that it can fail, and a step that is captured into a CUDA graph.
+Prints rows as JSON; 3: it cannot run here."""
 
 import json
 import os
@@ -26,6 +27,9 @@ if not torch.cuda.is_available():
 #: Most that the hooks may add to a step.
 MOST_OVERHEAD = 0.01
 STEPS = 200
+#: Most that a probe every 30 s may add to training, and how long one may take to come to something, seconds.
+MOST_SLOWDOWN, EVERY, PATIENCE = 0.005, 30.0, 60.0
+WORKS = ("arithmetic", "memory", "fp16", "int8", "bf16", "tf32", "fp8")
 WIDTH, BATCH, LAYERS = 2048, 1024, 8
 
 os.environ["GPUFLEET_HOOKS_SOCKET"] = sys.argv[sys.argv.index("--socket") + 1]
@@ -49,6 +53,48 @@ def steps(net, optimizer, batch, count):
     return time.perf_counter() - began
 
 
+def probed(run, spoil=None):
+    """A probe inside this process, between steps, to its end."""
+    run._probe = None
+    probe = run.probe(every=1, least_seconds=0, spoil=spoil)
+    until = time.monotonic() + PATIENCE
+    while probe.runs == 0 and time.monotonic() < until:
+        steps(watched, watched_optimizer, batch, 1)
+        probe.drain()
+    probe.every(None, 0)
+    return probe
+
+
+def inside(run):
+    """The rows of the probe inside the process."""
+    probe = probed(run)
+    name = "probe inside the process"
+    rows.append((name, "ok" if probe.verdict == "pass" else "FAILED", f"{probe.verdict}: {probe.reason}"))
+    if probe.verdict != "pass":
+        return
+    while not probe.drain():
+        steps(watched, watched_optimizer, batch, 1)
+    few, slower = 50, []
+    for _ in range(7):
+        without = steps(watched, watched_optimizer, batch, few)
+        # One is due at the end of the first of these, as after a checkpoint.
+        probe._is_due = True
+        slower.append(steps(watched, watched_optimizer, batch, few) - without)
+        while not probe.drain():
+            steps(watched, watched_optimizer, batch, 1)
+    part = max(sorted(slower[1:])[3], 0.0) / EVERY
+    says = f"{part:.3%} at one every {EVERY:.0f} s; {probe.gpu_seconds * 1e3:.1f} ms from first to last kernel"
+    rows.append(("probe inside: what training slows", "ok" if part <= MOST_SLOWDOWN else "FAILED", says))
+    for work in WORKS:
+        if work not in probe.reason.split(" right")[0]:
+            rows.append((f"probe inside fails when {work} is spoilt", "NOT RUN", "this card or driver cannot do it"))
+            continue
+        spoilt = probed(run, work)
+        is_right = spoilt.verdict == "fail" and work in spoilt.reason
+        rows.append((f"probe inside fails when {work} is spoilt", "ok" if is_right else "FAILED", f"{spoilt.verdict}: {spoilt.reason}"))
+    run._probe = None
+
+
 rows = []
 batch = torch.randn(BATCH, WIDTH, device="cuda")
 plain = model()
@@ -67,6 +113,7 @@ flops = 6 * BATCH * WIDTH * WIDTH * LAYERS
 rate = flops * STEPS / pairs[-1][1]
 rows.append(("step: FLOPs counted here", "ok", f"{rate / 1e12:.1f} TFLOPS, {flops / 1e9:.0f} GFLOP a step"))
 
+inside(gpufleet.current())
 try:
     graph, static = torch.cuda.CUDAGraph(), batch.clone()
     side = torch.cuda.Stream()

@@ -1,8 +1,11 @@
 //! What the stand-in remembers: the scenario, modules, the time on the GPU, what broke.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use crate::scenario::{Fault, Scenario};
+use crate::counted::ENDED_CAPTURES;
+use crate::scenario::{Capture, Fault, Scenario};
 
 /// CUDA's numbers of errors that the stand-in gives by itself.
 pub(crate) mod code {
@@ -12,6 +15,9 @@ pub(crate) mod code {
     pub(crate) const INVALID_PTX: u32 = 218;
     pub(crate) const UNSUPPORTED_PTX: u32 = 222;
     pub(crate) const NOT_FOUND: u32 = 500;
+    pub(crate) const NOT_READY: u32 = 600;
+    pub(crate) const CAPTURE_FORBIDS: u32 = 900;
+    pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 }
 
 /// What changes.
@@ -23,8 +29,12 @@ pub(crate) struct State {
     pub(crate) kernels: Vec<String>,
     /// Time on the GPU so far.
     pub(crate) nanoseconds: u64,
-    /// Moments that were noted.
-    pub(crate) events: Vec<u64>,
+    /// Moments that were noted, and how often each is asked for before the GPU is past it.
+    pub(crate) events: Vec<(u64, u32)>,
+    /// Streams that were made.
+    pub(crate) streams: Vec<Stream>,
+    /// How often each function was called, and what else is counted.
+    pub(crate) calls: BTreeMap<&'static str, u64>,
     /// Bytes that were given out.
     pub(crate) allocated: u64,
     /// What every wait returns from now on: an error of a kernel sticks to its context.
@@ -33,15 +43,57 @@ pub(crate) struct State {
     pub(crate) is_stuck: bool,
 }
 
+/// A stream that was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream {
+    /// Whether it is of the lowest priority and the default stream does not wait for it.
+    pub(crate) is_aside: bool,
+    /// Whether it waits for what was on another.
+    pub(crate) is_ordered: bool,
+}
+
+thread_local! {
+    /// In which mode of captures this thread is: CUDA's numbers, 0 global, 2 relaxed.
+    pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
+}
+
+/// The relaxed mode.
+const RELAXED: i32 = 2;
+
+/// Functions that are forbidden in other modes while a graph is captured.
+const UNSAFE: [&str; 6] = [
+    "cuCtxSynchronize",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuMemAlloc_v2",
+    "cuMemHostAlloc",
+    "cuModuleLoadData",
+];
+
+static SCENARIO: RwLock<Option<&'static Scenario>> = RwLock::new(None);
+
+/// What happens now.
 pub(crate) fn scenario() -> &'static Scenario {
-    static SCENARIO: OnceLock<Scenario> = OnceLock::new();
-    SCENARIO.get_or_init(|| {
+    let known = *SCENARIO.read().unwrap_or_else(PoisonError::into_inner);
+    known.unwrap_or_else(|| {
         let path = std::env::var_os(crate::SCENARIO_VARIABLE);
         let text = path.map_or_else(String::new, |path| {
             std::fs::read_to_string(path).expect("the scenario can be read")
         });
-        toml::from_str(&text).expect("the scenario is one")
+        set(&text)
     })
+}
+
+/// From now on this scenario holds, and everything is whole again.
+pub(crate) fn set(text: &str) -> &'static Scenario {
+    let scenario = toml::from_str(text).expect("the scenario is one");
+    let scenario: &'static Scenario = Box::leak(Box::new(scenario));
+    *SCENARIO.write().unwrap_or_else(PoisonError::into_inner) = Some(scenario);
+    with(|state| {
+        (state.broken, state.is_stuck, state.allocated) = (0, false, 0);
+        state.calls.clear();
+    });
+    scenario
 }
 
 pub(crate) fn with<T>(act: impl FnOnce(&mut State) -> T) -> T {
@@ -57,8 +109,19 @@ pub(crate) fn hang() -> ! {
     }
 }
 
+/// Counts something.
+pub(crate) fn count(what: &'static str) {
+    with(|state| *state.calls.entry(what).or_default() += 1);
+}
+
 /// One call of a function: its fault, else what it answers.
-pub(crate) fn call(function: &str, answer: impl FnOnce() -> Result<(), u32>) -> u32 {
+pub(crate) fn call(function: &'static str, answer: impl FnOnce() -> Result<(), u32>) -> u32 {
+    count(function);
+    let is_relaxed = CAPTURE_MODE.get() == RELAXED;
+    if scenario().capture != Capture::Nothing && UNSAFE.contains(&function) && !is_relaxed {
+        count(ENDED_CAPTURES);
+        return code::CAPTURE_FORBIDS;
+    }
     for fault in &scenario().faults {
         match fault {
             Fault::Error(name, code) if name == function => return *code,

@@ -7,8 +7,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::driver::{call, code, is_here, scenario, wait, with};
+use crate::counted::{ELSEWHERE, UNORDERED};
+use crate::driver::{self, CAPTURE_MODE, Stream, call, code, count, is_here, scenario, wait, with};
 use crate::kernels::{self, Arguments};
+use crate::scenario::Capture;
 
 /// Attributes of a device that are known.
 const SM_COUNT: c_int = 16;
@@ -16,7 +18,24 @@ const COMPUTE_MODE: c_int = 20;
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
 
+/// A stream that the default stream does not wait for, and the lowest priority.
+const NON_BLOCKING: c_uint = 1;
+const LOWEST: c_int = 0;
+
+/// Handles of streams that were made begin after this; those below are a framework's.
+const MADE_STREAMS: u64 = 1_000;
+
+/// The attribute of an address that says whose memory it is, and the device's.
+const MEMORY_TYPE: c_int = 2;
+const OF_DEVICE: c_uint = 2;
+
 type Answer = Result<(), u32>;
+
+/// A stream that was made.
+fn made(streams: &mut [Stream], handle: u64) -> Option<&mut Stream> {
+    let number = handle.checked_sub(MADE_STREAMS + 1)?;
+    streams.get_mut(usize::try_from(number).ok()?)
+}
 
 fn put<T>(to: *mut T, value: T) -> Answer {
     if to.is_null() {
@@ -101,7 +120,8 @@ functions! {
     };
     cuDevicePrimaryCtxRetain(context: *mut u64, _device: c_int) => put(context, 1);
     cuCtxSetCurrent(_context: u64) => Ok(());
-    cuCtxGetCurrent(context: *mut u64) => put(context, 1);
+    cuCtxGetCurrent(context: *mut u64) => put(context, scenario().context);
+    cuCtxGetDevice(device: *mut c_int) => put(device, 0);
     cuCtxSynchronize() => wait();
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => {
         let taken = with(|state| state.allocated);
@@ -162,13 +182,40 @@ functions! {
         });
         number.ok_or(code::NOT_FOUND).and_then(|it| put(kernel, it))
     };
-    cuStreamCreateWithPriority(stream: *mut u64, _flags: c_uint, _priority: c_int) => put(stream, 1);
+    cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, priority: c_int) => {
+        let is_aside = flags == NON_BLOCKING && priority == LOWEST;
+        let number = with(|state| {
+            state.streams.push(Stream { is_aside, is_ordered: false });
+            state.streams.len() as u64
+        });
+        put(stream, MADE_STREAMS + number)
+    };
     cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) =>
-        put(least, 0).and_then(|()| put(greatest, -5));
-    cuStreamIsCapturing(_stream: u64, status: *mut c_int) => put(status, 0);
+        put(least, LOWEST).and_then(|()| put(greatest, -5));
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_int) => {
+        if mode.is_null() {
+            return Err(code::INVALID_VALUE);
+        }
+        // SAFETY: the C interface asks for a pointer to an integer, which may be read and written.
+        unsafe { mode.write(CAPTURE_MODE.replace(mode.read())) };
+        Ok(())
+    };
+    cuStreamIsCapturing(_stream: u64, status: *mut c_int) => match scenario().capture {
+        Capture::Implicit => Err(code::CAPTURE_IMPLICIT),
+        capture => put(status, c_int::from(capture == Capture::Own)),
+    };
+    cuStreamWaitEvent(stream: u64, _event: u64, _flags: c_uint) => with(|state| {
+        let stream = made(&mut state.streams, stream).ok_or(code::INVALID_VALUE)?;
+        stream.is_ordered = true;
+        Ok(())
+    });
+    cuPointerGetAttribute(value: *mut c_uint, attribute: c_int, address: u64) => {
+        let is_asked = attribute == MEMORY_TYPE && address != 0;
+        if is_asked { put(value, OF_DEVICE) } else { Err(code::INVALID_VALUE) }
+    };
     cuEventCreate(event: *mut u64, _flags: c_uint) => {
         let number = with(|state| {
-            state.events.push(0);
+            state.events.push((0, 0));
             state.events.len() as u64
         });
         put(event, number)
@@ -176,18 +223,23 @@ functions! {
     cuEventRecord(event: u64, _stream: u64) => with(|state| {
         let now = state.nanoseconds;
         let moment = state.events.get_mut(event as usize - 1).ok_or(code::INVALID_VALUE)?;
-        *moment = now;
+        *moment = (now, scenario().ready_after);
         Ok(())
     });
-    cuEventQuery(_event: u64) => {
-        const NOT_READY: u32 = 600;
-        if with(|state| state.is_stuck) { Err(NOT_READY) } else { wait() }
+    cuEventQuery(event: u64) => {
+        let is_past = with(|state| {
+            let (_, left) = state.events.get_mut(event as usize - 1).ok_or(code::INVALID_VALUE)?;
+            let is_past = *left == 0 && !state.is_stuck;
+            *left = left.saturating_sub(1);
+            Ok::<bool, u32>(is_past)
+        })?;
+        if is_past { wait() } else { Err(code::NOT_READY) }
     };
     cuEventSynchronize(_event: u64) => wait();
     cuEventElapsedTime(milliseconds: *mut f32, from: u64, to: u64) => {
         let took = with(|state| {
             let of = |event: u64| state.events.get(event as usize - 1).copied();
-            Some(of(to)?.saturating_sub(of(from)?))
+            Some(of(to)?.0.saturating_sub(of(from)?.0))
         });
         took.ok_or(code::INVALID_VALUE).and_then(|it| put(milliseconds, it as f32 / 1e6))
     };
@@ -218,13 +270,33 @@ extern "C" fn cuLaunchKernel(
     _block_y: c_uint,
     _block_z: c_uint,
     _shared: c_uint,
-    _stream: u64,
+    stream: u64,
     arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> c_uint {
     call("cuLaunchKernel", || {
+        let stream = with(|state| made(&mut state.streams, stream).copied());
+        if stream.is_none_or(|it| !it.is_aside) {
+            count(ELSEWHERE);
+        }
+        if stream.is_none_or(|it| !it.is_ordered) {
+            count(UNORDERED);
+        }
         let name = with(|state| state.kernels.get(kernel as usize - 1).cloned());
         kernels::run(&name.ok_or(code::INVALID_VALUE)?, blocks, &Given(arguments));
         Ok(())
     })
+}
+
+/// From now on this scenario holds, a text of TOML; counts begin anew.
+#[unsafe(no_mangle)]
+extern "C" fn gpufleet_standin_scenario(scenario: *const c_char) {
+    driver::set(&text(scenario).expect("a text"));
+}
+
+/// How often a function was called, or something else was done, under this scenario.
+#[unsafe(no_mangle)]
+extern "C" fn gpufleet_standin_calls(what: *const c_char) -> u64 {
+    let what = text(what).expect("a text");
+    with(|state| state.calls.get(what.as_str()).copied().unwrap_or(0))
 }

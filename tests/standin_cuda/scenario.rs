@@ -20,6 +20,12 @@ pub struct Scenario {
     pub sms: u32,
     /// Its compute mode: 0 default, 2 prohibited, 3 exclusive.
     pub compute_mode: i32,
+    /// The context of every thread; 0 none.
+    pub context: u64,
+    /// How often an event that was recorded is asked for before the GPU is past it.
+    pub ready_after: u32,
+    /// The CUDA graph that is being captured, if one is.
+    pub capture: Capture,
     /// Bytes of memory, and how many are free, MiB.
     pub memory_mib: u64,
     /// See `memory_mib`.
@@ -32,6 +38,22 @@ pub struct Scenario {
     pub link_rate: f64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+}
+
+/// What is captured into a graph while the process goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capture {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What is launched on the stream that is asked for.
+    Own,
+    /// A stream that the default stream waits for.
+    Implicit,
+    /// A stream of another thread: calls that could wait for it are forbidden and end the capture, but in
+    /// relaxed mode.
+    Other,
 }
 
 /// Something that goes wrong.
@@ -67,6 +89,9 @@ impl Default for Scenario {
             capability: [9, 0],
             sms: 6,
             compute_mode: 0,
+            context: 1,
+            ready_after: 0,
+            capture: Capture::Nothing,
             memory_mib: 81_920,
             free_mib: 80_000,
             memory_rate: 3.0e12,

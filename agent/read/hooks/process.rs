@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_hooks_shm::reader::{ReadError, Reader, Snapshot};
+use gpufleet_hooks_shm::records::Probe;
 use gpufleet_hooks_shm::server::Peer;
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_hooks_tell::events::{Exit, Told};
@@ -51,6 +52,8 @@ pub(super) struct Process {
     pub(super) steps: Steps,
     /// Its longest collectives.
     pub(super) longest: Longest,
+    /// When the last of its probes that was handed on was over; 0 none.
+    pub(super) probe_told: i64,
 }
 
 impl ProcessId {
@@ -74,7 +77,16 @@ impl Process {
             traffic: Traffic::default(),
             steps: Steps::default(),
             longest: Longest::new(),
+            probe_told: 0,
         }
+    }
+
+    /// What it found with the probe inside it and was not handed on, and on which GPU: one that the driver
+    /// lists it on, for it may claim any.
+    pub(super) fn probed(&self) -> Option<(String, Probe)> {
+        let gpu = self.rank.as_ref()?.proved_gpu()?;
+        let probe = self.script()?.probe.as_ref()?;
+        (probe.at != self.probe_told).then(|| (gpu.to_owned(), probe.clone()))
     }
 
     /// Takes a region of it; the oldest goes when there are too many. One that came before is read on

@@ -40,6 +40,14 @@ struct Said {
     gpu: Option<Gpu>,
 }
 
+impl Rank {
+    /// The GPU or share that it computes on, where the driver says so.
+    pub(super) fn proved_gpu(&self) -> Option<&str> {
+        let (gpu, trust) = self.said.gpu.as_ref()?;
+        (*trust == Trust::Proved).then_some(gpu.as_str())
+    }
+}
+
 /// The GPU or share that a process computes on, by id, and how that is known.
 type Gpu = (String, Trust);
 

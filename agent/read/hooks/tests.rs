@@ -19,6 +19,9 @@ use gpufleet_telemetry::training::attribute as about;
 
 use super::*;
 
+#[path = "tests/probe.rs"]
+mod probe;
+
 #[path = "tests/steps.rs"]
 mod steps;
 

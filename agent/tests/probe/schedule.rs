@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_agent::probe::ProbeConfig;
+use gpufleet_agent::probe::inside::{Found, Inside};
+use gpufleet_agent::probe::measured::Measured;
 use gpufleet_agent::probe::process::Spawner;
 use gpufleet_agent::probe::reader::{MAX_ORDERS, ProbeOrder, Probing};
-use gpufleet_agent::probe::verdict::Verdict;
+use gpufleet_agent::probe::verdict::{Judgement, Verdict};
 use gpufleet_agent::read::users::Users;
 use gpufleet_agent::read::{NodeFacts, Read, Turn};
 use gpufleet_standin_cuda::Fault;
@@ -24,6 +26,7 @@ struct Probed {
     users: Arc<Users>,
     reader: Probing,
     orders: mpsc::Sender<ProbeOrder>,
+    inside: Arc<Inside>,
     /// The machine's files live as long.
     _bench: Bench,
 }
@@ -37,7 +40,9 @@ fn over(bench: Bench) -> Probed {
         ..ProbeConfig::default()
     };
     let library = bench.order.nvml_library.clone();
-    let reader = Probing::new(&config, library, Arc::clone(&users), given);
+    let inside: Arc<Inside> = Arc::default();
+    let of_reader = Arc::clone(&inside);
+    let reader = Probing::new(&config, library, Arc::clone(&users), of_reader, given);
     let reader = reader.with_spawner(Spawner {
         program: AGENT.into(),
         environment: bench.environment(),
@@ -46,6 +51,7 @@ fn over(bench: Bench) -> Probed {
         users,
         reader,
         orders,
+        inside,
         _bench: bench,
     }
 }
@@ -70,6 +76,14 @@ fn card(id: &str, processes: Option<&[&str]>) -> ResourceSamples {
         resource: Arc::new(Resource::new(ResourceKind::Gpu, id)),
         samples,
     }
+}
+
+/// The same of a share of one.
+fn share(id: &str, parent: &str, processes: &[&str]) -> ResourceSamples {
+    let mut told = card(id, Some(processes));
+    let resource = Resource::new(ResourceKind::Share, id).with(attribute::PARENT, parent);
+    told.resource = Arc::new(resource);
+    told
 }
 
 impl Probed {
@@ -144,14 +158,12 @@ async fn an_idle_gpu_is_probed_when_it_is_due_and_its_last_result_is_told_every_
 #[tokio::test]
 async fn a_gpu_that_is_used_or_split_or_not_known_is_left_alone() {
     let mut probed = over(Bench::new());
-    let mut share = card("MIG-1", Some(&[]));
-    share.resource =
-        Arc::new(Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-split"));
     probed.users.note(&[
         card("GPU-used", Some(&["77"])),
         card("GPU-unknown", None),
         card("GPU-split", Some(&[])),
-        share,
+        share("MIG-1", "GPU-split", &["78"]),
+        share("GPU-shared::1", "GPU-shared", &[]),
     ]);
     for minutes in [0, 30, 60] {
         probed.turn(minutes).await;
@@ -160,6 +172,82 @@ async fn a_gpu_that_is_used_or_split_or_not_known_is_left_alone() {
         let debug = format!("{:?}", probed.reader);
         assert!(debug.contains("running: None"), "{debug}");
     }
+}
+
+#[tokio::test]
+async fn an_instance_of_mig_that_nobody_uses_is_probed_and_its_card_is_not() {
+    const SLICE: &str = "MIG-5eed0000-0000-4000-8000-000000000001";
+    let mut bench = Bench::new();
+    bench.nvml.gpus[0].mig = vec!["1g.10gb".to_owned()];
+    let mut probed = over(bench);
+    probed
+        .users
+        .note(&[card(GPU, Some(&[])), share(SLICE, GPU, &[])]);
+    probed.turn(0).await;
+    let readings = probed.told(11).await;
+    assert_eq!(&*readings.events[0].resource_id, SLICE);
+    let verdict = &readings.events[0].attributes["verdict"];
+    assert_eq!(verdict, "pass", "{:?}", readings.events[0]);
+    let told: Vec<&str> = readings
+        .resources
+        .iter()
+        .map(|it| &*it.resource.id)
+        .collect();
+    assert_eq!(told, [SLICE]);
+}
+
+#[tokio::test]
+async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_once_it_is_idle() {
+    let mut probed = over(Bench::new());
+    probed.users.note(&[card(GPU, Some(&["77"]))]);
+    probed.turn(0).await;
+    let found = |minutes: i64, verdict, sm| Found {
+        at: Timestamp::from_seconds(1_000_000 + minutes * 60),
+        rank: Arc::from("research/llama/0c1d/0/3"),
+        judgement: Judgement {
+            verdict,
+            reason: "3 wrong results of bf16 on SM 4".to_owned(),
+            sm,
+        },
+        measured: Measured {
+            gpu_seconds: 0.002,
+            ..Measured::default()
+        },
+    };
+    probed.inside.note(GPU, found(1, Verdict::Fail, Some(4)));
+    probed
+        .inside
+        .note("GPU-elsewhere", found(1, Verdict::Fail, None));
+    let readings = probed.turn(1).await;
+    let [event] = &readings.events[..] else {
+        panic!("one event: {:?}", readings.events);
+    };
+    assert_eq!(event.kind, EventKind::Probed);
+    assert!(
+        event.message.contains("inside a training process"),
+        "{}",
+        event.message
+    );
+    assert_eq!(event.attributes["rank"], "research/llama/0c1d/0/3");
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(3.0));
+    assert_eq!(value(&readings, &own::PROBE_SM), Some(4.0));
+    assert_eq!(value(&readings, &own::PROBE_AT), Some(1_000_060.0));
+    assert_eq!(value(&readings, &own::PROBE_GPU_TIME), Some(0.002));
+    assert_eq!(value(&readings, &own::PROBE_MEMORY_RATE), None);
+    // Older ones say nothing any more, and what could not be measured does not undo it.
+    probed.inside.note(GPU, found(0, Verdict::Pass, None));
+    probed.turn(1).await;
+    probed
+        .inside
+        .note(GPU, found(2, Verdict::CouldNotMeasure, None));
+    let readings = probed.turn(2).await;
+    assert!(readings.events.is_empty(), "{:?}", readings.events);
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(3.0));
+    // The process has gone: the agent looks for itself, now and not when the GPU would have been due.
+    probed.users.note(&[card(GPU, Some(&[]))]);
+    let readings = probed.told(2).await;
+    assert_eq!(readings.events[0].attributes["verdict"], "pass");
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(1.0));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ Where no agent runs everything works the same and nobody reads. docs/hooks.md ha
 """
 
 from gpufleet._run import PHASES, Run
-from gpufleet._safe import FAILURES, debug, failed
+from gpufleet._safe import FAILURES, failed
 
 __all__ = ["PHASES", "Run", "current", "init", "probe", "watch"]
 __version__ = "0.1.0"
@@ -79,19 +79,11 @@ def current():
     return _current if _current is not None else Run.of_nothing()
 
 
-class Probe:
-    """The answer of `gpufleet.probe`."""
+def probe(every=None, **settings):
+    """Checks between steps whether the GPU still computes right: at the ends of checkpoints and evaluations,
+    and every so many steps. Returns a Probe with `verdict` and `reason`, which come some steps later.
 
-    def __init__(self, verdict, reason):
-        self.verdict = verdict
-        self.reason = reason
-
-    def __repr__(self):
-        return f"Probe({self.verdict}: {self.reason})"
-
-
-def probe(every=None):
-    """The check of the GPU's arithmetic between steps, every so many steps. Not built in yet: the
-    answer says so, and nothing runs."""
-    debug("probe: not built in")
-    return Probe("not built in", "this version of gpufleet has no probe for the inside of a process")
+    least_seconds: between two of them, 30. spoil: a work whose expectation is spoilt, to see it fail; told to
+    nobody else. GPUFLEET_PROBE=0 switches it off; see docs/probe.md.
+    """
+    return init().probe(every, **settings)

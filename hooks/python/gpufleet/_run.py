@@ -53,6 +53,7 @@ class Run:
         self._memory_limit = None
         self._watch = None
         self._flight = None
+        self._probe = None
         self._inferred = [0, 0]
 
     @classmethod
@@ -102,6 +103,8 @@ class Run:
             # torch.distributed and the GPU are there by now.
             self._is_identified = True
             self._identify()
+        if self._probe is not None:
+            self._probe.stepped()
 
     def add(self, tokens=0, samples=0, flops=0.0):
         """More tokens and samples of the running step: one micro-batch of several."""
@@ -176,6 +179,7 @@ class Run:
         """A checkpoint was saved while training went on (an asynchronous one)."""
         step = self._recorder.last_step() if step is None else step
         self._recorder.checkpoint_saved(step, int(seconds * 1e9))
+        self._boundary()
 
     @fail_open
     def resume(self, step):
@@ -261,6 +265,25 @@ class Run:
             failed("Run.watch", error)
         return self
 
+    def probe(self, every=None, **settings):
+        """See gpufleet.probe. A second call says other times."""
+        from gpufleet import _probe
+
+        try:
+            if self._probe is None:
+                self._probe = _probe.Probe(self, every, **settings)
+            else:
+                self._probe.every(every, settings.get("least_seconds"))
+            return self._probe
+        except FAILURES as error:
+            failed("Run.probe", error)
+            return _probe.of_nothing(f"{type(error).__name__}: {error}")
+
+    def _boundary(self):
+        """A checkpoint or an evaluation is over: the GPU has a moment."""
+        if self._probe is not None:
+            self._probe.boundary()
+
     @fail_open
     def finish(self):
         """The run did what it was to do. Said by itself when the script ends."""
@@ -319,6 +342,8 @@ class Run:
         self._readings.drain()
         if self._watch is not None:
             self._watch.drain()
+        if self._probe is not None:
+            self._probe.drain()
         self._read_memory()
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_EVERY:
@@ -416,6 +441,7 @@ class _Occasion:
                 recorder.checkpoint_failed()
             else:
                 recorder.checkpoint_saved(step, duration_ns)
+            self._run._boundary()
         elif is_failed:
             return
         elif self._kind == "checkpoint_restore":
@@ -425,6 +451,7 @@ class _Occasion:
         else:
             recorder.evaluated(step, duration_ns)
             self._run.log(evaluation_loss=self.loss)
+            self._run._boundary()
 
 
 def _unix_ns(moment):

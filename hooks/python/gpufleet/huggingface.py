@@ -103,6 +103,7 @@ class GpufleetCallback(TrainerCallback):
             return
         self._recorder.evaluated(state.global_step, self._waits.end("evaluation"))
         self._run.log(evaluation_loss=(given.get("metrics") or {}).get("eval_loss"))
+        self._run._boundary()
         self._waits.begin()
 
     @_open
@@ -110,6 +111,7 @@ class GpufleetCallback(TrainerCallback):
         if not self._is_training:
             return
         self._recorder.checkpoint_saved(state.global_step, self._waits.end("checkpoint_save"))
+        self._run._boundary()
         self._waits.begin()
 
     @_open

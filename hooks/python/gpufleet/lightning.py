@@ -75,6 +75,7 @@ class GpufleetCallback(Callback):
                 duration_ns = time.monotonic_ns() - began
                 self._recorder.stood_still("checkpoint_save", duration_ns)
                 self._recorder.checkpoint_saved(trainer.global_step, duration_ns)
+                self._run._boundary()
                 self._waits.begin()
             except FAILURES as error:
                 failed("checkpoint", error)
@@ -131,6 +132,7 @@ class GpufleetCallback(Callback):
     def on_validation_end(self, trainer, module):
         if self._run is not None:
             self._recorder.evaluated(trainer.global_step, self._waits.end("evaluation"))
+            self._run._boundary()
             self._waits.begin()
 
     @_open

@@ -76,6 +76,7 @@ class Sending(unittest.TestCase):
         run = run_of_test()
         run.tags(experiment="a")
         run.fingerprint(precision="bf16")
+        run.probe(every=1)
         run.step(tokens=10, loss=float("nan"))
         with Server() as server:
             self.assertTrue(_otlp.Sender(run._recorder, server.address)._turn(is_last=True))
@@ -91,6 +92,7 @@ class Sending(unittest.TestCase):
         self.assertEqual((loss["flags"], "asDouble" in loss), (1, False), "no number is no value")
         by_name = {it["eventName"]: it for it in records(logs)}
         self.assertIn("fingerprint", attributes(by_name["gpufleet.run_started"]))
+        self.assertEqual(attributes(by_name["gpufleet.probed"])["verdict"], "could_not_measure")
         self.assertIn("bytesValue", by_name["gpufleet.steps"]["body"])
         self.assertEqual(attributes(by_name["gpufleet.steps"])["gpufleet.resource.id"], "team/llama/u/1/3")
 

@@ -269,8 +269,15 @@ class FailingOpen(unittest.TestCase):
         with self.assertRaises(TypeError):
             iter(run.data(None))
 
-    def test_the_probe_says_that_it_is_not_built_in(self):
-        self.assertEqual(gpufleet.probe(every=100).verdict, "not built in")
+    def test_a_probe_without_a_gpu_says_so_after_the_first_boundary(self):
+        run = run_of_test()
+        probe = run.probe(every=2)
+        self.assertIs(run.probe(every=2), probe)
+        run.step()
+        self.assertEqual((probe.verdict, probe.reason), ("none", ""))
+        run.step()
+        self.assertEqual((probe.verdict, probe.reason), ("could not measure", "PyTorch computes on no GPU in this process"))
+        self.assertEqual(run.snapshot()["probe"][0], "could_not_run")
 
 
 class Identity(unittest.TestCase):

@@ -114,8 +114,10 @@ struct gpufleet_memory {
     uint64_t peak_reserved_bytes, limit_bytes, retries, out_of_memory, reserved[7];
 };
 
+/* verdict: 0 none, 1 passed, 2 failed, 3 could not run. sm: the one to blame plus 1. The sequence is that of
+   probe_reason, too. */
 struct gpufleet_probe {
-    uint64_t sequence, at, verdict, reserved[13];
+    uint64_t sequence, at, verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs, reserved[6];
 };
 
 struct gpufleet_end {
@@ -183,7 +185,8 @@ struct gpufleet_region {
     struct gpufleet_tags tags;
     struct gpufleet_collectives collectives;
     struct gpufleet_step_record steps[GPUFLEET_STEPS];
-    uint64_t reserved[1704];
+    uint64_t probe_reason[32];
+    uint64_t reserved[1672];
 };
 
 _Static_assert(sizeof(struct gpufleet_region) == GPUFLEET_SIZE_BYTES, "one fixed size");

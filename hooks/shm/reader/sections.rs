@@ -3,9 +3,9 @@
 use crate::cell::{get, get_bytes, get_double, get_signed, read};
 use crate::layout::{self, Region};
 use crate::records::{
-    Axis, End, Exception, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Reading,
+    Axis, End, Exception, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Reading,
 };
-use crate::words::{EndKind, FlopsSource, MeshSource, Phase};
+use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict};
 
 use super::check::{Check, Reason};
 use super::{Learning, PhaseTotal};
@@ -13,6 +13,9 @@ use crate::MAX_NAME_BYTES;
 
 /// Most ranks of a job: a hundred times the largest of today.
 const MOST_RANKS: i64 = 10_000_000;
+
+/// Most SMs of a GPU: rows of what the probe's kernels write.
+const MOST_SMS: u64 = 1_024;
 
 /// Most pairs of a fingerprint: as many as fit, one letter and one digit each.
 const MOST_PAIRS: usize = 512;
@@ -242,6 +245,46 @@ pub(super) fn memory(region: &Region, check: &mut Check) -> Option<Memory> {
     check.time("memory", memory.at)?;
     let is_good = memory.allocated_bytes <= memory.peak_allocated_bytes.max(memory.reserved_bytes);
     check.only_if(is_good, "memory", Reason::Parts, memory)
+}
+
+/// What a probe inside the process found.
+pub(super) fn probe(region: &Region, check: &mut Check) -> Option<Probe> {
+    let section = &region.probe;
+    let copied = read(&section.sequence, || {
+        let numbers = [
+            &section.verdict,
+            &section.step,
+            &section.sm,
+            &section.sms,
+            &section.covered,
+            &section.checked_bytes,
+            &section.gpu_ns,
+            &section.runs,
+        ]
+        .map(get);
+        let at = get_signed(&section.at);
+        (at, numbers, get_bytes(&region.probe_reason))
+    });
+    let (at, numbers, reason) = check.whole("probe", copied)?;
+    let [verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs] = numbers;
+    let verdict = ProbeVerdict::from_number(verdict);
+    check.only_if(verdict.is_some(), "probe", Reason::Word, ())?;
+    check.time("probe", at)?;
+    check.duration("probe", gpu_ns)?;
+    let is_good = sm <= MOST_SMS && sms <= MOST_SMS && covered <= sms;
+    check.only_if(is_good, "probe", Reason::Number, ())?;
+    Some(Probe {
+        at,
+        verdict: verdict?,
+        step,
+        sm: sm.checked_sub(1).and_then(|it| u32::try_from(it).ok()),
+        sms,
+        covered,
+        checked_bytes,
+        gpu_ns,
+        runs,
+        reason: check.text("probe", &reason, |_| false),
+    })
 }
 
 /// The last exception that nobody caught.

@@ -55,10 +55,15 @@ impl Connection {
         }
     }
 
-    /// Its region was taken: says so.
-    pub(super) fn join(&mut self, session: u128) {
+    /// Its region was taken: says so, and whether it is not to probe.
+    pub(super) fn join(&mut self, session: u128, is_probe_off: bool) {
         self.session = Some(session);
-        reply(&self.socket, None, Duration::ZERO);
+        let taken = Reply {
+            refusal: None,
+            retry_after_ms: 0,
+            is_probe_off,
+        };
+        say(&self.socket, taken);
     }
 
     /// One message, or the end.
@@ -146,12 +151,18 @@ fn region(file: OwnedFd) -> Heard {
     }
 }
 
-/// Tells a client whether its region was taken. One that does not read has no more to hear.
-pub(super) fn reply(socket: &OwnedFd, refusal: Option<Refusal>, retry_after: Duration) {
-    let reply = Reply {
-        refusal,
+/// Tells a client that its region is not taken.
+pub(super) fn refuse(socket: &OwnedFd, refusal: Refusal, retry_after: Duration) {
+    let refused = Reply {
+        refusal: Some(refusal),
         retry_after_ms: retry_after.as_millis() as u64,
+        is_probe_off: false,
     };
+    say(socket, refused);
+}
+
+/// One that does not read has no more to hear.
+fn say(socket: &OwnedFd, reply: Reply) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let _sent = send(socket, &reply.to_bytes(), flags);
 }

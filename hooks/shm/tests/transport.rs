@@ -171,6 +171,27 @@ fn a_client_beyond_the_limit_is_told_and_comes_again_later() {
 }
 
 #[test]
+fn the_agent_that_has_the_region_says_whether_the_process_may_probe() {
+    let folder = folder();
+    let socket = folder.path().join("hooks.sock");
+    let client = Client::start(options(&socket));
+    assert!(!client.is_probe_off(), "nobody has switched it off");
+    for is_probe_off in [true, false] {
+        let limits = Limits {
+            is_probe_off,
+            ..Limits::default()
+        };
+        let mut listener = listener(&socket, limits);
+        joined(&mut listener);
+        let end = monotonic_ns() + LONGEST_NS;
+        while client.is_probe_off() != is_probe_off && monotonic_ns() < end {
+            std::thread::yield_now();
+        }
+        assert_eq!(client.is_probe_off(), is_probe_off);
+    }
+}
+
+#[test]
 fn an_agent_killed_a_hundred_times_loses_no_step() {
     let folder = folder();
     let socket = folder.path().join("hooks.sock");

@@ -2,7 +2,7 @@
 
 use crate::cell::{self, Writing, add, set, set_text};
 use crate::layout::{self, Word};
-use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Reading};
+use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Probe, Reading};
 
 use super::{Writer, text};
 
@@ -158,6 +158,24 @@ impl Writer {
         set(&section.limit_bytes, memory.limit_bytes);
         set(&section.retries, memory.retries);
         set(&section.out_of_memory, memory.out_of_memory);
+    }
+
+    /// What a probe inside the process found. The reason is cut at 256 bytes.
+    pub fn probe(self, probe: &Probe) {
+        let section = &self.region().probe;
+        let Some(_writing) = self.section(&section.sequence) else {
+            return;
+        };
+        set(&section.at, probe.at as u64);
+        set(&section.verdict, probe.verdict.number());
+        set(&section.step, probe.step);
+        set(&section.sm, probe.sm.map_or(0, |it| u64::from(it) + 1));
+        set(&section.sms, probe.sms);
+        set(&section.covered, probe.covered);
+        set(&section.checked_bytes, probe.checked_bytes);
+        set(&section.gpu_ns, probe.gpu_ns);
+        set(&section.runs, probe.runs);
+        set_text(&self.region().probe_reason, &probe.reason);
     }
 
     /// An exception that nobody caught.

@@ -260,3 +260,43 @@ fn verdicts_have_a_number_a_name_and_an_exit_code_each() {
     let codes = Verdict::ALL.map(Verdict::exit_code);
     assert_eq!(codes, [0, 10, 20, 30]);
 }
+
+#[test]
+fn inside_a_training_process_half_of_the_sms_are_enough_and_speed_is_not_judged() {
+    let mut run = good();
+    run.memory_rate = Some(1.0);
+    run.slowest = Some((17, 0.1));
+    run.checks[2].covered = 66;
+    run.left_out.push("fp8: the card is older".to_owned());
+    let judgement = judge_inside(&run);
+    assert_eq!(judgement.verdict, Verdict::Pass, "{}", judgement.reason);
+    for words in [
+        "66 of 132 SMs",
+        "inside the training process",
+        "left out: fp8",
+    ] {
+        assert!(judgement.reason.contains(words), "{}", judgement.reason);
+    }
+    run.checks[2].covered = 65;
+    let judgement = judge_inside(&run);
+    assert_eq!(judgement.verdict, Verdict::CouldNotMeasure);
+    assert!(
+        judgement.reason.contains("65 of 132"),
+        "{}",
+        judgement.reason
+    );
+    run.checks[3].wrong = 2;
+    run.checks[3].wrong_sms = vec![Sm {
+        number: 40,
+        ran: 1,
+        wrong: 2,
+        nanoseconds: 9,
+    }];
+    let judgement = judge_inside(&run);
+    assert_eq!((judgement.verdict, judgement.sm), (Verdict::Fail, Some(40)));
+    let nothing = judge_inside(&Measured::default());
+    assert_eq!(nothing.verdict, Verdict::CouldNotMeasure, "nothing ran");
+    let mut blind = good();
+    blind.checks[0].sees_errors = false;
+    assert_eq!(judge_inside(&blind).verdict, Verdict::CouldNotMeasure);
+}

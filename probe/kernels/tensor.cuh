@@ -3,7 +3,7 @@
 //
 // Each warp adds A0*B, A1*B and takes both away again, `rounds` times, and adds one of them at the end.
 // So a sum stays small however long it runs, and what an error adds is never taken back: it stands in
-// the end, beside an answer that the host knows (agent/probe/expected.rs has the same formulas).
+// the end, beside an answer that the host knows (probe/expected.rs has the same formulas).
 
 #pragma once
 

@@ -1,5 +1,5 @@
 // What every kernel of the probe writes: for each SM how often it took part, how often it was wrong and
-// how long it took, and the first thing that was wrong. agent/probe/report.rs reads it.
+// how long it took, and the first thing that was wrong. probe/report.rs reads it.
 
 #pragma once
 

@@ -28,6 +28,10 @@ const LEAST_OF_USUAL: f64 = 0.90;
 /// Part of the middle SM's speed below which one is slow.
 const LEAST_SM: f64 = 0.80;
 
+/// Part of a GPU's SMs that must have taken part inside a training process, where the step keeps others
+/// busy: what is not reached this time is another time.
+const LEAST_INSIDE: f64 = 0.5;
+
 /// Runs of its own from which there is something usual.
 pub const LEAST_RUNS: usize = 5;
 
@@ -151,7 +155,7 @@ pub fn judge(ended: &Ended, spec: Option<&Spec>, usual: Usual<'_>) -> Judgement 
     if let Some(wrong) = wrong(measured) {
         return wrong;
     }
-    if let Some(unseen) = unseen(measured) {
+    if let Some(unseen) = unseen(measured, measured.sms) {
         return told(Verdict::CouldNotMeasure, unseen, None);
     }
     let mut slow = slow_of_peak(measured, spec);
@@ -167,6 +171,31 @@ pub fn judge(ended: &Ended, spec: Option<&Spec>, usual: Usual<'_>) -> Judgement 
     let names: Vec<_> = measured.checks.iter().map(|it| it.work.name()).collect();
     let did = format!("{} right on {} SMs", names.join(", "), measured.sms);
     told(Verdict::Pass, did, None)
+}
+
+/// Judges one run inside a training process. Whether it was fast is nobody's to say: the GPU was shared. The
+/// kernels that were there had no need to reach every SM, and the reason says how many they did.
+pub fn judge_inside(measured: &Measured) -> Judgement {
+    if let Some(wrong) = wrong(measured) {
+        return wrong;
+    }
+    let least = (f64::from(measured.sms) * LEAST_INSIDE).ceil() as u32;
+    if let Some(unseen) = unseen(measured, least.max(1)) {
+        return told(Verdict::CouldNotMeasure, unseen, None);
+    }
+    let names: Vec<_> = measured.checks.iter().map(|it| it.work.name()).collect();
+    let (names, covered, all) = (names.join(", "), covered(measured), measured.sms);
+    let mut did = format!("{names} right on {covered} of {all} SMs, inside the training process");
+    if !measured.left_out.is_empty() {
+        did = format!("{did}; left out: {}", measured.left_out.join(", "));
+    }
+    told(Verdict::Pass, did, None)
+}
+
+/// SMs that took part in every work that is to reach all.
+pub fn covered(measured: &Measured) -> u32 {
+    let of_sms = measured.checks.iter().filter(|it| it.work != Work::Memory);
+    of_sms.map(|it| it.covered).min().unwrap_or(0)
 }
 
 fn told(verdict: Verdict, reason: String, sm: Option<u32>) -> Judgement {
@@ -207,8 +236,8 @@ fn words_of_wrong(check: &Check, sm: Option<u32>) -> String {
     format!("{wrong} wrong results of {name} {on}{first}")
 }
 
-/// What could not be seen although it ran: no pass without it.
-fn unseen(measured: &Measured) -> Option<String> {
+/// What could not be seen although it ran, where so many SMs must have taken part: no pass without it.
+fn unseen(measured: &Measured, least: u32) -> Option<String> {
     let Some(first) = measured.checks.first() else {
         return Some("nothing was compared".to_owned());
     };
@@ -221,7 +250,7 @@ fn unseen(measured: &Measured) -> Option<String> {
             return Some(format!("{name}: a spoilt expectation was not noticed"));
         }
         // Memory is read by whoever comes first.
-        if check.covered < measured.sms && check.work != Work::Memory {
+        if check.covered < least && check.work != Work::Memory {
             let (covered, all) = (check.covered, measured.sms);
             return Some(format!("{name}: only {covered} of {all} SMs took part"));
         }

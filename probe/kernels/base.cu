@@ -7,7 +7,7 @@
 
 // Integer and fp32 arithmetic that goes on from its own results, so that one wrong bit is not lost:
 // the last results are compared. Plain IEEE with rounding to nearest and no fused steps but the one
-// that is written, so the host knows them (agent/probe/expected.rs).
+// that is written, so the host knows them (probe/expected.rs).
 // One expectation a thread of the block: the integer below, the bits of the fp32 above.
 extern "C" __global__ void __launch_bounds__(512) gpufleet_arithmetic(u32 rounds, const u64* expected, GpufleetReport* report) {
     u64 began = gpufleet_now();
