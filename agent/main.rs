@@ -94,8 +94,8 @@ async fn agent(sources: &Sources, mut config: Config) -> anyhow::Result<()> {
     let traces = log::start("gpufleet-agent", &config.trace)?;
     let stop = CancellationToken::new();
     stop_on_signals(stop.clone())?;
-    tokio::spawn(memory::give_back());
     let clock = Arc::new(SystemClock::start());
+    tokio::spawn(memory::give_back(clock.clone()));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "gpufleet-agent starts");
     loop {
         match run::run(&config, sources, clock.clone(), stop.clone()).await? {

@@ -5,10 +5,17 @@
 //! what the agent holds would creep up for minutes, to twice what it uses.
 #![expect(unsafe_code, reason = "mallopt and malloc_trim have no safe wrapper")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How often: a trim of the agent's few megabytes takes less than a millisecond.
-const EVERY: Duration = Duration::from_secs(30);
+use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
+
+/// How often, as often as is shipped unless told otherwise: a trim of the agent's few megabytes takes less than
+/// a millisecond.
+const EVERY_NS: i64 = 10 * NANOS_PER_SECOND;
+
+/// How long after a tick ends: it is shipped then, and what that needed is free.
+const AFTER_NS: i64 = 2 * NANOS_PER_SECOND;
 
 /// Blocks from this size are mapped each for itself and returned when they are freed. glibc's own limit
 /// grows to 32 MiB with what is freed, and a body of a shipment would leave its hole in the heap.
@@ -29,12 +36,19 @@ pub(crate) fn one_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn one_heap() {}
 
-/// Gives back again and again, for as long as the agent runs.
-pub(crate) async fn give_back() {
+/// Gives back again and again, for as long as the agent runs: in step with the ticks, so that what each needs for
+/// a moment is held for a moment.
+pub(crate) async fn give_back(clock: Arc<impl Clock>) {
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(until_shipped(clock.now())).await;
         trim();
     }
+}
+
+/// How long it is until the next tick will be shipped; never nothing.
+fn until_shipped(now: Timestamp) -> Duration {
+    let since = (now.0 - AFTER_NS).rem_euclid(EVERY_NS);
+    Duration::from_nanos((EVERY_NS - since).unsigned_abs())
 }
 
 #[cfg(target_env = "gnu")]
@@ -46,3 +60,21 @@ fn trim() {
 /// Other allocators keep their own house.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_two_seconds_after_each_ten_and_never_now() {
+        let check = |now_ms: i64, expected_ms: u64| {
+            let wait = until_shipped(Timestamp(now_ms * 1_000_000));
+            assert_eq!(wait, Duration::from_millis(expected_ms), "{now_ms}");
+        };
+        check(1_800_000_000_000, 2_000);
+        check(1_800_000_001_999, 1);
+        check(1_800_000_002_000, 10_000);
+        check(1_800_000_009_000, 3_000);
+        check(-1_000, 3_000);
+    }
+}
