@@ -295,13 +295,20 @@ impl Probing {
         told
     }
 
-    /// Takes in what a training process found on the GPU that it computes on.
+    /// Takes in what a training process found on the GPU that it computes on. A failure and its end are
+    /// events; whether there was memory to probe with changes every half minute, and is not.
     fn found_inside(&mut self, gpu: &Arc<str>, found: Found, turn: &Turn) -> Option<Event> {
         let known = self.known.get_mut(gpu)?;
         if known.last.as_ref().is_some_and(|it| it.at >= found.at) {
             return None;
         }
-        if found.judgement.verdict == Verdict::Fail {
+        let is_fail = |verdict| verdict == Verdict::Fail;
+        let failed = known
+            .last
+            .as_ref()
+            .is_some_and(|it| is_fail(it.judgement.verdict));
+        let fails = is_fail(found.judgement.verdict);
+        if fails {
             // Once nobody is on it any more, a probe that has it for itself says whether that is so.
             known.due = turn.monotonic;
         }
@@ -315,7 +322,7 @@ impl Probing {
             measured: Some(found.measured),
         });
         self.told = None;
-        is_new.then_some(told)
+        (is_new && (fails || failed)).then_some(told)
     }
 
     /// The last rates of the other GPUs of its model; none of an instance, which are cut in many ways.

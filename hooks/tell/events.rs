@@ -158,11 +158,13 @@ fn checkpoints(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Vec
     events
 }
 
-/// What a probe inside the process found, where that is another verdict than before: for where no agent tells
-/// of the GPU.
+/// What a probe inside the process found, where it is the first, a failure or the end of one: for where no
+/// agent tells of the GPU.
 pub fn probed(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Option<Event> {
     let probe = snapshot.probe.as_ref()?;
-    if told.probed.replace(probe.verdict) == Some(probe.verdict) {
+    let (before, now) = (told.probed.replace(probe.verdict), probe.verdict);
+    let is_fail = |it| it == ProbeVerdict::Failed;
+    if before == Some(now) || before.is_some_and(|it| !is_fail(it) && !is_fail(now)) {
         return None;
     }
     let (severity, verdict) = match probe.verdict {

@@ -27,6 +27,9 @@ pub(super) const MINOR: c_int = 76;
 const MEMORY_TYPE: c_int = 2;
 const OF_DEVICE: c_uint = 2;
 
+/// The attribute of a kernel that is asked for, to have it loaded: its registers.
+const REGISTERS: c_int = 4;
+
 /// A stream that the legacy default stream, which frameworks launch on, does not wait for.
 const NON_BLOCKING: c_uint = 1;
 
@@ -87,6 +90,7 @@ functions! {
     elapsed = c"cuEventElapsedTime" (*mut f32, u64, u64);
     load = c"cuModuleLoadData" (*mut u64, *const c_char);
     kernel = c"cuModuleGetFunction" (*mut u64, u64, *const c_char);
+    kernel_attribute = c"cuFuncGetAttribute" (*mut c_int, c_int, u64);
     free_bytes = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
     pointer_attribute = c"cuPointerGetAttribute" (*mut c_void, c_int, u64);
     host_memory = c"cuMemHostAlloc" (*mut *mut u8, usize, c_uint);
@@ -310,13 +314,18 @@ impl Driver {
         Ok(Module(module))
     }
 
-    /// A kernel of a module.
+    /// A kernel of a module, loaded. The driver loads it when it is first needed, for which it may wait for the
+    /// GPU: now, in the thread that compiles, and not at the first launch.
     pub(super) fn kernel(&self, module: Module, name: &str) -> Result<Kernel, Cannot> {
         let name = CString::new(name).map_err(|_| Cannot::Lacks("a kernel"))?;
         let mut kernel = 0;
         // SAFETY: the module was loaded by `compile` and is never unloaded; the name ends with a zero.
         let code = unsafe { (self.0.kernel)(&raw mut kernel, module.0, name.as_ptr()) };
         told(code, "looking a kernel up")?;
+        let mut registers = 0;
+        // SAFETY: the kernel was found one call above; the pointer is to an integer that lives through the call.
+        let code = unsafe { (self.0.kernel_attribute)(&raw mut registers, REGISTERS, kernel) };
+        told(code, "loading a kernel")?;
         Ok(Kernel(kernel))
     }
 

@@ -184,6 +184,7 @@ fn a_gpu_with_nothing_wrong_passes_and_nothing_is_waited_for_or_taken() {
         "cuMemsetD8_v2",
         counted::ELSEWHERE,
         counted::UNORDERED,
+        counted::UNLOADED,
     ] {
         assert_eq!(cuda.calls(forbidden), 0, "{forbidden}");
     }
@@ -232,10 +233,14 @@ fn a_spoilt_expectation_fails_and_a_gpu_that_notices_none_does_not_pass() {
             judgement.reason
         );
     }
-    cuda.now(&h100(Some(Fault::Blind)));
-    let judgement = run(&prepared(None), 16 << 20).expect("it ran").judgement;
-    assert_eq!(judgement.verdict, Verdict::CouldNotMeasure);
-    assert!(judgement.reason.contains("spoilt"), "{}", judgement.reason);
+    let inside = prepared(None);
+    for work in Work::ALL {
+        cuda.now(&h100(Some(Fault::BlindIn(work.kernel().to_owned()))));
+        let judgement = run(&inside, 16 << 20).expect("it ran").judgement;
+        assert_eq!(judgement.verdict, Verdict::CouldNotMeasure, "{work:?}");
+        let expected = format!("{}: a spoilt expectation", work.name());
+        assert!(judgement.reason.contains(&expected), "{}", judgement.reason);
+    }
 }
 
 #[test]
@@ -385,6 +390,7 @@ fn whatever_the_driver_refuses_is_a_reason() {
             refuses("cuModuleLoadData", 218),
             "218 while having the driver compile",
         ),
+        (refuses("cuFuncGetAttribute", 1), "1 while loading a kernel"),
         (
             refuses("cuMemHostAlloc", 2),
             "2 while getting pinned memory",
@@ -419,11 +425,17 @@ fn whatever_the_driver_refuses_is_a_reason() {
 
 #[test]
 fn a_compiler_that_does_not_come_back_is_told_and_holds_nobody_up() {
-    let _cuda = Cuda::new(&h100(Some(Fault::Hang("cuModuleLoadData".to_owned()))));
+    let cuda = Cuda::new(&h100(Some(Fault::Hang("cuModuleLoadData".to_owned()))));
     let inside = Inside::default();
     assert_eq!(inside.prepare(Duration::ZERO), Ok(false));
     assert_eq!(inside.prepare(Duration::from_secs(120)), Ok(false));
     let why = inside.prepare(Duration::from_secs(121));
     assert_eq!(why, Err(Cannot::Compiles(121)));
     assert!(!inside.finish(Duration::from_millis(1)), "it is at it");
+    // It must hang in this scenario, and not go on in the next test's.
+    let began = now();
+    while cuda.calls(counted::HANGS) == 0 {
+        assert!(now() - began < LONGEST, "the thread never comes to it");
+        std::thread::yield_now();
+    }
 }

@@ -26,11 +26,12 @@ if not torch.cuda.is_available():
 
 #: Most that the hooks may add to a step.
 MOST_OVERHEAD = 0.01
-STEPS = 200
+IS_SMALL = "--small" in sys.argv
+STEPS = 2 if IS_SMALL else 200
 #: Most that a probe every 30 s may add to training, and how long one may take to come to something, seconds.
 MOST_SLOWDOWN, EVERY, PATIENCE = 0.005, 30.0, 60.0
 WORKS = ("arithmetic", "memory", "fp16", "int8", "bf16", "tf32", "fp8")
-WIDTH, BATCH, LAYERS = 2048, 1024, 8
+WIDTH, BATCH, LAYERS = (8, 4, 1) if IS_SMALL else (2048, 1024, 8)
 
 os.environ["GPUFLEET_HOOKS_SOCKET"] = sys.argv[sys.argv.index("--socket") + 1]
 

@@ -1,10 +1,10 @@
 //! What the stand-in remembers: the scenario, modules, the time on the GPU, what broke.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use crate::counted::ENDED_CAPTURES;
+use crate::counted::{ENDED_CAPTURES, HANGS};
 use crate::scenario::{Capture, Fault, Scenario};
 
 /// CUDA's numbers of errors that the stand-in gives by itself.
@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) modules: Vec<String>,
     /// Names of the kernels that were asked for.
     pub(crate) kernels: Vec<String>,
+    /// Numbers of those that are loaded: a first launch loads, too, and may wait for it.
+    pub(crate) loaded: BTreeSet<u64>,
     /// Time on the GPU so far.
     pub(crate) nanoseconds: u64,
     /// Moments that were noted, and how often each is asked for before the GPU is past it.
@@ -125,7 +127,10 @@ pub(crate) fn call(function: &'static str, answer: impl FnOnce() -> Result<(), u
     for fault in &scenario().faults {
         match fault {
             Fault::Error(name, code) if name == function => return *code,
-            Fault::Hang(name) if name == function => hang(),
+            Fault::Hang(name) if name == function => {
+                count(HANGS);
+                hang()
+            }
             _ => {}
         }
     }

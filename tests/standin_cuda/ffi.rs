@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::counted::{ELSEWHERE, UNORDERED};
+use crate::counted::{ELSEWHERE, UNLOADED, UNORDERED};
 use crate::driver::{self, CAPTURE_MODE, Stream, call, code, count, is_here, scenario, wait, with};
 use crate::kernels::{self, Arguments};
 use crate::scenario::Capture;
@@ -182,6 +182,10 @@ functions! {
         });
         number.ok_or(code::NOT_FOUND).and_then(|it| put(kernel, it))
     };
+    cuFuncGetAttribute(value: *mut c_int, _attribute: c_int, kernel: u64) => {
+        with(|state| state.loaded.insert(kernel));
+        put(value, 32)
+    };
     cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, priority: c_int) => {
         let is_aside = flags == NON_BLOCKING && priority == LOWEST;
         let number = with(|state| {
@@ -281,6 +285,9 @@ extern "C" fn cuLaunchKernel(
         }
         if stream.is_none_or(|it| !it.is_ordered) {
             count(UNORDERED);
+        }
+        if with(|state| state.loaded.insert(kernel)) {
+            count(UNLOADED);
         }
         let name = with(|state| state.kernels.get(kernel as usize - 1).cloned());
         kernels::run(&name.ok_or(code::INVALID_VALUE)?, blocks, &Given(arguments));

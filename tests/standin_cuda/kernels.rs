@@ -26,10 +26,18 @@ fn memory<'a>(address: u64, bytes: usize) -> &'a mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes) }
 }
 
-/// A report in the GPU's memory.
-struct Report<'a>(&'a mut [u8]);
+/// A report in the GPU's memory, and whether its comparisons see nothing.
+struct Report<'a>(&'a mut [u8], bool);
 
 impl Report<'_> {
+    /// That of a kernel at an address.
+    fn of(kernel: &str, address: u64) -> Self {
+        let faults = &scenario().faults;
+        let is_blind =
+            faults.contains(&Fault::Blind) || faults.contains(&Fault::BlindIn(kernel.to_owned()));
+        Self(memory(address, REPORT), is_blind)
+    }
+
     fn add(&mut self, at: usize, more: u32) {
         let four: [u8; 4] = self.0[at..at + 4].try_into().expect("four bytes");
         let sum = u32::from_le_bytes(four).wrapping_add(more);
@@ -47,8 +55,7 @@ impl Report<'_> {
 
     /// One comparison.
     fn compare(&mut self, sm: u32, place: u64, expected: u64, found: u64) {
-        let is_blind = scenario().faults.contains(&Fault::Blind);
-        if expected == found || is_blind {
+        if expected == found || self.1 {
             return;
         }
         self.add(sm as usize * ROW + 12, 1);
@@ -113,7 +120,7 @@ fn arithmetic(name: &str, blocks: u32, given: &dyn Arguments) -> f64 {
     let rounds = given.four(0);
     let expected = memory(given.eight(1), THREADS as usize * 8);
     let answers: Vec<u64> = (0..THREADS).map(|it| thread(it, rounds)).collect();
-    let mut report = Report(memory(given.eight(2), REPORT));
+    let mut report = Report::of(name, given.eight(2));
     let sms = sms();
     for block in 0..blocks {
         let sm = sms[block as usize % sms.len()];
@@ -183,7 +190,7 @@ fn multiply(name: &str, blocks: u32, given: &dyn Arguments) -> f64 {
     let operations = operations * f64::from(2 * tiles * 16 * columns * depth * 2);
     let operations = operations * f64::from(WARPS * blocks);
     let seconds = operations / scenario().tensor_rate;
-    let mut report = Report(memory(given.eight(2), REPORT));
+    let mut report = Report::of(name, given.eight(2));
     let sms = sms();
     for block in 0..blocks {
         let sm = sms[block as usize % sms.len()];
@@ -217,7 +224,7 @@ fn fill(given: &dyn Arguments) -> f64 {
 fn verify(name: &str, given: &dyn Arguments) -> f64 {
     let (count, seed) = (given.eight(1), given.eight(2));
     let words = memory(given.eight(0), count as usize * 8);
-    let mut report = Report(memory(given.eight(3), REPORT));
+    let mut report = Report::of(name, given.eight(3));
     let sms = sms();
     for (place, word) in words.chunks_exact(8).enumerate() {
         let sm = sms[place / 512 % sms.len()];

@@ -28,6 +28,10 @@ pub mod counted {
     pub const ELSEWHERE: &str = "launches elsewhere";
     /// Launches on a stream that did not wait for what was on another before.
     pub const UNORDERED: &str = "launches without order";
+    /// Launches of a kernel that was not loaded before.
+    pub const UNLOADED: &str = "launches unloaded";
+    /// Calls that do not return.
+    pub const HANGS: &str = "hangs";
     /// Captures that a call ended.
     pub const ENDED_CAPTURES: &str = "captures ended";
 }

@@ -72,6 +72,8 @@ pub enum Fault {
     Wrong(String, u32),
     /// Comparisons on the GPU always say that all is right.
     Blind,
+    /// Those of this kernel do.
+    BlindIn(String),
     /// An SM never gets a block.
     Absent(u32),
     /// An SM takes so many times as long as the others.

@@ -214,6 +214,17 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
             ..Measured::default()
         },
     };
+    for (seconds, verdict) in [(0, Verdict::Pass), (1, Verdict::CouldNotMeasure)] {
+        let ordinary = Found {
+            at: Timestamp::from_seconds(1_000_000 + seconds),
+            ..found(0, verdict, None)
+        };
+        probed.inside.note(GPU, ordinary);
+        let readings = probed.turn(0).await;
+        assert!(readings.events.is_empty(), "{:?}", readings.events);
+        let number = f64::from(verdict.number());
+        assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(number));
+    }
     probed.inside.note(GPU, found(1, Verdict::Fail, Some(4)));
     probed
         .inside

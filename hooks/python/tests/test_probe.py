@@ -28,6 +28,8 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 64.00 MiB\nmore words"
 
 MIB = 1 << 20
 
+EMPTY = torch.empty
+
 
 class Cuda:
     """CUDA as far as the probe meets it."""
@@ -50,8 +52,10 @@ class Cuda:
     def calls(self, name):
         return self.library.gpufleet_standin_calls(name.encode())
 
-    def empty(self, count, dtype, device):
-        assert (dtype, device) == (torch.uint8, "cuda")
+    def empty(self, count, *more, dtype=None, device=None, **named):
+        if device != "cuda":
+            return EMPTY(count, *more, dtype=dtype, device=device, **named)
+        assert dtype == torch.uint8
         if self.is_full:
             raise RuntimeError(OUT_OF_MEMORY)
         self.lent.append(count)
@@ -133,6 +137,30 @@ class Probing(unittest.TestCase):
         self.cuda.now()
         self.until(lambda: probe.verdict != "fail")
         self.assertEqual((probe.verdict, self.said()[0]), ("pass", "passed"), probe.reason)
+
+    def test_without_an_agent_a_failure_and_its_end_are_events_of_the_rank(self):
+        run = self.run_of_test
+        run._recorder.identity(rank=3, world=8, job_name="llama", job_uid="u", attempt=1)
+        teller = _native.Teller(run._recorder)
+
+        def told():
+            events = teller.batch("node-1")["events"]
+            teller.sent()
+            return [it["attributes"] for it in events if it["name"] == "gpufleet.probed"]
+
+        probe = self.probe()
+        self.until(lambda: probe.runs > 0)
+        self.assertEqual([it["verdict"] for it in told()], ["pass"])
+        self.cuda.now(free_mib=2)
+        self.until(lambda: probe.verdict == "could not measure")
+        self.assertEqual(told(), [], "it changes every half minute")
+        self.cuda.now('{ wrong = ["gpufleet_tensor_bf16", 4] }')
+        self.until(lambda: probe.verdict == "fail")
+        self.assertEqual([(it["verdict"], it["sm"]) for it in told()], [("fail", "4")])
+        self.cuda.now()
+        self.until(lambda: probe.verdict == "pass")
+        self.assertEqual([it["verdict"] for it in told()], ["pass"])
+        self.assertEqual(told(), [])
 
     def test_a_spoilt_expectation_fails_and_is_told_to_nobody_else(self):
         probe = self.probe(spoil="arithmetic")

@@ -1,0 +1,64 @@
+"""tests/gpu/step.py, dry: what it says of the probe inside the process, against the stand-in for CUDA's driver. The
+figures of a step only a GPU can show."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import runpy
+import sys
+import unittest
+from unittest import mock
+
+import torch
+
+import gpufleet
+from gpufleet import _probe
+from test_probe import Cuda
+
+STEP = pathlib.Path(__file__).resolve().parents[3] / "tests/gpu/step.py"
+
+
+class Dry(unittest.TestCase):
+    def rows(self, *faults):
+        """The table's rows by name, on a card that has these faults."""
+        cuda, randn = Cuda(), torch.randn
+        cuda.now(*faults)
+        said = io.StringIO()
+        with contextlib.ExitStack() as patches:
+            patches.enter_context(cuda)
+            for what, name, value in (
+                (torch.cuda, "is_available", lambda: True),
+                (torch.cuda, "synchronize", lambda: None),
+                (torch.nn.Module, "cuda", lambda module: module),
+                (torch, "randn", lambda *shape, device: randn(*shape)),
+                (gpufleet, "_current", None),
+                (sys, "argv", [str(STEP), "--small", "--socket", "/nowhere/hooks.sock"]),
+                (_probe, "_RETRY_SECONDS", 0.0),
+            ):
+                patches.enter_context(mock.patch.object(what, name, value))
+            patches.enter_context(mock.patch.dict(os.environ))
+            patches.enter_context(contextlib.redirect_stdout(said))
+            runpy.run_path(str(STEP))
+        rows = json.loads(said.getvalue().splitlines()[-1])
+        return {name: (verdict, says) for name, verdict, says in rows}
+
+    def test_a_healthy_card_passes_and_each_work_can_fail(self):
+        rows = self.rows()
+        self.assertEqual(rows["probe inside the process"][0], "ok", rows)
+        self.assertIn("6 of 6 SMs", rows["probe inside the process"][1])
+        spoilt = {name: row for name, row in rows.items() if "is spoilt" in name}
+        self.assertEqual(len(spoilt), 7)
+        self.assertEqual({verdict for verdict, _ in spoilt.values()}, {"ok"}, spoilt)
+        self.assertIn("from first to last kernel", rows["probe inside: what training slows"][1])
+
+    def test_a_card_with_a_wrong_sm_is_found(self):
+        rows = self.rows('{ wrong = ["gpufleet_tensor_fp16", 2] }')
+        verdict, says = rows["probe inside the process"]
+        self.assertEqual(verdict, "FAILED")
+        self.assertIn("fp16 on SM 2", says)
+
+
+if __name__ == "__main__":
+    unittest.main()
