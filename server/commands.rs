@@ -1,4 +1,5 @@
-//! Commands beside serving: a report over the store, and tables of prices and owners into it.
+//! Commands beside serving: a report over the store, tables of prices and owners into it, and what would have
+//! fired ([`replay`]).
 //!
 //! They read the same configuration and open the same database as the server that runs; they make none,
 //! and refuse one that no server of this version has used yet.
@@ -18,9 +19,14 @@ use gpufleet_server::store::Store;
 use gpufleet_server::store::model::MoneyTable;
 use gpufleet_telemetry::time::Timestamp;
 
+mod replay;
+
 /// What to do instead of serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// What would have fired on a stored day or a recording, with this configuration (--config). Writes
+    /// nothing and tells nobody.
+    Replay(replay::Flags),
     /// A month of the ledger as money, from the configured database to standard output.
     Report(ReportFlags),
     /// Tables of prices, machine types, discounts, commitments, owner rules and budgets.
@@ -73,6 +79,10 @@ pub(crate) enum Prices {
 
 /// Does what was asked.
 pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> anyhow::Result<()> {
+    let command = match command {
+        Command::Replay(flags) => return replay::run(flags, config).await,
+        other => other,
+    };
     let store = Store::open_used(&config.store).await?;
     if store.is_behind() {
         bail!(
@@ -83,6 +93,7 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
     let text = match command {
         Command::Report(flags) => report(&store, config, flags, now).await,
         Command::Prices { what } => prices(&store, config, what, now).await,
+        Command::Replay(_) => unreachable!("it was done before the store was opened"),
     };
     store.close().await;
     // Whoever reads it may have gone: `gpufleet-server report … | head`.

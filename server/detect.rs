@@ -10,15 +10,20 @@
 //! Limits: GPUs and runs of live and simulated clusters; recordings are judged by replaying them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Family, Place, Tick};
+use gpufleet_analysis::incident::{Family, Place, Signal, Tick};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::App;
+use crate::fleet::Fleet;
+use crate::inventory::Inventory;
+use crate::inventory::known::Now;
+use crate::money::Terms;
 use crate::notify::own;
 use crate::store::StoreError;
 
@@ -28,6 +33,7 @@ mod gpus;
 mod leak;
 pub mod limits;
 mod links;
+pub(crate) mod needs;
 mod offenders;
 pub mod prices;
 mod runs;
@@ -77,6 +83,31 @@ pub struct Detectors {
     runs: RunWatches,
     offenders: Offenders,
     idle_after_nanos: i64,
+}
+
+/// What a tick looks at, beside what the detectors remember.
+pub struct Around<'a> {
+    /// The moment of the tick.
+    pub now: Timestamp,
+    /// What is live, or was then.
+    pub fleet: &'a Fleet,
+    /// What GPU time costs.
+    pub terms: Arc<Terms>,
+    /// What the cluster tells, and the moment by which that is seen.
+    pub inventory: (&'a Inventory, Now),
+    /// Whether a node of a cluster was there and is gone.
+    pub is_gone: &'a dyn Fn(&str, &str) -> bool,
+    /// What is wrong with gpufleet itself.
+    pub own: Vec<Signal>,
+}
+
+/// How much a tick looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// GPUs that were judged.
+    pub gpus: usize,
+    /// Nodes that were known.
+    pub nodes: usize,
 }
 
 /// Judges from when this server leads until it is told to stop, by thresholds that may change; after the last tick what is not written
@@ -167,25 +198,48 @@ impl Detectors {
     pub fn tick(&mut self, app: &App) {
         let began = app.clock.monotonic();
         let now = app.clock.now();
-        let mut prices = Prices::at(app.money.terms(), now);
-        let (seen, of_nodes) = gather::gather(&app.fleet, &mut self.watches, &mut prices, now);
+        let is_gone = |cluster: &str, node: &str| app.inventory.is_gone(cluster, node);
+        let around = Around {
+            now,
+            fleet: &app.fleet,
+            terms: app.money.terms(),
+            inventory: (&app.inventory, crate::inventory::now(app)),
+            is_gone: &is_gone,
+            own: own::signals(app, now),
+        };
+        let tell = |tick: Tick<'_>| app.incidents.tick(tick, &mut Uuid::now_v7);
+        let gpus = self.judge(around, tell).gpus;
+        let ended = app.clock.monotonic();
+        let took = ended.saturating_sub(began);
+        app.incidents.health.note((now, ended), took, gpus);
+    }
+
+    /// One tick over what is known `around`, whether it is live or replayed; what is said of it goes to `tell`.
+    pub fn judge(&mut self, around: Around<'_>, tell: impl FnOnce(Tick<'_>)) -> Counted {
+        let Around {
+            now,
+            fleet,
+            inventory: (inventory, seen_at),
+            is_gone,
+            ..
+        } = around;
+        let mut prices = Prices::at(around.terms, now);
+        let (seen, of_nodes) = gather::gather(fleet, &mut self.watches, &mut prices, now);
         let gpus: Gpus<'_> = seen
             .iter()
             .map(|it| ((&*it.cluster, &*it.id), it))
             .collect();
-        let of_runs = runs::said(app.fleet.runs(), &gpus, &mut self.runs, now);
+        let of_runs = runs::said(fleet.runs(), &gpus, &mut self.runs, now);
         let mut signals = gpus::signals(&seen, now);
         let waiting = fleet::waiting(&seen, now, self.idle_after_nanos);
-        let holders = runs::holders(app.fleet.runs(), &waiting, now);
+        let holders = runs::holders(fleet.runs(), &waiting, now);
         signals.extend(fleet::idle(&waiting, &holders, now));
-        let inventory = &app.inventory;
-        let is_gone = |cluster: &str, node: &str| inventory.is_gone(cluster, node);
         signals.extend(fleet::silent(&of_nodes, is_gone, now));
         // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
         let names = of_nodes.keys().map(|it| &*it.1);
         let told: HashSet<&str> = names.flat_map(|it| inventory.names_of(it)).collect();
         let is_told = |node: &str| told.contains(node);
-        let blind = inventory.without_agent(is_told, crate::inventory::now(app));
+        let blind = inventory.without_agent(is_told, seen_at);
         signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));
         signals.extend(leak::signals(&seen, &of_nodes));
         signals.extend(self.offenders.signals(|place| {
@@ -195,7 +249,7 @@ impl Detectors {
         let limits = &mut self.watches.limits;
         signals.extend(limits.signals(&of_nodes, &gpus, now));
         signals.extend(of_runs.signals);
-        signals.extend(own::signals(app, now));
+        signals.extend(around.own);
         let is_over = |place: &Place| {
             let node = place.node.as_deref();
             node.is_some_and(|it| is_gone(&place.cluster, it))
@@ -203,7 +257,7 @@ impl Detectors {
         let nodes = Nodes::of(&of_nodes, now);
         let unreadable = Unreadable::of(&seen);
         let unjudged = &of_runs.unjudged;
-        let tick = Tick {
+        tell(Tick {
             now,
             signals,
             is_heard: &|family, place| match &place.run {
@@ -219,11 +273,11 @@ impl Detectors {
             } && limits.is_read(family, place),
             quiet_runs: &of_runs.quiet,
             nodes: &nodes.gpus,
-        };
-        app.incidents.tick(tick, &mut Uuid::now_v7);
-        let ended = app.clock.monotonic();
-        let took = ended.saturating_sub(began);
-        app.incidents.health.note((now, ended), took, seen.len());
+        });
+        Counted {
+            gpus: seen.len(),
+            nodes: of_nodes.len(),
+        }
     }
 }
 

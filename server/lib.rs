@@ -42,6 +42,8 @@ pub mod inventory;
 
 pub mod detect;
 
+pub mod replay;
+
 pub mod ledger;
 
 pub mod money;

@@ -57,13 +57,18 @@ const LEAST_MINUTES_H: i64 = 3;
 const RESOURCE_MARGIN_H: i64 = 48;
 
 impl RetentionConfig {
-    /// What is too old at this moment.
-    fn expiry(&self, now: Timestamp, kind: &str) -> Expiry {
+    /// How long minute rows are kept in a database of this kind, hours.
+    pub fn minutes_h(&self, kind: &str) -> i64 {
         let default_h = match kind {
             "sqlite" => MINUTES_H_SQLITE,
             _ => MINUTES_H_POSTGRES,
         };
-        let minutes_h = self.minute_rows_h.unwrap_or(default_h).max(LEAST_MINUTES_H);
+        self.minute_rows_h.unwrap_or(default_h).max(LEAST_MINUTES_H)
+    }
+
+    /// What is too old at this moment.
+    fn expiry(&self, now: Timestamp, kind: &str) -> Expiry {
+        let minutes_h = self.minutes_h(kind);
         let before = |hours: i64| {
             now.shifted(
                 hours

@@ -78,7 +78,7 @@ pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use days::{DirtyDay, MAX_DIRTY_DAYS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
-pub use exports::{MAX_EXPORTED, MinutePage};
+pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use incidents::MAX_INCIDENTS;
 pub use ledger::MAX_DIRTY;
@@ -136,6 +136,8 @@ struct Inner {
     database: Database,
     is_behind: AtomicBool,
     lease: String,
+    /// Whether nothing is written, whoever asks.
+    reads_only: bool,
     /// Numbers of resources, and what was last written of them.
     subjects: Mutex<HashMap<ResourceKey, CachedSubject>>,
     unreadable: UnreadableRows,
@@ -151,7 +153,7 @@ impl Store {
     pub async fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         let database = Database::open(&config.url, true).await?;
         let is_behind = schema::begin(&database).await?;
-        Ok(Self::over(database, is_behind, config))
+        Ok(Self::over(database, is_behind, config, false))
     }
 
     /// Opens a database that a server uses, and makes none.
@@ -159,6 +161,19 @@ impl Store {
     /// # Errors
     /// As [`Self::open`], and when no server has used it yet.
     pub async fn open_used(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::used(config, false).await
+    }
+
+    /// The same, to read it and nothing else: whatever asks to write is refused, and rows that cannot be read
+    /// stay where they are.
+    ///
+    /// # Errors
+    /// As [`Self::open_used`].
+    pub async fn open_to_read(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::used(config, true).await
+    }
+
+    async fn used(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
         let database = Database::open(&config.url, false).await?;
         let is_behind = schema::look(&database).await;
         let is_behind = is_behind?.ok_or_else(|| StoreError::Unused {
@@ -166,7 +181,7 @@ impl Store {
             why: "it has no schema".to_owned(),
         });
         match is_behind {
-            Ok(is_behind) => Ok(Self::over(database, is_behind, config)),
+            Ok(is_behind) => Ok(Self::over(database, is_behind, config, reads_only)),
             Err(error) => {
                 database.close().await;
                 Err(error)
@@ -174,11 +189,12 @@ impl Store {
         }
     }
 
-    fn over(database: Database, is_behind: bool, config: &StoreConfig) -> Self {
+    fn over(database: Database, is_behind: bool, config: &StoreConfig, reads_only: bool) -> Self {
         Self(Arc::new(Inner {
             database,
             is_behind: AtomicBool::new(is_behind),
             lease: config.lease.clone(),
+            reads_only,
             subjects: Mutex::default(),
             unreadable: UnreadableRows::default(),
         }))
@@ -224,6 +240,7 @@ impl Store {
             },
             is_behind: AtomicBool::new(false),
             lease: StoreConfig::default().lease,
+            reads_only: false,
             subjects: Mutex::default(),
             unreadable: UnreadableRows::default(),
         }))
@@ -273,6 +290,9 @@ impl Store {
     }
 
     async fn write(&self) -> Result<Transaction, StoreError> {
+        if self.0.reads_only {
+            return Err(StoreError::ReadsOnly);
+        }
         let transaction = self.0.database.write().await;
         transaction.doing("beginning to write")
     }

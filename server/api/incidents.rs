@@ -391,7 +391,8 @@ fn place(cursor: &str) -> Result<IncidentPlace, Problem> {
     })
 }
 
-fn known(incident: &Incident) -> IncidentKnown {
+/// An incident as the API tells it.
+pub(crate) fn known(incident: &Incident) -> IncidentKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     let evidence = incident.evidence.iter().map(|it| EvidenceKnown {
         at: text::rfc3339(it.at),

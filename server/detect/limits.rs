@@ -67,6 +67,12 @@ pub fn check(limits: &BTreeMap<String, f64>) -> Result<(), LimitError> {
     Ok(())
 }
 
+/// Each limit's kind, its family and what it reads.
+pub(super) fn needs() -> impl Iterator<Item = (&'static str, Family, Vec<&'static Metric>)> {
+    let all = LIMITS.iter();
+    all.map(|it| (it.kind, it.family, it.read.metrics()))
+}
+
 /// What is kept of every resource, and what is wrong at this tick.
 pub(super) struct Limits {
     /// The tests of [`LIMITS`], with the limits of the config.

@@ -17,15 +17,26 @@ pub const RECORDED_CLUSTER: &str = "recorded";
 
 /// The name of the cluster for data of this origin that says it belongs to `name`.
 pub fn cluster_for(origin: Origin, name: &str) -> Cow<'_, str> {
-    let is_recorded = name == RECORDED_CLUSTER || name.ends_with("-recorded");
-    let is_simulated = name == DEMO_CLUSTER || name.ends_with("-simulated");
+    if origin_of(name) == origin {
+        return Cow::Borrowed(name);
+    }
     let suffix = match origin {
-        Origin::Live if is_recorded || is_simulated => "-live",
-        Origin::Recorded if !is_recorded => "-recorded",
-        Origin::Simulated if !is_simulated => "-simulated",
-        Origin::Live | Origin::Recorded | Origin::Simulated => return Cow::Borrowed(name),
+        Origin::Live => "-live",
+        Origin::Recorded => "-recorded",
+        Origin::Simulated => "-simulated",
     };
     Cow::Owned(format!("{name}{suffix}"))
+}
+
+/// Of which origin the data of a cluster of this name is.
+pub fn origin_of(name: &str) -> Origin {
+    if name == RECORDED_CLUSTER || name.ends_with("-recorded") {
+        Origin::Recorded
+    } else if name == DEMO_CLUSTER || name.ends_with("-simulated") {
+        Origin::Simulated
+    } else {
+        Origin::Live
+    }
 }
 
 #[cfg(test)]
@@ -48,6 +59,7 @@ mod tests {
             (Live, "prod-recorded", "prod-recorded-live"),
         ] {
             assert_eq!(cluster_for(origin, name), expected, "{origin:?} {name}");
+            assert_eq!(origin_of(expected), origin, "{expected}");
         }
         let names = ["prod", "demo", "recorded", "a-recorded", "a-simulated"];
         for name in names {

@@ -105,17 +105,26 @@ impl Watch {
         if let Err(error) = recall(runs, store).await {
             tracing::error!(%error, "what the store knows of new runs cannot be read; asked again");
         }
+        for (key, at) in self.judge(runs, now) {
+            settle(runs, store, &key, at).await;
+        }
+    }
+
+    /// Judges every run that goes on. Hands out those that have ended and of which it is still to be said why,
+    /// each with when.
+    pub fn judge(&mut self, runs: &Runs, now: Timestamp) -> Vec<(RunKey, Timestamp)> {
+        let mut ended = Vec::new();
         let keys = runs.keys();
         self.0.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
             let look = |run: &Run| (run.state(now), run.facts.ended, run.facts.ending.is_some());
             match runs.look(&key, look) {
-                Some((State::Ended { at }, ended, is_judged)) => {
-                    let is_settled = ended == Some(at) && is_judged;
-                    if !is_settled || now.since(at) < AGAIN_FOR {
-                        settle(runs, store, &key, at).await;
-                    }
+                Some((State::Ended { at }, known, is_judged)) => {
                     self.0.remove(&key);
+                    let is_settled = known == Some(at) && is_judged;
+                    if !is_settled || now.since(at) < AGAIN_FOR {
+                        ended.push((key, at));
+                    }
                 }
                 Some((_, Some(_), _)) => runs.settle(&key, None, None),
                 Some((State::Running, None, _)) => {
@@ -126,6 +135,7 @@ impl Watch {
                 Some((State::Silent { .. }, None, _)) | None => {}
             }
         }
+        ended
     }
 }
 

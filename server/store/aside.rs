@@ -334,7 +334,7 @@ impl Store {
         &self.0.unreadable
     }
 
-    /// Sets rows aside that a read has found.
+    /// Sets rows aside that a read has found; of a store that is only read it names them.
     pub(super) async fn set_aside(&self, bad: &[Unreadable]) -> Result<(), StoreError> {
         if bad.iter().all(|it| it.is_unknown) {
             // Told once: pages read them again and again.
@@ -344,6 +344,13 @@ impl Store {
                     error,
                     "{place} says what this version does not know; such rows are left as they are"
                 );
+            }
+            return Ok(());
+        }
+        if self.0.reads_only {
+            for bad in bad.iter().filter(|it| !it.is_unknown) {
+                let error = &bad.error;
+                tracing::warn!(error, "{} cannot be read; left out", bad.place.words());
             }
             return Ok(());
         }

@@ -50,6 +50,9 @@ pub enum StoreError {
         /// How long was waited.
         within: std::time::Duration,
     },
+    /// It was opened to be read.
+    #[error("this database was opened to be read, and nothing is written to it")]
+    ReadsOnly,
     /// `store.lease` is empty.
     #[error(
         "store.lease is empty: give the right to write a name, \"gpufleet\" unless several clusters share the database"

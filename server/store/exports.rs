@@ -1,4 +1,7 @@
-//! What is pushed to others: minutes in pages of resources, and how far each way is.
+//! Minutes in pages of resources, for who pushes them to others or plays them again, and how far each way of
+//! pushing is.
+
+use std::ops::Range;
 
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
@@ -24,6 +27,19 @@ pub struct MinutePage {
     pub next: Option<i64>,
 }
 
+/// Some minutes of some resources.
+#[derive(Debug, Default)]
+pub struct MinutesPage {
+    /// The resources.
+    pub resources: Vec<KnownResource>,
+    /// Those of their minutes that are known, each with the place of its resource; by minute.
+    pub rows: Vec<(Minute, usize, MinuteRow)>,
+    /// Where to go on; none when these were the last.
+    pub next: Option<i64>,
+    /// Rows that are there and could not be read.
+    pub unreadable: usize,
+}
+
 impl Store {
     /// One minute of the resources behind `after`, in the order in which they were first stored; at most
     /// `limit` of them, and never more than [`MAX_EXPORTED`].
@@ -36,7 +52,29 @@ impl Store {
         after: i64,
         limit: usize,
     ) -> Result<MinutePage, StoreError> {
-        let doing = "reading a minute of all resources";
+        let minutes = minute..Minute(minute.0 + 1);
+        let page = self.minutes_page(minutes, after, limit).await?;
+        let known = &page.resources;
+        let rows = page.rows.into_iter();
+        Ok(MinutePage {
+            rows: rows
+                .map(|(_, place, row)| (known[place].clone(), row))
+                .collect(),
+            next: page.next,
+        })
+    }
+
+    /// The same of several minutes.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn minutes_page(
+        &self,
+        minutes: Range<Minute>,
+        after: i64,
+        limit: usize,
+    ) -> Result<MinutesPage, StoreError> {
+        let doing = "reading minutes of all resources";
         let limit = limit.clamp(1, MAX_EXPORTED);
         let columns = subjects::COLUMNS;
         let sql = format!(
@@ -48,32 +86,33 @@ impl Store {
         let values = [
             Value::Int(after),
             Value::Text(&self.0.lease),
-            Value::Int(minute.start().millis() - SEEN_BEHIND_MS),
+            Value::Int(minutes.start.start().millis() - SEEN_BEHIND_MS),
         ];
         let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
         let mut bad = Vec::new();
-        let (mut ids, mut known) = (Vec::with_capacity(rows.len()), Vec::new());
+        let mut ids = Vec::with_capacity(rows.len());
+        let mut page = MinutesPage::default();
         for row in &rows {
             if let Some(resource) = subjects::read(row, &mut bad)? {
                 ids.push(row.int(0).doing(doing)?);
-                known.push(resource);
+                page.resources.push(resource);
             }
         }
-        let minutes = vec![minute.0; ids.len()];
-        let found = minutes::read(&mut transaction, minutes, ids.clone(), &mut bad).await?;
+        let of = |minute: i64| ids.iter().map(move |id| (minute, *id));
+        let keys = (minutes.start.0..minutes.end.0).flat_map(of);
+        let (asked, of_ids): (Vec<i64>, Vec<i64>) = keys.unzip();
+        let found = minutes::read(&mut transaction, asked, of_ids, &mut bad).await?;
         drop(transaction);
         self.set_aside(&bad).await?;
-        let mut page = MinutePage {
-            next: match rows.last() {
-                Some(row) if rows.len() == limit => Some(row.int(0).doing(doing)?),
-                _ => None,
-            },
-            ..MinutePage::default()
+        page.unreadable = bad.len();
+        page.next = match rows.last() {
+            Some(row) if rows.len() == limit => Some(row.int(0).doing(doing)?),
+            _ => None,
         };
-        for (_, id, row) in found {
+        for (minute, id, row) in found {
             let place = ids.binary_search(&id).expect("only these were asked for");
-            page.rows.push((known[place].clone(), row));
+            page.rows.push((Minute(minute), place, row));
         }
         Ok(page)
     }

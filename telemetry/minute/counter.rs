@@ -90,6 +90,26 @@ impl Counter {
         self.runs[self.runs.len() - 1].last
     }
 
+    /// The raw value at a moment, ms since the row began: between two points straight from the one to the
+    /// other; none where no point covers it. Of a run with a reset in it the first value up to its end, because
+    /// when it was reset is not kept.
+    pub fn at(&self, moment: u32) -> Option<f64> {
+        let covers = |it: &&Run| it.from < moment && moment <= it.to;
+        let run = self.runs.iter().find(covers)?;
+        let covered: u32 = self.runs.iter().map(|it| it.to - it.from).sum();
+        // Every point covers as much as any other: a tick.
+        let tick = f64::from(covered) / f64::from(self.count.max(1));
+        let (begins, ends) = (f64::from(run.from) + tick, f64::from(run.to));
+        let moment = f64::from(moment);
+        Some(if moment >= ends {
+            run.last
+        } else if run.lost > 0.0 || moment <= begins || ends <= begins {
+            run.first
+        } else {
+            run.first + (run.last - run.first) * (moment - begins) / (ends - begins)
+        })
+    }
+
     /// Growth from the first raw value to the last; after a reset it counts from zero.
     pub fn growth(&self) -> f64 {
         let whole = self.runs.iter().copied().reduce(Run::joined);

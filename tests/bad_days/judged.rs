@@ -8,17 +8,17 @@ use gpufleet_tests::simulation::judged::{Judged, attempt};
 use gpufleet_tests::simulator::faults::Fault;
 use gpufleet_tests::simulator::node::Plan;
 
-const SEED: u64 = 1;
+pub(super) const SEED: u64 = 1;
 const MINUTE_NS: i64 = 60 * NANOS_PER_SECOND;
 /// The job's processes come up for two minutes, and its first steps are learnt.
-const UNTIL_IT_GOES: u64 = 5;
+pub(super) const UNTIL_IT_GOES: u64 = 5;
 /// How long something is broken: a run stands for two minutes before it is said to.
-const BROKEN: u64 = 5;
+pub(super) const BROKEN: u64 = 5;
 /// How long after it was mended all must be over: what slows down is told over minutes.
-const MENDED: u64 = 5;
+pub(super) const MENDED: u64 = 5;
 
 /// The four nodes that train the large model.
-fn plan() -> Plan {
+pub(super) fn plan() -> Plan {
     Plan {
         seed: SEED,
         nodes: 4,
@@ -85,7 +85,7 @@ const EXPECTED: [Expected; 6] = [
     },
 ];
 
-fn shown(incidents: &[&Incident]) -> String {
+pub(super) fn shown(incidents: &[&Incident]) -> String {
     let one = |it: &&Incident| {
         let happened = it.log.iter().map(|line| format!("{:?}", line.happened));
         let happened: Vec<String> = happened.collect();

@@ -1,9 +1,11 @@
 //! A thousand bad days: kills, power losses, partitions, failing disks and commits, lost and
 //! doubled messages. After each, everything that was made is in the store once. And long outages of
 //! the server alone, in whose drain the live view stays live. And a thousand bad days of those who are to
-//! be told of incidents. And hours of what goes wrong in the demo, judged.
+//! be told of incidents. And hours of what goes wrong in the demo, judged, and replayed from what was stored
+//! of them.
 
 mod judged;
+mod replayed;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

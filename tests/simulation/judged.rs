@@ -1,7 +1,7 @@
 //! Hours of a simulated fleet in seconds, judged: the simulator's nodes in front of the real fleet, runs,
 //! detectors and incidents of a server, on a clock that goes on tick by tick.
 //!
-//! Nothing is stored: what a server would commit is taken from it and thrown away.
+//! What a server would commit is taken from it and thrown away, or stored where that is asked for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use gpufleet_server::detect::Detectors;
 use gpufleet_server::fleet::{Body, Offer, Outcome};
 use gpufleet_server::lead::Lead;
 use gpufleet_server::runs::watch::Watch;
-use gpufleet_server::store::model::CursorKey;
+use gpufleet_server::store::model::{CursorKey, FencingToken};
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::identity::Epoch;
 use gpufleet_telemetry::otlp::{Limits, decode_events, decode_metrics, encode_metrics};
@@ -61,7 +61,9 @@ pub struct Judged {
     seqs: BTreeMap<(usize, Stream), u64>,
     ticks: u64,
     seen: BTreeMap<Uuid, Incident>,
-    /// Holds the database, which nothing is written to.
+    /// The right to write; none where nothing is stored.
+    token: Option<FencingToken>,
+    /// Holds the database.
     _folder: tempfile::TempDir,
 }
 
@@ -86,8 +88,9 @@ impl Judged {
     pub async fn new(plan: &Plan, start: Timestamp) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let hand = Arc::new(Hand(AtomicI64::new(start.0)));
-        let config = Config::for_tests();
-        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let mut config = Config::for_tests();
+        config.store = StoreConfig::for_tests(folder.path());
+        let store = Store::open(&config.store).await;
         let store = store.expect("a new database opens");
         let clock = Arc::clone(&hand);
         let app = App {
@@ -103,8 +106,35 @@ impl Judged {
             seqs: BTreeMap::new(),
             ticks: 0,
             seen: BTreeMap::new(),
+            token: None,
             _folder: folder,
         }
+    }
+
+    /// The same, whose data and incidents are stored.
+    ///
+    /// # Panics
+    /// When no database can be made.
+    pub async fn stored(plan: &Plan, start: Timestamp) -> Self {
+        let mut world = Self::new(plan, start).await;
+        let store = &world.app.store;
+        let lease = store.acquire_lease("server", start, Duration::from_secs(15));
+        let token = lease.await.expect("nobody else wants it").token;
+        world.app.incidents.leads(token);
+        world.token = Some(token);
+        world
+    }
+
+    /// Writes what is not written yet; the configuration of the server whose store that is.
+    ///
+    /// # Panics
+    /// When the store refuses.
+    pub async fn written(&self) -> Config {
+        self.commit(self.hand.now()).await;
+        self.app.incidents.write_all_open();
+        let written = self.app.incidents.write(&self.app.store).await;
+        written.expect("it has the right to write");
+        Config::clone(&self.app.config)
     }
 
     /// Lets so many minutes pass.
@@ -162,23 +192,27 @@ impl Judged {
         }
         self.hand.0.store(end.0, Ordering::Relaxed);
         for (node, stream, request) in sent {
-            self.offer(node, stream, &request, end);
+            self.offer(node, stream, &request, end).await;
         }
         self.ticks += 1;
         if self.ticks.is_multiple_of(COMMIT_EVERY) {
-            self.commit(end);
+            self.commit(end).await;
         }
         let runs = self.app.fleet.runs();
         self.watch.round(runs, &self.app.store, end).await;
     }
 
-    fn commit(&self, now: Timestamp) {
+    async fn commit(&self, now: Timestamp) {
         if let Some(commit) = self.app.fleet.take_commit(now) {
+            if let Some(token) = self.token {
+                let stored = self.app.store.commit(&commit, token).await;
+                stored.expect("it has the right to write");
+            }
             self.app.fleet.committed(commit.number);
         }
     }
 
-    fn offer(&mut self, node: usize, stream: Stream, request: &[u8], now: Timestamp) {
+    async fn offer(&mut self, node: usize, stream: Stream, request: &[u8], now: Timestamp) {
         let seq = self.seqs.entry((node, stream)).or_default();
         *seq += 1;
         let limits = Limits::default();
@@ -214,7 +248,7 @@ impl Judged {
         let mut answer = self.app.fleet.offer(&offer);
         if matches!(answer.outcome, Outcome::Full) {
             // A large fleet fills what may wait for a commit before the next is due.
-            self.commit(now);
+            self.commit(now).await;
             answer = self.app.fleet.offer(&offer);
         }
         assert!(matches!(answer.outcome, Outcome::Folded(_)), "{answer:?}");

@@ -50,6 +50,17 @@ pub(in crate::detect) enum Read {
 }
 
 impl Read {
+    /// Every metric that it is made of.
+    pub(in crate::detect) fn metrics(self) -> Vec<&'static Metric> {
+        match self {
+            Self::Plain(metric) | Self::Fabric(metric) | Self::Held(metric) => vec![metric],
+            Self::Share(one, other)
+            | Self::Margin(one, other)
+            | Self::Behind(one, other)
+            | Self::Stuck(one, other) => vec![one, other],
+        }
+    }
+
     /// What kind of resource it is read of.
     pub(in crate::detect) const fn of(self) -> ResourceKind {
         match self {
