@@ -100,6 +100,11 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
     std::process::exit(i32::from(bad))
 }
 
+/// The screen, for a bundle. `root` is `/` but in tests.
+pub(crate) async fn text(config: &Config, root: PathBuf) -> String {
+    screen(&look(config, root).await)
+}
+
 /// Every check, in the order of the screen. `root` is `/` but in tests.
 async fn look(config: &Config, root: PathBuf) -> Vec<Finding> {
     let machine = machine::Machine::new(root, config);

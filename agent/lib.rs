@@ -32,4 +32,6 @@ pub mod admin;
 
 pub mod record;
 
+pub mod bundle;
+
 pub mod doctor;

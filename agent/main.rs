@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gpufleet_agent::config::Config;
 use gpufleet_agent::run::Ended;
-use gpufleet_agent::{doctor, probe, read, record, run};
+use gpufleet_agent::{bundle, doctor, probe, read, record, run};
 use gpufleet_program::clock::SystemClock;
 use gpufleet_program::config::{ConfigFlags, Sources};
 use gpufleet_program::log;
@@ -44,6 +44,9 @@ enum Command {
     Record(record::Arguments),
     /// One screen that says what works, what does not, why, and the fix.
     Doctor(doctor::Arguments),
+    /// Puts what the vendor's repair form asks for into one file: serial numbers, VBIOS, driver, XIDs, ECC,
+    /// readings, the last probe, the doctor's screen.
+    Bundle(bundle::Arguments),
     /// Computes on a GPU what has a known answer; exits 0 pass, 10 slow, 20 fail, 30 could not measure.
     Probe(probe::command::Arguments),
     /// Goes to the GPU for one probe.
@@ -77,6 +80,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let done = match &arguments.command {
         Some(Command::Record(record)) => runtime.block_on(record::run(&config, record)),
         Some(Command::Doctor(doctor)) => runtime.block_on(doctor::run(&config, doctor)),
+        Some(Command::Bundle(bundle)) => runtime.block_on(bundle::run(&config, bundle)),
         Some(Command::Probe(probe)) => {
             let probed = runtime.block_on(probe::command::run(&config, probe));
             runtime.shutdown_background();

@@ -51,6 +51,8 @@ mod bad_disk;
 
 mod bad_node;
 
+mod bundle;
+
 mod incidents;
 
 mod cloud_monitoring;
