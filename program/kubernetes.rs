@@ -1,6 +1,7 @@
 //! Asks the Kubernetes API, as a pod does: address, authority and token as they lie in a pod. The token
 //! is read again when it is rotated. It can list the pods of all nodes, so it is shown over TLS alone, or to
-//! this machine. [`follow`] lists and watches for ever.
+//! this machine. [`follow`] lists and watches for ever; what is written is written by [`Api::patch`] and
+//! [`Api::post`].
 //!
 //! Limits: [`MAX_BODY_BYTES`], [`MAX_LINE_BYTES`], [`ANSWER_WITHIN`]; a watch has its caller's deadline.
 
@@ -9,9 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, USER_AGENT};
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -62,7 +63,7 @@ pub struct Api {
     asker: Asker,
     token: TokenFile,
     connector: Connector,
-    client: Client<Connector, Empty<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
 }
 
 /// Why there is no answer.
@@ -197,6 +198,39 @@ impl Api {
         })
     }
 
+    /// Changes an object; `kind` says how what is sent is merged into it, `application/merge-patch+json`.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn patch(
+        &self,
+        path: &str,
+        kind: &'static str,
+        body: &serde_json::Value,
+    ) -> Result<(), ApiError> {
+        self.write(Method::PATCH, path, (kind, body)).await
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn post(&self, path: &str, body: &serde_json::Value) -> Result<(), ApiError> {
+        self.write(Method::POST, path, ("application/json", body))
+            .await
+    }
+
+    async fn write(
+        &self,
+        method: Method,
+        path: &str,
+        (kind, body): (&'static str, &serde_json::Value),
+    ) -> Result<(), ApiError> {
+        let sent = Some((kind, Bytes::from(body.to_string())));
+        let answer = tokio::time::timeout(ANSWER_WITHIN, self.send(method, path, sent)).await;
+        answer.unwrap_or_else(|_| Err(self.slow())).map(|_| ())
+    }
+
     fn slow(&self) -> ApiError {
         ApiError::Slow {
             base: self.base.clone(),
@@ -204,13 +238,29 @@ impl Api {
     }
 
     async fn ask(&self, path: &str) -> Result<Response<Incoming>, ApiError> {
-        let mut request = Request::get(format!("{}{path}", self.base))
+        self.send(Method::GET, path, None).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        sent: Option<(&'static str, Bytes)>,
+    ) -> Result<Response<Incoming>, ApiError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, self.asker.program);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.get()));
         }
-        let request = request.body(Empty::new());
+        let body = sent.map_or_else(Bytes::new, |(kind, body)| {
+            let headers = request.headers_mut();
+            headers.map(|it| it.insert(CONTENT_TYPE, HeaderValue::from_static(kind)));
+            body
+        });
+        let request = request.body(Full::new(body));
         let request = request.map_err(|error| ApiError::Malformed {
             path: path.to_owned(),
             why: error.to_string(),
@@ -221,7 +271,7 @@ impl Api {
             why: self.connector.failure().unwrap_or_else(|| words(&error)),
         })?;
         let status = answer.status();
-        if status == StatusCode::OK {
+        if status == StatusCode::OK || status == StatusCode::CREATED {
             return Ok(answer);
         }
         let body = Limited::new(answer.into_body(), MAX_MESSAGE_BYTES)
@@ -251,6 +301,11 @@ impl ApiError {
     /// Whether who asks is not allowed to: it has no right, or nobody knows its token.
     pub fn is_refused(&self) -> bool {
         self.is(StatusCode::FORBIDDEN) || self.is(StatusCode::UNAUTHORIZED)
+    }
+
+    /// Whether what was asked about is not there.
+    pub fn is_not_found(&self) -> bool {
+        self.is(StatusCode::NOT_FOUND)
     }
 
     fn is(&self, code: StatusCode) -> bool {

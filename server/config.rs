@@ -20,6 +20,7 @@ use crate::export::cloud_monitoring::CloudMonitoring;
 use crate::export::remote_write::RemoteWrite;
 use crate::export::{CloudMonitoringConfig, RemoteWriteConfig};
 use crate::fleet::FleetConfig;
+use crate::handoff::HandoffConfig;
 use crate::inventory::InventoryConfig;
 use crate::ledger::LedgerConfig;
 use crate::money::CostConfig;
@@ -52,6 +53,8 @@ sections! {
         pub detect: DetectConfig,
         /// Who is told of incidents, by which way.
         pub notify: NotifyConfig,
+        /// What Kubernetes is told of nodes that are to be drained.
+        pub handoff: HandoffConfig,
         /// Prices, and who pays.
         pub cost: CostConfig,
         /// Minutes of the record, pushed to others.
@@ -112,6 +115,7 @@ impl ProgramConfig for Config {
         limits::check(&self.detect.limits)?;
         self.store.check()?;
         self.inventory.check()?;
+        self.handoff.check()?;
         log::rehearse(&self.trace)?;
         Settings::read(&self.notify)?;
         Ok(())

@@ -44,6 +44,8 @@ pub mod detect;
 
 pub mod replay;
 
+pub mod handoff;
+
 pub mod ledger;
 
 pub mod money;

@@ -25,7 +25,9 @@ use gpufleet_server::notify::lane::Outcome;
 use gpufleet_server::notify::{self, Channels};
 use gpufleet_server::refusals::{Door, Reason};
 use gpufleet_server::store::Store;
-use gpufleet_server::{detect, files, health, inventory, lead, ledger, money, retention, runs};
+use gpufleet_server::{
+    detect, files, handoff, health, inventory, lead, ledger, money, retention, runs,
+};
 use gpufleet_spool::disk::RealDisk;
 use gpufleet_telemetry::time::Clock;
 use tokio::task::JoinSet;
@@ -202,6 +204,8 @@ fn begin_tasks(
     tasks.spawn(named("the inventory", seeing));
     let judging = detect::run(app.clone(), thresholds, stop.clone());
     tasks.spawn(named("the detectors", judging));
+    let handing = handoff::run(app.clone(), stop.clone());
+    tasks.spawn(named("the hand-off", handing));
     let telling = notify::run(app.clone(), channels, stop.clone());
     tasks.spawn(named("the notifications", telling));
     let beating = notify::heartbeat::run(app.clone(), stop.clone());

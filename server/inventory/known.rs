@@ -215,6 +215,12 @@ impl Known {
         self.changes = changes.into_iter().take(MAX_CHANGES).collect();
     }
 
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        let records = self.records.values();
+        records.filter(|it| it.gone_at.is_none()).count()
+    }
+
     /// All nodes as they are now: those that are not among them are gone.
     pub fn all_nodes(&mut self, nodes: Vec<Node>, now: Now) {
         let there: BTreeSet<String> = nodes.iter().map(|it| it.name.clone()).collect();

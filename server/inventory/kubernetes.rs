@@ -65,7 +65,7 @@ async fn open(app: &App, base: &str) -> Api {
 }
 
 /// Who asks.
-pub(super) fn asker(config: &InventoryConfig) -> Asker {
+pub(crate) fn asker(config: &InventoryConfig) -> Asker {
     Asker {
         program: concat!("gpufleet-server/", env!("CARGO_PKG_VERSION")),
         url_key: URL_KEY,

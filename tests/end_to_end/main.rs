@@ -53,6 +53,8 @@ mod bad_node;
 
 mod bundle;
 
+mod handoff;
+
 mod incidents;
 
 mod cloud_monitoring;

@@ -1,7 +1,8 @@
 //! A Kubernetes API server as the real one is to an agent and to a server: pods of one node, or of all to
 //! who has the right, and nodes, listed in pages and watched; a node, namespaces. It wants a token, a version
 //! to watch from, and a field selector of pods; it forgets what lies behind, ends watches, and sends
-//! bookmarks. What leaves a selector is deleted to who watches by it, as with the real one.
+//! bookmarks. What leaves a selector is deleted to who watches by it, as with the real one. Who has the right
+//! may change a node's conditions and taints and make events, and nothing else.
 //!
 //! Longer than 500 lines because one state is listed, watched, changed and spoilt by every part of it.
 
@@ -14,7 +15,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, patch, post};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -56,6 +57,10 @@ struct Cluster {
     refused: BTreeSet<String>,
     /// Whether pods and nodes of the whole cluster may be looked at.
     is_wide: bool,
+    /// Whether conditions of nodes and events may be written, and taints.
+    may_write: [bool; 2],
+    /// What was told of nodes.
+    told: Vec<Value>,
     /// Whether lists are no JSON.
     is_garbage: bool,
 }
@@ -172,7 +177,9 @@ impl Kubernetes {
             .route("/api/v1/pods", get(pods))
             .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/namespaces/{name}", get(namespace))
-            .route("/api/v1/nodes/{name}", get(node))
+            .route("/api/v1/nodes/{name}", get(node).patch(taint))
+            .route("/api/v1/nodes/{name}/status", patch(conditions))
+            .route("/api/v1/namespaces/default/events", post(event))
             .with_state(Arc::clone(&self.shared));
         let address = ("127.0.0.1", self.port);
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
@@ -243,8 +250,10 @@ impl Kubernetes {
         let mut state = self.shared.lock();
         state.version += 1;
         let name = node["metadata"]["name"].as_str().expect("it has a name");
+        let mut node = node.clone();
+        node["metadata"]["resourceVersion"] = json!(state.version.to_string());
         let before = state.nodes.insert(name.to_owned(), node.clone());
-        state.happened("Node", before, Some(node.clone()));
+        state.happened("Node", before, Some(node));
         self.shared.changed.send_replace(state.version);
     }
 
@@ -265,6 +274,21 @@ impl Kubernetes {
         let mut state = self.shared.lock();
         state.is_wide = is_wide;
         self.shared.changed.send_replace(state.version);
+    }
+
+    /// Whether conditions of nodes and events may be written from now on, and whether taints may.
+    pub fn let_write(&self, conditions: bool, taints: bool) {
+        self.shared.lock().may_write = [conditions, taints];
+    }
+
+    /// A node as it is.
+    pub fn node_object(&self, name: &str) -> Option<Value> {
+        self.shared.lock().nodes.get(name).cloned()
+    }
+
+    /// The events that were made.
+    pub fn told(&self) -> Vec<Value> {
+        self.shared.lock().told.clone()
     }
 
     /// Whether lists are no JSON from now on.
@@ -535,6 +559,156 @@ async fn node(
         return refused;
     }
     found(shared.lock().nodes.get(&name), &name)
+}
+
+/// Whether an object has these keys and no others.
+fn has_only(object: &Value, keys: &[&str]) -> bool {
+    let known = object.as_object();
+    known.is_some_and(|it| it.len() == keys.len() && keys.iter().all(|key| it.contains_key(*key)))
+}
+
+/// Whether a text is a moment to the second.
+fn is_moment(text: &Value) -> bool {
+    let text = text.as_str().unwrap_or_default();
+    text.len() == 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T'
+}
+
+/// A change of a node by who may make it.
+async fn change(
+    shared: &Shared,
+    (name, right, kind): (&str, usize, &str),
+    headers: &HeaderMap,
+    make: impl FnOnce(&mut Value) -> Result<(), (StatusCode, &'static str)>,
+) -> Response {
+    if let Err(refused) = shared.admit(headers).await {
+        return refused;
+    }
+    if !shared.lock().may_write[right] {
+        return shared.refuse(StatusCode::FORBIDDEN, "nodes cannot be patched");
+    }
+    let sent = headers.get(header::CONTENT_TYPE);
+    if sent.is_none_or(|it| it.as_bytes() != kind.as_bytes()) {
+        return shared.refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "another kind of patch");
+    }
+    let mut state = shared.lock();
+    let Some(before) = state.nodes.get(name).cloned() else {
+        return status(
+            StatusCode::NOT_FOUND,
+            &format!("nodes \"{name}\" not found"),
+        );
+    };
+    let mut after = before.clone();
+    if let Err((code, why)) = make(&mut after) {
+        state.refused.insert(why.to_owned());
+        return status(code, why);
+    }
+    state.version += 1;
+    after["metadata"]["resourceVersion"] = json!(state.version.to_string());
+    state.nodes.insert(name.to_owned(), after.clone());
+    state.happened("Node", Some(before), Some(after.clone()));
+    shared.changed.send_replace(state.version);
+    axum::Json(after).into_response()
+}
+
+/// Conditions are merged by their type.
+async fn conditions(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    axum::Json(body): axum::Json<Value>,
+) -> Response {
+    let kind = "application/strategic-merge-patch+json";
+    let make = |node: &mut Value| {
+        let wrong = |why| Err((StatusCode::UNPROCESSABLE_ENTITY, why));
+        let is_right = has_only(&body, &["status"]) && has_only(&body["status"], &["conditions"]);
+        let conditions = body["status"]["conditions"].as_array().filter(|_| is_right);
+        let Some(conditions) = conditions else {
+            return wrong("something else than conditions");
+        };
+        for condition in conditions {
+            let text = |name: &str| condition[name].as_str().unwrap_or_default();
+            let letters = |it: char| it.is_ascii_alphanumeric();
+            let reason = text("reason");
+            let is_reason = reason.starts_with(|it: char| it.is_ascii_alphabetic())
+                && reason.chars().all(letters);
+            if text("type").is_empty() || !is_reason || text("message").len() > 32_768 {
+                return wrong("a condition without type or with a reason that is none");
+            }
+            if !["True", "False", "Unknown"].contains(&text("status")) {
+                return wrong("a condition's status");
+            }
+            if !["lastHeartbeatTime", "lastTransitionTime"]
+                .iter()
+                .all(|it| is_moment(&condition[*it]))
+            {
+                return wrong("a condition's time");
+            }
+            if !node["status"]["conditions"].is_array() {
+                node["status"]["conditions"] = json!([]);
+            }
+            let known = node["status"]["conditions"].as_array_mut();
+            let known = known.expect("it was just made one");
+            known.retain(|it| it["type"] != condition["type"]);
+            known.push(condition.clone());
+        }
+        Ok(())
+    };
+    change(&shared, (&name, 0, kind), &headers, make).await
+}
+
+/// A list of taints takes the place of the one before, of the version that was read.
+async fn taint(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    axum::Json(body): axum::Json<Value>,
+) -> Response {
+    let make = |node: &mut Value| {
+        let is_right = has_only(&body, &["metadata", "spec"])
+            && has_only(&body["metadata"], &["resourceVersion"])
+            && has_only(&body["spec"], &["taints"]);
+        let taints = body["spec"]["taints"].as_array().filter(|_| is_right);
+        let Some(taints) = taints else {
+            let why = "something else than taints";
+            return Err((StatusCode::UNPROCESSABLE_ENTITY, why));
+        };
+        if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
+            let why = "the object has been modified";
+            return Err((StatusCode::CONFLICT, why));
+        }
+        node["spec"]["taints"] = json!(taints);
+        Ok(())
+    };
+    let kind = "application/merge-patch+json";
+    change(&shared, (&name, 1, kind), &headers, make).await
+}
+
+async fn event(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    axum::Json(body): axum::Json<Value>,
+) -> Response {
+    if let Err(refused) = shared.admit(&headers).await {
+        return refused;
+    }
+    if !shared.lock().may_write[0] {
+        return shared.refuse(StatusCode::FORBIDDEN, "events cannot be created");
+    }
+    let text = |at: &Value| at.as_str().unwrap_or_default().to_owned();
+    let object = &body["involvedObject"];
+    let is_right = text(&body["metadata"]["namespace"]) == "default"
+        && !text(&body["metadata"]["generateName"]).is_empty()
+        && text(&object["kind"]) == "Node"
+        && !text(&object["name"]).is_empty()
+        && ["Warning", "Normal"].contains(&text(&body["type"]).as_str())
+        && text(&body["message"]).len() <= 1_024
+        && !text(&body["reason"]).is_empty()
+        && is_moment(&body["firstTimestamp"]);
+    if !is_right {
+        return shared.refuse(StatusCode::UNPROCESSABLE_ENTITY, "an event that is none");
+    }
+    shared.lock().told.push(body.clone());
+    (StatusCode::CREATED, axum::Json(body)).into_response()
 }
 
 fn found(object: Option<&Value>, name: &str) -> Response {
