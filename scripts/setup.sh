@@ -147,6 +147,34 @@ install_later() {
         echo "setup: the promtool of Prometheus 3 could not be fetched: what is tested with it is NOT RUN"
 }
 
+# axe-core, which looks in Chromium whether pages can be used by everybody: one file of its package. npm only
+# fetches it; no Node runs in a test. The sum is the registry's own, so that a mirror gives the same.
+axe_version=4.14.1
+axe_sum=1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5
+
+install_axe() {
+    local tools=target/tools home
+    if grep -qs "^/\*! axe v$axe_version\$" "$tools/axe.min.js"; then
+        echo "setup: axe-core $axe_version is there ($tools)"
+        return
+    fi
+    echo "setup: fetching axe-core $axe_version into $tools"
+    rm -f "$tools/axe.min.js"
+    home=$PWD/$tools/axe
+    rm -rf "$home"
+    mkdir -p "$home"
+    fetch_axe "$home" && mv "$home/package/axe.min.js" "$tools/" ||
+        echo "setup: axe-core could not be fetched (it takes npm): whether pages can be used by everybody is NOT RUN"
+    rm -rf "$home"
+}
+
+fetch_axe() { # FOLDER
+    local package=axe-core-$axe_version.tgz
+    npm pack --silent --pack-destination "$1" "axe-core@$axe_version" >/dev/null &&
+        echo "$axe_sum  $1/$package" | sha512sum --check --quiet &&
+        tar -xzf "$1/$package" -C "$1" package/axe.min.js
+}
+
 missing=()
 case "${1:-}" in
 build)
@@ -157,6 +185,7 @@ test)
     want_test
     install_missing
     install_later
+    install_axe
     install_python
     ;;
 hooks)

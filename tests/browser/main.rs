@@ -1,133 +1,143 @@
-//! The pages as a person sees them: a real Chromium opens every page that a link leads to.
+//! The pages as a person sees them, in a real Chromium: every kind of page on a desk and on a telephone, light
+//! and dark, by mouse and by keyboard, while the fleet changes.
 //!
 //! Pictures of what it saw are kept in target/screenshots, outside of git.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
-use gpufleet_tests::harness::browser::Browser;
+use gpufleet_tests::harness::browser::{Browser, Window};
+use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
 use gpufleet_tests::harness::simulator::Simulator;
-use gpufleet_tests::harness::{World, agent, repository, server, wait};
+use gpufleet_tests::harness::{World, agent, server, wait};
+use serde_json::json;
 
-/// Most pages opened: one of each kind many times over, in a minute.
-const MAX_PAGES: usize = 40;
-/// Two ship intervals and the start.
-const FIRST_DATA_LIMIT: Duration = Duration::from_secs(120);
+mod axe;
 
-/// A server that knows a live node, a simulated fleet with an hour of history, and a broken GPU.
-fn fleet(world: &World) -> (server::Server, agent::Agent, Simulator) {
-    let server = server::Place::sqlite(world).start();
-    let endpoint = format!("http://{}", server.place.grpc);
-    let place = agent::Place::new(world, "live-node-1", &endpoint, "");
-    place.show(&Scenario::of(8, "NVIDIA H100 80GB HBM3", Load::Training));
-    let agent = place.start();
-    let simulator = Simulator::start(world, &endpoint, &["--history-hours", "1"]);
-    simulator.fault("xid79");
-    for name in ["live-node-1", "demo-node-8"] {
-        wait::until(&format!("{name} is on the page"), FIRST_DATA_LIMIT, || {
-            server.get("/fleet").text().contains(name).then_some(())
-        });
-    }
-    (server, agent, simulator)
+mod kinds;
+
+mod every_page;
+
+mod by_hand;
+
+mod keyboard;
+
+mod live;
+
+mod doors;
+
+/// A start, two ship intervals and an hour of history, on a machine that does other things too.
+const FIRST_DATA_LIMIT: Duration = Duration::from_secs(180);
+
+/// A server that knows a live node, a cluster with a queue, and a simulated fleet with an hour of history, in
+/// which a GPU is broken.
+struct Fleet {
+    server: server::Server,
+    simulator: Simulator,
+    _agent: agent::Agent,
+    _cluster: Kubernetes,
 }
 
-/// The links of the open page that stay on the server and show a page.
-fn links(browser: &Browser, root: &str) -> Vec<String> {
-    let found = browser.run(
-        "return Array.from(document.querySelectorAll('a[href]')).map(it => it.href.split('#')[0])",
-    );
-    let found = found.as_array().cloned().unwrap_or_default();
-    found
-        .iter()
-        .filter_map(|link| link.as_str())
-        .filter(|link| {
-            link.starts_with(root) && !link.contains("/api/") && !link.contains("/metrics")
-        })
-        .map(str::to_owned)
-        .collect()
-}
-
-/// A name for a picture.
-fn file_name(url: &str, root: &str) -> String {
-    let path: String = url[root.len()..]
-        .chars()
-        .map(|letter| {
-            if letter.is_ascii_alphanumeric() {
-                letter
-            } else {
-                '-'
-            }
-        })
-        .take(80)
-        .collect();
-    format!("page{path}.png")
-}
-
-#[test]
-fn every_page_opens_without_an_error_asks_nobody_else_and_fits_its_window() {
-    let world = World::new();
-    let (server, _agent, _simulator) = fleet(&world);
-    let root = format!("http://{}/", server.place.web);
-    let pictures = repository().join("target/screenshots");
-    for (width, height, size) in [(1280, 900, "wide"), (390, 844, "narrow")] {
-        let browser = Browser::start(&world, width, height);
-        let mut seen = BTreeSet::from([root.clone()]);
-        let mut waiting = VecDeque::from([root.clone()]);
-        let mut opened = 0;
-        let mut kinds = BTreeSet::new();
-        while let Some(url) = waiting.pop_front().filter(|_| opened < MAX_PAGES) {
-            browser.open(&url);
-            opened += 1;
-            let console = browser.console();
-            assert_eq!(console.errors, Vec::<String>::new(), "{size} {url}");
-            let elsewhere: Vec<_> = console
-                .requests
-                .iter()
-                .filter(|it| !["data:", &root].iter().any(|own| it.starts_with(own)))
-                .collect();
-            assert!(
-                elsewhere.is_empty(),
-                "{url} asks other hosts: {elsewhere:?}"
-            );
-            let title = browser.run("return document.title");
-            assert_ne!(title.as_str().unwrap_or_default(), "", "{url} has no title");
-            let overflow =
-                browser.run("return document.documentElement.scrollWidth - window.innerWidth");
-            assert!(
-                overflow.as_i64().unwrap_or(0) <= 1,
-                "{size} {url} is {overflow} pixels wider than its window"
-            );
-            // One picture of each kind of page: the first path segment tells the kind.
-            let kind = url[root.len()..]
-                .split(['/', '?'])
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            if kinds.insert(kind) {
-                browser.screenshot(&pictures.join(size).join(file_name(&url, &root)));
-            }
-            for link in links(&browser, &root) {
-                if seen.insert(link.clone()) {
-                    waiting.push_back(link);
-                }
-            }
+impl Fleet {
+    fn new(world: &World) -> Self {
+        let cluster = queue();
+        let token = world.file("token", TOKEN).display().to_string();
+        let server = server::Place::sqlite(world)
+            .with("fleet.commit_interval_s=2")
+            .with("inventory.source=\"kubernetes\"")
+            .with("inventory.cluster=\"test\"")
+            .with(&format!("inventory.kubernetes_url=\"{}\"", cluster.url()))
+            .with(&format!("inventory.kubernetes_token_file=\"{token}\""))
+            .start();
+        let endpoint = format!("http://{}", server.place.grpc);
+        let place = agent::Place::new(world, "live-node-1", &endpoint, "");
+        place.show(&Scenario::of(8, "NVIDIA H100 80GB HBM3", Load::Training));
+        let agent = place.start();
+        let simulator = Simulator::start(world, &endpoint, &["--history-hours", "1"]);
+        let there = |path: &str, words: &str| {
+            wait::until(&format!("{path} says {words}"), FIRST_DATA_LIMIT, || {
+                server.get(path).text().contains(words).then_some(())
+            });
+        };
+        there("/fleet", "live-node-1");
+        there("/fleet", "demo-node-8");
+        there("/jobs", "llama-70b-pretrain");
+        // What breaks before anybody has seen it whole is not news.
+        simulator.fault("xid79");
+        there("/incidents", "XID 79");
+        there("/queue", "jobset:research/train");
+        Self {
+            server,
+            simulator,
+            _agent: agent,
+            _cluster: cluster,
         }
-        assert!(opened > 10, "only {opened} pages are linked");
+    }
+
+    /// The address of the first page.
+    fn root(&self) -> String {
+        format!("http://{}/", self.server.place.web)
     }
 }
 
 #[test]
-fn what_is_simulated_says_so_on_the_page() {
+fn every_kind_of_page_is_whole_for_everybody_by_eye_and_by_keyboard() {
     let world = World::new();
-    let (server, _agent, _simulator) = fleet(&world);
-    let browser = Browser::start(&world, 1280, 900);
-    for page in ["", "fleet"] {
-        browser.open(&format!("http://{}/{page}", server.place.web));
-        let text = browser.run("return document.body.innerText").to_string();
-        assert!(text.to_uppercase().contains("SIMULATED"), "/{page}: {text}");
-    }
-    let text = browser.run("return document.body.innerText").to_string();
-    assert!(text.contains("live-node-1"), "{text}");
+    let fleet = Fleet::new(&world);
+    let mut browser = Browser::start(&world, Window::DESK);
+    let pages = kinds::found(&browser, &fleet.root());
+    let found: Vec<&str> = pages.keys().map(String::as_str).collect();
+    assert_eq!(found, kinds::ALL, "{pages:#?}");
+    let mut wrong = keyboard::wrong_with(&mut browser, &pages);
+    wrong.extend(keyboard::wrong_with_shortcuts(&mut browser, &fleet.root()));
+    let report = every_page::report(&fleet.server, &world);
+    wrong.extend(every_page::wrong_with_all(&mut browser, &pages, &report));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn clicks_lead_everywhere_and_open_pages_follow_the_fleet() {
+    let world = World::new();
+    let fleet = Fleet::new(&world);
+    let mut browser = Browser::start(&world, Window::DESK);
+    by_hand::from_page_to_page(&mut browser, &fleet.root());
+    by_hand::light_and_words(&browser, &fleet.root());
+    live::follows(&browser, fleet);
+}
+
+/// A cluster with a node that takes work, one that does not, a pod that runs and one that waits.
+fn queue() -> Kubernetes {
+    let gpus = json!({"nvidia.com/gpu": "8"});
+    let node = |name: &str, is_cordoned: bool| {
+        json!({
+            "metadata": {
+                "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {
+                    "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+                    "topology.kubernetes.io/zone": "us-central1-a",
+                },
+            },
+            "spec": {"unschedulable": is_cordoned},
+            "status": {"capacity": gpus, "allocatable": gpus, "conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:02:00Z"},
+            ]},
+        })
+    };
+    let waiting = json!({
+        "metadata": {
+            "name": "train-1", "namespace": "research", "uid": "uid-of-train-1",
+            "creationTimestamp": "2026-01-01T10:00:00Z",
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
+        },
+        "spec": {"containers": [{"resources": {"limits": gpus}}]},
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}]},
+    });
+    let cluster = Kubernetes::start();
+    cluster.let_see_all(true);
+    cluster.put_node_object(&node("live-node-1", false));
+    cluster.put_node_object(&node("live-node-2", true));
+    cluster.put_pod_object(&waiting);
+    cluster
 }

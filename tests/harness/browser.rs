@@ -11,12 +11,74 @@ use super::{World, free_port, http, wait};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
+/// The name under which WebDriver hands out elements.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// Presses of a key in one request: chromedriver answers when the last is done.
+const PRESSES_AT_ONCE: usize = 50;
+/// The height of a picture, pixels: Chromium draws none that is taller.
+const MAX_PICTURE: u32 = 16_000;
+
+/// How long a script may work on a page: a check of a long one, on a busy machine.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(120);
+
 /// One window.
 #[derive(Debug)]
 pub struct Browser {
     driver: String,
     session: String,
+    window: Window,
     _process: Process,
+}
+
+/// What a page is shown in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// A telephone's: as wide as the page asks for, which a window on a screen cannot be, for Chromium
+    /// makes none below 500 pixels.
+    pub is_phone: bool,
+}
+
+impl Window {
+    /// A small screen on a desk.
+    pub const DESK: Self = Self {
+        width: 1280,
+        height: 900,
+        is_phone: false,
+    };
+    /// A telephone.
+    pub const PHONE: Self = Self {
+        width: 390,
+        height: 844,
+        is_phone: true,
+    };
+}
+
+/// Keys, as WebDriver names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// To the next control.
+    Tab,
+    /// Follow, press.
+    Enter,
+    /// To the next tile.
+    Right,
+    /// To the tile before.
+    Left,
+}
+
+impl Key {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Tab => "\u{e004}",
+            Self::Enter => "\u{e007}",
+            Self::Right => "\u{e014}",
+            Self::Left => "\u{e012}",
+        }
+    }
 }
 
 /// What Chromium writes to its console, and what it asks the network for.
@@ -29,11 +91,12 @@ pub struct Console {
 }
 
 impl Browser {
-    /// Starts one with a window of this many pixels.
+    /// Starts one.
     ///
     /// # Panics
     /// When Chromium does not start: `scripts/setup.sh test` installs it.
-    pub fn start(world: &World, width: u32, height: u32) -> Self {
+    pub fn start(world: &World, window: Window) -> Self {
+        let Window { width, height, .. } = window;
         let port = free_port();
         let driver = format!("127.0.0.1:{port}");
         let mut command = Command::new("chromedriver");
@@ -60,6 +123,7 @@ impl Browser {
         ];
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome",
+            "timeouts": {"script": SCRIPT_LIMIT.as_millis()},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             "goog:chromeOptions": {"binary": "/usr/bin/chromium", "args": arguments},
         }}});
@@ -68,11 +132,44 @@ impl Browser {
             .as_str()
             .unwrap_or_else(|| panic!("Chromium does not start: {answer}"))
             .to_owned();
-        Self {
+        let mut browser = Self {
             driver,
             session,
+            window,
             _process: process,
-        }
+        };
+        browser.resize(window);
+        browser
+    }
+
+    /// Shows its pages in another window.
+    pub fn resize(&mut self, window: Window) {
+        self.window = window;
+        self.show_in(window.height);
+    }
+
+    /// The window its pages are shown in.
+    pub const fn window(&self) -> Window {
+        self.window
+    }
+
+    fn show_in(&self, height: u32) {
+        let Window {
+            width, is_phone, ..
+        } = self.window;
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            &json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}),
+        );
+    }
+
+    /// Whether the system that the browser runs on likes it dark.
+    pub fn likes_dark(&self, is_dark: bool) {
+        let value = if is_dark { "dark" } else { "light" };
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            &json!({"features": [{"name": "prefers-color-scheme", "value": value}]}),
+        );
     }
 
     /// Opens a page and waits until it is loaded.
@@ -80,9 +177,29 @@ impl Browser {
         self.command("url", &json!({"url": url}));
     }
 
-    /// What a script returns.
+    /// What a script returns; of a promise, what it comes to.
     pub fn run(&self, script: &str) -> Value {
         self.command("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Clicks where the first element is that a selector finds, as a person does: one that is not to be
+    /// seen, or behind another, cannot be clicked. Waits for the page that it leads to.
+    pub fn click(&self, selector: &str) {
+        let wanted = json!({"using": "css selector", "value": selector});
+        let found = self.command("element", &wanted);
+        let element = found[ELEMENT].as_str().expect("an element has an id");
+        self.command(&format!("element/{element}/click"), &json!({}));
+    }
+
+    /// Presses a key so often.
+    pub fn press(&self, key: Key, times: usize) {
+        let one = ["keyDown", "keyUp"].map(|it| json!({"type": it, "value": key.code()}));
+        for from in (0..times).step_by(PRESSES_AT_ONCE) {
+            let count = PRESSES_AT_ONCE.min(times - from);
+            let strokes: Vec<Value> = (0..count).flat_map(|_| one.clone()).collect();
+            let keyboard = json!({"type": "key", "id": "keyboard", "actions": strokes});
+            self.command("actions", &json!({"actions": [keyboard]}));
+        }
     }
 
     /// What was written to the console and asked for since this was last called.
@@ -118,26 +235,26 @@ impl Browser {
     /// When the file cannot be written.
     pub fn screenshot(&self, file: &Path) {
         let height = self.run("return document.documentElement.scrollHeight");
-        let width = self.run("return window.innerWidth");
-        self.command(
-            "goog/cdp/execute",
-            &json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": {
-                "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false,
-            }}),
-        );
+        let height = height.as_u64().and_then(|it| u32::try_from(it).ok());
+        self.show_in(height.unwrap_or(self.window.height).min(MAX_PICTURE));
         let path = format!("/session/{}/screenshot", self.session);
         let picture = http::get(&self.driver, &path)
             .expect("chromedriver answers")
             .json();
-        self.command(
-            "goog/cdp/execute",
-            &json!({"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}}),
-        );
+        self.show_in(self.window.height);
         let bytes = from_base64(picture["value"].as_str().unwrap_or_default());
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).expect("the build's folder can be written");
         }
         std::fs::write(file, bytes).expect("the build's folder can be written");
+    }
+
+    /// A command of Chromium's own.
+    pub fn devtools(&self, name: &str, parameters: &Value) -> Value {
+        self.command(
+            "goog/cdp/execute",
+            &json!({"cmd": name, "params": parameters}),
+        )
     }
 
     fn command(&self, name: &str, arguments: &Value) -> Value {
@@ -164,8 +281,10 @@ impl Drop for Browser {
 }
 
 fn post(driver: &str, path: &str, body: &Value) -> Value {
-    let answer = http::post(
+    let answer = http::send_within(
+        SCRIPT_LIMIT,
         driver,
+        "POST",
         path,
         &[("content-type", "application/json")],
         body.to_string().as_bytes(),

@@ -66,9 +66,24 @@ pub fn send(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> std::io::Result<Answer> {
+    send_within(LIMIT, address, method, path, headers, body)
+}
+
+/// Any request, to somebody who may be silent for so long.
+///
+/// # Errors
+/// When nobody answers, or not in HTTP.
+pub fn send_within(
+    limit: Duration,
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n",
         body.len()

@@ -231,7 +231,13 @@ impl Cast {
                 .with(attribute::DATA_TYPE, "bf16")
                 .with(attribute::FLOPS_SOURCE, "model_shape");
         }
-        let tag = format!("{}team", attribute::TAG_PREFIX);
-        resource.with(&tag, self.role.team)
+        let tag = |name: &str| format!("{}{name}", attribute::TAG_PREFIX);
+        if self.size == Size::Large {
+            // The one rung of a ladder, which the next version of the job would be held against.
+            resource = resource
+                .with(&tag("ladder"), self.role.name)
+                .with(&tag("rung"), "as it was");
+        }
+        resource.with(&tag("team"), self.role.team)
     }
 }

@@ -1,0 +1,92 @@
+//! From page to page by clicks, as somebody who was woken goes from the morning page to the card and back.
+
+use std::time::Duration;
+
+use gpufleet_tests::harness::browser::{Browser, Window};
+use gpufleet_tests::harness::wait;
+
+use crate::kinds;
+
+/// A page comes, on a busy machine.
+const PAGE_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is clicked, and the kind of page that it leads to.
+const WAY: [(&str, &str); 18] = [
+    ("nav a[href='/fleet']", "fleet"),
+    (".cluster.simulated .nodes .name > a", "node simulated"),
+    ("main table td a", "gpu simulated"),
+    (".tabs a:last-child", "gpu simulated chosen"),
+    (".crumbs li:nth-child(2) a", "cluster simulated"),
+    ("nav a[href='/incidents']", "incidents"),
+    ("[data-live=open] .what a", "incident"),
+    ("h1 a", "gpu simulated"),
+    ("nav a[href='/jobs']", "jobs"),
+    ("[data-live=jobs] td a", "job simulated"),
+    (".tabs a:last-child", "job simulated chosen"),
+    ("nav a[href='/cost']", "cost"),
+    ("nav a[href='/queue']", "queue"),
+    ("nav a[href='/health']", "health"),
+    ("footer a[href='/settings']", "settings"),
+    ("nav a[href='/api']", "api"),
+    (".brand", "today"),
+    (".legend a", "fleet chosen"),
+];
+
+fn walk(browser: &Browser, root: &str) {
+    browser.open(root);
+    for (selector, expected) in WAY {
+        let from = browser.run("return location.href");
+        browser.click(selector);
+        let what = format!("{selector} on {from} leads to a page of the kind {expected}");
+        let path = wait::until(&what, PAGE_LIMIT, || {
+            let path = browser.run("return location.pathname + location.search");
+            let path = path.as_str()?.to_owned();
+            (kinds::kind(&path) == expected).then_some(path)
+        });
+        assert_eq!(browser.console().errors, Vec::<String>::new(), "{path}");
+    }
+}
+
+/// The whole way, on a desk and on a telephone.
+pub(crate) fn from_page_to_page(browser: &mut Browser, root: &str) {
+    for window in [Window::PHONE, Window::DESK] {
+        browser.resize(window);
+        walk(browser, root);
+    }
+}
+
+/// What is simulated says so; the button changes the light; whoever is woken says so on the page.
+pub(crate) fn light_and_words(browser: &Browser, root: &str) {
+    let text = || browser.run("return document.body.innerText").to_string();
+    for page in ["", "fleet"] {
+        browser.open(&format!("{root}{page}"));
+        assert!(text().to_uppercase().contains("SIMULATED"), "/{page}");
+    }
+    assert!(text().contains("live-node-1"), "{}", text());
+
+    // The button changes the light, and every page keeps to it.
+    let ground = "return getComputedStyle(document.documentElement).backgroundColor";
+    browser.likes_dark(false);
+    browser.open(root);
+    let light = browser.run(ground);
+    browser.click("form[action='/theme'] button");
+    let dark = wait::until("the button changes the light", PAGE_LIMIT, || {
+        Some(browser.run(ground)).filter(|it| *it != light)
+    });
+    browser.open(&format!("{root}jobs"));
+    assert_eq!(browser.run(ground), dark);
+
+    browser.open(&format!("{root}incidents"));
+    browser.click("[data-live=open] .what a");
+    browser.run("document.getElementById('who').value = 'Mira'; document.getElementById('note').value = 'on my way'");
+    browser.click("button[value=acknowledge]");
+    wait::until("the page says who works on it", PAGE_LIMIT, || {
+        text().contains("Mira").then_some(())
+    });
+    assert!(
+        text().contains("Mira") && text().contains("on my way"),
+        "{}",
+        text()
+    );
+    assert_eq!(browser.console().errors, Vec::<String>::new());
+}

@@ -1,0 +1,109 @@
+//! Every kind of page, in each window and each light: without an error, from no other host, no wider than
+//! its window, and with nothing that axe finds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gpufleet_tests::harness::browser::{Browser, Window};
+use gpufleet_tests::harness::server::Server;
+use gpufleet_tests::harness::{World, repository, wait};
+
+use crate::axe::Axe;
+
+/// The demo's history is accounted, on a busy machine.
+const MONTH_LIMIT: Duration = Duration::from_secs(240);
+
+/// What a page is looked at in.
+const LOOKS: [(&str, Window, bool); 4] = [
+    ("desk", Window::DESK, false),
+    ("desk-dark", Window::DESK, true),
+    ("phone", Window::PHONE, false),
+    ("phone-dark", Window::PHONE, true),
+];
+
+/// What is wrong with the open page, which was asked for at this address, beside what axe finds.
+pub(crate) fn wrong_with(browser: &Browser, url: &str) -> Vec<String> {
+    let host = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    let mut wrong = Vec::new();
+    let console = browser.console();
+    wrong.extend(console.errors);
+    let is_own = |it: &&String| ["data:", &host].iter().any(|own| it.starts_with(own));
+    let foreign = console.requests.iter().filter(|it| !is_own(it));
+    wrong.extend(foreign.map(|it| format!("asks another host: {it}")));
+    let status = browser.run("return performance.getEntriesByType('navigation')[0].responseStatus");
+    if status != 200 && url.starts_with("http") {
+        wrong.push(format!("was answered with {status}"));
+    }
+    if browser.run("return document.title") == "" {
+        wrong.push("has no title".to_owned());
+    }
+    let width = browser.run("return document.documentElement.scrollWidth");
+    let width = width.as_u64().unwrap_or(u64::MAX);
+    if width > u64::from(browser.window().width) {
+        wrong.push(format!("is {width} pixels wide"));
+    }
+    wrong
+}
+
+/// What is wrong with any of these pages, or with this report, in any window and light.
+pub(crate) fn wrong_with_all(
+    browser: &mut Browser,
+    pages: &BTreeMap<String, String>,
+    report: &str,
+) -> Vec<String> {
+    let pictures = repository().join("target/screenshots");
+    let axe = Axe::into(browser);
+    let all = pages
+        .iter()
+        .map(|(kind, url)| (kind.as_str(), url.as_str()));
+    let all: Vec<(&str, &str)> = all.chain([("report", report)]).collect();
+    let mut wrong = Vec::new();
+    // What was asked for before is not of these pages.
+    browser.console();
+    for (look, window, is_dark) in LOOKS {
+        browser.resize(window);
+        browser.likes_dark(is_dark);
+        for (kind, url) in &all {
+            browser.open(url);
+            let mut its = wrong_with(browser, url);
+            if let Some(axe) = &axe {
+                its.extend(axe.complaints(browser));
+            }
+            let file = format!("{}.png", kind.replace(' ', "-"));
+            browser.screenshot(&pictures.join(look).join(file));
+            wrong.extend(its.iter().map(|it| format!("{look} {kind} ({url}): {it}")));
+        }
+    }
+    wrong
+}
+
+/// The address of the month as a page of its own, as it lies on the disk of whoever downloads it.
+pub(crate) fn report(server: &Server, world: &World) -> String {
+    let asked = "/api/v1/reports/chargeback?format=html&by=team,job&cluster=demo";
+    let report = wait::until("the month has its first hours", MONTH_LIMIT, || {
+        let text = server.get(asked).text();
+        text.contains("foundation-models").then_some(text)
+    });
+    format!("file://{}", world.file("report.html", &report).display())
+}
+
+#[test]
+fn axe_finds_what_is_wrong() {
+    let world = World::new();
+    let page = world.file(
+        "wrong.html",
+        "<!doctype html><html lang=en><title>Wrong</title><style>.over { position: relative }\
+         .over::after { content: ''; position: absolute; inset: 0; background: repeating-linear-gradient(red 0 1px, blue 0 2px) }\
+         </style><main><h1>Wrong</h1><img src='data:,'><div class=over><p style='color: #ccc; background: #fff'>pale</p></div></main>",
+    );
+    let browser = Browser::start(&world, Window::DESK);
+    let Some(axe) = Axe::into(&browser) else {
+        return;
+    };
+    browser.open(&format!("file://{}", page.display()));
+    let complaints = axe.complaints(&browser);
+    for rule in ["image-alt", "color-contrast"] {
+        let is_found = complaints.iter().any(|it| it.starts_with(rule));
+        assert!(is_found, "{rule} is not found: {complaints:#?}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Which kinds of pages there are, and one address of each, found by following links as a person does.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpufleet_tests::harness::browser::Browser;
+
+/// Every kind of page that a link leads to; with "simulated" those that carry the watermark, with "chosen"
+/// those whose address says what of them is shown.
+pub(crate) const ALL: [&str; 22] = [
+    "api",
+    "cluster",
+    "cluster simulated",
+    "cost",
+    "fleet",
+    "fleet chosen",
+    "gpu",
+    "gpu chosen",
+    "gpu simulated",
+    "gpu simulated chosen",
+    "health",
+    "incident",
+    "incidents",
+    "job simulated",
+    "job simulated chosen",
+    "jobs",
+    "ladder simulated",
+    "node",
+    "node simulated",
+    "queue",
+    "settings",
+    "today",
+];
+
+/// The kind of the page at an address on this server.
+pub(crate) fn kind(path: &str) -> String {
+    let (path, asked) = path.split_once('?').unwrap_or((path, ""));
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let name = match parts.as_slice() {
+        [""] => "today",
+        ["incidents", _] => "incident",
+        ["clusters", _] => "cluster",
+        ["clusters", _, "nodes", _] => "node",
+        ["clusters", _, "nodes", _, _] | ["clusters", _, "gpus", _] => "gpu",
+        ["clusters", _, "jobs", _] | ["clusters", _, "jobs", _, _] => "job",
+        ["clusters", _, "ladders", _] => "ladder",
+        [one] => one,
+        _ => path,
+    };
+    let is_simulated = parts.first() == Some(&"clusters") && parts[1].contains("demo");
+    let simulated = if is_simulated { " simulated" } else { "" };
+    let chosen = if asked.is_empty() { "" } else { " chosen" };
+    format!("{name}{simulated}{chosen}")
+}
+
+/// The links of the open page that stay on the server and show a page.
+fn links(browser: &Browser, root: &str) -> Vec<String> {
+    let found = browser.run(
+        "return Array.from(document.querySelectorAll('a[href]')).map(it => it.href.split('#')[0])",
+    );
+    let found = found.as_array().cloned().unwrap_or_default();
+    found
+        .iter()
+        .filter_map(|link| link.as_str())
+        .filter(|link| {
+            link.starts_with(root) && !link.contains("/api/") && !link.contains("/metrics")
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+/// One address of each kind that links lead to from the first page on, by kind.
+pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::from([("today".to_owned(), root.to_owned())]);
+    let mut waiting = VecDeque::from([root.to_owned()]);
+    while let Some(url) = waiting.pop_front() {
+        browser.open(&url);
+        for link in links(browser, root) {
+            let kind = kind(&link[root.len()..]);
+            found.entry(kind).or_insert_with(|| {
+                waiting.push_back(link.clone());
+                link
+            });
+        }
+    }
+    found
+}
