@@ -6,7 +6,7 @@
 //! lines as the struct; [`sections!`](crate::sections) puts a program's sections together.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -167,13 +167,18 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file is no TOML, or has a key that nobody knows or a value of the wrong type.
-    #[error("the config file {path} cannot be used")]
+    /// The file is no TOML, or has a key that nobody knows or a value of the wrong type. The line's value
+    /// is not shown: it may hold a password, and errors go into logs.
+    #[error("the config file {path} cannot be used: line {line}, column {column}: {why}")]
     File {
         /// Which file.
         path: PathBuf,
-        /// Why, with line and column.
-        source: Box<toml::de::Error>,
+        /// Which line of it, from 1.
+        line: usize,
+        /// Where in the line, in characters from 1.
+        column: usize,
+        /// What is wrong there.
+        why: String,
     },
     /// A flag that is not `section.key=value`.
     #[error(
@@ -308,10 +313,28 @@ impl Sources {
         })?;
         toml::from_str::<C>(&text)
             .and_then(|_| toml::from_str(&text))
-            .map_err(|source| ConfigError::File {
-                path: path.clone(),
-                source: Box::new(source),
-            })
+            .map_err(|error| file_error(path, &text, &error))
+    }
+}
+
+/// What is wrong with a file, by place and key.
+fn file_error(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let begin = error.span().map_or(0, |it| it.start);
+    let before = text.get(..begin).unwrap_or_default();
+    let line = before.matches('\n').count();
+    let in_line = before.rsplit('\n').next().unwrap_or_default();
+    let key = text.lines().nth(line).and_then(|it| it.split_once('='));
+    let is_key = |it: &str| {
+        it.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+    };
+    let key = key.map(|it| it.0.trim()).filter(|it| is_key(it));
+    let of = key.map(|it| format!("`{it}`: ")).unwrap_or_default();
+    ConfigError::File {
+        path: path.to_owned(),
+        line: line + 1,
+        column: in_line.chars().count() + 1,
+        why: format!("{of}{}", error.message()),
     }
 }
 

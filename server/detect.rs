@@ -9,7 +9,7 @@
 //!
 //! Limits: GPUs and runs of live and simulated clusters; recordings are judged by replaying them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,8 +236,7 @@ impl Detectors {
         signals.extend(fleet::idle(&waiting, &holders, now));
         signals.extend(fleet::silent(&of_nodes, is_gone, now));
         // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
-        let names = of_nodes.keys().map(|it| &*it.1);
-        let told: HashSet<&str> = names.flat_map(|it| inventory.names_of(it)).collect();
+        let told = inventory.names_of(of_nodes.keys().map(|it| &*it.1));
         let is_told = |node: &str| told.contains(node);
         let blind = inventory.without_agent(is_told, seen_at);
         signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));

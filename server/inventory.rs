@@ -8,7 +8,7 @@
 //! Nodes and changes are written every [`WRITE_EVERY`], so that a server that starts anew knows since when
 //! a node is ready; pods are asked for anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -197,13 +197,17 @@ impl Inventory {
         }
     }
 
-    /// The names by which the cluster may call a node of which an agent tells: Slurm and people leave out the
-    /// domain.
-    pub fn names_of<'a>(&self, told: &'a str) -> impl Iterator<Item = &'a str> + use<'a> {
-        let may_be_short =
-            !matches!(self.source, Source::Kubernetes(_)) && told.parse::<IpAddr>().is_err();
-        let short = told.split_once('.').filter(|_| may_be_short);
-        std::iter::once(told).chain(short.map(|it| it.0))
+    /// The names by which the cluster may call the nodes of which agents tell: Slurm and people leave out
+    /// the domain.
+    pub fn names_of<'a>(&self, told: impl Iterator<Item = &'a str>) -> HashSet<&'a str> {
+        let is_short = !matches!(self.source, Source::Kubernetes(_));
+        let mut names = HashSet::new();
+        for name in told {
+            names.insert(name);
+            let short = name.split_once('.').map(|it| it.0);
+            names.extend(short.filter(|_| is_short && name.parse::<IpAddr>().is_err()));
+        }
+        names
     }
 
     /// Whether a node was there and is gone.

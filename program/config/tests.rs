@@ -127,7 +127,13 @@ fn what_cannot_be_used_is_refused_with_its_name_and_the_way_out() {
         &["first.number=2"],
         &["both.toml", "first"],
     );
-    check("[first\n", &[], &[], &["both.toml"]);
+    check("[first\n", &[], &[], &["both.toml", "line 1"]);
+    check(
+        "[first]\nnumber = 1\n  name = 'é' x\n",
+        &[],
+        &[],
+        &["line 3, column 14", "`name`"],
+    );
     let variable = "GPUFLEET_FIRST__NMAE";
     check("", &[(variable, "x")], &[], &[variable, "first.nmae"]);
     let variable = "GPUFLEET_FRIST__NAME";
@@ -153,6 +159,21 @@ fn what_cannot_be_used_is_refused_with_its_name_and_the_way_out() {
     };
     let error = error.load::<Both>().expect_err("no such file").to_string();
     assert!(error.contains("/nowhere/both.toml"), "{error}");
+}
+
+#[test]
+fn a_broken_line_of_the_file_is_named_and_its_value_is_not() {
+    for line in [
+        "name = \"postgres://ada:s3cret@host",
+        "name = 'postgres://ada:s3cret@host/?a=b' x",
+        "name: postgres://ada:s3cret@host/?a=b",
+        "postgres://ada:s3cret@host/?a=b",
+    ] {
+        let error = load(&format!("[first]\n{line}\n"), &[], &[]).expect_err("refused");
+        let told = format!("{error:#}");
+        assert!(told.contains("line 2"), "{told}");
+        assert!(!told.contains("s3cret"), "{told}");
+    }
 }
 
 #[test]

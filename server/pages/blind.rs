@@ -2,7 +2,7 @@
 //!
 //! Limits: at most [`NAMED`] names per line; the count is always whole.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_analysis::inventory::Record;
@@ -70,9 +70,7 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
         return all;
     }
     let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
-    let told: HashSet<&str> = nodes
-        .flat_map(|node| inventory.names_of(&node.name))
-        .collect();
+    let told = inventory.names_of(nodes.map(|node| &*node.name));
     let blind = inventory.without_agent(|node| told.contains(node), now);
     all.extend(without_agent(&blind, inventory.source()));
     let sight = inventory.known().nodes.sight(now);
