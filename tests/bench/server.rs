@@ -88,7 +88,7 @@ fn ours(minutes: u64) -> bool {
     told(&format!(
         "{rate:.0} samples a second folded over {seconds:.0} s"
     ));
-    pages::measure(&server);
+    let pages = pages::measure(&world, &server);
     let simulator_cpu = usage::of_group(simulator.id()).cpu_seconds;
     told(&format!("simulator: {simulator_cpu:.1} CPU seconds in all"));
     simulator.stop();
@@ -115,7 +115,7 @@ fn ours(minutes: u64) -> bool {
             2.0,
         ),
     ];
-    results.iter().all(|it| *it)
+    results.iter().all(|it| *it) && pages
 }
 
 /// The server's own count of folded points.
