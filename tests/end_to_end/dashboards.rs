@@ -1,24 +1,18 @@
 //! Every panel of the Grafana dashboards, asked of Debian's Prometheus that scrapes the real agent, the
 //! real server, and a node of the test's own: it serves every metric of an agent, written by the
-//! agent's own encoder, faults among them, and counters that grow. And the alert rules on the same: what
-//! the server owns holds still while it is there, and fires when it is gone.
+//! agent's own encoder, faults among them, and counters that grow.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_agent::prometheus::{PrometheusConfig, encode};
 use gpufleet_agent::sample::{Latest, LatestResource, LatestValue};
-use gpufleet_program::clock::SystemClock;
+use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
-use gpufleet_standin_nvml::{Fault, FaultKind, Scenario};
 use gpufleet_telemetry::catalog::{self, Kind, Metric, gpu};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
-use gpufleet_telemetry::time::Clock;
 use gpufleet_tests::harness::{World, agent, server, wait};
 use gpufleet_tests::people::Service;
 use gpufleet_tests::people::server::Running;
@@ -26,6 +20,7 @@ use gpufleet_tests::people::webhook::Webhook;
 use serde_json::Value;
 
 use crate::peers::Peer;
+use crate::{alerts, made};
 
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
 const DATA_LIMIT: Duration = Duration::from_secs(120);
@@ -52,9 +47,6 @@ const FAULTS: [&str; 5] = [
     "Cards to replace",
     "Not finite, or skipped",
 ];
-
-/// The alert that both GPUs deserve, the agent's and that of the test's own node.
-const LOST: &str = "ALERTS{alertname=\"GpufleetGpuLost\", alertstate=\"firing\"";
 
 /// A query of a panel.
 struct Asked {
@@ -139,54 +131,6 @@ fn reading(metric: &Metric, scrape: u64, now_seconds: f64) -> Result<f64, Missin
     }
 }
 
-/// A node that serves all that; the scrapes are answered one after the other.
-fn made_node() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("it has one").to_string();
-    std::thread::spawn(move || {
-        let clock = SystemClock::start();
-        for (scrape, stream) in (1..).zip(listener.incoming().flatten()) {
-            let now = clock.now().millis() as f64 / 1e3;
-            let text = encode(&everything(scrape, now), &PrometheusConfig::default());
-            // A scraper that went away asks again.
-            let _ = answer(stream, &text);
-        }
-    });
-    address
-}
-
-fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    let mut part = [0; 4096];
-    while !request.windows(4).any(|it| it == b"\r\n\r\n") {
-        let read = stream.read(&mut part)?;
-        if read == 0 {
-            return Ok(());
-        }
-        request.extend_from_slice(&part[..read]);
-    }
-    let length = text.len();
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
-    )
-}
-
-/// The rules about GPUs and those that say what the server owns, evaluated each second and without
-/// their waiting time, which would be minutes here.
-fn hurried_rules(world: &World) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alerts/rules");
-    let hurried = |name: &str| {
-        let text = fs::read_to_string(folder.join(name)).expect("the rules are there");
-        let lines = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("for: "));
-        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-        world.file(name, &text.replace("interval: 30s", "interval: 1s"))
-    };
-    ["gpu.yml", "server-owns.yml"].map(hurried).into()
-}
-
 /// What a panel's query returns as numbers; nothing when one of them is none.
 fn numbers(prometheus: &Peer, asked: &Asked) -> Vec<f64> {
     let values: Vec<f64> = prometheus
@@ -208,7 +152,7 @@ fn scenario() -> Scenario {
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
-    // Who tells nobody owns no alerts.
+    // A panel shows how people are told.
     let hook = Running::start(Service::Webhook(Webhook::new(SIGNING_KEY)));
     let key = world.file("hook-key", SIGNING_KEY).display().to_string();
     let channel = format!(
@@ -228,11 +172,18 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     );
     place.show(&scenario());
     let _agent = place.start();
+    let rules = alerts::hurried(
+        &world,
+        &["gpu.yml".to_owned(), "server-owns.yml".to_owned()],
+    );
     let jobs = [
-        ("gpufleet-agent", vec![place.listen.clone(), made_node()]),
+        (
+            "gpufleet-agent",
+            vec![place.listen.clone(), made::node(everything)],
+        ),
         ("gpufleet-server", vec![server.place.web.clone()]),
     ];
-    let prometheus = Peer::prometheus_of(&world, &jobs, &hurried_rules(&world));
+    let prometheus = Peer::prometheus_of(&world, 2, &jobs, &rules);
     let mut missing = asked();
     let all = missing.len();
     wait::until("every panel has data", DATA_LIMIT, || {
@@ -252,31 +203,4 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
             of_panel.iter().all(is_shown).then_some(())
         });
     }
-    server_owns_what_it_hears(&prometheus, &place, server);
-}
-
-/// Of two lost GPUs the server hears one: that one's alert holds still until the server is gone.
-fn server_owns_what_it_hears(prometheus: &Peer, place: &agent::Place, server: server::Server) {
-    let mut scenario = scenario();
-    scenario.faults.push(Fault::of(1, FaultKind::Lost));
-    place.show(&scenario);
-    let is_lost = "gpufleet_agent_missing_reading_flag{cluster=\"test\", reason=\"gpu_lost\"}";
-    let known = format!("max(count_over_time({is_lost}[1m])) > 3");
-    let [told, owned] = ["made", "test"].map(|it| format!("{LOST}, cluster=\"{it}\"}}"));
-    wait::until(
-        "Prometheus has known of both for some rounds",
-        DATA_LIMIT,
-        || {
-            let is_known = [&known, &told]
-                .iter()
-                .all(|it| !prometheus.query(it).is_empty());
-            is_known.then_some(())
-        },
-    );
-    let ever = prometheus.query(&format!("count_over_time({owned}[1m])"));
-    assert!(ever.is_empty(), "the server pages for it: {ever:?}");
-    server.stop();
-    wait::until("the rule fires when the server is gone", DATA_LIMIT, || {
-        (!prometheus.query(&owned).is_empty()).then_some(())
-    });
 }

@@ -27,6 +27,10 @@ mod training;
 
 mod prometheus;
 
+mod made;
+
+mod alerts;
+
 mod dashboards;
 
 mod engines;

@@ -34,17 +34,18 @@ impl Series {
 impl Peer {
     /// Debian's Prometheus, scraping `target` every two seconds.
     pub(crate) fn prometheus(world: &World, target: &str) -> Self {
-        Self::prometheus_of(world, &[("gpufleet", vec![target.to_owned()])], &[])
+        Self::prometheus_of(world, 2, &[("gpufleet", vec![target.to_owned()])], &[])
     }
 
-    /// The same with jobs by name and their targets, our own labels kept, and files of rules.
+    /// The same at another pace, with jobs by name and their targets, our own labels kept, and files of rules.
     pub(crate) fn prometheus_of(
         world: &World,
+        every_s: u32,
         jobs: &[(&str, Vec<String>)],
         rules: &[PathBuf],
     ) -> Self {
         let mut config = format!(
-            "global:\n  scrape_interval: 2s\n  evaluation_interval: 1s\n\
+            "global:\n  scrape_interval: {every_s}s\n  evaluation_interval: 1s\n\
              rule_files: {rules:?}\nscrape_configs:\n"
         );
         for (name, targets) in jobs {
