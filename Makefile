@@ -52,6 +52,9 @@ bench-outage: ## Measure the server after an outage of 2 h of 1,000 agents (ARGS
 bench-detect: ## Measure a tick of the detectors over 100,000 simulated GPUs (ARGS=--short for a quick look)
 	@scripts/bench.sh detect $(ARGS)
 
+bench-notify: ## Measure how soon people are told, and what a minute of trouble makes of messages
+	@scripts/bench.sh notify $(ARGS)
+
 bench-otlp: ## Measure OTLP decoding and folding alone
 	@scripts/bench.sh otlp $(ARGS)
 
@@ -77,6 +80,9 @@ test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (min
 	@RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic" CARGO_TARGET_DIR=target/asan \
 		cargo test -p gpufleet-nccl-profiler --target "$$(rustc -vV | sed -n 's/^host: //p')" --test harness
 
+test-schemathesis: ## Give the API what nobody would ask for: schemathesis from PyPI (minutes; ARGS="REQUESTS SEED")
+	@scripts/schemathesis.sh $(ARGS)
+
 nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nccl-profiler.so
 	@cargo build --profile plugin -p gpufleet-nccl-profiler
 	@cp target/plugin/libgpufleet_nccl_profiler.so target/plugin/libgpufleet-nccl-profiler.so
@@ -87,4 +93,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-adapters

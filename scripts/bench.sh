@@ -7,6 +7,7 @@
 #                                        VictoriaMetrics with the same samples
 #   scripts/bench.sh outage  [--short]   the server after an outage of 2 h of 1,000 agents
 #   scripts/bench.sh detect  [--short]  a tick of the detectors over 100,000 GPUs (--gpus N)
+#   scripts/bench.sh notify  [--short]   from an incident until its first message; a minute of trouble
 #   scripts/bench.sh otlp                encoding and decoding alone
 #   scripts/bench.sh runs                one run of 20,000 ranks: fold, judgement, page's map
 #   scripts/bench.sh hooks               what a training process pays for a step record
@@ -24,9 +25,9 @@ agent | training | server | outage)
         --bin gpufleet-agent --bin gpufleet-server --bin gpufleet-simulator --bin gpufleet-trainer --bin gpufleet-bench --lib
     target/release/gpufleet-bench "$what" "$@"
     ;;
-detect)
+detect | notify)
     cargo build --release -p gpufleet-tests --bin gpufleet-bench
-    target/release/gpufleet-bench detect "$@"
+    target/release/gpufleet-bench "$what" "$@"
     ;;
 otlp)
     cargo bench -q -p gpufleet-telemetry --bench otlp
@@ -40,7 +41,7 @@ hooks)
     cargo bench -q -p gpufleet-nccl-profiler --bench callback
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -11,6 +11,8 @@ mod detect;
 
 mod training;
 
+mod notify;
+
 mod pages;
 
 mod remote_write;
@@ -58,6 +60,12 @@ enum What {
         #[arg(long, default_value_t = 2)]
         gpus: usize,
     },
+    /// How soon people are told, and how many messages a minute of trouble makes.
+    Notify {
+        /// A quick look: six incidents instead of thirty.
+        #[arg(long)]
+        short: bool,
+    },
     /// A tick of the detectors over simulated GPUs, their machines and the runs on them.
     Detect {
         /// A quick look: four ticks instead of ten.
@@ -75,6 +83,7 @@ fn main() {
         What::Training { short } => training::run(short),
         What::Server { short } => server::run(short),
         What::Outage { short, gpus } => outage::run(short, gpus),
+        What::Notify { short } => notify::run(short),
         What::Detect { short, gpus } => detect::run(short, gpus),
     };
     std::process::exit(i32::from(!reached));
