@@ -96,8 +96,10 @@ enum Command {
     Compare(compare::Runs),
     /// Runs tagged as steps of one improvement, each against the one before.
     Ladder(ladder::Ladder),
-    /// Tells nobody of an incident for a while. Needs a token of role operate.
+    /// Tells nobody of an incident, or of all that matches patterns, for a while. Needs a token of role operate.
     Silence(tell::Silence),
+    /// What is silent by patterns; ends a silence.
+    Silences(tell::Silences),
     /// Who is told of what.
     #[command(subcommand)]
     Routes(tell::Routes),
@@ -160,6 +162,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Compare(runs) => compare::answer(&client, runs),
         Command::Ladder(ladder) => ladder::answer(&client, ladder),
         Command::Silence(silence) => tell::silence(&client, silence),
+        Command::Silences(asked) => tell::silences(&client, asked),
         Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
         Command::Channels => tell::channels(&client),
         Command::Report(report) => report::answer(&client, report, arguments.json),

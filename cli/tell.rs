@@ -9,11 +9,16 @@ use crate::client::Client;
 use crate::table::Table;
 use crate::words;
 
-/// Tells nobody of an incident for a while.
+/// Tells nobody of an incident, or of all that matches, for a while.
 #[derive(Debug, Args)]
 pub(crate) struct Silence {
-    /// The incident's id, as messages and pages have it.
-    incident: String,
+    /// The incident's id, as messages and pages have it; or patterns that all have to match, of
+    /// cluster, node, gpu, run, kind and team: node=gke-a3-* kind=heat.
+    #[arg(required = true)]
+    what: Vec<String>,
+    /// Why, for whoever reads it.
+    #[arg(long, default_value = "")]
+    note: String,
     /// For how long: 30m, 2h, 7d at most.
     #[arg(long = "for", value_parser = seconds, default_value = "2h")]
     lasts: i64,
@@ -62,9 +67,100 @@ pub(crate) fn segment(id: &str) -> String {
         .collect()
 }
 
+/// The silences by pattern.
+#[derive(Debug, Args)]
+pub(crate) struct Silences {
+    /// Ends the one with this id.
+    #[arg(long)]
+    end: Option<String>,
+    /// Who says so.
+    #[arg(long, env = "USER", default_value = "somebody at a prompt")]
+    who: String,
+}
+
+/// What patterns say, `node=gke-a3-*`, as the API wants them.
+fn patterns(words: &[String]) -> anyhow::Result<Value> {
+    let mut found = serde_json::Map::new();
+    for word in words {
+        let parts = word.split_once('=');
+        let (name, pattern) = parts.ok_or_else(|| {
+            anyhow::anyhow!("{word}: with more than one word each is a pattern, like node=gke-a3-*")
+        })?;
+        if found.insert(name.to_owned(), json!(pattern)).is_some() {
+            anyhow::bail!("{name} stands twice");
+        }
+    }
+    Ok(Value::Object(found))
+}
+
 /// `gpufleet silence`.
 pub(crate) fn silence(client: &Client, silence: &Silence) -> anyhow::Result<Answer> {
-    let path = format!("/incidents/{}/say", segment(&silence.incident));
+    match silence.what.as_slice() {
+        [incident] if !incident.contains('=') => one(client, incident, silence),
+        words => matching(client, &patterns(words)?, silence),
+    }
+}
+
+/// Tells nobody of what matches.
+fn matching(client: &Client, matches: &Value, silence: &Silence) -> anyhow::Result<Answer> {
+    let said = json!({
+        "matches": matches, "who": silence.who, "note": silence.note, "for_s": silence.lasts,
+    });
+    let json = client.post("/silences", &said)?;
+    let text = format!(
+        "silent until {}, of {} open incidents now; end it with: gpufleet silences --end {}\n",
+        words::moment(&json["until"]),
+        words::text(&json["incidents"]),
+        words::text(&json["id"])
+    );
+    Ok(Answer {
+        text,
+        json,
+        is_good: true,
+    })
+}
+
+/// `gpufleet silences`.
+pub(crate) fn silences(client: &Client, asked: &Silences) -> anyhow::Result<Answer> {
+    if let Some(id) = &asked.end {
+        let path = format!("/silences/{}/end", segment(id));
+        let json = client.post(&path, &json!({"who": asked.who}))?;
+        let text = format!("{} may be told again\n", pattern(&json["matches"]));
+        return Ok(Answer {
+            text,
+            json,
+            is_good: true,
+        });
+    }
+    let json = client.get("/silences")?;
+    let mut table = Table::new(&["OF", "UNTIL", ">INCIDENTS", "WHO", "WHY", "ID"]);
+    for it in list(&json) {
+        table.row(vec![
+            pattern(&it["matches"]),
+            words::moment(&it["until"]),
+            words::text(&it["incidents"]),
+            words::text(&it["who"]),
+            words::text(&it["note"]),
+            words::text(&it["id"]),
+        ]);
+    }
+    Ok(Answer {
+        text: table.text("Nothing is silent by a pattern."),
+        json,
+        is_good: true,
+    })
+}
+
+/// A pattern as it is typed.
+fn pattern(matches: &Value) -> String {
+    let parts = matches.as_object().into_iter().flatten();
+    let parts = parts.map(|(name, it)| format!("{name}={}", words::text(it)));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+/// Tells nobody of one incident.
+fn one(client: &Client, incident: &str, silence: &Silence) -> anyhow::Result<Answer> {
+    let path = format!("/incidents/{}/say", segment(incident));
     let said = json!({"what": "silence", "who": silence.who, "for_s": silence.lasts});
     let json = client.post(&path, &said)?;
     let text = format!(

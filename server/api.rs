@@ -47,6 +47,8 @@ pub mod incidents;
 
 pub mod deliveries;
 
+pub mod silences;
+
 pub mod exports;
 
 pub mod reports;
@@ -130,6 +132,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(incidents::incident))
         .routes(routes!(deliveries::told))
         .routes(routes!(deliveries::channels))
+        .routes(routes!(silences::silences))
         .routes(routes!(doctor::doctor))
         .routes(routes!(exports::exports))
         .routes(routes!(settings::settings))
@@ -141,6 +144,8 @@ fn own() -> OpenApiRouter<Arc<Web>> {
     OpenApiRouter::default()
         .routes(routes!(agents::command))
         .routes(routes!(incidents::say))
+        .routes(routes!(silences::keep))
+        .routes(routes!(silences::end))
         .routes(routes!(health::health))
 }
 

@@ -166,12 +166,14 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let since = now.shifted(-gpufleet_analysis::incident::REOPEN_NS);
     let (standing, unread) = app.store.standing_incidents(since).await?;
     let groups = app.store.standing_groups().await?;
+    let silences = app.store.silences(now).await?;
     tracing::info!(
         incidents = standing.len(),
         messages = groups.len(),
         "took in the incidents"
     );
-    app.incidents.restore((standing, &unread), groups, now);
+    app.incidents
+        .restore((standing, &unread), groups, silences, now);
     Ok(())
 }
 

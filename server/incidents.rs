@@ -21,8 +21,13 @@ use crate::notify::lane::{Lane, Outcome};
 use crate::notify::outbox::{Outbox, Sending, Unread};
 use crate::notify::route::Said;
 use crate::notify::settings::{Settings, Way};
+use crate::notify::silence::Silence;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store};
+
+mod silent;
+
+pub use silent::SilenceError;
 
 /// What every part of the server shares of incidents.
 #[derive(Debug, Default)]
@@ -45,6 +50,8 @@ struct Held {
     token: Option<FencingToken>,
     unwritten: BTreeMap<Uuid, Incident>,
     outbox: Outbox,
+    /// Silences by pattern. They are applied at each tick, to what is open then.
+    silences: Vec<Silence>,
 }
 
 /// A channel that fails.
@@ -132,6 +139,7 @@ impl Incidents {
         &self,
         (incidents, unread): (Vec<Incident>, &Unread),
         groups: Vec<Group>,
+        silences: Vec<Silence>,
         now: Timestamp,
     ) {
         let mut held = self.lock();
@@ -139,6 +147,11 @@ impl Incidents {
         held.book = Book::restored(incidents, now);
         let open = |id| held.book.open_ones().any(|it| it.id == id);
         held.outbox.restore(groups, &open, unread, now);
+        held.silences = silences;
+        for id in held.silence(now) {
+            held.unwritten
+                .extend(held.book.get(id).map(|it| (id, it.clone())));
+        }
         for incident in held.book.open_ones() {
             held.outbox.note(incident, now);
         }
@@ -149,19 +162,22 @@ impl Incidents {
     pub fn tick(&self, tick: Tick<'_>, new_id: &mut dyn FnMut() -> Uuid) {
         let mut held = self.lock();
         let now = tick.now;
-        for change in held.book.tick(tick, new_id) {
+        let changes = held.book.tick(tick, new_id);
+        // Before anybody is told of what has just opened.
+        let silenced = held.silence(now);
+        for change in changes {
             let (word, id) = match change {
                 Change::Opened(id) => ("opened", id),
                 Change::Updated(id) => ("changed", id),
                 Change::Resolved(id) => ("resolved", id),
             };
-            if let Some(incident) = held.book.get(id).cloned() {
+            if let Some(incident) = held.book.get(id) {
                 let (what, place) = (&incident.what, &incident.place);
                 tracing::info!(%id, what, ?place, "an incident {word}");
-                held.outbox.note(&incident, now);
-                held.unwritten.insert(id, incident);
             }
+            held.note([id], now);
         }
+        held.note(silenced, now);
     }
 
     /// What a person does to one incident: written first with what it makes of the outbox, so that what

@@ -1,6 +1,6 @@
 //! Tells people: what is wrong becomes messages to PagerDuty, Slack, Alertmanager and webhooks.
 //!
-//! Read in the order of the data: [`settings`] (what is configured), [`route`] (who is told), [`group`] and
+//! Read in the order of the data: [`settings`] (what is configured), [`route`] (who is told), [`silence`] (who is not, for a while), [`group`] and
 //! [`outbox`] (what is still to be said; stored with the incidents), [`lane`] (how often, and pauses),
 //! [`message`] and [`template`] (the words), [`channel`] (one file a protocol), [`wire`] (HTTP). The
 //! outbox itself is held beside the book of incidents ([`crate::incidents`]), so that both change
@@ -24,6 +24,8 @@ use crate::view;
 pub mod settings;
 
 pub mod route;
+
+pub mod silence;
 
 pub mod group;
 

@@ -43,6 +43,8 @@ mod incidents;
 
 mod deliveries;
 
+mod silences;
+
 mod inventory;
 
 mod steps;

@@ -67,6 +67,18 @@ impl Book {
         Ok(())
     }
 
+    /// Whoever is to be told of it is told, a silence notwithstanding.
+    ///
+    /// # Errors
+    /// When it is not known or over.
+    pub fn end_silence(&mut self, id: Uuid, who: &str, now: Timestamp) -> Result<(), Refused> {
+        let who = person(who)?;
+        let incident = self.open(id, "silence")?;
+        incident.silenced_until = None;
+        incident.tell(now, Some(who), Happened::Silenced(now));
+        Ok(())
+    }
+
     /// A note, also to one that is over: what it was is often known later.
     ///
     /// # Errors

@@ -223,7 +223,7 @@ fn any(patterns: &[String], text: Option<&str>) -> bool {
 }
 
 /// Whether a text is what a pattern says, where `*` is any text.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;
     };

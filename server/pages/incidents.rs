@@ -36,7 +36,17 @@ const OVER: usize = 50;
 struct ListPage {
     frame: Frame,
     open: Vec<Row>,
+    silences: Vec<Silent>,
     over: Vec<Row>,
+}
+
+/// A silence by pattern.
+struct Silent {
+    pattern: Name,
+    until: String,
+    who: Name,
+    note: Name,
+    incidents: usize,
 }
 
 #[derive(Template)]
@@ -121,7 +131,23 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         .map(|it| row(it, &view, frame.at))
         .collect();
     let open = open.iter().map(|it| row(it, &view, frame.at)).collect();
-    frame::page(StatusCode::OK, &ListPage { frame, open, over })
+    let silences = web.app.incidents.silences(&frame.grant, frame.at);
+    let known = web.app.incidents.open(&frame.grant);
+    let silences = silences.iter().map(|it| Silent {
+        pattern: Name::new(&it.pattern.words()),
+        until: text::moment(it.until),
+        who: Name::new(&it.who),
+        note: Name::new(&it.note),
+        incidents: web.app.incidents.about(it, &known),
+    });
+    let silences = silences.collect();
+    let page = ListPage {
+        frame,
+        open,
+        silences,
+        over,
+    };
+    frame::page(StatusCode::OK, &page)
 }
 
 /// `GET /incidents/{id}`.

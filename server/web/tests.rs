@@ -41,6 +41,8 @@ mod queue;
 
 mod say;
 
+mod silences;
+
 mod today;
 
 const GPU: &str = "GPU-prod-h100-00-0000";
@@ -121,22 +123,25 @@ async fn server() -> Fixture {
     server_of(fixture::fleet(), false).await
 }
 
+fn signal() -> Signal {
+    Signal {
+        family: Family::GpuFault,
+        place: Place::gpu("prod", "h100-03", "GPU-prod-h100-03-0005"),
+        severity: Severity::Error,
+        what: HOSTILE.to_owned(),
+        action: "Drain the node and reboot it.".to_owned(),
+        cause: Cause::GpuFault,
+        since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
+        readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],
+        losing: Losing::gpus(1, Some(10_000_000)),
+        booted_at: None,
+    }
+}
+
 impl Fixture {
     /// One open incident of a GPU, with a text that tries everything.
     async fn with_an_incident(self) -> Self {
-        let signal = Signal {
-            family: Family::GpuFault,
-            place: Place::gpu("prod", "h100-03", "GPU-prod-h100-03-0005"),
-            severity: Severity::Error,
-            what: HOSTILE.to_owned(),
-            action: "Drain the node and reboot it.".to_owned(),
-            cause: Cause::GpuFault,
-            since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
-            readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],
-            losing: Losing::gpus(1, Some(10_000_000)),
-            booted_at: None,
-        };
-        self.with(signal).await
+        self.with(signal()).await
     }
 
     /// One open incident.
@@ -196,7 +201,8 @@ fn addresses() -> Vec<(String, String)> {
     let document = serde_json::to_value(crate::api::document()).unwrap();
     let mut found = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let id = if path.contains("/agents/") || path.contains("/incidents/") {
+        let of_ids = ["/agents/", "/incidents/", "/silences/"];
+        let id = if of_ids.iter().any(|it| path.contains(it)) {
             INCIDENT
         } else {
             GPU
@@ -230,6 +236,13 @@ async fn every_route_of_the_document_answers_as_it_says() {
                     r#"{"what":"note","who":"ada","note":"seen"}"#,
                     StatusCode::OK,
                 )
+            } else if address.ends_with("/silences") {
+                (
+                    r#"{"matches":{"node":"h100-*"},"who":"ada","for_s":60}"#,
+                    StatusCode::CREATED,
+                )
+            } else if address.contains("/silences/") {
+                (r#"{"who":"ada"}"#, StatusCode::NOT_FOUND)
             } else {
                 // There is no such agent.
                 (r#"{"action":"release_nvml"}"#, StatusCode::NOT_FOUND)

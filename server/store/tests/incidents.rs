@@ -9,6 +9,7 @@ use crate::notify::fixture::settings;
 use crate::notify::group::Group;
 use crate::notify::outbox::Unread;
 use crate::notify::settings::Kind;
+use crate::notify::silence::{Pattern, Silence};
 use crate::store::aside::{Place as Where, Unreadable};
 
 /// Incidents of GPUs of one node, a minute apart, made by the book itself.
@@ -182,5 +183,36 @@ both! {
         bench.store.set_aside(&[stale]).await.unwrap();
         assert_eq!(read(bench, IncidentFilter::default()).await, all);
         assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 1, "what was read");
+    }
+}
+
+both! {
+    async fn a_silence_is_kept_until_it_ends_by_lease_and_only_by_who_has_the_right_to_write(bench) {
+        let silence = |number: u128, seconds: i64| Silence {
+            id: Uuid::from_u128(number),
+            pattern: Pattern { node: Some("gke-a3-*".to_owned()), ..Pattern::default() },
+            until: START.start().shifted(seconds * 1_000_000_000),
+            since: START.start(),
+            who: "ada".to_owned(),
+            note: "cooling works".to_owned(),
+        };
+        let now = START.start();
+        for one in [silence(1, 60), silence(2, 120)] {
+            bench.store.keep_silence(&one, now, bench.token).await.unwrap();
+        }
+        assert_eq!(bench.store.silences(now).await.unwrap(), [silence(2, 120), silence(1, 60)]);
+        let later = now.shifted(60_000_000_000);
+        assert_eq!(bench.store.silences(later).await.unwrap(), [silence(2, 120)]);
+        let wrong = FencingToken(bench.token.0 + 1);
+        assert!(bench.store.keep_silence(&silence(3, 60), now, wrong).await.is_err());
+        assert!(bench.store.forget_silence(silence(2, 0).id, wrong).await.is_err());
+        bench.store.keep_silence(&silence(4, 180), later, bench.token).await.unwrap();
+        assert_eq!(bench.store.silences(now).await.unwrap(), [silence(4, 180), silence(2, 120)]);
+        bench.store.forget_silence(silence(2, 0).id, bench.token).await.unwrap();
+        assert_eq!(bench.store.silences(now).await.unwrap(), [silence(4, 180)]);
+        let config = StoreConfig { lease: "other".to_owned(), ..bench.config.clone() };
+        let store = Store::open(&config).await.unwrap();
+        assert_eq!(store.silences(now).await.unwrap(), []);
+        store.close().await;
     }
 }
