@@ -8,6 +8,7 @@
 #   scripts/bench.sh outage  [--short]   the server after an outage of 2 h of 1,000 agents
 #   scripts/bench.sh detect  [--short]  a tick of the detectors over 100,000 GPUs (--gpus N)
 #   scripts/bench.sh notify  [--short]   from an incident until its first message; a minute of trouble
+#   scripts/bench.sh report  [--short]   a month of 10,000 GPUs as a report; SQLite and PostgreSQL
 #   scripts/bench.sh otlp                encoding and decoding alone
 #   scripts/bench.sh runs                one run of 20,000 ranks: fold, judgement, page's map
 #   scripts/bench.sh hooks               what a training process pays for a step record
@@ -28,6 +29,14 @@ agent | training | server | outage)
 detect | notify)
     cargo build --release -p gpufleet-tests --bin gpufleet-bench
     target/release/gpufleet-bench "$what" "$@"
+    ;;
+report)
+    cargo build --release -p gpufleet-server -p gpufleet-tests --bin gpufleet-server --bin gpufleet-bench
+    if [ -z "${GPUFLEET_TEST_POSTGRES:-}" ] && started="$(scripts/postgres.sh start)"; then
+        eval "$started"
+        trap 'scripts/postgres.sh stop' EXIT
+    fi
+    target/release/gpufleet-bench report "$@"
     ;;
 otlp)
     cargo bench -q -p gpufleet-telemetry --bench otlp

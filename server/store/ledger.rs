@@ -28,6 +28,18 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn dirty_hours(&self, now: Timestamp) -> Result<Vec<DirtyHour>, StoreError> {
+        self.oldest_dirty_hours(now, MAX_DIRTY).await
+    }
+
+    /// The same, at most `most` of them.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn oldest_dirty_hours(
+        &self,
+        now: Timestamp,
+        most: usize,
+    ) -> Result<Vec<DirtyHour>, StoreError> {
         let doing = "reading which hours are to be computed";
         let mut transaction = self.read().await?;
         let sql = format!(
@@ -35,7 +47,7 @@ impl Store {
              LEFT JOIN subject s ON s.id = d.subject
              WHERE d.due_ms <= $1 AND (s.id IS NULL OR s.lease = $2) AND NOT EXISTS (SELECT 1 FROM ledger_dirty p
                 WHERE p.hour = d.hour - 1 AND p.subject = d.subject AND p.due_ms <= $1)
-             ORDER BY d.hour, d.subject LIMIT {MAX_DIRTY}"
+             ORDER BY d.hour, d.subject LIMIT {most}"
         );
         let values = [Value::Int(now.millis()), Value::Text(&self.0.lease)];
         let rows = transaction.fetch(&sql, &values).await;
@@ -100,8 +112,8 @@ impl Store {
         for dirty in dirty {
             let (hour, subject) = (dirty.hour, dirty.subject);
             tracing::error!(hour, subject, "an hour of no known resource is left out");
-            take_mark(&mut transaction, dirty).await?;
         }
+        take_marks(&mut transaction, dirty).await?;
         let gone = transaction.commit().await;
         gone.doing("leaving out hours of no known resource")
     }
@@ -117,25 +129,25 @@ impl Store {
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut transaction = self.write().await?;
-        let (mut ours, mut why) = (Vec::new(), Vec::new());
-        for hour in computed {
-            if let Some(because) = take_mark(&mut transaction, &hour.dirty).await? {
-                ours.push(hour);
-                why.push(because);
-            }
-        }
+        let marks: Vec<DirtyHour> = computed.iter().map(|it| it.dirty).collect();
+        let taken = take_marks(&mut transaction, &marks).await?;
+        let is_ours = |it: &'_ ComputedHour| taken.get(&it.key()).copied();
+        let ours = computed.iter().filter_map(|it| Some((it, is_ours(it)?)));
+        let (ours, why): (Vec<&ComputedHour>, Vec<Why>) = ours.unzip();
         let before = replaced(&mut transaction, &ours).await?;
         let was_final = |it: &ComputedHour| before.get(&it.key()).is_some_and(|old| old.is_final);
         let finals = ours.iter().copied().zip(why);
         let finals: Vec<_> = finals.filter(|(it, _)| was_final(it)).collect();
         restate::write(&mut transaction, &finals, now).await?;
-        for hour in &ours {
-            let values = [Value::Int(hour.dirty.hour), Value::Int(hour.dirty.subject)];
-            for table in ["ledger_time", "ledger_hour"] {
-                let sql = format!("DELETE FROM {table} WHERE hour = $1 AND subject = $2");
-                let gone = transaction.execute(&sql, &values).await;
-                gone.doing("replacing ledger hours")?;
-            }
+        for table in ["ledger_time", "ledger_hour"] {
+            let after = format!(
+                ") DELETE FROM {table} WHERE (hour, subject) IN (SELECT hour, subject FROM k)"
+            );
+            let keys = key_columns(&ours);
+            let gone = transaction
+                .rows("WITH k (hour, subject) AS (", &keys, &after)
+                .await;
+            gone.doing("replacing ledger hours")?;
         }
         write_hours(&mut transaction, &ours, was_final, now).await?;
         let is_of_days =
@@ -329,20 +341,29 @@ async fn shares(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<()
     Ok(())
 }
 
-/// Removes the mark of an hour and says why it was there; none when the hour changed since.
-async fn take_mark(
+/// Removes the marks of hours and says why they were there; not of those that changed since.
+async fn take_marks(
     transaction: &mut Transaction,
-    dirty: &DirtyHour,
-) -> Result<Option<Why>, StoreError> {
-    let values = [
-        Value::Int(dirty.hour),
-        Value::Int(dirty.subject),
-        Value::Int(dirty.mark),
+    dirty: &[DirtyHour],
+) -> Result<HashMap<(i64, i64), Why>, StoreError> {
+    let doing = "taking hours to be replaced";
+    let columns = [
+        Column::Ints(dirty.iter().map(|it| it.hour).collect()),
+        Column::Ints(dirty.iter().map(|it| it.subject).collect()),
+        Column::Ints(dirty.iter().map(|it| it.mark).collect()),
     ];
-    let sql = "DELETE FROM ledger_dirty WHERE hour = $1 AND subject = $2 AND mark = $3
-        RETURNING why";
-    let taken = transaction.fetch_int(sql, &values).await;
-    Ok(taken.doing("taking an hour to be replaced")?.map(Why))
+    let after = ") DELETE FROM ledger_dirty
+        WHERE (hour, subject, mark) IN (SELECT hour, subject, mark FROM k)
+        RETURNING hour, subject, why";
+    let rows = transaction
+        .rows("WITH k (hour, subject, mark) AS (", &columns, after)
+        .await;
+    let mut taken = HashMap::new();
+    for row in rows.doing(doing)? {
+        let of = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+        taken.insert(of, Why(row.int(2).doing(doing)?));
+    }
+    Ok(taken)
 }
 
 /// An hour that is about to be replaced.

@@ -9,6 +9,8 @@ mod outage;
 
 mod detect;
 
+mod report;
+
 mod training;
 
 mod notify;
@@ -75,6 +77,12 @@ enum What {
         #[arg(long, default_value_t = 100_000)]
         gpus: usize,
     },
+    /// A month of 10,000 GPUs as a report, from the store: SQLite, and PostgreSQL where one runs for tests.
+    Report {
+        /// A quick look: 800 GPUs.
+        #[arg(long)]
+        short: bool,
+    },
 }
 
 fn main() {
@@ -85,6 +93,7 @@ fn main() {
         What::Outage { short, gpus } => outage::run(short, gpus),
         What::Notify { short } => notify::run(short),
         What::Detect { short, gpus } => detect::run(short, gpus),
+        What::Report { short } => report::run(short),
     };
     std::process::exit(i32::from(!reached));
 }

@@ -1,0 +1,206 @@
+//! How long a month of 10,000 GPUs takes to be reported, by the command that people type: from the days of
+//! the ledger, which the server's own code put together from 7.2 million hours that the store's own writer
+//! wrote. What comes out has to be what went in, to the billionth.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use gpufleet_analysis::money;
+use gpufleet_server::ledger::days;
+use gpufleet_server::store::{Store, StoreConfig};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_tests::harness::{World, postgres, server, wait};
+use serde_json::Value;
+
+use crate::figures::{Spread, line, told};
+
+mod month;
+
+use month::{DAYS, FIRST_HOUR, Month};
+
+const GPUS: usize = 10_000;
+/// A quick look.
+const SHORT_GPUS: usize = 800;
+/// What a report may take, seconds.
+const LIMIT_S: f64 = 5.0;
+const TIMES: usize = 3;
+/// How long one report is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The store's right to write, for as long as loading may take.
+const LEASE: Duration = Duration::from_secs(86_400);
+const MIB: f64 = 1024.0;
+
+pub(crate) fn run(short: bool) -> bool {
+    let world = World::new();
+    let place = server::Place::sqlite(&world);
+    let mut reached = on("SQLite", &place, &world, short);
+    match std::env::var(postgres::VARIABLE) {
+        Ok(_) => {
+            let database = postgres::Database::new();
+            let place = place.on(&database.url());
+            reached &= on("PostgreSQL", &place, &world, short);
+        }
+        Err(_) => told("PostgreSQL: NOT RUN, eval \"$(scripts/postgres.sh start)\" before"),
+    }
+    reached
+}
+
+fn on(kind: &str, place: &server::Place, world: &World, short: bool) -> bool {
+    let mut month = Month::of(if short { SHORT_GPUS } else { GPUS });
+    let gpus = month.gpus();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime can be made");
+    runtime.block_on(load(kind, &place.database, &mut month));
+    drop(runtime);
+    let mut reached = is_right(&reported(place, world, "json", "team").0, &month);
+    for format in ["csv", "html", "json"] {
+        let (mut took, mut memory) = (Spread::default(), Spread::default());
+        for _ in 0..TIMES {
+            let (seconds, _, kib) = timed(place, world, format);
+            took.add(seconds);
+            memory.add(kib / MIB);
+        }
+        told(&format!(
+            "{format}: most resident memory {} MiB",
+            memory.told()
+        ));
+        let name = format!("{kind}: a month of {gpus} GPUs, {format}, s");
+        reached &= line(&name, &took.told(), took.max(), LIMIT_S);
+    }
+    // A row for each job on each GPU in each state: for machines, which may wait.
+    let (seconds, bytes, kib) = timed(place, world, "focus");
+    told(&format!(
+        "{kind}: focus, without a limit: {seconds:.1} s, {} MB, {:.0} MiB",
+        bytes / 1_000_000,
+        kib / MIB
+    ));
+    reached
+}
+
+/// How long a report takes, how long it is, and the most memory that it held, KiB.
+fn timed(place: &server::Place, world: &World, format: &str) -> (f64, usize, f64) {
+    let before = wait::now();
+    let (text, kib) = reported(place, world, format, "team,namespace,job");
+    ((wait::now() - before).as_secs_f64(), text.len(), kib)
+}
+
+/// Writes the month, and puts its days together.
+async fn load(kind: &str, url: &str, month: &mut Month) {
+    let config = StoreConfig {
+        url: url.to_owned(),
+        ..StoreConfig::default()
+    };
+    let store = Store::open(&config).await.expect("a new database opens");
+    let over = Timestamp::from_seconds((FIRST_HOUR + DAYS * 24) * 3_600 + 7_200);
+    let lease = store.acquire_lease("bench", over, LEASE).await;
+    let token = lease.expect("nobody has the lease of a new database").token;
+    for table in Month::tables() {
+        store.keep_table(&table).await.expect("it answers");
+    }
+    let committed = store.commit(&month.commit(), token).await;
+    committed.expect("nothing else writes");
+    let gpus = month.gpus();
+    let numbers: HashMap<String, usize> = (0..gpus).map(|it| (month::gpu_name(it), it)).collect();
+    let mut number_of: HashMap<i64, usize> = HashMap::new();
+    let began = wait::now();
+    let mut hours = 0;
+    loop {
+        let dirty = store.oldest_dirty_hours(over, gpus).await;
+        let dirty = dirty.expect("it answers");
+        if dirty.is_empty() {
+            break;
+        }
+        if number_of.is_empty() {
+            for input in store.ledger_inputs(&dirty).await.expect("it answers") {
+                let gpu = numbers[&*input.resource.key.id];
+                number_of.insert(input.dirty.subject, gpu);
+            }
+        }
+        let computed = dirty
+            .iter()
+            .map(|it| month.computed(*it, number_of[&it.subject]));
+        let computed: Vec<_> = computed.collect();
+        hours += store
+            .replace_hours(&computed, over)
+            .await
+            .expect("it answers");
+    }
+    let took = wait::now() - began;
+    told(&format!(
+        "{kind}: {hours} GPU-hours written in {:.0} s, {:.0} a second",
+        took.as_secs_f64(),
+        hours as f64 / took.as_secs_f64()
+    ));
+    assert_eq!(hours as i64, gpus as i64 * DAYS * 24);
+    let (began, mut put_together) = (wait::now(), 0);
+    let later = Timestamp::from_seconds(over.seconds() + 3_600);
+    loop {
+        match days::round(&store, later).await.expect("it answers") {
+            0 => break,
+            done => put_together += done,
+        }
+    }
+    let took = wait::now() - began;
+    told(&format!(
+        "{kind}: {put_together} days put together in {:.0} s, {:.0} a second",
+        took.as_secs_f64(),
+        put_together as f64 / took.as_secs_f64()
+    ));
+    store.close().await;
+}
+
+/// The report as the server's own command prints it, and the most memory that it held, KiB.
+fn reported(place: &server::Place, world: &World, format: &str, by: &str) -> (String, f64) {
+    let path = world.path("report");
+    let file = File::create(&path).expect("the bench's own folder");
+    let mut command: Command = place.command();
+    command.args(["report", "chargeback", "--month", month::NAME]);
+    command.args(["--by", by, "--format", format]);
+    let child = command.stdin(Stdio::null()).stdout(file).spawn();
+    let mut child = child.expect("the server is built");
+    let status = format!("/proc/{}/status", child.id());
+    let mut most = 0.0;
+    let what = format!("the report in {format}");
+    let ended = wait::until(&what, PATIENCE, || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|it| it.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|it| it.split_whitespace().next()?.parse::<f64>().ok());
+        most = kib.unwrap_or(0.0).max(most);
+        child.try_wait().expect("it was started here")
+    });
+    assert!(ended.success(), "{what} ended with {ended}");
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    (text, most)
+}
+
+/// Whether what was reported is what was written.
+fn is_right(json: &str, month: &Month) -> bool {
+    let report: Value = serde_json::from_str(json).expect("it is JSON");
+    let cost = money::decimal(month.cost());
+    let told_cost = report["total"]["cost"].as_str().unwrap_or_default();
+    let is_exact = told_cost == cost && report["balance"]["is_exact"] == true;
+    let mut states: BTreeMap<String, i64> = BTreeMap::new();
+    let groups = report["groups"].as_array().map_or(&[][..], Vec::as_slice);
+    for group in groups {
+        for (state, sum) in group["states"].as_object().into_iter().flatten() {
+            let millis = sum["gpu_millis"].as_i64().unwrap_or(0);
+            *states.entry(state.clone()).or_default() += millis;
+        }
+    }
+    let truth = month.truth.iter();
+    let truth: BTreeMap<String, i64> = truth.map(|it| (it.0.name().to_owned(), *it.1)).collect();
+    let is_right = is_exact && states == truth && groups.len() == month::TEAMS + 1;
+    if !is_right {
+        told(&format!(
+            "NOT RIGHT: {told_cost} of {cost}, {states:?} of {truth:?}, {} groups, {}",
+            groups.len(),
+            report["findings"]
+        ));
+    }
+    is_right
+}
