@@ -127,6 +127,7 @@ pub fn json(report: &Report<'_>) -> String {
             "is_exact": balance.is_exact(),
         },
         "groups": groups.iter().map(|it| group_json(report, it)).collect::<Vec<_>>(),
+        "days": days_json(made),
         "borne": borne.map(|(who, cost)| serde_json::json!({
             "payer": who.name(), "cost": decimal(*cost),
         })).collect::<Vec<_>>(),
@@ -161,6 +162,17 @@ pub fn json(report: &Report<'_>) -> String {
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
     text.push('\n');
     text
+}
+
+/// Each day of each payer, the days in their order. They add up to the total.
+fn days_json(made: &Chargeback) -> Vec<serde_json::Value> {
+    let mut days: BTreeMap<(i64, &str), Sum> = BTreeMap::new();
+    for (day, sum) in &made.days {
+        let team = made.payers[day.payer].name();
+        days.entry((day.day, team)).or_default().add(sum);
+    }
+    let day = |((day, team), sum): ((i64, &str), Sum)| serde_json::json!({ "day": day_text(day), "team": team, "sum": sum_json(&sum) });
+    days.into_iter().map(day).collect()
 }
 
 fn group_json(report: &Report<'_>, group: &Group) -> serde_json::Value {

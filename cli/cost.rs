@@ -18,13 +18,15 @@ const HOUR_MS: f64 = 3_600_000.0;
 #[command(after_help = "Examples:
   gpufleet cost                          this month so far by team, the dearest first
   gpufleet cost --by team,job --top 20   the 20 dearest jobs, each with its team
+  gpufleet cost --by day,team            what each team cost day by day
   gpufleet cost --month 2026-10 --cluster prod
 What goes to waste a day, now: gpufleet today. As CSV, FOCUS or a page: gpufleet report.")]
 pub(crate) struct Asked {
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
     month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu.
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu; or day,
+    /// by itself or with team, in the order of the days.
     #[arg(long, default_value = "team")]
     by: String,
     /// Of one cluster, also of one that is simulated; without it of all live ones.
@@ -37,19 +39,89 @@ pub(crate) struct Asked {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
-    let mut query = vec![("by", asked.by.as_str()), ("format", "json")];
+    let days = Days::of(&asked.by)?;
+    let by = days.map_or(asked.by.as_str(), |_| "team");
+    let mut query = vec![("by", by), ("format", "json")];
     query.extend(asked.month.as_deref().map(|it| ("month", it)));
     query.extend(asked.cluster.as_deref().map(|it| ("cluster", it)));
     let json = client.get(&ask::with_query("/reports/chargeback", &query))?;
     Ok(Answer {
-        text: text(&json, &asked.by, asked.top),
+        text: match days {
+            Some(days) => days.text(&json, asked.top),
+            None => text(&json, by, asked.top),
+        },
         json,
         is_good: true,
     })
 }
 
-fn text(report: &Value, by: &str, top: usize) -> String {
-    let currency = report["currency"].as_str().unwrap_or_default();
+/// Days, and whether each team has a line of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Days {
+    of_teams: bool,
+}
+
+impl Days {
+    /// Whether days are asked for.
+    fn of(by: &str) -> anyhow::Result<Option<Self>> {
+        let names: Vec<&str> = by.split(',').map(str::trim).collect();
+        match names.as_slice() {
+            ["day"] => Ok(Some(Self { of_teams: false })),
+            ["day", "team"] | ["team", "day"] => Ok(Some(Self { of_teams: true })),
+            names if names.contains(&"day") => {
+                anyhow::bail!("--by {by}: days are told by themselves or of teams: --by day,team")
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn text(self, report: &Value, top: usize) -> String {
+        let currency = report["currency"].as_str().unwrap_or_default();
+        let mut text = heading(report, currency);
+        let mut heads = vec!["DAY"];
+        heads.extend(self.of_teams.then_some("TEAM"));
+        heads.extend([">COST", ">GPU-HOURS"]);
+        let mut table = Table::new(&heads);
+        let all = report["days"].as_array().map_or(&[][..], Vec::as_slice);
+        let lines: Vec<&[Value]> = match self.of_teams {
+            true => all.chunks(1).collect(),
+            // A day's teams stand one behind the other.
+            false => all
+                .chunk_by(|one, other| one["day"] == other["day"])
+                .collect(),
+        };
+        for line in lines.iter().take(top) {
+            let mut row = vec![words::text(&line[0]["day"])];
+            row.extend(self.of_teams.then(|| words::text(&line[0]["team"])));
+            let sums = line.iter().map(|it| &it["sum"]);
+            let millis = |name: &str| {
+                let of = sums.clone().filter_map(|it| it[name].as_i64());
+                of.sum::<i64>()
+            };
+            let cost_of: f64 = sums.clone().map(money).sum();
+            let sum = serde_json::json!({
+                "gpu_millis": millis("gpu_millis"),
+                "unpriced_gpu_millis": millis("unpriced_gpu_millis"),
+                "cost": cost_of.to_string(),
+            });
+            row.push(cost(&sum, currency));
+            row.push(hours(&sum["gpu_millis"]));
+            table.row(row);
+        }
+        text.push_str(&table.text("the ledger has no hours of this month"));
+        let more = lines.len().saturating_sub(top);
+        if more > 0 {
+            text.push_str(&format!(
+                "… and {more} more, later ones (--top {})\n",
+                lines.len()
+            ));
+        }
+        text
+    }
+}
+
+/// The month, what it costs, and how much of it has no price.
+fn heading(report: &Value, currency: &str) -> String {
     let total = &report["total"];
     let mut text = format!(
         "{}: {} for {} GPU-hours",
@@ -64,6 +136,12 @@ fn text(report: &Value, by: &str, top: usize) -> String {
         ));
     }
     text.push_str("\n\n");
+    text
+}
+
+fn text(report: &Value, by: &str, top: usize) -> String {
+    let currency = report["currency"].as_str().unwrap_or_default();
+    let mut text = heading(report, currency);
     let names: Vec<&str> = by.split(',').map(str::trim).collect();
     let mut heads: Vec<&'static str> = names.iter().map(|it| head(it)).collect();
     heads.extend([">COST", ">GPU-HOURS", ">ACTIVE", ">IDLE"]);
@@ -211,5 +289,34 @@ mod tests {
             free.contains(words::NOTHING) && !free.contains('$'),
             "{free}"
         );
+    }
+
+    #[test]
+    fn days_stand_in_their_order_together_or_by_team() {
+        let day = |day: &str, team: &str, sum: Value| json!({"day": day, "team": team, "sum": sum});
+        let report = json!({"title": "November 2026", "currency": "USD", "total": sum(13, "110.5", 2),
+            "days": [day("2026-11-01", "a", sum(10, "100.0", 0)), day("2026-11-01", "b", sum(1, "0.25", 0)),
+                day("2026-11-02", "a", sum(2, "10.25", 2))]});
+        let days = |by: &str| Days::of(by).expect("it may be asked").expect("days");
+        let together = days("day").text(&report, 9);
+        assert!(
+            together.ends_with(
+                "DAY            COST  GPU-HOURS\n\
+                 2026-11-01  $100.25       11.0\n\
+                 2026-11-02        –        2.0\n"
+            ),
+            "{together}"
+        );
+        let by_team = days("team, day").text(&report, 1);
+        assert!(
+            by_team.ends_with(
+                "DAY         TEAM     COST  GPU-HOURS\n\
+                 2026-11-01  a     $100.00       10.0\n\
+                 … and 2 more, later ones (--top 3)\n"
+            ),
+            "{by_team}"
+        );
+        assert_eq!(Days::of("team,job").expect("it may be asked"), None);
+        assert!(Days::of("day,gpu").is_err());
     }
 }

@@ -164,12 +164,10 @@ impl Asked {
         self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json
     }
 
-    /// What each team may spend in it. Budgets are of all live clusters together: there are none of one.
+    /// What each team may spend in it: in the cluster that it is of, else in all live ones together.
     pub fn budgets(&self, terms: &Terms) -> BTreeMap<String, i128> {
-        match self.cluster {
-            Some(_) => BTreeMap::new(),
-            None => tables::budgets_at(&terms.budgets, self.days.start * MILLIS_PER_DAY),
-        }
+        let cluster = self.cluster.as_deref();
+        tables::budgets_at(&terms.budgets, cluster, self.days.start * MILLIS_PER_DAY)
     }
 
     /// The name of a file with it.
@@ -237,8 +235,8 @@ pub fn render(
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
-    if asked.cluster.is_some() && !terms.budgets.is_empty() {
-        let why = "budgets are of all live clusters together: a report of one cluster shows none";
+    if asked.cluster.is_some() && terms.budgets.iter().any(|it| it.cluster.is_empty()) {
+        let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());
     }
     findings.extend(

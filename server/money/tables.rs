@@ -16,6 +16,10 @@ pub const MAX_BYTES: u64 = 16 << 20;
 /// Columns of a table of budgets: what a team may spend in a month, from a date until a date.
 pub const BUDGETS: [&str; 5] = ["from", "until", "team", "amount", "currency"];
 
+/// The same where each names the cluster that it is of; one without is of all live clusters together.
+pub const BUDGETS_OF_CLUSTERS: [&str; 6] =
+    ["from", "until", "cluster", "team", "amount", "currency"];
+
 /// What a table is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -50,13 +54,14 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 6] = [
+    const ALL: [(Self, &str, &[&str]); 7] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
         (Self::Commitments, "commitments", &load::COMMITMENTS),
         (Self::Owners, "owner rules", &owner::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
+        (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),
     ];
 
     /// Its name.
@@ -113,13 +118,24 @@ pub fn read(path: &str) -> Result<String, NoTable> {
 pub struct Budget {
     from_ms: i64,
     until_ms: Option<i64>,
+    /// Of this cluster; empty of all live ones together.
+    pub cluster: String,
     team: String,
     amount: i64,
 }
 
 /// Reads a table of budgets; what cannot be used is told.
 pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
-    let rows = match table::read(text, &BUDGETS) {
+    let of_clusters = table::read(text, &BUDGETS_OF_CLUSTERS);
+    let of_all = |_| {
+        let rows = table::read(text, &BUDGETS);
+        rows.map(|mut rows| {
+            rows.iter_mut()
+                .for_each(|it| it.fields.insert(2, String::new()));
+            rows
+        })
+    };
+    let rows = match of_clusters.or_else(of_all) {
         Ok(rows) => rows,
         Err(error) => return (Vec::new(), vec![error.to_string()]),
     };
@@ -134,8 +150,8 @@ pub fn budgets(text: &str, currency: &str) -> (Vec<Budget>, Vec<String>) {
 }
 
 fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
-    let [from, until, team, amount, of] = fields else {
-        return Err("it has not five fields".to_owned());
+    let [from, until, cluster, team, amount, of] = fields else {
+        return Err("it has not as many fields as columns".to_owned());
     };
     let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
     if of != currency {
@@ -151,16 +167,25 @@ fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
     Ok(Budget {
         from_ms: moment(from)?,
         until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        cluster: cluster.clone(),
         team: team.clone(),
         amount,
     })
 }
 
-/// What each team may spend in the month that begins here; the first budget that holds counts.
-pub fn budgets_at(budgets: &[Budget], month_ms: i64) -> BTreeMap<String, i128> {
+/// What each team may spend in the month that begins here, in one cluster or in all live ones together; the
+/// first budget that holds counts.
+pub fn budgets_at(
+    budgets: &[Budget],
+    cluster: Option<&str>,
+    month_ms: i64,
+) -> BTreeMap<String, i128> {
     let mut found = BTreeMap::new();
-    let holds =
-        |it: &&Budget| it.from_ms <= month_ms && it.until_ms.is_none_or(|until| month_ms < until);
+    let holds = |it: &&Budget| {
+        it.cluster == cluster.unwrap_or_default()
+            && it.from_ms <= month_ms
+            && it.until_ms.is_none_or(|until| month_ms < until)
+    };
     for budget in budgets.iter().filter(holds) {
         let amount = i128::from(budget.amount);
         found.entry(budget.team.clone()).or_insert(amount);
@@ -192,7 +217,7 @@ mod tests {
             2026-11-01,,science,250.5,USD\n\
             2026-01-01,,robots,7,EUR\nsoon,,a,1,USD\n2026-01-01,,,1,USD\n2026-01-01,,a,-1,USD\n";
         let (found, findings) = budgets(text, "USD");
-        let at = |month| budgets_at(&found, table::moment(month).expect("a date"));
+        let at = |month| budgets_at(&found, None, table::moment(month).expect("a date"));
         assert_eq!(at("2026-10-01")["science"], 100_000_000_000);
         assert_eq!(at("2026-11-01")["science"], 250_500_000_000);
         assert!(at("2025-12-01").is_empty());
@@ -203,5 +228,18 @@ mod tests {
             "line 7: a budget is not below 0",
         ];
         assert_eq!(findings, expected);
+    }
+
+    #[test]
+    fn a_budget_that_names_a_cluster_is_of_that_one_alone() {
+        let text = "from,until,cluster,team,amount,currency\n\
+            2026-01-01,,prod,science,100,USD\n2026-01-01,,,science,150,USD\n";
+        let (found, findings) = budgets(text, "USD");
+        assert_eq!(findings, [""; 0]);
+        let month = table::moment("2026-10-01").expect("a date");
+        let of = |cluster| budgets_at(&found, cluster, month);
+        assert_eq!(of(Some("prod"))["science"], 100_000_000_000);
+        assert_eq!(of(None)["science"], 150_000_000_000);
+        assert!(of(Some("other")).is_empty());
     }
 }

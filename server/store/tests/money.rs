@@ -298,9 +298,14 @@ fn budgets_of_all_clusters_are_held_against_no_single_one() {
     let days = [month::Days::default(), month::Days::default()];
     let told = render(&one, &days, &terms, None, at(0));
     assert!(
-        told.contains("a report of one cluster shows none"),
+        told.contains("a report of one cluster shows those that name it"),
         "{told}"
     );
+    let budgets = "from,until,cluster,team,amount,currency\n2026-01-01,,prod,science,100,USD\n";
+    let terms = self::terms(vec![table("budgets.csv", "budgets", budgets)]);
+    assert_eq!(one.budgets(&terms).len(), 1);
+    let told = render(&one, &days, &terms, None, at(0));
+    assert!(!told.contains("those that name it"), "{told}");
 }
 
 both! {
