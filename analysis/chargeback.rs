@@ -5,7 +5,7 @@
 //!
 //! 1. `spread`: the GPUs' time becomes integers that add up to GPUs × billed time. Shares count
 //!    by their part of the GPU; the part of no share is `unallocated` (stranded); time that nobody
-//!    accounted is `unobserved`; time beyond what was billed (clocks that disagree) is scaled to it
+//!    accounted is `unobserved`, or `starting_node` while the node was not ready yet; time beyond what was billed (clocks that disagree) is scaled to it
 //!    and noted. So idle is never negative and nothing is dropped.
 //! 2. `price`: the node's time in slices of one price: covered by a commitment, at the rate of
 //!    its basis, or without a price. Each slice is rounded once, to the nano-unit.
@@ -104,6 +104,9 @@ pub struct NodePeriod {
     pub until_ms: i64,
     /// When in it the node was billed, one after the other.
     pub billed: Vec<(i64, i64)>,
+    /// Of that, how long it was not ready yet: time that none of its GPUs accounted is `starting_node`
+    /// for so long and `unobserved` beyond.
+    pub starting_millis: i64,
     /// What its GPUs did.
     pub gpus: Vec<GpuPeriod>,
 }

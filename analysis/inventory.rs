@@ -49,8 +49,16 @@ pub struct Node {
     pub model: String,
     /// The zone it is in; empty where not told.
     pub zone: String,
+    /// The region; empty where not told.
+    pub region: String,
     /// The machine type; empty where not told.
     pub machine: String,
+    /// How it is paid for, `on_demand`, `spot` or `reserved`; empty where not told.
+    pub provisioning: String,
+    /// The account that it is paid by; empty where not told.
+    pub account: String,
+    /// The provider's name of it; empty where not told.
+    pub instance: String,
     /// The node pool, or the partition; empty where not told.
     pub pool: String,
     /// What it shares fast links with: the block of the provider's topology; empty where not told.
@@ -144,6 +152,43 @@ pub struct Claim {
     pub reason: Reason,
     /// Why, in the scheduler's words; may be empty.
     pub words: String,
+    /// Taints that it tolerates.
+    pub tolerates: Vec<Toleration>,
+    /// What the autoscaler said of it last; none where it said nothing.
+    pub scaler: Option<Scaled>,
+}
+
+/// Taints that something tolerates. Empty is any.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Toleration {
+    /// The taint's key.
+    pub key: String,
+    /// Its value; none: whatever it is.
+    pub value: Option<String>,
+    /// Its effect.
+    pub effect: String,
+}
+
+/// What an autoscaler does for something that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scaling {
+    /// It is adding nodes.
+    Adds,
+    /// It adds none, because none of those that it could add would help.
+    Refuses,
+    /// It tried to, and failed: the provider has none, or a quota is used up.
+    Failed,
+}
+
+/// What an autoscaler said.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scaled {
+    /// When.
+    pub at: Timestamp,
+    /// What it does.
+    pub what: Scaling,
+    /// In its words.
+    pub words: String,
 }
 
 /// All that waits of one workload for one reason.
@@ -155,6 +200,8 @@ pub struct Waiting {
     pub claims: usize,
     /// GPUs, or shares, of all of them.
     pub gpus: u64,
+    /// What the autoscaler said last of any of them.
+    pub scaler: Option<Scaled>,
 }
 
 impl Reason {
@@ -165,6 +212,37 @@ impl Reason {
             Self::HeldBack => "held_back",
             Self::NotTried => "not_tried",
         }
+    }
+}
+
+impl Scaling {
+    /// The word for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adds => "adds_nodes",
+            Self::Refuses => "adds_none",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// What the scaler does, in a sentence.
+    pub const fn plain(self) -> &'static str {
+        match self {
+            Self::Adds => "The autoscaler is adding nodes for it.",
+            Self::Refuses => "The autoscaler adds no node for it.",
+            Self::Failed => "The autoscaler tried to add a node for it and failed.",
+        }
+    }
+}
+
+impl Toleration {
+    /// Whether it covers a taint, written `key=value:Effect` as [`Node::kept_for`] has it.
+    pub fn covers(&self, taint: &str) -> bool {
+        let (key, rest) = taint.split_once('=').unwrap_or((taint, ""));
+        let (value, effect) = rest.rsplit_once(':').unwrap_or((rest, ""));
+        (self.key.is_empty() || self.key == key)
+            && self.value.as_ref().is_none_or(|it| it == value)
+            && (self.effect.is_empty() || self.effect == effect)
     }
 }
 
@@ -225,13 +303,14 @@ impl Record {
     }
 
     /// Takes in what is known now; says whether anything is different. One that was made anew under its
-    /// name begins anew.
+    /// name begins anew, and so does one that was gone and is there again where nobody tells the two apart.
     pub fn take(&mut self, node: Node, now: Timestamp) -> bool {
         if self.node == node && self.gone_at.is_none() {
             return false;
         }
-        let is_other = |it: &Self| it.node.uid != node.uid && !it.node.uid.is_empty();
-        if is_other(self) {
+        let is_other = self.node.uid != node.uid && !self.node.uid.is_empty();
+        let is_back = self.gone_at.is_some() && node.uid.is_empty();
+        if is_other || is_back {
             *self = Self::new(node, now);
             return true;
         }
@@ -275,12 +354,14 @@ pub fn queue<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Waiting> {
                     first: claim.clone(),
                     claims: 1,
                     gpus,
+                    scaler: claim.scaler.clone(),
                 };
                 all.insert(key, first);
             }
             Some(known) => {
                 known.claims += 1;
                 known.gpus += gpus;
+                known.scaler = known.scaler.take().max(claim.scaler.clone());
                 // The oldest says it, and of those of one age the same whatever the order.
                 let age = |it: &Claim| (it.since, it.words.is_empty(), it.words.clone());
                 if age(claim) < age(&known.first) {

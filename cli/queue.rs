@@ -26,6 +26,10 @@ fn text(queue: &Value) -> String {
             text.push_str(&format!("{why} {fix}\n"));
         }
     }
+    for it in items(&queue["not_seen_besides"]) {
+        let of = |name: &str| it[name].as_str().unwrap_or_default();
+        text.push_str(&format!("{} {}\n", of("why"), of("fix")));
+    }
     if let Some(rows) = queue["waiting"].as_array() {
         text.push_str(&waiting(rows).text("nobody waits for GPUs"));
         more(&mut text, &queue["more_waiting"], "that wait for less long");
@@ -66,6 +70,13 @@ fn waiting(rows: &[Value]) -> Table {
     ]);
     for row in rows {
         let plainly = items(&row["plainly"]).filter_map(Value::as_str);
+        let scaler = match row["autoscaler"]["what"].as_str() {
+            Some("adds_nodes") => Some("The autoscaler is adding nodes."),
+            Some("adds_none") => Some("The autoscaler adds none."),
+            Some("failed") => Some("The autoscaler failed to add one."),
+            _ => None,
+        };
+        let plainly = plainly.chain(scaler);
         let unit = if row["is_shares"] == true {
             " shares"
         } else {
@@ -139,11 +150,15 @@ mod tests {
         let queue = json!({"nodes": seen, "claims": seen, "more_waiting": 1,
             "waiting": [{"workload": "jobset:ns/a", "queue": "q", "gpus": 16, "pods": 2,
                 "gpu_type": null, "is_shares": false, "since": "2026-11-22T10:00:00Z",
-                "plainly": ["2 nodes are cordoned.", "1 node has too few free GPUs."]}],
+                "plainly": ["2 nodes are cordoned.", "1 node has too few free GPUs."],
+                "autoscaler": {"what": "adds_none", "says": "max node group size reached"}}],
+            "not_seen_besides": [{"why": "Jobs are not seen.", "fix": "Apply it."}],
             "capacity": [], "unwell_nodes": [], "more_unwell_nodes": 0});
         let text = text(&queue);
         for words in [
             "jobset:ns/a  q        16     2  –     2026-11-22 10:00:00  2 nodes are cordoned. 1 node has",
+            "too few free GPUs. The autoscaler adds none.",
+            "Jobs are not seen. Apply it.\n",
             "… and 1 more that wait for less long",
             "the cluster has no node with GPUs",
         ] {

@@ -111,6 +111,15 @@ pub enum ApiError {
     },
 }
 
+/// How who asks was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is known, and has no right to what it asks for.
+    NoRight,
+    /// Nobody knows its token: it is over, of another cluster, or of an account that is gone.
+    UnknownToken,
+}
+
 fn way_out(asker: &Asker, status: StatusCode) -> String {
     match status {
         StatusCode::UNAUTHORIZED => format!("; is {} the pod's own token?", asker.token.key),
@@ -298,9 +307,22 @@ impl ApiError {
         self.is(StatusCode::GONE)
     }
 
-    /// Whether who asks is not allowed to: it has no right, or nobody knows its token.
-    pub fn is_refused(&self) -> bool {
-        self.is(StatusCode::FORBIDDEN) || self.is(StatusCode::UNAUTHORIZED)
+    /// How who asks was refused, if it was.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Status { status, .. } if *status == StatusCode::FORBIDDEN => {
+                Some(Refusal::NoRight)
+            }
+            Self::Status { status, .. } if *status == StatusCode::UNAUTHORIZED => {
+                Some(Refusal::UnknownToken)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there is no such thing to ask for: the cluster does not know the kind of object.
+    pub fn is_unknown_kind(&self) -> bool {
+        self.is(StatusCode::NOT_FOUND)
     }
 
     /// Whether what was asked about is not there.

@@ -153,6 +153,8 @@ enum Scope {
     Gpus,
     /// Runs that go on.
     Runs,
+    /// The cluster that this server asks about its nodes.
+    Cluster,
     /// The server itself.
     Server,
 }
@@ -188,6 +190,7 @@ const CHECKS: &[OneCheck] = &[
     check("agent_limits", Scope::Agents, "agents leave nothing out", agents::limits),
     check("agent_versions", Scope::Nodes, "agents are as new as this server", agents::versions),
     check("agent_clocks", Scope::Nodes, "the clocks of nodes are right", agents::clocks),
+    check("cluster", Scope::Cluster, "the cluster's nodes and queue are seen", others::cluster),
     check("twice", Scope::Gpus, "no GPU is reported by two agents", agents::twice),
     check("foreign", Scope::Gpus, "GPUs are reported by an agent", agents::foreign),
     check("readings", Scope::Gpus, "no reading is missing that could be there", readings::missing),
@@ -335,9 +338,18 @@ impl Look<'_> {
                 None => Ok("this server".to_owned()),
             };
         }
+        if scope == Scope::Cluster {
+            let asked = &**self.app.inventory.cluster();
+            return match self.bound.filter(|it| *it != asked) {
+                Some(other) => Err(format!("this token sees the cluster {other} alone")),
+                None => Ok(format!("the cluster {asked}")),
+            };
+        }
         let said = match scope {
             _ if nodes == 0 => Err("no live node has reported"),
-            Scope::Server | Scope::Nodes => Ok(counted(nodes, "live node", "live nodes")),
+            Scope::Server | Scope::Cluster | Scope::Nodes => {
+                Ok(counted(nodes, "live node", "live nodes"))
+            }
             _ if seen.heard.is_empty() => Err("no live node is heard"),
             Scope::Agents if seen.agents == 0 => Err("no agent tells how it is"),
             Scope::Agents => Ok(format!(

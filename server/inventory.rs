@@ -215,8 +215,8 @@ impl Inventory {
         *cluster == *self.cluster && self.known().is_gone(node)
     }
 
-    /// Writes what changed.
-    async fn write(&self, store: &Store) -> Result<(), CommitError> {
+    /// Writes what changed, and now and then up to when nodes were seen.
+    async fn write(&self, store: &Store, now: Now) -> Result<(), CommitError> {
         let token = *self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(token) = token else {
             return Ok(());
@@ -227,8 +227,14 @@ impl Inventory {
             .await;
         if written.is_err() {
             self.known().not_written(&records, changes);
+            return written;
         }
-        written
+        // After them: nobody may take a node for seen that is gone.
+        let seen = self.known().seen_unwritten(now);
+        match seen {
+            Some(seen) => store.write_inventory_seen(&self.cluster, seen, token).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -264,14 +270,16 @@ pub async fn run(app: App, stop: CancellationToken) {
                 () = tokio::time::sleep(WRITE_EVERY) => {}
             }
             inventory.known().forget(clock.now());
-            job.round(clock, inventory.write(&app.store)).await;
+            job.round(clock, inventory.write(&app.store, now(&app)))
+                .await;
         }
     };
     tokio::select! {
         () = told => {}
         () = written => {}
     }
-    job.round(clock, inventory.write(&app.store)).await;
+    job.round(clock, inventory.write(&app.store, now(&app)))
+        .await;
 }
 
 /// Takes in what the store knows.

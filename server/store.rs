@@ -83,6 +83,7 @@ pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
 pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use incidents::MAX_INCIDENTS;
+pub use inventory::MAX_LIVES;
 pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};

@@ -19,6 +19,8 @@ pub mod training;
 
 pub mod workload;
 
+pub mod machine;
+
 pub mod catalog;
 
 pub mod sample;

@@ -99,6 +99,7 @@ pub(crate) fn period(node: usize, hour: i64, parts: &[Part]) -> NodePeriod {
         from_ms,
         until_ms: from_ms + HOUR,
         billed: vec![(from_ms, from_ms + HOUR)],
+        starting_millis: 0,
         gpus: (0..8).map(gpu).collect(),
     }
 }

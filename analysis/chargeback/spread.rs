@@ -53,13 +53,15 @@ pub(super) fn spread(node: &Node, period: &NodePeriod, notes: &mut Vec<String>) 
         }
         return spread;
     }
+    let starting = period.starting_millis.clamp(0, billed);
     if seen > gpus {
         // A GPU was exchanged: what each was there for is all that is known of it.
         notes.push(format!("{seen} GPUs were seen, it has {gpus}"));
         let unit = period.gpus.iter().fold(1, multiple);
         let all = period.gpus.iter().flat_map(|it| raw(it, unit));
         let all: Vec<Raw> = all.collect();
-        spread.pieces = fitted(all, None, billed * gpus, unit, notes);
+        let whole = (billed * gpus, starting * gpus);
+        spread.pieces = fitted(all, None, whole, unit, notes);
         return spread;
     }
     for gpu in &period.gpus {
@@ -71,15 +73,12 @@ pub(super) fn spread(node: &Node, period: &NodePeriod, notes: &mut Vec<String>) 
             let stranded = present - all.iter().map(|it| it.1).sum::<i64>();
             all.push((Piece::free(Some(gpu.gpu)), stranded.max(0)));
         }
-        let pieces = fitted(all, Some(gpu.gpu), billed, unit, notes);
+        let pieces = fitted(all, Some(gpu.gpu), (billed, starting), unit, notes);
         spread.pieces.extend(pieces);
     }
     for _ in seen..gpus {
-        let unseen = Piece {
-            gpu_millis: billed,
-            ..Piece::unseen(None)
-        };
-        spread.pieces.push(unseen);
+        let pieces = fitted(Vec::new(), None, (billed, starting), 1, notes);
+        spread.pieces.extend(pieces);
     }
     spread
 }
@@ -102,6 +101,14 @@ impl Piece {
             reason: Reason::NoSample,
             gpu_millis: 0,
             lost_millis: 0,
+        }
+    }
+
+    fn starting(gpu: Option<usize>) -> Self {
+        Self {
+            state: State::StartingNode,
+            reason: Reason::Unknown,
+            ..Self::unseen(gpu)
         }
     }
 
@@ -148,11 +155,12 @@ fn raw(gpu: &GpuPeriod, unit: i64) -> Vec<Raw> {
         .collect()
 }
 
-/// Pieces of exactly `millis`: what is missing is unobserved, what is too much is scaled.
+/// Pieces of exactly `millis`: what is missing belongs to the node's start for as long as that took and is
+/// unobserved beyond, what is too much is scaled.
 fn fitted(
     mut all: Vec<Raw>,
     gpu: Option<usize>,
-    millis: i64,
+    (millis, starting): (i64, i64),
     unit: i64,
     notes: &mut Vec<String>,
 ) -> Vec<Piece> {
@@ -161,7 +169,9 @@ fn fitted(
     if missing < 0 {
         notes.push("more time was accounted than billed: scaled to what was billed".to_owned());
     } else {
-        all.push((Piece::unseen(gpu), missing));
+        let starting = missing.min(starting * unit);
+        all.push((Piece::starting(gpu), starting));
+        all.push((Piece::unseen(gpu), missing - starting));
     }
     let weights: Vec<i64> = all.iter().map(|it| it.1).collect();
     let whole = take(millis, &weights);

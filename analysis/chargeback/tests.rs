@@ -81,6 +81,24 @@ fn time_that_nobody_accounted_is_unobserved_and_a_gpu_never_seen_is_paid_for_too
 }
 
 #[test]
+fn time_before_the_node_was_ready_is_its_start_and_no_more_of_it_than_nobody_accounted() {
+    let mut period = period(0, 0, &[part(Some(0), State::ActiveUnrated, HOUR / 2)]);
+    period.gpus.truncate(6);
+    period.gpus[0].parts = vec![part(Some(0), State::ActiveUnrated, HOUR)];
+    period.starting_millis = HOUR / 4;
+    let made = october(&fleet(1), &[period], &book(RATES, ""));
+    let millis = |state: State| {
+        let of_state = made.lines.iter().filter(|it| it.0.state == state);
+        of_state.map(|it| it.1.gpu_millis).sum::<i64>()
+    };
+    // Five that came after half an hour, and two that were never seen.
+    assert_eq!(millis(State::StartingNode), 7 * HOUR / 4);
+    assert_eq!(millis(State::Unobserved), 5 * HOUR / 4 + 2 * HOUR * 3 / 4);
+    assert_eq!(made.headline().idle, Sum::default(), "a start is not idle");
+    assert_eq!(made.total().cost, 80 * USD);
+}
+
+#[test]
 fn more_time_than_was_billed_is_scaled_to_it_and_noted() {
     let parts = [
         part(Some(0), State::ActiveUnrated, HOUR),
@@ -439,6 +457,7 @@ fn hours() -> impl Strategy<Value = Vec<NodePeriod>> {
                     parts,
                 })
                 .collect();
+            made.starting_millis = edges[0];
             ((hour, node), made)
         };
         let unique: BTreeMap<_, _> = all.into_iter().map(of).collect();

@@ -5,12 +5,13 @@
 //! none of eight each.
 //!
 //! Free is what a node can give out less what is asked for by what is bound to it. A node that is not
-//! ready, cordoned or kept for others by a taint has nothing free, and is counted apart: whether a claim
-//! tolerates the taint is not looked at.
+//! ready, cordoned or kept for others by a taint has nothing free, and is counted apart. How many places of
+//! a claim fit now ([`Free`]) goes by its GPUs, their type and the taints that it tolerates; affinity, CPU,
+//! memory and volumes are the scheduler's to judge.
 
 use std::collections::BTreeMap;
 
-use super::{Phase, Record};
+use super::{Claim, Phase, Record};
 
 /// How many GPUs a pod asks for, of which gangs are told, beside all that its node has.
 pub const SIZES: [u32; 4] = [1, 2, 4, 8];
@@ -57,6 +58,50 @@ pub struct Pool {
 
 /// A node with what is free on it.
 type Room<'a> = (&'a Record, u32);
+
+/// What is free on nodes that take work, those that are alike together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Free<'a> {
+    /// How many nodes, by type of GPU, taints and free GPUs.
+    nodes: BTreeMap<(&'a str, &'a [String], u32), u64>,
+}
+
+impl<'a> Free<'a> {
+    /// On these nodes; `held` says what is asked for on each.
+    pub fn of(records: impl Iterator<Item = &'a Record>, held: &BTreeMap<String, u32>) -> Self {
+        let mut free = Self::default();
+        for record in records {
+            let node = &record.node;
+            if record.phase() != Phase::Ready || node.is_shared {
+                continue;
+            }
+            let taken = held.get(&node.name).copied().unwrap_or(0);
+            let left = node.allocatable.saturating_sub(taken);
+            if left > 0 {
+                let key = (node.model.as_str(), node.kept_for.as_slice(), left);
+                *free.nodes.entry(key).or_default() += 1;
+            }
+        }
+        free
+    }
+
+    /// How many places of a claim would fit now; none of a claim for shares.
+    pub fn places(&self, claim: &Claim) -> Option<u64> {
+        if claim.is_shares || claim.gpus_each == 0 {
+            return None;
+        }
+        let may_go = |(model, taints, _): &(&str, &[String], u32)| {
+            let tolerates = |taint: &String| claim.tolerates.iter().any(|it| it.covers(taint));
+            (claim.model.is_empty() || claim.model == *model) && taints.iter().all(tolerates)
+        };
+        let nodes = self.nodes.iter().filter(|(key, _)| may_go(key));
+        Some(
+            nodes
+                .map(|(key, count)| u64::from(key.2 / claim.gpus_each) * count)
+                .sum(),
+        )
+    }
+}
 
 impl Gang {
     /// GPUs of the whole gang.

@@ -1,7 +1,7 @@
 //! Tables of cases: a node's life, what is free, who waits and why.
 
 use super::change::changes;
-use super::place::{Gang, pools};
+use super::place::{Free, Gang, pools};
 use super::why::plain;
 use super::*;
 
@@ -41,6 +41,8 @@ fn claim(workload: &str, gpus: u32, since: i64, words: &str) -> Claim {
         since: at(since),
         reason: Reason::NoPlace,
         words: words.to_owned(),
+        tolerates: Vec::new(),
+        scaler: None,
     }
 }
 
@@ -142,6 +144,97 @@ fn the_largest_gang_depends_on_what_each_of_its_pods_asks_for() {
             found.iter().all(|it| it.in_one_block.is_none()),
             "none is told"
         );
+    }
+}
+
+#[test]
+fn how_many_places_of_a_claim_fit_goes_by_gpus_type_and_the_taints_that_it_tolerates() {
+    let kept = |name: &str, taints: &[&str]| {
+        record(Node {
+            kept_for: taints.iter().map(|it| (*it).to_owned()).collect(),
+            ..node(name, 8)
+        })
+    };
+    let other = record(Node {
+        model: "l4".to_owned(),
+        ..node("other", 4)
+    });
+    let mut cordoned = node("cordoned", 8);
+    cordoned.cordoned = true;
+    let nodes = [
+        kept("plain", &[]),
+        kept("half", &[]),
+        kept("team", &["team=nlp:NoSchedule"]),
+        kept("both", &["team=nlp:NoSchedule", "spot=true:NoExecute"]),
+        other,
+        record(cordoned),
+    ];
+    let held = BTreeMap::from([("half".to_owned(), 5)]);
+    let free = Free::of(nodes.iter(), &held);
+    let toleration = |key: &str, value: Option<&str>, effect: &str| Toleration {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        effect: effect.to_owned(),
+    };
+    for (gpus, model, tolerates, expected) in [
+        (8, "", vec![], 1),
+        (2, "", vec![], 4 + 1 + 2),
+        (2, "h100", vec![], 4 + 1),
+        (1, "l4", vec![], 4),
+        (
+            8,
+            "",
+            vec![toleration("team", Some("nlp"), "NoSchedule")],
+            2,
+        ),
+        (8, "", vec![toleration("team", Some("web"), "")], 1),
+        (8, "", vec![toleration("team", None, "NoExecute")], 1),
+        (
+            8,
+            "",
+            vec![
+                toleration("team", None, ""),
+                toleration("spot", Some("true"), ""),
+            ],
+            3,
+        ),
+        (8, "", vec![toleration("", None, "")], 3),
+        (16, "", vec![toleration("", None, "")], 0),
+    ] {
+        let claim = Claim {
+            model: model.to_owned(),
+            tolerates: tolerates.clone(),
+            ..claim("job:team/a", gpus, 0, "")
+        };
+        let found = free.places(&claim);
+        assert_eq!(found, Some(expected), "{gpus} {model} {tolerates:?}");
+    }
+    let shares = Claim {
+        is_shares: true,
+        ..claim("job:team/a", 1, 0, "")
+    };
+    assert_eq!(free.places(&shares), None);
+}
+
+#[test]
+fn what_the_autoscaler_said_last_of_any_pod_is_told_of_the_workload() {
+    let said = |seconds: i64, what: Scaling| Claim {
+        scaler: Some(Scaled {
+            at: at(seconds),
+            what,
+            words: format!("{seconds}"),
+        }),
+        ..claim("job:team/a", 8, -60, "")
+    };
+    let claims = [
+        said(-30, Scaling::Adds),
+        said(-10, Scaling::Failed),
+        claim("job:team/a", 8, -60, ""),
+        said(-20, Scaling::Refuses),
+    ];
+    for rows in [queue(claims.iter()), queue(claims.iter().rev())] {
+        let scaler = rows[0].scaler.as_ref().expect("it said something");
+        assert_eq!((scaler.what, &*scaler.words), (Scaling::Failed, "-10"));
     }
 }
 

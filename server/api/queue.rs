@@ -41,7 +41,7 @@ pub struct WaitingRow {
     pub workload: String,
     /// Its queue; null where it has none.
     pub queue: Option<String>,
-    /// Pods that wait, or 1 for a job of Slurm.
+    /// Pods that wait; 1 for a job of Slurm, and for pods of one kind that are not made yet.
     pub pods: usize,
     /// GPUs that they wait for; of `is_shares` shares of GPUs.
     pub gpus: u64,
@@ -60,6 +60,23 @@ pub struct WaitingRow {
     pub scheduler_says: Option<String>,
     /// The same in plain sentences.
     pub plainly: Vec<String>,
+    /// How many pods of this size would fit now on nodes of the type that it insists on and whose taints it
+    /// tolerates; affinity, CPU and memory are not looked at. Null of shares, and where what is free is not known.
+    pub pods_that_fit: Option<u64>,
+    /// What the autoscaler said last; null where it said nothing in the last hour.
+    pub autoscaler: Option<AutoscalerSaid>,
+}
+
+/// What the autoscaler does for what waits.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AutoscalerSaid {
+    /// `adds_nodes`, `adds_none` or `failed`.
+    pub what: &'static str,
+    /// When it said so.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// In its words.
+    pub says: String,
 }
 
 /// A gang that could begin now.
@@ -142,6 +159,15 @@ pub struct NodeChange {
     pub what: String,
 }
 
+/// Something that is asked for and not seen.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NotSeen {
+    /// What is the case.
+    pub why: String,
+    /// What mends it.
+    pub fix: String,
+}
+
 /// Who waits for GPUs, and what there is for them.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Queue {
@@ -156,6 +182,8 @@ pub struct Queue {
     pub nodes: SeenOf,
     /// Whether it is seen who holds GPUs and who waits.
     pub claims: SeenOf,
+    /// What else is asked for and not seen, each with what mends it: what waits before it has pods, the autoscaler.
+    pub not_seen_besides: Vec<NotSeen>,
     /// Who waits, the longest first, at most 200; null where it is not known.
     pub waiting: Option<Vec<WaitingRow>>,
     /// Rows and pods beyond those.
@@ -218,7 +246,18 @@ fn shown(look: Look, at: Timestamp) -> Queue {
         source: look.source,
         nodes: seen(&look.nodes, "nodes", at),
         claims: seen(&look.claims, "claims", at),
-        waiting: look.waiting.map(|all| all.into_iter().map(row).collect()),
+        not_seen_besides: look
+            .besides
+            .into_iter()
+            .map(|it| NotSeen {
+                why: it.what,
+                fix: it.fix,
+            })
+            .collect(),
+        waiting: look.waiting.map(|all| {
+            let rows = all.into_iter().zip(look.places);
+            rows.map(|(it, places)| row(it, places)).collect()
+        }),
         more_waiting: look.more_waiting,
         gpus_waited_for: look.gpus_waited_for,
         capacity: look.pools.map(|all| all.into_iter().map(pool).collect()),
@@ -243,13 +282,20 @@ fn seen(sight: &Sight, what: &str, at: Timestamp) -> SeenOf {
     }
 }
 
-fn row(it: Waiting) -> WaitingRow {
+fn row(it: Waiting, places: Option<u64>) -> WaitingRow {
     let Waiting {
         first,
         claims,
         gpus,
+        scaler,
     } = it;
     WaitingRow {
+        pods_that_fit: places,
+        autoscaler: scaler.map(|it| AutoscalerSaid {
+            what: it.what.name(),
+            at: text::rfc3339(it.at),
+            says: it.words,
+        }),
         plainly: why::plain(first.reason, &first.words),
         namespace: first.namespace,
         workload: first.workload,

@@ -1,14 +1,18 @@
-//! Whether what the server passes on arrives: messages to people, and minutes that are pushed to others.
+//! Others that the server speaks with: the cluster that it asks, and whether what it passes on arrives, messages
+//! to people and minutes that are pushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::{Finding, Look, Looked};
 use crate::export::Pushed;
 use crate::incidents::Channel;
+use crate::inventory::look::Sight;
+use crate::inventory::{self, Source};
 use crate::pages::text::{self, counted, grouped};
 
 /// Minutes that are pushed so much later than they are due are behind.
@@ -16,6 +20,56 @@ const PUSHED_WITHIN: Duration = Duration::from_secs(5 * 60);
 
 /// Heartbeats that may be missed before it is told.
 const HEARTBEATS: u64 = 3;
+
+/// Whether the cluster is seen.
+pub(super) fn cluster(look: &Look<'_>) -> Looked {
+    let inventory = &look.app.inventory;
+    if *inventory.source() == Source::Off {
+        return Err("nobody is asked about the cluster's nodes (inventory.source)".to_owned());
+    }
+    let now = inventory::now(look.app);
+    let (nodes, claims) = {
+        let known = inventory.known();
+        (known.nodes.sight(now), known.claims.sight(now))
+    };
+    if nodes == Sight::Starting {
+        return Err("it is being read".to_owned());
+    }
+    let parts = [
+        (
+            "nodes",
+            nodes,
+            "Nodes without an agent, what a silent node costs, and how long each was billed",
+        ),
+        (
+            "claims",
+            claims,
+            "Who waits for GPUs and why, and what is free",
+        ),
+    ];
+    let found = parts.into_iter().filter_map(|(what, sight, missing)| {
+        // What no source of this kind tells is nothing to mend here.
+        let told = sight
+            .told(what, now.at)
+            .filter(|_| matches!(sight, Sight::Stale { .. } | Sight::Never { .. }))?;
+        let since = match sight {
+            Sight::Stale { since, .. } => Some(since),
+            _ => None,
+        };
+        let found = Finding::new(Severity::Error, format!("cluster-{what}"), told.what)
+            .missing(missing)
+            .fix(told.fix)
+            .since(since);
+        Some(match sight.refusal() {
+            Some(Refusal::NoRight) => found.line("kubectl apply -f deploy/base/accounts.yaml"),
+            Some(Refusal::UnknownToken) => {
+                found.line("kubectl create token gpufleet-server -n gpufleet")
+            }
+            None => found,
+        })
+    });
+    Ok(found.collect())
+}
 
 /// Whether people are told.
 pub(super) fn channels(look: &Look<'_>) -> Looked {

@@ -9,10 +9,15 @@ use std::time::Duration;
 
 use gpufleet_analysis::inventory::change::{Change, changes};
 use gpufleet_analysis::inventory::{self, Claim, Node, Phase, Record};
+use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::CHANGES_FOR_NS;
 use super::look::Sight;
+
+mod besides;
+
+pub use besides::{HeldBack, Maker, ScalerSaid};
 
 /// Most nodes with GPUs: 100,000 GPUs, eight a node, with room for nodes of four.
 pub const MAX_NODES: usize = 25_000;
@@ -29,8 +34,14 @@ pub const MAX_CHANGES: usize = 2_000;
 /// A node that is gone is remembered here for so long; the store keeps it for longer.
 const GONE_FOR_NS: i64 = CHANGES_FOR_NS;
 
+/// How often it is written up to when nodes were seen, nanoseconds.
+const SEEN_EVERY_NS: i64 = 60 * NANOS_PER_SECOND;
+
 /// A source that said nothing for so long is not believed any more. A watch ends or fails within it.
 pub const TOLD_FOR: Duration = gpufleet_program::kubernetes::follow::TOLD_FOR;
+
+/// What an autoscaler said counts for so long: the API server keeps events for an hour.
+const SAID_FOR_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// A moment as both clocks have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +59,8 @@ pub struct Standing {
     pub whole_since: Option<Timestamp>,
     heard: Option<Now>,
     trouble: Option<String>,
-    /// Whether who asks has no right.
-    is_refused: bool,
+    /// How who asks was refused.
+    refusal: Option<Refusal>,
     /// Whether nobody tells this at all, and why.
     absent: Option<&'static str>,
 }
@@ -91,6 +102,10 @@ pub struct Known {
     pub nodes: Standing,
     /// Who tells of who holds GPUs and who waits.
     pub claims: Standing,
+    /// What waits before it has pods, by [`Maker`].
+    pub held_back: [HeldBack; 3],
+    /// What the autoscaler said.
+    pub scaler: ScalerSaid,
     records: BTreeMap<String, Record>,
     /// Nodes that have no place here.
     left_out: BTreeSet<String>,
@@ -98,6 +113,8 @@ pub struct Known {
     changes: VecDeque<Change>,
     unwritten: BTreeSet<String>,
     unwritten_changes: VecDeque<Change>,
+    /// Up to when it is written that nodes were seen.
+    seen_written: Option<Timestamp>,
 }
 
 impl Standing {
@@ -105,7 +122,8 @@ impl Standing {
     pub fn heard(&mut self, now: Now) {
         self.heard = Some(now);
         self.trouble = None;
-        self.is_refused = false;
+        self.absent = None;
+        self.refusal = None;
     }
 
     /// It has told all of it.
@@ -115,10 +133,10 @@ impl Standing {
     }
 
     /// It failed; says whether that is news.
-    pub fn failed(&mut self, why: String, is_refused: bool) -> bool {
+    pub fn failed(&mut self, why: String, refusal: Option<Refusal>) -> bool {
         let is_news = self.trouble.is_none();
         self.trouble = Some(why);
-        self.is_refused = is_refused;
+        self.refusal = refusal;
         is_news
     }
 
@@ -137,7 +155,7 @@ impl Standing {
                 None => Sight::Starting,
                 Some(why) => Sight::Never {
                     why: why.clone(),
-                    is_refused: self.is_refused,
+                    refusal: self.refusal,
                 },
             };
         };
@@ -149,7 +167,7 @@ impl Standing {
                 why: trouble
                     .clone()
                     .unwrap_or_else(|| "nothing was heard since".to_owned()),
-                is_refused: self.is_refused,
+                refusal: self.refusal,
             },
         }
     }
@@ -308,14 +326,34 @@ impl Known {
         self.left_out.len()
     }
 
-    /// Everything that waits.
-    pub fn waiting(&self) -> impl Iterator<Item = &Claim> {
-        self.pods.waiting.values()
+    /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
+    /// some that wait is told by these; what is told twice by who says more.
+    pub fn waiting(&self) -> Vec<Claim> {
+        let with_scaler = |(uid, it): (&String, &Claim)| Claim {
+            scaler: self.scaler.of_pod.get(uid).cloned(),
+            ..it.clone()
+        };
+        let mut all: Vec<Claim> = self.pods.waiting.iter().map(with_scaler).collect();
+        let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
+        for of_kind in &self.held_back {
+            let claims = of_kind.claims.values().flatten();
+            let new = claims.filter(|it| !told.contains(&it.workload));
+            let new: Vec<Claim> = new.cloned().collect();
+            told.extend(new.iter().map(|it| it.workload.clone()));
+            all.extend(new);
+        }
+        all
     }
 
     /// How many that wait have no place here.
     pub fn waiting_left_out(&self) -> usize {
-        self.pods.left_out.1.len()
+        let held_back = self.held_back.iter().map(|it| it.left_out.len());
+        self.pods.left_out.1.len() + held_back.sum::<usize>()
+    }
+
+    /// What waits before it has pods, of a kind.
+    pub fn held_back(&mut self, maker: Maker) -> &mut HeldBack {
+        &mut self.held_back[maker as usize]
     }
 
     /// Whole GPUs that are asked for on each node; none where not all that ask are known.
@@ -357,6 +395,20 @@ impl Known {
         (records, std::mem::take(&mut self.unwritten_changes).into())
     }
 
+    /// Up to when nodes were seen, where that is to be written: seldom, because it is a write of its own.
+    pub fn seen_unwritten(&mut self, now: Now) -> Option<Timestamp> {
+        if self.nodes.sight(now) != Sight::Seen {
+            return None;
+        }
+        let heard = self.nodes.heard?.at;
+        let is_due = |written: Timestamp| heard.since(written) >= SEEN_EVERY_NS;
+        if !self.seen_written.is_none_or(is_due) {
+            return None;
+        }
+        self.seen_written = Some(heard);
+        Some(heard)
+    }
+
     /// It was not written: what changed since is newer.
     pub fn not_written(&mut self, records: &[Record], changes: Vec<Change>) {
         let names = records.iter().map(|it| it.node.name.clone());
@@ -375,6 +427,8 @@ impl Known {
             !is_old || unwritten.contains(name)
         });
         self.changes.retain(|it| now.since(it.at) <= CHANGES_FOR_NS);
+        let said = &mut self.scaler.of_pod;
+        said.retain(|_, it| now.since(it.at) <= SAID_FOR_NS);
     }
 
     fn note(&mut self, found: Vec<Change>) {

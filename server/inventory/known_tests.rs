@@ -1,6 +1,6 @@
 //! What is kept of what is told, whether it can be believed, and what is left to write.
 
-use gpufleet_analysis::inventory::Ready;
+use gpufleet_analysis::inventory::{Ready, Scaled};
 
 use super::*;
 
@@ -40,6 +40,8 @@ fn waits() -> Pod {
         since: now(0).at,
         reason: inventory::Reason::NoPlace,
         words: String::new(),
+        tolerates: Vec::new(),
+        scaler: None,
     }))
 }
 
@@ -55,23 +57,26 @@ fn what_is_not_told_is_never_taken_for_nothing() {
     // A part of a list is none.
     told.heard(now(1));
     assert_eq!(told.sight(now(1)), Sight::Starting);
-    assert!(told.failed("no right".to_owned(), true), "it is news");
     assert!(
-        !told.failed("no right".to_owned(), true),
+        told.failed("no right".to_owned(), Some(Refusal::NoRight)),
+        "it is news"
+    );
+    assert!(
+        !told.failed("no right".to_owned(), Some(Refusal::NoRight)),
         "and then no more"
     );
     let never = told.sight(now(2));
+    assert_eq!(never.name(), "never_seen");
+    assert_eq!(never.refusal(), Some(Refusal::NoRight));
+    assert!(!never.is_known());
+    let fix = |sight: &Sight| sight.told("nodes", now(2).at).map(|it| it.fix);
+    assert!(fix(&never).is_some_and(|it| it.starts_with("Apply ClusterRole")));
+    told.failed("401".to_owned(), Some(Refusal::UnknownToken));
+    let never = told.sight(now(2));
     assert!(
-        matches!(
-            never,
-            Sight::Never {
-                is_refused: true,
-                ..
-            }
-        ),
+        fix(&never).is_some_and(|it| it.starts_with("The credentials are invalid")),
         "{never:?}"
     );
-    assert!(never.is_refused() && !never.is_known());
     told.whole(now(3));
     assert_eq!(told.sight(now(3)), Sight::Seen);
     let last = now(3 + TOLD_FOR.as_secs().cast_signed());
@@ -81,7 +86,7 @@ fn what_is_not_told_is_never_taken_for_nothing() {
         matches!(&old, Sight::Stale { since, .. } if *since == now(3).at),
         "{old:?}"
     );
-    assert!(told.failed("gone".to_owned(), false));
+    assert!(told.failed("gone".to_owned(), None));
     let stale = told.sight(now(5));
     assert!(
         matches!(&stale, Sight::Stale { why, .. } if why == "gone"),
@@ -155,11 +160,11 @@ fn a_pod_holds_what_it_asks_for_from_when_it_is_bound_until_it_is_gone() {
     let mut known = Known::default();
     let held = |known: &Known, node: &str| known.held().and_then(|it| it.get(node).copied());
     known.pod("1", waits());
-    assert_eq!(known.waiting().count(), 1);
+    assert_eq!(known.waiting().len(), 1);
     known.pod("1", bound("a", 8));
     known.pod("2", bound("a", 2));
     known.pod("2", bound("a", 2));
-    assert_eq!((held(&known, "a"), known.waiting().count()), (Some(10), 0));
+    assert_eq!((held(&known, "a"), known.waiting().len()), (Some(10), 0));
     known.pod("1", Pod::Neither);
     assert_eq!(held(&known, "a"), Some(2));
     known.pod_gone("2");
@@ -174,7 +179,7 @@ fn beyond_the_limits_pods_are_counted_and_what_is_free_is_not_told() {
     for number in 0..MAX_WAITING + 3 {
         known.pod(&number.to_string(), waits());
     }
-    assert_eq!(known.waiting().count(), MAX_WAITING);
+    assert_eq!(known.waiting().len(), MAX_WAITING);
     assert_eq!(known.waiting_left_out(), 3);
     for number in 0..=MAX_BOUND {
         known.pod(&format!("b{number}"), bound("a", 1));
@@ -198,4 +203,62 @@ fn no_node_is_called_blind_before_all_were_told() {
     assert_eq!(blind(&known, 1_000), 0);
     known.all_nodes(vec![node("a")], now(1_000));
     assert_eq!(blind(&known, 1_001), 1, "nanoseconds");
+}
+
+#[test]
+fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autoscaler_said_last() {
+    let claim = |workload: &str, words: &str| {
+        let Pod::Waits(claim) = waits() else {
+            panic!("it waits");
+        };
+        Claim {
+            workload: workload.to_owned(),
+            words: words.to_owned(),
+            reason: inventory::Reason::HeldBack,
+            ..*claim
+        }
+    };
+    let mut known = Known::default();
+    let set = "jobset:team/s";
+    known
+        .held_back(Maker::JobSet)
+        .put("s", vec![claim(set, "suspended"), claim(set, "too")]);
+    known
+        .held_back(Maker::Workload)
+        .put("w", vec![claim(set, "no quota")]);
+    known
+        .held_back(Maker::Job)
+        .put("a", vec![claim("job:team/a", "suspended")]);
+    let words = |known: &Known| -> Vec<String> {
+        let waiting = known.waiting().into_iter();
+        waiting.map(|it| it.words).collect()
+    };
+    assert_eq!(words(&known), ["no quota", "suspended"]);
+    known.held_back(Maker::Workload).remove("w");
+    assert_eq!(
+        words(&known),
+        ["suspended", "too", "suspended"],
+        "all of one kind"
+    );
+    // Its pods are there: they tell it.
+    known.pod("p", waits());
+    assert_eq!(words(&known), ["", "suspended", "too"]);
+    let said = |seconds: i64, words: &str| Scaled {
+        at: now(seconds).at,
+        what: inventory::Scaling::Adds,
+        words: words.to_owned(),
+    };
+    known.scaler.said("p", said(20, "new"));
+    known.scaler.said("p", said(10, "old"));
+    let scaler = |known: &Known| known.waiting()[0].scaler.clone().map(|it| it.words);
+    assert_eq!(scaler(&known), Some("new".to_owned()));
+    known.forget(now(3_600 + 21).at);
+    assert_eq!(scaler(&known), None, "that was an hour ago");
+    // What is not waited for any more, and what has no place.
+    known.held_back(Maker::JobSet).put("s", Vec::new());
+    for number in 0..MAX_WAITING {
+        let waits = vec![claim(&format!("job:team/{number}"), "")];
+        known.held_back(Maker::Job).put(&number.to_string(), waits);
+    }
+    assert_eq!(known.waiting_left_out(), 1);
 }

@@ -1,4 +1,5 @@
-//! Follows nodes and pods of the whole cluster, by a list and a watch of each.
+//! Follows nodes and pods of the whole cluster, by a list and a watch of each; beside them what waits before it
+//! has pods ([`held_back`]) and what the autoscaler says ([`scaler`]).
 //!
 //! Of a node this much is read ([`objects`]): labels, taints, whether it is cordoned and ready, its GPUs. Of a pod: its
 //! node, its requests, its labels and what the scheduler said; pods that are over are not asked for, and
@@ -7,24 +8,30 @@
 //!
 //! GPUs that are asked for by resource claims (DRA) are not counted: a claim does not say how many.
 
-use gpufleet_analysis::inventory::Node;
+use gpufleet_analysis::inventory::{Claim, Node};
 use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE};
-use gpufleet_program::kubernetes::{Api, ApiError, Asker};
+use gpufleet_program::kubernetes::{Api, ApiError, Asker, Refusal};
 use gpufleet_program::tls::Setting;
 
-use super::known::{Known, Pod, Pods, Standing};
+use super::known::{HeldBack, Known, Maker, Pod, Pods, ScalerSaid, Standing};
 use super::{InventoryConfig, now};
 use crate::App;
 
+mod held_back;
+
 mod objects;
 
-use objects::{NodeObject, PodObject, node, pod};
+mod scaler;
+
+use held_back::{JobObject, JobSetObject, WorkloadObject};
+use objects::{Meta, NodeObject, PodObject, node, pod};
+use scaler::{EventObject, event};
 
 /// The key of the config with the address.
 pub(super) const URL_KEY: &str = "inventory.kubernetes_url";
 
 /// What gives the right to watch.
-pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes and pods; deploy/base/accounts.yaml)";
+pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets and workloads; deploy/base/accounts.yaml)";
 
 /// Pods that are over hold nothing and wait for nothing.
 const PODS: &str =
@@ -32,12 +39,36 @@ const PODS: &str =
 
 const NODES: &str = "/api/v1/nodes";
 
-/// Follows both, for ever.
+/// Of 100,000 events in a large cluster those that the autoscaler made of pods.
+const EVENTS: &str =
+    "/api/v1/events?fieldSelector=source%3Dcluster-autoscaler%2CinvolvedObject.kind%3DPod";
+
+const JOBS: &str = "/apis/batch/v1/jobs";
+
+const JOB_SETS: &str = "/apis/jobset.x-k8s.io/v1alpha2/jobsets";
+
+const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta1/workloads";
+
+/// Why a kind of object is not told.
+const NOT_INSTALLED: &str = "the cluster does not have this kind of object";
+
+/// Follows all of them, for ever.
 pub(super) async fn run(app: &App, base: &str) {
     let api = open(app, base).await;
     let nodes = follow_of::<OfNodes>(app, &api);
     let pods = follow_of::<OfPods>(app, &api);
-    tokio::join!(follow::follow(&nodes), follow::follow(&pods));
+    let jobs = follow_of::<JobObject>(app, &api);
+    let job_sets = follow_of::<JobSetObject>(app, &api);
+    let workloads = follow_of::<WorkloadObject>(app, &api);
+    let events = follow_of::<OfEvents>(app, &api);
+    tokio::join!(
+        follow::follow(&nodes),
+        follow::follow(&pods),
+        follow::follow(&jobs),
+        follow::follow(&job_sets),
+        follow::follow(&workloads),
+        follow::follow(&events),
+    );
 }
 
 fn follow_of<'a, K>(app: &'a App, api: &'a Api) -> Following<'a, K> {
@@ -56,7 +87,7 @@ async fn open(app: &App, base: &str) -> Api {
             Err(error) => {
                 let mut known = app.inventory.known();
                 for standing in [Tells::Nodes, Tells::Pods] {
-                    note(standing.of(&mut known), standing, &error.to_string(), false);
+                    note(standing.of(&mut known), standing, &error.to_string(), None);
                 }
             }
         }
@@ -83,6 +114,8 @@ pub(crate) fn asker(config: &InventoryConfig) -> Asker {
 enum Tells {
     Nodes,
     Pods,
+    HeldBack(Maker),
+    Events,
 }
 
 impl Tells {
@@ -90,15 +123,19 @@ impl Tells {
         match self {
             Self::Nodes => &mut known.nodes,
             Self::Pods => &mut known.claims,
+            Self::HeldBack(maker) => &mut known.held_back(maker).standing,
+            Self::Events => &mut known.scaler.standing,
         }
     }
 }
 
-fn note(standing: &mut Standing, tells: Tells, why: &str, is_refused: bool) {
-    if standing.failed(why.to_owned(), is_refused) {
+fn note(standing: &mut Standing, tells: Tells, why: &str, refusal: Option<Refusal>) {
+    if standing.failed(why.to_owned(), refusal) {
         let what = match tells {
             Tells::Nodes => "the cluster's nodes are not seen",
             Tells::Pods => "who waits for GPUs is not seen",
+            Tells::HeldBack(_) => "what waits for GPUs before it has pods is not seen",
+            Tells::Events => "what the autoscaler says is not seen",
         };
         tracing::warn!(error = why, "{what}");
     }
@@ -113,16 +150,65 @@ struct Following<'a, K> {
 
 struct OfNodes;
 struct OfPods;
+struct OfEvents;
+
+/// An object that may wait before it has pods.
+trait MayBeHeldBack: serde::de::DeserializeOwned + Send {
+    const PATH: &str;
+    const MAKER: Maker;
+
+    fn meta(&self) -> &Meta;
+    fn waits(&self) -> Vec<Claim>;
+}
+
+impl MayBeHeldBack for JobObject {
+    const PATH: &str = JOBS;
+    const MAKER: Maker = Maker::Job;
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+
+    fn waits(&self) -> Vec<Claim> {
+        held_back::job(self)
+    }
+}
+
+impl MayBeHeldBack for JobSetObject {
+    const PATH: &str = JOB_SETS;
+    const MAKER: Maker = Maker::JobSet;
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+
+    fn waits(&self) -> Vec<Claim> {
+        held_back::job_set(self)
+    }
+}
+
+impl MayBeHeldBack for WorkloadObject {
+    const PATH: &str = WORKLOADS;
+    const MAKER: Maker = Maker::Workload;
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+
+    fn waits(&self) -> Vec<Claim> {
+        held_back::workload(self)
+    }
+}
 
 impl<K> Following<'_, K> {
     fn failed_at(&self, tells: Tells, why: &ApiError) {
         let mut known = self.app.inventory.known();
-        note(
-            tells.of(&mut known),
-            tells,
-            &why.to_string(),
-            why.is_refused(),
-        );
+        if why.is_unknown_kind() && matches!(tells, Tells::HeldBack(_)) {
+            // Asked again all the same: it may be installed any day.
+            tells.of(&mut known).is_absent(NOT_INSTALLED);
+            return;
+        }
+        note(tells.of(&mut known), tells, &why.to_string(), why.refusal());
     }
 }
 
@@ -216,6 +302,95 @@ impl Follow for Following<'_, OfPods> {
 
     fn failed(&self, why: &ApiError) {
         self.failed_at(Tells::Pods, why);
+    }
+}
+
+impl<K: MayBeHeldBack> Follow for Following<'_, K> {
+    type Object = K;
+    type All = HeldBack;
+
+    const IS_SHORT: bool = false;
+
+    fn path(&self) -> String {
+        K::PATH.to_owned()
+    }
+
+    async fn api(&self) -> &Api {
+        self.api
+    }
+
+    fn gather(&self, all: &mut HeldBack, object: K) {
+        all.put(&object.meta().uid, object.waits());
+    }
+
+    fn replace(&self, all: HeldBack) {
+        let now = now(self.app);
+        self.app.inventory.known().held_back(K::MAKER).all(all, now);
+    }
+
+    fn put(&self, object: K) {
+        let mut known = self.app.inventory.known();
+        let waits = object.waits();
+        known.held_back(K::MAKER).put(&object.meta().uid, waits);
+    }
+
+    fn remove(&self, object: K) {
+        let mut known = self.app.inventory.known();
+        known.held_back(K::MAKER).remove(&object.meta().uid);
+    }
+
+    fn heard(&self) {
+        let now = now(self.app);
+        let mut known = self.app.inventory.known();
+        known.held_back(K::MAKER).standing.heard(now);
+    }
+
+    fn failed(&self, why: &ApiError) {
+        self.failed_at(Tells::HeldBack(K::MAKER), why);
+    }
+}
+
+impl Follow for Following<'_, OfEvents> {
+    type Object = EventObject;
+    type All = ScalerSaid;
+
+    const IS_SHORT: bool = false;
+
+    fn path(&self) -> String {
+        EVENTS.to_owned()
+    }
+
+    async fn api(&self) -> &Api {
+        self.api
+    }
+
+    fn gather(&self, all: &mut ScalerSaid, object: EventObject) {
+        if let Some((pod, scaled)) = event(&object) {
+            all.said(pod, scaled);
+        }
+    }
+
+    fn replace(&self, all: ScalerSaid) {
+        let now = now(self.app);
+        self.app.inventory.known().scaler.all(all, now);
+    }
+
+    fn put(&self, object: EventObject) {
+        if let Some((pod, scaled)) = event(&object) {
+            self.app.inventory.known().scaler.said(pod, scaled);
+        }
+    }
+
+    /// What it said does not cease to be so because the event is forgotten; it goes with time.
+    fn remove(&self, _: EventObject) {}
+
+    fn heard(&self) {
+        let now = now(self.app);
+        self.app.inventory.known().scaler.standing.heard(now);
+    }
+
+    fn failed(&self, why: &ApiError) {
+        self.failed_at(Tells::Events, why);
     }
 }
 

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::inventory::change::Change;
-use gpufleet_analysis::inventory::place::{Pool, pools};
+use gpufleet_analysis::inventory::place::{Free, Pool, pools};
 use gpufleet_analysis::inventory::{Phase, Record, Waiting, queue};
+use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::known::{HOUR_NS, Known, Now};
+use super::known::{HOUR_NS, Known, Maker, Now};
 use super::kubernetes::RIGHTS;
 use super::{Inventory, Source};
 use crate::pages::text;
@@ -22,7 +23,10 @@ pub const MAX_ROWS: usize = 200;
 const OFF: &str = "nobody is asked (inventory.source)";
 
 /// What turns it on.
-const TURN_ON: &str = "In the server's config set inventory.source = \"kubernetes\", and give its account the right to watch nodes and pods (ClusterRole gpufleet-server in deploy/base/accounts.yaml); or \"slurm\"; or name the nodes in inventory.nodes.";
+const TURN_ON: &str = "In the server's config set inventory.source = \"kubernetes\", and give its account the right to watch (ClusterRole gpufleet-server in deploy/base/accounts.yaml); or \"slurm\"; or name the nodes in inventory.nodes.";
+
+/// What mends a token that nobody knows.
+const UNKNOWN_TOKEN: &str = "The credentials are invalid: the token of inventory.kubernetes_token_file is over, of another cluster, or of an account that is gone. In a pod the kubelet writes it anew; elsewhere make one with `kubectl create token gpufleet-server -n gpufleet`. The file is read again by itself.";
 
 /// Whether something is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +41,15 @@ pub enum Sight {
         since: Timestamp,
         /// What is wrong.
         why: String,
-        /// Whether there is no right to ask.
-        is_refused: bool,
+        /// How who asks was refused.
+        refusal: Option<Refusal>,
     },
     /// It was never seen.
     Never {
         /// What is wrong.
         why: String,
-        /// Whether there is no right to ask.
-        is_refused: bool,
+        /// How who asks was refused.
+        refusal: Option<Refusal>,
     },
     /// Nobody tells it here: why.
     Absent(&'static str),
@@ -62,8 +66,13 @@ pub struct Look {
     pub nodes: Sight,
     /// Whether it is seen who holds GPUs and who waits.
     pub claims: Sight,
+    /// What else is not seen although it is asked for: what waits before it has pods, the autoscaler.
+    pub besides: Vec<Told>,
     /// Those that wait, the oldest first; none where it is not known.
     pub waiting: Option<Vec<Waiting>>,
+    /// How many places of each would fit now by GPUs, type and taints; none of shares, and where what is free
+    /// is not known.
+    pub places: Vec<Option<u64>>,
     /// Rows beyond those, and pods that have no place in memory.
     pub more_waiting: usize,
     /// GPUs that all of them wait for; none where it is not known.
@@ -101,18 +110,12 @@ impl Sight {
         matches!(self, Self::Seen | Self::Stale { .. })
     }
 
-    /// Whether there is no right to ask.
-    pub const fn is_refused(&self) -> bool {
-        matches!(
-            self,
-            Self::Stale {
-                is_refused: true,
-                ..
-            } | Self::Never {
-                is_refused: true,
-                ..
-            }
-        )
+    /// How who asks was refused.
+    pub const fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Stale { refusal, .. } | Self::Never { refusal, .. } => *refusal,
+            Self::Starting | Self::Seen | Self::Absent(_) => None,
+        }
     }
 }
 
@@ -126,17 +129,19 @@ pub struct Told {
 }
 
 impl Sight {
-    /// What is the case, for a person; none where it is seen. `what` is `nodes`, else it is who holds GPUs
-    /// and who waits.
+    /// What is the case, for a person; none where it is seen. `what` is `nodes`, `claims` (who holds GPUs and
+    /// who waits), or the subject of a sentence.
     pub fn told(&self, what: &str, now: Timestamp) -> Option<Told> {
         let subject = match what {
             "nodes" => "Which nodes the cluster has",
-            _ => "Who waits for GPUs and what is free",
+            "claims" => "Who waits for GPUs and what is free",
+            other => other,
         };
         let log = "The server asks again by itself; its log has the error.";
-        let fix = |is_refused: bool| match is_refused {
-            true => format!("Apply {RIGHTS}."),
-            false => log.to_owned(),
+        let fix = |refusal: &Option<Refusal>| match refusal {
+            Some(Refusal::NoRight) => format!("Apply {RIGHTS}."),
+            Some(Refusal::UnknownToken) => UNKNOWN_TOKEN.to_owned(),
+            None => log.to_owned(),
         };
         let (what, fix) = match self {
             Self::Seen => return None,
@@ -150,21 +155,20 @@ impl Sight {
                 "Sources that tell it are inventory.source = \"kubernetes\" and \"slurm\"."
                     .to_owned(),
             ),
-            Self::Never { why, is_refused } => (
-                format!("{subject} was never seen: {why}."),
-                fix(*is_refused),
-            ),
+            Self::Never { why, refusal } => {
+                (format!("{subject} was never seen: {why}."), fix(refusal))
+            }
             Self::Stale {
                 since,
                 why,
-                is_refused,
+                refusal,
             } => (
                 format!(
                     "{subject} was last seen {}, at {} UTC: {why}. What stands here is of then.",
                     text::ago(now, *since),
                     text::moment(*since)
                 ),
-                fix(*is_refused),
+                fix(refusal),
             ),
         };
         Some(Told { what, fix })
@@ -190,7 +194,7 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
         _ => standing.sight(now),
     };
     let (nodes, claims) = (sight(&known.nodes), sight(&known.claims));
-    let mut waiting = claims.is_known().then(|| queue(known.waiting()));
+    let mut waiting = claims.is_known().then(|| queue(known.waiting().iter()));
     let gpus_waited_for = waiting
         .as_ref()
         .map(|all| all.iter().filter(|it| !it.first.is_shares))
@@ -202,6 +206,13 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
     let held = known.held().filter(|_| claims.is_known());
     let nothing = BTreeMap::new();
     let all = || known.records();
+    let free = held.filter(|_| nodes.is_known());
+    let free = free.map(|held| Free::of(all(), held));
+    let places = waiting.iter().flatten().map(|it| {
+        let free = free.as_ref()?;
+        free.places(&it.first)
+    });
+    let places = places.collect();
     let pools = nodes
         .is_known()
         .then(|| pools(all(), held.unwrap_or(&nothing)));
@@ -221,6 +232,8 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
     Look {
         cluster: inventory.cluster.to_string(),
         source: inventory.source.name(),
+        besides: besides(inventory, known, now),
+        places,
         is_free_known: held.is_some() && nodes.is_known(),
         waiting,
         more_waiting,
@@ -234,6 +247,29 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
         nodes,
         claims,
     }
+}
+
+/// What else is not seen although it could be.
+fn besides(inventory: &Inventory, known: &Known, now: Now) -> Vec<Told> {
+    if !matches!(inventory.source, Source::Kubernetes(_)) {
+        return Vec::new();
+    }
+    let makers = Maker::ALL.iter().zip(&known.held_back);
+    let held_back = makers.map(|(maker, it)| {
+        let what = format!("What waits for GPUs as {} before it has pods", maker.what());
+        (what, &it.standing)
+    });
+    let scaler = (
+        "What the autoscaler does".to_owned(),
+        &known.scaler.standing,
+    );
+    let all = held_back.chain([scaler]);
+    let unseen = all.filter_map(|(what, standing)| {
+        let sight = standing.sight(now);
+        let is_wrong = matches!(sight, Sight::Stale { .. } | Sight::Never { .. });
+        sight.told(&what, now.at).filter(|_| is_wrong)
+    });
+    unseen.collect()
 }
 
 /// Keeps so many, and says how many there were beyond.

@@ -161,11 +161,11 @@ fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)
     let told = match told {
         Ok(told) => told,
         Err(why) => {
-            if known.nodes.failed(why.clone(), false) {
+            if known.nodes.failed(why.clone(), None) {
                 tracing::warn!(error = why, "the cluster's nodes are not seen");
             }
             // What is free is told by nodes as well.
-            known.claims.failed(why, false);
+            known.claims.failed(why, None);
             return;
         }
     };
@@ -192,7 +192,7 @@ fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)
             known.all_pods(pods, now);
         }
         Err(why) => {
-            if known.claims.failed(why.clone(), false) {
+            if known.claims.failed(why.clone(), None) {
                 tracing::warn!(error = why, "who waits for GPUs is not seen");
             }
         }
@@ -409,6 +409,9 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
             _ => Reason::NoPlace,
         },
         words: cut(why),
+        // What a reservation keeps is kept from everybody else.
+        tolerates: Vec::new(),
+        scaler: None,
     };
     Some((format!("job {id}"), claim))
 }

@@ -136,6 +136,8 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
         since: Timestamp::from_seconds(1_755_290_346),
         reason: Reason::NoPlace,
         words: "Resources".to_owned(),
+        tolerates: Vec::new(),
+        scaler: None,
     };
     assert_eq!(found, [("job 525".to_owned(), expected)]);
     for (why, expected) in [

@@ -1,7 +1,8 @@
 //! Days of the ledger as money: nodes with what they were billed and what their GPUs did, priced and
 //! charged by analysis.
 //!
-//! A node was billed while any GPU of it was accounted: what inventory says of it is not used. Time in
+//! A node was billed while any GPU of it was accounted, and from when the inventory had it to when it was
+//! gone ([`lives`]): so one whose agent is silent is paid for as well. Time in
 //! somebody's hands whose holder nobody told is that of a holder who is not known, so that it reads
 //! unowned and not free. Days that changed since they were put together are put together here.
 //!
@@ -16,11 +17,14 @@ use gpufleet_analysis::chargeback::{
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
 use crate::ledger::days::put_together;
-use crate::store::model::{DayTime, LedgerDay};
-use crate::store::{MAX_DIRTY_DAYS, Store, StoreError};
+use crate::store::model::{DayTime, LedgerDay, NodeLife};
+use crate::store::{MAX_DIRTY_DAYS, MAX_LIVES, Store, StoreError};
+
+mod lives;
 
 mod nodes;
 
@@ -38,6 +42,8 @@ pub struct Days {
     pub holders: HashMap<i64, Holder>,
     /// Days that cannot be read.
     pub unreadable: usize,
+    /// Nodes that the inventory had in that time, by cluster, name and when they began.
+    pub lives: Vec<NodeLife>,
 }
 
 /// A stretch of days as money.
@@ -62,6 +68,10 @@ pub async fn read(
 ) -> Result<Days, StoreError> {
     // The marks first: a day that is put together meanwhile is then read twice, and never not at all.
     let dirty = store.dirty_days_of(days.clone()).await?;
+    let moment = |day: i64| Timestamp::from_millis(day.saturating_mul(MILLIS_PER_DAY));
+    let time = (moment(days.start), moment(days.end));
+    // Before the days: what is seen of a node later than these is not missed in them.
+    let lives = store.inventory_lives(time, cluster).await?;
     let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
         for input in store.day_inputs(dirty).await? {
@@ -82,6 +92,7 @@ pub async fn read(
         days,
         holders,
         unreadable,
+        lives,
     })
 }
 
@@ -100,6 +111,13 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms) -> Month {
             days.unreadable
         ));
     }
+    let lives = &days.lives[..days.lives.len().min(MAX_LIVES)];
+    if lives.len() < days.lives.len() {
+        findings.push(format!(
+            "the inventory had more than {MAX_LIVES} nodes in that time: of the others only what agents told is in the report"
+        ));
+    }
+    lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
     let (fleet, periods) = gathering.finish(terms, (from_ms, until_ms));
     let made = chargeback(&Asked {
         from_ms,
@@ -126,11 +144,25 @@ struct NodeKey {
     provisioning: String,
 }
 
+/// Spans in Unix milliseconds.
+type Spans = Vec<(i64, i64)>;
+
+/// What is known of a node day by day.
+type NodesByDay = BTreeMap<NodeKey, (Seen, BTreeMap<i64, NodeDay>)>;
+
 /// A node's day while its GPUs are gathered.
 #[derive(Default)]
 struct NodeDay {
     spans: Vec<(i64, i64)>,
     gpus: BTreeMap<usize, GpuDay>,
+    /// When the inventory had it, beside what was accounted.
+    there: Vec<(i64, i64)>,
+    /// When in that time it was not ready yet.
+    starting: Vec<(i64, i64)>,
+    /// When the inventory had it no more: what is unobserved then was not there.
+    gone: Vec<(i64, i64)>,
+    /// GPUs that it has by the inventory; 0 where that does not say.
+    count: u32,
 }
 
 #[derive(Default)]
@@ -150,7 +182,7 @@ struct Seen {
 #[derive(Default)]
 struct Gathering {
     fleet: Fleet,
-    nodes: BTreeMap<NodeKey, (Seen, BTreeMap<i64, NodeDay>)>,
+    nodes: NodesByDay,
     gpu_of: HashMap<String, usize>,
     share_of: HashMap<String, usize>,
     holder_of: HashMap<i64, usize>,
@@ -262,6 +294,29 @@ fn joined(mut spans: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
         }
     }
     joined
+}
+
+/// What of these spans, joined, lies in one.
+fn within(spans: &[(i64, i64)], (from, until): (i64, i64)) -> Vec<(i64, i64)> {
+    let cut = spans.iter().map(|it| (it.0.max(from), it.1.min(until)));
+    cut.filter(|it| it.0 < it.1).collect()
+}
+
+/// A time without what others have of it.
+fn without((from, until): (i64, i64), others: Spans) -> Spans {
+    let (mut left, mut at) = (Spans::new(), from);
+    for other in within(&joined(others), (from, until)) {
+        left.push((at, other.0));
+        at = at.max(other.1);
+    }
+    left.push((at, until));
+    left.retain(|it| it.0 < it.1);
+    left
+}
+
+/// How long spans are, that do not overlap.
+fn length(spans: &[(i64, i64)]) -> i64 {
+    spans.iter().map(|it| it.1 - it.0).sum()
 }
 
 fn index_of(name: &str, known: &mut HashMap<String, usize>, all: &mut Vec<String>) -> usize {

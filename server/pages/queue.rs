@@ -50,6 +50,10 @@ struct Row {
     ago: String,
     plainly: Vec<String>,
     words: Option<String>,
+    /// What the autoscaler does, and in its words.
+    scaler: Option<(&'static str, String)>,
+    /// What would fit now.
+    fits: Option<String>,
 }
 
 struct PoolRow {
@@ -99,6 +103,10 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
 fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueuePage {
     let notes = [look.nodes.told("nodes", at), look.claims.told("claims", at)];
     let mut notes: Vec<Told> = notes.into_iter().flatten().collect();
+    // Where pods are not seen, what has none yet is the least of it.
+    if look.claims == Sight::Seen {
+        notes.extend(look.besides.iter().cloned());
+    }
     // Nobody is asked for either: once is enough.
     notes.dedup_by(|one, other| one.fix == other.fix && look.source == "off");
     let known = look.is_free_known;
@@ -106,9 +114,10 @@ fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueueP
     QueuePage {
         headline: headline(&look),
         notes,
-        waiting: look
-            .waiting
-            .map(|all| all.into_iter().map(|it| row(it, at)).collect()),
+        waiting: look.waiting.map(|all| {
+            let rows = all.into_iter().zip(look.places);
+            rows.map(|(it, places)| row(it, places, at)).collect()
+        }),
         more_waiting: look.more_waiting,
         pools: look
             .pools
@@ -171,7 +180,7 @@ fn headline(look: &Look) -> String {
     }
 }
 
-fn row(it: Waiting, at: Timestamp) -> Row {
+fn row(it: Waiting, places: Option<u64>, at: Timestamp) -> Row {
     let first = it.first;
     let thing = |count: u64| match first.is_shares {
         true => counted(
@@ -181,9 +190,10 @@ fn row(it: Waiting, at: Timestamp) -> Row {
         ),
         false => counted(usize::try_from(count).unwrap_or(usize::MAX), "GPU", "GPUs"),
     };
-    let each = match it.claims {
-        1 => String::new(),
-        pods => format!(", {pods} pods of {}", first.gpus_each),
+    let each = match (it.claims, first.places) {
+        (1, 1) => String::new(),
+        (1, places) => format!(", {places} places of {}", first.gpus_each),
+        (pods, _) => format!(", {pods} pods of {}", first.gpus_each),
     };
     Row {
         workload: Name::new(&first.workload),
@@ -197,6 +207,16 @@ fn row(it: Waiting, at: Timestamp) -> Row {
             .map(|it| text::harmless(it, WORDS))
             .collect(),
         words: (!first.words.is_empty()).then(|| text::harmless(&first.words, WORDS)),
+        scaler: it
+            .scaler
+            .map(|it| (it.what.plain(), text::harmless(&it.words, WORDS))),
+        fits: places.map(|places| {
+            let pods = counted(usize::try_from(places).unwrap_or(usize::MAX), "pod", "pods");
+            format!(
+                "By GPUs, type and taints {pods} of {} would fit now.",
+                first.gpus_each
+            )
+        }),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The inventory: nodes as the cluster tells them, and what happened to them. Each node's row is one as a
-//! whole, written again when it changes; one that was made anew under its name takes its place.
+//! whole, written again when it changes; one that was made anew under its name takes its place. Beside it
+//! stands each life of a node, from when it is billed to when it was gone, for what it cost.
 
 use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::inventory::change::Change;
@@ -9,10 +10,13 @@ use super::Store;
 use super::database::{Column, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
-use super::model::FencingToken;
+use super::model::{FencingToken, NodeLife};
 
 /// Most nodes that are read: as many as memory has room for.
 const MAX_NODES: usize = crate::inventory::known::MAX_NODES;
+
+/// Most lives of nodes that are read for one report: four of each node.
+pub const MAX_LIVES: usize = 4 * MAX_NODES;
 
 /// Most changes that are read.
 const MAX_CHANGES: usize = crate::inventory::known::MAX_CHANGES;
@@ -23,6 +27,20 @@ const NODES: &str =
 const NODES_AFTER: &str = "ON CONFLICT (lease, cluster, name) DO UPDATE SET
     billed_ms = excluded.billed_ms, ready_ms = excluded.ready_ms, gone_ms = excluded.gone_ms,
     data = excluded.data";
+
+const LIVES: &str = "INSERT INTO inventory_life (lease, cluster, name, billed_ms, gone_ms, data)";
+
+const LIVES_AFTER: &str = "ON CONFLICT (lease, cluster, name, billed_ms) DO UPDATE SET
+    gone_ms = excluded.gone_ms, data = excluded.data";
+
+/// One that was made anew under its name ended the one before at the latest.
+const ENDED: &str = "UPDATE inventory_life SET gone_ms = $4
+    WHERE lease = $1 AND cluster = $2 AND name = $3 AND billed_ms < $4
+    AND (gone_ms = 0 OR gone_ms > $4)";
+
+const SEEN: &str = "INSERT INTO inventory_seen (lease, cluster, seen_ms) VALUES ($1, $2, $3)
+    ON CONFLICT (lease, cluster) DO UPDATE SET seen_ms = excluded.seen_ms
+    WHERE excluded.seen_ms > inventory_seen.seen_ms";
 
 const CHANGES: &str = "INSERT INTO inventory_change (lease, cluster, at_ms, node, what)";
 
@@ -62,6 +80,20 @@ impl Store {
         ];
         let written = transaction.rows(NODES, &columns, NODES_AFTER).await;
         written.doing(doing).map_err(unknown)?;
+        let [lease, of_cluster, name, billed, _, gone, data] = columns;
+        let columns = [lease, of_cluster, name, billed, gone, data];
+        let written = transaction.rows(LIVES, &columns, LIVES_AFTER).await;
+        written.doing(doing).map_err(unknown)?;
+        for record in records {
+            let values = [
+                Value::Text(&self.0.lease),
+                Value::Text(cluster),
+                Value::Text(&record.node.name),
+                Value::Int(record.billed_from().millis()),
+            ];
+            let ended = transaction.execute(ENDED, &values).await;
+            ended.doing(doing).map_err(unknown)?;
+        }
         let columns = [
             Column::Texts(vec![self.0.lease.as_str(); changes.len()]),
             Column::Texts(vec![cluster; changes.len()]),
@@ -73,6 +105,87 @@ impl Store {
         written.doing(doing).map_err(unknown)?;
         let committed = transaction.commit().await.doing(doing);
         committed.map_err(unknown)
+    }
+
+    /// Makes durable that the nodes of a cluster were seen up to a moment as they are written.
+    ///
+    /// # Errors
+    /// As [`Self::write_inventory`].
+    pub async fn write_inventory_seen(
+        &self,
+        cluster: &str,
+        seen: Timestamp,
+        token: FencingToken,
+    ) -> Result<(), CommitError> {
+        let doing = "writing up to when the inventory was seen";
+        let unknown = CommitError::Unknown;
+        let mut transaction = self.write().await.map_err(unknown)?;
+        fence(&mut transaction, &self.0.lease, token).await?;
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Text(cluster),
+            Value::Int(seen.millis()),
+        ];
+        let written = transaction.execute(SEEN, &values).await;
+        written.doing(doing).map_err(unknown)?;
+        let committed = transaction.commit().await.doing(doing);
+        committed.map_err(unknown)
+    }
+
+    /// Lives of nodes in a time, of one cluster where one is named: by cluster, name and when they began.
+    /// At most [`MAX_LIVES`] and one.
+    ///
+    /// # Errors
+    /// When the database refuses. A row that cannot be read is told in the log and left out.
+    pub async fn inventory_lives(
+        &self,
+        (from, until): (Timestamp, Timestamp),
+        cluster: Option<&str>,
+    ) -> Result<Vec<NodeLife>, StoreError> {
+        let doing = "reading lives of nodes";
+        let sql = format!(
+            "SELECT n.cluster, n.name, n.billed_ms, n.gone_ms, n.data, s.seen_ms
+             FROM inventory_life n
+             LEFT JOIN inventory_seen s ON s.lease = n.lease AND s.cluster = n.cluster
+             WHERE n.lease = $1 AND ($2 = '' OR n.cluster = $2)
+             AND n.billed_ms < $4 AND (n.gone_ms = 0 OR n.gone_ms > $3)
+             ORDER BY n.cluster, n.name, n.billed_ms LIMIT {}",
+            MAX_LIVES + 1
+        );
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Text(cluster.unwrap_or_default()),
+            Value::Int(from.millis()),
+            Value::Int(until.millis()),
+        ];
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(&sql, &values).await;
+        drop(transaction);
+        let mut found = Vec::new();
+        for row in rows.doing(doing)? {
+            let int = |index: usize| row.int(index).doing(doing);
+            let (billed_ms, gone_ms) = (int(2)?, int(3)?);
+            let record: Record = match serde_json::from_slice(row.bytes(4).doing(doing)?) {
+                Ok(record) => record,
+                Err(error) => {
+                    let name = row.text(1).doing(doing)?;
+                    tracing::error!(%error, name, "a node's life cannot be read; it is left out");
+                    continue;
+                }
+            };
+            let seen_ms = row.optional_int(5).doing(doing)?.unwrap_or(billed_ms);
+            found.push(NodeLife {
+                cluster: row.text(0).doing(doing)?.to_owned(),
+                record,
+                from_ms: billed_ms,
+                until_ms: match gone_ms {
+                    0 => seen_ms.max(billed_ms),
+                    gone_ms => gone_ms.max(billed_ms),
+                },
+                is_gone: gone_ms > 0,
+            });
+        }
+        Ok(found)
     }
 
     /// The nodes of a cluster that are there, as far as was known when they were written last, and those

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Family, State as IncidentState};
+use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::states::{Carry, HealthEvent, Held};
@@ -415,6 +416,21 @@ pub struct DayInput {
     pub siblings: u32,
     /// Its hours, those that are there, in their order.
     pub hours: Vec<DayHour>,
+}
+
+/// A node from when it is billed to when it was gone, or up to when it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLife {
+    /// Its cluster.
+    pub cluster: String,
+    /// What was known of it last.
+    pub record: Record,
+    /// When it began, Unix milliseconds.
+    pub from_ms: i64,
+    /// When it ended; of one that is there, up to when it was seen.
+    pub until_ms: i64,
+    /// Whether it ended.
+    pub is_gone: bool,
 }
 
 /// A table of prices, owners or budgets.

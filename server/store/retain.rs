@@ -30,7 +30,7 @@ pub struct Expiry {
     pub hours: i64,
     /// Ten minutes of a rank's steps, minutes since the Unix epoch divided by ten.
     pub steps: i64,
-    /// Ledger days; and who held GPUs, by when they were met.
+    /// Ledger days; who held GPUs, by when they were met; lives of nodes, by their end.
     pub days: i64,
     /// Events, incidents that are over, nodes that are gone, runs that were not heard since, and rows that
     /// were set aside.
@@ -150,6 +150,11 @@ const NODES: &str = "DELETE FROM inventory_node WHERE (lease, cluster, name) IN 
     SELECT n.lease, n.cluster, n.name FROM inventory_node n
     WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
 
+/// Lives of nodes go with the days that they are billed in.
+const LIVES: &str = "DELETE FROM inventory_life WHERE (lease, cluster, name, billed_ms) IN (
+    SELECT n.lease, n.cluster, n.name, n.billed_ms FROM inventory_life n
+    WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
+
 const CHANGES: &str = "DELETE FROM inventory_change WHERE (lease, cluster, at_ms, node, what) IN (
     SELECT c.lease, c.cluster, c.at_ms, c.node, c.what FROM inventory_change c
     WHERE c.lease = $3 AND c.at_ms < $1 LIMIT $2)";
@@ -197,6 +202,10 @@ const LEFT_OPEN: &str =
 
 const STILL_THERE: &str = "DELETE FROM inventory_node WHERE gone_ms = 0 AND $1 > 0 AND lease = $2";
 
+/// Nobody will see them go; days in which they count are older than that.
+const STILL_ALIVE: &str =
+    "UPDATE inventory_life SET gone_ms = $1 WHERE gone_ms = 0 AND $1 > 0 AND lease = $2";
+
 const UNSAID: &str = "DELETE FROM delivery WHERE over_ms = 0 AND $1 > 0 AND lease = $2";
 
 impl Store {
@@ -239,7 +248,7 @@ impl Store {
         let values = [Value::Int(expiry.resources.millis()), Value::Text(lease)];
         // Nobody will compute these hours, nor close these incidents, nor say what was to be said, nor see
         // these nodes go.
-        for sql in [UNCOMPUTED, LEFT_OPEN, UNSAID, STILL_THERE] {
+        for sql in [UNCOMPUTED, LEFT_OPEN, UNSAID, STILL_THERE, STILL_ALIVE] {
             transaction.execute(sql, &values).await.doing(doing)?;
         }
         transaction.commit().await.doing(doing)?;
@@ -312,6 +321,7 @@ impl Store {
             (CORRECTIONS, expiry.hours),
             (DAYS, expiry.days),
             (HOLDERS, expiry.days.saturating_mul(MILLIS_PER_DAY)),
+            (LIVES, expiry.days.saturating_mul(MILLIS_PER_DAY)),
         ] {
             let deleted = delete(&mut transaction, lease, sql, before).await?;
             most = deleted.max(most);

@@ -51,6 +51,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(16, "0016_export.sql"),
     migration!(17, "0017_delivery.sql"),
     migration!(18, "0018_holder_by_met.sql"),
+    migration!(19, "0019_inventory_life.sql"),
     migration!(20, "0020_silence.sql"),
 ];
 

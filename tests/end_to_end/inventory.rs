@@ -197,15 +197,149 @@ fn the_same_with_the_record_in_postgresql() {
 }
 
 #[test]
+fn a_node_whose_agent_never_told_anything_is_paid_for_and_not_observed() {
+    let world = World::new();
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    let mut silent = node(
+        "node-1",
+        &json!({"providerID": "gce://a-project/us-central1-a/node-1"}),
+    );
+    let labels = &mut silent["metadata"]["labels"];
+    labels["node.kubernetes.io/instance-type"] = json!("a3-highgpu-8g");
+    labels["topology.kubernetes.io/region"] = json!("us-central1");
+    api.put_node_object(&silent);
+    let server = place(&world, &api).start();
+    let report = wait::until("the node is in the report", LIMIT, || {
+        let answer = server.get("/api/v1/reports/chargeback?by=project,gpu&format=json");
+        let report: Value = answer.json();
+        (report["total"]["gpu_millis"].as_i64()? > 0).then_some(report)
+    });
+    let group = &report["groups"][0];
+    assert_eq!(
+        group["by"],
+        json!({"gpu": "node-1", "project": "a-project"}),
+        "{report}"
+    );
+    let states = group["states"].as_object().expect("there are some");
+    assert_eq!(
+        states.keys().collect::<Vec<_>>(),
+        ["unobserved"],
+        "{report}"
+    );
+    // All eight, since the month began, at the published price.
+    let millis = report["total"]["gpu_millis"].as_i64().expect("a number");
+    assert_eq!(
+        (millis % 8, report["unpriced"]["gpu_millis"].as_i64()),
+        (0, Some(0)),
+        "{report}"
+    );
+    assert_eq!(report["balance"]["is_exact"], true, "{report}");
+    let cost = report["total"]["cost"].as_str().expect("money is text");
+    let cost = gpufleet_analysis::money::parse(cost).expect("a decimal");
+    let hour = i128::from(cost) * 8 * 3_600_000 / i128::from(millis);
+    assert!(
+        (80_000_000_000..100_000_000_000).contains(&hour),
+        "{hour} an hour"
+    );
+    server.stop();
+}
+
+/// Objects that wait for GPUs before they have pods, and what the autoscaler says of one that has.
+fn waiting_before_pods(api: &Kubernetes) {
+    let meta = |name: &str, uid: &str| json!({"name": name, "namespace": "research", "uid": uid, "creationTimestamp": "2026-01-01T09:00:00Z"});
+    let pods = json!({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+        "tolerations": [{"key": "team", "operator": "Exists"}]}});
+    let job = json!({"suspend": true, "parallelism": 2, "template": pods});
+    api.put_object(
+        "Job",
+        &json!({"metadata": meta("alone", "j-1"), "spec": job}),
+    );
+    api.install("JobSet");
+    api.install("Workload");
+    let jobs = json!([{"replicas": 3, "template": {"spec": job}}]);
+    let set = json!({"metadata": meta("large", "s-1"), "spec": {"suspend": true, "replicatedJobs": jobs}});
+    api.put_object("JobSet", &set);
+    let mut queued = json!({"metadata": meta("w", "w-1"),
+        "spec": {"queueName": "a", "podSets": [{"count": 6, "template": pods}]},
+        "status": {"conditions": [{"type": "QuotaReserved", "status": "False",
+            "message": "insufficient unused quota for nvidia.com/gpu"}]}});
+    queued["metadata"]["ownerReferences"] =
+        json!([{"kind": "JobSet", "name": "large", "controller": true}]);
+    api.put_object("Workload", &queued);
+    let said = json!({"metadata": meta("train-0.1", "e-1"), "reason": "NotTriggerScaleUp",
+        "message": "pod didn't trigger scale-up: 1 max node group size reached",
+        "involvedObject": {"kind": "Pod", "uid": "uid-of-train-0"},
+        "source": {"component": "cluster-autoscaler"}, "lastTimestamp": "2099-01-01T10:00:00Z"});
+    api.put_object("Event", &said);
+}
+
+#[test]
+fn what_waits_before_it_has_pods_is_in_the_queue_once_with_who_says_more_and_the_autoscaler_is_heard()
+ {
+    let world = World::new();
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    api.put_pod_object(&pod("train-0", None));
+    let kept = json!({"taints": [{"key": "team", "value": "nlp", "effect": "NoSchedule"}]});
+    api.put_node_object(&node("node-1", &kept));
+    let server = place(&world, &api).start();
+    let told = queue_is(&server, "the cluster is seen", |it| {
+        is_seen(it) && it["gpus_waited_for"] == 8
+    });
+    // JobSets and Kueue are not installed: that is nothing to mend.
+    assert_eq!(told["not_seen_besides"], json!([]), "{told}");
+    waiting_before_pods(&api);
+    let told = queue_is(&server, "all of it waits", |it| {
+        let rows = it["waiting"].as_array().map_or(&[][..], Vec::as_slice);
+        rows.len() == 3
+            && rows.iter().any(|it| it["queue"] == "a")
+            && rows
+                .iter()
+                .any(|it| it["autoscaler"]["what"] == "adds_none")
+    });
+    let rows = told["waiting"].as_array().expect("there are some");
+    let of = |name: &str| rows.iter().find(|it| it["workload"] == name).expect(name);
+    let large = of("jobset:research/large");
+    assert_eq!(
+        (&large["gpus"], &large["reason"]),
+        (&json!(48), &json!("held_back")),
+        "{told}"
+    );
+    assert_eq!(
+        large["scheduler_says"],
+        "insufficient unused quota for nvidia.com/gpu"
+    );
+    // They tolerate the taint of the one node, on which the pod that waits may not go.
+    assert_eq!(large["pods_that_fit"], 1, "{told}");
+    assert_eq!(of("job:research/alone")["gpus"], 16, "{told}");
+    assert_eq!(of("jobset:research/train")["pods_that_fit"], 0, "{told}");
+    assert_eq!(told["gpus_waited_for"], 8 + 16 + 48);
+    assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
+    server.stop();
+}
+
+#[test]
 fn an_api_server_that_refuses_forgets_talks_nonsense_or_is_gone_is_named_and_never_taken_for_an_empty_cluster()
  {
     let world = World::new();
     let mut api = Kubernetes::start();
     api.put_node_object(&node("node-1", &Value::Null));
     api.put_pod_object(&pod("train-0", None));
+    api.take_token("another");
     let server = place(&world, &api).start();
+    let told = queue_is(&server, "its token is nobody's", |it| {
+        let why = it["nodes"]["why"].as_str().unwrap_or_default();
+        it["nodes"]["state"] == "never_seen" && why.contains("401")
+    });
+    let fix = told["nodes"]["fix"].as_str().unwrap_or_default();
+    assert!(fix.contains("credentials are invalid"), "{told}");
+    api.take_token(TOKEN);
     let told = queue_is(&server, "it is refused", |it| {
-        it["nodes"]["state"] == "never_seen" && it["claims"]["state"] == "never_seen"
+        ["nodes", "claims"].iter().all(|part| {
+            let why = it[*part]["why"].as_str().unwrap_or_default();
+            it[*part]["state"] == "never_seen" && why.contains("403")
+        })
     });
     for part in ["nodes", "claims"] {
         let fix = told[part]["fix"].as_str().unwrap_or_default();
@@ -213,6 +347,14 @@ fn an_api_server_that_refuses_forgets_talks_nonsense_or_is_gone_is_named_and_nev
         let why = told[part]["why"].as_str().unwrap_or_default();
         assert!(why.contains("403"), "{told}");
     }
+    let doctor = server.get("/api/v1/doctor").json();
+    let findings = doctor["findings"].as_array().cloned().unwrap_or_default();
+    let of_cluster = findings.iter().filter(|it| it["check"] == "cluster");
+    let lines: Vec<_> = of_cluster.map(|it| &it["line"]).collect();
+    assert_eq!(
+        lines, ["kubectl apply -f deploy/base/accounts.yaml"; 2],
+        "{doctor}"
+    );
     assert_eq!(
         (&told["waiting"], &told["capacity"]),
         (&Value::Null, &Value::Null)

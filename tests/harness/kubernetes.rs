@@ -49,6 +49,8 @@ struct Cluster {
     pods: BTreeMap<String, Value>,
     namespaces: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
+    /// Objects of other kinds, by kind; of those that are not installed there is no entry.
+    others: BTreeMap<&'static str, BTreeMap<String, Value>>,
     events: Vec<Happened>,
     token: String,
     delay: Duration,
@@ -84,13 +86,27 @@ enum Asks {
     NotOver,
     /// All nodes.
     Nodes,
+    /// All objects of another kind.
+    All(&'static str),
+    /// Events that the autoscaler made of pods.
+    OfScaler,
 }
+
+/// Kinds of objects beside nodes and pods, with their paths; the first two every cluster has.
+const OTHERS: [(&str, &str); 4] = [
+    ("Event", "/api/v1/events"),
+    ("Job", "/apis/batch/v1/jobs"),
+    ("JobSet", "/apis/jobset.x-k8s.io/v1alpha2/jobsets"),
+    ("Workload", "/apis/kueue.x-k8s.io/v1beta1/workloads"),
+];
 
 impl Asks {
     const fn kind(&self) -> &'static str {
         match self {
             Self::OfNode(_) | Self::NotOver => "Pod",
             Self::Nodes => "Node",
+            Self::All(kind) => kind,
+            Self::OfScaler => "Event",
         }
     }
 
@@ -101,7 +117,11 @@ impl Asks {
                 let phase = object["status"]["phase"].as_str();
                 !["Succeeded", "Failed"].contains(&phase.unwrap_or_default())
             }
-            Self::Nodes => true,
+            Self::Nodes | Self::All(_) => true,
+            Self::OfScaler => {
+                object["source"]["component"] == "cluster-autoscaler"
+                    && object["involvedObject"]["kind"] == "Pod"
+            }
         }
     }
 }
@@ -136,9 +156,11 @@ impl Kubernetes {
     /// When the port was taken meanwhile.
     pub fn start() -> Self {
         let (changed, _) = watch::channel(1);
+        let built_in = OTHERS.iter().take(2);
         let state = Cluster {
             version: 1,
             token: TOKEN.to_owned(),
+            others: built_in.map(|it| (it.0, BTreeMap::new())).collect(),
             ..Cluster::default()
         };
         let mut started = Self {
@@ -173,7 +195,14 @@ impl Kubernetes {
             .enable_all()
             .build()
             .expect("a test may start a thread");
-        let router = Router::new()
+        let mut router = Router::new();
+        for (kind, path) in OTHERS {
+            router = router.route(
+                path,
+                get(move |shared, asked, headers| others(kind, shared, asked, headers)),
+            );
+        }
+        let router = router
             .route("/api/v1/pods", get(pods))
             .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/namespaces/{name}", get(namespace))
@@ -254,6 +283,32 @@ impl Kubernetes {
         node["metadata"]["resourceVersion"] = json!(state.version.to_string());
         let before = state.nodes.insert(name.to_owned(), node.clone());
         state.happened("Node", before, Some(node));
+        self.shared.changed.send_replace(state.version);
+    }
+
+    /// A kind of object that not every cluster has is installed: `JobSet`, `Workload`.
+    ///
+    /// # Panics
+    /// When it knows no such kind.
+    pub fn install(&self, kind: &str) {
+        let known = OTHERS.iter().find(|it| it.0 == kind);
+        let kind = known.expect("a kind that it knows").0;
+        self.shared.lock().others.entry(kind).or_default();
+    }
+
+    /// An object of another kind as a whole, new or changed: `Job`, `Event`, `JobSet`, `Workload`.
+    ///
+    /// # Panics
+    /// When it has no uid, or its kind is not installed.
+    pub fn put_object(&self, kind: &str, object: &Value) {
+        let mut state = self.shared.lock();
+        state.version += 1;
+        let uid = object["metadata"]["uid"].as_str().expect("it has a uid");
+        let known = OTHERS.iter().find(|it| it.0 == kind);
+        let kind = known.expect("a kind that it knows").0;
+        let objects = state.others.get_mut(kind).expect("it is installed");
+        let before = objects.insert(uid.to_owned(), object.clone());
+        state.happened(kind, before, Some(object.clone()));
         self.shared.changed.send_replace(state.version);
     }
 
@@ -472,6 +527,36 @@ async fn nodes(
     answer(shared, Asks::Nodes, &asked)
 }
 
+async fn others(
+    kind: &'static str,
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = shared.admit(&headers).await {
+        return refused;
+    }
+    let (is_wide, is_there) = {
+        let state = shared.lock();
+        (state.is_wide, state.others.contains_key(kind))
+    };
+    if !is_there {
+        let why = "the server could not find the requested resource";
+        return status(StatusCode::NOT_FOUND, why);
+    }
+    if !is_wide {
+        let why = format!("{kind} is forbidden");
+        return shared.refuse(StatusCode::FORBIDDEN, &why);
+    }
+    let selector = asked.get("fieldSelector").map_or("", String::as_str);
+    let asks = match (kind, selector) {
+        ("Event", "source=cluster-autoscaler,involvedObject.kind=Pod") => Asks::OfScaler,
+        ("Event", _) => return shared.refuse(StatusCode::BAD_REQUEST, "all events"),
+        _ => Asks::All(kind),
+    };
+    answer(shared, asks, &asked)
+}
+
 /// A page of a list. A continuation is the last key of the page before and the version of the list.
 fn list(shared: &Shared, asks: &Asks, asked: &Asked) -> Response {
     let mut state = shared.lock();
@@ -488,7 +573,16 @@ fn list(shared: &Shared, asks: &Asks, asked: &Asked) -> Response {
     }
     let objects = match asks.kind() {
         "Node" => &state.nodes,
-        _ => &state.pods,
+        "Pod" => &state.pods,
+        other => match state.others.get(other) {
+            Some(objects) => objects,
+            None => {
+                return status(
+                    StatusCode::NOT_FOUND,
+                    "the server could not find the requested resource",
+                );
+            }
+        },
     };
     let limit = asked.get("limit").and_then(|it| it.parse::<usize>().ok());
     // Out of the cache there are no pages.

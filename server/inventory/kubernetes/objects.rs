@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, cut};
-use gpufleet_telemetry::holder;
+use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, Toleration, cut};
+use gpufleet_telemetry::identity::attribute;
 use gpufleet_telemetry::workload::{queue, workload};
+use gpufleet_telemetry::{holder, machine};
 use serde::Deserialize;
 
 use super::super::known::{Bound, Pod};
@@ -18,14 +19,6 @@ const MODELS: [&str; 3] = [
     "cloud.google.com/gke-accelerator",
     "nvidia.com/gpu.product",
     "k8s.amazonaws.com/accelerator",
-];
-const ZONES: [&str; 2] = [
-    "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/zone",
-];
-const MACHINES: [&str; 2] = [
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
 ];
 const POOLS: [&str; 3] = [
     "cloud.google.com/gke-nodepool",
@@ -57,35 +50,38 @@ const COMMON_TAINTS: [&str; 5] = [
 /// Most taints that are kept of a node.
 const MAX_TAINTS: usize = 8;
 
+/// Most taints that something tolerates: those that every pod is given, and some of its own.
+const MAX_TOLERATIONS: usize = 16;
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Meta {
     pub(super) name: String,
-    namespace: String,
+    pub(super) namespace: String,
     pub(super) uid: String,
-    creation_timestamp: Option<String>,
-    deletion_timestamp: Option<String>,
-    labels: BTreeMap<String, String>,
-    owner_references: Vec<Owner>,
+    pub(super) creation_timestamp: Option<String>,
+    pub(super) deletion_timestamp: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) owner_references: Vec<Owner>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Owner {
-    kind: String,
-    name: String,
-    controller: bool,
+pub(super) struct Owner {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) controller: bool,
 }
 
-/// A condition of a node or a pod.
+/// A condition of an object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Condition {
+pub(super) struct Condition {
     #[serde(rename = "type")]
-    kind: String,
-    status: String,
+    pub(super) kind: String,
+    pub(super) status: String,
     reason: String,
-    message: String,
+    pub(super) message: String,
     /// Null where who wrote it gave no time, as of pods behind a gate.
     last_transition_time: Option<String>,
 }
@@ -102,6 +98,8 @@ pub(super) struct NodeObject {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct NodeSpec {
+    #[serde(rename = "providerID")]
+    provider_id: String,
     unschedulable: bool,
     taints: Vec<Taint>,
 }
@@ -144,11 +142,21 @@ pub(super) struct PodObject {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct PodSpec {
+pub(super) struct PodSpec {
     node_name: String,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     node_selector: BTreeMap<String, String>,
+    tolerations: Vec<TolerationObject>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TolerationObject {
+    key: String,
+    operator: String,
+    value: String,
+    effect: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -214,10 +222,19 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         let Taint { key, value, effect } = it;
         holder::cut(&format!("{key}={value}:{effect}")).to_owned()
     });
+    let facts = machine::facts(labels, &spec.provider_id);
+    let fact = |name: &str| {
+        let told = facts.get(name).map_or("", String::as_str);
+        holder::cut(told).to_owned()
+    };
     Some(Node {
         model,
-        zone: first(labels, &ZONES),
-        machine: first(labels, &MACHINES),
+        zone: fact(attribute::ZONE),
+        region: fact(attribute::REGION),
+        machine: fact(attribute::MACHINE_TYPE),
+        provisioning: fact(attribute::PROVISIONING),
+        account: fact(attribute::CLOUD_ACCOUNT),
+        instance: fact(attribute::HOST_ID),
         pool: first(labels, &POOLS),
         block: first(labels, &BLOCKS),
         driver: first(labels, &DRIVERS),
@@ -272,22 +289,48 @@ pub(super) fn pod(object: PodObject) -> Pod {
     let owner = owner.map(|it| (it.kind.as_str(), it.name.as_str()));
     let named = workload(&metadata.namespace, &metadata.labels, owner);
     let itself = || format!("pod:{}/{}", metadata.namespace, metadata.name);
+    let named = named.unwrap_or_else(itself);
+    let claim = claim(&metadata, &named, &spec, 1);
     Pod::Waits(Box::new(Claim {
-        workload: holder::cut(&named.unwrap_or_else(itself)).to_owned(),
-        queue: holder::cut(queue(&metadata.labels).unwrap_or_default()).to_owned(),
-        model: first(&spec.node_selector, &MODELS),
-        places: 1,
-        gpus_each: if whole > 0 { whole } else { shares },
-        is_shares: whole == 0,
-        since: metadata
-            .creation_timestamp
-            .as_deref()
-            .and_then(moment)
-            .unwrap_or_default(),
         reason,
         words: scheduled.map(|it| cut(&it.message)).unwrap_or_default(),
-        namespace: metadata.namespace,
+        ..claim.expect("it asks for GPUs")
     }))
+}
+
+/// What so many pods of this kind ask for, held back as long as nobody says otherwise; none where they ask
+/// for no GPU.
+pub(super) fn claim(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Option<Claim> {
+    let (whole, shares) = asked(spec);
+    let gpus_each = if whole > 0 { whole } else { shares };
+    let since = meta.creation_timestamp.as_deref().and_then(moment);
+    (gpus_each > 0 && places > 0).then(|| Claim {
+        namespace: holder::cut(&meta.namespace).to_owned(),
+        workload: holder::cut(workload).to_owned(),
+        queue: holder::cut(queue(&meta.labels).unwrap_or_default()).to_owned(),
+        model: first(&spec.node_selector, &MODELS),
+        places,
+        gpus_each,
+        is_shares: whole == 0,
+        since: since.unwrap_or_default(),
+        reason: Reason::HeldBack,
+        words: String::new(),
+        tolerates: spec
+            .tolerations
+            .iter()
+            .take(MAX_TOLERATIONS)
+            .map(tolerated)
+            .collect(),
+        scaler: None,
+    })
+}
+
+fn tolerated(it: &TolerationObject) -> Toleration {
+    Toleration {
+        key: holder::cut(&it.key).to_owned(),
+        value: (it.operator != "Exists").then(|| holder::cut(&it.value).to_owned()),
+        effect: holder::cut(&it.effect).to_owned(),
+    }
 }
 
 /// Whole GPUs and shares of GPUs that a pod asks for: all its containers together, or the greediest of

@@ -10,13 +10,14 @@ fn read_node(more: &Value) -> Option<Node> {
             "name": "gke-a3-1", "uid": "u-1", "creationTimestamp": "2026-11-22T10:00:00Z",
             "labels": {
                 "cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb",
+                "topology.kubernetes.io/region": "us-central1",
                 "topology.kubernetes.io/zone": "us-central1-a",
                 "node.kubernetes.io/instance-type": "a3-megagpu-8g",
                 "cloud.google.com/gke-nodepool": "a3",
                 "cloud.google.com/gce-topology-block": "b-7",
             },
         },
-        "spec": {"taints": [
+        "spec": {"providerID": "gce://a-project/us-central1-a/gke-a3-1", "taints": [
             {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
             {"key": "team", "value": "nlp", "effect": "PreferNoSchedule"},
         ]},
@@ -57,7 +58,11 @@ fn a_node_says_what_it_has_where_it_is_and_since_when() {
         uid: "u-1".to_owned(),
         model: "nvidia-h100-mega-80gb".to_owned(),
         zone: "us-central1-a".to_owned(),
+        region: "us-central1".to_owned(),
         machine: "a3-megagpu-8g".to_owned(),
+        provisioning: "on_demand".to_owned(),
+        account: "a-project".to_owned(),
+        instance: String::new(),
         pool: "a3".to_owned(),
         block: "b-7".to_owned(),
         gpus: 8,
@@ -160,8 +165,26 @@ fn a_pod_that_waits_says_whose_it_is_what_for_since_when_and_why() {
         since: moment("2026-11-22T10:00:00Z").expect("it is a moment"),
         reason: Reason::NoPlace,
         words: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.".to_owned(),
+        tolerates: Vec::new(),
+        scaler: None,
     };
     assert_eq!(*claim, expected);
+    let taints = json!([{"key": "team", "operator": "Equal", "value": "nlp", "effect": "NoSchedule"},
+        {"key": "spot", "operator": "Exists"}, {"key": "plain", "value": "yes"}]);
+    let Pod::Waits(tolerant) = read_pod(&json!({"spec": {"tolerations": taints}})) else {
+        panic!("it waits");
+    };
+    for (taint, expected) in [
+        ("team=nlp:NoSchedule", true),
+        ("team=nlp:NoExecute", false),
+        ("team=web:NoSchedule", false),
+        ("spot=true:NoExecute", true),
+        ("plain=yes:NoSchedule", true),
+        ("plain=no:NoSchedule", false),
+    ] {
+        let covers = tolerant.tolerates.iter().any(|it| it.covers(taint));
+        assert_eq!(covers, expected, "{taint}");
+    }
     let reason = |conditions: Value| match read_pod(&json!({"status": {"conditions": conditions}}))
     {
         Pod::Waits(claim) => claim.reason,

@@ -1,16 +1,18 @@
 //! A node as the chargeback has it: how many GPUs of it are paid for, and when.
 //!
 //! How many GPUs a node has its machine type says; else it had as many as it was seen with for most of a
-//! day, so that a card that is exchanged is not one more. A node that is priced by its cards is billed for
-//! each card while that was there.
+//! day, so that a card that is exchanged is not one more, or as many as the inventory says, if that is more.
+//! A node that is priced by its cards is billed for each card while that was there, and for those that
+//! nobody accounted while the inventory had the node.
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, MILLIS_PER_DAY, Node, NodePeriod};
+use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, MILLIS_PER_DAY, Node, NodePeriod, Part};
+use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::price_book::Basis;
 
 use super::super::{Machine, Terms};
-use super::{NodeDay, NodeKey, Seen, joined};
+use super::{GpuDay, NodeDay, NodeKey, Seen, joined, length, within, without};
 
 /// What a node is in the chargeback: one, or where its count of GPUs changes from day to day several, or
 /// where it is priced by its cards one a card.
@@ -20,8 +22,19 @@ pub(super) struct Nodes<'a> {
     base: Node,
     range: (i64, i64),
     of_count: BTreeMap<u32, Node>,
-    /// By the count of GPUs that are paid for and, where it is one a card, the card.
-    placed: HashMap<(u32, Option<usize>), usize>,
+    /// By the count of GPUs that are paid for, and what of it is one.
+    placed: HashMap<(u32, Slot), usize>,
+}
+
+/// What of a node is one node of the chargeback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Slot {
+    /// All of it.
+    Whole,
+    /// This card.
+    Card(usize),
+    /// A card that nobody accounted.
+    Unseen(usize),
 }
 
 impl<'a> Nodes<'a> {
@@ -60,36 +73,66 @@ impl<'a> Nodes<'a> {
     pub(super) fn add(
         &mut self,
         day: i64,
-        of_day: NodeDay,
+        mut of_day: NodeDay,
         fleet: &mut Fleet,
         periods: &mut Vec<NodePeriod>,
     ) {
-        let node = self.priced(usual_count(&of_day));
+        let gone = joined(std::mem::take(&mut of_day.gone));
+        if !gone.is_empty() {
+            for gpu in of_day.gpus.values_mut() {
+                cut_tail(gpu, &gone);
+            }
+            let left = of_day.gpus.values().flat_map(|it| &it.spans);
+            of_day.spans = left.copied().collect();
+        }
+        let there = joined(of_day.there);
+        // What agents tell of a node is no part of its start, whatever the cluster says.
+        let starting = joined(of_day.starting).into_iter();
+        let starting = starting.flat_map(|it| without(it, of_day.spans.clone()));
+        let starting: Vec<(i64, i64)> = starting.collect();
+        let count = usual_count(&of_day.gpus).max(of_day.count);
+        let node = self.priced(count);
         let cards = of_day.gpus.into_iter().map(|(gpu, it)| {
             let spans = joined(it.spans);
             let period = GpuPeriod {
                 gpu,
-                present_millis: spans.iter().map(|it| it.1 - it.0).sum(),
+                present_millis: length(&spans),
                 parts: it.parts,
             };
             (spans, period)
         });
-        let mut push = |node, billed, gpus| {
+        let mut push = |node, billed: Vec<(i64, i64)>, gpus| {
+            let starting = billed.iter().flat_map(|it| within(&starting, *it));
             periods.push(NodePeriod {
                 node,
                 from_ms: day * MILLIS_PER_DAY,
                 until_ms: (day + 1) * MILLIS_PER_DAY,
+                starting_millis: length(&starting.collect::<Vec<_>>()),
                 billed,
                 gpus,
             });
         };
         if node.basis == Basis::Own {
+            let mut seen = Vec::new();
             for (spans, card) in cards {
-                push(self.place(&node, Some(card.gpu), fleet), spans, vec![card]);
+                seen.extend_from_slice(&spans);
+                push(
+                    self.place(&node, Slot::Card(card.gpu), fleet),
+                    spans,
+                    vec![card],
+                );
+            }
+            for (slot, spans) in unseen(&seen, &there, count).into_iter().enumerate() {
+                push(
+                    self.place(&node, Slot::Unseen(slot), fleet),
+                    spans,
+                    Vec::new(),
+                );
             }
         } else {
             let gpus = cards.map(|it| it.1).collect();
-            push(self.place(&node, None, fleet), joined(of_day.spans), gpus);
+            let billed = joined([of_day.spans, there].concat());
+            push(self.place(&node, Slot::Whole, fleet), billed, gpus);
         }
     }
 
@@ -109,8 +152,8 @@ impl<'a> Nodes<'a> {
     }
 
     /// Its place in the fleet.
-    fn place(&mut self, node: &Node, card: Option<usize>, fleet: &mut Fleet) -> usize {
-        *self.placed.entry((node.gpus, card)).or_insert_with(|| {
+    fn place(&mut self, node: &Node, slot: Slot, fleet: &mut Fleet) -> usize {
+        *self.placed.entry((node.gpus, slot)).or_insert_with(|| {
             fleet.nodes.push(node.clone());
             fleet.nodes.len() - 1
         })
@@ -119,9 +162,9 @@ impl<'a> Nodes<'a> {
 
 /// With how many cards at once a node was seen for most of its day. Not the most: a card that is gone is
 /// accounted for up to an hour, in which the one in its place may be there.
-fn usual_count(day: &NodeDay) -> u32 {
+fn usual_count(gpus: &BTreeMap<usize, GpuDay>) -> u32 {
     let mut edges: Vec<(i64, i64)> = Vec::new();
-    for (from, until) in day.gpus.values().flat_map(|it| joined(it.spans.clone())) {
+    for (from, until) in gpus.values().flat_map(|it| joined(it.spans.clone())) {
         edges.extend([(from, 1), (until, -1)]);
     }
     edges.sort_unstable();
@@ -139,12 +182,70 @@ fn usual_count(day: &NodeDay) -> u32 {
     usual.map_or(0, |(count, _)| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+/// Takes from a GPU what is unobserved of the time in which its node was gone: whoever falls silent is
+/// accounted for a while as long as nobody knows better. What was observed then was there.
+fn cut_tail(gpu: &mut GpuDay, gone: &[(i64, i64)]) {
+    let mut spans = joined(std::mem::take(&mut gpu.spans));
+    let unobserved = |it: &&mut Part| it.state == State::Unobserved && it.of == 1;
+    let mut left: i64 = spans.iter().map(|it| length(&within(gone, *it))).sum();
+    let mut cut = 0;
+    for part in gpu.parts.iter_mut().filter(unobserved) {
+        let millis = part.millis.min(left);
+        part.millis -= millis;
+        left -= millis;
+        cut += millis;
+    }
+    // From the end: what is observed of a node that goes comes first.
+    for gone in gone.iter().rev() {
+        let mut kept = Vec::with_capacity(spans.len() + 1);
+        for (from, until) in spans.into_iter().rev() {
+            let end = until.min(gone.1);
+            let millis = (end - from.max(gone.0)).clamp(0, cut);
+            if millis == 0 {
+                kept.push((from, until));
+                continue;
+            }
+            cut -= millis;
+            kept.push((end, until));
+            kept.push((from, end - millis));
+        }
+        kept.retain(|it| it.0 < it.1);
+        kept.reverse();
+        spans = kept;
+    }
+    gpu.spans = spans;
+}
+
+/// When each of so many cards was not accounted while the node was there, fewest holes first.
+fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64, i64)>> {
+    let count = usize::try_from(count).unwrap_or(0);
+    let mut slots: Vec<Vec<(i64, i64)>> = vec![Vec::new(); count];
+    for (from, until) in there {
+        let seen = within(seen, (*from, *until));
+        let mut edges: Vec<i64> = seen.iter().flat_map(|it| [it.0, it.1]).collect();
+        edges.extend([*from, *until]);
+        edges.sort_unstable();
+        edges.dedup();
+        for edge in edges.windows(2) {
+            let (from, until) = (edge[0], edge[1]);
+            let there = seen.iter().filter(|it| it.0 <= from && until <= it.1);
+            let missing = count.saturating_sub(there.count());
+            slots
+                .iter_mut()
+                .take(missing)
+                .for_each(|it| it.push((from, until)));
+        }
+    }
+    slots.retain(|it| !it.is_empty());
+    slots.into_iter().map(joined).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use gpufleet_analysis::ledger::{Reason, State};
     use gpufleet_telemetry::identity::Origin;
 
-    use super::super::{Days, GpuDay, charge};
+    use super::super::{Days, charge};
     use super::*;
     use crate::money::terms::Sources;
     use crate::store::model::{DayFacts, DayTime, LedgerDay};
@@ -240,16 +341,16 @@ mod tests {
     #[test]
     fn what_was_there_for_most_of_the_day_counts() {
         let count = |days: Vec<LedgerDay>| {
-            let mut node = NodeDay::default();
+            let mut gpus = BTreeMap::new();
             for (gpu, day) in days.iter().enumerate() {
                 let spans = day.spans.clone();
                 let of_gpu = GpuDay {
                     spans,
                     ..GpuDay::default()
                 };
-                node.gpus.insert(gpu, of_gpu);
+                gpus.insert(gpu, of_gpu);
             }
-            usual_count(&node)
+            usual_count(&gpus)
         };
         assert_eq!(count(Vec::new()), 0);
         assert_eq!(count(all(&["a", "b"], 0, 24)), 2);

@@ -85,3 +85,55 @@ both! {
         assert_eq!(bench.store.inventory("live", at(0)).await.unwrap(), all);
     }
 }
+
+/// From when to when, in seconds after [`START`], each node was there, and whether it is gone.
+async fn lives(bench: &Bench, cluster: Option<&str>) -> Vec<(String, i64, i64, bool)> {
+    let found = bench
+        .store
+        .inventory_lives((at(0), at(86_400)), cluster)
+        .await;
+    let seconds = |ms: i64| (ms - at(0).millis()) / 1_000;
+    let told = |it: NodeLife| {
+        let (from, until) = (seconds(it.from_ms), seconds(it.until_ms));
+        (it.record.node.name, from, until, it.is_gone)
+    };
+    found.unwrap().into_iter().map(told).collect()
+}
+
+both! {
+    async fn each_life_of_a_node_is_kept_for_what_it_cost_and_ends_when_the_next_begins(bench) {
+        let (store, token) = (&bench.store, bench.token);
+        let made = |name: &str, uid: &str, seconds: i64| {
+            let mut record = record(name, 8);
+            (record.node.uid, record.node.created) = (uid.to_owned(), Some(at(seconds)));
+            record
+        };
+        let mut first = made("a", "1", -60);
+        let other = made("b", "3", -10);
+        store.write_inventory("live", (&[first.clone(), other], &[]), token).await.unwrap();
+        let there = |name: &str, from: i64, until: i64, is_gone: bool| (name.to_owned(), from, until, is_gone);
+        // Nobody has said yet up to when they were seen.
+        assert_eq!(lives(bench, None).await, [there("a", -60, -60, false), there("b", -10, -10, false)]);
+        store.write_inventory_seen("live", at(300), token).await.unwrap();
+        store.write_inventory_seen("live", at(200), token).await.unwrap();
+        assert_eq!(lives(bench, None).await, [there("a", -60, 300, false), there("b", -10, 300, false)]);
+        // It was made anew under its name, and nobody saw the first go.
+        first.take(made("a", "2", 400).node, at(400));
+        store.write_inventory("live", (&[first.clone()], &[]), token).await.unwrap();
+        first.ends(at(500));
+        store.write_inventory("live", (&[first.clone()], &[]), token).await.unwrap();
+        let of_a = [there("a", -60, 400, true), there("a", 400, 500, true)];
+        assert_eq!(lives(bench, Some("live")).await[..2], of_a);
+        assert_eq!(lives(bench, Some("other")).await, []);
+        // They go with the days, not with the events.
+        let day = at(0).millis() / 86_400_000;
+        let kept = Expiry { events: at(10_000), days: day, ..keep_all() };
+        store.retain(&kept).await.unwrap();
+        assert_eq!(lives(bench, None).await.len(), 3);
+        let old = Expiry { days: day + 1, ..keep_all() };
+        assert_eq!(store.retain(&old).await.unwrap().others, 2, "of the lives");
+        assert_eq!(lives(bench, None).await, [there("b", -10, 300, false)], "what is there stays");
+        let fenced = store.write_inventory_seen("live", at(600), FencingToken(token.0 - 1)).await;
+        assert!(matches!(fenced, Err(CommitError::Fenced { .. })));
+    }
+}

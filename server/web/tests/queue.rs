@@ -1,6 +1,7 @@
 //! The queue and capacity, as page and in the API: what is seen, and what is not.
 
 use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason};
+use gpufleet_program::kubernetes::Refusal;
 
 use super::*;
 use crate::inventory::known::{Bound, Now, Pod, Pods};
@@ -43,6 +44,8 @@ fn waits(workload: &str, words: &str) -> Pod {
         since: fixture::NOW.shifted(-600_000_000_000),
         reason: Reason::NoPlace,
         words: words.to_owned(),
+        tolerates: Vec::new(),
+        scaler: None,
     }))
 }
 
@@ -106,7 +109,11 @@ async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_n
 {
     let server = asking().await;
     let why = "pods is forbidden".to_owned();
-    server.inventory.known().claims.failed(why, true);
+    server
+        .inventory
+        .known()
+        .claims
+        .failed(why, Some(Refusal::NoRight));
     server
         .inventory
         .known()
@@ -138,7 +145,11 @@ async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_n
     // The same of nodes is a blind spot.
     let server = asking().await;
     let why = "nodes is forbidden".to_owned();
-    server.inventory.known().nodes.failed(why, true);
+    server
+        .inventory
+        .known()
+        .nodes
+        .failed(why, Some(Refusal::NoRight));
     let (_, today) = server.get("/").await;
     assert!(today.contains("nodes is forbidden"), "{today}");
 }
@@ -150,7 +161,7 @@ async fn what_was_seen_once_says_since_when_it_is_old_and_what_is_read_is_no_emp
     assert!(page.contains("is being read"), "{page}");
     tell(&server);
     let gone = "nobody answers".to_owned();
-    server.inventory.known().nodes.failed(gone, false);
+    server.inventory.known().nodes.failed(gone, None);
     let queue = server.json("/api/v1/queue").await;
     assert_eq!(queue["nodes"]["state"], "stale");
     assert!(queue["nodes"]["last_seen"].is_string(), "{queue}");

@@ -1,0 +1,101 @@
+//! What is known beside nodes and pods: what waits before it has pods, and what the autoscaler said.
+//!
+//! Limits: as many of each kind as pods may wait; what is beyond is counted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use gpufleet_analysis::inventory::{Claim, Scaled};
+
+use super::{MAX_BOUND, MAX_WAITING, Now, Standing};
+
+/// Kinds of objects that wait before they have pods. Who says more goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// Kueue's.
+    Workload,
+    /// Of the JobSet API.
+    JobSet,
+    /// Kubernetes' own.
+    Job,
+}
+
+/// What waits before it has pods, of one kind.
+#[derive(Debug, Default)]
+pub struct HeldBack {
+    /// Who tells it.
+    pub standing: Standing,
+    /// By object.
+    pub(super) claims: BTreeMap<String, Vec<Claim>>,
+    pub(super) left_out: BTreeSet<String>,
+}
+
+/// What the autoscaler said of pods.
+#[derive(Debug, Default)]
+pub struct ScalerSaid {
+    /// Who tells it.
+    pub standing: Standing,
+    /// By pod.
+    pub(super) of_pod: HashMap<String, Scaled>,
+}
+
+impl Maker {
+    /// Every one, who says more first.
+    pub const ALL: [Self; 3] = [Self::Workload, Self::JobSet, Self::Job];
+
+    /// What it makes, for people.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::Workload => "Workloads of Kueue",
+            Self::JobSet => "JobSets",
+            Self::Job => "Jobs",
+        }
+    }
+}
+
+impl HeldBack {
+    /// An object as it is now; without claims it waits for nothing.
+    pub fn put(&mut self, uid: &str, claims: Vec<Claim>) {
+        self.remove(uid);
+        match (claims.is_empty(), self.claims.len() < MAX_WAITING) {
+            (true, _) => {}
+            (false, true) => _ = self.claims.insert(uid.to_owned(), claims),
+            (false, false) => {
+                self.left_out.insert(uid.to_owned());
+                // So many more that their names alone would be dear.
+                if self.left_out.len() > MAX_BOUND {
+                    self.left_out.pop_last();
+                }
+            }
+        }
+    }
+
+    /// An object is gone.
+    pub fn remove(&mut self, uid: &str) {
+        self.claims.remove(uid);
+        self.left_out.remove(uid);
+    }
+
+    /// All objects as they are now.
+    pub fn all(&mut self, all: Self, now: Now) {
+        (self.claims, self.left_out) = (all.claims, all.left_out);
+        self.standing.whole(now);
+    }
+}
+
+impl ScalerSaid {
+    /// The autoscaler said something of a pod; what it said before is over.
+    pub fn said(&mut self, pod: &str, scaled: Scaled) {
+        let known = self.of_pod.get(pod);
+        let is_newer = known.is_none_or(|it| *it <= scaled);
+        let has_room = known.is_some() || self.of_pod.len() < MAX_WAITING;
+        if is_newer && has_room {
+            self.of_pod.insert(pod.to_owned(), scaled);
+        }
+    }
+
+    /// All that it said and the API server still knows.
+    pub fn all(&mut self, all: Self, now: Now) {
+        self.of_pod = all.of_pod;
+        self.standing.whole(now);
+    }
+}
