@@ -43,9 +43,15 @@ pub mod regression;
 
 pub mod offender;
 
+pub mod port;
+
 pub mod robust;
 
+pub mod slow_link;
+
 pub mod straggler;
+
+pub mod wrong_network;
 
 pub mod cause;
 

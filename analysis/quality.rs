@@ -10,6 +10,7 @@
 //! beside them; an interval is of the seeds, not of what was left out.
 
 mod gpus;
+mod network;
 mod real;
 mod tests;
 mod training;
@@ -79,12 +80,14 @@ fn middle(delays: &mut [f64], unit: &str) -> Option<String> {
 fn faults() -> Vec<Faults> {
     let mut rows = training::faults();
     rows.extend(gpus::faults());
+    rows.extend(network::faults());
     rows
 }
 
 fn well() -> Vec<Well> {
     let mut rows = training::well();
     rows.extend(gpus::well());
+    rows.extend(network::well());
     rows
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each tick (10 s): what is known of every GPU is put together ([`gather`]) with what each one's
 //! counters, links and memory did lately ([`watch`], [`links`], [`leak`]), the detectors of `analysis` judge
-//! it ([`gpus`], [`limits`], [`fleet`], [`runs`]), and their signals move the book on ([`crate::incidents`]). What changed is
+//! it ([`gpus`], [`limits`], [`fleet`], [`runs`], [`network`]), and their signals move the book on ([`crate::incidents`]). What changed is
 //! written at once, what only goes on once a minute, because the money it lost is worth keeping and not
 //! worth a write a tick. A tick computes and waits for nothing, on a thread of its own beside those that
 //! answer requests.
@@ -33,6 +33,7 @@ mod gpus;
 mod leak;
 pub mod limits;
 mod links;
+mod network;
 pub(crate) mod needs;
 mod offenders;
 pub mod prices;
@@ -231,7 +232,12 @@ impl Detectors {
             .iter()
             .map(|it| ((&*it.cluster, &*it.id), it))
             .collect();
-        let of_runs = runs::said(fleet.runs(), &gpus, &mut self.runs, now);
+        let mut of_runs = runs::said(fleet.runs(), &gpus, &mut self.runs, now);
+        let network = &mut self.watches.network;
+        let of_network = network.said(fleet.runs(), &of_nodes, &gpus, now);
+        of_network.explain(&mut of_runs.signals);
+        of_runs.signals.extend(of_network.signals);
+        of_runs.unjudged.extend(of_network.unjudged);
         let mut signals = gpus::signals(&seen, now);
         let waiting = fleet::waiting(&seen, now, self.idle_after_nanos);
         let holders = runs::holders(fleet.runs(), &waiting, now);
@@ -247,7 +253,7 @@ impl Detectors {
             let gpu = place.gpu.as_deref();
             gpu.is_none_or(|gpu| gpus.contains_key(&(place.cluster.as_str(), gpu)))
         }));
-        let limits = &mut self.watches.limits;
+        let (limits, network) = (&mut self.watches.limits, &self.watches.network);
         signals.extend(limits.signals(&of_nodes, &gpus, now));
         signals.extend(of_runs.signals);
         signals.extend(around.own);
@@ -271,7 +277,8 @@ impl Detectors {
                 // An agent that calls the cluster, or its node, otherwise has come.
                 _ if family == Family::Blind && nodes.calls_otherwise(place, is_told) => true,
                 _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
-            } && limits.is_read(family, place),
+            } && limits.is_read(family, place)
+                && network.is_read(family, place),
             quiet_runs: &of_runs.quiet,
             nodes: &nodes.gpus,
         });

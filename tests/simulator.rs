@@ -28,6 +28,8 @@ pub mod gpu;
 
 pub mod training;
 
+pub mod network;
+
 pub mod node;
 
 pub mod faults;

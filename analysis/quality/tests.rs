@@ -5,7 +5,16 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 6] = ["straggler", "hang", "regression", "loss", "leak", "health"];
+const DETECTORS: [&str; 8] = [
+    "straggler",
+    "hang",
+    "regression",
+    "loss",
+    "leak",
+    "health",
+    "slow link",
+    "wrong network",
+];
 
 /// What is below its least or above its most; a detector without rows that promise something too.
 fn wrong(faults: &[Faults], well: &[Well]) -> Vec<String> {

@@ -22,7 +22,7 @@ pub const SLOW_NETWORK_RATIO: f64 = 1.2;
 pub const LEAST_OPERATIONS: usize = 10;
 
 /// What a collective does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Function {
     /// All get the sum.
     AllReduce,
@@ -44,6 +44,16 @@ pub struct Operation<'a> {
 }
 
 impl Function {
+    /// By NCCL's name of it.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "AllReduce" => Self::AllReduce,
+            "AllGather" => Self::AllGather,
+            "ReduceScatter" => Self::ReduceScatter,
+            _ => Self::Other,
+        }
+    }
+
     /// Whether it ends together on all ranks. In a Broadcast, Reduce, Send or MoE AlltoAll a rank
     /// may leave early.
     pub const fn synchronises(self) -> bool {

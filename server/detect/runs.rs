@@ -28,7 +28,7 @@ mod learning;
 mod slow;
 mod standing;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use learning::Learning;
 
@@ -199,11 +199,11 @@ pub(super) fn holders<'a>(runs: &Runs, gpus: &[(Family, &'a Seen)], now: Timesta
     found
 }
 
-fn unjudged(family: Family, key: &RunKey) -> (Family, String, String) {
+pub(super) fn unjudged(family: Family, key: &RunKey) -> (Family, String, String) {
     (family, key.cluster.to_string(), key.run.to_string())
 }
 
-fn is_judged(run: &Run) -> bool {
+pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
 }
 
@@ -221,7 +221,7 @@ fn brief(run: &Run, now: Timestamp) -> Brief {
 }
 
 /// Whether a rank does what takes long: the others wait for it, and that is as it should be.
-fn is_quiet(rank: &Rank) -> bool {
+pub(super) fn is_quiet(rank: &Rank) -> bool {
     const QUIET: [Phase; 4] = [
         Phase::CheckpointSave,
         Phase::CheckpointRestore,
@@ -234,7 +234,7 @@ fn is_quiet(rank: &Rank) -> bool {
     QUIET.iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
 }
 
-fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {
+pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {
     let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
     let reading =
         |it: &Rank, metric: gpufleet_telemetry::catalog::Metric| it.facts.reading(metric.id);
@@ -261,7 +261,7 @@ fn gpu_of<'a>(run: &RunSeen, rank: &RankSeen, gpus: &Gpus<'a>) -> Option<&'a See
 }
 
 /// What a second of all its GPUs costs, as one of them on average.
-fn price_of(run: &RunSeen, gpus: &Gpus<'_>) -> Option<i64> {
+pub(super) fn price_of(run: &RunSeen, gpus: &Gpus<'_>) -> Option<i64> {
     let of = |rank: &RankSeen| gpu_of(run, rank, gpus).and_then(|it| it.price);
     let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
     let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
@@ -280,7 +280,7 @@ fn place(run: &RunSeen, rank: Option<&RankSeen>) -> Place {
     }
 }
 
-fn is_broken(seen: &Seen) -> bool {
+pub(super) fn is_broken(seen: &Seen) -> bool {
     seen.status.state == GpuState::Unhealthy
 }
 

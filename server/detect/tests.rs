@@ -46,7 +46,7 @@ pub(super) struct World {
     pub(super) app: App,
     pub(super) hand: Arc<Hand>,
     pub(super) detectors: Detectors,
-    lives: Vec<Live>,
+    pub(super) lives: Vec<Live>,
     pub(super) folder: tempfile::TempDir,
     ticks: i64,
 }

@@ -1,9 +1,13 @@
 //! Which runbook helps with an incident: by its kind, and for broken GPUs by what is broken. The table
 //! alerts/kinds.toml has the same pages; a test holds the two against each other.
 
+use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident};
 
 use super::own;
+
+/// The page of links, and of runs, that the network makes slow.
+const NETWORK: &str = "network";
 
 /// The name of the page in docs/runbooks.
 pub fn of(incident: &Incident) -> &'static str {
@@ -12,6 +16,7 @@ pub fn of(incident: &Incident) -> &'static str {
     }
     match incident.family {
         Family::GpuFault => gpu_fault(&incident.what),
+        Family::Link | Family::Slower if incident.cause == Cause::Network => NETWORK,
         family => usual(family),
     }
 }
@@ -76,6 +81,7 @@ mod tests {
         ] {
             pages.push((Family::GpuFault, gpu_fault(what)));
         }
+        pages.extend([Family::Link, Family::Slower].map(|it| (it, NETWORK)));
         let own = ["ingest", "channel x"].map(|it| own::runbook(&own::place(it)));
         pages.extend(own.map(|page| (Family::Blind, page)));
         for (family, page) in pages {

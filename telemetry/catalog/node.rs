@@ -25,5 +25,6 @@ metrics! {
     NIC_ERRORS = counter(352, "gpufleet_node_nic_errors_total", Node, Unit::Count, "Receive and transmit errors of this network or RDMA device.").part(Nic);
     NIC_DROPS = counter(353, "gpufleet_node_nic_drops_total", Node, Unit::Count, "Packets dropped by this network device.").part(Nic);
     NIC_UP = last(354, "gpufleet_node_nic_up_flag", Node, Unit::Flag, "Whether this network or RDMA device is up.").part(Nic).slow();
+    NIC_SPEED = last(356, "gpufleet_node_nic_speed_bytes_per_second", Node, Unit::BytesPerSecond, "What this network or RDMA device's link could carry one way, as it came up.").part(Nic).slow();
     RDMA_RETRIES = counter(355, "gpufleet_node_nic_rdma_retries_total", Node, Unit::Count, "RDMA packet sequence errors and acknowledgement timeouts of this device.").part(Nic);
 }

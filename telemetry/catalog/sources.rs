@@ -310,5 +310,9 @@ const TABLE: &[(Metric, &[Source])] = &[
         node::NIC_UP,
         &[File("/sys/class/net/*"), File("/sys/class/infiniband/*")],
     ),
+    (
+        node::NIC_SPEED,
+        &[File("/sys/class/net/*"), File("/sys/class/infiniband/*")],
+    ),
     (node::RDMA_RETRIES, &[File("/sys/class/infiniband/*")]),
 ];

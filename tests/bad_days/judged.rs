@@ -16,6 +16,8 @@ pub(super) const UNTIL_IT_GOES: u64 = 5;
 pub(super) const BROKEN: u64 = 5;
 /// How long after it was mended all must be over: what slows down is told over minutes.
 pub(super) const MENDED: u64 = 5;
+/// The same of a link, which comes and goes: five minutes without a sign.
+const LINK_MENDED: u64 = 8;
 
 /// The four nodes that train the large model.
 pub(super) fn plan() -> Plan {
@@ -52,7 +54,7 @@ const fn broken_gpu(fault: Fault) -> Expected {
     }
 }
 
-const EXPECTED: [Expected; 6] = [
+const EXPECTED: [Expected; 8] = [
     broken_gpu(Fault::Xid79),
     broken_gpu(Fault::Lost),
     broken_gpu(Fault::Hang),
@@ -82,6 +84,24 @@ const EXPECTED: [Expected; 6] = [
         is_one_gpu: true,
         rank: Some(11),
         takes: 4.0,
+    },
+    Expected {
+        fault: Fault::SlowLink,
+        family: Family::Link,
+        cause: Cause::Network,
+        node: NODE,
+        is_one_gpu: false,
+        rank: None,
+        takes: 2.0,
+    },
+    Expected {
+        fault: Fault::WrongNetwork,
+        family: Family::Slower,
+        cause: Cause::Network,
+        node: None,
+        is_one_gpu: false,
+        rank: None,
+        takes: 10.0,
     },
 ];
 
@@ -130,7 +150,12 @@ async fn each_fault_of_the_demo_is_one_incident_with_place_cause_and_price_until
         assert!(one.losing.nano_usd_per_hour() > Some(0), "{all}");
         assert!(one.lost.nano_usd() > Some(0), "{all}");
         world.inject(Fault::Heal);
-        world.minutes(MENDED).await;
+        world
+            .minutes(match expected.family {
+                Family::Link => LINK_MENDED,
+                _ => MENDED,
+            })
+            .await;
         let over = world.incidents();
         assert_eq!(over.len(), 1, "{fault}, mended:\n{}", shown(&over));
         assert_eq!(over[0].state, State::Resolved, "{}", shown(&over));

@@ -29,6 +29,10 @@ pub enum Condition {
     Worn,
     /// The job that held it ended, and nobody came after it.
     Abandoned,
+    /// The port that its data leaves the node by came up at half its speed.
+    SlowPort,
+    /// Its job fell back to the host's port.
+    WrongNetwork,
 }
 
 /// Something to break.
@@ -46,6 +50,10 @@ pub enum Fault {
     Thermal,
     /// One GPU slows down, and everyone waits for its rank.
     Slow,
+    /// One RDMA port comes up at half its speed.
+    SlowLink,
+    /// The training job's traffic goes over the host's port.
+    WrongNetwork,
     /// Everything works again.
     Heal,
 }
@@ -67,13 +75,15 @@ struct State {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Xid79,
         Self::Lost,
         Self::Hang,
         Self::Stall,
         Self::Thermal,
         Self::Slow,
+        Self::SlowLink,
+        Self::WrongNetwork,
         Self::Heal,
     ];
 
@@ -86,6 +96,8 @@ impl Fault {
             Self::Stall => "stall",
             Self::Thermal => "thermal",
             Self::Slow => "slow",
+            Self::SlowLink => "slowlink",
+            Self::WrongNetwork => "wrongnet",
             Self::Heal => "heal",
         }
     }
@@ -142,6 +154,9 @@ impl Faults {
                 .enumerate()
                 .flat_map(|(node, gpus)| (0..gpus.len()).map(move |gpu| (node, gpu)))
         };
+        let is_training = |(node, gpu): &(usize, usize)| {
+            super::role::job(*node, *gpu).role == super::role::Role::Pretraining
+        };
         let mut state = self.lock();
         let node_name = format!("demo-node-{}", target.0 + 1);
         let lost = || {
@@ -193,11 +208,9 @@ impl Faults {
                 )
             }
             Fault::Stall => {
-                all().for_each(|(node, gpu)| {
-                    if super::role::job(node, gpu).role == super::role::Role::Pretraining {
-                        state.set((node, gpu), Condition::Stalled);
-                    }
-                });
+                all()
+                    .filter(is_training)
+                    .for_each(|place| state.set(place, Condition::Stalled));
                 "every GPU of llama-70b-pretrain looks busy and does no work".to_owned()
             }
             Fault::Thermal => {
@@ -212,6 +225,20 @@ impl Faults {
                     "GPU {} of {node_name} ({id}) runs hot and slows down: the other ranks wait for its own",
                     target.1
                 )
+            }
+            Fault::SlowLink => {
+                state.set(target, Condition::SlowPort);
+                format!(
+                    "the port mlx5_{} of {node_name} came up at half its speed: collectives over it take twice as long",
+                    target.1
+                )
+            }
+            Fault::WrongNetwork => {
+                all()
+                    .filter(is_training)
+                    .for_each(|place| state.set(place, Condition::WrongNetwork));
+                "llama-70b-pretrain fell back to sockets over eth0; the RDMA ports of its nodes are silent"
+                    .to_owned()
             }
             Fault::Heal => {
                 state.heal(gpu_ids, at);

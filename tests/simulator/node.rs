@@ -11,6 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::card;
 use super::faults::{Condition, Faults};
 use super::gpu::SimulatedGpu;
+use super::network::{self, Network};
 use super::noise::Noise;
 use super::role::GROUP;
 use super::training::{Cast, Told, Training};
@@ -40,6 +41,7 @@ pub struct SimulatedNode {
     facts: Arc<NodeFacts>,
     resource: Arc<Resource>,
     gpus: Vec<SimulatedGpu>,
+    network: Network,
     training: Option<Training>,
     told: Told,
     fleet_noise: Noise,
@@ -97,6 +99,7 @@ impl SimulatedNode {
         let cast = Cast::of(plan, index, gpu_ids).filter(|_| plan.training);
         Self {
             index,
+            network: Network::new(gpus.len()),
             gpus,
             training: cast.map(|cast| Training::new(cast, fleet_noise, plan.seed)),
             told: Told::default(),
@@ -143,18 +146,23 @@ impl SimulatedNode {
             self.booted = start.shifted(-3 * 86_400 * 1_000_000_000);
         }
         let end = start.shifted(i64::from(seconds) * 1_000_000_000);
+        let (index, fleet) = (self.index, self.fleet_noise);
+        let mut of_ranks = Vec::new();
+        let mut traffic = network::Traffic::default();
+        if let Some(training) = &mut self.training {
+            let trouble = Trouble::of(faults, start, &training.cast().nodes(), GROUP);
+            (of_ranks, self.told) = training.tick(&self.facts, (start, end), trouble);
+            traffic = network::Traffic::of(trouble, index % GROUP, training.talks(start));
+        }
+        let mut machine = self.machine(start);
+        let since = self.booted;
+        machine.extend(self.network.points((since, seconds), traffic));
         let mut ticks = vec![ResourceTick {
             resource: Arc::clone(&self.resource),
             start,
             end,
-            points: self.machine(start),
+            points: machine,
         }];
-        let (index, fleet) = (self.index, self.fleet_noise);
-        let mut of_ranks = Vec::new();
-        if let Some(training) = &mut self.training {
-            let trouble = Trouble::of(faults, start, &training.cast().nodes(), GROUP);
-            (of_ranks, self.told) = training.tick(&self.facts, (start, end), trouble);
-        }
         let is_broken = self.training.as_ref().is_some_and(Training::is_broken);
         ticks.extend(self.gpus.iter_mut().enumerate().map(|(place, gpu)| {
             let condition = match faults.condition(index, place) {

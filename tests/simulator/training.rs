@@ -131,6 +131,12 @@ impl Training {
         &self.cast
     }
 
+    /// Whether its ranks move data between nodes at this moment.
+    pub fn talks(&self, at: Timestamp) -> bool {
+        let is_at_work = matches!(self.schedule.doing(at), Doing::Training { .. });
+        self.cast.nodes().len() > 1 && self.run.is_some() && is_at_work
+    }
+
     /// Whether a fault ended the job, so that its GPUs are held by nobody.
     pub fn is_broken(&self) -> bool {
         self.broke_at.is_some()
@@ -264,12 +270,12 @@ impl Training {
                 at: span.until,
                 since: run.since,
                 phase: run.phase,
-                is_stuck: trouble == Trouble::Stuck,
+                trouble,
                 planned_steps: self.schedule.planned_steps(),
             };
             readings.push((
                 Arc::clone(resource),
-                values::points(&self.cast, totals, &now, self.noise),
+                values::points((&self.cast, *seat), totals, &now, self.noise),
             ));
             told.steps.push((Arc::clone(&resource.id), records));
         }

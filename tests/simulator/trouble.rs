@@ -24,6 +24,10 @@ pub enum Trouble {
     Slow(usize),
     /// The rank on one GPU is.
     SlowRank(RankGpu),
+    /// The port of one GPU's node is slow, and with it the collectives of its rank.
+    SlowLink(RankGpu),
+    /// All collectives between nodes go over the hosts' ports.
+    WrongNetwork,
     /// It waits in a collective for ever.
     Stuck,
     /// A rank died, and with it the attempt.
@@ -42,6 +46,8 @@ impl Trouble {
                 (Condition::Gone { .. }, _) => Self::Broken(RankGpu { node, gpu: *gpu }),
                 (Condition::Stalled, _) => Self::Stuck,
                 (Condition::Hot, Self::None | Self::SlowRank(_)) => Self::Slow(node),
+                (Condition::SlowPort, Self::None) => Self::SlowLink(RankGpu { node, gpu: *gpu }),
+                (Condition::WrongNetwork, Self::None) => Self::WrongNetwork,
                 (Condition::Worn, Self::None) => Self::SlowRank(RankGpu { node, gpu: *gpu }),
                 _ => worst,
             };

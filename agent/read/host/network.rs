@@ -18,6 +18,10 @@ pub const MAX_DEVICES: usize = 64;
 /// What the InfiniBand data counters count in.
 const WORD_BYTES: f64 = 4.0;
 
+/// Bytes a second of a megabit, which the speed of a network device is told in, and of a gigabit.
+const MEGABIT_BYTES: f64 = 1e6 / 8.0;
+const GIGABIT_BYTES: f64 = 1e9 / 8.0;
+
 /// What was read of one device: its name and a reading per metric.
 pub type DeviceReadings = (String, Vec<(&'static Metric, Reading)>);
 
@@ -44,7 +48,22 @@ fn network_device(folder: &Path) -> Vec<(&'static Metric, Reading)> {
         (&node::NIC_ERRORS, total(&["rx_errors", "tx_errors"])),
         (&node::NIC_DROPS, total(&["rx_dropped", "tx_dropped"])),
         (&node::NIC_UP, network_up(folder)),
+        (&node::NIC_SPEED, network_speed(folder)),
     ]
+}
+
+/// Megabits a second. A device that is down refuses to say, or says -1; a driver that does not know says
+/// -1 or 0.
+fn network_speed(folder: &Path) -> Reading {
+    let text = files::text(&folder.join("speed")).map_err(|missing| match missing {
+        Missing::Unreachable => Missing::NotSupported,
+        other => other,
+    })?;
+    let megabits: i64 = text.trim().parse().map_err(|_| Missing::Invalid)?;
+    match megabits {
+        ..=0 => Err(Missing::NotSupported),
+        megabits => Ok(megabits as f64 * MEGABIT_BYTES),
+    }
 }
 
 /// `up` is up, `down` and the like are down; `unknown` is a driver that does not say.
@@ -97,7 +116,24 @@ fn rdma_port(folder: &Path) -> Vec<(&'static Metric, Reading)> {
             sum(&hardware, &["packet_seq_err", "local_ack_timeout_err"]),
         ),
         (&node::NIC_UP, rdma_up(folder)),
+        (&node::NIC_SPEED, rdma_speed(folder)),
     ]
+}
+
+/// `400 Gb/sec (4X NDR)`. The kernel says a speed for a port that is down, too: its lowest.
+fn rdma_speed(folder: &Path) -> Reading {
+    let text = files::text(&folder.join("rate")).map_err(|missing| match missing {
+        Missing::Unreachable => Missing::NotSupported,
+        other => other,
+    })?;
+    let (number, unit) = text.trim().split_once(' ').ok_or(Missing::Invalid)?;
+    let gigabits: f64 = number.parse().map_err(|_| Missing::Invalid)?;
+    let is_right = unit.starts_with("Gb/sec") && gigabits.is_finite() && gigabits > 0.0;
+    match is_right {
+        true if rdma_up(folder)? == 1.0 => Ok(gigabits * GIGABIT_BYTES),
+        true => Err(Missing::NotSupported),
+        false => Err(Missing::Invalid),
+    }
 }
 
 /// `4: ACTIVE` is up.

@@ -56,6 +56,7 @@ fn machine(root: &Path, round: u64) {
         sys(&format!("class/net/docker0/statistics/{name}"), value);
     }
     sys("class/net/eth0/operstate", "up\n");
+    sys("class/net/eth0/speed", "100000\n");
     let port = "class/infiniband/mlx5_0/ports/1";
     sys(&format!("{port}/counters/port_rcv_data"), "100\n");
     sys(&format!("{port}/counters/port_xmit_data"), "200\n");
@@ -64,6 +65,7 @@ fn machine(root: &Path, round: u64) {
     sys(&format!("{port}/hw_counters/packet_seq_err"), "7\n");
     sys(&format!("{port}/hw_counters/local_ack_timeout_err"), "8\n");
     sys(&format!("{port}/state"), "4: ACTIVE\n");
+    sys(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
 }
 
 fn reader(root: &Path) -> HostReader {
@@ -132,12 +134,14 @@ async fn rates_need_two_rounds_and_every_value_is_in_base_units() {
         "eth0 nic_errors_total 3",
         "eth0 nic_drops_total 7",
         "eth0 nic_up_flag 1",
+        "eth0 nic_speed_bytes_per_second 12500000000",
         "mlx5_0 nic_received_bytes_total 400",
         "mlx5_0 nic_sent_bytes_total 800",
         "mlx5_0 nic_errors_total 11",
         "mlx5_0 nic_drops_total not_supported",
         "mlx5_0 nic_rdma_retries_total 15",
         "mlx5_0 nic_up_flag 1",
+        "mlx5_0 nic_speed_bytes_per_second 50000000000",
     ];
     assert_eq!(read(&mut reader, 2).await, expected);
 }
@@ -169,6 +173,34 @@ async fn a_broken_file_costs_only_its_own_metrics() {
             lines.contains(&expected.to_owned()),
             "{expected} in {lines:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_down_or_says_nonsense_has_no_speed() {
+    let root = tempfile::tempdir().expect("a folder");
+    machine(root.path(), 1);
+    let port = "class/infiniband/mlx5_0/ports/1";
+    for (ethernet, state, rate, expected) in [
+        ("-1", "1: DOWN", "10 Gb/sec (4X SDR)", ["not_supported"; 2]),
+        ("0", "4: ACTIVE", "fast", ["not_supported", "invalid"]),
+        ("what", "4: ACTIVE", "-4 Gb/sec (1X)", ["invalid"; 2]),
+        (
+            "1000",
+            "4: ACTIVE",
+            "100 Gb/sec (4X EDR)",
+            ["125000000", "12500000000"],
+        ),
+    ] {
+        let sys = root.path().join("sys");
+        write(&sys, "class/net/eth0/speed", ethernet);
+        write(&sys, &format!("{port}/state"), state);
+        write(&sys, &format!("{port}/rate"), rate);
+        let lines = read(&mut reader(root.path()), 1).await;
+        for (name, expected) in std::iter::zip(["eth0", "mlx5_0"], expected) {
+            let line = format!("{name} nic_speed_bytes_per_second {expected}");
+            assert!(lines.contains(&line), "{line} in {lines:?}");
+        }
     }
 }
 

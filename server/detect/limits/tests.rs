@@ -114,7 +114,7 @@ fn a_reading_that_is_no_longer_there_is_not_over() {
 }
 
 /// Kinds that the server pages for and that other detectors find than these limits.
-const ELSEWHERE: [&str; 31] = [
+const ELSEWHERE: [&str; 34] = [
     "gpu_lost",
     "gpu_vanished",
     "driver_hangs",
@@ -145,6 +145,9 @@ const ELSEWHERE: [&str; 31] = [
     "gpu_memory_leak",
     "loss_burst",
     "outlier",
+    "slow_link",
+    "nic_slow",
+    "wrong_network",
     "repeat_offender",
 ];
 

@@ -16,12 +16,12 @@ use crate::view::fixture;
 
 /// A rank for each GPU of the world.
 const RANKS: u32 = 16;
-const RUN: &str = "research/train-7b/u/0";
+pub(in crate::detect) const RUN: &str = "research/train-7b/u/0";
 const MILLI: u64 = 1_000_000;
 
 /// What a rank does in a tick.
 #[derive(Clone, Copy)]
-struct Does {
+pub(in crate::detect) struct Does {
     /// Of each step of a second; none makes no step.
     busy_ms: Option<u64>,
     data_wait_ms: u64,
@@ -31,7 +31,7 @@ struct Does {
     is_heard: bool,
 }
 
-const WELL: Does = Does {
+pub(in crate::detect) const WELL: Does = Does {
     busy_ms: Some(700),
     data_wait_ms: 20,
     phase: 3.0,
@@ -40,18 +40,24 @@ const WELL: Does = Does {
 };
 
 /// The GPUs of the world with a run on them.
-struct Training {
-    world: World,
+pub(in crate::detect) struct Training {
+    pub(in crate::detect) world: World,
     watch: Watch,
     step: u64,
+    /// What a rank says beside its steps; then it is seen in the fleet too.
+    pub(in crate::detect) says: Option<Says>,
 }
 
+/// What the rank of this number says.
+pub(in crate::detect) type Says = Box<dyn Fn(u32, &mut Live)>;
+
 impl Training {
-    async fn new() -> Self {
+    pub(in crate::detect) async fn new() -> Self {
         let mut training = Self {
             world: World::new().await,
             watch: Watch::default(),
             step: 100,
+            says: None,
         };
         training.ticks(6, |_| WELL, |_| {}).await;
         assert_eq!(training.world.open(), [], "a run that is well");
@@ -59,7 +65,7 @@ impl Training {
     }
 
     /// So many ticks of ten steps.
-    async fn ticks(
+    pub(in crate::detect) async fn ticks(
         &mut self,
         count: usize,
         does: impl Fn(u32) -> Does,
@@ -102,6 +108,10 @@ impl Training {
         set(&mut live, &training::COLLECTIVES_IN_FLIGHT, in_flight);
         let age = does.collective_s.unwrap_or(0.0);
         set(&mut live, &training::COLLECTIVE_OLDEST_AGE, age);
+        if let Some(says) = &self.says {
+            says(rank, &mut live);
+            self.world.app.fleet.put_for_tests(live.clone());
+        }
         let heard = Heard {
             agent: AgentId(uuid::Uuid::from_u128(1 + u128::from(rank / 8))),
             lane: Lane::Live,
@@ -135,14 +145,14 @@ impl Training {
             .expect("there is room");
     }
 
-    fn one(&self) -> Incident {
+    pub(in crate::detect) fn one(&self) -> Incident {
         let open = self.world.open();
         assert_eq!(open.len(), 1, "{open:#?}");
         open[0].clone()
     }
 }
 
-fn slow(rank: u32) -> impl Fn(u32) -> Does {
+pub(in crate::detect) fn slow(rank: u32) -> impl Fn(u32) -> Does {
     move |it| Does {
         busy_ms: Some(if it == rank { 910 } else { 700 }),
         ..WELL

@@ -48,6 +48,16 @@ impl Seat {
     pub(super) fn stage(&self) -> u32 {
         self.mesh.pp.map_or(0, |place| place.at)
     }
+
+    /// Who shares its part of the model, over the nodes: stage and tensor-parallel place.
+    pub(super) fn data_group(&self) -> (u32, u32) {
+        (self.stage(), self.mesh.tp.map_or(0, |place| place.at))
+    }
+
+    /// Who shares its data, within the node: stage and data-parallel place.
+    pub(super) fn tensor_group(&self) -> (u32, u32) {
+        (self.stage(), self.mesh.dp.map_or(0, |place| place.at))
+    }
 }
 
 impl Cast {
@@ -148,6 +158,11 @@ impl Cast {
         let gpus = self.gpu_ids.len();
         let rank = node * gpus + gpu.min(gpus.saturating_sub(1));
         rank.min(self.world.saturating_sub(1)) as u32
+    }
+
+    /// Who sits on the GPU of this group.
+    pub(super) fn seat_on(&self, place: (usize, usize)) -> Seat {
+        self.seat(self.rank_on(place) as usize)
     }
 
     /// The rank whose script ends the others.

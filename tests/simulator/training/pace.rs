@@ -15,9 +15,20 @@ impl Training {
         let planned = (first..last).map(|index| self.schedule.step(attempt, index));
         match trouble {
             Trouble::Stuck => Vec::new(),
-            Trouble::Slow(_) | Trouble::SlowRank(_) if first < last => {
-                // A quarter longer each, so one in five is left out.
-                let count = ((last - first).cast_signed() * 4 / 5).max(1);
+            Trouble::Slow(_)
+            | Trouble::SlowRank(_)
+            | Trouble::SlowLink(_)
+            | Trouble::WrongNetwork
+                if first < last =>
+            {
+                // A quarter longer each, so one in five is left out; a ninth over a slow link; twice as
+                // long over the hosts' ports.
+                let (part, whole) = match trouble {
+                    Trouble::SlowLink(_) => (9, 10),
+                    Trouble::WrongNetwork => (1, 2),
+                    _ => (4, 5),
+                };
+                let count = ((last - first).cast_signed() * part / whole).max(1);
                 let all = span.until.since(span.from);
                 let at = |steps: i64| span.from.shifted(all * steps / count);
                 let step = |place: i64| Step {

@@ -7,11 +7,12 @@ use gpufleet_telemetry::tick::{Point, PointValue};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Phase;
 
-use super::cast::Cast;
+use super::cast::{Cast, Seat};
 use crate::simulator::card::GIB;
 use crate::simulator::gpu::push;
 use crate::simulator::noise::Noise;
 use crate::simulator::schedule::Size;
+use crate::simulator::trouble::Trouble;
 
 /// Shares of the busy time of a step that forward, backward and optimizer have.
 const OF_BUSY: [(Phase, f64); 3] = [
@@ -19,9 +20,15 @@ const OF_BUSY: [(Phase, f64); 3] = [
     (Phase::Backward, 0.58),
     (Phase::Optimizer, 0.11),
 ];
-/// Bytes that a rank moves in a step, by function of its communicators.
-const COLLECTIVES: [(&str, f64, f64); 2] =
-    [("AllReduce", 320.0, 5.4e9), ("ReduceScatter", 1.0, 4.4e9)];
+/// What a rank does together with others in a step: function, times, bytes, and the bus bandwidth of the
+/// links it goes over: with its tensor-parallel group over NVLink, with its data-parallel one over the network.
+const COLLECTIVES: [(&str, f64, f64, f64); 2] = [
+    ("AllReduce", 320.0, 5.4e9, 3.1e11),
+    ("ReduceScatter", 1.0, 4.4e9, 4.5e10),
+];
+/// What a port at half its speed leaves of the bandwidth, and the hosts' ports do.
+const SLOW_PORT: f64 = 0.5;
+const WRONG_NETWORK: f64 = 0.06;
 
 /// Running totals of one rank's process.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +62,7 @@ pub(super) struct Now {
     /// When the totals began.
     pub(super) since: Timestamp,
     pub(super) phase: (Option<Phase>, Timestamp),
-    pub(super) is_stuck: bool,
+    pub(super) trouble: Trouble,
     pub(super) planned_steps: Option<u64>,
 }
 
@@ -106,7 +113,12 @@ impl Totals {
 }
 
 /// The readings of a rank.
-pub(super) fn points(cast: &Cast, totals: &Totals, now: &Now, noise: Noise) -> Vec<Point> {
+pub(super) fn points(
+    (cast, seat): (&Cast, Seat),
+    totals: &Totals,
+    now: &Now,
+    noise: Noise,
+) -> Vec<Point> {
     let mut points = Points(Vec::with_capacity(64), now.since);
     points.steps(cast, totals, now);
     for phase in Phase::ALL {
@@ -125,7 +137,7 @@ pub(super) fn points(cast: &Cast, totals: &Totals, now: &Now, noise: Noise) -> V
     points.memory(cast, totals);
     points.occasions(totals);
     if cast.size() == Size::Large {
-        points.together(totals, now);
+        points.together((cast, seat), totals, now, noise);
     }
     points.0
 }
@@ -233,33 +245,58 @@ impl Points {
         }
     }
 
-    fn together(&mut self, totals: &Totals, now: &Now) {
-        let stuck = if now.is_stuck { 1.0 } else { 0.0 };
+    fn together(&mut self, (cast, seat): (&Cast, Seat), totals: &Totals, now: &Now, noise: Noise) {
+        let is_stuck = now.trouble == Trouble::Stuck;
+        let stuck = if is_stuck { 1.0 } else { 0.0 };
         self.value(&training::COLLECTIVES_IN_FLIGHT, stuck);
         let age = now.at.since(now.phase.1).max(0) as f64 / 1e9;
         self.value(&training::COLLECTIVE_OLDEST_AGE, stuck * age);
-        let (since, steps) = (self.1, totals.steps as f64);
-        for ((function, calls, bytes), hash) in COLLECTIVES.into_iter().zip(0x5c1e_0000_u64..) {
+        let steps = totals.steps as f64;
+        let groups = [seat.tensor_group(), seat.data_group()];
+        for (place, (function, calls, bytes, bandwidth)) in (0_u64..).zip(COLLECTIVES) {
+            let group = groups[place as usize];
+            let hash = 0x5c1e_0000 + (place << 12) + u64::from(group.0 << 6 | group.1);
             let part = Part::new(PartKind::Collective, format!("{hash:016x}/{function}"));
+            let waited = seconds(totals.comm_wait_ns) / 2.0;
             for (metric, value) in [
                 (&training::COLLECTIVE_CALLS, calls * steps),
                 (&training::COLLECTIVE_TRAFFIC, bytes * steps),
                 (
                     &training::COLLECTIVE_DURATION,
-                    bytes / 3.1e11 * steps + seconds(totals.comm_wait_ns) / 2.0,
+                    bytes / bandwidth * steps + waited,
                 ),
-                (
-                    &training::COLLECTIVE_WAIT,
-                    seconds(totals.comm_wait_ns) / 2.0,
-                ),
+                (&training::COLLECTIVE_WAIT, waited),
             ] {
-                self.0.push(Point {
-                    metric: metric.id,
-                    part: Some(part.clone()),
-                    value: PointValue::Counter { value, since },
-                });
+                let since = self.1;
+                self.part(metric, &part, PointValue::Counter { value, since });
             }
+            if now.phase.0 != Some(Phase::Backward) {
+                continue;
+            }
+            // Who comes last waits for nobody; the others measure their waits with it.
+            let within = [seat.data_group(), seat.tensor_group()][place as usize].1;
+            let turn = (now.at.seconds() / 10 + i64::from(within)).rem_euclid(2) as f64;
+            let wobble = 1.0 + 0.02 * noise.around_zero(now.at.seconds(), hash);
+            let left = match now.trouble {
+                Trouble::WrongNetwork if place == 1 => WRONG_NETWORK,
+                Trouble::SlowLink(it) if place == 1 => {
+                    let own = cast.seat_on((it.node, it.gpu)).data_group() == seat.data_group();
+                    if own { SLOW_PORT } else { 1.0 }
+                }
+                _ => 1.0,
+            };
+            let value = bandwidth * left * wobble / (1.0 + 0.4 * turn);
+            let metric = &training::COLLECTIVE_BUS_BANDWIDTH;
+            self.part(metric, &part, PointValue::Gauge { value, max: None });
         }
+    }
+
+    fn part(&mut self, metric: &Metric, part: &Part, value: PointValue) {
+        self.0.push(Point {
+            metric: metric.id,
+            part: Some(part.clone()),
+            value,
+        });
     }
 }
 

@@ -1,0 +1,465 @@
+//! The network under training runs: links that are slower than their like ([`slow`]), ports that came up
+//! slower ([`gpufleet_analysis::port`]), runs whose traffic takes the wrong way ([`wrong`]).
+//!
+//! What ranks measure of their collectives ([`collectives`]) and machines count on their ports ([`ports`]) is
+//! taken in while the fleet is walked over, and put together run by run. A run that starts, saves, evaluates
+//! or stands is not looked at; communicators with a rank that is blamed for being slow, or with a GPU that is
+//! broken, hot, braked or at a low clock, are left out: their collectives are slow because of it.
+//!
+//! Limits: runs over two nodes and more, for what goes between nodes; the speeds of ports are compared once a
+//! minute, as often as they are read; waits are those of the last [`STEPS`] steps of at most [`RANKS`] ranks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::port::{self, Port};
+use gpufleet_analysis::robust::median;
+use gpufleet_analysis::{slow_link, wrong_network};
+use gpufleet_telemetry::catalog::{Unit, training};
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::gather::{NodesSeen, Seen};
+use super::runs::{self, Gpus};
+use crate::fleet::Live;
+use crate::runs::{Run, RunKey, Runs, State};
+use crate::store::model::ResourceKey;
+
+mod collectives;
+mod ports;
+mod slow;
+#[cfg(test)]
+mod tests;
+mod wrong;
+
+use collectives::{Measured, RankMeasured};
+use ports::PortsWatch;
+
+/// A machine that was not seen for this long is forgotten, nanoseconds.
+const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
+/// The speeds of ports are compared this often, in ticks: they are read once a minute.
+const SPEEDS_EVERY_TICKS: u32 = 6;
+/// Steps of which waits are a mean: the straggler's longest window.
+const STEPS: u64 = 40;
+/// Ranks whose waits are looked at: the least of more is not much less.
+const RANKS: usize = 64;
+/// Part of the steps' time in collectives from which a run's ranks talk.
+const TALKS: f64 = 0.05;
+/// A clock below this part of the run's is low.
+const LOW_CLOCK: f64 = 0.95;
+/// Parts of the last seconds slowed down by heat or the brake that count.
+const SLOWED: f64 = 0.05;
+
+/// What is kept from tick to tick.
+#[derive(Default)]
+pub(super) struct Network {
+    ports: HashMap<ResourceKey, (PortsWatch, Timestamp)>,
+    measured: Measured,
+    runs: BTreeMap<RunKey, Watched>,
+    slow_ports: Vec<SlowPort>,
+    ticks: u32,
+    unread: Vec<Place>,
+}
+
+/// What is kept of one run.
+#[derive(Default)]
+struct Watched {
+    links: slow_link::Watch,
+    way: wrong_network::Watch,
+    /// Where a link was told to be slow, and whether the way is told to be wrong.
+    told: Vec<Place>,
+    is_wrong: bool,
+}
+
+/// A port that came up slower than its like.
+struct SlowPort {
+    place: Place,
+    name: String,
+    speed: f64,
+    usual: f64,
+    is_read: bool,
+}
+
+/// What a run waits in collectives, by the rank that waits least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Waits {
+    step_ns: u64,
+    wait_ns: u64,
+}
+
+impl Waits {
+    /// How long a step would take without this part of the waits.
+    fn without(self, part: f64) -> u64 {
+        let saved = self.wait_ns as f64 * part.clamp(0.0, 1.0);
+        self.step_ns.saturating_sub(saved as u64)
+    }
+}
+
+/// What is said of all runs at a tick.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) signals: Vec<Signal>,
+    /// Of which runs it is not known whether their traffic still takes the wrong way.
+    pub(super) unjudged: BTreeSet<(Family, String, String)>,
+    /// The slow link of a run, by cluster and run.
+    links: BTreeMap<(String, String), Place>,
+}
+
+impl Said {
+    /// Puts what is said of a run that became slower where its slow link is: that is why.
+    pub(super) fn explain(&self, signals: &mut [Signal]) {
+        for signal in signals.iter_mut().filter(|it| it.family == Family::Slower) {
+            let place = &signal.place;
+            let Some(run) = place.run.clone().filter(|_| place.node.is_none()) else {
+                continue;
+            };
+            if let Some(link) = self.links.get(&(place.cluster.clone(), run)) {
+                let run = signal.place.run.take();
+                signal.place = Place {
+                    run,
+                    ..link.clone()
+                };
+                signal.cause = Cause::Network;
+            }
+        }
+    }
+}
+
+/// What is needed of every run.
+struct Brief {
+    /// Whether it is as it is when it trains.
+    trains: bool,
+    nodes: BTreeSet<String>,
+    /// Ranks that count.
+    members: BTreeSet<u32>,
+    blamed: BTreeSet<u32>,
+    /// Part of its steps' time spent in collectives, since its processes began.
+    waits: Option<f64>,
+    /// What its fingerprint says of NCCL.
+    settings: BTreeMap<String, String>,
+}
+
+impl Network {
+    /// A new tick.
+    pub(super) fn begin(&mut self) {
+        self.measured.begin();
+        self.unread.clear();
+    }
+
+    /// The ports of a machine.
+    pub(super) fn ports(&mut self, live: &Live, now: Timestamp) -> Vec<Port> {
+        let kept = self.ports.entry(live.key.clone()).or_default();
+        kept.1 = now;
+        kept.0.read(live, now)
+    }
+
+    /// Takes in what a rank measured.
+    pub(super) fn rank(&mut self, live: &Live, now: Timestamp) {
+        self.measured.look(live, now);
+    }
+
+    /// What is wrong with the network of any run, and with any port.
+    pub(super) fn said(
+        &mut self,
+        runs: &Runs,
+        nodes: &NodesSeen,
+        gpus: &Gpus<'_>,
+        now: Timestamp,
+    ) -> Said {
+        self.ports.retain(|_, it| now.since(it.1) < FORGET_NS);
+        let mut said = Said::default();
+        let keys = runs.keys();
+        self.runs.retain(|key, _| keys.binary_search(key).is_ok());
+        for key in keys {
+            match runs.look(&key, |run| (run.state(now), runs::is_judged(run))) {
+                Some((State::Running, true)) => {
+                    let brief = runs.look(&key, |run| Brief::of(run, now));
+                    let watched = self.runs.entry(key.clone()).or_default();
+                    if let Some(brief) = brief {
+                        let of_run = OfRun {
+                            runs,
+                            key: &key,
+                            brief: &brief,
+                            measured: self.measured.of(&key.cluster, &key.run.to_string()),
+                            nodes,
+                            gpus,
+                            now,
+                        };
+                        watched.links(&of_run, &mut said, &mut self.unread);
+                        watched.way(&of_run, &mut said);
+                    }
+                }
+                Some((State::Silent { .. }, true)) => {
+                    if let Some(watched) = self.runs.get(&key) {
+                        watched.is_unread(&key, &mut said, &mut self.unread);
+                    }
+                }
+                _ => {
+                    self.runs.remove(&key);
+                }
+            }
+        }
+        self.speeds(nodes, now);
+        let (read, unread) = self
+            .slow_ports
+            .iter()
+            .partition::<Vec<_>, _>(|it| it.is_read);
+        said.signals.extend(read.iter().map(|it| it.signal(nodes)));
+        self.unread.extend(unread.iter().map(|it| it.place.clone()));
+        said
+    }
+
+    /// Whether what was told of a link there is still measured: else nobody knows whether it is over.
+    pub(super) fn is_read(&self, family: Family, place: &Place) -> bool {
+        family != Family::Link || !self.unread.iter().any(|it| it.overlaps(place))
+    }
+
+    /// Compares the speeds of ports, cluster by cluster.
+    fn speeds(&mut self, nodes: &NodesSeen, now: Timestamp) {
+        self.ticks = self.ticks.wrapping_add(1);
+        if !self.ticks.is_multiple_of(SPEEDS_EVERY_TICKS) {
+            return;
+        }
+        let mut clusters: BTreeMap<&str, Vec<port::Machine<'_>>> = BTreeMap::new();
+        for ((cluster, node), seen) in nodes.iter().filter(|(_, it)| !it.is_silent(now)) {
+            clusters.entry(cluster).or_default().push(port::Machine {
+                node,
+                model: &seen.model,
+                ports: &seen.ports,
+            });
+        }
+        let mut found: Vec<SlowPort> = Vec::new();
+        for (cluster, machines) in &clusters {
+            found.extend(port::slow(machines).into_iter().map(|it| SlowPort {
+                place: Place::node(cluster, it.node),
+                name: it.port.to_owned(),
+                speed: it.bytes_per_second,
+                usual: it.usual_bytes_per_second,
+                is_read: true,
+            }));
+        }
+        let is_unread = |before: &SlowPort| {
+            let is_it = |it: &SlowPort| it.place == before.place && it.name == before.name;
+            !found.iter().any(is_it) && !before.speed_is_read(nodes)
+        };
+        let mut unread: Vec<SlowPort> = std::mem::take(&mut self.slow_ports);
+        unread.retain(|it| is_unread(it));
+        unread.iter_mut().for_each(|it| it.is_read = false);
+        found.extend(unread);
+        self.slow_ports = found;
+    }
+}
+
+/// A run at a tick, with what surrounds it.
+struct OfRun<'a> {
+    runs: &'a Runs,
+    key: &'a RunKey,
+    brief: &'a Brief,
+    measured: &'a [RankMeasured],
+    nodes: &'a NodesSeen,
+    gpus: &'a Gpus<'a>,
+    now: Timestamp,
+}
+
+impl OfRun<'_> {
+    /// What its ranks are and wait, of a run of which something is to be told.
+    fn seen(&self) -> (runs::RunSeen, Option<Waits>) {
+        let look = |run: &Run| (runs::seen(self.key, run, &[]), waits(run));
+        self.runs.look(self.key, look).unwrap_or_default()
+    }
+
+    /// Its communicators, other than those that are slow because of a rank or its GPU.
+    fn groups(&self) -> Vec<slow_link::Group> {
+        let seen = |it: &RankMeasured| self.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
+        let clocks = self.measured.iter().filter_map(|it| seen(it)?.clock);
+        let usual = median(&mut clocks.collect::<Vec<_>>());
+        let is_ill = |gpu: &Seen| {
+            let is_slowed = |part: Option<f64>| part.is_some_and(|it| it > SLOWED);
+            let is_low = gpu
+                .clock
+                .zip(usual)
+                .is_some_and(|(own, usual)| own < LOW_CLOCK * usual);
+            let (heat, brake) = (gpu.rates.heat_now, gpu.rates.brake_now);
+            runs::is_broken(gpu) || is_slowed(heat) || is_slowed(brake) || is_low
+        };
+        let members = self
+            .measured
+            .iter()
+            .filter(|it| self.brief.members.contains(&it.rank));
+        let members: Vec<RankMeasured> = members.cloned().collect();
+        let is_excused = |it: &RankMeasured| {
+            self.brief.blamed.contains(&it.rank) || seen(it).is_some_and(is_ill)
+        };
+        collectives::groups(&members, is_excused)
+    }
+
+    /// Whether its ranks talk between nodes.
+    fn talks(&self) -> Option<bool> {
+        let waits = self.brief.waits.map(|it| it >= TALKS);
+        match collectives::is_across(self.measured) {
+            true => Some(true),
+            false => waits,
+        }
+    }
+}
+
+impl Watched {
+    /// Nothing is known of it at this tick.
+    fn is_unread(&self, key: &RunKey, said: &mut Said, unread: &mut Vec<Place>) {
+        unread.extend(self.told.iter().cloned());
+        if self.is_wrong {
+            said.unjudged.insert(runs::unjudged(Family::Slower, key));
+        }
+    }
+
+    /// Links that are slower than their like.
+    fn links(&mut self, run: &OfRun<'_>, said: &mut Said, unread: &mut Vec<Place>) {
+        let groups = match run.brief.trains && !run.measured.is_empty() {
+            true => run.groups(),
+            false => Vec::new(),
+        };
+        let Ok(findings) = self.links.observe(&groups) else {
+            unread.extend(self.told.iter().cloned());
+            return;
+        };
+        self.told.clear();
+        if findings.is_empty() {
+            return;
+        }
+        let (seen, waits) = run.seen();
+        let around = slow::Around {
+            run: &seen,
+            cluster: &run.key.cluster,
+            nodes: run.nodes,
+            gpus: run.gpus,
+            waits,
+        };
+        for signal in findings.iter().filter_map(|it| slow::signal(it, &around)) {
+            self.told.push(signal.place.clone());
+            let key = (seen.cluster.clone(), seen.name.clone());
+            said.links
+                .entry(key)
+                .or_insert_with(|| signal.place.clone());
+            said.signals.push(signal);
+        }
+    }
+
+    /// Whether its traffic takes the wrong way.
+    fn way(&mut self, run: &OfRun<'_>, said: &mut Said) {
+        let key = |node: &str| (Arc::clone(&run.key.cluster), Arc::from(node));
+        let mut nodes: Vec<(&str, &[Port])> = Vec::new();
+        for node in &run.brief.nodes {
+            let seen = run
+                .nodes
+                .get(&key(node))
+                .filter(|it| !it.is_silent(run.now));
+            nodes.push((node, seen.map_or(&[], |it| &it.ports)));
+        }
+        let look = wrong_network::Look {
+            nodes: &nodes,
+            talks: run.talks(),
+            settings: &run.brief.settings,
+        };
+        let judged = match run.brief.trains {
+            true => self.way.observe(&look),
+            false => Err(wrong_network::Silent::NotKnownToTalk),
+        };
+        match judged {
+            Ok(None) => self.is_wrong = false,
+            Ok(Some(finding)) => {
+                self.is_wrong = true;
+                let (seen, waits) = run.seen();
+                said.signals
+                    .push(wrong::signal(&finding, &seen, run.gpus, waits));
+            }
+            Err(_) if self.is_wrong => {
+                said.unjudged
+                    .insert(runs::unjudged(Family::Slower, run.key));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Brief {
+    fn of(run: &Run, now: Timestamp) -> Self {
+        let living = || run.members().filter(|(_, it)| it.facts.end.is_none());
+        let is_quiet = living().any(|(_, it)| runs::is_quiet(it));
+        let blamed = run.judged.iter().flat_map(|it| &it.verdict.stragglers);
+        let part = |rank: &crate::runs::Rank| {
+            let waits = rank.facts.reading(training::STEP_COMMUNICATION_WAIT.id)?;
+            let all = rank.facts.reading(training::STEP_WALL.id)?;
+            (all > 0.0).then(|| waits / all)
+        };
+        let nodes = living().map(|(_, it)| &it.facts.node);
+        let settings = run.facts.fingerprint.iter();
+        let settings = settings.filter(|(key, _)| key.starts_with("NCCL_"));
+        Self {
+            trains: !is_quiet && run.stands_since(now).is_none(),
+            nodes: nodes.filter(|it| !it.is_empty()).cloned().collect(),
+            members: living().map(|(number, _)| *number).collect(),
+            blamed: blamed.map(|it| it.rank).collect(),
+            waits: living().find_map(|(_, it)| part(it)),
+            settings: settings
+                .map(|(key, it)| (key.clone(), it.clone()))
+                .collect(),
+        }
+    }
+}
+
+impl SlowPort {
+    fn speed_is_read(&self, nodes: &NodesSeen) -> bool {
+        let node = self.place.node.as_deref().unwrap_or_default();
+        let key = (Arc::from(&*self.place.cluster), Arc::from(node));
+        let mut ports = nodes.get(&key).into_iter().flat_map(|it| &it.ports);
+        ports.any(|it| *it.name == *self.name && it.speed.is_some())
+    }
+
+    fn signal(&self, nodes: &NodesSeen) -> Signal {
+        let node = self.place.node.as_deref().unwrap_or_default();
+        let key = (Arc::from(&*self.place.cluster), Arc::from(node));
+        let name = format!("speed, {}", self.name);
+        let (speed, usual) = (self.speed, Some(self.usual));
+        Signal {
+            family: Family::Link,
+            place: self.place.clone(),
+            severity: Severity::Warning,
+            what: "a network device came up slower than its like".to_owned(),
+            action: "Look at the cable, the optic and the switch's port; have the scheduler avoid the node meanwhile."
+                .to_owned(),
+            cause: Cause::Network,
+            since: None,
+            readings: vec![Reading::new(&name, speed, usual, Unit::BytesPerSecond)],
+            losing: Losing::default(),
+            booted_at: nodes.get(&key).and_then(|it| it.booted),
+        }
+    }
+}
+
+/// What a step waits in collectives on the rank that waits least; none where no rank tells its steps.
+fn waits(run: &Run) -> Option<Waits> {
+    let of = |rank: &crate::runs::Rank| {
+        let blocks: Vec<_> = rank.ring.blocks().collect();
+        let (mut steps, mut wall_ns, mut wait_ns) = (0_u64, 0_u64, 0_u64);
+        for block in blocks.iter().rev() {
+            for times in &block.times {
+                wall_ns = wall_ns.saturating_add(times.wall_ns);
+                wait_ns = wait_ns.saturating_add(times.comm_wait_ns);
+            }
+            steps += block.steps_per_entry() * block.times.len() as u64;
+            if steps >= STEPS {
+                break;
+            }
+        }
+        (steps > 0).then(|| Waits {
+            step_ns: wall_ns / steps,
+            wait_ns: wait_ns / steps,
+        })
+    };
+    let living = run.members().filter(|(_, it)| it.facts.end.is_none());
+    let all = living.take(RANKS).filter_map(|(_, it)| of(it));
+    all.min_by_key(|it| it.wait_ns)
+}

@@ -1,0 +1,212 @@
+//! A slow link with what its readings say of it: which end, why, and what the run loses to it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::port::{self, Port, Sign};
+use gpufleet_analysis::slow_link::{Finding, MAX_ENDS, Suspect};
+use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
+
+use super::Waits;
+use crate::detect::gather::{NodesSeen, Seen};
+use crate::detect::runs::{Gpus, RunSeen, price_of};
+
+/// What is known of the run beside the finding.
+pub(super) struct Around<'a> {
+    pub(super) run: &'a RunSeen,
+    pub(super) cluster: &'a Arc<str>,
+    pub(super) nodes: &'a NodesSeen,
+    pub(super) gpus: &'a Gpus<'a>,
+    /// What its steps wait in collectives, where they tell.
+    pub(super) waits: Option<Waits>,
+}
+
+/// What the readings of a suspect say.
+#[derive(Default)]
+struct Told {
+    place: Option<Place>,
+    cause: Option<Cause>,
+    readings: Vec<Reading>,
+}
+
+/// The signal of a finding; none where it is of so many ends that it names none.
+pub(super) fn signal(finding: &Finding, around: &Around<'_>) -> Option<Signal> {
+    let ends = ends(&finding.suspect);
+    let told = match finding.is_across {
+        true => of_ports(&ends, around),
+        false => of_gpus(&ends, around),
+    };
+    let usual = finding.usual_bytes_per_second;
+    let bandwidth = Reading::new(
+        "bandwidth of the collectives over it",
+        finding.bytes_per_second,
+        Some(usual),
+        Unit::BytesPerSecond,
+    );
+    let like = Reading::new("like communicators", finding.like as f64, None, Unit::Count);
+    let ratio = finding.bytes_per_second / usual;
+    let ranks = around.run.ranks.len() as u64;
+    let price = price_of(around.run, around.gpus);
+    let losing = around.waits.map_or(Losing::gpus(0, price), |it| {
+        Losing::by_step(ranks, it.step_ns, it.without(1.0 - ratio), price)
+    });
+    let cluster = &**around.cluster;
+    let (place, what) = match (told.place, &finding.suspect) {
+        (Some(place), _) => (place, of_one(finding.is_across)),
+        (None, Suspect::Gpu(node, gpu)) => {
+            (Place::gpu(cluster, node, gpu), of_one(finding.is_across))
+        }
+        (None, Suspect::Node(node)) => (Place::node(cluster, node), of_one(finding.is_across)),
+        (None, Suspect::Pair(one, other)) => {
+            let place = Place {
+                run: Some(around.run.name.clone()),
+                ..Place::node(cluster, one)
+            };
+            (
+                place,
+                format!("the way between {one} and {other} is slower than its like"),
+            )
+        }
+        (None, Suspect::Among(_)) => return None,
+    };
+    let mut readings = vec![bandwidth, like];
+    readings.extend(told.readings);
+    Some(Signal {
+        family: Family::Link,
+        place,
+        severity: Severity::Warning,
+        what,
+        action: action(finding).to_owned(),
+        cause: told.cause.unwrap_or(match finding.is_across {
+            true => Cause::Network,
+            false => Cause::Unknown,
+        }),
+        since: None,
+        readings,
+        losing,
+        booted_at: None,
+    })
+}
+
+fn of_one(is_across: bool) -> String {
+    match is_across {
+        true => "its way to other nodes is slower than its like",
+        false => "its links within the node are slower than their like",
+    }
+    .to_owned()
+}
+
+const fn action(finding: &Finding) -> &'static str {
+    match (finding.is_across, &finding.suspect) {
+        (true, Suspect::Pair(..)) => {
+            "Look at the ports of both nodes, their cables and the switches between them; measure the pair with nccl-tests or ib_write_bw."
+        }
+        (true, _) => {
+            "Look at the port, its cable, its optic and the switch's port; have the scheduler avoid the node meanwhile."
+        }
+        (false, _) => {
+            "Look at nvidia-smi nvlink -s and nvidia-smi topo -m, and at PCIe's width; drain the node and run a diagnosis."
+        }
+    }
+}
+
+/// The nodes of a suspect, with the GPU where it is one.
+fn ends(suspect: &Suspect) -> Vec<(&Arc<str>, Option<&Arc<str>>)> {
+    match suspect {
+        Suspect::Gpu(node, gpu) => vec![(node, Some(gpu))],
+        Suspect::Node(node) => vec![(node, None)],
+        Suspect::Pair(one, other) => vec![(one, None), (other, None)],
+        Suspect::Among(nodes) if nodes.len() <= MAX_ENDS => {
+            nodes.iter().map(|it| (it, None)).collect()
+        }
+        Suspect::Among(_) => Vec::new(),
+    }
+}
+
+/// Which of the ends has a port that shows something beside the ports of the run's other nodes.
+fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told {
+    let ports = |node: &str| -> Option<&[Port]> {
+        let key = (Arc::clone(around.cluster), Arc::from(node));
+        around.nodes.get(&key).map(|it| it.ports.as_slice())
+    };
+    let named: BTreeSet<&str> = ends.iter().map(|it| &**it.0).collect();
+    let nodes: BTreeSet<&str> = around.run.ranks.iter().map(|it| &*it.node).collect();
+    let mut told: Vec<(&str, (&Port, Sign))> = Vec::new();
+    for node in named {
+        let others = nodes.iter().filter(|it| **it != node);
+        let others: Vec<&[Port]> = others.filter_map(|it| ports(it)).collect();
+        let sign = ports(node).and_then(|own| port::sign(own, &others));
+        told.extend(sign.map(|it| (node, it)));
+    }
+    let [(node, (port, sign))] = told[..] else {
+        // Nothing shows on any, or something on both: then they are named together.
+        return Told::default();
+    };
+    let gpu = ends.iter().find(|it| &**it.0 == node).and_then(|it| it.1);
+    let cluster = &**around.cluster;
+    let place = match gpu {
+        Some(gpu) => Place::gpu(cluster, node, gpu),
+        None => Place::node(cluster, node),
+    };
+    Told {
+        place: Some(place),
+        cause: Some(Cause::Network),
+        readings: vec![reading(port, sign)],
+    }
+}
+
+fn reading(port: &Port, sign: Sign) -> Reading {
+    let named = |what: &str| format!("{what}, {}", port.name);
+    match sign {
+        Sign::Down => Reading::new(&named("up"), 0.0, Some(1.0), Unit::Flag),
+        Sign::Slow(own, usual) => {
+            Reading::new(&named("speed"), own, Some(usual), Unit::BytesPerSecond)
+        }
+        Sign::Errors(own, usual) => {
+            Reading::new(&named("errors a second"), own, Some(usual), Unit::Count)
+        }
+        Sign::Repeats(own, usual) => {
+            let name = named("packets repeated a second");
+            Reading::new(&name, own, Some(usual), Unit::Count)
+        }
+    }
+}
+
+/// Which GPU of the ends has a PCIe or NVLink that is below what it was.
+fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told {
+    let is_at_end = |seen: &Seen| {
+        let is_end = |it: &(&Arc<str>, Option<&Arc<str>>)| {
+            **it.0 == *seen.node && it.1.is_none_or(|gpu| **gpu == *seen.id)
+        };
+        ends.iter().any(is_end)
+    };
+    let of_run = around.run.ranks.iter();
+    let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &*it.gpu)));
+    let shown = |seen: &&&Seen| {
+        let pcie = seen.links.pcie_part().filter(|it| *it < 1.0);
+        let down = seen.links.nvlinks_down().filter(|it| *it > 0);
+        let pcie = pcie.map(|it| {
+            let reading = Reading::new("PCIe, of its best", it, Some(1.0), Unit::Ratio);
+            (Cause::Pcie, reading)
+        });
+        let down = down.map(|it| {
+            let reading = Reading::new("NVLinks down", f64::from(it), Some(0.0), Unit::Count);
+            (Cause::Nvlink, reading)
+        });
+        down.or(pcie)
+    };
+    let told = of_run.filter(|it| is_at_end(it));
+    let told: Vec<_> = told.filter_map(|it| Some((it, shown(&it)?))).collect();
+    let [(seen, (cause, reading))] = &told[..] else {
+        return Told::default();
+    };
+    Told {
+        place: Some(Place::gpu(around.cluster, &seen.node, &seen.id)),
+        cause: Some(*cause),
+        readings: vec![reading.clone()],
+    }
+}

@@ -1,0 +1,272 @@
+//! The network under a run of 16 ranks on two nodes, whose GPUs of one place do collectives together.
+
+use gpufleet_telemetry::catalog::{Metric, node};
+use gpufleet_telemetry::event::{Event, EventKind};
+use gpufleet_telemetry::identity::{AgentId, Origin, Part, PartKind, ResourceKind};
+use gpufleet_telemetry::sample::{Missing, Reading as Sample};
+use gpufleet_telemetry::time::Clock as _;
+use gpufleet_telemetry::training::attribute;
+use gpufleet_telemetry::wire::Lane;
+
+use super::*;
+use crate::detect::runs::tests::{RUN, Training, WELL, slow};
+use crate::fleet::LiveValue;
+use crate::runs::Heard;
+use crate::view::fixture::{self, Does};
+
+const USUAL: f64 = 45e9;
+
+fn put(live: &mut Live, metric: &Metric, part: &Part, reading: Sample) {
+    let is_it = |it: &LiveValue| it.metric == metric.id && it.part.as_deref() == Some(part);
+    live.values.retain(|it| !is_it(it));
+    live.values.push(LiveValue {
+        metric: metric.id,
+        part: Some(Arc::new(part.clone())),
+        reading,
+        max: None,
+        at: live.last_point,
+    });
+    live.values
+        .sort_by(|one, other| (one.metric, &one.part).cmp(&(other.metric, &other.part)));
+}
+
+/// What a rank measures where the links of its communicator give this; the later half of the ranks waits.
+fn measures(rank: u32, live: &mut Live, bandwidth: f64) {
+    let part = Part::new(PartKind::Collective, format!("{:016x}/AllReduce", rank % 8));
+    put(live, &training::COLLECTIVE_CALLS, &part, Ok(1e6));
+    put(live, &training::COLLECTIVE_TRAFFIC, &part, Ok(64e12));
+    let own = if rank < 8 { bandwidth } else { bandwidth * 0.6 };
+    put(live, &training::COLLECTIVE_BUS_BANDWIDTH, &part, Ok(own));
+}
+
+/// Ranks of which those on GPU 3 have links at half their bandwidth.
+fn one_is_slow(rank: u32, live: &mut Live) {
+    let part = if rank % 8 == 3 { 0.5 } else { 1.0 };
+    measures(rank, live, USUAL * part);
+}
+
+fn all_are_well(rank: u32, live: &mut Live) {
+    measures(rank, live, USUAL);
+}
+
+/// What the ports of a machine carry each way, and whether one of node-2 came up at half its speed.
+fn ports(live: &mut Live, host: f64, rdma: f64, is_slow: bool) {
+    if live.key.kind != ResourceKind::Node {
+        return;
+    }
+    let names = std::iter::once("eth0".to_owned()).chain((0..8).map(|it| format!("mlx5_{it}")));
+    for (place, name) in names.enumerate() {
+        let part = Part::new(PartKind::Nic, name);
+        let (rate, speed) = if place == 0 {
+            (host, 25e9)
+        } else {
+            (rdma, 50e9)
+        };
+        let total = rate * live.last_point.seconds() as f64;
+        let is_this = is_slow && place == 4 && &*live.node == "node-2";
+        put(live, &node::NIC_SENT, &part, Ok(total));
+        put(live, &node::NIC_RECEIVED, &part, Ok(total * 1.05));
+        put(live, &node::NIC_UP, &part, Ok(1.0));
+        put(
+            live,
+            &node::NIC_SPEED,
+            &part,
+            Ok(if is_this { 25e9 } else { speed }),
+        );
+        if place > 0 {
+            put(live, &node::RDMA_RETRIES, &part, Ok(0.0));
+        }
+    }
+}
+
+async fn training(says: fn(u32, &mut Live)) -> Training {
+    let mut training = Training::new().await;
+    training.says = Some(Box::new(says));
+    training
+}
+
+#[tokio::test]
+async fn a_slow_link_is_told_as_the_way_between_its_ends_with_what_the_run_loses_to_it() {
+    let mut training = training(all_are_well).await;
+    training.ticks(14, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), [], "all links are well");
+    training.says = Some(Box::new(one_is_slow));
+    training.ticks(8, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), [], "not yet for long");
+    training.ticks(6, |_| WELL, |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Link, Cause::Network));
+    assert_eq!(
+        told.what,
+        "the way between node-1 and node-2 is slower than its like"
+    );
+    assert_eq!(told.place.run.as_deref(), Some(RUN));
+    let bandwidth = &told.evidence[0].readings[0];
+    let usual = bandwidth.usual.unwrap_or(0.0);
+    assert!(
+        (bandwidth.value / USUAL - 0.5).abs() < 1e-6,
+        "{bandwidth:?}"
+    );
+    assert!((usual / USUAL - 1.0).abs() < 1e-6, "{bandwidth:?}");
+    // Half of the 280 ms of each second that 16 GPUs wait in collectives, at most.
+    let lost = told.losing.milli_gpus;
+    assert!((2_000..2_400).contains(&lost), "{lost}");
+    assert!(told.losing.nano_usd_per_hour() > Some(0));
+    training.says = Some(Box::new(all_are_well));
+    training.ticks(34, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), [], "it is as fast as its like again");
+}
+
+#[tokio::test]
+async fn of_two_ends_the_one_is_named_whose_port_came_up_slower() {
+    let mut training = training(one_is_slow).await;
+    training
+        .ticks(14, |_| WELL, |live| ports(live, 3e6, 18e9, true))
+        .await;
+    let told = training.one();
+    assert_eq!(told.place, Place::node("prod", "node-2"));
+    assert_eq!((told.family, told.cause), (Family::Link, Cause::Network));
+    let readings = &told.evidence[0].readings;
+    let speed = readings.iter().find(|it| it.name == "speed, mlx5_3");
+    let speed = speed.map(|it| (it.value, it.usual));
+    assert_eq!(speed, Some((25e9, Some(50e9))), "{readings:?}");
+}
+
+#[tokio::test]
+async fn a_link_that_is_slow_because_of_a_slow_rank_is_that_ranks() {
+    let mut training = training(|rank, live| {
+        let part = if rank % 8 == 5 { 0.5 } else { 1.0 };
+        measures(rank, live, USUAL * part);
+    })
+    .await;
+    training.ticks(20, slow(5), |_| {}).await;
+    let told = training.one();
+    assert_eq!((told.family, told.place.rank), (Family::Straggler, Some(5)));
+}
+
+#[tokio::test]
+async fn a_slow_link_that_is_measured_no_more_is_not_over_and_what_was_never_measured_is_none() {
+    let mut training = training(one_is_slow).await;
+    training.ticks(14, |_| WELL, |_| {}).await;
+    let before = training.one();
+    training.says = Some(Box::new(|_, live| live.values.clear()));
+    training.ticks(45, |_| WELL, |_| {}).await;
+    let told = training.one();
+    assert_eq!(told.id, before.id, "nobody knows whether it is over");
+    assert!(told.unheard_since.is_some());
+    let mut training = self::training(|_, _| {}).await;
+    training.ticks(20, |_| WELL, |_| {}).await;
+    assert_eq!(training.world.open(), []);
+}
+
+/// The run's fingerprint says so of NCCL.
+fn is_set(training: &Training, pairs: &str) {
+    let world = &training.world;
+    let now = world.hand.now();
+    let event = Event {
+        at: now,
+        kind: EventKind::RunStarted,
+        severity: Severity::Info,
+        resource_kind: ResourceKind::Rank,
+        resource_id: format!("{RUN}/0").into(),
+        message: "a rank came up".to_owned(),
+        attributes: [(attribute::FINGERPRINT.to_owned(), pairs.to_owned())].into(),
+    };
+    let heard = Heard {
+        agent: AgentId(uuid::Uuid::from_u128(1)),
+        lane: Lane::Live,
+        received: now,
+    };
+    let runs = world.app.fleet.runs();
+    runs.event(&"prod".into(), &event, heard)
+        .expect("there is room");
+}
+
+#[tokio::test]
+async fn a_run_over_the_hosts_ports_is_told_with_the_setting_and_a_price_until_it_goes_the_right_way()
+ {
+    let mut training = training(all_are_well).await;
+    is_set(
+        &training,
+        "NCCL_DEBUG=INFO\nNCCL_IB_DISABLE=1\ntorch=2.9.1\n",
+    );
+    let right = |live: &mut Live| ports(live, 3e6, 18e9, false);
+    let wrong = |live: &mut Live| ports(live, 2.1e9, 0.0, false);
+    training.ticks(10, |_| WELL, right).await;
+    assert_eq!(training.world.open(), []);
+    training.ticks(9, |_| WELL, wrong).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Slower, Cause::Network));
+    assert_eq!(told.what, wrong::WHAT);
+    assert_eq!(
+        (told.place.run.as_deref(), &told.place.node),
+        (Some(RUN), &None)
+    );
+    assert!(told.action.contains("NCCL_IB_DISABLE=1"), "{}", told.action);
+    assert!(told.action.contains("eth0"), "{}", told.action);
+    let readings = &told.evidence[0].readings;
+    assert_eq!(readings[0].name, "eth0, each way");
+    let rate = readings[0].value / 2.1e9;
+    assert!((rate - 1.0).abs() < 1e-6, "{readings:?}");
+    assert_eq!(
+        (&*readings[1].name, readings[1].value),
+        ("8 RDMA ports together", 0.0)
+    );
+    // Three quarters of the 280 ms of each second that 16 GPUs wait, at most.
+    let lost = told.losing.milli_gpus;
+    assert!((3_100..3_500).contains(&lost), "{lost}");
+    training.ticks(12, |_| WELL, right).await;
+    assert_eq!(training.world.open(), []);
+}
+
+#[tokio::test]
+async fn traffic_whose_ports_are_read_no_more_is_not_known_to_go_the_right_way() {
+    let mut training = training(all_are_well).await;
+    training
+        .ticks(10, |_| WELL, |live| ports(live, 2.1e9, 0.0, false))
+        .await;
+    assert_eq!(training.one().family, Family::Slower);
+    let unread = |live: &mut Live| {
+        let is_nic =
+            |it: &&mut LiveValue| [node::NIC_SENT.id, node::NIC_RECEIVED.id].contains(&it.metric);
+        let nics = live.values.iter_mut().filter(is_nic);
+        nics.for_each(|it| it.reading = Err(Missing::Unreachable));
+    };
+    training.ticks(30, |_| WELL, unread).await;
+    assert!(training.one().unheard_since.is_some());
+    let mut unread_from_the_start = self::training(all_are_well).await;
+    unread_from_the_start.ticks(20, |_| WELL, unread).await;
+    assert_eq!(unread_from_the_start.world.open(), []);
+}
+
+#[tokio::test]
+async fn a_port_that_came_up_slower_than_the_same_port_of_like_machines_is_told_without_any_run() {
+    let mut world = crate::detect::tests::World::new().await;
+    for name in ["node-3", "node-4", "node-5"] {
+        let gpu = fixture::gpu("prod", name, 0, Does::Work, Origin::Live);
+        world.lives.push(gpu);
+        world
+            .lives
+            .push(fixture::machine("prod", name, Origin::Live));
+    }
+    world.ticks(20, |live| ports(live, 3e6, 18e9, false));
+    assert_eq!(world.open(), []);
+    world.ticks(12, |live| ports(live, 3e6, 18e9, true));
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(open[0].place, Place::node("prod", "node-2"));
+    assert_eq!(
+        open[0].what,
+        "a network device came up slower than its like"
+    );
+    let is_slow_one = |it: &&mut LiveValue| {
+        it.metric == node::NIC_SPEED.id && it.part.as_ref().is_some_and(|it| &*it.id == "mlx5_3")
+    };
+    world.ticks(40, |live| {
+        let speed = live.values.iter_mut().filter(is_slow_one);
+        speed.for_each(|it| it.reading = Err(Missing::NotSupported));
+    });
+    assert_eq!(world.open().len(), 1, "nobody knows whether it is over");
+    world.ticks(44, |live| ports(live, 3e6, 18e9, false));
+    assert_eq!(world.open(), []);
+}

@@ -1,0 +1,75 @@
+//! A run whose traffic takes the wrong way, in words and with a price.
+
+use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::wrong_network::Finding;
+use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::event::Severity;
+
+use super::Waits;
+use crate::detect::runs::{Gpus, RunSeen, price_of};
+
+/// What is said of a run that goes the wrong way.
+pub(super) const WHAT: &str = "its traffic between nodes takes the wrong network";
+
+/// The signal of a finding. Without the ports' speeds or the steps' waits it has no price.
+pub(super) fn signal(
+    finding: &Finding,
+    run: &RunSeen,
+    gpus: &Gpus<'_>,
+    waits: Option<Waits>,
+) -> Signal {
+    let price = price_of(run, gpus);
+    let ranks = run.ranks.len() as u64;
+    let losing = waits
+        .zip(finding.saved_part())
+        .map_or(Losing::gpus(0, price), |(it, part)| {
+            Losing::by_step(ranks, it.step_ns, it.without(part), price)
+        });
+    let kind = if finding.are_rdma {
+        "RDMA ports"
+    } else {
+        "network ports"
+    };
+    let busy = format!("{}, each way", finding.busy);
+    let idle = format!("{} {kind} together", finding.idle_ports);
+    let rate = |name: &str, value| Reading::new(name, value, None, Unit::BytesPerSecond);
+    Signal {
+        family: Family::Slower,
+        place: Place {
+            cluster: run.cluster.clone(),
+            run: Some(run.name.clone()),
+            ..Place::default()
+        },
+        severity: Severity::Warning,
+        what: WHAT.to_owned(),
+        action: action(finding, kind),
+        cause: Cause::Network,
+        since: None,
+        readings: vec![
+            rate(&busy, finding.bytes_per_second),
+            rate(&idle, finding.idle_bytes_per_second),
+            Reading::new("nodes", finding.nodes as f64, None, Unit::Count),
+        ],
+        losing,
+        booted_at: None,
+    }
+}
+
+fn action(finding: &Finding, kind: &str) -> String {
+    let (busy, ports) = (&finding.busy, finding.idle_ports);
+    let is_so = format!(
+        "{busy} carries it on {} while {ports} {kind} are silent",
+        finding.node
+    );
+    match &finding.setting {
+        Some(setting) => format!(
+            "{is_so}: {}={} of the run keeps NCCL from them; take it away and start again.",
+            setting.key, setting.value
+        ),
+        None => format!(
+            "{is_so}, and no NCCL setting of the run says why: look with NCCL_DEBUG=INFO for the lines NET/ and whether the network's library and plugin are in the container (LD_LIBRARY_PATH, NCCL_NET_PLUGIN)."
+        ),
+    }
+}
