@@ -63,6 +63,8 @@ pub struct Node {
     pub pool: String,
     /// What it shares fast links with: the block of the provider's topology; empty where not told.
     pub block: String,
+    /// The part of the block that it is in, usually a rack; empty where not told.
+    pub subblock: String,
     /// GPUs that it has.
     pub gpus: u32,
     /// GPUs that can be given out.

@@ -11,6 +11,7 @@
 
 mod gpus;
 mod network;
+mod offenders;
 mod real;
 mod tests;
 mod training;
@@ -81,6 +82,7 @@ fn faults() -> Vec<Faults> {
     let mut rows = training::faults();
     rows.extend(gpus::faults());
     rows.extend(network::faults());
+    rows.extend(offenders::faults());
     rows
 }
 
@@ -88,6 +90,7 @@ fn well() -> Vec<Well> {
     let mut rows = training::well();
     rows.extend(gpus::well());
     rows.extend(network::well());
+    rows.extend(offenders::well());
     rows
 }
 

@@ -265,7 +265,7 @@ async fn take_back(app: &App, api: Option<&Api>, node: &str, ask: &Ask) -> Resul
             // A node that is gone has nothing that is to be taken back.
             Err(error) if error.is_not_found() => return Ok(()),
             // Without the right to taint there is none of ours.
-            Err(error) if error.is_refused() && !app.config.handoff.taint => {}
+            Err(error) if error.refusal().is_some() && !app.config.handoff.taint => {}
             other => other?,
         }
         audit(app, "take back a hand-off", node, "", now).await?;

@@ -5,7 +5,7 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 8] = [
+const DETECTORS: [&str; 9] = [
     "straggler",
     "hang",
     "regression",
@@ -14,6 +14,7 @@ const DETECTORS: [&str; 8] = [
     "health",
     "slow link",
     "wrong network",
+    "offender",
 ];
 
 /// What is below its least or above its most; a detector without rows that promise something too.

@@ -1,15 +1,19 @@
-//! Cards and machines that break again and again: the hardware incidents that the store has of the last
-//! month, put together once an hour, by the card's serial number where it tells one.
+//! Cards, machines and parts of a cluster that break again and again: the hardware incidents that the store has
+//! of the last month, put together once an hour, by the card's serial number where it tells one, and by where
+//! its machine is: the NVLink domain that its GPUs tell, the zone that its agent tells, and the block that the
+//! inventory has.
 //!
 //! Limits: the last [`MOST`] incidents of each kind that are over; a card that is no longer there is told
 //! no more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal, State};
 use gpufleet_analysis::lost::Losing;
-use gpufleet_analysis::offender::{CARD_FAULTS, Fault, NODE_FAULTS, Offender, WINDOW_NS, judge};
+use gpufleet_analysis::offender::{
+    CARD_FAULTS, Fault, Level, Machine, NODE_FAULTS, Offender, WINDOW_NS, judge,
+};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
@@ -21,6 +25,9 @@ use crate::store::model::IncidentFilter;
 
 /// Incidents of a kind that are read: as many as the store hands out at a time.
 const MOST: usize = 1_000;
+
+/// Machines of a part that are named: the rest is in the list of incidents.
+const MOST_NAMED: usize = 8;
 
 /// Kinds of trouble that are a card's, a link's or a slot's.
 const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
@@ -63,7 +70,7 @@ impl Offenders {
                 });
             }
         }
-        self.found = judge(&faults, now);
+        self.found = judge(&faults, &machines(app), now);
         self.places = places;
         Ok(())
     }
@@ -86,10 +93,84 @@ impl Offenders {
                 let readings = vec![faults_read(*faults, NODE_FAULTS), cards];
                 Some(signal(Place::node(cluster, node), what, action, readings))
             }
+            Offender::Part(part) => {
+                let (level, name) = (part.level.words(), &part.name);
+                let what = format!("machine after machine breaks in {level} {name}");
+                let action = "Have what these machines share looked at: power, cooling, switch, firmware; have the scheduler prefer others.";
+                let place = Place {
+                    cluster: part.cluster.clone(),
+                    ..Place::default()
+                };
+                let count = |it: usize| it as f64;
+                let usual = count(part.faulty_elsewhere) / count(part.elsewhere);
+                let share = count(part.faulty.len()) / count(part.machines);
+                let mut readings = vec![
+                    Reading::new(
+                        "machines with a fault in 30 days",
+                        count(part.faulty.len()),
+                        None,
+                        Unit::Count,
+                    ),
+                    Reading::new(
+                        "share of its machines, and elsewhere",
+                        share,
+                        Some(usual),
+                        Unit::Ratio,
+                    ),
+                ];
+                let named = part.faulty.iter().take(MOST_NAMED);
+                readings.extend(named.map(|it| Reading::new(it, 1.0, None, Unit::Count)));
+                Some(signal(place, &what, action, readings))
+            }
         };
         let found = self.found.iter().filter_map(of);
         found.filter(|it| is_there(&it.place)).collect()
     }
+}
+
+/// Every machine that is heard, and the parts of its cluster that it is in.
+fn machines(app: &App) -> Vec<Machine> {
+    let mut parts: BTreeMap<(String, String), BTreeMap<Level, String>> = BTreeMap::new();
+    app.fleet.visit(|live| {
+        let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
+        let key = || (live.key.cluster.to_string(), live.node.to_string());
+        let part = match live.key.kind {
+            ResourceKind::Node => Some((Level::Zone, text(attribute::ZONE).map(str::to_owned))),
+            ResourceKind::Gpu => {
+                let domain = text(attribute::FABRIC_CLUSTER);
+                let clique = text(attribute::FABRIC_CLIQUE).unwrap_or_default();
+                Some((Level::Domain, domain.map(|it| format!("{it}/{clique}"))))
+            }
+            _ => None,
+        };
+        let Some((level, name)) = part.filter(|_| !live.node.is_empty()) else {
+            return;
+        };
+        let of_node = parts.entry(key()).or_default();
+        of_node.extend(name.map(|name| (level, name)));
+    });
+    let cluster = app.inventory.cluster();
+    for record in app.inventory.known().records() {
+        let node = &record.node;
+        let Some(of_node) = parts.get_mut(&(cluster.to_string(), node.name.clone())) else {
+            continue;
+        };
+        for (level, name) in [
+            (Level::SubBlock, &node.subblock),
+            (Level::Block, &node.block),
+            (Level::Zone, &node.zone),
+        ] {
+            if !name.is_empty() {
+                of_node.insert(level, name.clone());
+            }
+        }
+    }
+    let machine = |((cluster, node), parts): (_, BTreeMap<Level, String>)| Machine {
+        cluster,
+        node,
+        parts: parts.into_iter().collect(),
+    };
+    parts.into_iter().map(machine).collect()
 }
 
 type Cards = (

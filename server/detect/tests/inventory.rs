@@ -96,3 +96,65 @@ async fn an_agent_that_comes_by_another_name_of_cluster_and_node_ends_the_incide
     world.ticks(5, |_| {});
     assert_eq!(world.open(), [], "an agent tells of it");
 }
+
+#[tokio::test]
+async fn a_block_in_which_machine_after_machine_broke_is_told_once_with_its_machines() {
+    let mut world = World::new().await;
+    world.lives.clear();
+    let name = |block: usize, number: usize| format!("b{block}-n{number}");
+    let mut nodes = Vec::new();
+    for (block, number) in (0..4).flat_map(|block| (0..8).map(move |it| (block, it))) {
+        let name = name(block, number);
+        let gpu = fixture::gpu("prod", &name, 0, Does::Work, Origin::Live);
+        world.lives.push(gpu);
+        world
+            .lives
+            .push(fixture::machine("prod", &name, Origin::Live));
+        nodes.push(Node {
+            block: format!("block-{block}"),
+            ..node(&name)
+        });
+    }
+    world
+        .app
+        .inventory
+        .known()
+        .all_nodes(nodes, now(&world.app));
+    world.ticks(3, |_| {});
+    let whole = world.lives.clone();
+    let at = world.hand.now();
+    let broken = ["b1-n0", "b1-n2", "b1-n3", "b1-n5", "b1-n7"];
+    world.ticks(2, |live| {
+        if broken.iter().any(|it| is_gpu(live, it, 0)) {
+            falls_off(live, at);
+        }
+    });
+    assert_eq!(world.open().len(), 5);
+    let back = world.hand.now();
+    world.lives = whole;
+    world.ticks(5, |live| {
+        if broken.iter().any(|it| is_gpu(live, it, 0)) {
+            live.health = Some(HealthEvent {
+                at: back,
+                edge: Edge::Whole,
+            });
+        }
+    });
+    assert_eq!(world.open(), [], "each is over");
+    let written = world.app.incidents.write(&world.app.store).await;
+    written.expect("it is written");
+    let looked = world.detectors.offenders.look(&world.app).await;
+    looked.expect("the store answers");
+    world.ticks(1, |_| {});
+    let open = world.open();
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert_eq!(open[0].family, Family::Offender);
+    assert_eq!(
+        open[0].what,
+        "machine after machine breaks in block block-1"
+    );
+    let readings = &open[0].evidence[0].readings;
+    let names: Vec<&str> = readings[2..].iter().map(|it| &*it.name).collect();
+    assert_eq!(names, broken);
+    assert_eq!((readings[1].value, readings[1].usual), (0.625, Some(0.0)));
+}

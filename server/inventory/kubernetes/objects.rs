@@ -26,6 +26,8 @@ const POOLS: [&str; 3] = [
     "kubernetes.azure.com/agentpool",
 ];
 const BLOCKS: [&str; 1] = ["cloud.google.com/gce-topology-block"];
+/// The part of a block, usually a rack.
+const SUBBLOCKS: [&str; 1] = ["cloud.google.com/gce-topology-subblock"];
 const DRIVERS: [&str; 2] = [
     "nvidia.com/cuda.driver-version.full",
     "cloud.google.com/gke-gpu-driver-version",
@@ -237,6 +239,7 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         instance: fact(attribute::HOST_ID),
         pool: first(labels, &POOLS),
         block: first(labels, &BLOCKS),
+        subblock: first(labels, &SUBBLOCKS),
         driver: first(labels, &DRIVERS),
         gpus: whole.saturating_add(shares),
         allocatable: can_whole.saturating_add(can_shares),

@@ -15,6 +15,7 @@ fn read_node(more: &Value) -> Option<Node> {
                 "node.kubernetes.io/instance-type": "a3-megagpu-8g",
                 "cloud.google.com/gke-nodepool": "a3",
                 "cloud.google.com/gce-topology-block": "b-7",
+                "cloud.google.com/gce-topology-subblock": "b-7-2",
             },
         },
         "spec": {"providerID": "gce://a-project/us-central1-a/gke-a3-1", "taints": [
@@ -65,6 +66,7 @@ fn a_node_says_what_it_has_where_it_is_and_since_when() {
         instance: String::new(),
         pool: "a3".to_owned(),
         block: "b-7".to_owned(),
+        subblock: "b-7-2".to_owned(),
         gpus: 8,
         allocatable: 8,
         is_shared: false,
