@@ -320,12 +320,7 @@ impl ApiError {
         }
     }
 
-    /// Whether there is no such thing to ask for: the cluster does not know the kind of object.
-    pub fn is_unknown_kind(&self) -> bool {
-        self.is(StatusCode::NOT_FOUND)
-    }
-
-    /// Whether what was asked about is not there.
+    /// Whether what was asked about is not there: the object, or its whole kind.
     pub fn is_not_found(&self) -> bool {
         self.is(StatusCode::NOT_FOUND)
     }

@@ -203,7 +203,7 @@ impl MayBeHeldBack for WorkloadObject {
 impl<K> Following<'_, K> {
     fn failed_at(&self, tells: Tells, why: &ApiError) {
         let mut known = self.app.inventory.known();
-        if why.is_unknown_kind() && matches!(tells, Tells::HeldBack(_)) {
+        if why.is_not_found() && matches!(tells, Tells::HeldBack(_)) {
             // Asked again all the same: it may be installed any day.
             tells.of(&mut known).is_absent(NOT_INSTALLED);
             return;
