@@ -19,7 +19,8 @@
 //!
 //! Limits: a port of which no bytes are read makes its node unknown; a run that shares its nodes with another is
 //! judged by the traffic of both, which is silent on the fast ports only if both are; NVLink between nodes
-//! needs no network, and then no port is busy.
+//! needs no network, and then no port is busy; where RDMA ports are there for storage alone and training is meant
+//! to go over Ethernet, such runs are told all the same.
 
 use std::collections::BTreeMap;
 

@@ -126,8 +126,31 @@ pub(crate) fn all() -> Vec<Detector> {
             vec![one(&gpu::PCIE_WIDTH), one(&gpu::PCIE_GENERATION)],
         ),
         of("NVLinks down", Link, vec![one(&gpu::NVLINKS_ACTIVE)]),
+        of(
+            "a link slower than its like",
+            Link,
+            vec![
+                one(&training::COLLECTIVE_BUS_BANDWIDTH),
+                one(&training::COLLECTIVE_TRAFFIC),
+                one(&training::COLLECTIVE_CALLS),
+            ],
+        ),
+        of(
+            "a port that came up slower than its like",
+            Link,
+            vec![one(&node::NIC_SPEED)],
+        ),
         of("a rank that makes the others wait", Straggler, vec![Steps]),
         of("a run that became slower", Slower, vec![Steps]),
+        of(
+            "a run on the wrong network",
+            Slower,
+            vec![
+                one(&node::NIC_SENT),
+                one(&node::NIC_RECEIVED),
+                one(&node::NIC_UP),
+            ],
+        ),
         of("a run that stands still", Hang, vec![Steps]),
         of(
             "numbers of training that go wrong",
@@ -173,7 +196,7 @@ pub(crate) fn all() -> Vec<Detector> {
         ),
         of("a node without an agent", Blind, vec![Cluster]),
         of(
-            "cards and machines that break again and again",
+            "cards, machines and parts of a cluster that break again and again",
             Offender,
             vec![Past],
         ),

@@ -246,7 +246,7 @@ impl Network {
             !found.iter().any(is_it) && !before.speed_is_read(nodes)
         };
         let mut unread: Vec<SlowPort> = std::mem::take(&mut self.slow_ports);
-        unread.retain(|it| is_unread(it));
+        unread.retain(is_unread);
         unread.iter_mut().for_each(|it| it.is_read = false);
         found.extend(unread);
         self.slow_ports = found;
@@ -411,11 +411,12 @@ impl Brief {
 }
 
 impl SlowPort {
+    /// Whether its speed is known now, or it is there no more.
     fn speed_is_read(&self, nodes: &NodesSeen) -> bool {
         let node = self.place.node.as_deref().unwrap_or_default();
         let key = (Arc::from(&*self.place.cluster), Arc::from(node));
-        let mut ports = nodes.get(&key).into_iter().flat_map(|it| &it.ports);
-        ports.any(|it| *it.name == *self.name && it.speed.is_some())
+        let is_own = |it: &Port| *it.name == *self.name && it.speed.is_some();
+        nodes.get(&key).is_none_or(|it| it.ports.iter().any(is_own))
     }
 
     fn signal(&self, nodes: &NodesSeen) -> Signal {

@@ -230,8 +230,9 @@ pub fn render(
     now: Timestamp,
 ) -> String {
     let month = month::charge(days, asked.days.clone(), terms);
-    let earlier = (!before.days.is_empty())
-        .then(|| month::charge(before, asked.before_day..asked.days.start, terms));
+    let is_there = !before.days.is_empty() || !before.lives.is_empty();
+    let earlier =
+        is_there.then(|| month::charge(before, asked.before_day..asked.days.start, terms));
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;

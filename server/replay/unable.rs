@@ -263,7 +263,10 @@ mod tests {
         for (detector, word) in [
             ("a rank that makes the others wait", "no steps"),
             ("GPU memory that grows", "nobody read"),
-            ("cards and machines that break again and again", "a month"),
+            (
+                "cards, machines and parts of a cluster that break again and again",
+                "a month",
+            ),
             ("a node without an agent", "the cluster"),
         ] {
             let why = why(&data, detector).unwrap_or_default();

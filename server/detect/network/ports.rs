@@ -14,6 +14,9 @@ use crate::detect::seconds_since;
 use crate::detect::watch::GAP_S;
 use crate::fleet::{Live, LiveValue};
 
+/// Whether a port is up and how fast is read each minute; what is older than three of them is gone, seconds.
+const FRESH_S: f64 = 180.0;
+
 /// Most ports of a machine: as many as its agent reads of each kind.
 const MAX_PORTS: usize = 128;
 
@@ -86,7 +89,8 @@ impl PortsWatch {
         }
         let mut ports: Vec<Port> = self.0.iter().map(|it| it.port(now)).collect();
         let mut each = |metric: &Metric, set: &dyn Fn(&mut Port, &LiveValue)| {
-            for value in live.parts(metric.id) {
+            let fresh = |it: &&LiveValue| seconds_since(now, it.at) <= FRESH_S;
+            for value in live.parts(metric.id).filter(fresh) {
                 if let Some(place) = self.place(value, &mut hint) {
                     set(&mut ports[place], value);
                 }
@@ -104,8 +108,8 @@ impl PortsWatch {
     fn place(&self, value: &LiveValue, hint: &mut usize) -> Option<usize> {
         let part = value.part.as_ref()?;
         let count = self.0.len();
-        let places = (0..count).map(|it| (*hint + it) % count);
-        let found = places.into_iter().find(|it| self.0[*it].part == *part)?;
+        let mut places = (0..count).map(|it| (*hint + it) % count);
+        let found = places.find(|it| self.0[*it].part == *part)?;
         *hint = (found + 1) % count;
         Some(found)
     }

@@ -33,7 +33,7 @@ struct Told {
     readings: Vec<Reading>,
 }
 
-/// The signal of a finding; none where it is of so many ends that it names none.
+/// The signal of a finding; none where it is among more than two nodes and no port of theirs shows anything.
 pub(super) fn signal(finding: &Finding, around: &Around<'_>) -> Option<Signal> {
     let ends = ends(&finding.suspect);
     let told = match finding.is_across {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::objects::{Condition, Meta, PodSpec, claim};
 
 /// What is said of what is suspended and nobody says why.
-const SUSPENDED: &str = "it is suspended";
+const SUSPENDED: &str = "It is suspended";
 
 /// Most kinds of pods of one object: a JobSet has a few, Kueue takes eight.
 const MAX_KINDS: usize = 16;
@@ -158,7 +158,7 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Claim> {
         said.filter(|it| it.status != "True" && !it.message.is_empty())
     });
     let why = why.map_or_else(
-        || "its queue has not said anything of it yet".to_owned(),
+        || "Its queue has said nothing of it yet".to_owned(),
         |it| cut(&it.message),
     );
     let waits = spec.pod_sets.iter().take(MAX_KINDS).filter_map(|it| {
@@ -215,7 +215,7 @@ mod tests {
         let of = |object: &Value| told(&job(&read(object)));
         assert_eq!(
             of(&object(true, json!([]))),
-            ["job:team/a q 4x8 it is suspended"]
+            ["job:team/a q 4x8 It is suspended"]
         );
         assert_eq!(of(&object(false, json!([]))), [""; 0]);
         let owner = json!([{"kind": "JobSet", "name": "s", "controller": true}]);
@@ -224,7 +224,7 @@ mod tests {
         without["spec"]["template"] = pods("0");
         assert_eq!(of(&without), [""; 0], "it asks for no GPU");
         without["spec"] = json!({"suspend": true, "template": pods("2")});
-        assert_eq!(of(&without), ["job:team/a q 1x2 it is suspended"]);
+        assert_eq!(of(&without), ["job:team/a q 1x2 It is suspended"]);
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "jobset:team/s  6x8 it is suspended",
-                "jobset:team/s  1x1 it is suspended"
+                "jobset:team/s  6x8 It is suspended",
+                "jobset:team/s  1x1 It is suspended"
             ]
         );
     }
@@ -279,7 +279,7 @@ mod tests {
         let alone = of(&json!([]), json!([]));
         assert_eq!(
             alone,
-            ["workload:team/w-1 q 4x8 its queue has not said anything of it yet"]
+            ["workload:team/w-1 q 4x8 Its queue has said nothing of it yet"]
         );
     }
 }
