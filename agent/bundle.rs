@@ -311,9 +311,12 @@ impl Taken {
     }
 }
 
+/// What a GPU is, and the last reading of everything by its name.
+type Card = (Arc<Resource>, BTreeMap<String, Reading>);
+
 /// Each GPU with what it is, and the last reading of everything.
 fn cards(rounds: &[(String, Readings)]) -> Vec<Value> {
-    let mut known: BTreeMap<Arc<str>, (Arc<Resource>, BTreeMap<String, Reading>)> = BTreeMap::new();
+    let mut known: BTreeMap<Arc<str>, Card> = BTreeMap::new();
     for (_, readings) in rounds {
         for one in &readings.resources {
             if one.resource.kind != ResourceKind::Gpu {
@@ -334,7 +337,7 @@ fn cards(rounds: &[(String, Readings)]) -> Vec<Value> {
             }
         }
     }
-    let card = |(id, (resource, values)): (Arc<str>, (Arc<Resource>, BTreeMap<_, Reading>))| {
+    let card = |(id, (resource, values)): (Arc<str>, Card)| {
         let value = |reading: Reading| match reading {
             Ok(value) => json!(value),
             Err(why) => json!({"missing": why.name()}),

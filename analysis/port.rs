@@ -87,9 +87,12 @@ pub enum Sign {
     Repeats(f64, f64),
 }
 
+/// A port's node, its name and the bytes a second that it came up with.
+type CameUp<'a> = (&'a str, &'a str, f64);
+
 /// The ports of a cluster that came up slower than their like, by node and name.
 pub fn slow<'a>(machines: &[Machine<'a>]) -> Vec<Finding<'a>> {
-    let mut classes: HashMap<(&str, &str), Vec<(&'a str, &'a str, f64)>> = HashMap::new();
+    let mut classes: HashMap<(&str, &str), Vec<CameUp<'a>>> = HashMap::new();
     for machine in machines {
         for port in machine.ports {
             if let Some(speed) = port.speed.filter(|it| it.is_finite() && *it > 0.0) {

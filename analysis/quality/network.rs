@@ -148,12 +148,11 @@ fn ports(random: &mut ChaCha8Rng, host: [f64; 2], rdma: f64) -> Vec<Port> {
         .collect()
 }
 
+/// Bytes a second of the host's port, both ways, and of each fast one, at a look.
+type Traffic<'a> = dyn Fn(i64, &mut ChaCha8Rng) -> ([f64; 2], f64) + 'a;
+
 /// The look at which a run of four nodes is called one that goes the wrong way.
-fn wrong(
-    seed: u32,
-    looks: i64,
-    traffic: &dyn Fn(i64, &mut ChaCha8Rng) -> ([f64; 2], f64),
-) -> Option<i64> {
+fn wrong(seed: u32, looks: i64, traffic: &Traffic) -> Option<i64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed.into());
     let mut watch = wrong_network::Watch::default();
     let settings = BTreeMap::new();

@@ -58,10 +58,13 @@ struct Reader {
     reads_gpus: bool,
 }
 
+/// A resource of the recording: its kind, its id, and the place of the reader that told of it.
+type Recorded = (ResourceKind, Arc<str>, usize);
+
 /// Names what was recorded, as an agent of its own would.
 struct Naming {
     facts: Arc<NodeFacts>,
-    known: HashMap<(ResourceKind, Arc<str>, usize), (Arc<Resource>, Arc<Resource>)>,
+    known: HashMap<Recorded, (Arc<Resource>, Arc<Resource>)>,
 }
 
 pub(super) fn replay(

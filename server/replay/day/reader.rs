@@ -45,14 +45,16 @@ pub(super) struct Read {
     pub(super) events: VecDeque<StoredEvent>,
 }
 
+/// A resource as it was last described: of today, who held it, and as it was with him.
+type Described = (Arc<Resource>, Option<i64>, Arc<Resource>);
+
 /// Reads the store, and remembers what is the same from minute to minute.
 pub(super) struct Reader<'a> {
     store: &'a Store,
     cluster: Option<&'a str>,
     /// Who tells of each rank.
     ranks: HashMap<ResourceKey, AgentId>,
-    /// Resources as they were last described: of today, who held them, and as they were with him.
-    described: HashMap<ResourceKey, (Arc<Resource>, Option<i64>, Arc<Resource>)>,
+    described: HashMap<ResourceKey, Described>,
     /// Who holders are, by number; none is not known.
     holders: HashMap<i64, Option<Holder>>,
     senders: HashMap<Arc<str>, Arc<Resource>>,
