@@ -5,10 +5,11 @@ use serde_json::Value;
 /// What stands where nothing was told.
 pub(crate) const NOTHING: &str = "–";
 
-/// A text, or a dash.
+/// A text, or a dash. Names come from whoever runs jobs: what would move a terminal's cursor, change its colours
+/// or begin a line is a space.
 pub(crate) fn text(value: &Value) -> String {
     match value {
-        Value::String(text) if !text.is_empty() => text.clone(),
+        Value::String(text) if !text.is_empty() => text.replace(char::is_control, " "),
         Value::Number(number) => number.to_string(),
         Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
         _ => NOTHING.to_owned(),
@@ -107,5 +108,11 @@ mod tests {
             moment(&json!("2026-11-21T18:06:20.5Z")),
             "2026-11-21 18:06:20"
         );
+    }
+
+    #[test]
+    fn no_name_commands_the_terminal() {
+        let name = json!("llm\u{1b}[2J\n\u{9b}31mfine");
+        assert_eq!(text(&name), "llm [2J  31mfine");
     }
 }

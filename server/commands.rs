@@ -80,7 +80,7 @@ pub(crate) enum Prices {
 /// Does what was asked.
 pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> anyhow::Result<()> {
     let command = match command {
-        Command::Replay(flags) => return replay::run(flags, config).await,
+        Command::Replay(flags) => return Box::pin(replay::run(flags, config)).await,
         other => other,
     };
     let store = Store::open_used(&config.store).await?;

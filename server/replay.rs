@@ -187,7 +187,7 @@ pub async fn replay(
     progress: &mut (dyn FnMut(f64, Timestamp) + Send),
 ) -> Result<Replayed, ReplayError> {
     match what {
-        What::Day(day) => day::replay(*day, config, cluster, progress).await,
+        What::Day(day) => Box::pin(day::replay(*day, config, cluster, progress)).await,
         What::Recording(file) => recording::replay(file, config, progress),
     }
 }

@@ -123,11 +123,9 @@ pub(super) fn tick(
         let in_flight = PointValue::Gauge { value, max: None };
         points.push(point(&training::COLLECTIVES_IN_FLIGHT, in_flight));
     }
-    if resource.kind == ResourceKind::Rank
-        && let Some(phase) = phase(row)
-    {
-        // What the agent tells: 0 is none.
-        let value = f64::from(phase as u8) + 1.0;
+    if resource.kind == ResourceKind::Rank {
+        // What the agent tells: 0 is none. Also in none, or what was told before would stand.
+        let value = phase(row).map_or(0.0, |it| f64::from(it as u8) + 1.0);
         let now = PointValue::Gauge { value, max: None };
         points.push(point(&training::PHASE_NOW, now));
     }
@@ -289,11 +287,17 @@ mod tests {
         assert_eq!(of(&rank, &training::COLLECTIVES_IN_FLIGHT), Some(in_flight));
         let age = PointValue::Gauge {
             value: 53.0,
-            max: None,
+            max: Some(53.0),
         };
         assert_eq!(of(&rank, &training::COLLECTIVE_OLDEST_AGE), Some(age));
         let value = f64::from(Phase::CheckpointSave as u8) + 1.0;
         let phase = PointValue::Gauge { value, max: None };
         assert_eq!(of(&rank, &training::PHASE_NOW), Some(phase));
+        let trains = told(&MinuteRow::default(), ResourceKind::Rank, 0).expect("it was heard");
+        let none = PointValue::Gauge {
+            value: 0.0,
+            max: None,
+        };
+        assert_eq!(of(&trains, &training::PHASE_NOW), Some(none));
     }
 }

@@ -112,7 +112,7 @@ fn a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_m
         is["message"]
             .as_str()
             .unwrap_or_default()
-            .contains("reboot node"),
+            .contains("reboot"),
         "{is}"
     );
     wait::until("others' taints stay beside ours", LIMIT, || {
