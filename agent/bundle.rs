@@ -119,7 +119,23 @@ async fn put_together(config: &Config, arguments: &Arguments, root: &Path) -> an
     );
     let clock = SystemClock::start();
     let began = clock.now();
-    let mut out = create(&arguments.output)?;
+    // First, so that nobody waits for seconds of readings that cannot be written.
+    let out = create(&arguments.output)?;
+    let written = write(config, arguments, root, (clock, began), out).await;
+    if written.is_err() {
+        // Half of it, or nothing, would stand in the way of the next try.
+        let _ = std::fs::remove_file(&arguments.output);
+    }
+    written
+}
+
+async fn write(
+    config: &Config,
+    arguments: &Arguments,
+    root: &Path,
+    (clock, began): (SystemClock, Timestamp),
+    mut out: BufWriter<File>,
+) -> anyhow::Result<()> {
     let (mut taken, running, doctor) = tokio::join!(
         take(config, arguments.seconds, &clock),
         running::ask(config),
@@ -296,7 +312,11 @@ impl Taken {
             let is_there = all.iter().flatten().any(|it| it == gpu);
             anyhow::ensure!(
                 is_there,
-                "--gpu {gpu}: no GPU of this node has that UUID or serial number"
+                "--gpu {gpu}: no GPU that the driver lists has that UUID or serial number{}; without --gpu the bundle has all that is left to read, the kernel's XIDs too",
+                match self.failed.as_slice() {
+                    [] => String::new(),
+                    failed => format!(" ({})", failed.join("; ")),
+                }
             );
         }
         let is_wanted = |it: &Resource| {

@@ -158,7 +158,7 @@ fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
         }
     }
     let looked_at = all.len();
-    let mut found: Vec<Part> = Vec::new();
+    let mut found: Vec<(Part, BTreeSet<&str>)> = Vec::new();
     for ((cluster, level, name), nodes) in all {
         let whole = &clusters[cluster];
         let mut faulty: BTreeSet<String> = BTreeSet::new();
@@ -177,25 +177,28 @@ fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
             faulty,
         };
         if part.is_wrong(looked_at) {
-            found.push(part);
+            found.push((part, nodes));
         }
     }
-    found.sort_by_key(|it| it.level);
-    let mut told: Vec<Part> = Vec::new();
-    for part in found {
+    found.sort_by_key(|it| it.0.level);
+    let mut told: Vec<(Part, BTreeSet<&str>)> = Vec::new();
+    for (part, nodes) in found {
         let is_inner =
             |it: &Part| it.cluster == part.cluster && !it.faulty.is_disjoint(&part.faulty);
-        let mut rest = part.clone();
-        for inner in told.iter().filter(|it| is_inner(it)) {
-            rest.faulty.retain(|it| !inner.faulty.contains(it));
-            rest.machines = rest.machines.saturating_sub(inner.machines);
+        // Parts need not lie in one another: an NVLink domain may reach over two sub-blocks.
+        let mut left = nodes.clone();
+        for (_, of_inner) in told.iter().filter(|it| is_inner(&it.0)) {
+            left.retain(|it| !of_inner.contains(it));
         }
+        let mut rest = part.clone();
+        rest.faulty.retain(|it| left.contains(it.as_str()));
+        rest.machines = left.len();
         if rest.is_wrong(looked_at) {
-            told.retain(|it| !is_inner(it));
-            told.push(part);
+            told.retain(|it| !is_inner(&it.0));
+            told.push((part, nodes));
         }
     }
-    told
+    told.into_iter().map(|it| it.0).collect()
 }
 
 impl Part {

@@ -208,16 +208,18 @@ impl Watch {
         if judged.iter().map(looks).max() < Some(LOOKS as u8) {
             return Err(Silent::Starting);
         }
+        let nodes: BTreeSet<&Arc<str>> = judged.iter().flat_map(|it| it.0.nodes()).collect();
+        let most = (nodes.len() / MANY_PART).max(1);
         let mut found = Vec::new();
         for is_across in [false, true] {
             let of_kind = judged
                 .iter()
                 .filter(|it| (it.0.nodes().len() > 1) == is_across);
-            found.extend(self.named(&of_kind.copied().collect::<Vec<_>>(), is_across));
-        }
-        let nodes: BTreeSet<&Arc<str>> = judged.iter().flat_map(|it| it.0.nodes()).collect();
-        if found.len() > (nodes.len() / MANY_PART).max(1) {
-            return Err(Silent::Many);
+            let of_kind: Vec<_> = of_kind.copied().collect();
+            found.extend(self.named(&of_kind, is_across, most));
+            if found.len() > most {
+                return Err(Silent::Many);
+            }
         }
         Ok(found)
     }
@@ -242,8 +244,13 @@ impl Watch {
         std::iter::zip(like, &logarithms).map(look).collect()
     }
 
-    /// The links that the slow ones of a kind have in common.
-    fn named(&self, judged: &[(&Group, Pace, usize)], is_across: bool) -> Vec<Finding> {
+    /// The links that the slow ones of a kind have in common; one more than `most` is enough.
+    fn named(
+        &self,
+        judged: &[(&Group, Pace, usize)],
+        is_across: bool,
+        most: usize,
+    ) -> Vec<Finding> {
         let of = |pace: Pace| judged.iter().filter(move |it| it.1 == pace);
         let mut slow: Vec<&(&Group, Pace, usize)> = of(Pace::Slow).collect();
         if slow.is_empty() {
@@ -252,7 +259,9 @@ impl Watch {
         let fast: Vec<&Group> = of(Pace::Fast).map(|it| it.0).collect();
         let well = Well::of(&fast, &slow.iter().map(|it| it.0).collect::<Vec<_>>());
         let mut found = Vec::new();
-        while let Some((suspect, explained)) = well.suspect(&slow) {
+        while found.len() <= most
+            && let Some((suspect, explained)) = well.suspect(&slow)
+        {
             let (own, others): (Vec<_>, Vec<_>) =
                 std::iter::zip(0.., slow).partition(|(place, _)| explained.contains(place));
             let kept = own.iter().map(|(_, it)| (self.0[&it.0.key()], it.2));

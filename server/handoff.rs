@@ -8,11 +8,11 @@
 //! Limits: `handoff.most_nodes` at a time, and a tenth of the cluster's nodes where that is less: trouble of more than
 //! that is the fleet's, and no node is drained for it. Only nodes of the cluster that the inventory sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Book, Refused};
+use gpufleet_analysis::incident::{Book, Happened, Refused};
 use gpufleet_program::kubernetes::{Api, ApiError, escaped};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::Timestamp;
@@ -100,6 +100,8 @@ impl HandoffConfig {
 struct Handed {
     /// By node. An ask without an incident was found on a node when this server began.
     nodes: BTreeMap<String, Ask>,
+    /// Those of them whose hand-off broke off in the middle: what was written is to be taken back too.
+    begun: BTreeSet<String>,
     /// Nodes for which there was no room when it was last told.
     beyond: usize,
 }
@@ -145,6 +147,13 @@ enum Failed {
     Change(#[from] ChangeError),
 }
 
+impl Failed {
+    /// Whether it was answered of this node, so that others may be asked about.
+    const fn is_of_one_node(&self) -> bool {
+        matches!(self, Self::Api(ApiError::Status { .. }))
+    }
+}
+
 async fn round(
     app: &App,
     mode: Mode,
@@ -169,6 +178,7 @@ async fn round(
                 Some(api) => found(api).await?,
                 None => BTreeMap::new(),
             },
+            begun: BTreeSet::new(),
             beyond: 0,
         }),
     };
@@ -181,10 +191,18 @@ async fn round(
         .filter(|it| !wanted.contains_key(*it))
         .cloned()
         .collect();
+    // What fails for one node holds up no other.
+    let mut failed: Option<Failed> = None;
     for node in over {
         let ask = handed.nodes[&node].clone();
-        take_back(app, writing.as_ref(), &node, &ask).await?;
-        handed.nodes.remove(&node);
+        match take_back(app, writing.as_ref(), &node, &ask).await {
+            Ok(()) => {
+                handed.nodes.remove(&node);
+                handed.begun.remove(&node);
+            }
+            Err(error) if error.is_of_one_node() => failed = failed.or(Some(error)),
+            Err(error) => return Err(error),
+        }
     }
     let most = most(app, app.config.handoff.most_nodes);
     let mut beyond = 0;
@@ -197,8 +215,26 @@ async fn round(
             beyond += 1;
             continue;
         }
-        hand_off(app, writing.as_ref(), &node, &ask, known.is_none()).await?;
-        handed.nodes.insert(node, ask);
+        let is_new = known.is_none() || handed.begun.contains(&node);
+        match hand_off(app, writing.as_ref(), &node, &ask, is_new).await {
+            Ok(()) => {
+                handed.begun.remove(&node);
+                handed.nodes.insert(node, ask);
+            }
+            // The cluster has no such node any more, or never had: there is nothing to drain.
+            Err(Failed::Api(error)) if error.is_not_found() => {}
+            Err(error) => {
+                let goes_on = error.is_of_one_node();
+                if known.is_none() {
+                    handed.begun.insert(node.clone());
+                    handed.nodes.insert(node, Ask::unknown());
+                }
+                if !goes_on {
+                    return Err(error);
+                }
+                failed = failed.or(Some(error));
+            }
+        }
     }
     if beyond > handed.beyond {
         tracing::warn!(
@@ -208,7 +244,7 @@ async fn round(
         );
     }
     handed.beyond = beyond;
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// How many nodes may be handed off at a time.
@@ -264,8 +300,6 @@ async fn take_back(app: &App, api: Option<&Api>, node: &str, ask: &Ask) -> Resul
         match cleared.await {
             // A node that is gone has nothing that is to be taken back.
             Err(error) if error.is_not_found() => return Ok(()),
-            // Without the right to taint there is none of ours.
-            Err(error) if error.refusal().is_some() && !app.config.handoff.taint => {}
             other => other?,
         }
         audit(app, "take back a hand-off", node, "", now).await?;
@@ -284,6 +318,15 @@ async fn take_back(app: &App, api: Option<&Api>, node: &str, ask: &Ask) -> Resul
 
 /// Notes on an incident what was done for it; one that is no longer in the book needs no note.
 async fn note(app: &App, id: Uuid, text: &str, now: Timestamp) -> Result<(), Failed> {
+    // A server that begins anew does the same once more, and does not say it once more.
+    let is_said = app.incidents.get(id).is_some_and(|it| {
+        let mut newest = it.log.iter().rev();
+        let own = newest.find(|it| it.who.as_deref() == Some(WHO));
+        own.is_some_and(|it| matches!(&it.happened, Happened::Note(said) if said == text))
+    });
+    if is_said {
+        return Ok(());
+    }
     let change = |book: &mut Book| book.annotate(id, WHO, text, now);
     match app.incidents.change(&app.store, id, change).await {
         Ok(_) | Err(ChangeError::Refused(Refused::Unknown(_))) => Ok(()),
@@ -360,7 +403,7 @@ struct ListMetadata {
     next: Option<String>,
 }
 
-/// Nodes that have the condition already: a server before this one wrote it.
+/// Nodes that have the condition or the taint already: a server before this one wrote it.
 async fn found(api: &Api) -> Result<BTreeMap<String, Ask>, ApiError> {
     let (mut found, mut next) = (BTreeMap::new(), String::new());
     loop {
@@ -373,7 +416,9 @@ async fn found(api: &Api) -> Result<BTreeMap<String, Ask>, ApiError> {
         for node in page.items {
             let conditions = node.status.conditions.unwrap_or_default();
             let is_ours = |it: &Condition| it.kind == CONDITION && it.status == "True";
-            if conditions.iter().any(is_ours) {
+            let mut taints = node.spec.taints.iter().flatten();
+            let is_tainted = taints.any(|it| it["key"] == ask::TAINT);
+            if is_tainted || conditions.iter().any(is_ours) {
                 found.insert(node.metadata.name, Ask::unknown());
             }
         }

@@ -8,7 +8,7 @@
 //! Limits: [`MAX_INCIDENTS`] incidents; what a fleet in memory takes. What is beyond is counted and told.
 //! Nothing is written to the store, and nobody is told of anything.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +154,8 @@ struct Replay {
     ticks: u64,
     most: Counted,
     found: BTreeMap<Uuid, Incident>,
-    left_out: u64,
+    /// Incidents that there was no room for.
+    left_out: BTreeSet<Uuid>,
     refused: u64,
     data: Data,
 }
@@ -232,7 +233,7 @@ impl Replay {
             ticks: 0,
             most: Counted::default(),
             found: BTreeMap::new(),
-            left_out: 0,
+            left_out: BTreeSet::new(),
             refused: 0,
             data,
         }
@@ -310,7 +311,7 @@ impl Replay {
         if is_known || self.found.len() < MAX_INCIDENTS {
             self.found.insert(incident.id, incident);
         } else {
-            self.left_out += 1;
+            self.left_out.insert(incident.id);
         }
     }
 
@@ -392,7 +393,7 @@ impl Replay {
             ticks: (self.ticks, tick_s),
             most: self.most,
             incidents,
-            left_out: self.left_out,
+            left_out: self.left_out.len() as u64,
             then: None,
             unable: self.data.unable(),
             notes,

@@ -31,6 +31,8 @@ pub struct Found {
     pub judgement: Judgement,
     /// What was read.
     pub measured: Measured,
+    /// Whether every SM took part: else the one that is wrong may be among those that did not.
+    pub is_whole: bool,
 }
 
 impl Inside {
@@ -72,6 +74,7 @@ impl Found {
                 gpu_seconds: probe.gpu_ns as f64 / 1e9,
                 ..Measured::default()
             },
+            is_whole: probe.sms > 0 && probe.covered >= probe.sms,
         }
     }
 }

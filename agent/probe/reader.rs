@@ -303,6 +303,16 @@ impl Probing {
             return None;
         }
         let is_fail = |verdict| verdict == Verdict::Fail;
+        let undoes = match known.last.as_ref().map(|it| it.judgement.verdict) {
+            // A pass that not all SMs took part in says nothing of the one that was wrong.
+            Some(Verdict::Fail) => found.judgement.verdict != Verdict::Pass || found.is_whole,
+            // Nobody judges speed inside a process.
+            Some(Verdict::Degraded) => is_fail(found.judgement.verdict),
+            _ => true,
+        };
+        if !undoes {
+            return None;
+        }
         let failed = known
             .last
             .as_ref()

@@ -224,7 +224,9 @@ impl Network {
             return;
         }
         let mut clusters: BTreeMap<&str, Vec<port::Machine<'_>>> = BTreeMap::new();
-        for ((cluster, node), seen) in nodes.iter().filter(|(_, it)| !it.is_silent(now)) {
+        // Machines without GPUs, or of which nobody knows theirs, are like nobody.
+        let is_like = |it: &super::gather::NodeSeen| !it.is_silent(now) && !it.model.is_empty();
+        for ((cluster, node), seen) in nodes.iter().filter(|(_, it)| is_like(it)) {
             clusters.entry(cluster).or_default().push(port::Machine {
                 node,
                 model: &seen.model,
@@ -243,7 +245,7 @@ impl Network {
         }
         let is_unread = |before: &SlowPort| {
             let is_it = |it: &SlowPort| it.place == before.place && it.name == before.name;
-            !found.iter().any(is_it) && !before.speed_is_read(nodes)
+            !found.iter().any(is_it) && !before.speed_is_read(nodes, now)
         };
         let mut unread: Vec<SlowPort> = std::mem::take(&mut self.slow_ports);
         unread.retain(is_unread);
@@ -412,11 +414,13 @@ impl Brief {
 
 impl SlowPort {
     /// Whether its speed is known now, or it is there no more.
-    fn speed_is_read(&self, nodes: &NodesSeen) -> bool {
+    fn speed_is_read(&self, nodes: &NodesSeen, now: Timestamp) -> bool {
         let node = self.place.node.as_deref().unwrap_or_default();
         let key = (Arc::from(&*self.place.cluster), Arc::from(node));
         let is_own = |it: &Port| *it.name == *self.name && it.speed.is_some();
-        nodes.get(&key).is_none_or(|it| it.ports.iter().any(is_own))
+        // What a silent node said last is older than what was compared.
+        let seen = nodes.get(&key);
+        seen.is_none_or(|it| !it.is_silent(now) && it.ports.iter().any(is_own))
     }
 
     fn signal(&self, nodes: &NodesSeen) -> Signal {

@@ -137,7 +137,9 @@ fn machines(app: &App) -> Vec<Machine> {
         let part = match live.key.kind {
             ResourceKind::Node => Some((Level::Zone, text(attribute::ZONE).map(str::to_owned))),
             ResourceKind::Gpu => {
-                let domain = text(attribute::FABRIC_CLUSTER);
+                // Machines whose NVLink ends within them all say the same: zeros.
+                let is_named = |it: &&str| it.bytes().any(|it| !matches!(it, b'0' | b'-'));
+                let domain = text(attribute::FABRIC_CLUSTER).filter(is_named);
                 let clique = text(attribute::FABRIC_CLIQUE).unwrap_or_default();
                 Some((Level::Domain, domain.map(|it| format!("{it}/{clique}"))))
             }

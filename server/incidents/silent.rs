@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_analysis::incident::Incident;
+use gpufleet_analysis::incident::{Happened, Incident};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -25,10 +25,26 @@ pub enum SilenceError {
     NotYet,
 }
 
+/// Who ends the silence of what its pattern does not name any more, for the incident's log.
+const HAS_GROWN: &str = "gpufleet: it is more than the pattern of its silence names";
+
+/// Whether it is silent by this silence, and not because a person silenced it alone.
+fn is_by(incident: &Incident, silence: &Silence) -> bool {
+    if incident.silenced_until != Some(silence.until) {
+        return false;
+    }
+    let is_silenced = |it: &Happened| matches!(it, Happened::Silenced(_));
+    let mut lines = incident.log.iter().rev();
+    let last = lines.find(|it| is_silenced(&it.happened));
+    last.and_then(|it| it.who.as_deref()) == Some(silence.signature().trim())
+}
+
 impl Held {
-    /// Silences what is open and matches a silence by pattern; says which that were not so before.
+    /// Silences what is open and matches a silence by pattern, and ends the silence of what matches no more; says
+    /// which have changed.
     pub(super) fn silence(&mut self, now: Timestamp) -> Vec<Uuid> {
         self.silences.retain(|it| it.until > now);
+        let mut changed = self.wake_what_has_grown(now);
         let settings = Arc::clone(self.outbox.settings());
         let longest = |incident: &Incident| {
             let team = settings.team(&incident.place);
@@ -55,7 +71,25 @@ impl Held {
             let done = self.book.silence(id, &who, until, now);
             done.is_ok().then_some(id)
         });
-        silenced.collect()
+        changed.extend(silenced);
+        changed
+    }
+
+    /// Ends the silence of what has grown beyond the pattern by which it is silent; says which.
+    fn wake_what_has_grown(&mut self, now: Timestamp) -> Vec<Uuid> {
+        let settings = Arc::clone(self.outbox.settings());
+        let has_grown = |it: &&Incident| {
+            let mut by_it = self.silences.iter().filter(|silence| is_by(it, silence));
+            let silence = by_it.next();
+            silence.is_some_and(|silence| !silence.is_about(it, settings.team(&it.place)))
+        };
+        let open = self.book.open_ones();
+        let grown: Vec<Uuid> = open.filter(has_grown).map(|it| it.id).collect();
+        let ended = grown.into_iter().filter(|id| {
+            let done = self.book.end_silence(*id, HAS_GROWN, now);
+            done.is_ok()
+        });
+        ended.collect()
     }
 
     /// Has the outbox and the next write take in incidents as they are now.
@@ -126,7 +160,7 @@ impl Incidents {
     /// Ends a silence before its time: people are told of what it kept silent and is still so.
     ///
     /// # Errors
-    /// When there is none that may be seen, or the store refuses.
+    /// When there is none that may be seen, nobody says so, or the store refuses.
     pub async fn end_silence(
         &self,
         (store, grant): (&Store, &Grant),
@@ -134,6 +168,9 @@ impl Incidents {
         who: &str,
         now: Timestamp,
     ) -> Result<Silence, SilenceError> {
+        if !silence::is_person(who) {
+            return Err(silence::Refused::Person.into());
+        }
         let seen = self.silences(grant, now).into_iter().find(|it| it.id == id);
         let silence = seen.ok_or(silence::Refused::Unknown(id))?;
         let _one = self.writing.lock().await;
@@ -141,11 +178,7 @@ impl Incidents {
         store.forget_silence(id, token).await?;
         let mut held = self.lock();
         held.silences.retain(|it| it.id != id);
-        let settings = Arc::clone(held.outbox.settings());
-        let by_it = |it: &&Incident| {
-            let team = settings.team(&it.place);
-            it.silenced_until == Some(silence.until) && silence.is_about(it, team)
-        };
+        let by_it = |it: &&Incident| is_by(it, &silence);
         let silenced: Vec<Uuid> = held
             .book
             .open_ones()

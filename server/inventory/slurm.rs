@@ -319,6 +319,9 @@ fn node(
     let states = words(state);
     let is = |these: &[&str]| states.iter().any(|it| these.contains(&it.as_str()));
     let (gpus, model) = gres(total);
+    // A machine of a cloud that is powered down is none, and nobody bills it; one that is to come is none yet.
+    let is_none = is(&["FUTURE"]) || is(&["CLOUD"]) && is(&["POWERED_DOWN"]);
+    let gpus = if is_none { 0 } else { gpus };
     let down = is(&DOWN) || states.is_empty();
     let said = reason.as_str().unwrap_or_default();
     let trouble = match (down, said) {

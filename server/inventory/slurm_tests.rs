@@ -86,6 +86,21 @@ fn the_states_of_a_node_say_whether_it_runs_and_takes_anything() {
 }
 
 #[test]
+fn a_machine_of_a_cloud_that_is_powered_down_is_not_there_and_one_of_ours_is() {
+    for (states, count) in [
+        (&["IDLE", "CLOUD", "POWERED_DOWN"][..], 0),
+        (&["FUTURE"], 0),
+        (&["IDLE", "CLOUD"], 1),
+        (&["IDLE", "CLOUD", "POWERING_UP"], 1),
+        (&["IDLE", "POWERED_DOWN"], 1),
+    ] {
+        let answer = json!({"sinfo": [entry("n", states, "", "gpu")]});
+        let found = nodes(&bytes(&answer)).expect("it is an answer");
+        assert_eq!(found.len(), count, "{states:?}");
+    }
+}
+
+#[test]
 fn gpus_are_counted_in_every_form_that_slurm_writes() {
     for (text, expected) in [
         ("gpu:8", (8, "")),

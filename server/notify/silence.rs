@@ -92,6 +92,12 @@ pub enum Refused {
     Unknown(Uuid),
 }
 
+/// Whether somebody is named.
+pub fn is_person(who: &str) -> bool {
+    let who = who.trim();
+    (1..=MAX_PERSON_BYTES).contains(&who.len()) && !who.chars().any(char::is_control)
+}
+
 impl Pattern {
     /// What it asks for, by name.
     fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
@@ -139,8 +145,7 @@ impl Silence {
     /// # Errors
     /// Says what is wrong with it.
     pub fn check(&self) -> Result<(), Refused> {
-        let who = self.who.trim();
-        if who.is_empty() || who.len() > MAX_PERSON_BYTES || who.chars().any(char::is_control) {
+        if !is_person(&self.who) {
             return Err(Refused::Person);
         }
         if self.note.len() > MAX_NOTE_BYTES {

@@ -98,10 +98,16 @@ async fn play(
     reader.find_runs(first, last).await?;
     let mut heard: Option<(i64, i64)> = None;
     let (mut minute, mut span) = (first, FIRST_MINUTES);
+    let mut fullest = 0;
     while minute < last {
         let until = (minute + span).min(last);
         let mut read = reader.read(minute, until).await?;
-        span = (MAX_ROWS as i64 / read.most_rows.max(1) as i64).clamp(1, MOST_MINUTES);
+        // What is silent for a while says nothing of how much comes after it.
+        fullest = read.most_rows.max(fullest);
+        span = match fullest {
+            0 => FIRST_MINUTES,
+            rows => (MAX_ROWS as i64 / rows as i64).clamp(1, MOST_MINUTES),
+        };
         for minute in minute..until {
             reader.find_steps(minute).await?;
             let rows = read.rows.remove(&minute).unwrap_or_default();

@@ -66,7 +66,7 @@ pub fn text(replayed: &Replayed) -> String {
         line(&mut out, "");
         line(
             &mut out,
-            "Opened then, and would not have with this configuration:",
+            "Opened then, and not here: kept quiet by this configuration, or not to be seen in this data (below):",
         );
         for incident in &then.only {
             line(&mut out, "");

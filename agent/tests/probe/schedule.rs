@@ -213,6 +213,7 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
             gpu_seconds: 0.002,
             ..Measured::default()
         },
+        is_whole: true,
     };
     for (seconds, verdict) in [(0, Verdict::Pass), (1, Verdict::CouldNotMeasure)] {
         let ordinary = Found {
@@ -254,6 +255,15 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
     let readings = probed.turn(2).await;
     assert!(readings.events.is_empty(), "{:?}", readings.events);
     assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(3.0));
+    // Nor does a pass of some of the SMs.
+    let some = Found {
+        is_whole: false,
+        ..found(3, Verdict::Pass, None)
+    };
+    probed.inside.note(GPU, some);
+    let readings = probed.turn(2).await;
+    assert!(readings.events.is_empty(), "{:?}", readings.events);
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), None, "nothing new");
     // The process has gone: the agent looks for itself, now and not when the GPU would have been due.
     probed.users.note(&[card(GPU, Some(&[]))]);
     let readings = probed.told(2).await;

@@ -19,6 +19,10 @@ use crate::store::model::NodeLife;
 /// GPUs wait for one another.
 const BEHIND_MS: i64 = 20 * 60_000;
 
+/// A node that was first seen, and first known to be ready, so long after it was made was not seen to start:
+/// the cluster says since when it is ready, not since when it was first.
+const STARTS_WITHIN_MS: i64 = 3_600_000;
+
 /// Adds nodes of the inventory, sorted by cluster, name and beginning, in a range of Unix milliseconds.
 pub(super) fn add(nodes: &mut NodesByDay, lives: &[NodeLife], range: (i64, i64)) {
     let mut told: HashMap<(String, String), Vec<NodeKey>> = HashMap::new();
@@ -57,7 +61,7 @@ fn one(
     }
     if let Some((end, _)) = last
         && !life.is_gone
-        && until - end <= BEHIND_MS
+        && life.until_ms - end <= BEHIND_MS
     {
         until = end;
     }
@@ -67,6 +71,8 @@ fn one(
     };
     let record = &life.record;
     let ready = record.ready_at.map_or(i64::MAX, |it| it.millis());
+    let known_from = record.first_seen.millis().min(ready);
+    let is_start_known = known_from.saturating_sub(life.from_ms) <= STARTS_WITHIN_MS;
     for day in days {
         let whole = (day * MILLIS_PER_DAY, (day + 1) * MILLIS_PER_DAY);
         let there = (from.max(whole.0), until.min(whole.1));
@@ -84,7 +90,7 @@ fn one(
             .entry(key)
             .or_insert_with(|| (seen_of(life), BTreeMap::new()));
         let of_day = days.entry(day).or_default();
-        if record.node.created.is_some() {
+        if record.node.created.is_some() && is_start_known {
             // Whoever tells no beginning tells no start.
             let starting = (life.from_ms, ready);
             of_day.starting.extend(within(&there, starting));
