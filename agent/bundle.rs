@@ -28,10 +28,8 @@ use gpufleet_telemetry::identity::{AgentId, PartKind, Resource, ResourceKind, at
 use gpufleet_telemetry::sample::{Reading, Readings, ResourceSamples, Sample};
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::commands::MAX_NVML_ORDERS;
 use crate::config::Config;
 use crate::doctor;
 use crate::read::recorded::convert;
@@ -193,14 +191,7 @@ async fn take(config: &Config, seconds: u64, clock: &SystemClock) -> Taken {
         agent_id: AgentId(uuid::Uuid::nil()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    // Held to the end: an NVML reader whose orders end takes it for the end of the agent.
-    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
-    let wiring = Wiring {
-        node: Arc::clone(&node),
-        nvml_orders,
-        probe_orders: None,
-        steps: None,
-    };
+    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
     let mut readers = match readers(config, wiring) {
         Ok(readers) => readers,
         Err(error) => {

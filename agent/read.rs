@@ -14,7 +14,7 @@ use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::attribute::Attribution;
-use crate::commands::NvmlOrders;
+use crate::commands::{MAX_NVML_ORDERS, NvmlOrder, NvmlOrders};
 use crate::config::Config;
 use crate::probe::inside::Inside;
 use crate::probe::reader::{ProbeOrder, Probing};
@@ -132,6 +132,21 @@ pub struct Wiring {
     pub probe_orders: Option<mpsc::Receiver<ProbeOrder>>,
     /// The way of steps into the spool; none where nothing is shipped.
     pub steps: Option<steps::Way>,
+}
+
+impl Wiring {
+    /// Of a command that only looks: nothing is ordered, probed or shipped. What comes with it is held until
+    /// the last round is over, because an NVML reader whose orders end takes it for the end of the agent.
+    pub fn to_look(node: Arc<NodeFacts>) -> (Self, mpsc::Sender<NvmlOrder>) {
+        let (held, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
+        let wiring = Self {
+            node,
+            nvml_orders,
+            probe_orders: None,
+            steps: None,
+        };
+        (wiring, held)
+    }
 }
 
 /// Every source that the config asks for. Adding one is a file in `read/` and an entry here.

@@ -18,10 +18,8 @@ use flate2::write::GzEncoder;
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::sample::{Readings, ResourceSamples};
 use gpufleet_telemetry::time::{Clock, Timestamp};
-use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::commands::MAX_NVML_ORDERS;
 use crate::config::Config;
 use crate::read::exporter::table::{self, Table};
 use crate::read::recorded::convert::{self, SCRUBBED_NODE};
@@ -102,14 +100,7 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
         anyhow::bail!("--seconds {seconds} does not lie in {MIN_SECONDS}..={MAX_SECONDS}");
     }
     let node = Arc::new(scrubbed_node());
-    // Held to the end: an NVML reader whose orders end takes it for the end of the agent.
-    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
-    let wiring = Wiring {
-        node: Arc::clone(&node),
-        nvml_orders,
-        probe_orders: None,
-        steps: None,
-    };
+    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
     let clock = SystemClock::start();
     let mut recorded: Vec<Recorded> = readers(config, wiring)?
         .into_iter()

@@ -1,5 +1,8 @@
 //! What both ways of running the kernels share: arguments, patterns, and a check from a report.
 
+use std::ffi::c_void;
+use std::ptr;
+
 use crate::measured::Check;
 use crate::ptx::Work;
 use crate::report::Report;
@@ -26,6 +29,16 @@ pub enum Argument {
     Four(u32),
     /// Eight bytes: a number or an address.
     Eight(u64),
+}
+
+impl Argument {
+    /// Where its bytes lie, as a launch takes it: good while it stays where it is.
+    pub const fn place(&mut self) -> *mut c_void {
+        match self {
+            Self::Four(four) => ptr::from_mut(four).cast(),
+            Self::Eight(eight) => ptr::from_mut(eight).cast(),
+        }
+    }
 }
 
 /// Whether every SM that ran told each block of its own that it is wrong, so often a block.

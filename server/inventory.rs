@@ -139,6 +139,14 @@ impl InventoryConfig {
     }
 }
 
+/// The names by which a cluster may call a node of which an agent tells: with its domain and without. An
+/// address has none.
+pub(crate) fn names(told: &str) -> impl Iterator<Item = &str> {
+    let is_name = told.parse::<IpAddr>().is_err();
+    let short = told.split_once('.').filter(|_| is_name);
+    std::iter::once(told).chain(short.map(|it| it.0))
+}
+
 impl Inventory {
     /// As the configuration says, which was checked.
     pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
@@ -177,10 +185,7 @@ impl Inventory {
 
     /// What is known of it now, for a reader; none where the reader may not see this cluster.
     pub fn look(&self, grant: &Grant, now: Now) -> Option<Look> {
-        let may_see = grant
-            .cluster
-            .as_ref()
-            .is_none_or(|it| **it == *self.cluster);
+        let may_see = grant.may_see(&self.cluster);
         may_see.then(|| look::look(self, &self.known(), now))
     }
 
@@ -200,14 +205,10 @@ impl Inventory {
     /// The names by which the cluster may call the nodes of which agents tell: Slurm and people leave out
     /// the domain.
     pub fn names_of<'a>(&self, told: impl Iterator<Item = &'a str>) -> HashSet<&'a str> {
-        let is_short = !matches!(self.source, Source::Kubernetes(_));
-        let mut names = HashSet::new();
-        for name in told {
-            names.insert(name);
-            let short = name.split_once('.').map(|it| it.0);
-            names.extend(short.filter(|_| is_short && name.parse::<IpAddr>().is_err()));
+        match self.source {
+            Source::Kubernetes(_) => told.collect(),
+            _ => told.flat_map(names).collect(),
         }
-        names
     }
 
     /// Whether a node was there and is gone.

@@ -189,6 +189,24 @@ pub mod attribute {
     /// Most labels of one holder: with everything else that is known of a GPU they stay below the
     /// attributes that a resource may have on the wire.
     pub const MAX_HOLDER_LABELS: usize = 16;
+    /// All that says who holds a resource, or whose that holder is, but for the labels.
+    pub const OF_HOLDER: [&str; 15] = [
+        HOLDER,
+        HOLDER_UNKNOWN,
+        NAMESPACE,
+        POD,
+        POD_UID,
+        CONTAINER,
+        WORKLOAD,
+        WORKLOAD_ROLE,
+        WORKLOAD_INDEX,
+        QUEUE,
+        SLURM_ACCOUNT,
+        SLURM_USER,
+        SLURM_PARTITION,
+        OWNER,
+        JOB,
+    ];
     /// Of a node: its machine type, `a3-highgpu-8g`.
     pub const MACHINE_TYPE: &str = "host.type";
     /// Of a node: its instance id at the provider.

@@ -11,11 +11,9 @@ use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::{AgentId, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Missing, Readings};
 use gpufleet_telemetry::time::Clock;
-use tokio::sync::mpsc;
 
 use super::Finding;
 use super::machine::Machine;
-use crate::commands::MAX_NVML_ORDERS;
 use crate::config::Config;
 use crate::read::{NodeFacts, Read, ReadError, Turn, Wiring, readers};
 use gpufleet_program::clock::SystemClock;
@@ -29,8 +27,6 @@ const FAILED_ROUNDS: u32 = 3;
 
 /// The lines of NVML, GPM and exporters.
 pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
-    // Held until every round is over.
-    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let node = Arc::new(NodeFacts {
         cluster: config.node.cluster.clone(),
         node: "doctor".to_owned(),
@@ -38,12 +34,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
         agent_id: AgentId(uuid::Uuid::nil()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    let wiring = Wiring {
-        node: Arc::clone(&node),
-        nvml_orders,
-        probe_orders: None,
-        steps: None,
-    };
+    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
     let readers = match readers(config, wiring) {
         Ok(readers) => readers,
         Err(error) => {

@@ -168,13 +168,7 @@ impl Gpu {
         arguments: &[Argument],
     ) -> Result<(), Why> {
         let mut arguments = arguments.to_vec();
-        let mut places: Vec<*mut c_void> = arguments
-            .iter_mut()
-            .map(|it| match it {
-                Argument::Four(four) => ptr::from_mut(four).cast(),
-                Argument::Eight(eight) => ptr::from_mut(eight).cast(),
-            })
-            .collect();
+        let mut places: Vec<*mut c_void> = arguments.iter_mut().map(Argument::place).collect();
         // SAFETY: the arguments are those of the kernel's declaration (probe/kernels/*.cu; a test runs each
         // through the stand-in, which reads them by it), they live through the call, which copies
         // them, and every address among them is of a buffer of this process that is never freed.

@@ -411,13 +411,7 @@ impl Driver {
         stream: Stream,
     ) -> Result<(), Cannot> {
         let mut arguments = arguments.to_vec();
-        let mut places: Vec<*mut c_void> = arguments
-            .iter_mut()
-            .map(|it| match it {
-                Argument::Four(four) => ptr::from_mut(four).cast(),
-                Argument::Eight(eight) => ptr::from_mut(eight).cast(),
-            })
-            .collect();
+        let mut places: Vec<*mut c_void> = arguments.iter_mut().map(Argument::place).collect();
         // SAFETY: the arguments are those of the kernel's declaration (probe/kernels/*.cu; a test runs each
         // through the stand-in, which reads them by it) and live through the call, which copies them; every
         // address among them lies in memory that the caller was lent.

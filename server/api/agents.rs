@@ -105,7 +105,7 @@ pub async fn agents(
     Asked(paging): Asked<Paging>,
 ) -> Result<Json<Page<Agent>>, Problem> {
     let mut agents = web.app.fleet.agents();
-    agents.retain(|it| may_see(&grant, it));
+    agents.retain(|it| grant.may_see(&it.cluster));
     agents.sort_by_key(|it| it.agent);
     let page = paging.page(
         agents.iter(),
@@ -159,7 +159,7 @@ pub async fn command(
             .fleet
             .agents()
             .iter()
-            .any(|it| it.agent == agent && may_see(&grant, it))
+            .any(|it| it.agent == agent && grant.may_see(&it.cluster))
     {
         return Err(unknown());
     }
@@ -215,10 +215,6 @@ impl CommandAsked {
         }
         Ok(command)
     }
-}
-
-fn may_see(grant: &Grant, agent: &LiveAgent) -> bool {
-    grant.cluster.as_ref().is_none_or(|it| *it == agent.cluster)
 }
 
 fn agent(live: &LiveAgent, cursors: &[Cursor]) -> Agent {

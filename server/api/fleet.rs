@@ -312,10 +312,9 @@ pub async fn gpu(
 /// # Errors
 /// 404 when the cluster has no such GPU, or the token may not see the cluster.
 pub fn find_gpu(web: &Web, grant: &Grant, cluster: &str, id: &str) -> Result<Live, Problem> {
-    let may_see = grant.cluster.as_ref().is_none_or(|it| &**it == cluster);
     [ResourceKind::Gpu, ResourceKind::Share]
         .into_iter()
-        .filter(|_| may_see)
+        .filter(|_| grant.may_see(cluster))
         .find_map(|kind| {
             web.app.fleet.get(&ResourceKey {
                 cluster: cluster.into(),

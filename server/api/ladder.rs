@@ -50,9 +50,8 @@ pub async fn ladder(
     Extension(grant): Extension<Grant>,
     Place((cluster, name)): Place<(String, String)>,
 ) -> Result<Json<Ladder>, Problem> {
-    let may_see = grant.cluster.as_ref().is_none_or(|it| **it == *cluster);
     let unknown = || Problem::unknown("no run of this cluster has the tag `ladder` with this text");
-    if !may_see {
+    if !grant.may_see(&cluster) {
         return Err(unknown());
     }
     let cluster: Arc<str> = cluster.into();

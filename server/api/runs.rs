@@ -311,10 +311,9 @@ pub(super) fn key(
     job: &str,
     attempt: u32,
 ) -> Result<RunKey, Problem> {
-    let may_see = grant.cluster.as_ref().is_none_or(|it| **it == *cluster);
     let job = JobId::parse(job)
         .ok()
-        .filter(|_| may_see)
+        .filter(|_| grant.may_see(cluster))
         .ok_or_else(unknown)?;
     Ok(RunKey {
         cluster: cluster.into(),

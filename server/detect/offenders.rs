@@ -16,7 +16,7 @@ use gpufleet_analysis::offender::{
 };
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::identity::{ResourceKind, attribute};
+use gpufleet_telemetry::identity::{ResourceKind, attribute, is_null_uuid};
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::App;
@@ -138,8 +138,7 @@ fn machines(app: &App) -> Vec<Machine> {
             ResourceKind::Node => Some((Level::Zone, text(attribute::ZONE).map(str::to_owned))),
             ResourceKind::Gpu => {
                 // Machines whose NVLink ends within them all say the same: zeros.
-                let is_named = |it: &&str| it.bytes().any(|it| !matches!(it, b'0' | b'-'));
-                let domain = text(attribute::FABRIC_CLUSTER).filter(is_named);
+                let domain = text(attribute::FABRIC_CLUSTER).filter(|it| !is_null_uuid(it));
                 let clique = text(attribute::FABRIC_CLIQUE).unwrap_or_default();
                 Some((Level::Domain, domain.map(|it| format!("{it}/{clique}"))))
             }

@@ -114,11 +114,7 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
     let mut all = Vec::new();
     fleet.visit(|live| {
-        let is_seen = grant
-            .cluster
-            .as_ref()
-            .is_none_or(|it| **it == *live.key.cluster);
-        if live.origin == Origin::Recorded || !is_seen {
+        if live.origin == Origin::Recorded || !grant.may_see(&live.key.cluster) {
             return;
         }
         let node = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));

@@ -62,11 +62,7 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
     let mut all = spots(view);
     let now = crate::inventory::now(app);
     let inventory = &app.inventory;
-    let may_see = grant
-        .cluster
-        .as_ref()
-        .is_none_or(|it| it == inventory.cluster());
-    if !may_see || *inventory.source() == Source::Off {
+    if !grant.may_see(inventory.cluster()) || *inventory.source() == Source::Off {
         return all;
     }
     let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);

@@ -143,10 +143,9 @@ pub async fn show(
 ) -> Response {
     let cluster: Arc<str> = cluster.into();
     let id: Arc<str> = id.into();
-    let may_see = frame.grant.cluster.as_ref().is_none_or(|it| *it == cluster);
     let found = [ResourceKind::Gpu, ResourceKind::Share]
         .into_iter()
-        .filter(|_| may_see)
+        .filter(|_| frame.grant.may_see(&cluster))
         .find_map(|kind| {
             web.app.fleet.get(&ResourceKey {
                 cluster: Arc::clone(&cluster),

@@ -63,13 +63,8 @@ pub async fn show(
     Path((cluster, name)): Path<(String, String)>,
     frame: Frame,
 ) -> Response {
-    let may_see = frame
-        .grant
-        .cluster
-        .as_ref()
-        .is_none_or(|it| **it == *cluster);
     let cluster: Arc<str> = cluster.into();
-    let found = match may_see {
+    let found = match frame.grant.may_see(&cluster) {
         true => {
             let _permit = web.step_views.acquire().await;
             ladder::read(&web.app, &cluster, &name).await

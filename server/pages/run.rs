@@ -142,12 +142,9 @@ pub async fn show(
 }
 
 fn key(frame: &Frame, cluster: &str, job: &str, attempt: u32) -> Option<RunKey> {
-    let may_see = frame
-        .grant
-        .cluster
-        .as_ref()
-        .is_none_or(|it| **it == *cluster);
-    let job = JobId::parse(job).ok().filter(|_| may_see)?;
+    let job = JobId::parse(job)
+        .ok()
+        .filter(|_| frame.grant.may_see(cluster))?;
     Some(RunKey {
         cluster: cluster.into(),
         run: RunId { job, attempt },

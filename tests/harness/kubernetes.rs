@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use serde_json::{Value, json};
@@ -197,10 +198,7 @@ impl Kubernetes {
             .expect("a test may start a thread");
         let mut router = Router::new();
         for (kind, path) in OTHERS {
-            router = router.route(
-                path,
-                get(move |shared, asked, headers| others(kind, shared, asked, headers)),
-            );
+            router = router.route(path, get(move |shared, asked| others(kind, shared, asked)));
         }
         let router = router
             .route("/api/v1/pods", get(pods))
@@ -209,6 +207,7 @@ impl Kubernetes {
             .route("/api/v1/nodes/{name}", get(node).patch(taint))
             .route("/api/v1/nodes/{name}/status", patch(conditions))
             .route("/api/v1/namespaces/default/events", post(event))
+            .route_layer(from_fn_with_state(Arc::clone(&self.shared), admit))
             .with_state(Arc::clone(&self.shared));
         let address = ("127.0.0.1", self.port);
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
@@ -428,21 +427,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether who asks may ask.
-    async fn admit(&self, headers: &HeaderMap) -> Result<(), Response> {
-        let (token, delay) = {
-            let state = self.lock();
-            (state.token.clone(), state.delay)
-        };
-        tokio::time::sleep(delay).await;
-        let shown = headers.get(header::AUTHORIZATION);
-        let expected = format!("Bearer {token}");
-        match shown.is_some_and(|it| it.as_bytes() == expected.as_bytes()) {
-            true => Ok(()),
-            false => Err(status(StatusCode::UNAUTHORIZED, "Unauthorized")),
-        }
-    }
-
     fn refuse(&self, code: StatusCode, why: &str) -> Response {
         self.lock().refused.insert(why.to_owned());
         status(code, why)
@@ -486,14 +470,27 @@ fn status(code: StatusCode, message: &str) -> Response {
     (code, axum::Json(body)).into_response()
 }
 
-async fn pods(
+/// Lets those ask who may, after the delay that every answer has.
+async fn admit(
     State(shared): State<Arc<Shared>>,
-    Query(asked): Query<Asked>,
     headers: HeaderMap,
+    request: Request,
+    next: Next,
 ) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
+    let (token, delay) = {
+        let state = shared.lock();
+        (state.token.clone(), state.delay)
+    };
+    tokio::time::sleep(delay).await;
+    let shown = headers.get(header::AUTHORIZATION);
+    let expected = format!("Bearer {token}");
+    match shown.is_some_and(|it| it.as_bytes() == expected.as_bytes()) {
+        true => next.run(request).await,
+        false => status(StatusCode::UNAUTHORIZED, "Unauthorized"),
     }
+}
+
+async fn pods(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Response {
     let selector = asked.get("fieldSelector").map_or("", String::as_str);
     let asks = match selector.strip_prefix("spec.nodeName=") {
         Some(node) => Asks::OfNode(node.to_owned()),
@@ -512,14 +509,7 @@ async fn pods(
     answer(shared, asks, &asked)
 }
 
-async fn nodes(
-    State(shared): State<Arc<Shared>>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
-    }
+async fn nodes(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Response {
     let is_wide = shared.lock().is_wide;
     if !is_wide {
         return shared.refuse(StatusCode::FORBIDDEN, "nodes is forbidden");
@@ -531,11 +521,7 @@ async fn others(
     kind: &'static str,
     State(shared): State<Arc<Shared>>,
     Query(asked): Query<Asked>,
-    headers: HeaderMap,
 ) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
-    }
     let (is_wide, is_there) = {
         let state = shared.lock();
         (state.is_wide, state.others.contains_key(kind))
@@ -633,25 +619,11 @@ fn answer(shared: Arc<Shared>, asks: Asks, asked: &Asked) -> Response {
     (json, Body::from_stream(lines)).into_response()
 }
 
-async fn namespace(
-    State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
-    }
+async fn namespace(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
     found(shared.lock().namespaces.get(&name), &name)
 }
 
-async fn node(
-    State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
-    }
+async fn node(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
     found(shared.lock().nodes.get(&name), &name)
 }
 
@@ -668,15 +640,12 @@ fn is_moment(text: &Value) -> bool {
 }
 
 /// A change of a node by who may make it.
-async fn change(
+fn change(
     shared: &Shared,
     (name, right, kind): (&str, usize, &str),
     headers: &HeaderMap,
     make: impl FnOnce(&mut Value) -> Result<(), (StatusCode, &'static str)>,
 ) -> Response {
-    if let Err(refused) = shared.admit(headers).await {
-        return refused;
-    }
     if !shared.lock().may_write[right] {
         return shared.refuse(StatusCode::FORBIDDEN, "nodes cannot be patched");
     }
@@ -747,7 +716,7 @@ async fn conditions(
         }
         Ok(())
     };
-    change(&shared, (&name, 0, kind), &headers, make).await
+    change(&shared, (&name, 0, kind), &headers, make)
 }
 
 /// A list of taints takes the place of the one before, of the version that was read.
@@ -774,17 +743,10 @@ async fn taint(
         Ok(())
     };
     let kind = "application/merge-patch+json";
-    change(&shared, (&name, 1, kind), &headers, make).await
+    change(&shared, (&name, 1, kind), &headers, make)
 }
 
-async fn event(
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    axum::Json(body): axum::Json<Value>,
-) -> Response {
-    if let Err(refused) = shared.admit(&headers).await {
-        return refused;
-    }
+async fn event(State(shared): State<Arc<Shared>>, axum::Json(body): axum::Json<Value>) -> Response {
     if !shared.lock().may_write[0] {
         return shared.refuse(StatusCode::FORBIDDEN, "events cannot be created");
     }

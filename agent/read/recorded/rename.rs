@@ -11,39 +11,25 @@ use uuid::Uuid;
 /// The name space of derived ids; a random UUID, for ever.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6d1f_3f0e_2c1b_4f0a_9a57_5b8e_1c9d_7e42);
 
-/// What a recording may not carry: who and where the machine was, and who used it.
-const PRIVATE: [&str; 25] = [
+/// What a recording may not carry beside who used the machine: which and where it was.
+const PRIVATE: [&str; 10] = [
     attribute::CLUSTER,
     attribute::NODE,
     attribute::BOOT_ID,
     attribute::AGENT_ID,
     attribute::SERIAL,
-    attribute::HOLDER,
-    attribute::HOLDER_UNKNOWN,
-    attribute::NAMESPACE,
-    attribute::POD,
-    attribute::POD_UID,
-    attribute::CONTAINER,
-    attribute::WORKLOAD,
-    attribute::WORKLOAD_ROLE,
-    attribute::WORKLOAD_INDEX,
-    attribute::QUEUE,
-    attribute::SLURM_ACCOUNT,
-    attribute::SLURM_USER,
-    attribute::SLURM_PARTITION,
     attribute::HOST_ID,
     attribute::REGION,
     attribute::ZONE,
     attribute::CLOUD_ACCOUNT,
-    attribute::OWNER,
-    attribute::JOB,
     attribute::ORIGIN,
 ];
 
 /// Whether an attribute says who or where. What people call their pods and namespaces is theirs.
 fn is_private(name: &str) -> bool {
     let labels = [attribute::LABEL_PREFIX, attribute::NAMESPACE_LABEL_PREFIX];
-    PRIVATE.contains(&name) || labels.iter().any(|it| name.starts_with(it))
+    let named = [&PRIVATE[..], &attribute::OF_HOLDER];
+    named.iter().any(|it| it.contains(&name)) || labels.iter().any(|it| name.starts_with(it))
 }
 
 /// Gives everything of a recording new ids.

@@ -8,11 +8,11 @@
 //! [`BEHIND_MS`] count only as far as they are computed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 
 use super::{NodeKey, NodesByDay, Seen, Spans, within, without};
+use crate::inventory::names;
 use crate::store::model::NodeLife;
 
 /// So far the ledger may lag behind what is seen: an hour that runs is computed every 5 minutes, and 10,000
@@ -114,13 +114,6 @@ fn one(
                 .push((life.until_ms, next_ms.max(life.until_ms)));
         }
     }
-}
-
-/// The names by which the cluster may call a node of which an agent tells.
-fn names(told: &str) -> impl Iterator<Item = &str> {
-    let is_name = told.parse::<IpAddr>().is_err();
-    let short = told.split_once('.').filter(|_| is_name);
-    std::iter::once(told).chain(short.map(|it| it.0))
 }
 
 /// What agents accounted of a node in a time.

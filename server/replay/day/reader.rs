@@ -354,24 +354,7 @@ impl<'a> Reader<'a> {
 
 /// Says of a resource that this one holds it, or that nobody is known to.
 fn hold(resource: &mut Resource, holder: Option<&Holder>) {
-    let of_holders = [
-        attribute::HOLDER,
-        attribute::HOLDER_UNKNOWN,
-        attribute::NAMESPACE,
-        attribute::POD,
-        attribute::POD_UID,
-        attribute::CONTAINER,
-        attribute::WORKLOAD,
-        attribute::WORKLOAD_ROLE,
-        attribute::WORKLOAD_INDEX,
-        attribute::QUEUE,
-        attribute::SLURM_ACCOUNT,
-        attribute::SLURM_USER,
-        attribute::SLURM_PARTITION,
-        attribute::OWNER,
-        attribute::JOB,
-    ];
-    for name in of_holders {
+    for name in attribute::OF_HOLDER {
         resource.attributes.remove(name);
     }
     let Some(holder) = holder else {
