@@ -95,6 +95,14 @@ pub struct Inventory {
 }
 
 impl InventoryConfig {
+    /// The cluster that this is.
+    pub fn cluster<'a>(&'a self, default: &'a str) -> &'a str {
+        match self.cluster.as_str() {
+            "" => default,
+            named => named,
+        }
+    }
+
     /// Refuses what cannot be meant.
     ///
     /// # Errors
@@ -150,13 +158,9 @@ pub(crate) fn names(told: &str) -> impl Iterator<Item = &str> {
 impl Inventory {
     /// As the configuration says, which was checked.
     pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
-        let cluster = match config.cluster.as_str() {
-            "" => default_cluster,
-            named => named,
-        };
         Self {
             source: config.source().unwrap_or(Source::Off),
-            cluster: cluster.into(),
+            cluster: config.cluster(default_cluster).into(),
             within: config.agent_within_s.saturating_mul(NANOS_PER_SECOND),
             held: Mutex::default(),
             token: Mutex::default(),

@@ -274,6 +274,19 @@ names!(Ended, "way to end", Finished "finished", Stopped "stopped", Exception "e
     Vanished "vanished");
 
 impl Phase {
+    /// Those that take long while the other ranks wait, as it should be: in them a run is let alone.
+    pub const QUIET: [Self; 4] = [
+        Self::CheckpointSave,
+        Self::CheckpointRestore,
+        Self::Evaluation,
+        Self::Startup,
+    ];
+
+    /// Its number as a reading ([`PHASE_NOW`](crate::catalog::training::PHASE_NOW)), in which 0 is none.
+    pub fn code(self) -> f64 {
+        f64::from(self as u8) + 1.0
+    }
+
     /// The metric that counts its seconds.
     pub fn seconds(self) -> &'static Metric {
         &PHASES[self as usize]

@@ -222,16 +222,10 @@ fn brief(run: &Run, now: Timestamp) -> Brief {
 
 /// Whether a rank does what takes long: the others wait for it, and that is as it should be.
 pub(super) fn is_quiet(rank: &Rank) -> bool {
-    const QUIET: [Phase; 4] = [
-        Phase::CheckpointSave,
-        Phase::CheckpointRestore,
-        Phase::Evaluation,
-        Phase::Startup,
-    ];
     let now = rank.facts.reading(training::PHASE_NOW.id);
     let age = rank.facts.reading(training::PHASE_AGE.id);
-    let is_in = |it: &Phase| now == Some(f64::from(*it as u8) + 1.0);
-    QUIET.iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
+    let is_in = |it: Phase| now == Some(it.code());
+    Phase::QUIET.into_iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
 }
 
 pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {

@@ -175,11 +175,7 @@ impl Silence {
     /// Who silences an incident by it, for the incident's log.
     pub fn signature(&self) -> String {
         let whole = format!("{} ({})", self.who.trim(), self.pattern.words());
-        let end = (0..=MAX_PERSON_BYTES.min(whole.len()))
-            .rev()
-            .find(|at| whole.is_char_boundary(*at))
-            .unwrap_or(0);
-        whole[..end].to_owned()
+        whole[..whole.floor_char_boundary(MAX_PERSON_BYTES)].to_owned()
     }
 }
 

@@ -152,10 +152,7 @@ async fn gone(
     config: &Config,
     since: Timestamp,
 ) -> Result<HashMap<(String, String), Timestamp>, ReplayError> {
-    let cluster = match config.inventory.cluster.as_str() {
-        "" => &config.ingest.default_cluster,
-        named => named,
-    };
+    let cluster = config.inventory.cluster(&config.ingest.default_cluster);
     let records = store.inventory(cluster, since).await?;
     let of = |it: Record| Some(((cluster.to_owned(), it.node.name), it.gone_at?));
     Ok(records.into_iter().filter_map(of).collect())

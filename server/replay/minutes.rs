@@ -33,14 +33,6 @@ const IN_PHASE_S: f64 = 30.0;
 /// A rank whose oldest collective is in flight for this long is in one, seconds: between two it is shorter.
 const IN_COLLECTIVE_S: f64 = 1.0;
 
-/// Phases in which a run is let alone.
-const QUIET: [Phase; 4] = [
-    Phase::CheckpointSave,
-    Phase::CheckpointRestore,
-    Phase::Evaluation,
-    Phase::Startup,
-];
-
 /// The evidence, in the order of the bitmaps.
 const EVIDENCE: [&Metric; 5] = [
     &gpu::OBSERVED,
@@ -125,7 +117,7 @@ pub(super) fn tick(
     }
     if resource.kind == ResourceKind::Rank {
         // What the agent tells: 0 is none. Also in none, or what was told before would stand.
-        let value = phase(row).map_or(0.0, |it| f64::from(it as u8) + 1.0);
+        let value = phase(row).map_or(0.0, Phase::code);
         let now = PointValue::Gauge { value, max: None };
         points.push(point(&training::PHASE_NOW, now));
     }
@@ -169,7 +161,7 @@ fn value(metric: &Metric, aggregate: &Aggregate, tick: u32) -> f64 {
 
 /// The phase that a rank was in for most of the minute, where it is one in which it is let alone.
 fn phase(row: &MinuteRow) -> Option<Phase> {
-    QUIET.into_iter().find(|phase| {
+    Phase::QUIET.into_iter().find(|phase| {
         let counter = row.counters.get(&phase.seconds().id);
         counter.is_some_and(|it| it.growth() > IN_PHASE_S)
     })

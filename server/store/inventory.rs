@@ -33,10 +33,12 @@ const LIVES: &str = "INSERT INTO inventory_life (lease, cluster, name, billed_ms
 const LIVES_AFTER: &str = "ON CONFLICT (lease, cluster, name, billed_ms) DO UPDATE SET
     gone_ms = excluded.gone_ms, data = excluded.data";
 
+const ENDED: &str = "WITH k (lease, cluster, name, billed_ms) AS (";
+
 /// One that was made anew under its name ended the one before at the latest.
-const ENDED: &str = "UPDATE inventory_life SET gone_ms = $4
-    WHERE lease = $1 AND cluster = $2 AND name = $3 AND billed_ms < $4
-    AND (gone_ms = 0 OR gone_ms > $4)";
+const ENDED_AFTER: &str = ") UPDATE inventory_life AS l SET gone_ms = k.billed_ms FROM k
+    WHERE l.lease = k.lease AND l.cluster = k.cluster AND l.name = k.name
+    AND l.billed_ms < k.billed_ms AND (l.gone_ms = 0 OR l.gone_ms > k.billed_ms)";
 
 const SEEN: &str = "INSERT INTO inventory_seen (lease, cluster, seen_ms) VALUES ($1, $2, $3)
     ON CONFLICT (lease, cluster) DO UPDATE SET seen_ms = excluded.seen_ms
@@ -84,16 +86,10 @@ impl Store {
         let columns = [lease, of_cluster, name, billed, gone, data];
         let written = transaction.rows(LIVES, &columns, LIVES_AFTER).await;
         written.doing(doing).map_err(unknown)?;
-        for record in records {
-            let values = [
-                Value::Text(&self.0.lease),
-                Value::Text(cluster),
-                Value::Text(&record.node.name),
-                Value::Int(record.billed_from().millis()),
-            ];
-            let ended = transaction.execute(ENDED, &values).await;
-            ended.doing(doing).map_err(unknown)?;
-        }
+        let [lease, of_cluster, name, billed, ..] = columns;
+        let columns = [lease, of_cluster, name, billed];
+        let ended = transaction.rows(ENDED, &columns, ENDED_AFTER).await;
+        ended.doing(doing).map_err(unknown)?;
         let columns = [
             Column::Texts(vec![self.0.lease.as_str(); changes.len()]),
             Column::Texts(vec![cluster; changes.len()]),

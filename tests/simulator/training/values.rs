@@ -125,7 +125,7 @@ pub(super) fn points(
         points.count(phase.seconds(), totals.phase(*phase));
     }
     let (phase, since) = now.phase;
-    let code = phase.map_or(0.0, |phase| phase as usize as f64 + 1.0);
+    let code = phase.map_or(0.0, Phase::code);
     points.value(&training::PHASE_NOW, code);
     points.value(
         &training::PHASE_AGE,
