@@ -460,6 +460,10 @@ mod tests {
         );
         check(&["ship.endpoint=ftp://x"], &["ship.endpoint", "ftp://x"]);
         check(
+            &["ship.endpoint=http://me:secret@x:4317"],
+            &["ship.endpoint", "ship.token_file"],
+        );
+        check(
             &["ship.ca_file=/nowhere.pem"],
             &["ship.ca_file", "https://"],
         );

@@ -110,17 +110,7 @@ one_binary() {
 lints() {
     cargo fmt --all --check &&
         cargo clippy --workspace --all-targets -- -D warnings &&
-        one_binary house_rules &&
-        licences
-}
-
-# cargo-deny is no Debian package: it runs where it is installed (`make deny` says how).
-licences() {
-    if cargo deny --version >/dev/null 2>&1; then
-        cargo deny --offline check bans licenses sources
-    else
-        echo "lints: cargo-deny is not installed, so licences and bans were NOT checked (see make deny)"
-    fi
+        one_binary house_rules
 }
 
 # Six at once: most of their time is waiting for ticks and commits.

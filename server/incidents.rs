@@ -22,6 +22,7 @@ use crate::notify::outbox::{Outbox, Sending, Unread};
 use crate::notify::route::Said;
 use crate::notify::settings::{Settings, Way};
 use crate::notify::silence::Silence;
+use crate::runs::RunKey;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store};
 
@@ -226,6 +227,17 @@ impl Incidents {
         let held = self.lock();
         let may = |it: &&Incident| grant.may_see(&it.place.cluster);
         held.book.open_ones().filter(may).cloned().collect()
+    }
+
+    /// Open incidents of a run, and those that explain what is wrong with it, in the order in which they began.
+    pub fn of_run(&self, key: &RunKey) -> Vec<Incident> {
+        let run = key.run.to_string();
+        let held = self.lock();
+        let is_of_it = |it: &&Incident| {
+            let is_here = *it.place.cluster == *key.cluster;
+            is_here && it.places().any(|place| place.run.as_ref() == Some(&run))
+        };
+        held.book.open_ones().filter(is_of_it).cloned().collect()
     }
 
     /// An incident that is open or was over lately.

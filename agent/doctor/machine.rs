@@ -272,6 +272,11 @@ pub(super) async fn server(machine: &Machine) -> Finding {
             "ship.endpoint is empty: nothing is sent, /metrics is served",
         );
     }
+    // What stands before an @ may be a password, and what the doctor says is passed on.
+    if endpoint.contains('@') {
+        let line = "write it like http://server:4317 and put a token into ship.token_file";
+        return Finding::no(CHECK, "ship.endpoint names somebody before its host", line);
+    }
     let uri: Result<http::Uri, _> = endpoint.parse();
     let address = uri.ok().and_then(|uri| {
         let port = uri.port_u16();

@@ -164,7 +164,12 @@ async fn each_machine_gets_its_verdicts_and_every_no_has_its_fix() {
 #[tokio::test]
 async fn the_config_is_looked_at_too() {
     type Case = (fn(&mut Config), &'static str, &'static str);
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
+        (
+            |it| it.ship.endpoint = "http://me:secret@127.0.0.1:1".to_owned(),
+            "server",
+            "names somebody before its host",
+        ),
         (
             |it| it.ship.endpoint = "http://127.0.0.1:1".to_owned(),
             "server",

@@ -70,6 +70,12 @@ impl Parts {
     pub(super) fn new(config: &ShipConfig) -> anyhow::Result<Self> {
         let address = &config.endpoint;
         let wrong = || format!("ship.endpoint: `{address}` is no address like http://host:4317");
+        // Logs, the doctor and the bundle name the address, and what stands before the @ may be a password.
+        if address.contains('@') {
+            anyhow::bail!(
+                "ship.endpoint: an address names nobody before its host; write http://host:4317 and put a token into ship.token_file"
+            );
+        }
         let uri: Uri = address.parse().with_context(wrong)?;
         let host = uri.host().with_context(wrong)?;
         let connector = match uri.scheme_str() {

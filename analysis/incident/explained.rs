@@ -78,6 +78,11 @@ impl Book {
 }
 
 impl Incident {
+    /// Its place, and those of its evidence.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.place).chain(self.evidence.iter().map(|it| &it.place))
+    }
+
     /// Its place, with the run and the rank in it where its evidence names one: that a GPU is hot is about
     /// the rank that computes on it.
     pub fn place_and_run(&self) -> Place {

@@ -167,7 +167,12 @@ async fn side(web: &Web, key: &RunKey, run: &Run) -> Result<Side, Problem> {
 
 pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
     Compared {
-        run: known(key, run, web.app.clock.now()),
+        run: known(
+            key,
+            run,
+            &web.app.incidents.of_run(key),
+            web.app.clock.now(),
+        ),
         step_seconds: side.step_seconds,
         steps: side.steps,
         tokens_per_step: side.tokens_per_step,

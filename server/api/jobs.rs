@@ -111,6 +111,11 @@ fn place(cursor: &str) -> Result<(i64, i64), Problem> {
 fn as_it_is(web: &Web, stored: KnownRun) -> RunKnown {
     let now = web.app.clock.now();
     let of = stored.key.clone();
-    let live = web.app.fleet.runs().look(&of, |run| known(&of, run, now));
-    live.unwrap_or_else(|| known(&of, &Run::of_store(stored), now))
+    let open = web.app.incidents.of_run(&of);
+    let live = web
+        .app
+        .fleet
+        .runs()
+        .look(&of, |run| known(&of, run, &open, now));
+    live.unwrap_or_else(|| known(&of, &Run::of_store(stored), &open, now))
 }

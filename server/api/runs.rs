@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use gpufleet_analysis::goodput::{Category, Goodput};
+use gpufleet_analysis::incident::Incident;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
 use gpufleet_telemetry::time::Timestamp;
@@ -333,8 +334,8 @@ pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
         .ok_or_else(unknown)
 }
 
-/// What a list has of a run.
-pub(super) fn known(key: &RunKey, run: &Run, now: Timestamp) -> RunKnown {
+/// What a list has of a run, of which these incidents are open.
+pub(super) fn known(key: &RunKey, run: &Run, open: &[Incident], now: Timestamp) -> RunKnown {
     let facts = &run.facts;
     let state = run.state(now);
     let ended = match state {
@@ -348,7 +349,7 @@ pub(super) fn known(key: &RunKey, run: &Run, now: Timestamp) -> RunKnown {
         attempt: key.run.attempt,
         origin: facts.origin.name(),
         state: state.name(),
-        sentence: words::sentence(run, now),
+        sentence: words::sentence(run, open, now),
         started: facts.started.map(text::rfc3339),
         heard: text::rfc3339(facts.heard),
         ended,
@@ -409,7 +410,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
     let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
     let no_finish = || cost.so_far().err().unwrap_or_else(|| NO_FINISH.to_owned());
     Ok(RunDetail {
-        run: known(key, run, now),
+        run: known(key, run, &web.app.incidents.of_run(key), now),
         fingerprint: facts.fingerprint.clone(),
         step_seconds: Figure::of(run.at_its_pace(run.step_seconds(), "no step was told", now)),
         tokens_per_second: Figure::of(run.at_its_pace(

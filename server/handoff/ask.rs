@@ -104,7 +104,8 @@ impl Ask {
             "reason": self.reason,
             "message": self.message,
             "lastHeartbeatTime": moment(now),
-            "lastTransitionTime": moment(now),
+            // Since when it is so, not when it was written: a server that begins anew says the same.
+            "lastTransitionTime": moment(self.since),
         })
     }
 
@@ -239,6 +240,15 @@ mod tests {
             "{}",
             ask.message
         );
+    }
+
+    #[test]
+    fn a_condition_says_since_when_it_is_so_however_often_it_is_written() {
+        let ask = Ask::of(&incident("XID 79", "reboot node"));
+        let later = ask.since.shifted(3_600_000_000_000);
+        let condition = ask.condition(later);
+        assert_eq!(condition["lastTransitionTime"], moment(ask.since));
+        assert_eq!(condition["lastHeartbeatTime"], moment(later));
     }
 
     #[test]

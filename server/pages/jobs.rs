@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
@@ -59,8 +60,13 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let at = frame.at;
     let jobs = found.into_iter().map(|stored: KnownRun| {
         let key = stored.key.clone();
-        let live = web.app.fleet.runs().look(&key, |run| job(&key, run, at));
-        live.unwrap_or_else(|| job(&key, &Run::of_store(stored), at))
+        let open = web.app.incidents.of_run(&key);
+        let live = web
+            .app
+            .fleet
+            .runs()
+            .look(&key, |run| job(&key, run, &open, at));
+        live.unwrap_or_else(|| job(&key, &Run::of_store(stored), &open, at))
     });
     let page = JobsPage {
         jobs: jobs.collect(),
@@ -77,7 +83,7 @@ pub fn address(key: &RunKey) -> String {
     format!("{cluster}/jobs/{}/{}", segment(&job), key.run.attempt)
 }
 
-fn job(key: &RunKey, run: &Run, at: Timestamp) -> Job {
+fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();
@@ -96,7 +102,7 @@ fn job(key: &RunKey, run: &Run, at: Timestamp) -> Job {
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: text::harmless(&crate::runs::words::sentence(run, at), 600),
+        sentence: text::harmless(&crate::runs::words::sentence(run, open, at), 600),
         ranks: match (known, facts.world) {
             (0, 0) => "not known".to_owned(),
             (0, world) => text::grouped(f64::from(world)),

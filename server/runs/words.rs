@@ -1,10 +1,11 @@
-//! A run in one sentence: whether it goes on, how fast, who is slow and since when.
+//! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
+use gpufleet_analysis::incident::{Incident, Place};
 use gpufleet_analysis::straggler::{Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Judged, Run, State};
-use crate::pages::text;
+use crate::pages::{incidents, text};
 
 /// Ranks named in the sentence; the map has them all.
 const NAMED: usize = 3;
@@ -12,10 +13,10 @@ const NAMED: usize = 3;
 /// Why a run that stands has no pace and no finish.
 pub const STANDS: &str = "it stands: no step came lately";
 
-/// The sentence that stands above everything else.
-pub fn sentence(run: &Run, now: Timestamp) -> String {
+/// The sentence that stands above everything else; cause and costs are those of the open incidents of the run.
+pub fn sentence(run: &Run, open: &[Incident], now: Timestamp) -> String {
     match run.state(now) {
-        State::Running => running(run, now),
+        State::Running => running(run, open, now),
         State::Silent { since } => format!(
             "Silent: nothing was heard of it since {} UTC, {}. Whether it runs is not known.",
             text::moment(since),
@@ -31,7 +32,7 @@ pub fn sentence(run: &Run, now: Timestamp) -> String {
     }
 }
 
-fn running(run: &Run, now: Timestamp) -> String {
+fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
     let Some(judged) = &run.judged else {
         return match run.last_step() {
             Some(step) => format!("Runs, at step {step}; how fast is not known yet."),
@@ -40,10 +41,11 @@ fn running(run: &Run, now: Timestamp) -> String {
     };
     if let Some(since) = run.stands_since(now) {
         return format!(
-            "Stands: its ranks are heard, and no step came since step {} ended at {} UTC, {}.",
+            "Stands: its ranks are heard, and no step came since step {} ended at {} UTC, {}{}.",
             text::grouped(judged.step as f64),
             text::moment(since),
-            text::ago(now, since)
+            text::ago(now, since),
+            because(open.iter().max_by_key(|it| it.losing.milli_gpus))
         );
     }
     let pace = text::pace(judged.step_ns as f64 / 1e9);
@@ -62,12 +64,41 @@ fn running(run: &Run, now: Timestamp) -> String {
         "Runs: {pace} a step{}, at step {}. {}{gone}",
         tokens.unwrap_or_default(),
         text::grouped(judged.step as f64),
-        slow(run, judged)
+        slow(run, open, judged)
     )
 }
 
+/// Why, and what it costs, as its incident says; nothing before there is one.
+fn because(incident: Option<&Incident>) -> String {
+    let Some(incident) = incident else {
+        return String::new();
+    };
+    let why = match incident.cause.is_known() {
+        true => format!("because of {}", incident.cause.words()),
+        false => "for no reason that was measured".to_owned(),
+    };
+    let so_far = incident.lost.nano_usd();
+    let so_far = so_far.map(|nano| format!(", {} so far", incidents::dollars(nano)));
+    format!(
+        ", {why}; that {}{}",
+        incidents::costs(incident),
+        so_far.unwrap_or_default()
+    )
+}
+
+/// The incident that says why a rank is slow: of itself, of its node, or of what explains it.
+fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Incident> {
+    let node = run.ranks.get(&rank).map(|it| &*it.facts.node);
+    let is_its = |place: &Place| match place.rank {
+        Some(its) => its == rank,
+        None => place.run.is_some() && place.node.is_some() && place.node.as_deref() == node,
+    };
+    let its = open.iter().filter(|it| it.places().any(is_its));
+    its.max_by_key(|it| it.losing.milli_gpus)
+}
+
 /// Who is slow, or why nobody is named.
-fn slow(run: &Run, judged: &Judged) -> String {
+fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     let Verdict {
         stragglers,
         stages,
@@ -84,11 +115,12 @@ fn slow(run: &Run, judged: &Judged) -> String {
             .copied()
             .unwrap_or(judged.ended_at);
         format!(
-            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and makes the others wait.",
+            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and makes the others wait{}.",
             it.rank,
             node.unwrap_or_default(),
             it.ratio,
-            text::moment(since)
+            text::moment(since),
+            because(of_rank(run, it.rank, open))
         )
     });
     let named: Vec<String> = named.collect();

@@ -9,6 +9,7 @@ mod dashboards;
 mod deploy;
 mod documents;
 mod layers;
+mod licences;
 mod readers;
 mod source;
 mod sources;

@@ -14,7 +14,7 @@ const DAY_SECONDS: i64 = 86_400;
 pub enum Role {
     /// A large training run: full steps, checkpoints, two restarts a day.
     Pretraining,
-    /// A smaller one that waits for its data loader a third of the time, and for its owner.
+    /// A smaller one that waits for its data loader a third of the time, and for its evaluation.
     Finetuning,
     /// A model server: follows the day.
     Serving,
@@ -141,7 +141,7 @@ fn pretraining(fleet: Noise, gpu: Noise, second: i64) -> Load {
     let wobble = gpu.around_zero(second, 1);
     match doing {
         Doing::Down => Load::default(),
-        Doing::Starting | Doing::Restoring | Doing::Saving | Doing::Pausing => Load {
+        Doing::Starting | Doing::Restoring | Doing::Saving | Doing::Evaluating => Load {
             engine: 0.02,
             dram: 0.03,
             pcie: 0.35,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_job_waits_for_data_and_for_its_owner_and_holds_its_memory() {
+    fn the_small_job_waits_for_data_and_for_its_evaluation_and_holds_its_memory() {
         let fleet = Noise::new(1, 0, 0);
         let load = |second| Role::Finetuning.load(fleet, Noise::new(1, 1, 0), second);
         let share = |is: fn(&Load) -> bool| {

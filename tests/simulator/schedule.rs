@@ -4,7 +4,8 @@
 //! An attempt takes half a day: nobody for six minutes, then starting and going back to the last
 //! checkpoint, then the same cycle again and again. The large job's cycle has 19 minutes at full
 //! speed, 20 in which a GPU throttles and all wait for it, and one with a checkpoint; it dies 32
-//! minutes into a cycle and does these again. The small one's has steps and pauses.
+//! minutes into a cycle and does these again. The small one's has steps, and waits while its
+//! answers are marked.
 
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
@@ -32,7 +33,7 @@ const JITTER_NS: f64 = 36e6;
 pub enum Size {
     /// Steps of 1.2 s, checkpoints, an attempt after the other.
     Large,
-    /// Steps of 6 s that wait for data, and pauses: someone tries things out.
+    /// Steps of 6 s that wait for data, and evaluation after every 60 of them.
     Small,
 }
 
@@ -52,8 +53,8 @@ pub enum Doing {
     },
     /// It stands still to save a checkpoint.
     Saving,
-    /// Its owner reads what came out.
-    Pausing,
+    /// What it answers by now is marked, on another machine, and its GPUs wait.
+    Evaluating,
 }
 
 /// One attempt.
@@ -126,7 +127,7 @@ static SMALL: [Stretch; 2] = [
     training(6, false, 10),
     Stretch {
         minutes: 4,
-        doing: Doing::Pausing,
+        doing: Doing::Evaluating,
         steps: 0,
         within_ns: MINUTE_NS,
     },

@@ -335,7 +335,8 @@ fn phase_of(doing: Doing, trouble: Trouble, step: u64) -> Option<Phase> {
         (Doing::Restoring, _) => Some(Phase::CheckpointRestore),
         (Doing::Saving, _) => Some(Phase::CheckpointSave),
         (Doing::Training { .. }, _) => Some(Phase::Backward),
-        (Doing::Down | Doing::Pausing, _) => None,
+        (Doing::Evaluating, _) => Some(Phase::Evaluation),
+        (Doing::Down, _) => None,
     }
 }
 

@@ -232,6 +232,30 @@ async fn the_list_says_of_each_job_how_it_stands() {
 }
 
 #[tokio::test]
+async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incident() {
+    let key = RunKey::of(&"prod".into(), &rank_id(JOB, 3));
+    let slow = Signal {
+        family: Family::Straggler,
+        place: Place {
+            run: Some(key.run.to_string()),
+            rank: Some(3),
+            ..Place::node("prod", "h100-00")
+        },
+        cause: Cause::Heat,
+        ..signal()
+    };
+    let server = server().await.with(slow).await;
+    let why = "and makes the others wait, because of heat; that costs $36.00/h, $36.00 so far.";
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(page.contains(why), "{page}");
+    assert!(page.contains(&format!("href=\"/incidents/{INCIDENT}\"")));
+    let (_, list) = server.get("/jobs").await;
+    assert!(list.contains(why), "{list}");
+    let (_, other) = server.get(&address(DEAD)).await;
+    assert!(!other.contains(INCIDENT) && !other.contains("$36.00"));
+}
+
+#[tokio::test]
 async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing() {
     let server = server().await;
     let (status, page) = server.get(&address(JOB)).await;
