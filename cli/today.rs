@@ -94,7 +94,10 @@ fn waste(section: &Value, currency: &str) -> Table {
     for row in items(section, "waste") {
         let cost = match row["nano_per_day"].as_f64() {
             Some(nano) => amount(nano, currency),
-            None => format!("{:.1} GPUs", row["gpus"].as_f64().unwrap_or(0.0)),
+            None => match row["gpus"].as_f64().unwrap_or(0.0) {
+                whole if whole.fract() == 0.0 => format!("{whole:.0} GPUs"),
+                part => format!("{part:.1} GPUs"),
+            },
         };
         table.row(vec![
             cost,
@@ -153,7 +156,9 @@ mod tests {
         ] {
             assert!(live.contains(words), "{words} is not in {live}");
         }
-        assert!(simulated.contains("no GPU has a price") && simulated.contains("8.0 GPUs"));
+        assert!(
+            simulated.contains("no GPU has a price") && simulated.contains("8 GPUs  held empty")
+        );
         assert!(!simulated.contains('$'), "what is not known is not $0.00");
     }
 }

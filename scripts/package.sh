@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes target/package/gpufleet_VERSION_ARCH.deb and gpufleet-VERSION-ARCH.tar.gz of agent and server.
+# Makes target/package/gpufleet_VERSION_ARCH.deb and gpufleet-VERSION-ARCH.tar.gz of agent, server and client.
 #
 #   scripts/package.sh                 builds the release first (minutes)
 #   scripts/package.sh --from FOLDER   takes the programs that are in FOLDER
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 floor=${GLIBC_FLOOR:-2.36}
-programs=(gpufleet-agent gpufleet-server)
+programs=(gpufleet gpufleet-agent gpufleet-server)
 from=
 into=target/package
 while [ $# -gt 0 ]; do
@@ -26,8 +26,8 @@ done
 version=$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)
 arch=$(dpkg --print-architecture)
 if [ -z "$from" ]; then
-    cargo build --release --locked -p gpufleet-agent -p gpufleet-server \
-        --bin gpufleet-agent --bin gpufleet-server
+    cargo build --release --locked -p gpufleet-agent -p gpufleet-server -p gpufleet-cli \
+        --bin gpufleet-agent --bin gpufleet-server --bin gpufleet
     from=target/release
 fi
 
@@ -53,7 +53,10 @@ chmod 755 "$tree"
 for program in "${programs[@]}"; do
     install -D -m 755 "$from/$program" "$tree/usr/bin/$program"
     strip --strip-debug "$tree/usr/bin/$program"
-    install -D -m 644 "deploy/systemd/$program.service" "$tree/lib/systemd/system/$program.service"
+done
+for side in agent server; do
+    unit=gpufleet-$side.service
+    install -D -m 644 "deploy/systemd/$unit" "$tree/lib/systemd/system/$unit"
 done
 install -D -m 644 deploy/systemd/gpufleet.sysusers "$tree/usr/lib/sysusers.d/gpufleet.conf"
 install -D -m 755 -t "$tree/usr/share/gpufleet/slurm" deploy/slurm/prolog.sh deploy/slurm/epilog.sh deploy/slurm/probe.sh
@@ -79,7 +82,7 @@ Maintainer: gpufleet <gpufleet@gpufleet.example.org>
 Section: admin
 Priority: optional
 Depends: libc6 (>= $newest), libgcc-s1
-Description: GPU fleet telemetry, agent and server
+Description: GPU fleet telemetry: agent, server and client
  Tells what every GPU of a fleet did, second by second, for whom, and where the
  time went. The NVIDIA driver is not needed to install it.
 CONTROL

@@ -33,7 +33,7 @@ use uuid::Uuid;
 /// Most CPU of one commit of 10,000 rows on SQLite, ms: with one every 20 s, 1.5 % of a core.
 const COMMIT_CPU_MS: f64 = 300.0;
 
-/// Most bytes of one GPU and day: the blueprint's promise.
+/// Most bytes of one GPU and day: half a gigabyte for a thousand of them.
 const GPU_DAY_BYTES: f64 = 500_000.0;
 
 /// GPUs of one node.

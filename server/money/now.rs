@@ -35,6 +35,8 @@ pub struct Idle {
     pub index: String,
     /// How it is idle.
     pub state: State,
+    /// Whether its engine worked in the newest tick all the same: somebody uses it whom nobody told of.
+    pub is_busy: bool,
     /// Since when at least; none when not known.
     pub since: Option<Timestamp>,
     /// Who holds it; empty of nobody.
@@ -162,6 +164,8 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
 fn seen(live: &Live, at: Timestamp) -> Seen {
     let status = judge(live, at);
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
+    // Of a GPU that nobody holds the attributes may still name who held it last.
+    let is_held = status.state != State::Unallocated;
     Seen {
         idle: Idle {
             key: live.key.clone(),
@@ -169,8 +173,12 @@ fn seen(live: &Live, at: Timestamp) -> Seen {
             node: Arc::clone(&live.node),
             index: text(attribute::GPU_INDEX),
             state: status.state,
+            is_busy: live.bits.active != 0,
             since: status.since,
-            holder: text(attribute::HOLDER),
+            holder: match is_held {
+                true => text(attribute::HOLDER),
+                false => String::new(),
+            },
             payer: Payer::Nobody,
             day_cost: None,
         },
@@ -222,7 +230,8 @@ fn take(
             *found.unpriced.entry(unpriced).or_default() += 1;
         }
     }
-    if let Some(holder) = Holder::told_by(&it.resource) {
+    let holder = Holder::told_by(&it.resource);
+    if let Some(holder) = holder.filter(|_| it.idle.state != State::Unallocated) {
         it.idle.payer = terms.owners.payer(&holder, at.millis());
         let payers = found.payers.entry(Arc::clone(&cluster)).or_default();
         if !payers.contains_key(&holder.job) {

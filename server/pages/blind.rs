@@ -22,8 +22,7 @@ use crate::view::{ClusterView, FleetView, NodeView};
 /// Names given before a line says "and n more".
 const NAMED: usize = 6;
 
-/// A spool that holds data older than this is called behind, seconds: the blueprint's line
-/// between live and backfill.
+/// A spool that holds data older than this is called behind, seconds: what the agent itself calls so.
 const BEHIND_SECONDS: f64 = 60.0;
 
 /// One thing that is not seen.

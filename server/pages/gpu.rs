@@ -7,6 +7,7 @@ use askama::Template;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use gpufleet_analysis::incident::Place;
 use gpufleet_analysis::ledger;
 use gpufleet_telemetry::catalog::{self, Metric, gpu};
 use gpufleet_telemetry::gpu_specs::Specs;
@@ -21,7 +22,7 @@ use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::text::{self, Name, segment};
 use super::words::{self, Look, Why};
-use super::{fleet, jobs, node, parts, peaks, problem};
+use super::{fleet, incidents, jobs, node, parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::gather::is_one_sample;
@@ -64,6 +65,8 @@ struct GpuPage {
     holder: Holder,
     /// The address of the job whose rank computes on it, its name and the rank.
     job: Option<(String, Name, u32)>,
+    /// What is wrong with it, or with what it lies in.
+    incidents: Vec<incidents::Row>,
     figures: Vec<Figure>,
     peaks: peaks::Peaks,
     strip: Strip,
@@ -188,11 +191,14 @@ pub async fn show(
     let past = past::of_gpu(&web.app, &live.key, minutes, last_hours, events::SHOWN).await;
     let second = web.app.fleet.second(&live.key);
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
+    let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
+    let incidents = incidents::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
     let jobs = web.app.fleet.runs();
     let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
     let job = jobs.into_values().next();
     page.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
+    page.incidents = incidents;
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
         format!("agent {} on node {node}", it.agent)
@@ -256,6 +262,7 @@ fn page(
         one_sample: is_one_sample(live),
         second: None,
         job: None,
+        incidents: Vec::new(),
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: node::address(&live.key.cluster, &live.node),

@@ -10,15 +10,18 @@ use axum::response::Response;
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::incident::{Happened, Incident, Line, Place, State as Life};
 use gpufleet_telemetry::catalog::{self, Unit};
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::RunId;
 use uuid::Uuid;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name};
-use super::{fleet, gpu, node, problem, words};
+use super::{fleet, gpu, jobs, node, problem, words};
 use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
 use crate::notify::group::{Group, State as Told};
+use crate::runs::RunKey;
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
@@ -35,6 +38,9 @@ const OVER: usize = 50;
 #[template(path = "incidents.html")]
 struct ListPage {
     frame: Frame,
+    /// How many of those that are open are live, and of what is not.
+    live: usize,
+    simulated: usize,
     open: Vec<Row>,
     silences: Vec<Silent>,
     over: Vec<Row>,
@@ -54,6 +60,8 @@ struct Silent {
 struct OnePage {
     frame: Frame,
     row: Row,
+    /// The page of the job that it is about, and the job's name.
+    job: Option<(String, Name)>,
     facts: Vec<(&'static str, String)>,
     evidence: Vec<Entry>,
     more_evidence: u64,
@@ -123,26 +131,29 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         Err(error) => return problem::store_failed(frame, &error),
     };
     let mut open = web.app.incidents.open(&frame.grant);
-    open.sort_by_key(rank);
+    open.sort_by_key(|it| (!is_live(it, &view), rank(it)));
     let is_open = |it: &&Incident| !open.iter().any(|known| known.id == it.id);
     let over: Vec<Row> = over
         .iter()
         .filter(is_open)
         .map(|it| row(it, &view, frame.at))
         .collect();
-    let open = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
+    let live = open.iter().filter(|it| it.mark.is_none()).count();
     let silences = web.app.incidents.silences(&frame.grant, frame.at);
     let known = web.app.incidents.open(&frame.grant);
     let silences = silences.iter().map(|it| Silent {
         pattern: Name::new(&it.pattern.words()),
         until: text::moment(it.until),
         who: Name::new(&it.who),
-        note: Name::new(&it.note),
+        note: Name::sentence(&it.note),
         incidents: web.app.incidents.about(it, &known),
     });
     let silences = silences.collect();
     let page = ListPage {
         frame,
+        live,
+        simulated: open.len() - live,
         open,
         silences,
         over,
@@ -180,6 +191,8 @@ pub async fn show_one(
     let page = OnePage {
         told: told.iter().map(told_entry).collect(),
         row: row(&incident, &view, frame.at),
+        job: run_of(&incident.place_and_run())
+            .map(|key| (jobs::address(&key), Name::new(&key.run.job.name))),
         facts: facts(&incident, frame.at),
         evidence: incident
             .evidence
@@ -201,17 +214,48 @@ pub async fn show_one(
 
 /// What the fleet page says; nothing when nothing is wrong.
 pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
-    let worst = incidents.iter().min_by_key(|it| rank(it))?;
-    let costs: Option<i64> = incidents
-        .iter()
-        .map(|it| it.losing.nano_usd_per_hour())
-        .sum();
-    let all_cost = costs.filter(|_| incidents.len() > 1);
+    let live = incidents.iter().filter(|it| is_live(it, view));
+    let mut shown: Vec<&Incident> = live.collect();
+    // What is simulated is in no live sum: it is said here only where nothing live is wrong.
+    if shown.is_empty() {
+        shown = incidents.iter().collect();
+    }
+    let worst = shown.iter().min_by_key(|it| rank(it))?;
+    let costs: Option<i64> = shown.iter().map(|it| it.losing.nano_usd_per_hour()).sum();
+    let all_cost = costs.filter(|_| shown.len() > 1);
     Some(Headline {
-        count: text::counted(incidents.len(), "incident", "incidents"),
+        count: text::counted(shown.len(), "incident", "incidents"),
         all_cost: all_cost.map(|nano| format!("{}/h", dollars(nano))),
         worst: row(worst, view, view.at),
     })
+}
+
+/// Open incidents as rows of the page of what they are about, the worst first.
+pub(super) fn rows(mut open: Vec<Incident>, view: &FleetView, now: Timestamp) -> Vec<Row> {
+    open.sort_by_key(rank);
+    open.iter().map(|it| row(it, view, now)).collect()
+}
+
+/// The open incidents of a node or GPU and of what it lies in, the worst first: for its own page.
+pub(super) fn of_place(web: &Web, frame: &Frame, view: &FleetView, place: &Place) -> Vec<Row> {
+    let mut open = web.app.incidents.open(&frame.grant);
+    open.retain(|it| {
+        let bare = Place {
+            run: None,
+            rank: None,
+            ..it.place.clone()
+        };
+        // A run of which no node is suspected is not everywhere in its cluster.
+        let is_somewhere = it.place.run.is_none() || it.place.node.is_some();
+        is_somewhere && bare.overlaps(place)
+    });
+    rows(open, view, frame.at)
+}
+
+/// Whether an incident is of a cluster that is live, or of gpufleet itself.
+fn is_live(incident: &Incident, view: &FleetView) -> bool {
+    let mut clusters = view.cluster(&incident.place.cluster);
+    clusters.next().is_none_or(|it| it.origin == Origin::Live)
 }
 
 /// The worst first: by severity, by what it loses, by age.
@@ -230,9 +274,9 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
         address: format!("/incidents/{}", incident.id),
-        place: Name::new(&place_words(&incident.place_and_run(), view)),
+        place: Name::sentence(&place_words(&incident.place_and_run(), view)),
         place_address: place_address(&incident.place),
-        what: Name::new(&incident.what),
+        what: Name::sentence(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
         costs: costs(incident),
         lost: lost(incident),
@@ -242,7 +286,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         },
         severity: incident.severity.name(),
         by: incident.acknowledged_by.as_deref().map(Name::new),
-        action: Name::new(&incident.action),
+        action: Name::sentence(&incident.action),
         unheard: incident
             .unheard_since
             .map(|at| format!("Nothing is heard of it since {}.", text::moment(at))),
@@ -250,7 +294,16 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     }
 }
 
-/// Where an incident is, as people say it.
+/// The run that a place names.
+pub(crate) fn run_of(place: &Place) -> Option<RunKey> {
+    Some(RunKey {
+        cluster: place.cluster.as_str().into(),
+        run: RunId::parse(place.run.as_deref()?).ok()?,
+    })
+}
+
+/// Where an incident is, as people say it: a run by its job's name, because its whole id is long and on its
+/// own page.
 pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
     let cluster = &place.cluster;
     let of_node = match (&place.node, &place.gpu) {
@@ -265,19 +318,21 @@ pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
         (Some(node), None) => node.clone(),
         (None, _) => format!("cluster {cluster}"),
     };
-    match (&place.run, place.rank) {
+    let job = run_of(place).map(|it| it.run.job.name);
+    match (job.as_ref().or(place.run.as_ref()), place.rank) {
         (Some(run), Some(rank)) => format!("rank {rank} of {run} on {of_node}"),
         (Some(run), None) => format!("{run} on {of_node}"),
         (None, _) => of_node,
     }
 }
 
-/// The address of the page of a place.
+/// The address of the page of a place: of a run of which no node is suspected its own.
 pub(crate) fn place_address(place: &Place) -> String {
-    match (&place.node, &place.gpu) {
-        (Some(_), Some(gpu)) => gpu::address(&place.cluster, gpu),
-        (Some(node), None) => node::address(&place.cluster, node),
-        (None, _) => fleet::address(&place.cluster),
+    match (&place.node, &place.gpu, run_of(place)) {
+        (Some(_), Some(gpu), _) => gpu::address(&place.cluster, gpu),
+        (Some(node), None, _) => node::address(&place.cluster, node),
+        (None, _, Some(run)) => jobs::address(&run),
+        (None, _, None) => fleet::address(&place.cluster),
     }
 }
 
@@ -287,22 +342,23 @@ pub(crate) fn costs(incident: &Incident) -> String {
     match losing.nano_usd_per_hour() {
         _ if losing.milli_gpus == 0 => "costs nothing that is known".to_owned(),
         Some(nano) => format!("costs {}/h", dollars(nano)),
-        None => {
-            let gpus = losing.milli_gpus as f64 / 1_000.0;
-            format!("costs {gpus:.1} GPUs, without a price")
-        }
+        None => format!("costs {}, without a price", text::gpus(losing.milli_gpus)),
     }
 }
 
 /// What an incident has cost, in words.
 pub(crate) fn lost(incident: &Incident) -> String {
-    let hours = incident.lost.gpu_seconds() / 3_600.0;
+    let hours = match incident.lost.gpu_seconds() / 3_600.0 {
+        // A little is not nothing.
+        hours if hours > 0.0 && hours < 0.01 => "under 0.01".to_owned(),
+        hours => format!("{hours:.2}"),
+    };
     match incident.lost.nano_usd() {
         Some(nano) if incident.lost.is_priced() => {
-            format!("{hours:.2} GPU-hours, {}", dollars(nano))
+            format!("{hours} GPU-hours, {}", dollars(nano))
         }
-        Some(nano) => format!("{hours:.2} GPU-hours, at least {}", dollars(nano)),
-        None => format!("{hours:.2} GPU-hours, without a price"),
+        Some(nano) => format!("{hours} GPU-hours, at least {}", dollars(nano)),
+        None => format!("{hours} GPU-hours, without a price"),
     }
 }
 

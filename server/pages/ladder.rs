@@ -94,7 +94,7 @@ fn not_found(frame: Frame, name: &str) -> Response {
         frame,
         format!("No ladder “{name}” in this cluster"),
         vec![
-            "A ladder is made of runs with the same tag: gpufleet.start(tags={\"ladder\": …, \"rung\": …})."
+            "A ladder is made of runs with the same tag: gpufleet.init(tags={\"ladder\": …, \"rung\": …})."
                 .to_owned(),
         ],
     )

@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use gpufleet_analysis::incident::Place;
 use gpufleet_telemetry::catalog::{self, Metric, Unit, node, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -15,7 +16,7 @@ use super::frame::{self, Frame};
 use super::reading::{self, Cell, Line};
 use super::text::{self, Name, segment};
 use super::words::{self, Look};
-use super::{fleet, gpu, jobs, problem};
+use super::{fleet, gpu, incidents, jobs, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::{ClusterView, GpuView, NodeView, past};
@@ -33,6 +34,8 @@ struct NodePage {
     node: Name,
     silent: Option<String>,
     summary: String,
+    /// What is wrong with it, with its GPUs, or with what it lies in.
+    incidents: Vec<incidents::Row>,
     has_agent: bool,
     facts: Vec<(&'static str, Name)>,
     figures: Vec<(&'static str, Cell)>,
@@ -119,7 +122,10 @@ pub async fn show(
     };
     let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
+    let place = Place::node(&part.name, &found.name);
+    let incidents = incidents::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);
+    page.incidents = incidents;
     let gpus = || {
         found
             .gpus
@@ -158,6 +164,7 @@ fn page(
             )
         }),
         summary: summary(found, at),
+        incidents: Vec::new(),
         has_agent: found.agent.is_some(),
         facts: facts(found, live),
         figures: live.map(figures).unwrap_or_default(),

@@ -24,7 +24,7 @@ use super::frame::{self, Frame};
 use super::jobs::address;
 use super::series::Series;
 use super::text::{self, Name};
-use super::{fleet, problem, words};
+use super::{fleet, incidents, problem, words};
 use crate::runs::advice::profile;
 use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup};
@@ -64,6 +64,8 @@ struct RunPage {
     state: &'static str,
     is_bad: bool,
     sentence: String,
+    /// What is wrong with it: why, what it costs, what to do.
+    incidents: Vec<incidents::Row>,
     figures: Vec<Figure>,
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
@@ -137,7 +139,15 @@ pub async fn show(
     };
     let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
     let past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
-    let page = page(frame, &web, (&key, &run), past, (minutes, start, end));
+    let view = web.views.get(&web.app).await;
+    let open = web.app.incidents.of_run(&key);
+    let sentence = crate::runs::words::sentence(&run, &open, frame.at);
+    let incidents = incidents::rows(open, &view, frame.at);
+    let page = RunPage {
+        sentence: text::harmless(&sentence, 900),
+        incidents,
+        ..page(frame, &web, (&key, &run), past, (minutes, start, end))
+    };
     frame::page(StatusCode::OK, &page)
 }
 
@@ -204,7 +214,8 @@ fn page(
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: text::harmless(&crate::runs::words::sentence(run, frame.at), 900),
+        sentence: String::new(),
+        incidents: Vec::new(),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()

@@ -15,6 +15,9 @@ use time::macros::format_description;
 /// Longest name shown, in characters: a GPU UUID (40) and a Kubernetes node name (63) fit.
 pub const SHOWN_CHARACTERS: usize = 64;
 
+/// Longest sentence shown, in characters: where an incident is, what it is, and what to do about it.
+pub const SENTENCE_CHARACTERS: usize = 300;
+
 /// Longest name in a tooltip, in characters: enough to recognise it, too little to flood a page.
 pub const TITLE_CHARACTERS: usize = 400;
 
@@ -44,6 +47,14 @@ impl Name {
             title
         });
         Self { text, title }
+    }
+
+    /// A sentence of ours in which names from outside may stand; empty where there is none.
+    pub fn sentence(raw: &str) -> Self {
+        Self {
+            text: harmless(raw, SENTENCE_CHARACTERS),
+            title: None,
+        }
     }
 }
 
@@ -183,6 +194,15 @@ pub fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if count == 1 { one } else { many })
 }
 
+/// So many thousandths of GPUs: `8 GPUs`, `0.2 GPUs`.
+pub fn gpus(milli: u64) -> String {
+    match (milli / 1_000, milli % 1_000) {
+        (1, 0) => "1 GPU".to_owned(),
+        (whole, 0) => format!("{} GPUs", grouped(whole as f64)),
+        _ => format!("{:.1} GPUs", milli as f64 / 1_000.0),
+    }
+}
+
 /// A length of time in its two largest units: `4 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub fn span(millis: i64) -> String {
     let seconds = millis.unsigned_abs().div_ceil(1000);
@@ -266,6 +286,12 @@ mod tests {
             let name = Name::new(raw);
             assert_eq!((name.text.as_str(), name.title), (shown, None));
         }
+    }
+
+    #[test]
+    fn whole_gpus_have_no_digit_behind_the_point_and_parts_have_one() {
+        let said = [0, 240, 1_000, 8_000, 12_500].map(gpus);
+        assert_eq!(said, ["0 GPUs", "0.2 GPUs", "1 GPU", "8 GPUs", "12.5 GPUs"]);
     }
 
     #[test]

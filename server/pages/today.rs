@@ -266,7 +266,6 @@ fn figures(section: &Section, currency: &str) -> Vec<Figure> {
 
 fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
     let cost = it.day_cost.map(|nano| amount(&today.currency, nano));
-    let gpus = it.milli_gpus as f64 / 1_000.0;
     let meter = it.day_cost.and_then(|nano| ratio(nano, 100, dearest));
     let what = match (it.unpriced, &it.day_cost) {
         (1.., Some(_)) => format!("{}, {} of them without a price", it.what, it.unpriced),
@@ -280,7 +279,7 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
         },
         cost: cost.unwrap_or_else(|| match it.milli_gpus {
             0 => "not known".to_owned(),
-            _ => format!("{gpus:.1} GPUs"),
+            milli => text::gpus(milli),
         }),
         meter: usize::try_from(meter.unwrap_or(0)).unwrap_or(0).min(100),
         kind: kind(it.kind),

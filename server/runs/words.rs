@@ -60,12 +60,17 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
             text::counted(gone, "rank has", "ranks have")
         ),
     };
-    format!(
-        "Runs: {pace} a step{}, at step {}. {}{gone}",
+    let runs = format!(
+        "Runs: {pace} a step{}, at step {}.",
         tokens.unwrap_or_default(),
-        text::grouped(judged.step as f64),
-        slow(run, open, judged)
-    )
+        text::grouped(judged.step as f64)
+    );
+    let slow = slow(run, open, judged);
+    // What is wrong comes first.
+    match judged.verdict.stragglers.is_empty() {
+        true => format!("{runs} {slow}{gone}"),
+        false => format!("{slow} {runs}{gone}"),
+    }
 }
 
 /// Why, and what it costs, as its incident says; nothing before there is one.

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpufleet_analysis::incident::{Family, Incident, Place};
+use gpufleet_analysis::incident::{Family, Incident};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::WHOLE_GPU;
 use gpufleet_analysis::owner::{Holder, PLATFORM, Payer};
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::RunId;
 use uuid::Uuid;
 
 use super::{Look, owner};
@@ -147,15 +146,7 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
         return None;
     }
     let place = &incident.place;
-    let run = run_of(place);
-    // The run's whole id is long and on its own page.
-    let named = Place {
-        run: place.run.as_ref().map(|it| match &run {
-            Some(key) => key.run.job.name.clone(),
-            None => it.clone(),
-        }),
-        ..place.clone()
-    };
+    let run = words::run_of(place);
     let payer = match (&run, &place.gpu, &place.run) {
         (Some(key), ..) => look.owner_of_run(key),
         (None, Some(gpu), _) => look.owner_of_gpu(&place.cluster, gpu),
@@ -170,7 +161,7 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
     Some(Waste {
         kind,
         cluster: place.cluster.as_str().into(),
-        place: words::place_words(&named, look.view),
+        place: words::place_words(place, look.view),
         address: words::place_address(place),
         what: format!("{}{because}", incident.what),
         milli_gpus: losing.milli_gpus,
@@ -189,14 +180,6 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
 
 fn payer_of_job<'a>(look: &'a Look<'_>, cluster: &str, job: &str) -> Option<&'a Payer> {
     look.found.payers.get(cluster)?.get(job)
-}
-
-/// The run that a place names.
-fn run_of(place: &Place) -> Option<RunKey> {
-    Some(RunKey {
-        cluster: place.cluster.as_str().into(),
-        run: RunId::parse(place.run.as_deref()?).ok()?,
-    })
 }
 
 /// What the driver or a table says, as a sentence begins.
@@ -250,16 +233,24 @@ fn job_of(look: &Look<'_>, idle: &Idle) -> String {
 }
 
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
-    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    // By node how many are free, and how many of them at work.
+    let mut nodes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for it in gpus {
-        *nodes.entry(&it.node).or_default() += 1;
+        let (free, busy) = nodes.entry(&it.node).or_default();
+        *free += 1;
+        *busy += usize::from(it.is_busy);
     }
-    let is_whole = |(node, free): &(&&str, &usize)| {
+    let is_whole = |(node, (free, busy)): &(&&str, &(usize, usize))| {
         let known = look.view.node(cluster, node);
-        known.is_some_and(|(_, it)| it.gpus.len() == **free)
+        *busy == 0 && known.is_some_and(|(_, it)| it.gpus.len() == *free)
     };
     let whole = nodes.iter().filter(is_whole).count();
+    let busy: usize = nodes.values().map(|(_, busy)| busy).sum();
     let action = match whole {
+        _ if busy > 0 => {
+            "Look whose processes are on those at work (nvidia-smi on the node) before you give any away."
+                .to_owned()
+        }
         0 => "Give them to who waits for GPUs; no node is free as a whole.".to_owned(),
         1 => "Give them to who waits for GPUs, or give back the node that is free as a whole."
             .to_owned(),
@@ -270,9 +261,13 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
     Waste {
         kind: Kind::Free,
         what: format!(
-            "{} on {} that nobody holds",
+            "{} on {} that nobody holds{}",
             counted(gpus.len(), "GPU", "GPUs"),
-            counted(nodes.len(), "node", "nodes")
+            counted(nodes.len(), "node", "nodes"),
+            match busy {
+                0 => String::new(),
+                busy => format!(", {busy} of them at work all the same"),
+            }
         ),
         place: format!("cluster {cluster}"),
         address: fleet::address(cluster),

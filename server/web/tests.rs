@@ -286,6 +286,40 @@ async fn an_incident_is_on_the_first_page_on_its_own_and_in_the_api_with_what_it
 }
 
 #[tokio::test]
+async fn what_is_simulated_is_in_no_count_and_no_sum_of_incidents_that_are_live() {
+    let simulated = Signal {
+        place: Place::gpu("demo", "sim-00", "GPU-simulated"),
+        ..signal()
+    };
+    let alone = server().await.with(simulated.clone()).await;
+    let (_, page) = alone.get("/incidents").await;
+    for says in [
+        "Nothing live is wrong",
+        "In no live total: 1 simulated.",
+        "SIMULATED",
+    ] {
+        assert!(page.contains(says), "{says} is not in {page}");
+    }
+    let both = server().await.with_an_incident().await;
+    let tick = Tick {
+        now: fixture::NOW,
+        signals: vec![signal(), simulated],
+        is_heard: &|_, _| true,
+        quiet_runs: &BTreeSet::new(),
+        nodes: &BTreeMap::new(),
+    };
+    both.incidents.tick(tick, &mut uuid::Uuid::now_v7);
+    let (_, page) = both.get("/incidents").await;
+    assert!(page.contains("<b>1 incident</b> is open"), "{page}");
+    let (_, page) = both.get("/fleet").await;
+    assert!(
+        page.contains("1 incident</a>") && page.contains("GPU 5 of h100-03"),
+        "{page}"
+    );
+    assert!(!page.contains("together, the worst"), "{page}");
+}
+
+#[tokio::test]
 async fn people_speak_to_an_incident_by_name_and_only_those_who_operate() {
     let server = server_of(fixture::fleet(), true)
         .await

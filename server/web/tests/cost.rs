@@ -1,5 +1,7 @@
 //! The money on the web port: the page, the reports, and what they refuse.
 
+use gpufleet_telemetry::identity::{Resource, attribute};
+
 use super::*;
 
 #[tokio::test]
@@ -19,6 +21,16 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
         !page.contains("$0.00"),
         "what is not known is not shown as nothing"
     );
+}
+
+#[tokio::test]
+async fn a_gpu_that_nobody_holds_is_not_told_as_that_of_who_held_it_last() {
+    let mut free = fixture::gpu("prod", "h100-09", 0, Does::Nothing, Origin::Live);
+    let left = Resource::clone(&free.resource).with(attribute::HOLDER, "pod:research/gone-0");
+    free.resource = Arc::new(left);
+    let (_, page) = server_of(vec![free], false).await.get("/cost").await;
+    assert!(page.contains("GPU 0 of h100-09"), "{page}");
+    assert!(!page.contains("gone-0"), "{page}");
 }
 
 #[tokio::test]

@@ -282,6 +282,8 @@ async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing
         !page.contains("NaN") && !page.contains("<b>llama"),
         "{page}"
     );
+    let [slow, runs] = ["Rank 3 on", "Runs: 1.00 s"].map(|it| page.find(it));
+    assert!(slow < runs, "what is wrong comes first: {page}");
     assert!(!page.contains("Why it ended"));
     let (_, gpu) = server.get(&format!("/clusters/prod/gpus/{GPU}")).await;
     assert!(
@@ -398,4 +400,89 @@ async fn runs_with_the_same_ladder_tag_are_its_rungs_each_against_the_one_before
     );
     let (status, _) = server.get("/clusters/prod/ladders/other").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+/// The slow rank as an incident, with more to do than a name has letters.
+fn slow_rank() -> Signal {
+    Signal {
+        family: Family::Straggler,
+        place: Place {
+            run: Some(format!("{JOB}/0")),
+            rank: Some(3),
+            ..Place::gpu("prod", "h100-00", GPU)
+        },
+        severity: Severity::Warning,
+        what: "makes the other ranks wait".to_owned(),
+        action: "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
+            .to_owned(),
+        cause: Cause::Heat,
+        ..signal()
+    }
+}
+
+#[tokio::test]
+async fn an_incident_of_a_run_says_all_that_is_to_be_done_and_leads_to_the_job() {
+    let server = server().await.with(slow_rank()).await;
+    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
+        let (_, page) = server.get(&address).await;
+        for said in [
+            "rank 3 of &#60;b&#62;llama on GPU 0 of h100-00",
+            "have the scheduler avoid it meanwhile.",
+        ] {
+            assert!(page.contains(said), "{address}: {said} is not in {page}");
+        }
+    }
+    let (_, page) = server.get(&format!("/incidents/{INCIDENT}")).await;
+    let link = format!("Job <a href=\"{}\"", address(JOB));
+    assert!(page.contains(&link), "{page}");
+}
+
+#[tokio::test]
+async fn a_job_its_gpu_and_its_node_say_why_it_is_slow_what_that_costs_and_what_to_do() {
+    let server = server().await.with(slow_rank()).await;
+    let wrong = "makes the other ranks wait</a>, because of heat, for ";
+    for place in [
+        address(JOB),
+        format!("/clusters/prod/gpus/{GPU}"),
+        "/clusters/prod/nodes/h100-00".to_owned(),
+    ] {
+        let (_, page) = server.get(&place).await;
+        for said in [wrong, "costs $36.00/h", "have the scheduler avoid it"] {
+            assert!(page.contains(said), "{place}: {said} is not in {page}");
+        }
+    }
+    for elsewhere in [address(DEAD), "/clusters/prod/nodes/h100-01".to_owned()] {
+        let (status, page) = server.get(&elsewhere).await;
+        assert_eq!(status, StatusCode::OK, "{elsewhere}");
+        assert!(!page.contains(wrong), "{elsewhere}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_of_which_no_node_is_suspected_leads_from_the_first_page_to_the_job() {
+    let stands = Signal {
+        family: Family::Hang,
+        place: Place {
+            cluster: "prod".to_owned(),
+            run: Some(format!("{JOB}/0")),
+            ..Place::default()
+        },
+        ..slow_rank()
+    };
+    let (_, page) = server().await.with(stands).await.get("/").await;
+    let link = format!("<a href=\"{}\"", address(JOB));
+    assert!(page.contains(&link), "{page}");
+}
+
+#[tokio::test]
+async fn an_incident_with_nothing_to_do_says_nothing_of_it() {
+    let nothing = Signal {
+        action: String::new(),
+        ..signal()
+    };
+    let server = server().await.with(nothing).await;
+    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
+        let (_, page) = server.get(&address).await;
+        assert!(!page.contains("To do:"), "{address}: {page}");
+    }
 }

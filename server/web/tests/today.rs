@@ -85,8 +85,24 @@ async fn what_has_no_price_is_told_in_gpus_and_never_as_nothing() {
     );
     assert_eq!(today["sections"][0]["waste_nano_per_day"], Value::Null);
     let (_, page) = server.get("/").await;
-    assert!(page.contains("8.0 GPUs") && page.contains("no GPU has a price"));
+    assert!(page.contains("<b>8 GPUs</b>") && page.contains("no GPU has a price"));
     assert!(!page.contains('$'), "what is not known is not $0.00");
+}
+
+#[tokio::test]
+async fn a_gpu_that_works_and_that_nobody_holds_is_not_to_be_given_away_unseen() {
+    let mut stray = fixture::gpu("prod", "h100-09", 0, fixture::Does::Work, Origin::Live);
+    stray.bits.held = 0;
+    stray.recent = Recent::default();
+    stray.recent.tick(stray.bits_start, 10, &stray.bits, true);
+    let today = priced(vec![stray]).await.json("/api/v1/today").await;
+    let free = row(&today, "live", "free").expect("nobody holds it");
+    assert_eq!(
+        free["what"],
+        "1 GPU on 1 node that nobody holds, 1 of them at work all the same"
+    );
+    let action = free["action"].as_str().unwrap();
+    assert!(action.starts_with("Look whose processes"), "{action}");
 }
 
 #[tokio::test]

@@ -139,11 +139,11 @@ fn slurms_probe_fails_for_wrong_results_alone() {
 }
 
 #[test]
-fn the_package_holds_both_programs_and_refuses_one_that_needs_a_newer_c_library() {
+fn the_package_holds_all_programs_and_refuses_one_that_needs_a_newer_c_library() {
     let place = tempfile::tempdir().expect("a folder");
     let programs = place.path().join("programs");
     fs::create_dir(&programs).expect("it can be made");
-    for program in ["gpufleet-agent", "gpufleet-server"] {
+    for program in ["gpufleet", "gpufleet-agent", "gpufleet-server"] {
         fs::copy("/bin/true", programs.join(program)).expect("a program that is everywhere");
     }
     let package = |floor: &str| {
@@ -176,6 +176,7 @@ fn the_package_holds_both_programs_and_refuses_one_that_needs_a_newer_c_library(
         .output();
     let listing = String::from_utf8_lossy(&listing.expect("dpkg-deb is there").stdout).into_owned();
     for path in [
+        "./usr/bin/gpufleet",
         "./usr/bin/gpufleet-agent",
         "./usr/bin/gpufleet-server",
         "./lib/systemd/system/gpufleet-agent.service",
