@@ -15,13 +15,11 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::Metric;
-use crate::catalog::training::PHASES;
-
 pub use collectives::CollectivesFrom;
 pub use fingerprint::{
     MAX_FINGERPRINT_BYTES, MAX_FINGERPRINT_PARTS, fingerprint_attributes, fingerprint_of,
 };
+pub use phase::Phase;
 
 /// Longest namespace, name or uid: what the shared memory has room for, and the longest name a
 /// Kubernetes Job may have.
@@ -199,32 +197,6 @@ pub struct Mesh {
     pub ep: Option<Place>,
 }
 
-/// What a rank spends its time on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Waiting for the next batch.
-    DataWait,
-    /// The forward pass.
-    Forward,
-    /// The backward pass.
-    Backward,
-    /// The optimizer.
-    Optimizer,
-    /// Collectives.
-    Communication,
-    /// Saving a checkpoint.
-    CheckpointSave,
-    /// Going back to a checkpoint.
-    CheckpointRestore,
-    /// Evaluation.
-    Evaluation,
-    /// From the start of the process to its first step.
-    Startup,
-    /// What the script named itself.
-    Other,
-}
-
 /// How a process said that it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -262,36 +234,13 @@ macro_rules! names {
 
 mod collectives;
 
+mod phase;
+
 names!(Trust, "degree of trust", Proved "proved", Claimed "claimed");
 names!(MeshSource, "source", Unknown "unknown", Given "given", Megatron "megatron",
     DeviceMesh "device_mesh", Deepspeed "deepspeed", Communicators "communicators");
-names!(Phase, "phase, in the order of their numbers in the shared memory, which begin at 1",
-    DataWait "data_wait", Forward "forward", Backward "backward", Optimizer "optimizer",
-    Communication "communication", CheckpointSave "checkpoint_save",
-    CheckpointRestore "checkpoint_restore", Evaluation "evaluation", Startup "startup",
-    Other "other");
 names!(Ended, "way to end", Finished "finished", Stopped "stopped", Exception "exception",
     Vanished "vanished");
-
-impl Phase {
-    /// Those that take long while the other ranks wait, as it should be: in them a run is let alone.
-    pub const QUIET: [Self; 4] = [
-        Self::CheckpointSave,
-        Self::CheckpointRestore,
-        Self::Evaluation,
-        Self::Startup,
-    ];
-
-    /// Its number as a reading ([`PHASE_NOW`](crate::catalog::training::PHASE_NOW)), in which 0 is none.
-    pub fn code(self) -> f64 {
-        f64::from(self as u8) + 1.0
-    }
-
-    /// The metric that counts its seconds.
-    pub fn seconds(self) -> &'static Metric {
-        &PHASES[self as usize]
-    }
-}
 
 impl JobId {
     /// The job with this id.
