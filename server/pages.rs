@@ -58,6 +58,8 @@ pub mod events;
 
 pub mod incidents;
 
+pub mod runbook;
+
 pub mod cost;
 
 pub mod health;
@@ -73,6 +75,8 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/incidents", get(incidents::show))
         .route("/incidents/{id}", get(incidents::show_one))
         .route("/incidents/{id}/say", post(incidents::say))
+        .route("/runbooks", get(runbook::list))
+        .route("/runbooks/{name}", get(runbook::show))
         .route("/clusters/{cluster}", get(fleet::show_cluster))
         .route("/clusters/{cluster}/nodes/{node}", get(node::show))
         .route(

@@ -134,10 +134,14 @@ impl Addresses {
     /// As it is configured.
     pub fn of(config: &NotifyConfig) -> Self {
         let whole = |it: &str| it.trim_end_matches('/').to_owned();
+        let page = whole(&config.page_url);
         Self {
-            page: whole(&config.page_url),
+            runbooks: match config.runbook_url.as_str() {
+                "" => format!("{page}/runbooks"),
+                elsewhere => whole(elsewhere),
+            },
+            page,
             grafana: config.grafana_url.clone(),
-            runbooks: whole(&config.runbook_url),
         }
     }
 

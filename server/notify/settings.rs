@@ -43,8 +43,8 @@ section! {
         pub page_url: String = "http://127.0.0.1:8080".to_owned(),
         /// The address of a Grafana dashboard of a GPU; {cluster}, {node} and {gpu} are put in. Empty: none.
         pub grafana_url: String = String::new(),
-        /// The folder of the runbooks, as people reach it.
-        pub runbook_url: String = "https://gpufleet.example.org/runbooks".to_owned(),
+        /// The folder of the runbooks where you serve them yourself. Empty: the pages of this server, page_url/runbooks.
+        pub runbook_url: String = String::new(),
         /// A file with the address that is asked every heartbeat_every_s while this server judges and
         /// keeps what comes: a service outside raises the alarm when it is not. Empty: none.
         pub heartbeat_file: PathBuf = PathBuf::new(),
@@ -279,7 +279,7 @@ impl Settings {
             ("grafana_url", &config.grafana_url),
         ] {
             let is_web = url.starts_with("http://") || url.starts_with("https://");
-            if !(is_web || url.is_empty() && key == "grafana_url") {
+            if !(is_web || url.is_empty() && key != "page_url") {
                 return Err(format!(
                     "notify.{key} = {url:?} must begin with http:// or https://"
                 ));

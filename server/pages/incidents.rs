@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name};
-use super::{fleet, gpu, jobs, node, problem, words};
+use super::{fleet, gpu, jobs, node, problem, runbook, words};
 use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
 use crate::notify::group::{Group, State as Told};
@@ -62,6 +62,7 @@ struct OnePage {
     row: Row,
     /// The page of the job that it is about, and the job's name.
     job: Option<(String, Name)>,
+    runbook: String,
     facts: Vec<(&'static str, String)>,
     evidence: Vec<Entry>,
     more_evidence: u64,
@@ -193,6 +194,7 @@ pub async fn show_one(
         row: row(&incident, &view, frame.at),
         job: run_of(&incident.place_and_run())
             .map(|key| (jobs::address(&key), Name::new(&key.run.job.name))),
+        runbook: runbook::address(crate::notify::runbook::of(&incident)),
         facts: facts(&incident, frame.at),
         evidence: incident
             .evidence

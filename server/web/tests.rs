@@ -39,6 +39,8 @@ mod jobs;
 
 mod queue;
 
+mod runbooks;
+
 mod say;
 
 mod silences;
@@ -688,6 +690,7 @@ async fn without_a_token_nothing_is_shown_where_tokens_are_asked_for() {
         "/health",
         "/api/v1/doctor",
         "/settings",
+        "/runbooks",
         "/api/v1/settings",
         "/metrics",
         "/clusters/prod/nodes/h100-00",
