@@ -142,6 +142,7 @@ pub async fn run(app: App, mut thresholds: Option<Thresholds>, stop: Cancellatio
                     app.incidents.write_all_open();
                 }
                 job.round(clock, app.incidents.write(&app.store)).await;
+                app.news.send_replace(());
             }
         }
     }

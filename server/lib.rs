@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use gpufleet_telemetry::time::Clock;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 pub mod config;
 
@@ -107,6 +109,10 @@ pub struct App {
     pub cloud_monitoring: Arc<export::cloud_monitoring::Told>,
     /// How commits go.
     pub commits: Arc<commit::CommitHealth>,
+    /// Told when what open pages show may have changed.
+    pub news: watch::Sender<()>,
+    /// Cancelled when the server is to end.
+    pub stop: CancellationToken,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
 }
@@ -139,6 +145,8 @@ impl App {
             pushed: Arc::default(),
             cloud_monitoring: Arc::default(),
             commits: Arc::default(),
+            news: watch::Sender::default(),
+            stop: CancellationToken::new(),
             clock,
         }
     }

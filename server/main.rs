@@ -139,7 +139,7 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
         ..App::new(config, store, access, clock)
     };
     app.incidents.tells(Arc::clone(channels.settings()));
-    let stop = CancellationToken::new();
+    let stop = app.stop.clone();
     stop_when_told(stop.clone());
     // The folder's lock comes before the lease: a second server started by mistake with the same
     // configuration ends here, and does not take the lease from the one that runs.

@@ -66,6 +66,8 @@ pub mod health;
 
 pub mod settings;
 
+pub mod live;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
@@ -88,6 +90,7 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/health", get(health::show))
         .route("/settings", get(settings::show))
         .route("/jobs", get(jobs::show))
+        .route("/live", get(live::follow))
         .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))
         .route("/clusters/{cluster}/jobs/{job}/{attempt}", get(run::show))

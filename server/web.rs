@@ -4,6 +4,7 @@
 //! sign-in page sets. A token of role operate may also read. Assets, the sign-in page and the health
 //! check need none.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct Web {
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
     pub doctors: Doctors,
+    /// Which open pages are told when something changes.
+    pub streams: Arc<pages::live::Streams>,
 }
 
 /// The router of the web port.
@@ -88,6 +91,7 @@ pub fn router(app: App) -> Router {
         months: pages::cost::Months::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
+        streams: Arc::default(),
     });
     let guarded = Router::new()
         .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))
@@ -121,9 +125,8 @@ pub fn router(app: App) -> Router {
 /// # Errors
 /// When reading is guarded and neither holds a token that allows it.
 pub fn may(web: &Web, headers: &HeaderMap, role: Role) -> Result<Grant, AuthError> {
-    let header = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let cookie = cookie(headers, TOKEN_COOKIE).map(|token| format!("Bearer {token}"));
-    let shown = header.or(cookie.as_deref().map(str::as_bytes));
+    let shown = shown(headers);
+    let shown = shown.as_deref();
     let access = &web.app.access;
     access.check(role, shown).or_else(|error| {
         // Who may give commands may look; but a closed operate role says nothing about reading.
@@ -133,6 +136,15 @@ pub fn may(web: &Web, headers: &HeaderMap, role: Role) -> Result<Grant, AuthErro
             Err(error)
         }
     })
+}
+
+/// What a request shows to be let in, as its header has it or as its cookie would be written there.
+pub fn shown(headers: &HeaderMap) -> Option<Cow<'_, [u8]>> {
+    if let Some(header) = headers.get(AUTHORIZATION) {
+        return Some(header.as_bytes().into());
+    }
+    let token = cookie(headers, TOKEN_COOKIE)?;
+    Some(format!("Bearer {token}").into_bytes().into())
 }
 
 /// The value of a cookie.

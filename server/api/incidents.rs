@@ -324,6 +324,7 @@ pub async fn said(
         ChangeError::Store(error) => Problem::store(&error),
     })?;
     tracing::info!(%id, who, what = said.what, "somebody said something to an incident");
+    web.app.news.send_replace(());
     Ok(changed)
 }
 

@@ -138,6 +138,7 @@ pub async fn keep(
         .keep_silence(&web.app.store, silence.clone(), now)
         .await;
     kept.map_err(refused)?;
+    web.app.news.send_replace(());
     Ok((StatusCode::CREATED, Json(known(&web, &grant, &silence))).into_response())
 }
 
@@ -171,6 +172,7 @@ pub async fn end(
     let ended = web.app.incidents.end_silence(of, id, &who, now).await;
     let ended = ended.map_err(refused)?;
     tracing::info!(%id, who, "a silence by pattern ends");
+    web.app.news.send_replace(());
     Ok(Json(known(&web, &grant, &ended)).into_response())
 }
 

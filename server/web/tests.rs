@@ -37,6 +37,8 @@ mod doctor;
 
 mod jobs;
 
+mod live;
+
 mod queue;
 
 mod runbooks;
@@ -73,6 +75,8 @@ struct Fixture {
     store: Store,
     fleet: Arc<Fleet>,
     incidents: Arc<Incidents>,
+    news: tokio::sync::watch::Sender<()>,
+    stop: tokio_util::sync::CancellationToken,
     inventory: Arc<crate::inventory::Inventory>,
     _folder: tempfile::TempDir,
 }
@@ -115,6 +119,8 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
         incidents: Arc::clone(&app.incidents),
         inventory: Arc::clone(&app.inventory),
         fleet: Arc::clone(&app.fleet),
+        news: app.news.clone(),
+        stop: app.stop.clone(),
         router: super::router(app),
         store,
         _folder: folder,

@@ -9,6 +9,7 @@ use gpufleet_tests::harness::server::Server;
 use gpufleet_tests::harness::{World, repository, wait};
 
 use crate::axe::Axe;
+use crate::stand_still;
 
 /// The demo's history is accounted, on a busy machine.
 const MONTH_LIMIT: Duration = Duration::from_secs(240);
@@ -65,6 +66,7 @@ pub(crate) fn wrong_with_all(
         browser.likes_dark(is_dark);
         for (kind, url) in &all {
             browser.open(url);
+            stand_still(browser);
             let mut its = wrong_with(browser, url);
             if let Some(axe) = &axe {
                 its.extend(axe.complaints(browser));

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use gpufleet_tests::harness::browser::{Browser, Key, Window};
 use serde_json::{Value, json};
 
-use crate::kinds;
+use crate::{kinds, stand_still};
 
-/// Numbers what may be reached, and notes what is. The page stands still meanwhile: what it swaps for newer
-/// pieces would be other elements.
+/// Numbers what may be reached, and notes what is.
 const WATCH: &str = r"
-    for (let timer = 0; timer < 1000; timer++) clearInterval(timer);
     const controls = 'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]';
     const wanted = [...document.querySelectorAll(controls)].filter(it => it.tabIndex >= 0 && it.checkVisibility());
     wanted.forEach((it, number) => { it.numbered = number; });
@@ -25,6 +23,12 @@ const WATCH: &str = r"
     });
     return wanted.length;";
 
+/// Watches the open page, which stands still from here on; how much there is to reach.
+fn watch(browser: &Browser) -> Value {
+    stand_still(browser);
+    browser.run(WATCH)
+}
+
 /// The number of an element that was reached; none of what a browser adds, like a piece that scrolls.
 fn number(reached: &Value) -> Option<u64> {
     reached["number"].as_u64()
@@ -37,7 +41,7 @@ pub(crate) fn wrong_with(browser: &mut Browser, pages: &BTreeMap<String, String>
         browser.resize(window);
         for (kind, url) in pages {
             browser.open(url);
-            let wanted = browser.run(WATCH).as_u64().expect("a count");
+            let wanted = watch(browser).as_u64().expect("a count");
             assert!(wanted > 10, "{kind} has {wanted} controls");
             // What the browser adds is reached too.
             browser.press(Key::Tab, wanted as usize + 20);
@@ -69,7 +73,7 @@ pub(crate) fn wrong_with_shortcuts(browser: &mut Browser, root: &str) -> Vec<Str
     };
     browser.resize(Window::DESK);
     browser.open(&format!("{root}fleet"));
-    browser.run(WATCH);
+    watch(browser);
     browser.press(Key::Tab, 1);
     let skip = "const it = document.activeElement; return [it.className, it.getBoundingClientRect().top >= 0]";
     is("the first key", browser.run(skip), json!(["skip", true]));

@@ -1,7 +1,11 @@
-//! A page that is open follows the fleet: nothing is loaded anew, and what a person did to it stays.
+//! A page that is open follows the fleet: nothing is loaded anew, and what a person did to it stays. The server
+//! tells it when, and where there is no place for that the page asks by itself.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
+use gpufleet_server::pages::live::MOST;
 use gpufleet_tests::harness::browser::{Browser, Key};
 use gpufleet_tests::harness::wait;
 
@@ -10,41 +14,66 @@ use crate::Fleet;
 /// A tick, its way to the server, a tick of the detectors and the page's own 10 s, on a busy machine.
 const CHANGE_LIMIT: Duration = Duration::from_secs(300);
 
+/// The page asks no more by itself.
+const ASK_NO_MORE: &str = "for (let timer = 0; timer < 1000; timer++) clearInterval(timer)";
+
+/// How the page says that it follows.
+const FOLLOWS: &str = "document.getElementById('pulse').title";
+
+/// How many tiles are of a GPU that is lost.
+const BROKEN: &str = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
+
 /// Opens pages and lets the fleet change behind them; in the end the server goes away and comes back.
 pub(crate) fn follows(browser: &Browser, fleet: Fleet) {
-    let root = fleet.root();
-    let is = |what: &str, script: &str| {
-        wait::until(what, CHANGE_LIMIT, || {
-            (browser.run(script) == true).then_some(())
-        });
-    };
-    let is_the_same = || {
-        assert_eq!(
-            browser.run("return window.isFirst"),
-            true,
-            "it was loaded anew"
-        )
-    };
+    told(browser, &fleet);
+    browser.open("about:blank");
+    let places = take_all_places(&fleet.server.place.web);
+    asks(browser, &fleet);
+    drop(places);
+    is_away(browser, fleet);
+}
 
-    // The list of incidents: what is mended goes to those that are over.
-    browser.open(&format!("{root}incidents"));
+fn is(browser: &Browser, what: &str, found: &str) {
+    wait::until(what, CHANGE_LIMIT, || {
+        (browser.run(&format!("return {found}")) == true).then_some(())
+    });
+}
+
+fn is_the_same(browser: &Browser) {
+    let is_first = browser.run("return window.isFirst");
+    assert_eq!(is_first, true, "it was loaded anew");
+}
+
+/// The list of incidents, which the server tells of news: what is mended goes to those that are over.
+fn told(browser: &Browser, fleet: &Fleet) {
+    browser.open(&format!("{}incidents", fleet.root()));
     browser.run("window.isFirst = true");
     let is_in = |list: &str| {
-        format!(
-            "return !!document.querySelector('[data-live={list}]')?.innerText.includes('XID 79')"
-        )
+        format!("!!document.querySelector('[data-live={list}]')?.innerText.includes('XID 79')")
     };
-    assert_eq!(browser.run(&is_in("open")), true);
-    assert_eq!(browser.run(&is_in("over")), false);
+    assert_eq!(browser.run(&format!("return {}", is_in("open"))), true);
+    assert_eq!(browser.run(&format!("return {}", is_in("over"))), false);
+    let is_told = format!("{FOLLOWS} === 'told by the server'");
+    is(browser, "the server tells the page", &is_told);
+    browser.run(ASK_NO_MORE);
     fleet.simulator.fault("heal");
-    is("the incident is over", &is_in("over"));
-    is_the_same();
+    is(browser, "the incident is over", &is_in("over"));
+    is_the_same(browser);
+    assert_eq!(browser.console().errors, Vec::<String>::new());
+}
 
-    // The tiles: what is focused stays so while one breaks.
-    browser.open(&format!("{root}fleet"));
+/// The tiles, where all streams are taken: what is focused stays so while one breaks.
+fn asks(browser: &Browser, fleet: &Fleet) {
+    browser.open(&format!("{}fleet", fleet.root()));
     browser.run("window.isFirst = true");
-    let broken = "[...document.querySelectorAll('.cluster.simulated a.t')].filter(it => it.textContent === '×').length";
-    is("no tile is broken", &format!("return {broken} === 0"));
+    wait::until("the page has no stream", CHANGE_LIMIT, || {
+        let errors = browser.console().errors;
+        let is_refused = |it: &String| it.contains("/live") && it.contains("503");
+        errors.iter().any(is_refused).then_some(())
+    });
+    let follows = browser.run(&format!("return {FOLLOWS}"));
+    assert_eq!(follows, "asked every 10 s");
+    is(browser, "no tile is broken", &format!("{BROKEN} === 0"));
     browser.run(
         "document.querySelector('.cluster.simulated .nodes > li:nth-child(2) .name > a').focus()",
     );
@@ -52,20 +81,47 @@ pub(crate) fn follows(browser: &Browser, fleet: Fleet) {
     let focused = "return document.activeElement.getAttribute('href')";
     let before = browser.run(focused);
     fleet.simulator.fault("lost");
-    is("a tile is broken", &format!("return {broken} === 1"));
+    is(browser, "a tile is broken", &format!("{BROKEN} === 1"));
     assert_eq!(browser.run(focused), before);
-    is_the_same();
-    assert_eq!(browser.console().errors, Vec::<String>::new());
+    is_the_same(browser);
+    let mut errors = browser.console().errors;
+    errors.retain(|it| !it.contains("/live"));
+    assert_eq!(errors, Vec::<String>::new());
+}
 
-    // A server that is away is told, and that it is back.
-    let pulse = |class: &str| {
-        format!("return document.getElementById('pulse').classList.contains('{class}')")
-    };
-    is("it says that it is live", &pulse("on"));
+/// A server that is away is told, and that it is back.
+fn is_away(browser: &Browser, fleet: Fleet) {
+    let pulse =
+        |class: &str| format!("document.getElementById('pulse').classList.contains('{class}')");
+    is(browser, "it says that it is live", &pulse("on"));
     let place = fleet.server.kill();
-    is("it says that nobody answers", &pulse("off"));
+    is(browser, "it says that nobody answers", &pulse("off"));
     let server = place.start();
-    is("it is live again", &pulse("on"));
-    is_the_same();
+    is(browser, "it is live again", &pulse("on"));
+    is_the_same(browser);
     server.stop();
+}
+
+/// Opens streams until the server has no place for another.
+fn take_all_places(address: &str) -> Vec<TcpStream> {
+    let mut taken = Vec::new();
+    wait::until("all places are taken", CHANGE_LIMIT, || {
+        taken.extend(std::iter::from_fn(|| place(address)));
+        (taken.len() == MOST).then_some(())
+    });
+    taken
+}
+
+/// A stream; none where there is no place for one yet.
+fn place(address: &str) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).expect("the server listens");
+    let request = format!("GET /live HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes());
+    sent.expect("the server reads");
+    let mut answer = String::new();
+    let read = BufReader::new(&stream).read_line(&mut answer);
+    read.expect("the server answers");
+    let is_taken = answer.contains("200");
+    assert!(is_taken || answer.contains("503"), "{answer}");
+    is_taken.then_some(stream)
 }

@@ -106,6 +106,11 @@ fn clicks_lead_everywhere_and_open_pages_follow_the_fleet() {
     live::follows(&browser, fleet);
 }
 
+/// Has the open page stand still, as one that nobody sees: what it swaps for newer pieces would be other elements.
+fn stand_still(browser: &Browser) {
+    browser.run("Object.defineProperty(document, 'hidden', { get: () => true })");
+}
+
 /// A cluster with a node that takes work, one that does not, a pod that runs and one that waits.
 fn queue() -> Kubernetes {
     let gpus = json!({"nvidia.com/gpu": "8"});

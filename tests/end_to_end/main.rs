@@ -67,6 +67,8 @@ mod commands;
 
 mod settings;
 
+mod live;
+
 mod notify;
 
 mod cost;

@@ -1,17 +1,26 @@
-// Keeps the page fresh: every ten seconds it fetches this address as a fragment and swaps only the
-// pieces that changed, so that focus, selection, open details and scroll stay where they are.
-// Everything on the page is there without it.
+// Keeps the page fresh: when the server tells by /live that something changed, and every ten seconds while
+// it does not, it fetches this address as a fragment and swaps only the pieces that changed, so that focus,
+// selection, open details and scroll stay where they are. Everything on the page is there without it.
 "use strict";
 (() => {
   const PERIOD_MS = 10_000; // The agents' ship interval: more often would show nothing new.
   const TIMEOUT_MS = 9_000; // A slower answer is counted as none.
+  const SPREAD_MS = 500; // All open pages are told at once; so they do not ask at once.
+  const UNTOLD_MS = 30_000; // A stream that has told nothing for so long is not waited for: we ask.
+  const AGAIN_MS = 60_000; // A stream that was refused is asked for again after so long.
   const pulse = document.getElementById("pulse");
   const live = () => document.querySelectorAll("[data-live]");
   let lastGood = Date.now();
   let running = false;
+  let isTold = false; // While it ran.
+  let stream = null;
+  let refusedAt = 0;
+
+  const isStreaming = () => stream !== null && stream.readyState === EventSource.OPEN;
 
   function say(text, state) {
     pulse.textContent = text;
+    pulse.title = isStreaming() ? "told by the server" : "asked every 10 s";
     pulse.classList.remove("on", "off", "beat");
     if (state === "on") void pulse.offsetWidth; // Starts the animation anew.
     pulse.classList.add(...(state === "on" ? ["on", "beat"] : [state]));
@@ -61,16 +70,20 @@
   }
 
   async function refresh() {
+    if (running) isTold = true;
     if (running || document.hidden) return;
     if (String(document.getSelection())) return; // Someone is copying text.
     running = true;
+    isTold = false;
     try {
       const response = await fetch(location.href, {
         headers: { "gpufleet-fragment": "1" }, cache: "no-store",
         signal: AbortSignal.timeout(TIMEOUT_MS), redirect: "error",
       });
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
-      swap(await response.text());
+      const html = await response.text();
+      if (document.hidden) return;
+      swap(html);
       lastGood = Date.now();
       say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
     } catch (error) {
@@ -78,7 +91,32 @@
       say(`not refreshed for ${seconds} s: ${error.name === "TimeoutError" ? "no answer in time" : error.message}`, "off");
     } finally {
       running = false;
+      if (isTold) setTimeout(refresh, SPREAD_MS);
     }
+  }
+
+  // Has the server tell, as long as somebody looks.
+  function follow() {
+    if (stream || document.hidden) return;
+    stream = new EventSource("/live");
+    stream.onmessage = () => setTimeout(refresh, Math.random() * SPREAD_MS);
+    stream.onerror = () => {
+      // One that was cut comes back by itself; one that was refused does not.
+      if (stream.readyState === EventSource.CLOSED) {
+        stream = null;
+        refusedAt = Date.now();
+      }
+    };
+  }
+
+  function leave() {
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  function tick() {
+    if (!stream && Date.now() - refusedAt >= AGAIN_MS) follow();
+    if (!isStreaming() || Date.now() - lastGood >= UNTOLD_MS) refresh();
   }
 
   // Arrow keys walk the tiles; Tab walks the nodes.
@@ -93,8 +131,17 @@
 
   if (pulse && live().length) {
     say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
-    setInterval(refresh, PERIOD_MS);
-    document.addEventListener("visibilitychange", refresh);
+    setInterval(tick, PERIOD_MS);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) return leave();
+      follow();
+      refresh();
+    });
     window.addEventListener("online", refresh);
+    window.addEventListener("pagehide", leave); // What the browser keeps for the way back holds none.
+    window.addEventListener("pageshow", (event) => {
+      follow();
+      if (event.persisted) refresh();
+    });
   }
 })();
