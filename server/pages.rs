@@ -46,6 +46,8 @@ pub mod run;
 
 pub mod ladder;
 
+pub mod compare;
+
 pub mod parts;
 
 pub mod peaks;
@@ -90,6 +92,7 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/health", get(health::show))
         .route("/settings", get(settings::show))
         .route("/jobs", get(jobs::show))
+        .route("/compare", get(compare::show))
         .route("/live", get(live::follow))
         .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))

@@ -10,9 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging;
 use super::problem::{Asked, Problem};
-use super::runs::{Figure, RunKnown, find, key, known};
+use super::runs::{Figure, RunKnown, known, unknown};
 use crate::auth::Grant;
-use crate::runs::compare::{self, Against, Side};
+use crate::pages::text;
+use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD, Side};
 use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 
@@ -108,14 +109,13 @@ pub async fn compare(
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<CompareAsked>,
 ) -> Result<Json<Comparison>, Problem> {
-    let (a, b) = (named(&grant, "a", &asked.a)?, named(&grant, "b", &asked.b)?);
-    let (run_a, run_b) = (find(&web, &a).await?, find(&web, &b).await?);
-    let side_a = side(&web, &a, &run_a).await?;
-    let side_b = side(&web, &b, &run_b).await?;
-    let against = compare::against((&run_a, &side_a), (&run_b, &side_b));
+    let _permit = web.step_views.acquire().await;
+    let a = one(&web, named(&grant, "a", &asked.a)?).await?;
+    let b = one(&web, named(&grant, "b", &asked.b)?).await?;
+    let against = compare::against((&a.run, &a.side), (&b.run, &b.side));
     Ok(Json(Comparison {
-        a: compared(&web, &a, &run_a, &side_a),
-        b: compared(&web, &b, &run_b, &side_b),
+        a: compared(&web, &a.key, &a.run, &a.side),
+        b: compared(&web, &b.key, &b.run, &b.side),
         against: AgainstIt::of(against),
     }))
 }
@@ -127,17 +127,14 @@ impl AgainstIt {
             a: it.a,
             b: it.b,
         };
-        let no_pace = "a run has fewer than 20 steps after its first 5, or they are no longer kept";
-        let no_loss =
-            "a run does not say loss and tokens, or they have no number of tokens in common";
         Self {
             differences: it.differences.into_iter().map(difference).collect(),
-            differences_missing: (!it.is_told).then_some("a run has not told what it is made of"),
+            differences_missing: (!it.is_told).then_some(NOT_TOLD),
             speed_up: it.speed_up.map(|it| it.0),
             speed_up_by: it.speed_up.map(|it| it.1),
             speed_up_uncertainty: it.uncertainty,
-            speed_up_missing: it.speed_up.is_none().then_some(no_pace),
-            loss_missing: it.loss.is_none().then_some(no_loss),
+            speed_up_missing: it.speed_up.is_none().then_some(NO_PACE),
+            loss_missing: it.loss.is_none().then_some(NO_LOSS),
             loss: it.loss.map(|it| LossAtTokens {
                 tokens: it.tokens,
                 a: it.a,
@@ -147,22 +144,38 @@ impl AgainstIt {
     }
 }
 
+/// The run of a name, which is cluster, namespace, job's name, uid and attempt with `/` between them, each
+/// percent-encoded where it has to be; none where it is no name.
+pub fn parse(raw: &str) -> Option<RunKey> {
+    let (cluster, run) = raw.split_once('/')?;
+    let cluster = paging::read_cursor(cluster)?.pop()?;
+    Some(RunKey {
+        cluster: cluster.into(),
+        run: RunId::parse(run).ok()?,
+    })
+}
+
+/// The name of a run, as [`parse`] reads it.
+pub fn name(key: &RunKey) -> String {
+    format!("{}/{}", text::segment(&key.cluster), key.run)
+}
+
 fn named(grant: &Grant, name: &str, raw: &str) -> Result<RunKey, Problem> {
-    let wrong = || {
+    let key = parse(raw).ok_or_else(|| {
         Problem::bad(format_args!(
             "{name}=“{raw}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
         ))
-    };
-    let (cluster, run) = raw.split_once('/').ok_or_else(wrong)?;
-    let cluster = paging::read_cursor(cluster).and_then(|it| it.into_iter().next());
-    let cluster = cluster.ok_or_else(wrong)?;
-    let run = RunId::parse(run).map_err(|_| wrong())?;
-    key(grant, &cluster, &run.job.to_string(), run.attempt)
+    })?;
+    match grant.may_see(&key.cluster) {
+        true => Ok(key),
+        false => Err(unknown()),
+    }
 }
 
-async fn side(web: &Web, key: &RunKey, run: &Run) -> Result<Side, Problem> {
-    let read = compare::read(&web.app.store, (key, run)).await;
-    read.map_err(|error| Problem::store(&error))
+async fn one(web: &Web, key: RunKey) -> Result<compare::Compared, Problem> {
+    let found = compare::one(&web.app, key).await;
+    let found = found.map_err(|error| Problem::store(&error))?;
+    found.ok_or_else(unknown)
 }
 
 pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {

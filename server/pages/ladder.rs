@@ -9,7 +9,7 @@ use axum::response::Response;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
-use super::{fleet, jobs, problem};
+use super::{compare, fleet, jobs, problem};
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
 use crate::runs::{Run, RunKey, cost};
@@ -39,6 +39,8 @@ struct Row {
     differs: Vec<Name>,
     more: usize,
     step: String,
+    /// Where it is held against the one before it.
+    comparison: Option<String>,
     before: Gain,
     first: Gain,
     loss: String,
@@ -47,9 +49,9 @@ struct Row {
 
 /// A speed-up in words.
 #[derive(Default)]
-struct Gain {
-    words: String,
-    is_worse: bool,
+pub(super) struct Gain {
+    pub(super) words: String,
+    pub(super) is_worse: bool,
 }
 
 /// Where a ladder's page is.
@@ -76,12 +78,17 @@ pub async fn show(
         Ok(_) => return not_found(frame, &name),
         Err(error) => return problem::broken(&error),
     };
+    let before = [None].into_iter();
+    let before = before.chain(found.rungs.iter().map(|it| Some(&it.key)));
     let page = LadderPage {
         title: Name::new(&name),
         cluster: Name::new(&cluster),
         cluster_address: fleet::address(&cluster),
         api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
-        rungs: found.rungs.iter().map(|it| row(&web, it)).collect(),
+        rungs: before
+            .zip(&found.rungs)
+            .map(|(before, it)| row(&web, before, it))
+            .collect(),
         left_out: found.left_out,
         frame,
     };
@@ -100,7 +107,7 @@ fn not_found(frame: Frame, name: &str) -> Response {
     )
 }
 
-fn row(web: &Web, rung: &ladder::Rung) -> Row {
+fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
     let (key, run): (&RunKey, &Run) = (&rung.key, &rung.run);
     let differs = rung
         .step
@@ -118,6 +125,7 @@ fn row(web: &Web, rung: &ladder::Rung) -> Row {
             .side
             .step_seconds
             .map_or_else(|| "too few steps".to_owned(), text::pace),
+        comparison: before.map(|it| compare::address(Some(it), key)),
         before: gain(rung.step.as_ref()),
         first: gain(rung.whole.as_ref()),
         loss: loss.map_or_else(
@@ -135,7 +143,7 @@ fn difference(it: &crate::runs::compare::Difference) -> Name {
 }
 
 /// How many times as fast, and how uncertain that is.
-fn gain(against: Option<&Against>) -> Gain {
+pub(super) fn gain(against: Option<&Against>) -> Gain {
     let Some(against) = against else {
         return Gain {
             words: "–".to_owned(),

@@ -83,6 +83,7 @@ struct RunPage {
     fingerprint: Vec<(Name, Name)>,
     tags: Vec<(Name, Name)>,
     tags_left_out: usize,
+    comparison: String,
     ladder: Option<(String, Name)>,
     events: Vec<Entry>,
     past_failed: bool,
@@ -241,6 +242,7 @@ fn page(
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
         tags_left_out: run.facts.tags_left_out,
+        comparison: super::compare::address(None, key),
         ladder: run.facts.tags.get(crate::runs::ladder::TAG).map(|name| {
             let address = super::ladder::address(&key.cluster, name);
             (address, Name::new(name))

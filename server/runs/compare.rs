@@ -13,7 +13,8 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND};
 
-use super::{Run, RunKey, history};
+use super::{Run, RunKey, history, lookup};
+use crate::App;
 use crate::store::{Store, StoreError};
 
 /// First steps that say nothing: compilation, autotuning, cold caches.
@@ -24,6 +25,28 @@ const LEAST_STEPS: usize = 20;
 
 /// How far back from the end of a run its steps and losses are read, nanoseconds.
 const READ_BACK: i64 = 6 * 3_600 * NANOS_PER_SECOND;
+
+/// Why there is no speed-up.
+pub const NO_PACE: &str =
+    "a run has fewer than 20 steps after its first 5, or they are no longer kept";
+
+/// Why no losses are compared.
+pub const NO_LOSS: &str =
+    "a run does not say loss and tokens, or they have no number of tokens in common";
+
+/// Why some of what differs is not known.
+pub const NOT_TOLD: &str = "a run has not told what it is made of";
+
+/// A run, and what is compared of it.
+#[derive(Debug)]
+pub struct Compared {
+    /// Which.
+    pub key: RunKey,
+    /// The run.
+    pub run: Run,
+    /// What is compared of it.
+    pub side: Side,
+}
 
 /// A setting that differs; none where a run does not say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,6 +205,18 @@ pub fn losses(minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<(f64, f64)> {
         found.drain(..=begun);
     }
     found
+}
+
+/// A run with what is compared of it; none where nobody knows it.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError> {
+    let Some(run) = lookup::find(app, &key).await? else {
+        return Ok(None);
+    };
+    let side = read(&app.store, (&key, &run)).await?;
+    Ok(Some(Compared { key, run, side }))
 }
 
 /// What is compared of a run, of its last [`READ_BACK`].

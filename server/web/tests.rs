@@ -651,6 +651,7 @@ async fn no_page_holds_inline_script_or_style_and_each_forbids_them() {
         "/health".to_owned(),
         "/api".to_owned(),
         "/nothing".to_owned(),
+        format!("/compare?a={0}&b={0}", jobs::RUN),
         "/clusters/prod/nodes/h100-00".to_owned(),
         format!("/clusters/prod/gpus/{GPU}"),
     ] {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use gpufleet_tests::harness::browser::{Browser, Window};
 use gpufleet_tests::harness::wait;
 
-use crate::kinds;
+use crate::{kinds, stand_still};
 
 /// A page comes, on a busy machine.
 const PAGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is clicked, and the kind of page that it leads to.
-const WAY: [(&str, &str); 18] = [
+const WAY: [(&str, &str); 21] = [
     ("nav a[href='/fleet']", "fleet"),
     (".cluster.simulated .nodes .name > a", "node simulated"),
     ("main table td a", "gpu simulated"),
@@ -23,6 +23,9 @@ const WAY: [(&str, &str); 18] = [
     ("nav a[href='/jobs']", "jobs"),
     ("[data-live=jobs] td a", "job simulated"),
     (".tabs a:last-child", "job simulated chosen"),
+    ("main a[href^='/compare']", "compare chosen"),
+    (kinds::CHOOSE, "comparison chosen"),
+    ("[data-live=verdict] dd a", "job simulated"),
     ("nav a[href='/cost']", "cost"),
     ("nav a[href='/queue']", "queue"),
     ("nav a[href='/health']", "health"),
@@ -35,6 +38,8 @@ const WAY: [(&str, &str); 18] = [
 fn walk(browser: &Browser, root: &str) {
     browser.open(root);
     for (selector, expected) in WAY {
+        // What is clicked is not to be swapped for a newer one meanwhile.
+        stand_still(browser);
         let from = browser.run("return location.href");
         browser.click(selector);
         let what = format!("{selector} on {from} leads to a page of the kind {expected}");
@@ -77,6 +82,7 @@ pub(crate) fn light_and_words(browser: &Browser, root: &str) {
     assert_eq!(browser.run(ground), dark);
 
     browser.open(&format!("{root}incidents"));
+    stand_still(browser);
     browser.click("[data-live=open] .what a");
     browser.run("document.getElementById('who').value = 'Mira'; document.getElementById('note').value = 'on my way'");
     browser.click("button[value=acknowledge]");

@@ -6,10 +6,13 @@ use gpufleet_tests::harness::browser::Browser;
 
 /// Every kind of page that a link leads to; with "simulated" those that carry the watermark, with "chosen"
 /// those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 22] = [
+pub(crate) const ALL: [&str; 25] = [
     "api",
     "cluster",
     "cluster simulated",
+    "compare",
+    "compare chosen",
+    "comparison chosen",
     "cost",
     "fleet",
     "fleet chosen",
@@ -31,6 +34,9 @@ pub(crate) const ALL: [&str; 22] = [
     "today",
 ];
 
+/// The button that compares the two runs which are chosen.
+pub(crate) const CHOOSE: &str = "main form button";
+
 /// The kind of the page at an address on this server.
 pub(crate) fn kind(path: &str) -> String {
     let (path, asked) = path.split_once('?').unwrap_or((path, ""));
@@ -43,6 +49,7 @@ pub(crate) fn kind(path: &str) -> String {
         ["clusters", _, "nodes", _, _] | ["clusters", _, "gpus", _] => "gpu",
         ["clusters", _, "jobs", _] | ["clusters", _, "jobs", _, _] => "job",
         ["clusters", _, "ladders", _] => "ladder",
+        ["compare"] if asked.starts_with("a=") => "comparison",
         [one] => one,
         _ => path,
     };
@@ -68,7 +75,7 @@ fn links(browser: &Browser, root: &str) -> Vec<String> {
         .collect()
 }
 
-/// One address of each kind that links lead to from the first page on, by kind.
+/// One address of each kind that links lead to from the first page on, and of the one that a form does, by kind.
 pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::from([("today".to_owned(), root.to_owned())]);
     let mut waiting = VecDeque::from([root.to_owned()]);
@@ -82,5 +89,10 @@ pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
             });
         }
     }
+    browser.open(&format!("{root}compare"));
+    browser.click(CHOOSE);
+    let chosen = browser.run("return location.href");
+    let chosen = chosen.as_str().unwrap_or_default();
+    found.insert(kind(&chosen[root.len()..]), chosen.to_owned());
     found
 }

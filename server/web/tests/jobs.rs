@@ -485,4 +485,58 @@ async fn an_incident_with_nothing_to_do_says_nothing_of_it() {
         let (_, page) = server.get(&address).await;
         assert!(!page.contains("To do:"), "{address}: {page}");
     }
+#[tokio::test]
+async fn two_runs_stand_side_by_side_with_a_reason_for_what_is_missing() {
+    const DEAD_RUN: &str = "prod/team/dead/u2/0";
+    let server = server().await;
+    let newer = [
+        (attribute::FINGERPRINT, "nccl=2.28\ntorch=2.10.0\n"),
+        (attribute::STEP, "0"),
+    ];
+    let runs = server.fleet.runs();
+    let event = event(DEAD, 0, 1, EventKind::RunStarted, &newer);
+    runs.event(&"prod".into(), &event, heard(22)).unwrap();
+    let (status, form) = server.get("/compare").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(form.matches(&format!("value=\"{DEAD_RUN}\"")).count(), 2);
+    assert!(
+        !form.contains("How they do") && !form.contains("<b>llama"),
+        "{form}"
+    );
+    let (status, page) = server.get(&format!("/compare?a={RUN}&b={DEAD_RUN}")).await;
+    assert_eq!(status, StatusCode::OK);
+    for said in [
+        "not known: a run has fewer than 20 steps",
+        "<td>1.00 s</td>",
+        "<td>32\u{202f}768</td>",
+        "not said: the run gives no tokens",
+        "a run does not say loss and tokens",
+        "no price: `",
+        "<td class=\"mono\">2.9.1</td><td class=\"mono\">2.10.0</td>",
+        "<td class=\"mono\">not said</td><td class=\"mono\">2.28</td>",
+        "/api/v1/runs/compare?a=prod%2Fteam%2F%253Cb%253Ellama%2Fu1%2F0",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    assert!(
+        !page.contains("NaN") && !page.contains("<b>llama"),
+        "{page}"
+    );
+    let (_, page) = server.get(&format!("/compare?a={RUN}&b={RUN}")).await;
+    assert!(page.contains(">×1.000"), "{page}");
+    assert!(page.contains("the same in both: 1."), "{page}");
+    for nobodys in ["nothing", "prod/team/none/u1/0", "other/team/dead/u2/0"] {
+        let (status, page) = server.get(&format!("/compare?a={RUN}&b={nobodys}")).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{nobodys}");
+        assert!(page.contains(nobodys), "{page}");
+    }
+    let (_, run) = server.get(&address(DEAD)).await;
+    let to_here = "href=\"/compare?b=prod%2Fteam%2Fdead%2Fu2%2F0\"";
+    assert!(run.contains(to_here), "{run}");
+    let (_, ladder) = server.get("/clusters/prod/ladders/fp8%20%26%20more").await;
+    assert_eq!(
+        ladder.matches("href=\"/compare?a=prod").count(),
+        1,
+        "{ladder}"
+    );
 }

@@ -1,0 +1,295 @@
+//! Two runs side by side, as `gpufleet compare` has them: what they are made of first, then how fast they are, their
+//! loss at equal tokens, and what they cost. Which two is chosen by a form that needs no scripts.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use gpufleet_telemetry::identity::Origin;
+use serde::Deserialize;
+
+use super::frame::{self, Frame};
+use super::incidents::dollars;
+use super::text::{self, Name, segment};
+use super::{fleet, jobs, ladder, problem, words};
+use crate::api::compare as named;
+use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
+use crate::runs::{KnownRun, Run, RunKey, cost, words as sentences};
+use crate::store::{RunFilter, StoreError};
+use crate::web::Web;
+
+/// Runs to choose from, the last started first; any other is named in the address.
+const CHOICES: usize = 100;
+
+/// Which two; either may be left to be chosen.
+#[derive(Debug, Default, Deserialize)]
+pub struct Asked {
+    /// The one to compare with, as the API names runs.
+    #[serde(default)]
+    a: String,
+    /// The one that is judged.
+    #[serde(default)]
+    b: String,
+}
+
+#[derive(Template)]
+#[template(path = "compare.html")]
+struct ComparePage {
+    frame: Frame,
+    choices: Vec<Choice>,
+    comparison: Option<Comparison>,
+    watermark: Option<&'static str>,
+    watermark_sentence: &'static str,
+    origin: Origin,
+}
+
+/// A run to choose.
+struct Choice {
+    value: String,
+    words: String,
+    is_a: bool,
+    is_b: bool,
+}
+
+/// Both, and what B is against A.
+struct Comparison {
+    sides: [Side; 2],
+    verdict: Result<ladder::Gain, &'static str>,
+    differences: Vec<(Name, Name, Name)>,
+    same: usize,
+    /// Why some of what differs is not known.
+    not_told: Option<&'static str>,
+    rows: Vec<Row>,
+    api_address: String,
+}
+
+/// Which run, and how it stands.
+struct Side {
+    letter: &'static str,
+    address: String,
+    name: Name,
+    attempt: u32,
+    cluster: Name,
+    cluster_address: String,
+    sentence: String,
+}
+
+/// A figure of both, or why there is none.
+struct Row {
+    what: &'static str,
+    cells: [Result<String, String>; 2],
+}
+
+/// Where two runs are compared; without A it is to be chosen.
+pub fn address(a: Option<&RunKey>, b: &RunKey) -> String {
+    let written = |key: &RunKey| segment(&named::name(key));
+    match a {
+        Some(a) => format!("/compare?a={}&b={}", written(a), written(b)),
+        None => format!("/compare?b={}", written(b)),
+    }
+}
+
+/// `GET /compare`.
+pub async fn show(
+    State(web): State<Arc<Web>>,
+    Query(asked): Query<Asked>,
+    frame: Frame,
+) -> Response {
+    let choices = match choices(&web, &frame, &asked).await {
+        Ok(choices) => choices,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
+    let mut both = Vec::new();
+    if !asked.a.is_empty() && !asked.b.is_empty() {
+        let _permit = web.step_views.acquire().await;
+        for raw in [&asked.a, &asked.b] {
+            match found(&web, &frame, raw).await {
+                Ok(Some(found)) => both.push(found),
+                Ok(None) => return not_found(frame, raw),
+                Err(error) => return problem::store_failed(frame, &error),
+            }
+        }
+    }
+    let comparison = match both.as_slice() {
+        [a, b] => match comparison(&web, &frame, a, b).await {
+            Ok(comparison) => Some(comparison),
+            Err(error) => return problem::store_failed(frame, &error),
+        },
+        _ => None,
+    };
+    let origins = both.iter().map(|it| it.run.facts.origin);
+    let origin = origins.max_by_key(|it| *it != Origin::Live);
+    let origin = origin.unwrap_or_default();
+    let page = ComparePage {
+        choices,
+        comparison,
+        watermark: words::watermark(origin),
+        watermark_sentence: words::watermark_sentence(origin),
+        origin,
+        frame,
+    };
+    frame::page(StatusCode::OK, &page)
+}
+
+/// A run that this reader may see, with what is compared of it.
+async fn found(web: &Web, frame: &Frame, raw: &str) -> Result<Option<Compared>, StoreError> {
+    let key = named::parse(raw).filter(|it| frame.grant.may_see(&it.cluster));
+    match key {
+        Some(key) => compare::one(&web.app, key).await,
+        None => Ok(None),
+    }
+}
+
+fn not_found(frame: Frame, raw: &str) -> Response {
+    let raw = text::harmless(raw, text::SHOWN_CHARACTERS);
+    problem::not_found(
+        frame,
+        format!("No such run “{raw}”"),
+        vec![
+            "A run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them; the page /compare has the last ones to choose from."
+                .to_owned(),
+        ],
+    )
+}
+
+/// The last runs, with those that were asked for chosen, else the newest and the one before it.
+async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>, StoreError> {
+    let filter = RunFilter {
+        cluster: frame.grant.cluster.clone(),
+        ..RunFilter::default()
+    };
+    let (known, _) = web.app.store.runs(&filter, None, CHOICES).await?;
+    let mut choices: Vec<Choice> = known.into_iter().map(|it| choice(frame, it)).collect();
+    for raw in [&asked.a, &asked.b] {
+        if !raw.is_empty() && choices.iter().all(|it| it.value != *raw) {
+            choices.push(Choice {
+                value: raw.clone(),
+                words: text::harmless(raw, text::SHOWN_CHARACTERS),
+                is_a: false,
+                is_b: false,
+            });
+        }
+    }
+    let place = |raw: &str| choices.iter().position(|it| it.value == raw);
+    let b = place(&asked.b).unwrap_or(usize::from(place(&asked.a) == Some(0)));
+    let a = place(&asked.a).unwrap_or(usize::from(b == 0));
+    for (number, choice) in choices.iter_mut().enumerate() {
+        (choice.is_a, choice.is_b) = (number == a, number == b);
+    }
+    Ok(choices)
+}
+
+fn choice(frame: &Frame, known: KnownRun) -> Choice {
+    let key = known.key.clone();
+    let state = Run::of_store(known).state(frame.at).name();
+    let shown = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
+    Choice {
+        value: named::name(&key),
+        words: format!(
+            "{}, attempt {}, {state}, in {}",
+            shown(&key.run.job.name),
+            key.run.attempt,
+            shown(&key.cluster)
+        ),
+        is_a: false,
+        is_b: false,
+    }
+}
+
+async fn comparison(
+    web: &Web,
+    frame: &Frame,
+    a: &Compared,
+    b: &Compared,
+) -> Result<Comparison, StoreError> {
+    let against = compare::against((&a.run, &a.side), (&b.run, &b.side));
+    let said = |it: &Option<String>| match it {
+        Some(it) => Name::new(it),
+        None => Name::new("not said"),
+    };
+    let differences = against.differences.iter();
+    let keys = a.run.facts.fingerprint.keys();
+    let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
+    Ok(Comparison {
+        sides: [side("A", frame, a), side("B", frame, b)],
+        verdict: match against.speed_up {
+            Some(_) => Ok(ladder::gain(Some(&against))),
+            None => Err(NO_PACE),
+        },
+        differences: differences
+            .map(|it| (Name::new(&it.key), said(&it.a), said(&it.b)))
+            .collect(),
+        same: keys.filter(is_same).count(),
+        not_told: (!against.is_told).then_some(NOT_TOLD),
+        rows: rows(web, frame, [a, b], &against).await?,
+        api_address: format!("/api/v1/runs{}", address(Some(&a.key), &b.key)),
+    })
+}
+
+fn side(letter: &'static str, frame: &Frame, it: &Compared) -> Side {
+    let sentence = sentences::sentence(&it.run, frame.at);
+    Side {
+        letter,
+        address: jobs::address(&it.key),
+        name: Name::new(&it.key.run.job.name),
+        attempt: it.key.run.attempt,
+        cluster: Name::new(&it.key.cluster),
+        cluster_address: fleet::address(&it.key.cluster),
+        sentence: text::harmless(&sentence, 600),
+    }
+}
+
+/// The figures of both, each with its reason where there is none.
+async fn rows(
+    web: &Web,
+    frame: &Frame,
+    both: [&Compared; 2],
+    against: &Against,
+) -> Result<Vec<Row>, StoreError> {
+    const NO_TOKENS: &str = "not said: the run gives no tokens";
+    let loss = |of: fn(&AtTokens) -> f64| match &against.loss {
+        Some(at) => Ok(format!(
+            "{:.4} at {} tokens",
+            of(at),
+            text::grouped(at.tokens.round())
+        )),
+        None => Err(NO_LOSS.to_owned()),
+    };
+    let mut spent = Vec::new();
+    for it in both {
+        let cost = cost::of(&web.app, (&it.key, &it.run), frame.at).await?;
+        spent.push(cost.so_far().map(dollars));
+    }
+    let [spent_a, spent_b] = <[_; 2]>::try_from(spent).expect("there are two runs");
+    let row = |what, of: &dyn Fn(&Compared) -> Result<String, String>| Row {
+        what,
+        cells: both.map(of),
+    };
+    Ok(vec![
+        row("Step", &|it| {
+            let pace = it.side.step_seconds.map(text::pace);
+            pace.ok_or_else(|| NO_PACE.to_owned())
+        }),
+        row("Steps that is of", &|it| {
+            Ok(text::grouped(it.side.steps as f64))
+        }),
+        row("Tokens a step", &|it| {
+            let tokens = it.side.tokens_per_step.map(text::grouped);
+            tokens.ok_or_else(|| NO_TOKENS.to_owned())
+        }),
+        Row {
+            what: "Loss at equal tokens",
+            cells: [loss(|it| it.a), loss(|it| it.b)],
+        },
+        row("A million tokens", &|it| {
+            let usd = cost::per_million_tokens(&web.app, (&it.key, &it.run), &it.side);
+            usd.map(|it| format!("${it:.4}"))
+        }),
+        Row {
+            what: "Cost so far, all attempts",
+            cells: [spent_a, spent_b],
+        },
+    ])
+}
