@@ -257,7 +257,7 @@ pub async fn find(web: &Web, grant: &Grant, id: Uuid) -> Result<Option<Incident>
 /// Acknowledges, silences or annotates an incident, with the name of who does. Needs role operate.
 #[utoipa::path(post, path = "/api/v1/incidents/{id}/say", tag = "Incidents", request_body = Said,
     params(("id" = Uuid, Path, description = "The incident's id")),
-    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
 pub async fn say(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,

@@ -232,7 +232,7 @@ pub struct Block {
 /// An attempt of a job with its ranks.
 #[utoipa::path(get, path = "/api/v1/runs/{cluster}/{job}/{attempt}", tag = "Training",
     params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment"), ("attempt" = u32, Path, description = "Which attempt, counted from 0")),
-    responses((status = 200, body = RunDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = RunDetail), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn run(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
