@@ -21,8 +21,11 @@ pub struct Disks {
     pub free: Vec<(&'static str, u64)>,
 }
 
-/// Asks the disks of the spool's folder and, where it is a file, of the database.
-pub async fn look(spool: PathBuf, database: Option<PathBuf>) -> Disks {
+/// What says how many bytes may still be written into a folder; none when that is not known.
+pub type Room = fn(&Path) -> Option<u64>;
+
+/// Asks the disks of the spool's folder and, where it is a file, of the database for their room.
+pub async fn look(spool: PathBuf, database: Option<PathBuf>, room: Room) -> Disks {
     let asked = tokio::task::spawn_blocking(move || {
         let folders = [
             ("spool", Some(spool.clone())),
@@ -33,7 +36,7 @@ pub async fn look(spool: PathBuf, database: Option<PathBuf>) -> Disks {
         ];
         let free = folders
             .into_iter()
-            .filter_map(|(name, folder)| Some((name, free(&folder?)?)))
+            .filter_map(|(name, folder)| Some((name, room(&folder?)?)))
             .collect();
         Disks {
             spool_bytes: bytes(&spool, DEPTH),
@@ -49,8 +52,8 @@ pub async fn look(spool: PathBuf, database: Option<PathBuf>) -> Disks {
     }
 }
 
-/// Bytes that we may still write there; none when that is not known.
-fn free(folder: &Path) -> Option<u64> {
+/// Bytes that we may still write there, as the system says.
+pub fn free(folder: &Path) -> Option<u64> {
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -88,11 +91,11 @@ mod tests {
         std::fs::write(folder.path().join("lock"), "12345").unwrap();
         std::fs::write(epoch.join("segment"), [0; 1_000]).unwrap();
         let database = folder.path().join("gpufleet.db");
-        let disks = look(folder.path().into(), Some(database)).await;
+        let disks = look(folder.path().into(), Some(database), free).await;
         assert_eq!(disks.spool_bytes, Some(1_005));
         let names: Vec<_> = disks.free.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["spool", "database"]);
-        let gone = look("/nowhere".into(), None).await;
+        let gone = look("/nowhere".into(), None, free).await;
         assert_eq!(gone, Disks::default(), "not known is not 0");
     }
 }

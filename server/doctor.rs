@@ -266,7 +266,10 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doct
         Some(_) => (Disks::default(), None),
         None => {
             let spool = app.config.ingest.spool_dir.as_str().into();
-            tokio::join!(disk::look(spool, app.store.file()), health::store(app))
+            tokio::join!(
+                disk::look(spool, app.store.file(), app.room),
+                health::store(app)
+            )
         }
     };
     let terms = app.money.terms();

@@ -113,6 +113,8 @@ pub struct App {
     pub news: watch::Sender<()>,
     /// Cancelled when the server is to end.
     pub stop: CancellationToken,
+    /// What says how much room a disk has.
+    pub room: disk::Room,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
 }
@@ -147,6 +149,7 @@ impl App {
             commits: Arc::default(),
             news: watch::Sender::default(),
             stop: CancellationToken::new(),
+            room: disk::free,
             clock,
         }
     }

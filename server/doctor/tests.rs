@@ -207,3 +207,34 @@ fn every_check_has_a_name_of_its_own() {
     let ids: std::collections::BTreeSet<_> = CHECKS.iter().map(|it| it.id).collect();
     assert_eq!(ids.len(), CHECKS.len());
 }
+
+#[tokio::test]
+async fn a_disk_with_little_room_is_found_and_one_that_does_not_say_was_not_looked_at() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(Config::for_tests(), store, Access::default(), clock);
+    let looked = async |room| {
+        let app = App {
+            room,
+            ..app.clone()
+        };
+        let view = FleetView::default();
+        make(&app, &view, &Specs::default(), &Grant::default()).await
+    };
+    for (room, severity) in [
+        ((|_| Some(900_000_000)) as disk::Room, Severity::Error),
+        (|_| Some(4_000_000_000), Severity::Warning),
+    ] {
+        let doctor = looked(room).await;
+        for id in ["spool-disk", "database-disk"] {
+            assert_eq!(found(&doctor, id).severity, severity);
+        }
+    }
+    let doctor = looked(|_| Some(5_000_000_000)).await;
+    assert_eq!(outcome(&doctor, "database_disk"), &Outcome::Fine);
+    let doctor = looked(|_| None).await;
+    let outcome = outcome(&doctor, "spool_disk");
+    assert!(matches!(outcome, Outcome::NotChecked(why) if why.contains("does not say")));
+}

@@ -69,7 +69,7 @@ pub async fn count(State(web): State<Arc<Web>>, request: Request, next: Next) ->
 /// The text of everything about the server itself.
 pub async fn text(web: &Web, at: Timestamp) -> String {
     let spool = web.app.config.ingest.spool_dir.as_str().into();
-    let disks = disk::look(spool, web.app.store.file()).await;
+    let disks = disk::look(spool, web.app.store.file(), web.app.room).await;
     let mut families = health(web, at);
     families.extend(jobs(&web.app.jobs));
     let is_refused = f64::from(u8::from(!web.app.access.refused().is_empty()));

@@ -53,6 +53,9 @@ const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";
 const OPERATOR: &str = "a-token-that-may-operate";
 
+/// What every disk has left, bytes: the machine's own may be full.
+const ROOM: u64 = 100_000_000_000;
+
 /// A clock that stands still at the fixture's moment.
 struct Standing;
 
@@ -113,6 +116,7 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
     let app = App {
         fleet: Arc::new(fleet),
         lead: Arc::new(crate::lead::Lead::leading()),
+        room: |_| Some(ROOM),
         ..App::new(config, store.clone(), access, Arc::new(Standing))
     };
     Fixture {
