@@ -10,6 +10,8 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::{Finding, Look, Looked};
 use crate::export::Pushed;
+use crate::export::cloud_monitoring::Told;
+use crate::export::cloud_monitoring::target::Reason;
 use crate::incidents::Channel;
 use crate::inventory::look::Sight;
 use crate::inventory::{self, Source};
@@ -170,7 +172,8 @@ pub(super) fn exports(look: &Look<'_>) -> Looked {
         return Err("no minute was due yet since this server started".to_owned());
     }
     let due = ways.iter().filter(|it| it.was_due());
-    let found: Vec<Finding> = due.flat_map(|it| it.findings(look)).collect();
+    let mut found: Vec<Finding> = due.flat_map(|it| it.findings(look)).collect();
+    found.extend(left_out(&app.cloud_monitoring));
     match ways.iter().find(|it| !it.was_due()) {
         Some(way) if found.is_empty() => Err(format!(
             "no minute of {} was due yet since this server started",
@@ -178,6 +181,38 @@ pub(super) fn exports(look: &Look<'_>) -> Looked {
         )),
         _ => Ok(found),
     }
+}
+
+/// What is chosen for Cloud Monitoring and is not written there.
+fn left_out(told: &Told) -> impl Iterator<Item = Finding> {
+    let all = [
+        (
+            Reason::Kind,
+            "their metric is not one of such a resource",
+            "Whoever sends them says a metric of what it is not about; docs/metrics.md has what each is about.",
+        ),
+        (
+            Reason::TooMany,
+            "more counters are chosen than are followed",
+            "Choose fewer metrics whose names end with _total (cloud_monitoring.metrics).",
+        ),
+    ];
+    all.into_iter().filter_map(|(reason, why, fix)| {
+        let count = told.left_out_because(reason);
+        let points = counted(
+            usize::try_from(count).unwrap_or(usize::MAX),
+            "point",
+            "points",
+        );
+        let what = format!(
+            "{points} for cloud_monitoring left out since this server started, because {why}"
+        );
+        let id = format!("exports-cloud_monitoring-{}", reason.name());
+        let found = Finding::new(Severity::Info, id, what)
+            .missing("Those, on the other side, for good; the record here has them")
+            .fix(fix);
+        (count > 0).then_some(found)
+    })
 }
 
 impl Way<'_> {

@@ -163,6 +163,8 @@ async fn what_was_refused_or_left_out_lately_is_found_and_what_is_long_ago_is_ov
 #[tokio::test]
 async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
     use std::sync::atomic::Ordering::Relaxed;
+
+    use crate::export::cloud_monitoring::target::Reason;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
     let clock = Arc::new(SystemClock::start());
@@ -190,6 +192,15 @@ async fn each_way_on_which_minutes_are_pushed_is_looked_at() {
     let end = gpufleet_telemetry::time::Minute(end).start();
     assert_eq!(behind.since, Some(end));
     found(&doctor, "exports-cloud_monitoring-refused");
+    let told = &app.cloud_monitoring;
+    for (reason, id) in [(Reason::Kind, "kind"), (Reason::TooMany, "too_many")] {
+        let id = format!("exports-cloud_monitoring-{id}");
+        assert!(doctor.findings.iter().all(|it| it.id != id));
+        told.count(reason, 7);
+        let doctor = make(&app, &view, &Specs::default(), &grant).await;
+        let what = &found(&doctor, &id).what;
+        assert!(what.starts_with("7 points"), "{what}");
+    }
 }
 
 #[test]

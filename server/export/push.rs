@@ -1,11 +1,11 @@
 //! Pushes minutes of the record one way, from where its durable cursor stands.
 //!
-//! A minute is read in pages of resources, made into points, and sent in pieces one after the other; when
-//! all of it is taken the cursor moves, so a crash sends at most one minute again. A way that fails is
+//! A minute is read in pages of resources, made into points, and sent in pieces, so many at once as the way
+//! takes; no two of a minute have a series in common. When all of it is taken the cursor moves, so a crash sends at most one minute again. A way that fails is
 //! tried again with pauses that grow; what it refuses is counted and not sent again. What comes later than
 //! its delay after a minute is not pushed.
 //!
-//! Limits: points of [`PAGE`] resources and one piece in memory, minutes older than the way takes are
+//! Limits: points of [`PAGE`] resources and of the pieces that are sent at once in memory, minutes older than the way takes are
 //! skipped and counted, a pause is at most [`MAX_PAUSE`].
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -101,6 +101,8 @@ pub trait Way: Send {
     const NAME: &'static str;
     /// Most points of one piece.
     const MOST: usize;
+    /// Pieces that are sent at once.
+    const AT_ONCE: usize = 1;
     /// What is sent of one sample.
     type Point: Send + Sync;
 
@@ -111,8 +113,9 @@ pub trait Way: Send {
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp)
     -> Vec<Self::Point>;
 
-    /// Sends a piece.
-    fn send(&mut self, points: &[Self::Point]) -> impl Future<Output = Sent> + Send;
+    /// Sends at most [`Self::AT_ONCE`] pieces, at least one; what became of each, of the first ones where it gave
+    /// up before it had tried all.
+    fn send(&mut self, pieces: &[&[Self::Point]]) -> impl Future<Output = Vec<Sent>> + Send;
 
     /// Hears that all pieces of the minute that ends at `end` are sent.
     fn went_whole(&mut self, _end: Timestamp) {}
@@ -210,7 +213,7 @@ async fn whole_minute<W: Way>(
     let end = Minute(progress.minute.0 + 1).start();
     loop {
         let is_last = progress.after.is_none();
-        let least = if is_last { 1 } else { W::MOST };
+        let least = if is_last { 1 } else { W::MOST * W::AT_ONCE };
         while progress.waiting.len() >= least {
             send(pushed, way, progress).await?;
         }
@@ -235,34 +238,52 @@ async fn whole_minute<W: Way>(
     }
 }
 
-/// Sends one piece of what waits.
+/// Sends the first pieces of what waits; what did not get through waits on, in its order.
 async fn send<W: Way>(
     pushed: &Pushed,
     way: &mut W,
     progress: &mut Progress<W::Point>,
 ) -> Result<(), RoundError> {
-    let count = progress.waiting.len().min(W::MOST);
-    match way.send(&progress.waiting[..count]).await {
-        Sent::Done { refused, why } => {
-            let taken = (count as u64).saturating_sub(refused);
-            pushed.taken.fetch_add(taken, Ordering::Relaxed);
-            pushed.refused.fetch_add(refused, Ordering::Relaxed);
-            if refused > 0 {
-                let (name, minute) = (W::NAME, progress.minute.0);
-                tracing::warn!(
-                    name,
-                    minute,
-                    refused,
-                    why,
-                    "points that are pushed are refused"
-                );
+    let count = progress.waiting.len().min(W::MOST * W::AT_ONCE);
+    let pieces: Vec<&[W::Point]> = progress.waiting[..count].chunks(W::MOST).collect();
+    let outcomes = way.send(&pieces).await;
+    let mut failed = None;
+    for (piece, outcome) in pieces.iter().zip(&outcomes) {
+        match outcome {
+            Sent::Done { refused, why } => {
+                let taken = (piece.len() as u64).saturating_sub(*refused);
+                pushed.taken.fetch_add(taken, Ordering::Relaxed);
+                pushed.refused.fetch_add(*refused, Ordering::Relaxed);
+                if *refused > 0 {
+                    let (name, minute) = (W::NAME, progress.minute.0);
+                    tracing::warn!(
+                        name,
+                        minute,
+                        refused,
+                        why,
+                        "points that are pushed are refused"
+                    );
+                }
             }
-            progress.waiting.drain(..count);
+            Sent::Later { why, after } => {
+                pushed.failed.fetch_add(1, Ordering::Relaxed);
+                let (_, longest) = failed.get_or_insert((why.clone(), None));
+                *longest = (*longest).max(*after);
+            }
+        }
+    }
+    let mut place = 0;
+    progress.waiting.retain(|_| {
+        let outcome = outcomes.get(place / W::MOST);
+        place += 1;
+        !matches!(outcome, Some(Sent::Done { .. }))
+    });
+    match failed {
+        None => {
             progress.pause = FIRST_PAUSE;
             Ok(())
         }
-        Sent::Later { why, after } => {
-            pushed.failed.fetch_add(1, Ordering::Relaxed);
+        Some((why, after)) => {
             let pause = after.unwrap_or(progress.pause * 2);
             progress.pause = pause.clamp(FIRST_PAUSE, MAX_PAUSE);
             Err(RoundError::Target(W::NAME, why))

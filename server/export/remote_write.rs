@@ -133,7 +133,14 @@ impl Way for RemoteWrite {
         samples.iter().map(point).collect()
     }
 
-    async fn send(&mut self, points: &[Point]) -> Sent {
+    async fn send(&mut self, pieces: &[&[Point]]) -> Vec<Sent> {
+        // One after the other, as Prometheus wants the samples of a series.
+        vec![self.send_one(pieces[0]).await]
+    }
+}
+
+impl RemoteWrite {
+    async fn send_one(&self, points: &[Point]) -> Sent {
         let later = |why| Sent::Later { why, after: None };
         let headers = match self.headers() {
             Ok(headers) => headers,

@@ -47,6 +47,8 @@ mod inventory;
 
 mod money;
 
+mod exports;
+
 use forgetting::keep_all;
 use harness::{Bench, both};
 

@@ -1,4 +1,4 @@
-//! One request at a time to Cloud Monitoring, by Google's client, and what its answers mean.
+//! Requests to Cloud Monitoring, some at once, by Google's client, and what its answers mean.
 //!
 //! The client's own retries are off: the loop of [`crate::export::push`] tries again, with its pauses and from
 //! its cursor. Cloud Monitoring writes what it can of a request and says of the rest how many points fell
@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::join_all;
 use google_cloud_api::model::MetricDescriptor;
 use google_cloud_auth::credentials::{
     Builder as DefaultChain, Credentials, anonymous, external_account, impersonated,
@@ -22,12 +23,13 @@ use google_cloud_monitoring_v3::Error;
 use google_cloud_monitoring_v3::client::MetricService;
 use google_cloud_monitoring_v3::model::{CreateTimeSeriesSummary, TimeSeries};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::CloudMonitoringConfig;
 use crate::notify::channel::address;
 use crate::pages::text::harmless;
 
-/// Longest time one request may take: to find credentials, to connect, to send and to hear all of the answer.
+/// Longest time requests at once may take: to find credentials, to connect, to send and to hear all of the answer.
 pub const WITHIN: Duration = Duration::from_secs(10);
 
 /// How much of an answer is told, characters: a sentence that says why.
@@ -186,15 +188,18 @@ impl Target {
         })
     }
 
-    /// Writes points, one of each series.
-    pub async fn write(&mut self, series: Vec<TimeSeries>) -> Verdict {
-        let count = series.len() as u64;
+    /// Writes requests at once, each with points of series that no other has, one of each.
+    pub async fn write(&mut self, requests: Vec<Vec<TimeSeries>>) -> Vec<Verdict> {
         let name = format!("projects/{}", self.project);
-        let request = async |client: MetricService| {
-            let request = client.create_time_series().set_name(name);
-            request.set_time_series(series).send().await
-        };
-        self.ask(count, request).await
+        let requests = requests.into_iter().map(|series| {
+            let (count, name) = (series.len() as u64, name.clone());
+            let request = async move |client: MetricService| {
+                let request = client.create_time_series().set_name(name);
+                request.set_time_series(series).send().await
+            };
+            (count, request)
+        });
+        self.ask(requests.collect()).await
     }
 
     /// Makes a metric's descriptor, or finds that it is there.
@@ -205,41 +210,50 @@ impl Target {
             let request = request.set_metric_descriptor(descriptor);
             request.send().await.map(|_| ())
         };
-        self.ask(1, request).await
+        let verdict = self.ask(vec![(1, request)]).await.pop();
+        verdict.expect("each request has a verdict")
     }
 
-    async fn ask<F>(&mut self, count: u64, request: F) -> Verdict
+    /// What becomes of requests of so many points each.
+    async fn ask<F>(&mut self, requests: Vec<(u64, F)>) -> Vec<Verdict>
     where
         F: AsyncFnOnce(MetricService) -> Result<(), Error>,
     {
-        let project = self.project.clone();
-        let asked = async {
-            let client = match &self.client {
-                Some(client) => client.clone(),
-                None => {
-                    let made = self.connect().await.map_err(Failure::Credentials)?;
-                    self.client.insert(made).clone()
-                }
-            };
-            request(client).await.map_err(Failure::Request)
+        let until = Instant::now() + WITHIN;
+        let client = match timeout_at(until, self.client()).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(why)) => return vec![later(why); requests.len()],
+            Err(_) => return vec![unanswered(false); requests.len()],
         };
-        match tokio::time::timeout(WITHIN, asked).await {
-            Ok(Ok(())) => Verdict::Taken,
-            Ok(Err(Failure::Request(error))) => {
-                let code = error.status().map(|it| it.code);
-                if error.is_authentication() || code == Some(Code::Unauthenticated) {
-                    // The next attempt reads the file again.
-                    self.client = None;
+        let asked = requests.into_iter().map(|(count, request)| {
+            let client = client.clone();
+            async move { (count, timeout_at(until, request(client)).await) }
+        });
+        let answers = join_all(asked).await;
+        let mut verdicts = Vec::with_capacity(answers.len());
+        for (count, answer) in answers {
+            verdicts.push(match answer {
+                Ok(Ok(())) => Verdict::Taken,
+                Ok(Err(error)) => {
+                    let code = error.status().map(|it| it.code);
+                    if error.is_authentication() || code == Some(Code::Unauthenticated) {
+                        // The next attempt reads the file again.
+                        self.client = None;
+                    }
+                    judge(&error, count, &self.project)
                 }
-                judge(&error, count, &project)
-            }
-            Ok(Err(Failure::Credentials(why))) => later(why),
-            Err(_) => Verdict::Later {
-                why: format!("no answer within {} s", WITHIN.as_secs()),
-                after: None,
-                is_in_doubt: true,
-            },
+                Err(_) => unanswered(true),
+            });
         }
+        verdicts
+    }
+
+    async fn client(&mut self) -> Result<MetricService, String> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let made = self.connect().await?;
+        Ok(self.client.insert(made).clone())
     }
 
     async fn connect(&self) -> Result<MetricService, String> {
@@ -288,11 +302,6 @@ impl Target {
     }
 }
 
-enum Failure {
-    Credentials(String),
-    Request(Error),
-}
-
 /// What a file of credentials holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
@@ -331,6 +340,14 @@ fn later(why: String) -> Verdict {
         why,
         after: None,
         is_in_doubt: false,
+    }
+}
+
+fn unanswered(is_in_doubt: bool) -> Verdict {
+    Verdict::Later {
+        why: format!("no answer within {} s", WITHIN.as_secs()),
+        after: None,
+        is_in_doubt,
     }
 }
 

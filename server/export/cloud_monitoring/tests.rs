@@ -50,6 +50,8 @@ struct Heard {
     descriptors: HashMap<String, u16>,
     described: Vec<String>,
     series: Vec<Value>,
+    /// Lets requests with series through when so many are there.
+    gate: Option<Arc<tokio::sync::Barrier>>,
 }
 
 type Shared = Arc<Mutex<Heard>>;
@@ -59,6 +61,10 @@ async fn take(
     Path(what): Path<String>,
     axum::Json(body): axum::Json<Value>,
 ) -> (StatusCode, axum::Json<Value>) {
+    let gate = heard.lock().unwrap().gate.clone();
+    if let (Some(gate), "timeSeries") = (gate, what.as_str()) {
+        gate.wait().await;
+    }
     let mut heard = heard.lock().unwrap();
     let (status, said) = if what == "metricDescriptors" {
         let name = body["type"].as_str().unwrap_or_default().to_owned();
@@ -70,8 +76,13 @@ async fn take(
         };
         (status, error(status, code))
     } else {
-        let answer = heard.answers.pop_front().unwrap_or((200, json!({})));
         let series = body["timeSeries"].as_array().cloned().unwrap_or_default();
+        // One that is about so many points is for a request of as many.
+        let total = |it: &Value| it["error"]["details"][0]["totalPointCount"].as_u64();
+        let is_for = |it: &(u16, Value)| total(&it.1).is_none_or(|it| it == series.len() as u64);
+        let place = heard.answers.iter().position(is_for);
+        let answer = place.and_then(|it| heard.answers.remove(it));
+        let answer = answer.unwrap_or((200, json!({})));
         assert!((1..=CloudMonitoring::MOST).contains(&series.len()));
         if answer.0 == 200 {
             heard.series.extend(series);
@@ -202,6 +213,11 @@ impl Bench {
         self.heard.lock().unwrap().answers.extend(answers);
     }
 
+    fn lets_through(&self, at_once: usize) {
+        let gate = Arc::new(tokio::sync::Barrier::new(at_once));
+        self.heard.lock().unwrap().gate = Some(gate);
+    }
+
     fn series(&self) -> Vec<Value> {
         self.heard.lock().unwrap().series.clone()
     }
@@ -257,15 +273,10 @@ async fn points_are_what_their_descriptors_say_and_a_counter_keeps_its_start() {
     assert_eq!(*code, json!({"int64Value": "4"}));
     let energy = of(&gpu::ENERGY);
     let points: Vec<_> = energy.iter().map(|it| &it["points"][0]).collect();
-    let values: Vec<_> = points
-        .iter()
-        .map(|it| &it["value"]["doubleValue"])
-        .collect();
-    assert_eq!(values, [&json!(3_000.0), &json!(6_000.0)]);
-    assert_eq!(
-        points[0]["interval"]["startTime"],
-        points[1]["interval"]["startTime"]
-    );
+    let values = points.iter().map(|it| &it["value"]["doubleValue"]);
+    assert!(values.eq([&json!(3_000.0), &json!(6_000.0)]), "{points:?}");
+    let start = |it: usize| &points[it]["interval"]["startTime"];
+    assert_eq!(start(0), start(1));
 }
 
 fn type_of(metric: &Metric) -> String {
@@ -276,13 +287,15 @@ fn type_of(metric: &Metric) -> String {
 async fn what_did_not_get_through_is_sent_again_and_nothing_twice() {
     let mut bench = bench().await.filled().await;
     let mut kept = None;
-    for (code, status, words) in [
-        (401, "UNAUTHENTICATED", "credentials"),
-        (403, "PERMISSION_DENIED", "roles/monitoring.metricWriter"),
-        (429, "RESOURCE_EXHAUSTED", "quota"),
-        (503, "UNAVAILABLE", "UNAVAILABLE"),
+    // What waits fails again, or gets through before one of the next minute fails.
+    for (through, code, status, words) in [
+        (0, 401, "UNAUTHENTICATED", "credentials"),
+        (1, 403, "PERMISSION_DENIED", "roles/monitoring.metricWriter"),
+        (0, 429, "RESOURCE_EXHAUSTED", "quota"),
+        (1, 503, "UNAVAILABLE", "UNAVAILABLE"),
     ] {
-        bench.answers([(200, json!({})), (code, error(code, status))]);
+        bench.answers(vec![(200, json!({})); through]);
+        bench.answers([(code, error(code, status))]);
         let failed = bench.round(&mut kept).await;
         let said = failed.expect_err("the target failed").to_string();
         assert!(said.contains(words) && said.contains("told so"), "{said}");
@@ -318,27 +331,24 @@ async fn points_that_are_refused_are_counted_by_reason_and_the_others_go_on() {
         partly(198, 2),
     ];
     bench.answers(verdicts);
-    let points = some_points(&mut bench.target);
-    assert!(matches!(
-        bench.target.send(&points).await,
-        Sent::Later { .. }
-    ));
+    let points = some_points(&mut bench.target, 0);
+    let sent = bench.target.send(&[&points]).await;
+    assert!(matches!(sent[..], [Sent::Later { .. }]));
     for (refused, expected) in [
         (1, vec![("sent_again", 4.0)]),
         (2, vec![("refused", 2.0), ("sent_again", 4.0)]),
     ] {
-        let sent = bench.target.send(&points).await;
-        assert!(
-            matches!(sent, Sent::Done { refused: it, .. } if it == refused),
-            "{sent:?}"
-        );
+        let sent = bench.target.send(&[&points]).await;
+        assert!(matches!(sent[..], [Sent::Done { refused: it, .. }] if it == refused));
         assert_eq!(bench.left_out(), expected, "a doubt ends with an answer");
     }
 }
 
-fn some_points(target: &mut CloudMonitoring) -> Vec<Point> {
+/// As many points as one request may have, of other GPUs for each number.
+fn some_points(target: &mut CloudMonitoring, number: usize) -> Vec<Point> {
     let end = Minute(FIRST.0 + 9).start();
-    let points = (0..CloudMonitoring::MOST).flat_map(|place| {
+    let first = number * CloudMonitoring::MOST;
+    let points = (first..first + CloudMonitoring::MOST).flat_map(|place| {
         let id = format!("GPU-{place:04}");
         let known = KnownResource {
             key: ResourceKey {
@@ -363,6 +373,29 @@ fn some_points(target: &mut CloudMonitoring) -> Vec<Point> {
         target.points(&of, &[sample], end)
     });
     points.collect()
+}
+
+#[tokio::test]
+async fn requests_are_under_way_at_once_and_what_one_of_them_lost_waits_on() {
+    let mut bench = bench().await;
+    let pieces: Vec<Vec<Point>> = (0..CloudMonitoring::AT_ONCE)
+        .map(|number| some_points(&mut bench.target, number))
+        .collect();
+    let pieces: Vec<&[Point]> = pieces.iter().map(Vec::as_slice).collect();
+    // None is answered before all are there.
+    bench.lets_through(CloudMonitoring::AT_ONCE);
+    bench.answers([(503, error(503, "UNAVAILABLE"))]);
+    bench.target.is_first_minute = false;
+    let sent = bench.target.send(&pieces).await;
+    let lost = sent.iter().filter(|it| matches!(it, Sent::Later { .. }));
+    assert_eq!((sent.len(), lost.count()), (4, 1), "{sent:?}");
+    // What was lost comes first, may have been taken, and is alone in that.
+    bench.lets_through(2);
+    bench.answers([partly(199, 1), partly(198, 2)]);
+    bench.target.send(&pieces[..2]).await;
+    let left_out = bench.left_out();
+    let both = left_out.iter().map(|it| it.1).sum::<f64>();
+    assert_eq!((left_out.len(), both), (2, 3.0), "{left_out:?}");
 }
 
 #[tokio::test]

@@ -262,6 +262,13 @@ async fn series(
     }
 }
 
+/// Writes one request of one point.
+async fn write(target: &mut Target) -> Verdict {
+    let verdicts = target.write(vec![vec![TimeSeries::new()]]).await;
+    let [verdict] = <[_; 1]>::try_from(verdicts).unwrap();
+    verdict
+}
+
 #[tokio::test]
 async fn credentials_that_are_revoked_are_told_and_the_file_is_read_again() {
     _ = rustls::crypto::ring::default_provider().install_default();
@@ -308,21 +315,21 @@ async fn credentials_that_are_revoked_are_told_and_the_file_is_read_again() {
         other => panic!("{other:?}"),
     };
     says(Some("t-1"), "t-1");
-    assert_eq!(target.write(vec![TimeSeries::new()]).await, Verdict::Taken);
+    assert_eq!(write(&mut target).await, Verdict::Taken);
     // The token is kept until it is refused; then another one is asked for.
     says(Some("t-2"), "t-2");
-    let why = later(target.write(vec![TimeSeries::new()]).await);
+    let why = later(write(&mut target).await);
     assert!(why.contains("revoked"), "{why}");
-    assert_eq!(target.write(vec![TimeSeries::new()]).await, Verdict::Taken);
+    assert_eq!(write(&mut target).await, Verdict::Taken);
     let heard = ["Bearer t-1", "Bearer t-1", "Bearer t-2"];
     assert_eq!(google.lock().unwrap().heard, heard);
     // The account itself is gone.
     says(None, "t-3");
-    later(target.write(vec![TimeSeries::new()]).await);
-    let why = later(target.write(vec![TimeSeries::new()]).await);
+    later(write(&mut target).await);
+    let why = later(write(&mut target).await);
     assert!(why.contains("cloud_monitoring.credentials_file"), "{why}");
     says(Some("t-3"), "t-3");
-    assert_eq!(target.write(vec![TimeSeries::new()]).await, Verdict::Taken);
+    assert_eq!(write(&mut target).await, Verdict::Taken);
 }
 
 #[tokio::test]
@@ -339,7 +346,7 @@ async fn a_target_that_is_gone_or_does_not_answer_is_given_up_in_time() {
     let mut target = Target::new(&config).unwrap();
     // It takes the connection and says nothing; the clock of the runtime runs by itself.
     tokio::time::pause();
-    let verdict = target.write(vec![TimeSeries::new()]).await;
+    let verdict = write(&mut target).await;
     let Verdict::Later {
         why, is_in_doubt, ..
     } = verdict
@@ -352,7 +359,7 @@ async fn a_target_that_is_gone_or_does_not_answer_is_given_up_in_time() {
     );
     tokio::time::resume();
     drop(listener);
-    let verdict = target.write(vec![TimeSeries::new()]).await;
+    let verdict = write(&mut target).await;
     let is_later = matches!(verdict, Verdict::Later { .. });
     assert!(is_later, "{verdict:?}");
 }
