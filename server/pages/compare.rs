@@ -8,6 +8,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 
 use super::frame::{self, Frame};
@@ -213,7 +214,7 @@ async fn comparison(
     let keys = a.run.facts.fingerprint.keys();
     let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
     Ok(Comparison {
-        sides: [side("A", frame, a), side("B", frame, b)],
+        sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, (web, frame.at), it)),
         verdict: match against.speed_up {
             Some(_) => Ok(ladder::gain(Some(&against))),
             None => Err(NO_PACE),
@@ -228,8 +229,8 @@ async fn comparison(
     })
 }
 
-fn side(letter: &'static str, frame: &Frame, it: &Compared) -> Side {
-    let sentence = sentences::sentence(&it.run, frame.at);
+fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Side {
+    let sentence = sentences::sentence(&it.run, &web.app.incidents.of_run(&it.key), at);
     Side {
         letter,
         address: jobs::address(&it.key),

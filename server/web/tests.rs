@@ -49,6 +49,8 @@ mod silences;
 
 mod today;
 
+mod troubles;
+
 const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";
 const OPERATOR: &str = "a-token-that-may-operate";

@@ -21,7 +21,7 @@ pub(super) const JOB: &str = "team/%3Cb%3Ellama/u1";
 pub(super) const RUN: &str = "prod/team/%253Cb%253Ellama/u1/0";
 
 /// A job of one rank that died of an exception.
-const DEAD: &str = "team/dead/u2";
+pub(super) const DEAD: &str = "team/dead/u2";
 
 /// Seconds before the picture at which both began.
 const AGE: i64 = 130;
@@ -201,7 +201,7 @@ pub(super) async fn put_one(server: &Fixture, job: &str, gpu: &str, broke_off: b
     make_durable(fleet, store).await;
 }
 
-fn address(job: &str) -> String {
+pub(super) fn address(job: &str) -> String {
     format!("/clusters/prod/jobs/{}/0", segment(job))
 }
 
@@ -229,30 +229,6 @@ async fn the_list_says_of_each_job_how_it_stands() {
         .collect();
     assert_eq!(states.len(), 2);
     assert!(states.contains(&&"running".into()) && states.contains(&&"ended".into()));
-}
-
-#[tokio::test]
-async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incident() {
-    let key = RunKey::of(&"prod".into(), &rank_id(JOB, 3));
-    let slow = Signal {
-        family: Family::Straggler,
-        place: Place {
-            run: Some(key.run.to_string()),
-            rank: Some(3),
-            ..Place::node("prod", "h100-00")
-        },
-        cause: Cause::Heat,
-        ..signal()
-    };
-    let server = server().await.with(slow).await;
-    let why = "and makes the others wait, because of heat; that costs $36.00/h, $36.00 so far.";
-    let (_, page) = server.get(&address(JOB)).await;
-    assert!(page.contains(why), "{page}");
-    assert!(page.contains(&format!("href=\"/incidents/{INCIDENT}\"")));
-    let (_, list) = server.get("/jobs").await;
-    assert!(list.contains(why), "{list}");
-    let (_, other) = server.get(&address(DEAD)).await;
-    assert!(!other.contains(INCIDENT) && !other.contains("$36.00"));
 }
 
 #[tokio::test]
@@ -402,89 +378,6 @@ async fn runs_with_the_same_ladder_tag_are_its_rungs_each_against_the_one_before
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// The slow rank as an incident, with more to do than a name has letters.
-fn slow_rank() -> Signal {
-    Signal {
-        family: Family::Straggler,
-        place: Place {
-            run: Some(format!("{JOB}/0")),
-            rank: Some(3),
-            ..Place::gpu("prod", "h100-00", GPU)
-        },
-        severity: Severity::Warning,
-        what: "makes the other ranks wait".to_owned(),
-        action: "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
-            .to_owned(),
-        cause: Cause::Heat,
-        ..signal()
-    }
-}
-
-#[tokio::test]
-async fn an_incident_of_a_run_says_all_that_is_to_be_done_and_leads_to_the_job() {
-    let server = server().await.with(slow_rank()).await;
-    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
-        let (_, page) = server.get(&address).await;
-        for said in [
-            "rank 3 of &#60;b&#62;llama on GPU 0 of h100-00",
-            "have the scheduler avoid it meanwhile.",
-        ] {
-            assert!(page.contains(said), "{address}: {said} is not in {page}");
-        }
-    }
-    let (_, page) = server.get(&format!("/incidents/{INCIDENT}")).await;
-    let link = format!("Job <a href=\"{}\"", address(JOB));
-    assert!(page.contains(&link), "{page}");
-}
-
-#[tokio::test]
-async fn a_job_its_gpu_and_its_node_say_why_it_is_slow_what_that_costs_and_what_to_do() {
-    let server = server().await.with(slow_rank()).await;
-    let wrong = "makes the other ranks wait</a>, because of heat, for ";
-    for place in [
-        address(JOB),
-        format!("/clusters/prod/gpus/{GPU}"),
-        "/clusters/prod/nodes/h100-00".to_owned(),
-    ] {
-        let (_, page) = server.get(&place).await;
-        for said in [wrong, "costs $36.00/h", "have the scheduler avoid it"] {
-            assert!(page.contains(said), "{place}: {said} is not in {page}");
-        }
-    }
-    for elsewhere in [address(DEAD), "/clusters/prod/nodes/h100-01".to_owned()] {
-        let (status, page) = server.get(&elsewhere).await;
-        assert_eq!(status, StatusCode::OK, "{elsewhere}");
-        assert!(!page.contains(wrong), "{elsewhere}: {page}");
-    }
-}
-
-#[tokio::test]
-async fn a_run_of_which_no_node_is_suspected_leads_from_the_first_page_to_the_job() {
-    let stands = Signal {
-        family: Family::Hang,
-        place: Place {
-            cluster: "prod".to_owned(),
-            run: Some(format!("{JOB}/0")),
-            ..Place::default()
-        },
-        ..slow_rank()
-    };
-    let (_, page) = server().await.with(stands).await.get("/").await;
-    let link = format!("<a href=\"{}\"", address(JOB));
-    assert!(page.contains(&link), "{page}");
-}
-
-#[tokio::test]
-async fn an_incident_with_nothing_to_do_says_nothing_of_it() {
-    let nothing = Signal {
-        action: String::new(),
-        ..signal()
-    };
-    let server = server().await.with(nothing).await;
-    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
-        let (_, page) = server.get(&address).await;
-        assert!(!page.contains("To do:"), "{address}: {page}");
-    }
 #[tokio::test]
 async fn two_runs_stand_side_by_side_with_a_reason_for_what_is_missing() {
     const DEAD_RUN: &str = "prod/team/dead/u2/0";

@@ -1,0 +1,102 @@
+//! What is wrong with a run, on the pages of the run, of what it runs on, and of the incident.
+
+use super::jobs::{DEAD, JOB, address};
+use super::*;
+
+/// The slow rank as an incident, with more to do than a name has letters.
+fn slow_rank() -> Signal {
+    Signal {
+        family: Family::Straggler,
+        place: Place {
+            run: Some(format!("{JOB}/0")),
+            rank: Some(3),
+            ..Place::gpu("prod", "h100-00", GPU)
+        },
+        severity: Severity::Warning,
+        what: "makes the other ranks wait".to_owned(),
+        action: "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
+            .to_owned(),
+        cause: Cause::Heat,
+        ..signal()
+    }
+}
+
+#[tokio::test]
+async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incident() {
+    let server = server().await.with(slow_rank()).await;
+    let why = "and makes the others wait, because of heat; that costs $36.00/h, $36.00 so far.";
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(page.contains(why), "{page}");
+    assert!(page.contains(&format!("href=\"/incidents/{INCIDENT}\"")));
+    let (_, list) = server.get("/jobs").await;
+    assert!(list.contains(why), "{list}");
+    let (_, other) = server.get(&address(DEAD)).await;
+    assert!(!other.contains(INCIDENT) && !other.contains("$36.00"));
+}
+
+#[tokio::test]
+async fn an_incident_of_a_run_says_all_that_is_to_be_done_and_leads_to_the_job() {
+    let server = server().await.with(slow_rank()).await;
+    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
+        let (_, page) = server.get(&address).await;
+        for said in [
+            "rank 3 of &#60;b&#62;llama on GPU 0 of h100-00",
+            "have the scheduler avoid it meanwhile.",
+        ] {
+            assert!(page.contains(said), "{address}: {said} is not in {page}");
+        }
+    }
+    let (_, page) = server.get(&format!("/incidents/{INCIDENT}")).await;
+    let link = format!("Job <a href=\"{}\"", address(JOB));
+    assert!(page.contains(&link), "{page}");
+}
+
+#[tokio::test]
+async fn a_job_its_gpu_and_its_node_say_why_it_is_slow_what_that_costs_and_what_to_do() {
+    let server = server().await.with(slow_rank()).await;
+    let wrong = "makes the other ranks wait</a>, because of heat, for ";
+    for place in [
+        address(JOB),
+        format!("/clusters/prod/gpus/{GPU}"),
+        "/clusters/prod/nodes/h100-00".to_owned(),
+    ] {
+        let (_, page) = server.get(&place).await;
+        for said in [wrong, "costs $36.00/h", "have the scheduler avoid it"] {
+            assert!(page.contains(said), "{place}: {said} is not in {page}");
+        }
+    }
+    for elsewhere in [address(DEAD), "/clusters/prod/nodes/h100-01".to_owned()] {
+        let (status, page) = server.get(&elsewhere).await;
+        assert_eq!(status, StatusCode::OK, "{elsewhere}");
+        assert!(!page.contains(wrong), "{elsewhere}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_of_which_no_node_is_suspected_leads_from_the_first_page_to_the_job() {
+    let stands = Signal {
+        family: Family::Hang,
+        place: Place {
+            cluster: "prod".to_owned(),
+            run: Some(format!("{JOB}/0")),
+            ..Place::default()
+        },
+        ..slow_rank()
+    };
+    let (_, page) = server().await.with(stands).await.get("/").await;
+    let link = format!("<a href=\"{}\"", address(JOB));
+    assert!(page.contains(&link), "{page}");
+}
+
+#[tokio::test]
+async fn an_incident_with_nothing_to_do_says_nothing_of_it() {
+    let nothing = Signal {
+        action: String::new(),
+        ..signal()
+    };
+    let server = server().await.with(nothing).await;
+    for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
+        let (_, page) = server.get(&address).await;
+        assert!(!page.contains("To do:"), "{address}: {page}");
+    }
+}
