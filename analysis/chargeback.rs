@@ -177,7 +177,7 @@ pub enum Tariff {
 pub struct Key {
     /// The node; none of a commitment that nothing used.
     pub node: Option<usize>,
-    /// The GPU; none where it was never seen.
+    /// The GPU; none where it was never seen, and where it is not asked for ([`Detail`]).
     pub gpu: Option<usize>,
     /// The share.
     pub share: Option<usize>,
@@ -262,9 +262,21 @@ pub struct Chargeback {
     pub notes: BTreeMap<String, u64>,
 }
 
+/// How far lines are told apart. Whoever shows no GPU needs far fewer lines; the money of what they are
+/// grouped by is the same to the nano-unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// By GPU and share.
+    Gpus,
+    /// By node: lines have neither.
+    Nodes,
+}
+
 /// What a month is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
+    /// How far lines are told apart.
+    pub detail: Detail,
     /// Its first millisecond.
     pub from_ms: i64,
     /// The one after its last; of a month that runs, how far it is known: until here commitments

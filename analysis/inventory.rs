@@ -118,6 +118,10 @@ pub struct Record {
     pub phase_since: Timestamp,
     /// When it was seen to be gone.
     pub gone_at: Option<Timestamp>,
+    /// Of one that was missed when somebody looked again after a while: up to when it had been seen. It went
+    /// then or at any moment until [`Self::gone_at`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwatched_from: Option<Timestamp>,
 }
 
 /// Why a claim waits, in one word.
@@ -281,6 +285,7 @@ impl Record {
                 false => node.created.unwrap_or(now).min(now),
             },
             gone_at: None,
+            unwatched_from: None,
             node,
         }
     }
@@ -318,7 +323,7 @@ impl Record {
         }
         let before = self.phase();
         let was_up = self.node.ready == Ready::Yes;
-        self.gone_at = None;
+        (self.gone_at, self.unwatched_from) = (None, None);
         self.node = node;
         if self.node.is_ready() && self.ready_at.is_none() {
             // Of one that was up before, what came now are its GPUs.

@@ -50,7 +50,7 @@ pub struct Report<'a> {
 }
 
 /// GPU-hours of GPU-milliseconds, to the microhour.
-pub(crate) fn hours(gpu_millis: i64) -> String {
+pub fn hours(gpu_millis: i64) -> String {
     let micros = ratio(gpu_millis.into(), 1_000, 3_600).unwrap_or(0);
     decimal(micros * 1_000)
 }

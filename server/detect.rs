@@ -245,9 +245,9 @@ impl Detectors {
         signals.extend(fleet::idle(&waiting, &holders, now));
         signals.extend(fleet::silent(&of_nodes, is_gone, now));
         // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
-        let told = inventory.names_of(of_nodes.keys().map(|it| &*it.1));
-        let is_told = |node: &str| told.contains(node);
-        let blind = inventory.without_agent(is_told, seen_at);
+        let told = inventory.told(of_nodes.keys().map(|it| &*it.1));
+        let is_told = |node: &str| told.has(node);
+        let blind = inventory.without_agent(&told, seen_at);
         signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));
         signals.extend(leak::signals(&seen, &of_nodes));
         signals.extend(self.offenders.signals(|place| {

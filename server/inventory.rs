@@ -8,10 +8,10 @@
 //! Nodes and changes are written every [`WRITE_EVERY`], so that a server that starts anew knows since when
 //! a node is ready; pods are asked for anew.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,10 +30,12 @@ pub mod fixed;
 pub mod known;
 pub mod kubernetes;
 pub mod look;
+pub mod names;
 pub mod slurm;
 
 use known::{Known, Now};
 use look::{Look, Sight};
+use names::{Names, Told};
 
 /// How often what changed is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
@@ -67,6 +69,7 @@ section! {
         /// behind an @ where there is one: "node-1" = "8 NVIDIA H100 80GB HBM3 @rack-7".
         pub nodes: BTreeMap<String, String> = BTreeMap::new(),
         /// A node with GPUs that is ready for so long and of which no agent tells is an incident, seconds.
+        /// Read again while the server runs.
         pub agent_within_s: i64 = 600,
     }
 }
@@ -89,7 +92,8 @@ pub enum Source {
 pub struct Inventory {
     source: Source,
     cluster: Arc<str>,
-    within: i64,
+    /// Nanoseconds.
+    within: AtomicI64,
     held: Mutex<Known>,
     token: Mutex<Option<FencingToken>>,
 }
@@ -147,24 +151,24 @@ impl InventoryConfig {
     }
 }
 
-/// The names by which a cluster may call a node of which an agent tells: with its domain and without. An
-/// address has none.
-pub(crate) fn names(told: &str) -> impl Iterator<Item = &str> {
-    let is_name = told.parse::<IpAddr>().is_err();
-    let short = told.split_once('.').filter(|_| is_name);
-    std::iter::once(told).chain(short.map(|it| it.0))
-}
-
 impl Inventory {
     /// As the configuration says, which was checked.
     pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
-        Self {
+        let inventory = Self {
             source: config.source().unwrap_or(Source::Off),
             cluster: config.cluster(default_cluster).into(),
-            within: config.agent_within_s.saturating_mul(NANOS_PER_SECOND),
+            within: AtomicI64::default(),
             held: Mutex::default(),
             token: Mutex::default(),
-        }
+        };
+        inventory.set_within(config);
+        inventory
+    }
+
+    /// How long a node may be without an agent, from now on.
+    pub fn set_within(&self, config: &InventoryConfig) {
+        let within = config.agent_within_s.saturating_mul(NANOS_PER_SECOND);
+        self.within.store(within, Ordering::Relaxed);
     }
 
     /// The cluster that this is.
@@ -198,20 +202,27 @@ impl Inventory {
         self.source != Source::Off && self.known().nodes.sight(now) == Sight::Seen
     }
 
-    /// Nodes with GPUs of which no agent tells, as far as nodes are seen now.
-    pub fn without_agent(&self, is_heard: impl Fn(&str) -> bool, now: Now) -> Vec<Record> {
-        match self.sees_nodes(now) {
-            true => self.known().without_agent(is_heard, self.within, now.at),
-            false => Vec::new(),
+    /// The names of nodes that agents tell. Kubernetes tells agents the names of their nodes; whoever else
+    /// lists nodes may leave out the domain, as agents may.
+    pub fn told<'a>(&self, told: impl Iterator<Item = &'a str>) -> Told<'a> {
+        if matches!(self.source, Source::Kubernetes(_)) {
+            return Told::Same(told.collect());
         }
+        let mut names = Names::default();
+        told.for_each(|it| names.tell(it));
+        let known = self.known();
+        known.records().for_each(|it| names.list(&it.node.name));
+        Told::Alike(names)
     }
 
-    /// The names by which the cluster may call the nodes of which agents tell: Slurm and people leave out
-    /// the domain.
-    pub fn names_of<'a>(&self, told: impl Iterator<Item = &'a str>) -> HashSet<&'a str> {
-        match self.source {
-            Source::Kubernetes(_) => told.collect(),
-            _ => told.flat_map(names).collect(),
+    /// Nodes with GPUs of which no agent tells, as far as nodes are seen now.
+    pub fn without_agent(&self, told: &Told<'_>, now: Now) -> Vec<Record> {
+        let within = self.within.load(Ordering::Relaxed);
+        match self.sees_nodes(now) {
+            true => self
+                .known()
+                .without_agent(|it| told.has(it), within, now.at),
+            false => Vec::new(),
         }
     }
 
@@ -293,7 +304,8 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let cluster = &app.inventory.cluster;
     let records = app.store.inventory(cluster, since).await?;
     let changes = app.store.inventory_changes(cluster, since).await?;
-    app.inventory.known().restore(records, changes);
+    let seen = app.store.inventory_seen(cluster).await?;
+    app.inventory.known().restore(records, changes, seen);
     Ok(())
 }
 

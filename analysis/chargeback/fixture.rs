@@ -106,7 +106,18 @@ pub(crate) fn period(node: usize, hour: i64, parts: &[Part]) -> NodePeriod {
 
 /// October 2026.
 pub(crate) fn october(fleet: &Fleet, periods: &[NodePeriod], book: &Book) -> Chargeback {
+    october_in(Detail::Gpus, fleet, periods, book)
+}
+
+/// The same with lines so far apart.
+pub(crate) fn october_in(
+    detail: Detail,
+    fleet: &Fleet,
+    periods: &[NodePeriod],
+    book: &Book,
+) -> Chargeback {
     chargeback(&Asked {
+        detail,
         from_ms: FIRST_HOUR * HOUR,
         until_ms: (FIRST_HOUR + 744) * HOUR,
         fleet,

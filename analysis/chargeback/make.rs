@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Tariff;
 use super::price::{self, Coverage, Priced};
 use super::spread;
-use super::{Asked, Chargeback, Day, Key, MILLIS_PER_DAY, NodePeriod, Sum};
+use super::{Asked, Chargeback, Day, Detail, Key, MILLIS_PER_DAY, NodePeriod, Sum};
 use crate::ledger::{Reason, State};
 use crate::owner::{PLATFORM, Payer};
 
@@ -118,10 +118,14 @@ impl<'a> Maker<'a> {
             return;
         }
         let payer = self.payer(piece.holder, since_ms, period.from_ms);
+        let (gpu, share) = match self.asked.detail {
+            Detail::Gpus => (piece.gpu, piece.share),
+            Detail::Nodes => (None, None),
+        };
         let key = Key {
             node: Some(period.node),
-            gpu: piece.gpu,
-            share: piece.share,
+            gpu,
+            share,
             holder: piece.holder,
             payer,
             state: piece.state,
@@ -218,7 +222,11 @@ impl Money {
             let parts = crate::money::apportion(whole, millis);
             parts.unwrap_or_else(|| vec![0; millis.len()])
         };
-        let (cost, list) = (divide(priced.cost), divide(priced.list));
+        let cost = divide(priced.cost);
+        let list = match priced.list == priced.cost {
+            true => cost.clone(),
+            false => divide(priced.list),
+        };
         let gpu_cost = priced.gpu_cost.map(divide);
         (0..millis.len())
             .map(|at| Self {

@@ -526,6 +526,13 @@ proptest! {
         let again = october(&fleet, &late, &book);
         prop_assert_eq!(again.total(), made.total());
         prop_assert_eq!(again.headline(), made.headline());
+        // Nor does it whether lines are told apart by GPU.
+        let by_node = october_in(Detail::Nodes, &fleet, &hours, &book);
+        let by = [By::Team, By::Namespace, By::Job, By::Model, By::Project];
+        prop_assert_eq!(By::detail(&by), Detail::Nodes);
+        prop_assert_eq!(by_node.grouped(&fleet, &by), made.grouped(&fleet, &by));
+        prop_assert_eq!(&by_node.days, &made.days);
+        prop_assert!(by_node.lines.keys().all(|it| it.gpu.is_none() && it.share.is_none()));
     }
 
     #[test]

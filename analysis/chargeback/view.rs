@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Chargeback, Fleet, Key, Sum, Tariff};
+use super::{Chargeback, Detail, Fleet, Key, Sum, Tariff};
 use crate::ledger::State;
 use crate::money::apportion;
 use crate::owner::{IdleTo, Owners, PLATFORM, Payer};
@@ -62,6 +62,14 @@ pub struct Headline {
 }
 
 impl By {
+    /// How far lines must be told apart to be grouped by these.
+    pub fn detail(by: &[Self]) -> Detail {
+        match by.contains(&Self::Gpu) {
+            true => Detail::Gpus,
+            false => Detail::Nodes,
+        }
+    }
+
     /// Every one.
     pub const ALL: [Self; 6] = [
         Self::Team,

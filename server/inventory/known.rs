@@ -37,6 +37,10 @@ const GONE_FOR_NS: i64 = CHANGES_FOR_NS;
 /// How often it is written up to when nodes were seen, nanoseconds.
 const SEEN_EVERY_NS: i64 = 60 * NANOS_PER_SECOND;
 
+/// Nodes that are missed after they were not seen for longer went at a moment that nobody knows. What stands
+/// in the store is behind by [`SEEN_EVERY_NS`], and a watch that is quiet is still one for [`TOLD_FOR`].
+const UNWATCHED_NS: i64 = 300 * NANOS_PER_SECOND;
+
 /// A source that said nothing for so long is not believed any more. A watch ends or fails within it.
 pub const TOLD_FOR: Duration = gpufleet_program::kubernetes::follow::TOLD_FOR;
 
@@ -226,8 +230,9 @@ impl Pods {
 }
 
 impl Known {
-    /// Takes in what the store knows.
-    pub fn restore(&mut self, records: Vec<Record>, changes: Vec<Change>) {
+    /// Takes in what the store knows: nodes, what happened to them, and up to when they were seen.
+    pub fn restore(&mut self, records: Vec<Record>, changes: Vec<Change>, seen: Option<Timestamp>) {
+        self.seen_written = seen;
         let records = records.into_iter().take(MAX_NODES);
         self.records = records.map(|it| (it.node.name.clone(), it)).collect();
         self.changes = changes.into_iter().take(MAX_CHANGES).collect();
@@ -246,8 +251,13 @@ impl Known {
         let gone = self.records.iter();
         let gone = gone.filter(|(name, it)| it.gone_at.is_none() && !there.contains(*name));
         let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        let seen = self.nodes.heard.map(|it| it.at).max(self.seen_written);
+        let unwatched = seen.filter(|it| now.at.since(*it) > UNWATCHED_NS);
         for name in gone {
             self.node_gone(&name, now.at);
+            if let (Some(record), Some(seen)) = (self.records.get_mut(&name), unwatched) {
+                record.unwatched_from = Some(seen.max(record.first_seen));
+            }
         }
         let is_first = self.records.is_empty();
         for node in nodes {

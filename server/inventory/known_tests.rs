@@ -132,11 +132,23 @@ fn a_server_that_starts_anew_knows_since_when_a_node_is_ready_and_sees_what_went
     let (records, changes) = before.unwritten();
     assert_eq!((records.len(), changes.len()), (2, 0));
     let mut after = Known::default();
-    after.restore(records, changes);
+    after.restore(records, changes, Some(now(100).at));
     after.all_nodes(vec![node("a")], now(500));
     assert_eq!(whats(&after), ["b is gone"]);
-    let a = after.records().next().expect("it is there");
+    let all: Vec<&Record> = after.records().collect();
+    let [a, b] = all[..] else { panic!("{all:?}") };
     assert_eq!((a.first_seen, a.ready_at), (now(0).at, Some(now(0).at)));
+    // When it went nobody knows.
+    assert_eq!(
+        (a.unwatched_from, b.unwatched_from),
+        (None, Some(now(100).at))
+    );
+    after.all_nodes(Vec::new(), now(560));
+    let a = after.records().next().expect("it went a moment ago");
+    assert_eq!((a.gone_at, a.unwatched_from), (Some(now(560).at), None));
+    after.all_nodes(vec![node("b")], now(600));
+    let b = after.records().last().expect("it is there again");
+    assert_eq!((b.gone_at, b.unwatched_from), (None, None));
 }
 
 #[test]

@@ -8,12 +8,13 @@
 //! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpufleet_analysis::ledger::{MILLIS_PER_HOUR, Reason, State};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use crate::store::model::{DayFacts, DayHour, DayInput, DayTime, LedgerDay};
+use crate::store::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, LedgerDay};
 use crate::store::{Store, StoreError};
 
 /// Compute slices of a card that is cut into MIG instances.
@@ -53,12 +54,16 @@ pub fn put_together(input: &DayInput) -> LedgerDay {
         reason,
         millis,
     };
+    let key = &input.resource.key;
+    let of = DayOf {
+        cluster: key.cluster.to_string(),
+        id: key.id.to_string(),
+        is_share: key.kind == ResourceKind::Share,
+        facts: facts(input),
+    };
     LedgerDay {
         day: input.day,
-        cluster: input.resource.key.cluster.to_string(),
-        id: input.resource.key.id.to_string(),
-        is_share: input.resource.key.kind == ResourceKind::Share,
-        facts: facts(input),
+        of: Arc::new(of),
         spans: spans(&input.hours),
         times: times.into_iter().map(time).collect(),
     }

@@ -8,25 +8,29 @@
 //!
 //! Limits: [`MAX_DAYS`] a report.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use gpufleet_analysis::chargeback::{
-    Asked, Chargeback, Fleet, MILLIS_PER_DAY, NodePeriod, Part, chargeback,
+    Asked, Chargeback, Detail, Fleet, MILLIS_PER_DAY, NodePeriod, Part, chargeback,
 };
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::report;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
 use crate::ledger::days::put_together;
-use crate::store::model::{DayTime, LedgerDay, NodeLife};
+use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife};
 use crate::store::{MAX_DIRTY_DAYS, MAX_LIVES, Store, StoreError};
 
 mod lives;
 
 mod nodes;
+
+mod spans;
 
 use nodes::Nodes;
 
@@ -36,7 +40,7 @@ pub const MAX_DAYS: i64 = 31;
 /// Days of the ledger and who held GPUs in them.
 #[derive(Debug, Default)]
 pub struct Days {
-    /// The days.
+    /// The days, those of a resource one after the other.
     pub days: Vec<LedgerDay>,
     /// The holders of these days by their numbers.
     pub holders: HashMap<i64, Holder>,
@@ -73,18 +77,23 @@ pub async fn read(
     // Before the days: what is seen of a node later than these is not missed in them.
     let lives = store.inventory_lives(time, cluster).await?;
     let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
+    let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
         for input in store.day_inputs(dirty).await? {
-            let key = (input.day, input.subject);
-            let is_asked = cluster.is_none_or(|it| it == &*input.resource.key.cluster);
-            match put_together(&input) {
-                day if is_asked && !day.times.is_empty() => _ = found.insert(key, day),
-                _ => _ = found.remove(&key),
-            }
+            changed.insert((input.subject, input.day));
+            anew.push((input.subject, put_together(&input)));
         }
     }
-    let is_asked = |it: &LedgerDay| cluster.is_some() || it.facts.origin == Origin::Live;
-    let days: Vec<LedgerDay> = found.into_values().filter(is_asked).collect();
+    if !changed.is_empty() {
+        found.retain(|(subject, it)| !changed.contains(&(*subject, it.day)));
+        anew.retain(|(_, it)| cluster.is_none_or(|cluster| cluster == it.of.cluster));
+        anew.retain(|(_, it)| !it.times.is_empty());
+        found.append(&mut anew);
+    }
+    found.retain(|(_, it)| cluster.is_some() || it.of.facts.origin == Origin::Live);
+    // So the days of a GPU follow one another, which share what they say of it.
+    found.sort_by_key(|(subject, it)| (*subject, it.day));
+    let days: Vec<LedgerDay> = found.into_iter().map(|it| it.1).collect();
     let times = days.iter().flat_map(|it| &it.times);
     let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
     let holders = store.holders(&held_by).await?;
@@ -96,13 +105,19 @@ pub async fn read(
     })
 }
 
-/// Charges the days of a range (days since the Unix epoch).
-pub fn charge(days: &Days, range: Range<i64>, terms: &Terms) -> Month {
+/// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
+pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> Month {
     let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
-    let mut gathering = Gathering::default();
-    let in_range = days.days.iter().filter(|it| range.contains(&it.day));
-    for day in in_range {
-        gathering.add(day, &days.holders);
+    let mut gathering = Gathering::new(&days.holders);
+    let of_one = |one: &LedgerDay, other: &LedgerDay| Arc::ptr_eq(&one.of, &other.of);
+    for of_one in days.days.chunk_by(of_one) {
+        let mut in_range = of_one
+            .iter()
+            .filter(|it| range.contains(&it.day))
+            .peekable();
+        if in_range.peek().is_some() {
+            gathering.add(&of_one[0].of, in_range);
+        }
     }
     let mut findings = terms.findings.clone();
     if days.unreadable > 0 {
@@ -117,9 +132,17 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms) -> Month {
             "the inventory had more than {MAX_LIVES} nodes in that time: of the others only what agents told is in the report"
         ));
     }
-    lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
-    let (fleet, periods) = gathering.finish(terms, (from_ms, until_ms));
+    let doubts = lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
+    findings.extend(doubts);
+    let (fleet, periods, unwatched) = gathering.finish(terms, (from_ms, until_ms));
+    for (cluster, millis) in unwatched {
+        findings.push(format!(
+            "{cluster}: of what is unobserved, {} GPU-hours at most are of nodes that went while the server did not see the cluster: each counts until it was missed",
+            report::hours(millis)
+        ));
+    }
     let made = chargeback(&Asked {
+        detail,
         from_ms,
         until_ms,
         fleet: &fleet,
@@ -144,9 +167,6 @@ struct NodeKey {
     provisioning: String,
 }
 
-/// Spans in Unix milliseconds.
-type Spans = Vec<(i64, i64)>;
-
 /// What is known of a node day by day.
 type NodesByDay = BTreeMap<NodeKey, (Seen, BTreeMap<i64, NodeDay>)>;
 
@@ -161,6 +181,8 @@ struct NodeDay {
     starting: Vec<(i64, i64)>,
     /// When the inventory had it no more: what is unobserved then was not there.
     gone: Vec<(i64, i64)>,
+    /// When in the time that the inventory had it nobody looked before it was missed.
+    unwatched: Vec<(i64, i64)>,
     /// GPUs that it has by the inventory; 0 where that does not say.
     count: u32,
 }
@@ -179,92 +201,133 @@ struct Seen {
     gpu_model: String,
 }
 
-#[derive(Default)]
-struct Gathering {
+struct Gathering<'a> {
     fleet: Fleet,
     nodes: NodesByDay,
     gpu_of: HashMap<String, usize>,
     share_of: HashMap<String, usize>,
-    holder_of: HashMap<i64, usize>,
+    holders: Holders<'a>,
 }
 
-impl Gathering {
-    fn add(&mut self, day: &LedgerDay, holders: &HashMap<i64, Holder>) {
-        let facts = &day.facts;
-        let is_card = !day.is_share || facts.parent.is_empty();
-        let card = if is_card { &day.id } else { &facts.parent };
+/// Holders in the order in which they were met.
+struct Holders<'a> {
+    known: &'a HashMap<i64, Holder>,
+    met: Vec<Holder>,
+    place_of: HashMap<i64, usize>,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(holders: &'a HashMap<i64, Holder>) -> Self {
+        Self {
+            fleet: Fleet::default(),
+            nodes: BTreeMap::new(),
+            gpu_of: HashMap::new(),
+            share_of: HashMap::new(),
+            holders: Holders {
+                known: holders,
+                met: Vec::new(),
+                place_of: HashMap::new(),
+            },
+        }
+    }
+
+    /// Adds days of one GPU or share.
+    fn add<'b>(&mut self, of: &DayOf, days: impl Iterator<Item = &'b LedgerDay>) {
+        let facts = &of.facts;
+        let is_card = !of.is_share || facts.parent.is_empty();
+        let card = if is_card { &of.id } else { &facts.parent };
         let gpu = index_of(card, &mut self.gpu_of, &mut self.fleet.gpus);
         let share =
-            (!is_card).then(|| index_of(&day.id, &mut self.share_of, &mut self.fleet.shares));
-        let (slices, of) = if is_card {
+            (!is_card).then(|| index_of(&of.id, &mut self.share_of, &mut self.fleet.shares));
+        let (slices, whole) = if is_card {
             (1, 1)
         } else {
             (facts.slices, facts.of)
         };
-        let mut parts = Vec::with_capacity(day.times.len());
-        for time in &day.times {
-            parts.push(Part {
+        let (_, node) = self
+            .nodes
+            .entry(key_of(of, card))
+            .or_insert_with(|| (seen_of(facts), BTreeMap::new()));
+        for day in days {
+            let of_day = node.entry(day.day).or_default();
+            of_day.spans.extend(&day.spans);
+            let of_gpu = of_day.gpus.entry(gpu).or_default();
+            of_gpu.spans.extend(&day.spans);
+            of_gpu.parts.extend(day.times.iter().map(|time| Part {
                 share,
                 slices,
-                of,
-                holder: self.holder(time, holders),
+                of: whole,
+                holder: self.holders.place(time),
                 state: time.state,
                 reason: time.reason,
                 millis: time.millis,
                 lost_millis: 0,
-            });
+            }));
         }
-        let key = NodeKey {
-            cluster: day.cluster.clone(),
-            // A GPU whose sender names no node is one by itself.
-            node: if facts.node.is_empty() {
-                card.clone()
-            } else {
-                facts.node.clone()
-            },
-            machine_type: facts.machine_type.clone(),
-            region: facts.region.clone(),
-            provisioning: facts.provisioning.clone(),
+    }
+
+    /// Nodes and their periods; and by cluster for how long GPUs are billed that may have been gone by then,
+    /// milliseconds.
+    fn finish(
+        self,
+        terms: &Terms,
+        range: (i64, i64),
+    ) -> (Fleet, Vec<NodePeriod>, BTreeMap<String, i64>) {
+        let mut fleet = Fleet {
+            holders: self.holders.met,
+            ..self.fleet
         };
-        let (_, days) = self.nodes.entry(key).or_insert_with(|| {
-            let seen = Seen {
-                zone: facts.zone.clone(),
-                account: facts.account.clone(),
-                instance: facts.instance.clone(),
-                gpu_model: facts.gpu_model.clone(),
-            };
-            (seen, BTreeMap::new())
-        });
-        let of_day = days.entry(day.day).or_default();
-        of_day.spans.extend(&day.spans);
-        let of_gpu = of_day.gpus.entry(gpu).or_default();
-        of_gpu.spans.extend(&day.spans);
-        of_gpu.parts.append(&mut parts);
-    }
-
-    /// The place of a holder in the list of those that were met, which it joins.
-    fn holder(&mut self, time: &DayTime, holders: &HashMap<i64, Holder>) -> Option<usize> {
-        if time.holder == 0 && !is_held(time.state) {
-            return None;
-        }
-        let fleet = &mut self.fleet.holders;
-        let place = self.holder_of.entry(time.holder).or_insert_with(|| {
-            fleet.push(holders.get(&time.holder).cloned().unwrap_or_default());
-            fleet.len() - 1
-        });
-        Some(*place)
-    }
-
-    fn finish(self, terms: &Terms, range: (i64, i64)) -> (Fleet, Vec<NodePeriod>) {
-        let mut fleet = self.fleet;
-        let mut periods = Vec::new();
+        let (mut periods, mut unwatched) = (Vec::new(), BTreeMap::new());
         for (key, (seen, days)) in self.nodes {
             let mut nodes = Nodes::new(terms, &key, seen, range);
             for (day, of_day) in days {
                 nodes.add(day, of_day, &mut fleet, &mut periods);
             }
+            if nodes.unwatched_millis > 0 {
+                *unwatched.entry(key.cluster.clone()).or_default() += nodes.unwatched_millis;
+            }
         }
-        (fleet, periods)
+        (fleet, periods, unwatched)
+    }
+}
+
+impl Holders<'_> {
+    /// The place of a holder in the list of those that were met, which it joins.
+    fn place(&mut self, time: &DayTime) -> Option<usize> {
+        if time.holder == 0 && !is_held(time.state) {
+            return None;
+        }
+        let place = self.place_of.entry(time.holder).or_insert_with(|| {
+            let known = self.known.get(&time.holder);
+            self.met.push(known.cloned().unwrap_or_default());
+            self.met.len() - 1
+        });
+        Some(*place)
+    }
+}
+
+/// The node that a GPU is on.
+fn key_of(of: &DayOf, card: &str) -> NodeKey {
+    let facts = &of.facts;
+    NodeKey {
+        cluster: of.cluster.clone(),
+        // A GPU whose sender names no node is one by itself.
+        node: match facts.node.as_str() {
+            "" => card.to_owned(),
+            node => node.to_owned(),
+        },
+        machine_type: facts.machine_type.clone(),
+        region: facts.region.clone(),
+        provisioning: facts.provisioning.clone(),
+    }
+}
+
+fn seen_of(facts: &DayFacts) -> Seen {
+    Seen {
+        zone: facts.zone.clone(),
+        account: facts.account.clone(),
+        instance: facts.instance.clone(),
+        gpu_model: facts.gpu_model.clone(),
     }
 }
 
@@ -281,42 +344,6 @@ const fn is_held(state: State) -> bool {
             | State::Parked
             | State::HeldEmpty
     )
-}
-
-/// Spans one after the other, those that overlap or touch as one.
-fn joined(mut spans: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
-    spans.sort_unstable();
-    let mut joined: Vec<(i64, i64)> = Vec::new();
-    for (from, until) in spans {
-        match joined.last_mut() {
-            Some(last) if from <= last.1 => last.1 = until.max(last.1),
-            _ => joined.push((from, until)),
-        }
-    }
-    joined
-}
-
-/// What of these spans, joined, lies in one.
-fn within(spans: &[(i64, i64)], (from, until): (i64, i64)) -> Vec<(i64, i64)> {
-    let cut = spans.iter().map(|it| (it.0.max(from), it.1.min(until)));
-    cut.filter(|it| it.0 < it.1).collect()
-}
-
-/// A time without what others have of it.
-fn without((from, until): (i64, i64), others: Spans) -> Spans {
-    let (mut left, mut at) = (Spans::new(), from);
-    for other in within(&joined(others), (from, until)) {
-        left.push((at, other.0));
-        at = at.max(other.1);
-    }
-    left.push((at, until));
-    left.retain(|it| it.0 < it.1);
-    left
-}
-
-/// How long spans are, that do not overlap.
-fn length(spans: &[(i64, i64)]) -> i64 {
-    spans.iter().map(|it| it.1 - it.0).sum()
 }
 
 fn index_of(name: &str, known: &mut HashMap<String, usize>, all: &mut Vec<String>) -> usize {

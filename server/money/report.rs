@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::chargeback::view::By;
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::report::{self, Report, efficiency, focus};
 use gpufleet_analysis::table;
@@ -164,6 +164,14 @@ impl Asked {
         self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json
     }
 
+    /// How far the lines of it are told apart.
+    fn detail(&self) -> Detail {
+        match self.form {
+            Form::Focus => Detail::Gpus,
+            _ => By::detail(&self.by),
+        }
+    }
+
     /// What each team may spend in it: in the cluster that it is of, else in all live ones together.
     pub fn budgets(&self, terms: &Terms) -> BTreeMap<String, i128> {
         let cluster = self.cluster.as_deref();
@@ -213,11 +221,14 @@ fn title(month: &str) -> String {
 pub async fn read(store: &Store, asked: &Asked) -> Result<[Days; 2], StoreError> {
     let cluster = asked.cluster.as_deref();
     let before = asked.before_day..asked.days.start;
-    let earlier = match asked.compares() {
-        true => month::read(store, before, cluster).await?,
-        false => Days::default(),
+    let earlier = async {
+        match asked.compares() {
+            true => month::read(store, before, cluster).await,
+            false => Ok(Days::default()),
+        }
     };
-    let month = month::read(store, asked.days.clone(), cluster).await?;
+    let month = month::read(store, asked.days.clone(), cluster);
+    let (month, earlier) = tokio::try_join!(month, earlier)?;
     Ok([month, earlier])
 }
 
@@ -229,10 +240,16 @@ pub fn render(
     invoice: Option<&Invoice>,
     now: Timestamp,
 ) -> String {
-    let month = month::charge(days, asked.days.clone(), terms);
     let is_there = !before.days.is_empty() || !before.lives.is_empty();
-    let earlier =
-        is_there.then(|| month::charge(before, asked.before_day..asked.days.start, terms));
+    let before_days = asked.before_day..asked.days.start;
+    let (month, earlier) = std::thread::scope(|scope| {
+        let charged = || month::charge(before, before_days, terms, Detail::Nodes);
+        let earlier = is_there.then(|| scope.spawn(charged));
+        let month = month::charge(days, asked.days.clone(), terms, asked.detail());
+        let earlier = earlier.map(|it| it.join());
+        let earlier = earlier.map(|it| it.unwrap_or_else(|why| std::panic::resume_unwind(why)));
+        (month, earlier)
+    });
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;

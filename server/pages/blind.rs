@@ -65,8 +65,8 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
         return all;
     }
     let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
-    let told = inventory.names_of(nodes.map(|node| &*node.name));
-    let blind = inventory.without_agent(|node| told.contains(node), now);
+    let told = inventory.told(nodes.map(|node| &*node.name));
+    let blind = inventory.without_agent(&told, now);
     all.extend(without_agent(&blind, inventory.source()));
     let sight = inventory.known().nodes.sight(now);
     // While it is read for the first time nothing is wrong yet.

@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_analysis::chargeback::view::{By, Headline};
-use gpufleet_analysis::chargeback::{MILLIS_PER_DAY, Sum};
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::ledger;
 use gpufleet_analysis::money::ratio;
 use gpufleet_telemetry::identity::Origin;
@@ -215,7 +215,7 @@ async fn make(
 }
 
 fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Made {
-    let month = month::charge(days, asked.days.clone(), terms);
+    let month = month::charge(days, asked.days.clone(), terms, Detail::Nodes);
     let groups = month.made.grouped(&month.fleet, &[By::Team]);
     let team = |group: gpufleet_analysis::chargeback::view::Group| {
         let of = |is_in: fn(ledger::State) -> bool| {

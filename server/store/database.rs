@@ -1,4 +1,4 @@
-//! The two databases behind one face: the only file that knows which one it is.
+//! The two databases behind one face: nothing else knows which one it is.
 //!
 //! SQL is written once, with `$n` for values, in the words both understand. Rows in bulk differ:
 //! PostgreSQL takes arrays (UNNEST), SQLite lists of values; [`Transaction::rows`] hides it.
@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use log::LevelFilter;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::sqlite::{
@@ -24,6 +25,11 @@ use sqlx::{
 
 use super::address::{self, bounds, make_folder, without_password};
 use super::error::StoreError;
+
+mod columns;
+
+pub(super) use columns::Column;
+use columns::{unnest_sql, values_sql};
 
 /// Reading connections to SQLite: pages and API wait for one another beyond that.
 const READERS: u32 = 4;
@@ -74,16 +80,6 @@ pub(super) enum Value<'a> {
     Int(i64),
     Text(&'a str),
     Blob(&'a [u8]),
-}
-
-/// One column of many rows.
-pub(super) enum Column<'a> {
-    Ints(Vec<i64>),
-    OptionalInts(Vec<Option<i64>>),
-    Texts(Vec<&'a str>),
-    OptionalTexts(Vec<Option<&'a str>>),
-    Blobs(Vec<&'a [u8]>),
-    OptionalBlobs(Vec<Option<&'a [u8]>>),
 }
 
 /// A row that came back.
@@ -275,16 +271,34 @@ impl Transaction {
         sql: &str,
         values: &[Value<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
+        let mut rows = Vec::new();
+        let take = |row| {
+            rows.push(row);
+            Ok(())
+        };
+        self.each(sql, values, take).await?;
+        Ok(rows)
+    }
+
+    /// Runs one statement and hands over the rows that it returns one by one, as they come: for so many
+    /// that they should not be in memory together. An error of `take` ends it.
+    pub(super) async fn each(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+        mut take: impl FnMut(Row) -> Result<(), sqlx::Error> + Send,
+    ) -> Result<(), sqlx::Error> {
+        let take = |row| std::future::ready(take(row));
         match self {
             Self::Sqlite(it) => {
                 let query = sqlx::query_with(AssertSqlSafe(sql), sqlite_values(values)?);
-                let rows = query.fetch_all(&mut **it).await?;
-                Ok(rows.into_iter().map(Row::Sqlite).collect())
+                let rows = query.fetch(&mut **it).map_ok(Row::Sqlite);
+                rows.try_for_each(take).await
             }
             Self::Postgres(it) => {
                 let query = sqlx::query_with(AssertSqlSafe(sql), postgres_values(values)?);
-                let rows = query.fetch_all(&mut **it).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
+                let rows = query.fetch(&mut **it).map_ok(Row::Postgres);
+                rows.try_for_each(take).await
             }
         }
     }
@@ -344,55 +358,6 @@ impl Transaction {
             }
         }
         Ok(found)
-    }
-}
-
-impl Column<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Ints(it) => it.len(),
-            Self::OptionalInts(it) => it.len(),
-            Self::Texts(it) => it.len(),
-            Self::OptionalTexts(it) => it.len(),
-            Self::Blobs(it) => it.len(),
-            Self::OptionalBlobs(it) => it.len(),
-        }
-    }
-
-    fn postgres_type(&self) -> &'static str {
-        match self {
-            Self::Ints(_) | Self::OptionalInts(_) => "bigint",
-            Self::Texts(_) | Self::OptionalTexts(_) => "text",
-            Self::Blobs(_) | Self::OptionalBlobs(_) => "bytea",
-        }
-    }
-
-    fn add_one(&self, row: usize, to: &mut SqliteArguments) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Ints(it) => to.add(it[row]),
-            Self::OptionalInts(it) => to.add(it[row]),
-            Self::Texts(it) => to.add(it[row]),
-            Self::OptionalTexts(it) => to.add(it[row]),
-            Self::Blobs(it) => to.add(it[row]),
-            Self::OptionalBlobs(it) => to.add(it[row]),
-        }
-        .map_err(sqlx::Error::Encode)
-    }
-
-    fn add_many(
-        &self,
-        rows: std::ops::Range<usize>,
-        to: &mut PgArguments,
-    ) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Ints(it) => to.add(&it[rows]),
-            Self::OptionalInts(it) => to.add(&it[rows]),
-            Self::Texts(it) => to.add(&it[rows]),
-            Self::OptionalTexts(it) => to.add(&it[rows]),
-            Self::Blobs(it) => to.add(&it[rows]),
-            Self::OptionalBlobs(it) => to.add(&it[rows]),
-        }
-        .map_err(sqlx::Error::Encode)
     }
 }
 
@@ -465,25 +430,4 @@ fn postgres_values(values: &[Value<'_>]) -> Result<PgArguments, sqlx::Error> {
         .map_err(sqlx::Error::Encode)?;
     }
     Ok(arguments)
-}
-
-/// `before VALUES (?,?),(?,?) after`.
-fn values_sql(before: &str, columns: usize, rows: usize, after: &str) -> String {
-    let row = format!("({})", vec!["?"; columns].join(","));
-    format!(
-        "{before} VALUES {} {after}",
-        vec![row.as_str(); rows].join(",")
-    )
-}
-
-/// `before SELECT * FROM UNNEST($1::bigint[],$2::text[]) after`.
-fn unnest_sql(before: &str, columns: &[Column<'_>], after: &str) -> String {
-    let arrays: Vec<String> = (1..)
-        .zip(columns)
-        .map(|(number, column)| format!("${number}::{}[]", column.postgres_type()))
-        .collect();
-    format!(
-        "{before} SELECT * FROM UNNEST({}) {after}",
-        arrays.join(",")
-    )
 }

@@ -8,16 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::Store;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{DayFacts, DayHour, DayInput, DayTime, KnownResource, LedgerDay};
+use super::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, KnownResource, LedgerDay};
 use super::{holders, subjects};
 
 /// Most days put together at a time: 256 days are 6,144 hours, about 20,000 rows.
@@ -33,16 +33,16 @@ const HOURS: i64 = 24;
 /// The version this code writes, and the only one it reads.
 const VERSION: u8 = 1;
 
-/// What stands in a packed day.
-#[derive(Serialize, Deserialize)]
-struct Packed {
-    id: String,
-    is_share: bool,
-    facts: DayFacts,
-    spans: Vec<(i64, i64)>,
-    /// Holder, code of the state, code of the reason, milliseconds.
-    times: Vec<(i64, i64, i64, i64)>,
-}
+/// How a packed day begins: id, whether it is a share, facts.
+type Head<Text, Facts> = (Text, bool, Facts);
+
+/// Then: spans; and of each time the holder, the code of the state, that of the reason, milliseconds.
+type Body<Spans> = (Spans, Vec<(i64, i64, i64, i64)>);
+
+/// Whose days were read, by their resource, with the bytes that say it: those of a GPU begin with the same
+/// bytes day after day, which are then read once and kept once.
+#[derive(Default)]
+struct Heads(HashMap<i64, (Box<[u8]>, Arc<DayOf>)>);
 
 /// A mark of a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Store {
             Column::Ints(full.iter().map(|it| it.0.day).collect()),
             Column::Ints(full.iter().map(|it| it.0.subject).collect()),
             Column::Texts(vec![self.0.lease.as_str(); full.len()]),
-            Column::Texts(full.iter().map(|it| it.1.cluster.as_str()).collect()),
+            Column::Texts(full.iter().map(|it| it.1.of.cluster.as_str()).collect()),
             Column::Blobs(packed.iter().map(Vec::as_slice).collect()),
             Column::Ints(vec![now.millis(); full.len()]),
         ];
@@ -187,8 +187,8 @@ impl Store {
         Ok(replaced)
     }
 
-    /// The days of a range by day and resource, of one cluster where one is named; and how many of
-    /// them cannot be read, which the log names.
+    /// The days of a range with the numbers of their resources, in any order, of one cluster where one is
+    /// named; and how many of them cannot be read, which the log names.
     ///
     /// # Errors
     /// When the database refuses.
@@ -196,7 +196,7 @@ impl Store {
         &self,
         days: Range<i64>,
         cluster: Option<&str>,
-    ) -> Result<(BTreeMap<(i64, i64), LedgerDay>, usize), StoreError> {
+    ) -> Result<(Vec<(i64, LedgerDay)>, usize), StoreError> {
         let doing = "reading days of the ledger";
         let mut transaction = self.read().await?;
         let sql = "SELECT day, subject, cluster, data FROM ledger_day
@@ -207,18 +207,19 @@ impl Store {
             Value::Text(&self.0.lease),
             Value::Text(cluster.unwrap_or_default()),
         ];
-        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
-        let (mut found, mut unreadable) = (BTreeMap::new(), 0);
-        for row in rows {
-            let (day, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
-            match unpack(day, row.text(2).doing(doing)?, row.blob(3).doing(doing)?) {
-                Ok(read) => _ = found.insert((day, subject), read),
+        let (mut found, mut unreadable, mut heads) = (Vec::new(), 0, Heads::default());
+        let take = |row: Row| {
+            let (day, subject) = (row.int(0)?, row.int(1)?);
+            match heads.unpack((day, subject), row.text(2)?, row.blob(3)?) {
+                Ok(read) => found.push((subject, read)),
                 Err(error) => {
                     tracing::error!(day, subject, error, "a day of the ledger cannot be read");
                     unreadable += 1;
                 }
             }
-        }
+            Ok(())
+        };
+        transaction.each(sql, &values, take).await.doing(doing)?;
         Ok((found, unreadable))
     }
 }
@@ -249,43 +250,72 @@ pub(super) async fn mark(
 }
 
 fn pack(day: &LedgerDay) -> Vec<u8> {
+    let of = &day.of;
+    let head: Head<&str, &DayFacts> = (&of.id, of.is_share, &of.facts);
     let times = day.times.iter();
-    let packed = Packed {
-        id: day.id.clone(),
-        is_share: day.is_share,
-        facts: day.facts.clone(),
-        spans: day.spans.clone(),
-        times: times
-            .map(|it| (it.holder, it.state.code(), it.reason.code(), it.millis))
-            .collect(),
-    };
-    postcard::to_extend(&packed, vec![VERSION]).expect("memory takes it")
+    let times = times.map(|it| (it.holder, it.state.code(), it.reason.code(), it.millis));
+    let body: Body<&[(i64, i64)]> = (&day.spans, times.collect());
+    postcard::to_extend(&(head, body), vec![VERSION]).expect("memory takes it")
 }
 
-fn unpack(day: i64, cluster: &str, data: &[u8]) -> Result<LedgerDay, String> {
-    let packed: Packed = match data.split_first() {
-        Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|error| error.to_string())?,
-        Some((version, _)) => return Err(format!("version {version}: run a newer server")),
-        None => return Err("it is empty".to_owned()),
-    };
-    let time = |(holder, state, reason, millis): (i64, i64, i64, i64)| {
-        Some(DayTime {
-            holder,
-            state: State::from_code(state)?,
-            reason: Reason::from_code(reason)?,
-            millis,
+impl Heads {
+    fn unpack(
+        &mut self,
+        (day, subject): (i64, i64),
+        cluster: &str,
+        data: &[u8],
+    ) -> Result<LedgerDay, String> {
+        let packed = match data.split_first() {
+            Some((&VERSION, rest)) => rest,
+            Some((version, _)) => return Err(format!("version {version}: run a newer server")),
+            None => return Err("it is empty".to_owned()),
+        };
+        let (of, body) = self.head(subject, cluster, packed)?;
+        let (spans, times): Body<Vec<_>> =
+            postcard::from_bytes(body).map_err(|error| error.to_string())?;
+        let time = |(holder, state, reason, millis): (i64, i64, i64, i64)| {
+            Some(DayTime {
+                holder,
+                state: State::from_code(state)?,
+                reason: Reason::from_code(reason)?,
+                millis,
+            })
+        };
+        let times: Option<Vec<DayTime>> = times.into_iter().map(time).collect();
+        Ok(LedgerDay {
+            day,
+            of,
+            spans,
+            times: times.ok_or("a state or a reason is not known: run a newer server")?,
         })
-    };
-    let times: Option<Vec<DayTime>> = packed.times.into_iter().map(time).collect();
-    Ok(LedgerDay {
-        day,
-        cluster: cluster.to_owned(),
-        id: packed.id,
-        is_share: packed.is_share,
-        facts: packed.facts,
-        spans: packed.spans,
-        times: times.ok_or("a state or a reason is not known: run a newer server")?,
-    })
+    }
+
+    /// Whose day it is, and what of the packed day is behind that.
+    fn head<'a>(
+        &mut self,
+        subject: i64,
+        cluster: &str,
+        packed: &'a [u8],
+    ) -> Result<(Arc<DayOf>, &'a [u8]), String> {
+        let known = self.0.get(&subject);
+        let known = known.filter(|it| it.1.cluster == cluster);
+        if let Some((head, of)) = known
+            && let Some(body) = packed.strip_prefix(&**head)
+        {
+            return Ok((Arc::clone(of), body));
+        }
+        let ((id, is_share, facts), body): (Head<String, DayFacts>, _) =
+            postcard::take_from_bytes(packed).map_err(|error| error.to_string())?;
+        let of = Arc::new(DayOf {
+            cluster: cluster.to_owned(),
+            id,
+            is_share,
+            facts,
+        });
+        let head = packed[..packed.len() - body.len()].into();
+        self.0.insert(subject, (head, Arc::clone(&of)));
+        Ok((of, body))
+    }
 }
 
 /// Resources by their number.

@@ -128,6 +128,18 @@ impl Store {
         committed.map_err(unknown)
     }
 
+    /// Up to when the nodes of a cluster were seen, where that was ever written.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn inventory_seen(&self, cluster: &str) -> Result<Option<Timestamp>, StoreError> {
+        let doing = "reading up to when the inventory was seen";
+        let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
+        let values = [Value::Text(&self.0.lease), Value::Text(cluster)];
+        let seen = self.read().await?.fetch_int(sql, &values).await;
+        Ok(seen.doing(doing)?.map(Timestamp::from_millis))
+    }
+
     /// Lives of nodes in a time, of one cluster where one is named: by cluster, name and when they began.
     /// At most [`MAX_LIVES`] and one.
     ///

@@ -371,11 +371,9 @@ pub struct DayTime {
     pub millis: i64,
 }
 
-/// A day (UTC) of one GPU or share.
+/// A GPU or share as one or many of its days tell of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LedgerDay {
-    /// Days since the Unix epoch.
-    pub day: i64,
+pub struct DayOf {
     /// Its cluster.
     pub cluster: String,
     /// Its id.
@@ -384,6 +382,15 @@ pub struct LedgerDay {
     pub is_share: bool,
     /// What it needs to be priced and charged.
     pub facts: DayFacts,
+}
+
+/// A day (UTC) of one GPU or share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LedgerDay {
+    /// Days since the Unix epoch.
+    pub day: i64,
+    /// Whose; days that were read together share it while it says the same.
+    pub of: Arc<DayOf>,
     /// When it was accounted, Unix milliseconds, one after the other.
     pub spans: Vec<(i64, i64)>,
     /// Where its time went.

@@ -12,7 +12,8 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::price_book::Basis;
 
 use super::super::{Machine, Terms};
-use super::{GpuDay, NodeDay, NodeKey, Seen, joined, length, within, without};
+use super::spans::{joined, length, within, without};
+use super::{GpuDay, NodeDay, NodeKey, Seen};
 
 /// What a node is in the chargeback: one, or where its count of GPUs changes from day to day several, or
 /// where it is priced by its cards one a card.
@@ -24,6 +25,8 @@ pub(super) struct Nodes<'a> {
     of_count: BTreeMap<u32, Node>,
     /// By the count of GPUs that are paid for, and what of it is one.
     placed: HashMap<(u32, Slot), usize>,
+    /// For how long GPUs of it are billed that nobody saw and that may have been gone, milliseconds.
+    pub(super) unwatched_millis: i64,
 }
 
 /// What of a node is one node of the chargeback.
@@ -67,6 +70,7 @@ impl<'a> Nodes<'a> {
             range,
             of_count: BTreeMap::new(),
             placed: HashMap::new(),
+            unwatched_millis: 0,
         }
     }
 
@@ -92,6 +96,10 @@ impl<'a> Nodes<'a> {
         let starting: Vec<(i64, i64)> = starting.collect();
         let count = usual_count(&of_day.gpus).max(of_day.count);
         let node = self.priced(count);
+        let unwatched = joined(of_day.unwatched).into_iter();
+        let unwatched = unwatched.flat_map(|it| without(it, of_day.spans.clone()));
+        self.unwatched_millis +=
+            length(&unwatched.collect::<Vec<_>>()) * i64::from(node.gpus.max(count));
         let cards = of_day.gpus.into_iter().map(|(gpu, it)| {
             let spans = joined(it.spans);
             let period = GpuPeriod {
@@ -242,13 +250,16 @@ fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_analysis::chargeback::Detail;
     use gpufleet_analysis::ledger::{Reason, State};
     use gpufleet_telemetry::identity::Origin;
 
     use super::super::{Days, charge};
     use super::*;
     use crate::money::terms::Sources;
-    use crate::store::model::{DayFacts, DayTime, LedgerDay};
+    use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay};
 
     const CARD: &str = "NVIDIA L40S";
     /// A dollar an hour, in nano-units.
@@ -258,25 +269,23 @@ mod tests {
     fn card(name: &str, from_h: i64, until_h: i64) -> LedgerDay {
         let day = 20_000 + from_h / 24;
         let ms = |hour: i64| 20_000 * MILLIS_PER_DAY + hour * 3_600_000;
-        LedgerDay {
-            day,
+        let facts = DayFacts {
+            origin: Origin::Live,
+            node: "node-1".to_owned(),
+            gpu_model: CARD.to_owned(),
+            slices: 1,
+            of: 1,
+            ..DayFacts::default()
+        };
+        let of = DayOf {
             cluster: "lab".to_owned(),
             id: name.to_owned(),
             is_share: false,
-            facts: DayFacts {
-                origin: Origin::Live,
-                node: "node-1".to_owned(),
-                machine_type: String::new(),
-                region: String::new(),
-                zone: String::new(),
-                provisioning: String::new(),
-                account: String::new(),
-                instance: String::new(),
-                gpu_model: CARD.to_owned(),
-                parent: String::new(),
-                slices: 1,
-                of: 1,
-            },
+            facts,
+        };
+        LedgerDay {
+            day,
+            of: Arc::new(of),
             spans: vec![(ms(from_h), ms(until_h))],
             times: vec![DayTime {
                 holder: 0,
@@ -298,7 +307,7 @@ mod tests {
             cost: crate::money::CostConfig::default(),
             ..Sources::default()
         });
-        let month = charge(&days, 20_000..20_031, &terms);
+        let month = charge(&days, 20_000..20_031, &terms, Detail::Gpus);
         assert_eq!(month.made.total().cost, month.made.nodes_cost());
         let total = month.made.total();
         (total.gpu_millis / 3_600_000, total.cost)

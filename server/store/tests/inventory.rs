@@ -114,8 +114,11 @@ both! {
         let there = |name: &str, from: i64, until: i64, is_gone: bool| (name.to_owned(), from, until, is_gone);
         // Nobody has said yet up to when they were seen.
         assert_eq!(lives(bench, None).await, [there("a", -60, -60, false), there("b", -10, -10, false)]);
+        assert_eq!(store.inventory_seen("live").await.unwrap(), None);
         store.write_inventory_seen("live", at(300), token).await.unwrap();
         store.write_inventory_seen("live", at(200), token).await.unwrap();
+        assert_eq!(store.inventory_seen("live").await.unwrap(), Some(at(300)));
+        assert_eq!(store.inventory_seen("other").await.unwrap(), None);
         assert_eq!(lives(bench, None).await, [there("a", -60, 300, false), there("b", -10, 300, false)]);
         // It was made anew under its name, and nobody saw the first go.
         first.take(made("a", "2", 400).node, at(400));

@@ -1,7 +1,7 @@
 //! Who held what, days, tables, and a chargeback over what really stands in the store.
 
 use gpufleet_analysis::chargeback::view::By;
-use gpufleet_analysis::chargeback::{Chargeback, MILLIS_PER_DAY};
+use gpufleet_analysis::chargeback::{Chargeback, Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::report::focus;
@@ -124,7 +124,7 @@ impl Bench {
         let days = month::read(&self.store, day..day + 2, Some("live"))
             .await
             .unwrap();
-        let month = month::charge(&days, day..day + 2, terms);
+        let month = month::charge(&days, day..day + 2, terms, Detail::Gpus);
         (month.made.clone(), month)
     }
 
@@ -168,6 +168,41 @@ both! {
         assert_eq!(made.total().cost, 160_000_000_002);
         assert_eq!(made.nodes_cost(), 160_000_000_002);
         assert_eq!(made.notes, BTreeMap::new());
+    }
+}
+
+both! {
+    async fn days_of_a_gpu_share_what_it_says_of_itself_for_as_long_as_it_says_the_same(bench) {
+        let all = node_of_eight();
+        bench.commit(&all).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let day = hour() / 24;
+        assert_eq!(days::round(&bench.store, at(3 * HOUR_S)).await.unwrap(), 8);
+        for later in [1, 2] {
+            let sql = format!(
+                "INSERT INTO ledger_day (day, subject, lease, cluster, data, computed_ms)
+                 SELECT day + {later}, subject, lease, cluster, data, computed_ms
+                 FROM ledger_day WHERE day = {day}"
+            );
+            assert_eq!(bench.execute(&sql).await, 8);
+        }
+        // Of its first day it is known where it was only since.
+        let mut more = commit(2, 0, START);
+        more.resources = all.resources;
+        let node = more.resources.iter_mut().find(|it| it.key.kind == ResourceKind::Node).unwrap();
+        node.resource = Arc::new((*node.resource).clone().with(attribute::ZONE, "us-central1-a"));
+        bench.commit(&more).await;
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT MIN(day), subject, 1, 0 FROM ledger_day GROUP BY subject").await;
+        assert_eq!(days::round(&bench.store, at(3 * HOUR_S)).await.unwrap(), 8);
+        let days = month::read(&bench.store, day..day + 3, Some("live")).await.unwrap().days;
+        assert_eq!(days.len(), 24);
+        for days in days.chunks(3) {
+            let zones: Vec<&str> = days.iter().map(|it| it.of.facts.zone.as_str()).collect();
+            assert_eq!(zones, ["us-central1-a", "", ""]);
+            assert!(Arc::ptr_eq(&days[1].of, &days[2].of) && days[0].of.id == days[1].of.id);
+            assert_eq!((days[1].day, &days[0].times), (day + 1, &days[1].times));
+        }
     }
 }
 
