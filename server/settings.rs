@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use crate::App;
 use crate::config::Config;
+use crate::detect::thresholds::KEYS;
 
 /// What stands where nothing is set.
 const NOT_SET: &str = "not set";
@@ -65,7 +66,7 @@ pub struct Key {
     pub from: Option<Origin>,
 }
 
-/// How the thresholds of `[detect]` were last read.
+/// How the thresholds were last read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thresholds {
     /// From which file.
@@ -88,14 +89,9 @@ impl Key {
 /// The settings of a server.
 pub fn of(app: &App) -> Settings {
     let told = app.thresholds.get();
-    let mut config = Config::clone(&app.config);
-    if let Some(told) = &told {
-        // Of these the file's newest values hold; the rest of the section is as at the start.
-        config.detect.idle_after_s = told.now.idle_after_s;
-        config.detect.limits = told.now.limits.clone();
-    }
+    let newest = told.as_ref().map(|it| &*it.now);
     Settings {
-        sections: sections(&config, app.origins.as_deref()),
+        sections: sections(&app.config, newest, app.origins.as_deref()),
         thresholds: told.map(|it| Thresholds {
             file: it.file.display().to_string(),
             looked_at: it.looked_at,
@@ -105,9 +101,18 @@ pub fn of(app: &App) -> Settings {
     }
 }
 
-fn sections(config: &Config, origins: Option<&Origins>) -> Vec<Section> {
+/// Every section as the server was started; of the thresholds what the `newest` file says holds.
+fn sections(config: &Config, newest: Option<&Config>, origins: Option<&Origins>) -> Vec<Section> {
     let table = |config: &Config| Table::try_from(config).expect("a config is plain TOML");
-    let (now, default) = (table(config), table(&Config::default()));
+    let (mut now, default) = (table(config), table(&Config::default()));
+    if let Some(newest) = newest.map(table) {
+        for (section, key) in KEYS {
+            let value = newest.get(section).and_then(|it| it.get(key));
+            if let (Some(Value::Table(of)), Some(value)) = (now.get_mut(section), value) {
+                of.insert(key.to_owned(), value.clone());
+            }
+        }
+    }
     let shown = |table: &Table, section: &str, key: &'static str| {
         let value = table.get(section).and_then(|it| it.get(key)).cloned();
         value.map_or_else(|| NOT_SET.to_owned(), |it| text(clean(key, it)))
@@ -308,7 +313,7 @@ mod tests {
         };
         let config: Config = sources.load().expect("it can be used");
         let origins = sources.origins::<Config>().expect("it can be used");
-        let sections = sections(&config, Some(&origins));
+        let sections = sections(&config, None, Some(&origins));
         let key = |section: &str, name: &str| {
             let section = sections.iter().find(|it| it.name == section);
             let mut keys = section.expect("a section").keys.iter();

@@ -1,22 +1,30 @@
-//! Thresholds that change while the server runs: the config file is looked at before each tick, and what of
-//! `[detect]` is a threshold holds from then on, with a row in the audit that says what it was and is.
+//! Thresholds that change while the server runs: the config file is looked at before each tick, and what it
+//! says of [`KEYS`] holds from then on, with a row in the audit that says what it was and is.
 //!
 //! Limits: a file that cannot be used changes nothing and is told in the log. Prices of GPUs
 //! (`gpu_hour_usd`) hold until the next start: the hours of the ledger are priced with them too.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufleet_program::config::Sources;
 use gpufleet_program::reloaded::{Reloaded, Unusable};
 use gpufleet_telemetry::time::Timestamp;
 use serde_json::json;
+use toml::{Table, Value};
 
-use super::{DetectConfig, Detectors};
+use super::Detectors;
 use crate::App;
 use crate::config::Config;
 use crate::store::StoreError;
 use crate::store::model::AuditEntry;
+
+/// The keys that are thresholds, each with its section. What else the file says holds from the next start.
+pub const KEYS: [(&str, &str); 3] = [
+    ("detect", "idle_after_s"),
+    ("detect", "limits"),
+    ("inventory", "agent_within_s"),
+];
 
 /// Who changes it, as far as this server knows.
 const WHO: &str = "whoever wrote the config file";
@@ -25,8 +33,8 @@ const WHO: &str = "whoever wrote the config file";
 #[derive(Debug)]
 pub struct Thresholds {
     file: PathBuf,
-    read: Reloaded<DetectConfig>,
-    now: DetectConfig,
+    read: Reloaded<Config>,
+    now: Arc<Config>,
 }
 
 /// What pages show of the thresholds; nothing before they were first looked at, or without a file.
@@ -44,8 +52,8 @@ pub struct Reread {
     pub changed_at: Option<Timestamp>,
     /// Whether the file as it is cannot be used; the log says why.
     pub is_refused: bool,
-    /// What holds.
-    pub now: DetectConfig,
+    /// The file whose thresholds hold.
+    pub now: Arc<Config>,
 }
 
 impl Told {
@@ -71,9 +79,9 @@ impl Thresholds {
         let Some(file) = sources.file.clone() else {
             return Ok(None);
         };
-        let make = move || Ok(sources.load::<Config>()?.detect);
-        let read = Reloaded::new("the thresholds ([detect])", [file.clone()], make)?;
-        let now = (*read.get()).clone();
+        let make = move || Ok(sources.load::<Config>()?);
+        let read = Reloaded::new("the thresholds", [file.clone()], make)?;
+        let now = read.get();
         Ok(Some(Self { file, read, now }))
     }
 
@@ -88,8 +96,6 @@ impl Thresholds {
     ) -> Result<(), StoreError> {
         let wanted = self.read.get();
         self.tell(app, None);
-        let thresholds =
-            |it: &DetectConfig| json!({"idle_after_s": it.idle_after_s, "limits": it.limits});
         let (before, after) = (thresholds(&self.now), thresholds(&wanted));
         if before == after {
             return Ok(());
@@ -104,8 +110,9 @@ impl Thresholds {
         };
         app.store.audit(&entry).await?;
         tracing::info!(%before, %after, "the thresholds of the detectors changed");
-        detectors.set(&wanted);
-        self.now = (*wanted).clone();
+        detectors.set(&wanted.detect);
+        app.inventory.set_within(&wanted.inventory);
+        self.now = wanted;
         self.tell(app, Some(entry.at));
         Ok(())
     }
@@ -118,15 +125,33 @@ impl Thresholds {
             looked_at: app.clock.now(),
             changed_at: changed.or(before),
             is_refused: self.read.refused().is_some(),
-            now: self.now.clone(),
+            now: Arc::clone(&self.now),
         });
     }
 }
 
+/// What a configuration says of the thresholds, by section.
+fn thresholds(config: &Config) -> Table {
+    let all = Table::try_from(config).expect("a config is plain TOML");
+    let mut found = Table::new();
+    for (section, key) in KEYS {
+        let value = all.get(section).and_then(|it| it.get(key)).cloned();
+        let of_section = found.entry(section).or_insert(Value::Table(Table::new()));
+        if let (Value::Table(of_section), Some(value)) = (of_section, value) {
+            of_section.insert(key.to_owned(), value);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::inventory::{Node, Ready};
+    use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
     use super::*;
     use crate::detect::tests::World;
+    use crate::inventory::known::Now;
 
     fn write(world: &World, text: &str) -> PathBuf {
         let file = world.folder.path().join("server.toml");
@@ -156,7 +181,10 @@ mod tests {
         let rows = app.store.audited(10).await.expect("it answers");
         assert_eq!(rows.len(), 1, "{rows:?}");
         let told = app.thresholds.get().expect("it was looked at");
-        assert_eq!((told.now.idle_after_s, told.is_refused), (600, false));
+        assert_eq!(
+            (told.now.detect.idle_after_s, told.is_refused),
+            (600, false)
+        );
         assert_eq!(told.changed_at, Some(rows[0].at));
         assert_eq!(rows[0].action, "change thresholds");
         assert!(
@@ -177,6 +205,52 @@ mod tests {
         taken.expect("nothing changed");
         assert_eq!(app.store.audited(10).await.expect("it answers").len(), 1);
         let told = app.thresholds.get().expect("it was looked at");
-        assert_eq!((told.now.idle_after_s, told.is_refused), (600, true));
+        assert_eq!((told.now.detect.idle_after_s, told.is_refused), (600, true));
+        let settings = crate::settings::of(&app);
+        let shown = settings.sections.iter().flat_map(|it| &it.keys);
+        let shown = shown.filter(|it| it.name == "idle_after_s");
+        assert_eq!(shown.map(|it| &it.value).collect::<Vec<_>>(), ["600"]);
+    }
+    #[test]
+    fn every_threshold_is_a_key_of_the_config_and_stands_in_the_audit() {
+        let found = thresholds(&Config::default());
+        for (section, key) in KEYS {
+            assert!(found[section].get(key).is_some(), "{section}.{key}");
+        }
+    }
+
+    #[tokio::test]
+    async fn how_long_a_node_may_be_without_an_agent_changes_while_the_server_runs() {
+        let mut world = World::new().await;
+        let file = |within: i64| format!("[inventory]\nagent_within_s = {within}\n");
+        let sources = Sources {
+            file: Some(write(&world, &file(600))),
+            ..Sources::default()
+        };
+        let thresholds = Thresholds::of(sources).expect("it can be read");
+        let mut thresholds = thresholds.expect("there is a file");
+        let app = world.app.clone();
+        let node = Node {
+            name: "node-1".to_owned(),
+            gpus: 8,
+            allocatable: 8,
+            ready: Ready::Yes,
+            ..Node::default()
+        };
+        let now = crate::inventory::now(&app);
+        app.inventory.known().all_nodes(vec![node], now);
+        let later = Now {
+            at: now.at.shifted(60 * NANOS_PER_SECOND),
+            ..now
+        };
+        let nobody = app.inventory.told(std::iter::empty());
+        let blind = || app.inventory.without_agent(&nobody, later).len();
+        assert_eq!(blind(), 0);
+        write(&world, &file(60));
+        let taken = thresholds.take(&app, &mut world.detectors).await;
+        taken.expect("the store takes the row");
+        assert_eq!(blind(), 1);
+        let rows = app.store.audited(10).await.expect("it answers");
+        assert!(rows[0].detail.contains("\"agent_within_s\":60"), "{rows:?}");
     }
 }
