@@ -7,7 +7,7 @@
 //! [`reader`].
 
 use gpufleet_probe::{expected, launch};
-pub use gpufleet_probe::{measured, ptx, report, verdict};
+pub use gpufleet_probe::{measured, ptx, report, verdict, wrong};
 use gpufleet_program::section;
 
 mod device;

@@ -12,6 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::measured::Measured;
 use super::verdict::{Judgement, Verdict};
+use super::wrong::{Reach, Works};
 
 /// Most GPUs and shares of a node: 16 cards, each cut into seven.
 const MAX_GPUS: usize = 128;
@@ -31,8 +32,8 @@ pub struct Found {
     pub judgement: Judgement,
     /// What was read.
     pub measured: Measured,
-    /// Whether every SM took part: else the one that is wrong may be among those that did not.
-    pub is_whole: bool,
+    /// How far it went. Of a package that does not say it goes nowhere: its pass undoes nothing.
+    pub reach: Reach,
 }
 
 impl Inside {
@@ -74,7 +75,12 @@ impl Found {
                 gpu_seconds: probe.gpu_ns as f64 / 1e9,
                 ..Measured::default()
             },
-            is_whole: probe.sms > 0 && probe.covered >= probe.sms,
+            reach: Reach {
+                right: Works::from_bits(probe.right),
+                wrong: Works::from_bits(probe.wrong),
+                checked_bytes: probe.checked_bytes,
+                is_alone: false,
+            },
         }
     }
 }

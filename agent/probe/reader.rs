@@ -28,6 +28,7 @@ use super::inside::{Found, Inside};
 use super::measured::{Ended, Measured};
 use super::process::{Order, Ran, Spawner};
 use super::verdict::{Judgement, Rates, Usual, Verdict, judge};
+use super::wrong::{Reach, Wrong};
 use crate::read::users::{Card, Users};
 use crate::read::{Read, ReadFuture, Turn};
 
@@ -80,6 +81,8 @@ struct Known {
     due: Duration,
     runs: VecDeque<Rates>,
     last: Option<Last>,
+    /// What no run since found to be right.
+    wrong: Wrong,
 }
 
 /// Its last run.
@@ -184,6 +187,7 @@ impl Probing {
                     due: turn.monotonic + period.mul_f64(rand::rng().random()),
                     runs: VecDeque::new(),
                     last: None,
+                    wrong: Wrong::default(),
                 });
         }
     }
@@ -280,11 +284,13 @@ impl Probing {
         }
         let late = period.mul_f64(rand::rng().random_range(0.0..0.2));
         known.due = turn.monotonic + period + late;
-        let is_new = known.take(Last {
+        let reach = measured.as_ref().map(|it| Reach::of(it, true));
+        let last = Last {
             at: turn.at,
             judgement: judgement.clone(),
             measured,
-        });
+        };
+        let is_new = known.take(last, &reach.unwrap_or_default());
         self.told = None;
         let is_asked = running.asked.is_some();
         let told = (is_new || is_asked).then(|| event(&running.gpu, &judgement, turn.at));
@@ -302,22 +308,13 @@ impl Probing {
         if known.last.as_ref().is_some_and(|it| it.at >= found.at) {
             return None;
         }
-        let is_fail = |verdict| verdict == Verdict::Fail;
-        let undoes = match known.last.as_ref().map(|it| it.judgement.verdict) {
-            // A pass that not all SMs took part in says nothing of the one that was wrong.
-            Some(Verdict::Fail) => found.judgement.verdict != Verdict::Pass || found.is_whole,
-            // Nobody judges speed inside a process.
-            Some(Verdict::Degraded) => is_fail(found.judgement.verdict),
-            _ => true,
-        };
-        if !undoes {
+        let before = known.last.as_ref().map(|it| it.judgement.verdict);
+        let failed = before == Some(Verdict::Fail);
+        let fails = found.judgement.verdict == Verdict::Fail;
+        // Nobody judges speed inside a process.
+        if before == Some(Verdict::Degraded) && !fails {
             return None;
         }
-        let failed = known
-            .last
-            .as_ref()
-            .is_some_and(|it| is_fail(it.judgement.verdict));
-        let fails = is_fail(found.judgement.verdict);
         if fails {
             // Once nobody is on it any more, a probe that has it for itself says whether that is so.
             known.due = turn.monotonic;
@@ -326,12 +323,15 @@ impl Probing {
         told.message = format!("inside a training process, {}", told.message);
         let rank = found.rank.to_string();
         told.attributes.insert("rank".to_owned(), rank);
-        let is_new = known.take(Last {
+        let last = Last {
             at: found.at,
             judgement: found.judgement,
             measured: Some(found.measured),
-        });
-        self.told = None;
+        };
+        let is_new = known.take(last, &found.reach);
+        if fails || known.wrong.is_nothing() {
+            self.told = None;
+        }
         (is_new && (fails || failed)).then_some(told)
     }
 
@@ -358,12 +358,13 @@ impl Probing {
 }
 
 impl Known {
-    /// Takes in a result; whether it says something else than the one before. What could not be measured does
-    /// not undo what was found wrong.
-    fn take(&mut self, last: Last) -> bool {
+    /// Takes in a result; whether it says something else than the one before. A failure stands until what
+    /// failed was measured again and is right.
+    fn take(&mut self, last: Last, reach: &Reach) -> bool {
         let before = self.last.as_ref().map(|it| it.judgement.verdict);
         let now = last.judgement.verdict;
-        if (before, now) == (Some(Verdict::Fail), Verdict::CouldNotMeasure) {
+        self.wrong.take(reach, now);
+        if now != Verdict::Fail && !self.wrong.is_nothing() {
             return false;
         }
         self.last = Some(last);

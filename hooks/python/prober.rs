@@ -12,6 +12,7 @@ use gpufleet_probe::inside::{Cannot, Found, Inside, Lent, Polled, Room};
 use gpufleet_probe::measured::Measured;
 use gpufleet_probe::ptx::Work;
 use gpufleet_probe::verdict::{self, Verdict};
+use gpufleet_probe::wrong::{Reach, Wrong};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -39,6 +40,8 @@ struct Last {
     gpu_seconds: f64,
     checked_bytes: u64,
     runs: u64,
+    /// What no run since found to be right.
+    wrong: Wrong,
 }
 
 #[pymethods]
@@ -171,12 +174,14 @@ impl Prober {
         }
     }
 
-    /// Keeps what a run came to, and says it to whoever reads the region. What could not be measured does not
-    /// undo what was found wrong.
+    /// Keeps what a run came to, and says it to whoever reads the region. What was found wrong stands until it was
+    /// measured again and is right.
     fn tell(&self, verdict: Verdict, reason: String, sm: Option<u32>, measured: &Measured) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.runs += 1;
-        if (last.verdict, verdict) == (Some(Verdict::Fail), Verdict::CouldNotMeasure) {
+        let reach = Reach::of(measured, false);
+        last.wrong.take(&reach, verdict);
+        if verdict != Verdict::Fail && !last.wrong.is_nothing() {
             return;
         }
         *last = Last {
@@ -186,6 +191,7 @@ impl Prober {
             gpu_seconds: measured.gpu_seconds,
             checked_bytes: measured.checked_bytes,
             runs: last.runs,
+            wrong: last.wrong,
         };
         if self.is_spoilt {
             return;
@@ -205,6 +211,8 @@ impl Prober {
             checked_bytes: measured.checked_bytes,
             gpu_ns: (measured.gpu_seconds * 1e9) as u64,
             runs: last.runs,
+            right: reach.right.bits(),
+            wrong: last.wrong.works().bits(),
             reason: last.reason.clone(),
         });
     }

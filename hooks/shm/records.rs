@@ -257,6 +257,10 @@ pub struct Probe {
     pub gpu_ns: u64,
     /// Probes that were over, this one among them.
     pub runs: u64,
+    /// Works that were right on every SM, as bits; 0 not said.
+    pub right: u64,
+    /// Works that were wrong on some and not right since, as bits; 0 none, or not said.
+    pub wrong: u64,
     /// Why, in words, up to 256 bytes.
     pub reason: String,
 }

@@ -159,7 +159,7 @@ fn checkpoints(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Vec
 }
 
 /// What a probe inside the process found, where it is the first, a failure or the end of one: for where no
-/// agent tells of the GPU.
+/// agent tells of the GPU. A failure stands in the region until what failed was measured again and is right.
 pub fn probed(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Option<Event> {
     let probe = snapshot.probe.as_ref()?;
     let (before, now) = (told.probed.replace(probe.verdict), probe.verdict);

@@ -7,8 +7,10 @@ use gpufleet_agent::probe::ProbeConfig;
 use gpufleet_agent::probe::inside::{Found, Inside};
 use gpufleet_agent::probe::measured::Measured;
 use gpufleet_agent::probe::process::Spawner;
+use gpufleet_agent::probe::ptx::Work;
 use gpufleet_agent::probe::reader::{MAX_ORDERS, ProbeOrder, Probing};
 use gpufleet_agent::probe::verdict::{Judgement, Verdict};
+use gpufleet_agent::probe::wrong::{Reach, Works};
 use gpufleet_agent::read::users::Users;
 use gpufleet_agent::read::{NodeFacts, Read, Turn};
 use gpufleet_standin_cuda::Fault;
@@ -213,7 +215,12 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
             gpu_seconds: 0.002,
             ..Measured::default()
         },
-        is_whole: true,
+        reach: Reach {
+            right: Works::of(Work::ALL.into_iter().filter(|it| *it != Work::Bf16)),
+            wrong: Works::of((verdict == Verdict::Fail).then_some(Work::Bf16)),
+            checked_bytes: 64 << 20,
+            is_alone: false,
+        },
     };
     for (seconds, verdict) in [(0, Verdict::Pass), (1, Verdict::CouldNotMeasure)] {
         let ordinary = Found {
@@ -255,15 +262,20 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
     let readings = probed.turn(2).await;
     assert!(readings.events.is_empty(), "{:?}", readings.events);
     assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(3.0));
-    // Nor does a pass of some of the SMs.
-    let some = Found {
-        is_whole: false,
-        ..found(3, Verdict::Pass, None)
-    };
-    probed.inside.note(GPU, some);
+    // Nor does a pass that did not get to all SMs with what was wrong.
+    probed.inside.note(GPU, found(3, Verdict::Pass, None));
     let readings = probed.turn(2).await;
     assert!(readings.events.is_empty(), "{:?}", readings.events);
     assert_eq!(value(&readings, &own::PROBE_VERDICT), None, "nothing new");
+    // One that did is its end, and a failure of the same the next.
+    let mut whole = found(4, Verdict::Pass, None);
+    whole.reach.right = Works::of(Work::ALL);
+    probed.inside.note(GPU, whole);
+    let readings = probed.turn(2).await;
+    assert_eq!(readings.events.len(), 1, "{:?}", readings.events);
+    assert_eq!(value(&readings, &own::PROBE_VERDICT), Some(1.0));
+    probed.inside.note(GPU, found(5, Verdict::Fail, Some(4)));
+    probed.turn(2).await;
     // The process has gone: the agent looks for itself, now and not when the GPU would have been due.
     probed.users.note(&[card(GPU, Some(&[]))]);
     let readings = probed.told(2).await;

@@ -134,6 +134,25 @@ class Probing(unittest.TestCase):
         self.until(lambda: probe.runs > seen + 2)
         self.assertEqual((probe.verdict, self.said()[0]), ("fail", "failed"), "nothing is known that is newer")
         self.cuda.is_full = False
+        self.cuda.now("{ absent = 4 }")
+        seen = probe.runs
+        self.until(lambda: probe.runs > seen + 2)
+        self.assertEqual((probe.verdict, self.said()[0]), ("fail", "failed"), "the SM that was wrong took no part")
+        self.assertEqual(probe.sm, 4)
+        self.cuda.now()
+        self.until(lambda: probe.verdict != "fail")
+        self.assertEqual((probe.verdict, self.said()[0]), ("pass", "passed"), probe.reason)
+
+    def test_wrong_memory_stays_wrong_until_as_much_of_it_was_gone_through_again(self):
+        self.cuda.now('{ wrong = ["gpufleet_verify", 2] }')
+        probe = self.probe()
+        self.until(lambda: probe.verdict == "fail")
+        self.assertIn("memory on SM 2", probe.reason)
+        self.cuda.now(free_mib=200)
+        seen = probe.runs
+        self.until(lambda: probe.runs > seen + 2)
+        self.assertEqual(self.cuda.lent[-1], MIB, "there was no room to go through memory")
+        self.assertEqual((probe.verdict, self.said()[0]), ("fail", "failed"))
         self.cuda.now()
         self.until(lambda: probe.verdict != "fail")
         self.assertEqual((probe.verdict, self.said()[0]), ("pass", "passed"), probe.reason)
@@ -157,6 +176,10 @@ class Probing(unittest.TestCase):
         self.cuda.now('{ wrong = ["gpufleet_tensor_bf16", 4] }')
         self.until(lambda: probe.verdict == "fail")
         self.assertEqual([(it["verdict"], it["sm"]) for it in told()], [("fail", "4")])
+        self.cuda.now("{ absent = 4 }")
+        seen = probe.runs
+        self.until(lambda: probe.runs > seen + 2)
+        self.assertEqual(told(), [], "a pass without that SM is not the end of it")
         self.cuda.now()
         self.until(lambda: probe.verdict == "pass")
         self.assertEqual([it["verdict"] for it in told()], ["pass"])

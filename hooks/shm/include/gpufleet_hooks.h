@@ -114,10 +114,11 @@ struct gpufleet_memory {
     uint64_t peak_reserved_bytes, limit_bytes, retries, out_of_memory, reserved[7];
 };
 
-/* verdict: 0 none, 1 passed, 2 failed, 3 could not run. sm: the one to blame plus 1. The sequence is that of
-   probe_reason, too. */
+/* verdict: 0 none, 1 passed, 2 failed, 3 could not run. sm: the one to blame plus 1. right, wrong: works as bits.
+   The sequence is that of probe_reason, too. */
 struct gpufleet_probe {
-    uint64_t sequence, at, verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs, reserved[6];
+    uint64_t sequence, at, verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs;
+    uint64_t right, wrong, reserved[4];
 };
 
 struct gpufleet_end {

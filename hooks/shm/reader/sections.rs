@@ -260,13 +260,26 @@ pub(super) fn probe(region: &Region, check: &mut Check) -> Option<Probe> {
             &section.checked_bytes,
             &section.gpu_ns,
             &section.runs,
+            &section.right,
+            &section.wrong,
         ]
         .map(get);
         let at = get_signed(&section.at);
         (at, numbers, get_bytes(&region.probe_reason))
     });
     let (at, numbers, reason) = check.whole("probe", copied)?;
-    let [verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs] = numbers;
+    let [
+        verdict,
+        step,
+        sm,
+        sms,
+        covered,
+        checked_bytes,
+        gpu_ns,
+        runs,
+        right,
+        wrong,
+    ] = numbers;
     let verdict = ProbeVerdict::from_number(verdict);
     check.only_if(verdict.is_some(), "probe", Reason::Word, ())?;
     check.time("probe", at)?;
@@ -283,6 +296,8 @@ pub(super) fn probe(region: &Region, check: &mut Check) -> Option<Probe> {
         checked_bytes,
         gpu_ns,
         runs,
+        right,
+        wrong,
         reason: check.text("probe", &reason, |_| false),
     })
 }

@@ -28,6 +28,8 @@ fn failed(at: i64) -> Probe {
         checked_bytes: 63 << 20,
         gpu_ns: 4_000_000,
         runs: 3,
+        right: 0b111_0111,
+        wrong: 0b000_1000,
         reason: "9 wrong results of bf16 on SM 0".to_owned(),
     }
 }
@@ -42,6 +44,7 @@ fn the_last_one_comes_back_as_it_was_written_and_before_the_first_there_is_none(
         verdict: ProbeVerdict::Passed,
         sm: None,
         runs: 4,
+        wrong: 0,
         reason: "ö".repeat(200),
         ..failed(now)
     };

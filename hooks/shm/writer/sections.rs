@@ -175,6 +175,8 @@ impl Writer {
         set(&section.checked_bytes, probe.checked_bytes);
         set(&section.gpu_ns, probe.gpu_ns);
         set(&section.runs, probe.runs);
+        set(&section.right, probe.right);
+        set(&section.wrong, probe.wrong);
         set_text(&self.region().probe_reason, &probe.reason);
     }
 

@@ -4,7 +4,9 @@ use gpufleet_hooks_shm::records::Probe;
 use gpufleet_hooks_shm::words::ProbeVerdict;
 
 use super::*;
+use crate::probe::ptx::Work;
 use crate::probe::verdict::Verdict;
+use crate::probe::wrong::{Reach, Works};
 
 #[test]
 fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_it_is_on() {
@@ -33,6 +35,8 @@ fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_
         checked_bytes: 0,
         gpu_ns: 2_000_000,
         runs: 1,
+        right: 0b000_0011,
+        wrong: 0b000_1000,
         reason: "3 wrong results of bf16 on SM 4".to_owned(),
     };
     let at = unix_ns();
@@ -56,6 +60,12 @@ fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_
     assert_eq!(of_gpu.judgement.sm, Some(4));
     assert!(of_gpu.rank.ends_with("/0"), "{}", of_gpu.rank);
     assert_eq!(of_gpu.measured.gpu_seconds, 0.002);
+    let reach = Reach {
+        right: Works::of([Work::Arithmetic, Work::Fp16]),
+        wrong: Works::of([Work::Bf16]),
+        ..Reach::default()
+    };
+    assert_eq!(of_gpu.reach, reach);
     round(&mut hooks);
     assert!(probed.take().is_empty(), "it was handed on");
     writer.probe(&found(at + 1, ProbeVerdict::Passed));
