@@ -16,6 +16,9 @@ _LEAST_SECONDS = 30.0
 #: Seconds until what cannot be now (the driver compiles, a graph is captured) is tried again.
 _RETRY_SECONDS = 1.0
 
+#: Why a process that JAX fills is not probed. Nobody but JAX may write into what it has handed out.
+_NO_JAX = "JAX lends no memory, and PyTorch computes on no GPU in this process: the agent probes the GPU while it is idle"
+
 #: More steps than any run has: probes at checkpoints and evaluations only.
 _NEVER = 1 << 62
 
@@ -157,7 +160,7 @@ class Probe:
             return True
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
-            return self._could_not("PyTorch computes on no GPU in this process")
+            return self._could_not(_NO_JAX if "jax" in sys.modules else "PyTorch computes on no GPU in this process")
         if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING", "") not in ("", "0"):
             return self._could_not("PyTorch caches no memory (PYTORCH_NO_CUDA_MEMORY_CACHING): to borrow some would wait")
         if torch.cuda.is_current_stream_capturing():

@@ -292,6 +292,20 @@ class Probing(unittest.TestCase):
         self.until(lambda: probe.runs > 0)
         self.assertEqual(probe.verdict, "pass", probe.reason)
 
+    def test_without_pytorch_on_a_gpu_there_is_a_reason_and_jax_is_named_where_it_is_there(self):
+        with mock.patch.object(torch.cuda, "is_initialized", lambda: False):
+            with mock.patch.dict(sys.modules):
+                sys.modules.pop("jax", None)
+                probe = self.probe()
+                self.until(lambda: probe.runs > 0)
+                self.assertEqual(probe.reason, "PyTorch computes on no GPU in this process")
+            with mock.patch.dict(sys.modules, jax=types.ModuleType("jax")):
+                self.until(lambda: "JAX" in probe.reason)
+        self.assertEqual(probe.verdict, "could not measure")
+        self.assertIn("JAX lends no memory", probe.reason)
+        self.assertEqual(self.said()[:2], ("could_not_run", probe.reason), "an agent reads the same")
+        self.assertEqual(self.cuda.calls("cuCtxGetCurrent"), 0, "no driver is asked")
+
     def test_an_error_of_the_framework_is_a_reason(self):
         probe = self.probe()
         with mock.patch.object(torch.cuda, "current_stream", side_effect=AttributeError("no streams here")):
