@@ -2,8 +2,8 @@
 //! answer, goes through memory and measures rates; what it found is judged here and told as readings,
 //! events and exit codes. See docs/probe.md.
 //!
-//! Kernels, answers and verdicts are the crate `probe/`'s. Read here in this order: `device`, `look` and
-//! `work` in the child; [`child`], [`process`]; [`command`]; [`inside`], what training processes found, and
+//! Kernels, answers and verdicts are the crate `probe/`'s. Read here in this order: `device`, `look`,
+//! `work` and `between` in the child; [`child`], [`process`]; [`command`]; [`inside`], what training processes found, and
 //! [`reader`].
 
 use gpufleet_probe::{expected, launch};
@@ -15,6 +15,8 @@ mod device;
 mod look;
 
 mod work;
+
+mod between;
 
 pub mod child;
 

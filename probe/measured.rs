@@ -26,6 +26,8 @@ pub enum Stage {
     Run(Work),
     /// Copying over PCIe.
     Transfer,
+    /// Copying to and from this one of the other GPUs that were named, from 0.
+    Between(u32),
     /// Letting go of everything.
     Close,
 }
@@ -63,8 +65,25 @@ pub struct Measured {
     pub gpu_seconds: f64,
     /// ECC errors that came while the probe ran: corrected, uncorrected.
     pub ecc: Option<(u64, u64)>,
+    /// Copies to and from other GPUs of the node.
+    pub peers: Vec<Peer>,
+    /// What broke while it copied to and from another GPU, and which.
+    pub broke_with: Option<(String, Stopped)>,
     /// What was left out, and why.
     pub left_out: Vec<String>,
+}
+
+/// Copies to and from one other GPU of the node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The other one.
+    pub gpu: String,
+    /// CUDA's rank of the link between the two among those of the machine: equal ones are of one kind.
+    pub link: i32,
+    /// Bytes a second to the other one.
+    pub to: f64,
+    /// Bytes a second from it.
+    pub from: f64,
 }
 
 /// One work and whether its results were right.
@@ -155,6 +174,7 @@ impl Stage {
             Self::Allocate => "getting memory".to_owned(),
             Self::Run(work) => format!("running the {} kernel", work.name()),
             Self::Transfer => "copying over PCIe".to_owned(),
+            Self::Between(_) => "copying between two GPUs".to_owned(),
             Self::Close => "letting go of the GPU".to_owned(),
         }
     }

@@ -7,8 +7,11 @@
 //!
 //! Numbers: starting points beside their names below. None of them has been held against a fleet yet.
 
+use std::sync::Arc;
+
 use gpufleet_telemetry::gpu_specs::{DataType, Spec};
 
+use super::between;
 use super::measured::{Check, Ended, Measured, Stage, Stopped, Why};
 use super::ptx::{Capability, Work};
 
@@ -81,6 +84,8 @@ pub struct Rates {
     pub memory: Option<f64>,
     /// Operations a second of the tensor cores, in the widest type that both runs have.
     pub tensor: Option<f64>,
+    /// Bytes a second between it and others of the node, with CUDA's rank of the links.
+    pub peers: Option<(i32, f64)>,
 }
 
 /// What is usual: the GPU's own runs before, and the last ones of like GPUs.
@@ -90,6 +95,8 @@ pub struct Usual<'a> {
     pub own: &'a [Rates],
     /// Of the same model on the same node.
     pub like: &'a [Rates],
+    /// GPUs of the node whose own last verdict was no pass.
+    pub known_bad: &'a [Arc<str>],
 }
 
 impl Verdict {
@@ -142,6 +149,7 @@ impl Rates {
         Self {
             memory: measured.memory_rate,
             tensor: rate(Work::Bf16).or_else(|| rate(Work::Fp16)),
+            peers: between::rate(measured),
         }
     }
 }
@@ -149,17 +157,22 @@ impl Rates {
 /// Judges one run.
 pub fn judge(ended: &Ended, spec: Option<&Spec>, usual: Usual<'_>) -> Judgement {
     let measured = match ended {
-        Ended::Stopped(stopped) => return stopped_short(stopped),
+        Ended::Stopped(stopped) => return judge_stopped(stopped),
         Ended::Measured(measured) => measured,
     };
     if let Some(wrong) = wrong(measured) {
         return wrong;
+    }
+    if let Some((gpu, stopped)) = &measured.broke_with {
+        let broke = judge_stopped(stopped);
+        return told(broke.verdict, format!("with {gpu}: {}", broke.reason), None);
     }
     if let Some(unseen) = unseen(measured, measured.sms) {
         return told(Verdict::CouldNotMeasure, unseen, None);
     }
     let mut slow = slow_of_peak(measured, spec);
     slow.extend(slow_of_usual(Rates::of(measured), usual));
+    slow.extend(between::slow_pairs(measured, usual.known_bad));
     let sm = measured.slowest.filter(|(_, part)| *part < LEAST_SM);
     if let Some((number, part)) = sm {
         let speed = percent(part);
@@ -299,42 +312,44 @@ fn slow_of_peak(measured: &Measured, spec: Option<&Spec>) -> Vec<String> {
 
 fn slow_of_usual(now: Rates, usual: Usual<'_>) -> Vec<String> {
     let mut slow = Vec::new();
-    let mut hold = |what: &str,
-                    rate: Option<f64>,
-                    others: &[Rates],
-                    of: fn(&Rates) -> Option<f64>,
-                    least: usize,
-                    whose: &str| {
-        let mut others: Vec<f64> = others.iter().filter_map(of).collect();
-        others.sort_by(f64::total_cmp);
-        let middle = others.get(others.len() / 2).copied();
-        if let (Some(rate), Some(middle)) = (rate, middle.filter(|_| others.len() >= least))
-            && rate < middle * LEAST_OF_USUAL
-        {
-            slow.push(format!("{what} at {} of {whose}", percent(rate / middle)));
-        }
-    };
+    let link = now.peers.map(|it| it.0);
     for (others, least, whose) in [
         (usual.own, LEAST_RUNS, "what it did before"),
         (usual.like, LEAST_LIKE, "what like GPUs of this node do"),
     ] {
-        hold("memory", now.memory, others, |it| it.memory, least, whose);
+        let mut hold = |what: &str, rate: Option<f64>, mut others: Vec<f64>, least_part: f64| {
+            others.sort_by(f64::total_cmp);
+            let middle = others.get(others.len() / 2).copied();
+            if let (Some(rate), Some(middle)) = (rate, middle.filter(|_| others.len() >= least))
+                && rate < middle * least_part
+            {
+                slow.push(format!("{what} at {} of {whose}", percent(rate / middle)));
+            }
+        };
+        let all = |of: fn(&Rates) -> Option<f64>| others.iter().filter_map(of).collect();
+        hold("memory", now.memory, all(|it| it.memory), LEAST_OF_USUAL);
         hold(
             "tensor cores",
             now.tensor,
-            others,
-            |it| it.tensor,
-            least,
-            whose,
+            all(|it| it.tensor),
+            LEAST_OF_USUAL,
         );
+        let pairs = others.iter().filter_map(|it| it.peers);
+        let alike = pairs.filter(|it| Some(it.0) == link).map(|it| it.1);
+        let rate = now.peers.map(|it| it.1);
+        let least_part = between::LEAST_OF_USUAL;
+        hold("copies between GPUs", rate, alike.collect(), least_part);
     }
     slow
 }
 
 /// Why there are no readings, and whether that is the GPU's fault.
-fn stopped_short(stopped: &Stopped) -> Judgement {
+pub fn judge_stopped(stopped: &Stopped) -> Judgement {
     let doing = stopped.stage.words();
-    let runs = matches!(stopped.stage, Stage::Run(_) | Stage::Transfer);
+    let runs = matches!(
+        stopped.stage,
+        Stage::Run(_) | Stage::Transfer | Stage::Between(_)
+    );
     let could_not = |reason: String| told(Verdict::CouldNotMeasure, reason, None);
     match &stopped.why {
         Why::Cuda(code, name) => match FAULTS.iter().find(|it| it.0 == *code) {

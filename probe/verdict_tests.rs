@@ -2,6 +2,7 @@
 
 use gpufleet_telemetry::gpu_specs::lookup;
 
+use super::super::measured::Peer;
 use super::super::report::{First, Sm};
 use super::*;
 
@@ -165,6 +166,7 @@ fn it_is_held_against_its_own_runs_and_like_gpus_when_there_are_enough() {
     let rates = Rates {
         memory: Some(3.3e12),
         tensor: Some(610e12),
+        peers: None,
     };
     let faster = Rates {
         memory: Some(3.5e12),
@@ -177,8 +179,80 @@ fn it_is_held_against_its_own_runs_and_like_gpus_when_there_are_enough() {
         (&[], &[faster; 3], Verdict::Degraded),
         (&[], &[faster; 2], Verdict::Pass),
     ] {
-        let judgement = judged(good(), Usual { own, like });
+        let usual = Usual {
+            own,
+            like,
+            ..Usual::default()
+        };
+        let judgement = judged(good(), usual);
         assert_eq!(judgement.verdict, verdict, "{}", judgement.reason);
+    }
+}
+
+fn peer(gpu: &str, rate: f64) -> Peer {
+    Peer {
+        gpu: gpu.to_owned(),
+        link: 0,
+        to: rate,
+        from: rate,
+    }
+}
+
+#[test]
+fn copies_between_gpus_are_held_against_what_is_usual_over_links_of_the_same_kind() {
+    let mut run = good();
+    run.peers = vec![peer("GPU-b", 200e9)];
+    let of = |link, rate| Rates {
+        peers: Some((link, rate)),
+        ..Rates::default()
+    };
+    let (faster, alike, other_link) = (of(0, 400e9), of(0, 210e9), of(1, 400e9));
+    for (own, like, verdict) in [
+        (&[faster; 5][..], &[][..], Verdict::Degraded),
+        (&[], &[faster; 3], Verdict::Degraded),
+        (&[faster; 4], &[faster; 2], Verdict::Pass),
+        (&[alike; 5], &[alike; 3], Verdict::Pass),
+        (&[other_link; 5], &[other_link; 3], Verdict::Pass),
+    ] {
+        let usual = Usual {
+            own,
+            like,
+            ..Usual::default()
+        };
+        let judgement = judged(run.clone(), usual);
+        assert_eq!(judgement.verdict, verdict, "{}", judgement.reason);
+        if verdict == Verdict::Degraded {
+            let reason = &judgement.reason;
+            assert!(reason.contains("copies between GPUs at 50 %"), "{reason}");
+        }
+    }
+    run.peers
+        .extend([peer("GPU-c", 400e9), peer("GPU-d", 400e9)]);
+    let judgement = judged(run.clone(), Usual::default());
+    assert_eq!(judgement.verdict, Verdict::Degraded);
+    assert!(judgement.reason.contains("GPU-b"), "{}", judgement.reason);
+    let usual = Usual {
+        known_bad: &[Arc::from("GPU-b")],
+        ..Usual::default()
+    };
+    assert_eq!(judged(run, usual).verdict, Verdict::Pass);
+}
+
+#[test]
+fn copies_between_gpus_that_break_or_do_not_end_fail_and_name_the_other() {
+    for (why, words) in [
+        (Why::Cuda(220, "CUDA_ERROR".to_owned()), "NVLink"),
+        (Why::Hung(8_000), "did not end within 8000 ms"),
+    ] {
+        let stopped = Stopped {
+            stage: Stage::Between(0),
+            why,
+        };
+        check_run(
+            |run| run.broke_with = Some(("GPU-b".to_owned(), stopped)),
+            Verdict::Fail,
+            &["GPU-b", words, "between two GPUs"],
+        );
     }
 }
 

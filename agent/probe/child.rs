@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use anyhow::Context;
 use clap::Args;
 
+use super::between;
 use super::measured::{Ended, Stage, Stopped, Told};
 use super::ptx::Work;
 use super::work::{self, Settings};
@@ -18,6 +19,9 @@ pub struct ChildArguments {
     /// The GPU, by UUID or index.
     #[arg(long)]
     pub(super) gpu: String,
+    /// Other GPUs: then it only copies to and from them.
+    #[arg(long)]
+    pub(super) peer: Vec<String>,
     /// Where NVML is; empty is where the loader finds it.
     #[arg(long, default_value = "")]
     pub(super) nvml_library: String,
@@ -53,11 +57,15 @@ pub fn run(arguments: &ChildArguments) -> anyhow::Result<()> {
     };
     let mut at = Stage::Look;
     let mut failed = None;
-    let ended = work::run(&settings, &mut |stage| {
+    let mut told = |stage| {
         at = stage;
         // A parent that is gone has this process killed; until then it goes on.
         failed = tell(&mut out, &Told::Stage(stage)).err().or(failed.take());
-    });
+    };
+    let ended = match arguments.peer.as_slice() {
+        [] => work::run(&settings, &mut told),
+        peers => between::run(peers, &mut told),
+    };
     let ended = match ended {
         Ok(measured) => Ended::Measured(Box::new(measured)),
         Err(why) => Ended::Stopped(Stopped { stage: at, why }),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::child;
 use super::look;
 use super::measured::{Ended, Measured, Stopped};
-use super::process::{Order, Spawner};
+use super::process::{Order, Spawner, after};
 use super::verdict::{Judgement, Usual, Verdict, judge};
 use crate::config::Config;
 
@@ -75,8 +75,9 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<ExitC
         gpus
     };
     let mut worst = Verdict::Pass;
+    let free = look::free(&library);
     for gpu in gpus {
-        let judgement = one(config, arguments, &library, &gpu).await?;
+        let judgement = one(config, arguments, &library, (&gpu, &free)).await?;
         let lets_through = arguments.gate && judgement.verdict == Verdict::Degraded;
         let verdict = if lets_through {
             Verdict::Pass
@@ -92,10 +93,11 @@ async fn one(
     config: &Config,
     arguments: &Arguments,
     library: &str,
-    gpu: &str,
+    (gpu, free): (&str, &[String]),
 ) -> anyhow::Result<Judgement> {
     let order = Order {
         gpu: gpu.to_owned(),
+        peers: after(gpu, free),
         nvml_library: library.to_owned(),
         region_mib: config.probe.region_mib,
         deadline: Duration::from_secs(config.probe.deadline_seconds),
@@ -138,6 +140,10 @@ fn readings(out: &mut impl Write, measured: &Measured) -> std::io::Result<()> {
     rows.extend(measured.memory_rate.map(|it| ("memory, copied", giga(it))));
     rows.extend(measured.to_gpu.map(|it| ("PCIe to the GPU", giga(it))));
     rows.extend(measured.from_gpu.map(|it| ("PCIe from the GPU", giga(it))));
+    for peer in &measured.peers {
+        let words = format!("{}: {}, back {}", peer.gpu, giga(peer.to), giga(peer.from));
+        rows.push(("copied to", words));
+    }
     for check in &measured.checks {
         let rate = check
             .rate

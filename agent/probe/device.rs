@@ -17,6 +17,10 @@ use super::launch::Argument;
 use super::measured::Why;
 use super::ptx::{Capability, File, OLDEST_CUDA};
 
+mod peer;
+
+pub(super) use peer::{Apart, Peer};
+
 /// CUDA's numbers of what is told apart here.
 const OUT_OF_MEMORY: u32 = 2;
 const DEVICE_UNAVAILABLE: u32 = 46;

@@ -35,12 +35,25 @@ fn load(library: &str) -> Result<Nvml, NvmlError> {
 
 /// The UUIDs of the GPUs that NVML shows: none where there is no NVML.
 pub(super) fn all(library: &str) -> Vec<String> {
+    those(library, |_| true)
+}
+
+/// Of those the ones that can be probed now, whole.
+pub(super) fn free(library: &str) -> Vec<String> {
+    those(library, |it| it.refusal(false).is_none())
+}
+
+fn those(library: &str, is_meant: impl Fn(&Look) -> bool) -> Vec<String> {
     let Ok(nvml) = load(library) else {
         return Vec::new();
     };
+    // The process ends with the command: the library lives as long.
+    let nvml: &'static Nvml = Box::leak(Box::new(nvml));
     let count = nvml.device_count().unwrap_or(0);
-    let uuid = |index| nvml.device_by_index(index).and_then(|it| it.uuid()).ok();
-    (0..count).filter_map(uuid).collect()
+    let known = (0..count).filter_map(|index| nvml.device_by_index(index).ok());
+    let meant = known.map(|device| Look { device });
+    let meant = meant.filter(is_meant);
+    meant.filter_map(|it| it.device.uuid().ok()).collect()
 }
 
 impl Look {

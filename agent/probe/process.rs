@@ -9,13 +9,20 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
-use super::measured::{Ended, Stage, Stopped, Told, Why};
+use super::measured::{Ended, Measured, Stage, Stopped, Told, Why};
+use super::verdict::{Verdict, judge_stopped};
 
 /// Most a child may say: a dozen stages and one result of a few KiB.
 const MOST_BYTES: usize = 256 << 10;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
+
+/// Most GPUs that one copies to and from: three are enough for one to stand out, and each takes a context.
+pub const MOST_PEERS: usize = 3;
+
+/// Least time that must be left of a run for copies between GPUs: several contexts are made for them.
+const LEAST_LEFT: Duration = Duration::from_secs(3);
 
 /// How long a killed child is waited for. One in a driver call that does not return cannot be killed.
 const BURIAL: Duration = Duration::from_millis(500);
@@ -34,6 +41,8 @@ pub struct Spawner {
 pub struct Order {
     /// The GPU, by UUID, or by index where there is no NVML.
     pub gpu: String,
+    /// Other GPUs of the node that nobody uses, by UUID: it copies to and from the first [`MOST_PEERS`].
+    pub peers: Vec<String>,
     /// Where NVML is; empty is where the loader finds it.
     pub nvml_library: String,
     /// Most memory to go through, MiB.
@@ -63,15 +72,43 @@ impl Default for Spawner {
 }
 
 impl Spawner {
-    /// Runs the probe once. When this future is dropped the child is killed.
+    /// Runs the probe once, and copies between GPUs in a second child. When this future is dropped the child is
+    /// killed.
     pub async fn run(&self, order: &Order) -> Ran {
+        let began = tokio::time::Instant::now();
+        let mut ran = self.child(order, &[], order.deadline).await;
+        let Ended::Measured(measured) = &mut ran.ended else {
+            return ran;
+        };
+        if ran.stuck.is_some() {
+            return ran;
+        }
+        let left = order.deadline.saturating_sub(began.elapsed());
+        if let Some(why) = no_copies(order, left) {
+            measured
+                .left_out
+                .push(format!("copies between GPUs: {why}"));
+            return ran;
+        }
+        let peers = &order.peers[..order.peers.len().min(MOST_PEERS)];
+        let second = self.child(order, peers, left).await;
+        ran.stuck = second.stuck;
+        add(measured, second.ended, peers);
+        ran
+    }
+
+    /// Runs one child, which is shown these GPUs besides.
+    async fn child(&self, order: &Order, peers: &[String], deadline: Duration) -> Ran {
+        let shown = std::iter::once(&order.gpu).chain(peers);
+        let shown: Vec<&str> = shown.map(String::as_str).collect();
         let child = Command::new(&self.program)
             .arg("probe-child")
             .args(["--gpu", &order.gpu, "--nvml-library", &order.nvml_library])
             .args(["--region-mib", &order.region_mib.to_string()])
             .args(order.spoil.iter().flat_map(|it| ["--spoil", it]))
-            // Only this one is initialised, and a context is made on no other.
-            .env("CUDA_VISIBLE_DEVICES", &order.gpu)
+            .args(peers.iter().flat_map(|it| ["--peer", it]))
+            // Only these are initialised, and a context is made on no other.
+            .env("CUDA_VISIBLE_DEVICES", shown.join(","))
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
@@ -89,9 +126,9 @@ impl Spawner {
             }
         };
         let mut heard = Heard::default();
-        let listened = tokio::time::timeout(order.deadline, heard.listen(&mut child)).await;
+        let listened = tokio::time::timeout(deadline, heard.listen(&mut child)).await;
         if listened.is_err() {
-            let after = u64::try_from(order.deadline.as_millis()).unwrap_or(u64::MAX);
+            let after = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
             return bury(child, stopped(heard.stage, Why::Hung(after))).await;
         }
         match heard.ended {
@@ -107,6 +144,58 @@ impl Spawner {
             }
         }
     }
+}
+
+/// Why nothing is copied between GPUs in the time that is left of a run.
+fn no_copies(order: &Order, left: Duration) -> Option<&'static str> {
+    let reasons = [
+        (order.spoil.is_some(), "not where an expectation is spoilt"),
+        (
+            order.gpu.starts_with("MIG-"),
+            "an instance of MIG reaches no other GPU",
+        ),
+        (
+            order.peers.is_empty(),
+            "no other GPU is known that nobody uses",
+        ),
+        (left < LEAST_LEFT, "no time was left for them"),
+    ];
+    reasons.into_iter().find(|it| it.0).map(|it| it.1)
+}
+
+/// Adds what the copies between GPUs came to.
+fn add(measured: &mut Measured, ended: Ended, peers: &[String]) {
+    match ended {
+        Ended::Measured(more) => {
+            measured.peers = more.peers;
+            measured.gpu_seconds += more.gpu_seconds;
+            measured.left_out.extend(more.left_out);
+        }
+        Ended::Stopped(stopped) => {
+            let judgement = judge_stopped(&stopped);
+            let named = match stopped.stage {
+                Stage::Between(number) => peers.get(number as usize),
+                _ => None,
+            };
+            match (judgement.verdict, named) {
+                (Verdict::Fail, Some(gpu)) => measured.broke_with = Some((gpu.clone(), stopped)),
+                _ => {
+                    let left_out = format!("copies between GPUs: {}", judgement.reason);
+                    measured.left_out.push(left_out);
+                }
+            }
+        }
+    }
+}
+
+/// Whom a GPU copies to and from, of these, which are in the node's order: those after it, around the end, so that
+/// each has some and none has all. Nobody where it is not one of them.
+pub fn after(gpu: &str, free: &[String]) -> Vec<String> {
+    let Some(at) = free.iter().position(|it| it == gpu) else {
+        return Vec::new();
+    };
+    let around = free[at + 1..].iter().chain(&free[..at]);
+    around.take(MOST_PEERS).cloned().collect()
 }
 
 fn stopped(stage: Stage, why: Why) -> Ended {
@@ -174,5 +263,62 @@ impl Heard {
                 Err(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_another_gpu_or_time_nothing_is_copied_and_the_reason_is_told() {
+        let order = Order {
+            gpu: "GPU-a".to_owned(),
+            peers: vec!["GPU-b".to_owned()],
+            nvml_library: String::new(),
+            region_mib: 64,
+            deadline: Duration::from_secs(10),
+            spoil: None,
+        };
+        let alone = Order {
+            peers: Vec::new(),
+            ..order.clone()
+        };
+        let slice = Order {
+            gpu: "MIG-a".to_owned(),
+            ..order.clone()
+        };
+        let spoilt = Order {
+            spoil: Some("fp16".to_owned()),
+            ..order.clone()
+        };
+        for (order, seconds, words) in [
+            (&order, 3, None),
+            (&order, 2, Some("no time")),
+            (&alone, 9, Some("no other GPU")),
+            (&slice, 9, Some("MIG")),
+            (&spoilt, 9, Some("spoilt")),
+        ] {
+            let why = no_copies(order, Duration::from_secs(seconds));
+            let is_so = why
+                .zip(words)
+                .is_some_and(|(why, words)| why.contains(words));
+            assert!(is_so || (why, words) == (None, None), "{words:?}: {why:?}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_copies_to_and_from_the_three_after_it_around_the_end() {
+        let free = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        for (gpu, expected) in [
+            ("a", &["b", "c", "d"][..]),
+            ("d", &["e", "a", "b"]),
+            ("e", &["a", "b", "c"]),
+            ("x", &[]),
+        ] {
+            assert_eq!(after(gpu, &free), expected, "{gpu}");
+        }
+        assert_eq!(after("a", &free[..2]), ["b"]);
+        assert_eq!(after("a", &free[..1]), [""; 0]);
     }
 }

@@ -6,7 +6,8 @@
 //! ([`super::inside`]). Nothing is probed that has a process on it, that is split by MIG (its instances are), or
 //! of which nobody knows.
 //!
-//! Limits: [`MAX_ORDERS`], [`KEPT_RUNS`]; one GPU at a time, none while a child could not be killed.
+//! Limits: [`MAX_ORDERS`], [`KEPT_RUNS`]; one GPU at a time, whose idle neighbours take part in its copies, and none
+//! while a child could not be killed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use tokio::task::JoinHandle;
 use super::ProbeConfig;
 use super::inside::{Found, Inside};
 use super::measured::{Ended, Measured};
-use super::process::{Order, Ran, Spawner};
+use super::process::{Order, Ran, Spawner, after};
 use super::verdict::{Judgement, Rates, Usual, Verdict, judge};
 use super::wrong::{Reach, Wrong};
 use crate::read::users::{Card, Users};
@@ -215,7 +216,7 @@ impl Probing {
         if self.stuck.is_none()
             && let Some(card) = due.next()
         {
-            self.start(Arc::clone(&card.resource.id), None);
+            self.start(Arc::clone(&card.resource.id), None, cards);
         }
     }
 
@@ -232,7 +233,9 @@ impl Probing {
             Some(_) => None,
         };
         match (refused, card) {
-            (None, Some(card)) => self.start(Arc::clone(&card.resource.id), Some(order.done)),
+            (None, Some(card)) => {
+                self.start(Arc::clone(&card.resource.id), Some(order.done), cards);
+            }
             (why, _) => {
                 // Who asked may have gone: then nobody is to be told.
                 let _ = order.done.send(Err(why.unwrap_or_default().to_owned()));
@@ -240,9 +243,19 @@ impl Probing {
         }
     }
 
-    fn start(&mut self, gpu: Arc<str>, asked: Option<oneshot::Sender<Result<Judgement, String>>>) {
+    fn start(
+        &mut self,
+        gpu: Arc<str>,
+        asked: Option<oneshot::Sender<Result<Judgement, String>>>,
+        cards: &[Card],
+    ) {
+        let whole = cards
+            .iter()
+            .filter(|it| it.resource.kind == ResourceKind::Gpu && is_idle(it, cards));
+        let free: Vec<String> = whole.map(|it| it.resource.id.to_string()).collect();
         let order = Order {
             gpu: gpu.to_string(),
+            peers: after(&gpu, &free),
             nvml_library: self.nvml_library.clone(),
             region_mib: self.config.region_mib,
             deadline: Duration::from_secs(self.config.deadline_seconds),
@@ -263,6 +276,7 @@ impl Probing {
         }
         let like = self.like(&running.gpu, cards);
         let period = self.every();
+        let known_bad: Vec<Arc<str>> = self.known_bad();
         let known = self.known.get_mut(&running.gpu)?;
         let measured = match &ran.ended {
             Ended::Measured(measured) => Some(measured.as_ref().clone()),
@@ -272,6 +286,7 @@ impl Probing {
         let usual = Usual {
             own: known.runs.make_contiguous(),
             like: &like,
+            known_bad: &known_bad,
         };
         let judgement = judge(&ran.ended, spec, usual);
         // What a broken GPU did is no measure.
@@ -333,6 +348,14 @@ impl Probing {
             self.told = None;
         }
         (is_new && (fails || failed)).then_some(told)
+    }
+
+    /// GPUs that their own last probe found slow or broken.
+    fn known_bad(&self) -> Vec<Arc<str>> {
+        let is_bad = |it: &Last| [Verdict::Degraded, Verdict::Fail].contains(&it.judgement.verdict);
+        let known = self.known.iter();
+        let bad = known.filter(|(_, it)| it.last.as_ref().is_some_and(is_bad));
+        bad.map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// The last rates of the other GPUs of its model; none of an instance, which are cut in many ways.
@@ -414,6 +437,7 @@ fn of_gpu((id, known): (&Arc<str>, &Known), cards: &[Card]) -> Option<ResourceSa
         for (metric, value) in [
             (&own::PROBE_MEMORY_RATE, rates.memory),
             (&own::PROBE_TENSOR_RATE, rates.tensor),
+            (&own::PROBE_PEERS_RATE, rates.peers.map(|it| it.1)),
             (&own::PROBE_TO_GPU, measured.to_gpu),
             (&own::PROBE_FROM_GPU, measured.from_gpu),
             (

@@ -11,11 +11,13 @@ use crate::scenario::{Capture, Fault, Scenario};
 pub(crate) mod code {
     pub(crate) const INVALID_VALUE: u32 = 1;
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    pub(crate) const INVALID_DEVICE: u32 = 101;
     pub(crate) const NO_BINARY: u32 = 209;
     pub(crate) const INVALID_PTX: u32 = 218;
     pub(crate) const UNSUPPORTED_PTX: u32 = 222;
     pub(crate) const NOT_FOUND: u32 = 500;
     pub(crate) const NOT_READY: u32 = 600;
+    pub(crate) const ALREADY_ENABLED: u32 = 704;
     pub(crate) const CAPTURE_FORBIDS: u32 = 900;
     pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 }
@@ -39,6 +41,8 @@ pub(crate) struct State {
     pub(crate) calls: BTreeMap<&'static str, u64>,
     /// Bytes that were given out.
     pub(crate) allocated: u64,
+    /// Which context reaches the memory of which.
+    pub(crate) ways: BTreeSet<(u64, u64)>,
     /// What every wait returns from now on: an error of a kernel sticks to its context.
     pub(crate) broken: u32,
     /// Whether a kernel never ends.
@@ -57,6 +61,8 @@ pub(crate) struct Stream {
 thread_local! {
     /// In which mode of captures this thread is: CUDA's numbers, 0 global, 2 relaxed.
     pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
+    /// The context that this thread made its own; 0 none.
+    pub(crate) static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The relaxed mode.
@@ -149,9 +155,36 @@ pub(crate) fn wait() -> Result<(), u32> {
     }
 }
 
-/// Whether the GPU that the process is shown is here.
-pub(crate) fn is_here() -> bool {
+/// The GPUs that the process is shown and that are here, in its order: as with the real driver, one that is not ends
+/// the list. Without the variable there is one.
+pub(crate) fn shown() -> Vec<String> {
     let gpus = &scenario().gpus;
-    let shown = std::env::var("CUDA_VISIBLE_DEVICES");
-    gpus.is_empty() || shown.map_or(true, |it| gpus.contains(&it))
+    let named = std::env::var("CUDA_VISIBLE_DEVICES");
+    let named = named.map_or_else(
+        |_| vec![String::new()],
+        |it| it.split(',').map(str::to_owned).collect(),
+    );
+    let is_here = |it: &String| gpus.is_empty() || it.is_empty() || gpus.contains(it);
+    named.into_iter().take_while(is_here).collect()
+}
+
+/// Bytes a second between the GPUs of two contexts, in the first of which a copy runs: over PCIe where nobody opened
+/// the way.
+pub(crate) fn rate_between(own: u64, other: u64) -> f64 {
+    let scenario = scenario();
+    let is_open =
+        with(|state| state.ways.contains(&(own, other)) && state.ways.contains(&(other, own)));
+    if !is_open {
+        return scenario.link_rate;
+    }
+    let shown = shown();
+    let named = |context: u64| shown.get(context as usize - 1);
+    let slow = scenario.faults.iter().find_map(|it| match it {
+        Fault::SlowPeer(gpu, times) => {
+            let is_one = named(own) == Some(gpu) || named(other) == Some(gpu);
+            is_one.then_some(*times)
+        }
+        _ => None,
+    });
+    scenario.peer_rate / slow.unwrap_or(1.0)
 }

@@ -8,7 +8,10 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::counted::{ELSEWHERE, UNLOADED, UNORDERED};
-use crate::driver::{self, CAPTURE_MODE, Stream, call, code, count, is_here, scenario, wait, with};
+use crate::driver::{
+    self, CAPTURE_MODE, CURRENT, Stream, call, code, count, rate_between, scenario, shown, wait,
+    with,
+};
 use crate::kernels::{self, Arguments};
 use crate::scenario::Capture;
 
@@ -17,6 +20,10 @@ const SM_COUNT: c_int = 16;
 const COMPUTE_MODE: c_int = 20;
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
+
+/// Attributes of a pair of devices that are known.
+const P2P_RANK: c_int = 1;
+const P2P_ACCESS: c_int = 2;
 
 /// A stream that the default stream does not wait for, and the lowest priority.
 const NON_BLOCKING: c_uint = 1;
@@ -98,8 +105,11 @@ macro_rules! functions {
 functions! {
     cuInit(_flags: c_uint) => Ok(());
     cuDriverGetVersion(version: *mut c_int) => put(version, scenario().cuda);
-    cuDeviceGetCount(count: *mut c_int) => put(count, c_int::from(is_here()));
-    cuDeviceGet(device: *mut c_int, _ordinal: c_int) => put(device, 0);
+    cuDeviceGetCount(count: *mut c_int) => put(count, shown().len() as c_int);
+    cuDeviceGet(device: *mut c_int, ordinal: c_int) => {
+        let is_shown = (0..shown().len() as c_int).contains(&ordinal);
+        if is_shown { put(device, ordinal) } else { Err(code::INVALID_DEVICE) }
+    };
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) => {
         let scenario = scenario();
         put(value, match attribute {
@@ -118,8 +128,28 @@ functions! {
         }
         Ok(())
     };
-    cuDevicePrimaryCtxRetain(context: *mut u64, _device: c_int) => put(context, 1);
-    cuCtxSetCurrent(_context: u64) => Ok(());
+    cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_int, from: c_int, to: c_int) => match attribute {
+        _ if from == to => Err(code::INVALID_DEVICE),
+        P2P_RANK => put(value, 0),
+        P2P_ACCESS => put(value, c_int::from(scenario().peer_access)),
+        _ => Err(code::INVALID_VALUE),
+    };
+    cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) => put(context, device as u64 + 1);
+    cuCtxSetCurrent(context: u64) => {
+        CURRENT.set(context);
+        Ok(())
+    };
+    cuCtxEnablePeerAccess(context: u64, _flags: c_uint) => {
+        let is_new = with(|state| state.ways.insert((CURRENT.get(), context)));
+        if is_new { Ok(()) } else { Err(code::ALREADY_ENABLED) }
+    };
+    cuMemcpyPeerAsync(to: u64, to_context: u64, from: u64, from_context: u64, bytes: usize, _stream: u64) => {
+        let own = CURRENT.get();
+        let other = if own == to_context { from_context } else { to_context };
+        let seconds = bytes as f64 / rate_between(own, other);
+        with(|state| state.nanoseconds += (seconds * 1e9) as u64);
+        copy(to, from, bytes)
+    };
     cuCtxGetCurrent(context: *mut u64) => put(context, scenario().context);
     cuCtxGetDevice(device: *mut c_int) => put(device, 0);
     cuCtxSynchronize() => wait();

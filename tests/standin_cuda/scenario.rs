@@ -36,6 +36,10 @@ pub struct Scenario {
     pub tensor_rate: f64,
     /// Bytes a second over PCIe, each way.
     pub link_rate: f64,
+    /// Whether GPUs reach each other's memory.
+    pub peer_access: bool,
+    /// Bytes a second between two GPUs, each way.
+    pub peer_rate: f64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -78,6 +82,8 @@ pub enum Fault {
     Absent(u32),
     /// An SM takes so many times as long as the others.
     Slow(u32, f64),
+    /// Copies to and from this GPU take so many times as long as between others.
+    SlowPeer(String, f64),
     /// The process ends in this kernel.
     Crash(String),
 }
@@ -99,6 +105,8 @@ impl Default for Scenario {
             memory_rate: 3.0e12,
             tensor_rate: 620e12,
             link_rate: 52e9,
+            peer_access: true,
+            peer_rate: 370e9,
             faults: Vec::new(),
         }
     }

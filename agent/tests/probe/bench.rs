@@ -52,6 +52,7 @@ impl Bench {
             has_driver: true,
             order: Order {
                 gpu: GPU.to_owned(),
+                peers: Vec::new(),
                 nvml_library: built("libgpufleet_standin_nvml.so").display().to_string(),
                 region_mib: 64,
                 deadline: PATIENCE,

@@ -2,6 +2,7 @@
 //! place of CUDA's driver and of NVML. Each test is one promise of docs/probe.md.
 
 mod bench;
+mod between;
 mod command;
 mod ptx;
 mod runs;

@@ -158,6 +158,21 @@ async fn an_idle_gpu_is_probed_when_it_is_due_and_its_last_result_is_told_every_
 }
 
 #[tokio::test]
+async fn an_idle_neighbour_is_copied_to_and_one_that_is_used_is_not() {
+    for (processes, expected) in [(&[][..], Some(370e9)), (&["77"], None)] {
+        let mut probed = over(Bench::new());
+        let other = card("GPU-other", Some(processes));
+        probed.users.note(&[card(GPU, Some(&[])), other]);
+        let answer = probed.ask(GPU);
+        let readings = probed.told(0).await;
+        let judgement = answer.await.expect("an answer").expect("it was probed");
+        assert_eq!(judgement.verdict, Verdict::Pass, "{}", judgement.reason);
+        let rate = value(&readings, &own::PROBE_PEERS_RATE);
+        assert_eq!(rate.map(|it| (it / 1e9).round() * 1e9), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_gpu_that_is_used_or_split_or_not_known_is_left_alone() {
     let mut probed = over(Bench::new());
     probed.users.note(&[
