@@ -169,6 +169,9 @@ def probes(agent, into, short):
     context = measured.get("context_bytes")
     row("probe: memory of its context", "ok" if context is not None else "NOT RUN",
         f"{context >> 20} MiB" if context is not None else "NVML did not say")
+    pairs = [f"{it['gpu']}: {it['to'] / 1e9:.0f} GB/s, back {it['from'] / 1e9:.0f}" for it in measured["peers"]]
+    why_not = [it for it in measured["left_out"] if it.startswith("cop")]
+    row("probe: copies between GPUs", "ok" if pairs else "NOT RUN", "; ".join(pairs + why_not))
     return measured
 
 

@@ -1,5 +1,5 @@
-//! `tests/gpu/run.sh`, dry: against the stand-ins, without PyTorch. What it says on a GPU only a GPU can
-//! show; here it must run to its end, find nothing wrong with a healthy card, and find a broken one.
+//! `tests/gpu/run.sh`, dry: as it is packed, against the stand-ins, without PyTorch. What it says on a GPU only a
+//! GPU can show; here it must run to its end, find nothing wrong with a healthy card, and find a broken one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,12 +12,20 @@ use crate::bench::{AGENT, Bench};
 /// The rows of the table, by name: verdict and what it says.
 fn table(bench: &Bench, into: &Path) -> Vec<(String, String, String)> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pack = into.join("gpu-pack");
+    let laid = Command::new(root.join("tests/gpu/pack.sh"))
+        .arg("lay")
+        .arg(&pack)
+        .args([AGENT, "-", "-"])
+        .status();
+    assert!(laid.expect("bash").success(), "it cannot be packed");
     let output = Command::new("sh")
-        .arg(root.join("tests/gpu/run.sh"))
+        .arg(pack.join("tests/gpu/run.sh"))
         .args(["--short", "--patience", "110", "--into"])
         .arg(into)
         .envs(bench.environment())
-        .env("GPUFLEET_AGENT", AGENT)
+        // The one that lies beside it.
+        .env_remove("GPUFLEET_AGENT")
         .env("GPUFLEET_NVML__LIBRARY_PATH", &bench.order.nvml_library)
         .env("GPUFLEET_PROBE__REGION_MIB", "64")
         .env("GPUFLEET_PROBE__DEADLINE_SECONDS", "100")
@@ -56,6 +64,7 @@ fn the_suite_runs_to_its_end_without_a_gpu_and_says_what_was_not_run() {
         check(&rows, name, "ok");
     }
     check(&rows, "recording", "NOT RUN");
+    check(&rows, "probe: copies between GPUs", "NOT RUN");
     let catalog = std::fs::read_to_string(folder.path().join("catalog.tsv")).expect("it is left");
     assert!(
         catalog.contains("gpufleet_gpu_power_watts\tvalue\t"),

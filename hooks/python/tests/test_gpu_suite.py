@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import runpy
+import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -17,7 +19,8 @@ import gpufleet
 from gpufleet import _probe
 from test_probe import Cuda
 
-STEP = pathlib.Path(__file__).resolve().parents[3] / "tests/gpu/step.py"
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+STEP = ROOT / "tests/gpu/step.py"
 
 
 class Dry(unittest.TestCase):
@@ -58,6 +61,24 @@ class Dry(unittest.TestCase):
         verdict, says = rows["probe inside the process"]
         self.assertEqual(verdict, "FAILED")
         self.assertIn("fp16 on SM 2", says)
+
+
+class Packed(unittest.TestCase):
+    def test_the_package_is_found_where_it_is_unpacked(self):
+        wheel = sorted((ROOT / "target/hooks/wheels").glob("*.whl"))[-1]
+        with tempfile.TemporaryDirectory() as folder:
+            pack = pathlib.Path(folder, "gpu-pack")
+            agent = pathlib.Path(folder, "agent")
+            agent.touch()
+            subprocess.run([ROOT / "tests/gpu/pack.sh", "lay", pack, agent, "-", wheel], check=True)
+            # Of all that Python finds only torch is taken from where it is installed.
+            found = {"PYTHONPATH": str(pack / "wheels")}
+            command = [sys.executable, pack / "tests/gpu/step.py", "--socket", "/nowhere/hooks.sock"]
+            done = subprocess.run(command, env={**os.environ, **found}, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr.splitlines()[-1:]), (3, ["PyTorch is here and has no CUDA"]))
+            named = [sys.executable, "-c", "import gpufleet; print(gpufleet.__file__)"]
+            said = subprocess.run(named, env={**os.environ, **found}, capture_output=True, text=True, check=True)
+            self.assertTrue(said.stdout.startswith(str(pack)), said.stdout)
 
 
 if __name__ == "__main__":
