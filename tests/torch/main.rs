@@ -1,8 +1,11 @@
 //! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
-//! with a rank that is slow, and after one of its ranks was killed; and of one where no agent is.
+//! with a rank that is slow, and after one of its ranks was killed; of one where no agent is; and of one that probes
+//! its GPU from inside.
 //!
 //! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
 //! and the package of the hooks, which that stage installs.
+
+mod inside;
 
 use std::path::PathBuf;
 use std::process::Command;
