@@ -24,6 +24,9 @@ use gpufleet_telemetry::gpu_specs::{DataType, Spec};
 /// Above this share of the peak a value is questioned: the best published runs stay below it.
 pub const QUESTIONED_ABOVE: f64 = 0.80;
 
+/// Hardware FLOPs per FLOP of the model where the whole forward pass is done again: four passes' worth for three.
+pub const FORWARD_AGAIN: f64 = 4.0 / 3.0;
+
 /// What a transformer is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
@@ -219,7 +222,7 @@ impl ModelShape {
         let of = |convention| self.flops_per_token(convention, Learning::All, context);
         match (what, convention) {
             (Recomputed::Nothing, _) | (_, Convention::Megatron2021) => 1.0,
-            (Recomputed::Forward, _) => 4.0 / 3.0,
+            (Recomputed::Forward, _) => FORWARD_AGAIN,
             (Recomputed::Attention, convention) => {
                 let attention = of(convention) - of(Convention::WithoutAttention);
                 1.0 + attention / 3.0 / of(convention)

@@ -174,6 +174,7 @@ fn about(job: &Value, run: &Value) -> String {
             words::measured(&run["tokens_per_second"], 0, ""),
         ),
         ("MFU", words::percent(&run["mfu_ratio"])),
+        ("HFU", hfu(run)),
         ("goodput", goodput(run)),
         ("done", words::moment(&run["finish_at"]) + &late(run)),
         ("cost", cost(run)),
@@ -224,6 +225,15 @@ fn cost(run: &Value) -> String {
 }
 
 /// The productive share, and of how much of the time that is.
+/// An estimate says that it is one.
+fn hfu(run: &Value) -> String {
+    let ratio = words::percent(&run["hfu_ratio"]);
+    match run["hfu_basis"].as_str() {
+        Some(basis) if basis != "told" => format!("{ratio} ({basis})"),
+        _ => ratio,
+    }
+}
+
 fn goodput(run: &Value) -> String {
     let ratio = words::percent(&run["goodput_ratio"]);
     match words::number(&run["observed_ratio"]["value"]).filter(|it| *it < 0.9995) {

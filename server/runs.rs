@@ -47,6 +47,8 @@ pub mod history;
 
 pub mod figures;
 
+pub mod utilisation;
+
 pub mod heat;
 
 pub mod goodput;

@@ -148,6 +148,12 @@ pub struct RunDetail {
     pub tokens_per_second: Figure,
     /// Model FLOPs utilisation, 0 to 1, of the dense peak of the type used.
     pub mfu_ratio: Figure,
+    /// How the FLOPs of `mfu_ratio` were got, in words with the convention; none where the run does not say.
+    pub flops_by: Option<String>,
+    /// Hardware FLOPs utilisation, recomputation counted, 0 to 1, of the same peak.
+    pub hfu_ratio: Figure,
+    /// Where it is from: `told`, `recomputed` (4/3 of MFU), `estimated` (tensor cores' activity, an upper bound).
+    pub hfu_basis: Option<&'static str>,
     /// Where the time of the job went, seconds by category; none with the reason in `goodput_missing`.
     pub goodput_seconds: Option<BTreeMap<String, f64>>,
     /// Why there is no goodput.
@@ -394,7 +400,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         looked_at: it.looked_at,
         steps_lost: it.steps_lost,
     });
-    let card = |gpu: &str| lookup::card(&web.app.fleet, &key.cluster, gpu);
+    let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
     let cost = cost::of(&web.app, (key, run), now).await;
     let cost = cost.map_err(|error| Problem::store(&error))?;
     let scaling = scaling::of(&web.app.store, (key, run)).await;
@@ -418,7 +424,10 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
             "no rank says its tokens",
             now,
         )),
-        mfu_ratio: Figure::of(run.mfu(card, &web.specs).map(|it| it.ratio)),
+        mfu_ratio: Figure::of(mfu.map(|it| it.ratio)),
+        flops_by: run.flops_by(),
+        hfu_basis: hfu.as_ref().ok().map(|it| it.1.name()),
+        hfu_ratio: Figure::of(hfu.map(|it| it.0.ratio)),
         goodput_seconds: seconds,
         goodput_ratio: Figure::of(share(goodput.as_ref(), Goodput::ratio)),
         observed_ratio: Figure::of(share(goodput.as_ref(), Goodput::observed)),

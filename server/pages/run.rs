@@ -4,6 +4,8 @@ mod gather;
 
 mod parts;
 
+mod utilisation;
+
 pub(crate) mod collectives;
 
 mod advice;

@@ -144,7 +144,7 @@ fn gpu_use(run: &Run, gpus: &[Live], card: Option<&str>, specs: &Specs) -> GpuUs
 }
 
 /// Knobs, by the names under which the Python package tells them.
-fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
+pub(super) fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
     let text = |names: &[&str]| {
         names
             .iter()

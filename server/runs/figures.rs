@@ -1,13 +1,11 @@
-//! What a run does in figures, each with why there is none: pace, tokens, MFU, phases, plan.
+//! What a run does in figures, each with why there is none: pace, tokens, phases, plan.
 //!
 //! Pure, over what the ranks said last. A figure that the run does not say is a sentence, never 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_analysis::mfu::{self, Kind, Peak, Utilisation};
 use gpufleet_analysis::plan::{self, Forecast, Progress};
 use gpufleet_telemetry::catalog::{Metric, training};
-use gpufleet_telemetry::gpu_specs::{DataType, Specs};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Phase;
 
@@ -108,54 +106,6 @@ impl Run {
             true => self.gpus().len(),
             false => ranks.max(self.facts.world as usize),
         }
-    }
-
-    /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
-    ///
-    /// # Errors
-    /// A sentence that says why there is none.
-    pub fn mfu(
-        &self,
-        card: impl Fn(&str) -> Option<String>,
-        specs: &Specs,
-    ) -> Result<Utilisation, String> {
-        let per_step = |rank: &Rank| {
-            let told = |metric: Metric| rank.facts.reading(metric.id);
-            let (flops, steps) = (told(training::MODEL_FLOPS)?, told(training::STEPS)?);
-            (flops > 0.0 && steps > 0.0).then(|| flops / steps)
-        };
-        let say = |rank: &&Rank| per_step(rank).is_some();
-        let ranks: Vec<&Rank> = self.members().map(|(_, it)| it).filter(say).collect();
-        let flops: f64 = ranks.iter().filter_map(|it| per_step(it)).sum();
-        if ranks.is_empty() {
-            return Err("not said: the run gives no FLOPs".to_owned());
-        }
-        let gpus: BTreeSet<&str> = ranks.iter().map(|it| it.facts.gpu.as_str()).collect();
-        if gpus.contains("") {
-            return Err("not known: a rank does not say on which GPU it computes".to_owned());
-        }
-        let seconds = self
-            .step_seconds()
-            .ok_or("not known: no step was told yet")?;
-        let cards: Option<BTreeSet<String>> = gpus.iter().map(|it| card(it)).collect();
-        let cards =
-            cards.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
-        let mut cards = cards.into_iter();
-        let (Some(card), None) = (cards.next(), cards.next()) else {
-            return Err(
-                "refused: the run computes on different cards, which have no one peak".to_owned(),
-            );
-        };
-        let said = self.facts.data_type.as_str();
-        let data_type = DataType::parse(said);
-        let data_type =
-            data_type.ok_or("not said: the run does not say the type of its arithmetic")?;
-        let spec = specs.lookup(&card);
-        let spec = spec.ok_or_else(|| format!("refused: no peak is known for `{card}`"))?;
-        let refused = |refused: mfu::Refused| format!("refused: {refused}");
-        let peak = Peak::of(spec, data_type).map_err(refused)?;
-        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-        mfu::utilisation(Kind::Mfu, flops / seconds, count, &peak).map_err(refused)
     }
 
     /// Seconds of each phase, mean over the ranks that tell any; phases without time are left out.

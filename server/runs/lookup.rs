@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_analysis::mfu::Utilisation;
+use gpufleet_telemetry::catalog::gpu::TENSOR_ACTIVE;
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::utilisation::{Gpus, Hfu};
 use super::{Run, RunKey, Runs};
 use crate::App;
 use crate::fleet::{Fleet, Live};
@@ -38,6 +42,25 @@ pub fn card(fleet: &Fleet, cluster: &Arc<str>, gpu: &str) -> Option<String> {
     live.resource
         .attribute(attribute::GPU_MODEL)
         .map(str::to_owned)
+}
+
+/// MFU and HFU of a run, by what the fleet knows of its GPUs.
+pub fn utilisation(
+    fleet: &Fleet,
+    specs: &Specs,
+    (key, run): (&RunKey, &Run),
+    now: Timestamp,
+) -> (Result<Utilisation, String>, Result<Hfu, String>) {
+    let cluster = &key.cluster;
+    let tensor = |gpu: &str| {
+        let live = live(fleet, cluster, gpu)?;
+        live.value(TENSOR_ACTIVE.id)?.reading.ok()
+    };
+    let gpus = Gpus {
+        card: &|gpu| card(fleet, cluster, gpu),
+        tensor: &tensor,
+    };
+    (run.mfu(gpus.card, specs), run.hfu(&gpus, specs, now))
 }
 
 /// What the node of a GPU or share says of itself; none where it is not reported.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::{Category, Goodput};
-use gpufleet_analysis::mfu::Utilisation;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::gather::Past;
+use super::utilisation;
 use crate::pages::draw::{self, Column};
 use crate::pages::incidents::dollars;
 use crate::pages::series::Series;
@@ -25,7 +25,7 @@ use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
 use crate::runs::history::Cut;
 use crate::runs::state::SILENT_AFTER;
-use crate::runs::{Rank, Run, RunKey, State, lookup, words};
+use crate::runs::{Rank, Run, RunKey, State, words};
 use crate::web::Web;
 
 /// Ranks listed.
@@ -100,10 +100,6 @@ pub(super) fn figures(
     past: &Past,
     now: Timestamp,
 ) -> Vec<Figure> {
-    let mfu = run.mfu(
-        |gpu| lookup::card(&web.app.fleet, &key.cluster, gpu),
-        &web.specs,
-    );
     let speaker = run.speaker().map(|it| it.1);
     let told = |metric: Metric| speaker.and_then(|it| it.facts.reading(metric.id));
     let tokens = run.tokens_per_second();
@@ -113,6 +109,7 @@ pub(super) fn figures(
     let loss = told(training::LOSS).map(|it| format!("{it:.4}"));
     let memory = run.tightest_memory();
     let [done_at, cost] = finish(run, &past.cost, now);
+    let [mfu, hfu] = utilisation::figures(web, (key, run), now);
     vec![
         figure("Step", "How long one step takes now, over the last 20.", {
             let told = run.step_seconds().map(text::pace);
@@ -122,12 +119,8 @@ pub(super) fn figures(
             let told = tokens.map(|it| text::grouped(it.round()));
             run.at_its_pace(told, "not said: no rank gives its tokens", now)
         }),
-        Figure {
-            small: mfu.as_ref().ok().map(mfu_words),
-            ..figure("MFU", "Model FLOPs ÷ dense peak of the type used.", {
-                mfu.map(|it| format!("{:.1} %", it.ratio * 100.0))
-            })
-        },
+        mfu,
+        hfu,
         Figure {
             small: observed,
             ..figure(
@@ -161,7 +154,7 @@ pub(super) fn figures(
     ]
 }
 
-fn figure<E: Into<String>>(
+pub(super) fn figure<E: Into<String>>(
     name: &'static str,
     help: &'static str,
     value: Result<String, E>,
@@ -172,20 +165,6 @@ fn figure<E: Into<String>>(
         value: value.map_err(Into::into),
         small: None,
     }
-}
-
-fn mfu_words(it: &Utilisation) -> String {
-    let asked = if it.is_questioned {
-        "; too good to be taken without a question"
-    } else {
-        ""
-    };
-    format!(
-        "{:.0} TFLOP/s a GPU, of {} {} dense{asked}",
-        it.flops_per_second / 1e12,
-        text::harmless(&it.peak.card, text::SHOWN_CHARACTERS),
-        it.peak.data_type.name()
-    )
 }
 
 /// When it will be done, and what that costs.

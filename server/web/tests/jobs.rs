@@ -294,6 +294,26 @@ async fn the_page_of_a_run_that_ended_says_why_and_with_which_rank() {
 }
 
 #[tokio::test]
+async fn hfu_stands_beside_mfu_or_the_reason_why_there_is_none() {
+    let server = server().await;
+    let job = "team/slow/u4";
+    put_one(&server, job, GPU, false).await;
+    let found = server
+        .json(&format!("/api/v1/runs/prod/{}/0", segment(job)))
+        .await;
+    let mfu = found["mfu_ratio"]["value"].as_f64().unwrap_or(f64::NAN);
+    assert!((mfu - 0.2).abs() < 1e-6, "{found}");
+    // Its GPU cannot tell how long its tensor cores are active.
+    let why = "not known: no GPU of the run tells how long its tensor cores are active";
+    assert_eq!(found["hfu_ratio"]["missing"], why);
+    assert_eq!(found["hfu_basis"], Value::Null);
+    let (_, page) = server.get(&address(job)).await;
+    for said in ["20.0 %", "of NVIDIA H100 80GB HBM3 bf16 dense", why] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
     let server = server().await;
     let run = format!("/api/v1/runs/prod/{}/0", segment(JOB));

@@ -1,0 +1,287 @@
+//! MFU and HFU of a run, each with its kind, what its FLOPs are by, and its peak, or the reason why there is none.
+//!
+//! HFU is taken, in this order, from FLOPs with recomputation that the ranks say; from MFU, where the run does its
+//! whole forward pass again; else it is an estimate from the time in which tensor cores were active, and named one.
+//! Pure, over what the ranks said last.
+
+use std::collections::BTreeSet;
+
+use gpufleet_analysis::mfu::{self, Convention, FORWARD_AGAIN, Kind, Peak, Refused, Utilisation};
+use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::gpu_specs::{DataType, Specs};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::advice::set_up;
+use super::{Run, State};
+
+/// Why there is no peak to hold it against.
+const NO_TYPE: &str = "not said: the run does not say the type of its arithmetic";
+
+/// What is known of GPUs beside the run.
+pub struct Gpus<'a> {
+    /// The card of one.
+    pub card: &'a dyn Fn(&str) -> Option<String>,
+    /// The share of time in which its tensor cores were active lately, 0 to 1.
+    pub tensor: &'a dyn Fn(&str) -> Option<f64>,
+}
+
+/// HFU and where it comes from.
+pub type Hfu = (Utilisation, Basis);
+
+/// Where an HFU comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// The ranks say their FLOPs with recomputation.
+    Told,
+    /// The run says that it does its forward pass again.
+    Recomputed,
+    /// The tensor cores' activity.
+    Estimated,
+}
+
+impl Basis {
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Told => "told",
+            Self::Recomputed => "recomputed",
+            Self::Estimated => "estimated",
+        }
+    }
+
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Told => "FLOPs with recomputation as the run gives them",
+            Self::Recomputed => "4/3 of MFU: the forward pass is done again",
+            Self::Estimated => {
+                "an estimate: the time in which tensor cores were active, its upper bound"
+            }
+        }
+    }
+}
+
+fn refused(refused: Refused) -> String {
+    format!("refused: {refused}")
+}
+
+impl Run {
+    /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
+    ///
+    /// # Errors
+    /// A sentence that says why there is none.
+    pub fn mfu(
+        &self,
+        card: impl Fn(&str) -> Option<String>,
+        specs: &Specs,
+    ) -> Result<Utilisation, String> {
+        self.share(Kind::Mfu, training::MODEL_FLOPS, &card, specs)
+    }
+
+    /// HFU and where it is from.
+    ///
+    /// # Errors
+    /// A sentence that says why there is none.
+    pub fn hfu(&self, gpus: &Gpus<'_>, specs: &Specs, now: Timestamp) -> Result<Hfu, String> {
+        let model = self.mfu(gpus.card, specs);
+        if self.says(training::HARDWARE_FLOPS) {
+            let found = self.share(Kind::Hfu, training::HARDWARE_FLOPS, gpus.card, specs)?;
+            return match model {
+                Ok(model) if model.ratio > found.ratio => Err(format!(
+                    "refused: its FLOPs with recomputation are {:.0} % of the model's, and cannot be fewer",
+                    100.0 * found.ratio / model.ratio
+                )),
+                _ => Ok((found, Basis::Told)),
+            };
+        }
+        let recomputes = set_up(&self.facts.fingerprint, &self.facts.data_type).recomputes_all;
+        if let (Ok(model), Some(true)) = (&model, recomputes) {
+            let rate = model.flops_per_second * FORWARD_AGAIN;
+            let found = mfu::utilisation(Kind::Hfu, rate, 1, &model.peak).map_err(refused)?;
+            return Ok((found, Basis::Recomputed));
+        }
+        if self.state(now) != State::Running {
+            return Err(
+                "not known: it does not run, and gives no FLOPs with recomputation".to_owned(),
+            );
+        }
+        let named = self.gpus();
+        let active: Vec<f64> = named.iter().filter_map(|it| (gpus.tensor)(it)).collect();
+        let mean = active.iter().sum::<f64>() / active.len() as f64;
+        let otherwise = "not known: no GPU of the run tells how long its tensor cores are active";
+        let mean = self.at_its_pace(Some(mean).filter(|it| it.is_finite()), otherwise, now)?;
+        let peak = self.peak(&named, gpus.card, specs)?;
+        let found = mfu::estimated(mean, &peak).map_err(refused)?;
+        Ok((found, Basis::Estimated))
+    }
+
+    /// How the run's FLOPs were got, in words; none where it does not say.
+    pub fn flops_by(&self) -> Option<String> {
+        match self.facts.flops_source.as_str() {
+            "explicit" => Some("FLOPs as the run gives them".to_owned()),
+            "model_shape" => Some(format!("FLOPs by {}", Convention::Palm.name())),
+            "measured" => Some("FLOPs counted in one step".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// FLOPs of one step, of each rank that says any, with the GPU that it names.
+    fn flops(&self, metric: Metric) -> impl Iterator<Item = (f64, &str)> {
+        self.members().filter_map(move |(_, rank)| {
+            let told = |metric: Metric| rank.facts.reading(metric.id);
+            let (flops, steps) = (told(metric)?, told(training::STEPS)?);
+            let is_said = flops > 0.0 && steps > 0.0;
+            is_said.then_some((flops / steps, rank.facts.gpu.as_str()))
+        })
+    }
+
+    fn says(&self, metric: Metric) -> bool {
+        self.flops(metric).next().is_some()
+    }
+
+    fn share(
+        &self,
+        kind: Kind,
+        metric: Metric,
+        card: &dyn Fn(&str) -> Option<String>,
+        specs: &Specs,
+    ) -> Result<Utilisation, String> {
+        let flops: f64 = self.flops(metric).map(|it| it.0).sum();
+        let gpus: BTreeSet<&str> = self.flops(metric).map(|it| it.1).collect();
+        if gpus.is_empty() {
+            return Err("not said: the run gives no FLOPs".to_owned());
+        }
+        if gpus.contains("") {
+            return Err("not known: a rank does not say on which GPU it computes".to_owned());
+        }
+        let seconds = self.step_seconds();
+        let seconds = seconds.ok_or("not known: no step was told yet")?;
+        let peak = self.peak(&gpus, card, specs)?;
+        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        mfu::utilisation(kind, flops / seconds, count, &peak).map_err(refused)
+    }
+
+    /// The dense peak of one of these GPUs for the run's type.
+    fn peak(
+        &self,
+        gpus: &BTreeSet<&str>,
+        card: &dyn Fn(&str) -> Option<String>,
+        specs: &Specs,
+    ) -> Result<Peak, String> {
+        let cards: Option<BTreeSet<String>> = gpus.iter().map(|it| card(it)).collect();
+        let cards =
+            cards.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
+        let mut cards = cards.into_iter();
+        let (Some(card), None) = (cards.next(), cards.next()) else {
+            return Err(
+                "refused: the run computes on different cards, which have no one peak".to_owned(),
+            );
+        };
+        let data_type = DataType::parse(&self.facts.data_type).ok_or(NO_TYPE)?;
+        let spec = specs.lookup(&card);
+        let spec = spec.ok_or_else(|| format!("refused: no peak is known for `{card}`"))?;
+        Peak::of(spec, data_type).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rank;
+    use super::*;
+
+    const CARD: &str = "NVIDIA H100 80GB HBM3";
+    const PEAK: f64 = 989.4e12;
+
+    fn now() -> Timestamp {
+        Timestamp::from_seconds(1_790_000_400)
+    }
+
+    /// A run of one rank that takes a second a step and says these FLOPs of each.
+    fn run(told: &[(Metric, f64)]) -> Run {
+        let steps = [(training::STEPS, 10.0), (training::STEP_WALL, 10.0)];
+        let flops = told.iter().map(|(metric, it)| (*metric, it * 10.0));
+        let readings = steps.into_iter().chain(flops);
+        let mut rank = Rank::default();
+        rank.facts.gpu = "GPU-a".to_owned();
+        rank.facts.heard = now();
+        rank.facts.readings = readings.map(|(metric, it)| (metric.id, it)).collect();
+        rank.facts.readings.sort_by_key(|it| it.0);
+        let mut run = Run::default();
+        run.ranks.insert(0, rank);
+        run.facts.data_type = "bf16".to_owned();
+        run
+    }
+
+    fn hfu(run: &Run, tensor: Option<f64>) -> Result<(f64, Kind, Basis), String> {
+        let gpus = Gpus {
+            card: &|_| Some(CARD.to_owned()),
+            tensor: &|_| tensor,
+        };
+        let found = run.hfu(&gpus, &Specs::default(), now())?;
+        Ok((found.0.ratio, found.0.kind, found.1))
+    }
+
+    /// The share that comes out, of which kind and by what.
+    fn check(run: &Run, tensor: Option<f64>, ratio: f64, kind: Kind, basis: Basis) {
+        let found = hfu(run, tensor).expect("there is one");
+        assert!((found.0 / ratio - 1.0).abs() < 1e-6, "{found:?}");
+        assert_eq!((found.1, found.2), (kind, basis));
+    }
+
+    fn recomputing(mut run: Run) -> Run {
+        let pair = ("gradient_checkpointing".to_owned(), "True".to_owned());
+        run.facts.fingerprint.extend([pair]);
+        run
+    }
+
+    #[test]
+    fn hfu_is_what_is_told_else_by_recomputation_else_an_estimate_that_is_named_one() {
+        let model = (training::MODEL_FLOPS, 0.3 * PEAK);
+        let told = run(&[model, (training::HARDWARE_FLOPS, 0.36 * PEAK)]);
+        check(&told, Some(0.5), 0.36, Kind::Hfu, Basis::Told);
+        check(&recomputing(told), Some(0.5), 0.36, Kind::Hfu, Basis::Told);
+        let by_model = recomputing(run(&[model]));
+        check(&by_model, Some(0.5), 0.4, Kind::Hfu, Basis::Recomputed);
+        for run in [run(&[model]), run(&[]), recomputing(run(&[]))] {
+            check(&run, Some(0.5), 0.5, Kind::Estimate, Basis::Estimated);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_what_is_not_told_is_a_reason() {
+        let model = (training::MODEL_FLOPS, 0.3 * PEAK);
+        let fewer = run(&[model, (training::HARDWARE_FLOPS, 0.15 * PEAK)]);
+        let too_much = recomputing(run(&[(training::MODEL_FLOPS, 0.8 * PEAK)]));
+        let mut no_type = run(&[]);
+        no_type.facts.data_type.clear();
+        let mut over = run(&[]);
+        over.ranks.get_mut(&0).expect("a rank").facts.heard = Timestamp(0);
+        for (run, tensor, words) in [
+            (&fewer, None, "50 % of the model's"),
+            (&too_much, None, "107 %"),
+            (&run(&[]), Some(1.5), "150 %"),
+            (&run(&[]), Some(0.0), "above 0"),
+            (&run(&[]), None, "tensor cores"),
+            (&no_type, Some(0.5), "the type of its arithmetic"),
+            (&over, Some(0.5), "it does not run"),
+        ] {
+            let why = hfu(run, tensor).expect_err(words);
+            assert!(why.contains(words), "{words}: {why}");
+        }
+    }
+
+    #[test]
+    fn how_flops_were_got_is_told_by_its_convention() {
+        let mut run = run(&[]);
+        assert_eq!(run.flops_by(), None);
+        for (source, words) in [
+            ("model_shape", "6N + 12·L·H·Q·T"),
+            ("explicit", "the run gives"),
+            ("measured", "counted"),
+        ] {
+            source.clone_into(&mut run.facts.flops_source);
+            let told = run.flops_by().expect("it is said");
+            assert!(told.contains(words), "{told}");
+        }
+    }
+}
