@@ -162,7 +162,7 @@ async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>,
         ..RunFilter::default()
     };
     let (known, _) = web.app.store.runs(&filter, None, CHOICES).await?;
-    let mut choices: Vec<Choice> = known.into_iter().map(|it| choice(frame, it)).collect();
+    let mut choices: Vec<Choice> = known.into_iter().map(|it| choice(web, frame, it)).collect();
     for raw in [&asked.a, &asked.b] {
         if !raw.is_empty() && choices.iter().all(|it| it.value != *raw) {
             choices.push(Choice {
@@ -182,9 +182,12 @@ async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>,
     Ok(choices)
 }
 
-fn choice(frame: &Frame, known: KnownRun) -> Choice {
+fn choice(web: &Web, frame: &Frame, known: KnownRun) -> Choice {
     let key = known.key.clone();
-    let state = Run::of_store(known).state(frame.at).name();
+    let live = web.app.fleet.runs();
+    let live = live.look(&key, |run| run.state(frame.at));
+    let state = live.unwrap_or_else(|| Run::of_store(known).state(frame.at));
+    let state = state.name();
     let shown = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
     Choice {
         value: named::name(&key),

@@ -25,7 +25,7 @@ const WAY: [(&str, &str); 21] = [
     (".tabs a:last-child", "job simulated chosen"),
     ("main a[href^='/compare']", "compare chosen"),
     (kinds::CHOOSE, "comparison chosen"),
-    ("[data-live=verdict] dd a", "job simulated"),
+    ("[data-live=differences] dd a", "job simulated"),
     ("nav a[href='/cost']", "cost"),
     ("nav a[href='/queue']", "queue"),
     ("nav a[href='/health']", "health"),

@@ -412,6 +412,12 @@ async fn two_runs_stand_side_by_side_with_a_reason_for_what_is_missing() {
     let (status, form) = server.get("/compare").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(form.matches(&format!("value=\"{DEAD_RUN}\"")).count(), 2);
+    for said in [
+        "attempt 0, running, in prod",
+        "dead, attempt 0, ended, in prod",
+    ] {
+        assert_eq!(form.matches(said).count(), 2, "{said}: {form}");
+    }
     assert!(
         !form.contains("How they do") && !form.contains("<b>llama"),
         "{form}"
