@@ -86,6 +86,9 @@ test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (min
 test-schemathesis: ## Give the API what nobody would ask for: schemathesis from PyPI (minutes; ARGS="REQUESTS SEED")
 	@scripts/schemathesis.sh $(ARGS)
 
+test-focus: ## Give a FOCUS file with every kind of line to PyPI's focus-validator (minutes)
+	@scripts/focus.sh
+
 nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nccl-profiler.so
 	@cargo build --profile plugin -p gpufleet-nccl-profiler
 	@cp target/plugin/libgpufleet_nccl_profiler.so target/plugin/libgpufleet-nccl-profiler.so
@@ -96,4 +99,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters

@@ -8,6 +8,8 @@
 # Run as root or as somebody who may sudo. Installs nothing that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/later.sh
+. scripts/later.sh
 
 want_build() {
     need gcc gcc
@@ -108,7 +110,6 @@ install_python() {
 }
 
 # later SUITE PROGRAM...: programs of a later Debian's packages of the same names, into target/tools.
-# Nothing of them is installed, and apt checks them as it checks all others.
 later() {
     local suite=$1 tools=target/tools home program fetched=yes
     shift
@@ -119,18 +120,7 @@ later() {
     fi
     echo "setup: fetching $* of Debian $suite into $tools"
     home=$PWD/$tools/$suite
-    mkdir -p "$home"/{sources,lists/partial,cache/archives/partial}
-    local mirror
-    # shellcheck disable=SC2016 # apt's own variable
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/$')
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$mirror" "$suite" \
-        /usr/share/keyrings/debian-archive-keyring.gpg >"$home/sources/debian.sources"
-    local apt=(apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$home/sources"
-        -o "Dir::State::Lists=$home/lists" -o "Dir::Cache=$home/cache" -o Acquire::Languages=none
-        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o "APT::Sandbox::User=$(id -un)")
-    "${apt[@]}" update && (cd "$home" && "${apt[@]}" download "$@") || return
-    local package
-    for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home/files"; done
+    unpack_later "$suite" "$home" "$@" || return
     for program in "$@"; do cp "$home/files/usr/bin/$program" "$tools/$program"; done
     rm -rf "$home"
 }
