@@ -163,7 +163,11 @@ pub fn judge(ended: &Ended, spec: Option<&Spec>, usual: Usual<'_>) -> Judgement 
     if let Some(wrong) = wrong(measured) {
         return wrong;
     }
-    if let Some((gpu, stopped)) = &measured.broke_with {
+    // That another GPU is broken by itself says nothing of this one.
+    let is_known_bad = |gpu: &str| usual.known_bad.iter().any(|it| **it == *gpu);
+    if let Some((gpu, stopped)) = &measured.broke_with
+        && !is_known_bad(gpu)
+    {
         let broke = judge_stopped(stopped);
         return told(broke.verdict, format!("with {gpu}: {}", broke.reason), None);
     }

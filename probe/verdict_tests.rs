@@ -254,6 +254,17 @@ fn copies_between_gpus_that_break_or_do_not_end_fail_and_name_the_other() {
             &["GPU-b", words, "between two GPUs"],
         );
     }
+    let mut run = good();
+    let stopped = Stopped {
+        stage: Stage::Between(0),
+        why: Why::Hung(8_000),
+    };
+    run.broke_with = Some(("GPU-b".to_owned(), stopped));
+    let usual = Usual {
+        known_bad: &[Arc::from("GPU-b")],
+        ..Usual::default()
+    };
+    assert_eq!(judged(run, usual).verdict, Verdict::Pass);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What was found wrong with a GPU and by no run since to be right. A pass undoes only what it measured: a work that
-//! was right on every SM, memory of which at least as much was gone through, and what is no result (an ECC error, a
-//! kernel that does not end) only where the probe had the GPU for itself.
+//! was right on every SM, memory of which at least as much was gone through, copies with another GPU that broke where
+//! some were made and did not, and what else is no result (an ECC error, a kernel that does not end) only where the
+//! probe had the GPU for itself.
 
 use crate::measured::Measured;
 use crate::ptx::Work;
@@ -20,8 +21,10 @@ pub struct Reach {
     pub wrong: Works,
     /// Bytes of memory that were gone through.
     pub checked_bytes: u64,
-    /// Whether it had the GPU for itself, and so looked at everything that a probe looks at.
+    /// Whether it had the GPU for itself, and so looked at everything on it that a probe looks at.
     pub is_alone: bool,
+    /// Whether copies with other GPUs went well; none where there were none.
+    pub link: Option<bool>,
 }
 
 /// What stands against a GPU.
@@ -32,6 +35,8 @@ pub struct Wrong {
     bytes: u64,
     /// Whether it failed otherwise than by a result.
     is_other: bool,
+    /// Whether copies with another GPU broke.
+    is_link: bool,
 }
 
 impl Works {
@@ -40,9 +45,10 @@ impl Works {
         Self(works.into_iter().fold(0, |bits, it| bits | bit(it)))
     }
 
-    /// As they are told; bits of no work stay what they are, of a newer package.
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
+    /// As they are told. Bits of no work are left out: no run could ever find right what it does not know, and a
+    /// failure of such a work alone is one without a result.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits & Self::of(Work::ALL).0)
     }
 
     /// As they are told.
@@ -78,6 +84,10 @@ impl Reach {
             wrong: Works::of(checks.iter().filter(|it| it.wrong > 0).map(|it| it.work)),
             checked_bytes: measured.checked_bytes,
             is_alone,
+            link: match &measured.broke_with {
+                Some(_) => Some(false),
+                None => (!measured.peers.is_empty()).then_some(true),
+            },
         }
     }
 }
@@ -110,9 +120,12 @@ impl Wrong {
         if reach.wrong.has(Work::Memory) {
             self.bytes = self.bytes.max(reach.checked_bytes);
         }
-        match verdict {
-            Verdict::Fail => self.is_other |= reach.wrong.is_empty(),
-            _ => self.is_other &= !reach.is_alone,
+        if verdict == Verdict::Fail {
+            self.is_other |= reach.wrong.is_empty();
+            self.is_link |= reach.link == Some(false);
+        } else {
+            self.is_other &= !reach.is_alone;
+            self.is_link &= reach.link != Some(true);
         }
     }
 }
@@ -129,6 +142,7 @@ mod tests {
             wrong: Works::of(wrong.iter().copied()),
             checked_bytes,
             is_alone: false,
+            link: None,
         }
     }
 
@@ -191,6 +205,12 @@ mod tests {
         check(&[(raised, Fail), (all, Pass)], true);
         check(&[(raised, Fail), (alone, Degraded)], false);
         check(&[(Reach::default(), Fail), (alone, Pass)], false);
+        // So do copies that broke, and another GPU to make some with.
+        let copied = |link| Reach { link, ..alone };
+        let broke = (copied(Some(false)), Fail);
+        check(&[broke, (copied(None), Pass)], true);
+        check(&[broke, (copied(Some(false)), Pass)], true);
+        check(&[broke, (copied(Some(true)), Pass)], false);
     }
 
     #[test]
@@ -222,10 +242,46 @@ mod tests {
     }
 
     #[test]
+    fn copies_with_other_gpus_go_well_where_there_were_some_and_none_broke() {
+        use crate::measured::{Peer, Stage, Stopped, Why};
+        let mut measured = Measured::default();
+        assert_eq!(Reach::of(&measured, true).link, None);
+        measured.peers.push(Peer {
+            gpu: "GPU-b".to_owned(),
+            link: 0,
+            to: 1.0,
+            from: 1.0,
+        });
+        assert_eq!(Reach::of(&measured, true).link, Some(true));
+        let stopped = Stopped {
+            stage: Stage::Between(0),
+            why: Why::Hung(1),
+        };
+        measured.broke_with = Some(("GPU-b".to_owned(), stopped));
+        assert_eq!(Reach::of(&measured, true).link, Some(false));
+    }
+
+    #[test]
     fn each_work_keeps_its_bit() {
         let bits = Work::ALL.map(|it| Works::of([it]).bits());
         // Arithmetic, memory, fp16, int8, bf16, tf32, fp8: regions of older packages have them so.
         assert_eq!(bits, [1, 64, 2, 4, 8, 16, 32]);
         assert!(Works::from_bits(8).has(Work::Bf16));
+    }
+
+    #[test]
+    fn a_work_that_only_a_newer_package_knows_is_undone_by_a_probe_that_is_alone() {
+        assert_eq!(Works::from_bits(u64::MAX), Works::of(Work::ALL));
+        let newer = Reach {
+            wrong: Works::from_bits(1 << 40),
+            ..Reach::default()
+        };
+        let all = inside(&Work::ALL, &[], 64 * MIB);
+        let alone = Reach {
+            is_alone: true,
+            ..all
+        };
+        check(&[(newer, Verdict::Fail), (all, Verdict::Pass)], true);
+        check(&[(newer, Verdict::Fail), (alone, Verdict::Pass)], false);
     }
 }

@@ -4,8 +4,9 @@
 #
 #   scripts/focus.sh [FILE]    another file than the one that the tests of the report make
 #
-# Installs focus-validator into target/focus, with what scripts/focus-requirements.txt has. It needs Python 3.12:
-# where there is none, Debian 13's Python 3.13 is unpacked beside it, and nothing of that is installed.
+# Installs focus-validator into target/focus, with what scripts/focus-requirements.txt has. It needs Python 3.12 or
+# 3.13: of the pyarrow that it asks for there is no wheel for a newer one. Where there is neither, Debian 13's
+# Python 3.13 is unpacked beside it, and nothing of that is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/later.sh
@@ -19,7 +20,7 @@ python=$home/python
 # A Python that the validator runs on, as one program.
 make_python() {
     local known debian=$home/debian/files
-    for known in python3.14 python3.13 python3.12; do
+    for known in python3.13 python3.12; do
         # What it says that it is: a name may stand for what chooses among several.
         if known=$("$known" -c 'import sys; print(sys.executable)' 2>/dev/null) && [ -x "$known" ]; then
             ln -sf "$known" "$python"

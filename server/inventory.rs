@@ -211,7 +211,9 @@ impl Inventory {
         let mut names = Names::default();
         told.for_each(|it| names.tell(it));
         let known = self.known();
-        known.records().for_each(|it| names.list(&it.node.name));
+        // One that went is not the machine that an agent tells of now.
+        let there = known.records().filter(|it| it.gone_at.is_none());
+        there.for_each(|it| names.list(&it.node.name));
         Told::Alike(names)
     }
 
@@ -322,4 +324,34 @@ fn moment(text: &str) -> Option<Timestamp> {
     let format = &time::format_description::well_known::Rfc3339;
     let at = time::OffsetDateTime::parse(text, format).ok()?;
     i64::try_from(at.unix_timestamp_nanos()).ok().map(Timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::inventory::Node;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_went_keeps_no_agent_from_the_one_that_came_with_its_short_name() {
+        let config = InventoryConfig {
+            source: "static".to_owned(),
+            ..InventoryConfig::default()
+        };
+        let inventory = Inventory::new(&config, "prod");
+        let node = |name: &str| Node {
+            name: name.to_owned(),
+            ..Node::default()
+        };
+        let now = |seconds: i64| Now {
+            at: Timestamp::from_seconds(seconds),
+            monotonic: Duration::from_secs(seconds.unsigned_abs()),
+        };
+        let is_told = |node: &str| inventory.told(["a"].into_iter()).has(node);
+        let both = vec![node("a.old"), node("a.new")];
+        inventory.known().all_nodes(both, now(0));
+        assert!(!is_told("a.new"), "which of the two it is nobody knows");
+        inventory.known().all_nodes(vec![node("a.new")], now(60));
+        assert!(is_told("a.new"));
+    }
 }

@@ -5,6 +5,7 @@
 //! memory on each GPU, [`COPIES`] and one before them each way; over PCIe 7 ms of a pair's time, over NVLink under one.
 
 use super::device::{Apart, Buffer, Gpu, Peer, is_driver_here};
+use super::look::Look;
 use super::measured::{self, Measured, Stage, Stopped, Why};
 use super::verdict::judge_stopped;
 
@@ -15,8 +16,13 @@ const BYTES: usize = 16 << 20;
 const COPIES: u32 = 4;
 
 /// Measures the pairs of the first GPU that this process is shown with these, which it is shown after it, in their
-/// order. `tell` hears each stage before it begins.
-pub(super) fn run(peers: &[String], tell: &mut dyn FnMut(Stage)) -> Result<Measured, Why> {
+/// order. Each is looked at again through NVML (`library`): since they were chosen somebody may have come. `tell` hears
+/// each stage before it begins.
+pub(super) fn run(
+    library: &str,
+    peers: &[String],
+    tell: &mut dyn FnMut(Stage),
+) -> Result<Measured, Why> {
     tell(Stage::Library);
     if !is_driver_here() {
         return Err(Why::NoLibrary);
@@ -31,7 +37,14 @@ pub(super) fn run(peers: &[String], tell: &mut dyn FnMut(Stage)) -> Result<Measu
     for (number, id) in (0_u32..).zip(peers) {
         tell(Stage::Context);
         let place = i32::try_from(number + 1).unwrap_or(i32::MAX);
-        let why_not = match gpu.peer(place, BYTES) {
+        let refusal = Look::open(library, id)
+            .ok()
+            .and_then(|it| it.refusal(false));
+        let peer = match refusal {
+            Some(why) => Err(Apart::Refused(why)),
+            None => gpu.peer(place, BYTES),
+        };
+        let why_not = match peer {
             Ok(peer) => {
                 tell(Stage::Between(number));
                 let found = copied(&gpu, own, &peer, id, &mut measured.gpu_seconds)?;

@@ -64,7 +64,7 @@ pub fn run(arguments: &ChildArguments) -> anyhow::Result<()> {
     };
     let ended = match arguments.peer.as_slice() {
         [] => work::run(&settings, &mut told),
-        peers => between::run(peers, &mut told),
+        peers => between::run(&settings.nvml_library, peers, &mut told),
     };
     let ended = match ended {
         Ok(measured) => Ended::Measured(Box::new(measured)),

@@ -95,9 +95,14 @@ async fn one(
     library: &str,
     (gpu, free): (&str, &[String]),
 ) -> anyhow::Result<Judgement> {
+    let known = look::Look::open(library, gpu).ok();
+    let id = known.and_then(|it| it.id()).unwrap_or_default();
+    let peers = after(&id, free);
+    // Beside others it is named as they are: CUDA takes indices or UUIDs, not some of each.
+    let named = if peers.is_empty() { gpu } else { id.as_str() };
     let order = Order {
-        gpu: gpu.to_owned(),
-        peers: after(gpu, free),
+        gpu: named.to_owned(),
+        peers,
         nvml_library: library.to_owned(),
         region_mib: config.probe.region_mib,
         deadline: Duration::from_secs(config.probe.deadline_seconds),

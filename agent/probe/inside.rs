@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufleet_hooks_shm::records::Probe;
 use gpufleet_hooks_shm::words::ProbeVerdict;
+use gpufleet_probe::inside::MOST_LENT;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::measured::Measured;
@@ -78,8 +79,10 @@ impl Found {
             reach: Reach {
                 right: Works::from_bits(probe.right),
                 wrong: Works::from_bits(probe.wrong),
-                checked_bytes: probe.checked_bytes,
+                // More than is lent is a wrong number, and the agent's own runs could never reach it.
+                checked_bytes: probe.checked_bytes.min(MOST_LENT as u64),
                 is_alone: false,
+                link: None,
             },
         }
     }

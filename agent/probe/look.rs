@@ -53,7 +53,7 @@ fn those(library: &str, is_meant: impl Fn(&Look) -> bool) -> Vec<String> {
     let known = (0..count).filter_map(|index| nvml.device_by_index(index).ok());
     let meant = known.map(|device| Look { device });
     let meant = meant.filter(is_meant);
-    meant.filter_map(|it| it.device.uuid().ok()).collect()
+    meant.filter_map(|it| it.id()).collect()
 }
 
 impl Look {
@@ -68,6 +68,11 @@ impl Look {
         };
         let device = device.map_err(|error| format!("NVML does not know it: {error}"))?;
         Ok(Self { device })
+    }
+
+    /// Its UUID.
+    pub(super) fn id(&self) -> Option<String> {
+        self.device.uuid().ok()
     }
 
     /// Its name, as tables of peak rates have it.

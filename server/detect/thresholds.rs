@@ -211,6 +211,7 @@ mod tests {
         let shown = shown.filter(|it| it.name == "idle_after_s");
         assert_eq!(shown.map(|it| &it.value).collect::<Vec<_>>(), ["600"]);
     }
+
     #[test]
     fn every_threshold_is_a_key_of_the_config_and_stands_in_the_audit() {
         let found = thresholds(&Config::default());

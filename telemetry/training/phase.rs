@@ -36,6 +36,7 @@ names!(Phase, "phase, in the order of their numbers in the shared memory, which 
     Communication "communication", CheckpointSave "checkpoint_save",
     CheckpointRestore "checkpoint_restore", Evaluation "evaluation", Startup "startup",
     Other "other");
+
 impl Phase {
     /// Those that take long while the other ranks wait, as it should be: in them a run is let alone.
     pub const QUIET: [Self; 4] = [

@@ -2,6 +2,7 @@
 
 use gpufleet_agent::probe::verdict::Verdict;
 use gpufleet_standin_cuda::Fault;
+use gpufleet_standin_nvml::Process;
 
 use crate::bench::Bench;
 use crate::runs::near;
@@ -35,7 +36,16 @@ async fn what_keeps_two_gpus_apart_is_a_reason_and_no_verdict() {
     gone.cuda.gpus = vec![gone.order.gpu.clone()];
     let mut refused = with_peers(&["GPU-b"]);
     refused.cuda.faults = vec![Fault::Error("cuCtxEnablePeerAccess".to_owned(), 217)];
+    let mut busy = with_peers(&["GPU-5eed0001-0000-4000-8000-000000000001"]);
+    busy.nvml.gpus.push(busy.nvml.gpus[0].clone());
+    busy.nvml.gpus[1].processes = vec![Process {
+        pid: 77,
+        memory_mib: 4,
+        sm_percent: 0,
+        mig: None,
+    }];
     for (bench, words) in [
+        (busy, "busy: 1 processes"),
         (none, "copies with GPU-b: there is no peer access"),
         (gone, "copies with GPU-b: CUDA does not show it"),
         (refused, "217"),

@@ -48,6 +48,11 @@ fn the_exit_code_is_the_verdict_and_a_gate_lets_slow_ones_through() {
     let wrong = Bench::with(Fault::Wrong("gpufleet_arithmetic".to_owned(), 1));
     check(&wrong, &["--gate"], 20, "on SM 1");
 
+    let mut two = Bench::new();
+    two.nvml.gpus.push(two.nvml.gpus[0].clone());
+    check(&two, &["--gpu", GPU], 0, "copied to");
+    check(&two, &["--gpu", "0"], 0, "copied to");
+
     let mut none = Bench::new();
     none.has_driver = false;
     check(&none, &["--gate"], 30, "libcuda.so.1");

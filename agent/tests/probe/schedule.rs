@@ -235,6 +235,7 @@ async fn what_a_training_process_found_is_told_as_the_gpus_own_and_looked_at_onc
             wrong: Works::of((verdict == Verdict::Fail).then_some(Work::Bf16)),
             checked_bytes: 64 << 20,
             is_alone: false,
+            link: None,
         },
     };
     for (seconds, verdict) in [(0, Verdict::Pass), (1, Verdict::CouldNotMeasure)] {

@@ -96,7 +96,10 @@ impl<'a> Nodes<'a> {
         let starting: Vec<(i64, i64)> = starting.collect();
         let count = usual_count(&of_day.gpus).max(of_day.count);
         let node = self.priced(count);
-        let unwatched = joined(of_day.unwatched).into_iter();
+        let unwatched = joined(of_day.unwatched);
+        let silent = of_day.gpus.values().map(|it| silent(it, &unwatched));
+        self.unwatched_millis += silent.sum::<i64>();
+        let unwatched = unwatched.into_iter();
         let unwatched = unwatched.flat_map(|it| without(it, of_day.spans.clone()));
         self.unwatched_millis +=
             length(&unwatched.collect::<Vec<_>>()) * i64::from(node.gpus.max(count));
@@ -188,6 +191,16 @@ fn usual_count(gpus: &BTreeMap<usize, GpuDay>) -> u32 {
         .into_iter()
         .max_by_key(|(count, millis)| (*millis, *count));
     usual.map_or(0, |(count, _)| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// For how long at most a GPU was accounted and unobserved in these times, milliseconds: whoever falls silent is
+/// accounted for a while.
+fn silent(gpu: &GpuDay, times: &[(i64, i64)]) -> i64 {
+    let unobserved = gpu.parts.iter().filter(|it| it.state == State::Unobserved);
+    let of_card = |it: &Part| it.millis * i64::from(it.slices) / i64::from(it.of.max(1));
+    let spans = joined(gpu.spans.clone()).into_iter();
+    let accounted: i64 = spans.map(|it| length(&within(times, it))).sum();
+    unobserved.map(of_card).sum::<i64>().min(accounted)
 }
 
 /// Takes from a GPU what is unobserved of the time in which its node was gone: whoever falls silent is

@@ -32,7 +32,7 @@ fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_
         sm: Some(4),
         sms: 6,
         covered: 6,
-        checked_bytes: 0,
+        checked_bytes: u64::MAX,
         gpu_ns: 2_000_000,
         runs: 1,
         right: 0b000_0011,
@@ -63,6 +63,7 @@ fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_
     let reach = Reach {
         right: Works::of([Work::Arithmetic, Work::Fp16]),
         wrong: Works::of([Work::Bf16]),
+        checked_bytes: gpufleet_probe::inside::MOST_LENT as u64,
         ..Reach::default()
     };
     assert_eq!(of_gpu.reach, reach);

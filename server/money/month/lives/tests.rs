@@ -171,6 +171,10 @@ fn how_much_of_it_is_of_nodes_that_went_while_nobody_looked_is_told() {
     assert_eq!(findings(&went, Vec::new()), [told("80.0")]);
     // Its agent told what was until 26, from its spool.
     assert_eq!(findings(&went, self::told("a", 5, 26, 26)), [told("32.0")]);
+    // For an hour after it fell silent its GPUs are accounted: it may have gone by then.
+    assert_eq!(findings(&went, self::told("a", 5, 26, 25)), [told("40.0")]);
+    // That an agent was silent while the cluster was watched is another matter.
+    assert_eq!(findings(&went, self::told("a", 5, 19, 18)), [told("80.0")]);
     went.record.unwatched_from = None;
     assert_eq!(findings(&went, Vec::new()), [""; 0]);
 }
