@@ -224,8 +224,7 @@ fn cost(run: &Value) -> String {
     }
 }
 
-/// The productive share, and of how much of the time that is.
-/// An estimate says that it is one.
+/// HFU, and what it is by where the run does not say it: an estimate says that it is one.
 fn hfu(run: &Value) -> String {
     let ratio = words::percent(&run["hfu_ratio"]);
     match run["hfu_basis"].as_str() {
@@ -234,6 +233,7 @@ fn hfu(run: &Value) -> String {
     }
 }
 
+/// The productive share, and of how much of the time that is.
 fn goodput(run: &Value) -> String {
     let ratio = words::percent(&run["goodput_ratio"]);
     match words::number(&run["observed_ratio"]["value"]).filter(|it| *it < 0.9995) {

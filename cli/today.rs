@@ -94,10 +94,7 @@ fn waste(section: &Value, currency: &str) -> Table {
     for row in items(section, "waste") {
         let cost = match row["nano_per_day"].as_f64() {
             Some(nano) => amount(nano, currency),
-            None => match row["gpus"].as_f64().unwrap_or(0.0) {
-                whole if whole.fract() == 0.0 => format!("{whole:.0} GPUs"),
-                part => format!("{part:.1} GPUs"),
-            },
+            None => gpus(row["gpus"].as_f64().unwrap_or(0.0)),
         };
         table.row(vec![
             cost,
@@ -109,6 +106,17 @@ fn waste(section: &Value, currency: &str) -> Table {
         ]);
     }
     table
+}
+
+/// What has no price, in GPUs; what is in no GPUs either is not known, as the page says it.
+fn gpus(count: f64) -> String {
+    match count {
+        0.0 => "not known".to_owned(),
+        1.0 => "1 GPU".to_owned(),
+        little if little < 0.05 => "under 0.1 GPUs".to_owned(),
+        whole if whole.fract() == 0.0 => format!("{whole:.0} GPUs"),
+        part => format!("{part:.1} GPUs"),
+    }
 }
 
 fn cut(text: &str) -> String {
@@ -131,6 +139,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn gpus_are_counted_as_the_page_counts_them() {
+        let said = [0.0, 0.02, 0.24, 1.0, 8.0, 12.5].map(gpus);
+        let page = [
+            "not known",
+            "under 0.1 GPUs",
+            "0.2 GPUs",
+            "1 GPU",
+            "8 GPUs",
+            "12.5 GPUs",
+        ];
+        assert_eq!(said, page);
+    }
 
     #[test]
     fn what_has_no_price_is_told_in_gpus_and_what_is_simulated_is_apart() {

@@ -79,8 +79,6 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/incidents", get(incidents::show))
         .route("/incidents/{id}", get(incidents::show_one))
         .route("/incidents/{id}/say", post(incidents::say))
-        .route("/runbooks", get(runbook::list))
-        .route("/runbooks/{name}", get(runbook::show))
         .route("/clusters/{cluster}", get(fleet::show_cluster))
         .route("/clusters/{cluster}/nodes/{node}", get(node::show))
         .route(
@@ -97,6 +95,14 @@ pub fn guarded() -> Router<Arc<Web>> {
         .route("/clusters/{cluster}/ladders/{name}", get(ladder::show))
         .route("/clusters/{cluster}/jobs/{job}", get(run::last))
         .route("/clusters/{cluster}/jobs/{job}/{attempt}", get(run::show))
+}
+
+/// Pages that need the right to read and nothing of the fleet: a server that does not lead has them too, because
+/// that is when one of them is looked for.
+pub fn always() -> Router<Arc<Web>> {
+    Router::new()
+        .route("/runbooks", get(runbook::list))
+        .route("/runbooks/{name}", get(runbook::show))
 }
 
 /// What everyone may have: assets, the sign-in form and the theme.

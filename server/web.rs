@@ -95,6 +95,7 @@ pub fn router(app: App) -> Router {
     });
     let guarded = Router::new()
         .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))
+        .merge(pages::always())
         .merge(metrics::router())
         .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_page));
     let (api, _) = api::router();

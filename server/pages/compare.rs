@@ -58,6 +58,8 @@ struct Choice {
 struct Comparison {
     sides: [Side; 2],
     verdict: Result<ladder::Gain, &'static str>,
+    /// At what that holds.
+    held_by: &'static str,
     differences: Vec<(Name, Name, Name)>,
     same: usize,
     /// Why some of what differs is not known.
@@ -222,6 +224,7 @@ async fn comparison(
             Some(_) => Ok(ladder::gain(Some(&against))),
             None => Err(NO_PACE),
         },
+        held_by: held_by(against.speed_up.map(|it| it.1)),
         differences: differences
             .map(|it| (Name::new(&it.key), said(&it.a), said(&it.b)))
             .collect(),
@@ -230,6 +233,14 @@ async fn comparison(
         rows: rows(web, frame, [a, b], &against).await?,
         api_address: format!("/api/v1/runs{}", address(Some(&a.key), &b.key)),
     })
+}
+
+/// At what a speed-up holds: steps are the same work only where somebody saw to it.
+fn held_by(by: Option<&str>) -> &'static str {
+    match by {
+        Some("tokens") => "at the same work",
+        _ => "if a step of both is the same work (not both give their tokens)",
+    }
 }
 
 fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Side {
@@ -296,4 +307,26 @@ async fn rows(
             cells: [spent_a, spent_b],
         },
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runs::compare::{Side, speed_up};
+
+    #[test]
+    fn steps_are_not_called_the_same_work_where_a_run_gives_no_tokens() {
+        let tokens = Side {
+            step_seconds: Some(1.0),
+            tokens_per_step: Some(4_096.0),
+            ..Side::default()
+        };
+        let none = Side {
+            tokens_per_step: None,
+            ..tokens.clone()
+        };
+        let told = |a, b| held_by(speed_up(a, b).map(|it| it.1));
+        assert_eq!(told(&tokens, &tokens), "at the same work");
+        assert!(told(&tokens, &none).starts_with("if a step"));
+    }
 }

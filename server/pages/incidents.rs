@@ -20,6 +20,7 @@ use super::text::{self, Name};
 use super::{fleet, gpu, jobs, node, problem, runbook, words};
 use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
+use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
 use crate::runs::RunKey;
 use crate::store::model::IncidentFilter;
@@ -38,9 +39,10 @@ const OVER: usize = 50;
 #[template(path = "incidents.html")]
 struct ListPage {
     frame: Frame,
-    /// How many of those that are open are live, and of what is not.
+    /// How many of those that are open are live.
     live: usize,
-    simulated: usize,
+    /// How many are not, and what they are; empty where there are none.
+    others: String,
     open: Vec<Row>,
     silences: Vec<Silent>,
     over: Vec<Row>,
@@ -132,7 +134,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         Err(error) => return problem::store_failed(frame, &error),
     };
     let mut open = web.app.incidents.open(&frame.grant);
-    open.sort_by_key(|it| (!is_live(it, &view), rank(it)));
+    open.sort_by_key(|it| (!is_live(it), rank(it)));
     let is_open = |it: &&Incident| !open.iter().any(|known| known.id == it.id);
     let over: Vec<Row> = over
         .iter()
@@ -140,7 +142,14 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         .map(|it| row(it, &view, frame.at))
         .collect();
     let open: Vec<Row> = open.iter().map(|it| row(it, &view, frame.at)).collect();
-    let live = open.iter().filter(|it| it.mark.is_none()).count();
+    let count = |of| {
+        let mark = words::watermark(of);
+        open.iter().filter(|it| it.mark == mark).count()
+    };
+    let live = count(Origin::Live);
+    let others = [Origin::Simulated, Origin::Recorded].map(|it| (count(it), it.name()));
+    let others = others.iter().filter(|it| it.0 > 0);
+    let others: Vec<String> = others.map(|it| format!("{} {}", it.0, it.1)).collect();
     let silences = web.app.incidents.silences(&frame.grant, frame.at);
     let known = web.app.incidents.open(&frame.grant);
     let silences = silences.iter().map(|it| Silent {
@@ -154,7 +163,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let page = ListPage {
         frame,
         live,
-        simulated: open.len() - live,
+        others: others.join(" and "),
         open,
         silences,
         over,
@@ -216,7 +225,7 @@ pub async fn show_one(
 
 /// What the fleet page says; nothing when nothing is wrong.
 pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
-    let live = incidents.iter().filter(|it| is_live(it, view));
+    let live = incidents.iter().filter(|it| is_live(it));
     let mut shown: Vec<&Incident> = live.collect();
     // What is simulated is in no live sum: it is said here only where nothing live is wrong.
     if shown.is_empty() {
@@ -254,10 +263,10 @@ pub(super) fn of_place(web: &Web, frame: &Frame, view: &FleetView, place: &Place
     rows(open, view, frame.at)
 }
 
-/// Whether an incident is of a cluster that is live, or of gpufleet itself.
-fn is_live(incident: &Incident, view: &FleetView) -> bool {
-    let mut clusters = view.cluster(&incident.place.cluster);
-    clusters.next().is_none_or(|it| it.origin == Origin::Live)
+/// Whether an incident is of a cluster that is live, or of gpufleet itself. The name says it: a demo that was
+/// stopped is in no picture any more, and what is wrong there is no more live for it.
+fn is_live(incident: &Incident) -> bool {
+    origin_of(&incident.place.cluster) == Origin::Live
 }
 
 /// The worst first: by severity, by what it loses, by age.
@@ -268,10 +277,6 @@ fn rank(incident: &Incident) -> (std::cmp::Reverse<(u8, u64)>, Timestamp) {
 }
 
 fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
-    let origin = view
-        .cluster(&incident.place.cluster)
-        .next()
-        .map(|it| it.origin);
     let until = incident.resolved_at.unwrap_or(now);
     let lasted = text::span(until.millis() - incident.since.millis());
     Row {
@@ -292,7 +297,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         unheard: incident
             .unheard_since
             .map(|at| format!("Nothing is heard of it since {}.", text::moment(at))),
-        mark: origin.and_then(words::watermark),
+        mark: words::watermark(origin_of(&incident.place.cluster)),
     }
 }
 

@@ -198,6 +198,8 @@ pub fn counted(count: usize, one: &str, many: &str) -> String {
 pub fn gpus(milli: u64) -> String {
     match (milli / 1_000, milli % 1_000) {
         (1, 0) => "1 GPU".to_owned(),
+        // A little is not nothing.
+        (0, 1..50) => "under 0.1 GPUs".to_owned(),
         (whole, 0) => format!("{} GPUs", grouped(whole as f64)),
         _ => format!("{:.1} GPUs", milli as f64 / 1_000.0),
     }
@@ -290,8 +292,16 @@ mod tests {
 
     #[test]
     fn whole_gpus_have_no_digit_behind_the_point_and_parts_have_one() {
-        let said = [0, 240, 1_000, 8_000, 12_500].map(gpus);
-        assert_eq!(said, ["0 GPUs", "0.2 GPUs", "1 GPU", "8 GPUs", "12.5 GPUs"]);
+        let said = [0, 20, 240, 1_000, 8_000, 12_500].map(gpus);
+        let expected = [
+            "0 GPUs",
+            "under 0.1 GPUs",
+            "0.2 GPUs",
+            "1 GPU",
+            "8 GPUs",
+            "12.5 GPUs",
+        ];
+        assert_eq!(said, expected);
     }
 
     #[test]

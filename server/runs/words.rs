@@ -1,6 +1,6 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
-use gpufleet_analysis::incident::{Incident, Place};
+use gpufleet_analysis::incident::{Family, Incident, Place};
 use gpufleet_analysis::straggler::{Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -45,7 +45,7 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
             text::grouped(judged.step as f64),
             text::moment(since),
             text::ago(now, since),
-            because(open.iter().max_by_key(|it| it.losing.milli_gpus))
+            because(dearest(open.iter()))
         );
     }
     let pace = text::pace(judged.step_ns as f64 / 1e9);
@@ -82,13 +82,26 @@ fn because(incident: Option<&Incident>) -> String {
         true => format!("because of {}", incident.cause.words()),
         false => "for no reason that was measured".to_owned(),
     };
-    let so_far = incident.lost.nano_usd();
-    let so_far = so_far.map(|nano| format!(", {} so far", incidents::dollars(nano)));
+    let lost = &incident.lost;
+    let least = if lost.is_priced() { "" } else { "at least " };
+    // Before anything is lost nothing is known of its price.
+    let so_far = lost.nano_usd().filter(|_| lost.gpu_seconds() > 0.0);
+    let so_far = so_far.map(|nano| format!(", {least}{} so far", incidents::dollars(nano)));
     format!(
         ", {why}; that {}{}",
         incidents::costs(incident),
         so_far.unwrap_or_default()
     )
+}
+
+/// The one that costs most of those that can be why a run is slow or stands. That its numbers are wrong, or that
+/// its memory grows, is neither; what a machine lacks is.
+fn dearest<'a>(open: impl Iterator<Item = &'a Incident>) -> Option<&'a Incident> {
+    let is_its_own = |it: &&Incident| {
+        it.place.run.is_some() && matches!(it.family, Family::Training | Family::Leak)
+    };
+    let found = open.filter(|it| !is_its_own(it));
+    found.max_by_key(|it| it.losing.milli_gpus)
 }
 
 /// The incident that says why a rank is slow: of itself, of its node, or of what explains it.
@@ -98,8 +111,7 @@ fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Inciden
         Some(its) => its == rank,
         None => place.run.is_some() && place.node.is_some() && place.node.as_deref() == node,
     };
-    let its = open.iter().filter(|it| it.places().any(is_its));
-    its.max_by_key(|it| it.losing.milli_gpus)
+    dearest(open.iter().filter(|it| it.places().any(is_its)))
 }
 
 /// Who is slow, or why nobody is named.

@@ -334,6 +334,33 @@ async fn what_is_simulated_is_in_no_count_and_no_sum_of_incidents_that_are_live(
 }
 
 #[tokio::test]
+async fn an_incident_of_a_cluster_that_is_not_seen_any_more_is_no_more_live_for_it() {
+    let of = |cluster| Signal {
+        place: Place::gpu(cluster, "gone-00", "GPU-gone"),
+        ..signal()
+    };
+    let live = fixture::gpu("prod", "h100-00", 0, Does::Work, Origin::Live);
+    let server = server_of(vec![live], false).await.with(of("demo")).await;
+    let tick = Tick {
+        now: fixture::NOW,
+        signals: vec![of("demo"), of("h200-recorded")],
+        is_heard: &|_, _| true,
+        quiet_runs: &BTreeSet::new(),
+        nodes: &BTreeMap::new(),
+    };
+    server.incidents.tick(tick, &mut uuid::Uuid::now_v7);
+    let (_, page) = server.get("/incidents").await;
+    for says in [
+        "Nothing live is wrong",
+        "In no live total: 1 simulated and 1 recorded.",
+        "SIMULATED",
+        "RECORDED",
+    ] {
+        assert!(page.contains(says), "{says} is not in {page}");
+    }
+}
+
+#[tokio::test]
 async fn people_speak_to_an_incident_by_name_and_only_those_who_operate() {
     let server = server_of(fixture::fleet(), true)
         .await

@@ -26,3 +26,25 @@ async fn all_runbooks_are_listed_and_one_that_is_not_there_is_named() {
         assert!(!page.contains("“<b>"), "{page}");
     }
 }
+
+#[tokio::test]
+async fn a_server_that_does_not_lead_has_them_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let starting = App::new(
+        Config::for_tests(),
+        store.unwrap(),
+        Access::default(),
+        Arc::new(Standing),
+    );
+    let router = crate::web::router(starting);
+    for (address, expected) in [
+        ("/incidents", StatusCode::SERVICE_UNAVAILABLE),
+        ("/runbooks", StatusCode::OK),
+        ("/runbooks/server-stuck", StatusCode::OK),
+    ] {
+        let request = Request::get(address).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), expected, "{address}");
+    }
+}

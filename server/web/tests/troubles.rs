@@ -35,6 +35,43 @@ async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incide
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_jobs_numbers_or_memory_is_not_told_as_why_it_is_slow() {
+    for family in [Family::Training, Family::Leak] {
+        let other = Signal {
+            family,
+            cause: Cause::Program,
+            ..slow_rank()
+        };
+        let server = server().await.with(other).await;
+        let (_, page) = server.get(&address(JOB)).await;
+        assert!(page.contains("and makes the others wait."), "{page}");
+        assert!(page.contains(&format!("href=\"/incidents/{INCIDENT}\"")));
+    }
+}
+
+#[tokio::test]
+async fn what_had_no_price_for_a_while_costs_at_least_what_is_known() {
+    let unpriced = Signal {
+        losing: Losing::gpus(1, None),
+        ..slow_rank()
+    };
+    let server = server().await.with(unpriced).await;
+    // From the first of them on it has a price.
+    for hours in [1, 2] {
+        let tick = Tick {
+            now: fixture::NOW.shifted(hours * 3_600_000_000_000),
+            signals: vec![slow_rank()],
+            is_heard: &|_, _| true,
+            quiet_runs: &BTreeSet::new(),
+            nodes: &BTreeMap::new(),
+        };
+        server.incidents.tick(tick, &mut uuid::Uuid::now_v7);
+    }
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(page.contains(", at least $36.00 so far."), "{page}");
+}
+
+#[tokio::test]
 async fn an_incident_of_a_run_says_all_that_is_to_be_done_and_leads_to_the_job() {
     let server = server().await.with(slow_rank()).await;
     for address in ["/incidents".to_owned(), format!("/incidents/{INCIDENT}")] {
