@@ -138,7 +138,7 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage end-to-end 600 end_to_end
     stage browser 300 browser
     stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 120 scripts/hooks.sh test &&
-        stage torch 180 one_binary torch 3
+        stage torch 180 one_binary torch
 else
     rows+=("everything after it was not run")
 fi

@@ -6,7 +6,7 @@ use gpufleet_tests::harness::browser::Browser;
 
 /// Every kind of page that a link leads to; with "simulated" those that carry the watermark, with "chosen"
 /// those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 25] = [
+pub(crate) const ALL: [&str; 27] = [
     "api",
     "cluster",
     "cluster simulated",
@@ -30,6 +30,8 @@ pub(crate) const ALL: [&str; 25] = [
     "node",
     "node simulated",
     "queue",
+    "runbook",
+    "runbooks",
     "settings",
     "today",
 ];
@@ -44,6 +46,7 @@ pub(crate) fn kind(path: &str) -> String {
     let name = match parts.as_slice() {
         [""] => "today",
         ["incidents", _] => "incident",
+        ["runbooks", _] => "runbook",
         ["clusters", _] => "cluster",
         ["clusters", _, "nodes", _] => "node",
         ["clusters", _, "nodes", _, _] | ["clusters", _, "gpus", _] => "gpu",
