@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::App;
 use crate::auth::Grant;
 use crate::incidents::ChangeError;
-use crate::inventory::{Source, kubernetes};
+use crate::inventory::{Source, kubernetes, moment};
 use crate::store::model::AuditEntry;
 
 pub mod ask;
@@ -206,11 +206,13 @@ async fn round(
     }
     let most = most(app, app.config.handoff.most_nodes);
     let mut beyond = 0;
-    for (node, ask) in wanted {
-        let known = handed.nodes.get(&node).map(|it| it.incident);
-        if known == Some(ask.incident) {
+    for (node, mut ask) in wanted {
+        let known = handed.nodes.get(&node);
+        if known.is_some_and(|it| it.incident == ask.incident) {
             continue;
         }
+        let now = app.clock.now();
+        ask.from = known.and_then(|it| it.from).or(Some(now));
         if known.is_none() && handed.nodes.len() >= most {
             beyond += 1;
             continue;
@@ -225,9 +227,9 @@ async fn round(
             Err(Failed::Api(error)) if error.is_not_found() => {}
             Err(error) => {
                 let goes_on = error.is_of_one_node();
-                if known.is_none() {
+                if !handed.nodes.contains_key(&node) {
                     handed.begun.insert(node.clone());
-                    handed.nodes.insert(node, Ask::unknown());
+                    handed.nodes.insert(node, Ask::unknown(ask.from));
                 }
                 if !goes_on {
                     return Err(error);
@@ -383,10 +385,13 @@ struct Status {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+    #[serde(default)]
+    last_transition_time: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -415,11 +420,13 @@ async fn found(api: &Api) -> Result<BTreeMap<String, Ask>, ApiError> {
             .await?;
         for node in page.items {
             let conditions = node.status.conditions.unwrap_or_default();
-            let is_ours = |it: &Condition| it.kind == CONDITION && it.status == "True";
+            let is_ours = |it: &&Condition| it.kind == CONDITION && it.status == "True";
             let mut taints = node.spec.taints.iter().flatten();
             let is_tainted = taints.any(|it| it["key"] == ask::TAINT);
-            if is_tainted || conditions.iter().any(is_ours) {
-                found.insert(node.metadata.name, Ask::unknown());
+            let ours = conditions.iter().find(is_ours);
+            if is_tainted || ours.is_some() {
+                let from = ours.and_then(|it| moment(it.last_transition_time.as_deref()?));
+                found.insert(node.metadata.name, Ask::unknown(from));
             }
         }
         next = page.metadata.next.unwrap_or_default();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Book, Change, Incident, Refused, Tick};
+use gpufleet_analysis::incident::{Book, Change, Incident, Place, Refused, Tick};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -237,7 +237,13 @@ impl Incidents {
             let is_here = *it.place.cluster == *key.cluster;
             is_here && it.places().any(|place| place.run.as_ref() == Some(&run))
         };
-        held.book.open_ones().filter(is_of_it).cloned().collect()
+        let mut found: Vec<Incident> = held.book.open_ones().filter(is_of_it).cloned().collect();
+        // What is evidence of another run says nothing of this one's ranks.
+        let is_its = |place: &Place| place.run.as_ref().is_none_or(|it| *it == run);
+        for incident in &mut found {
+            incident.evidence.retain(|it| is_its(&it.place));
+        }
+        found
     }
 
     /// An incident that is open or was over lately.

@@ -320,7 +320,7 @@ pub fn now(app: &App) -> Now {
 }
 
 /// When a text says that something was, RFC 3339; none where it says nothing.
-fn moment(text: &str) -> Option<Timestamp> {
+pub(crate) fn moment(text: &str) -> Option<Timestamp> {
     let format = &time::format_description::well_known::Rfc3339;
     let at = time::OffsetDateTime::parse(text, format).ok()?;
     i64::try_from(at.unix_timestamp_nanos()).ok().map(Timestamp)

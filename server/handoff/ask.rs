@@ -37,6 +37,8 @@ pub struct Ask {
     pub incident: Uuid,
     /// Since when.
     pub since: Timestamp,
+    /// Since when the node has the condition; none of one that has only the taint, or nothing yet.
+    pub from: Option<Timestamp>,
 }
 
 /// Whether a node is to be drained for it.
@@ -83,16 +85,18 @@ impl Ask {
             message: text::harmless(&message, MAX_MESSAGE),
             incident: incident.id,
             since: incident.since,
+            from: None,
         }
     }
 
-    /// Of a node on which it was found.
-    pub(super) fn unknown() -> Self {
+    /// Of a node on which it was found, with the condition since then.
+    pub(super) fn unknown(from: Option<Timestamp>) -> Self {
         Self {
             reason: String::new(),
             message: String::new(),
             incident: Uuid::nil(),
             since: Timestamp::default(),
+            from,
         }
     }
 
@@ -104,8 +108,8 @@ impl Ask {
             "reason": self.reason,
             "message": self.message,
             "lastHeartbeatTime": moment(now),
-            // Since when it is so, not when it was written: a server that begins anew says the same.
-            "lastTransitionTime": moment(self.since),
+            // When it became so, not when it was written: a server that begins anew says the same.
+            "lastTransitionTime": moment(self.from.unwrap_or(now)),
         })
     }
 
@@ -244,11 +248,16 @@ mod tests {
 
     #[test]
     fn a_condition_says_since_when_it_is_so_however_often_it_is_written() {
-        let ask = Ask::of(&incident("XID 79", "reboot node"));
-        let later = ask.since.shifted(3_600_000_000_000);
-        let condition = ask.condition(later);
-        assert_eq!(condition["lastTransitionTime"], moment(ask.since));
-        assert_eq!(condition["lastHeartbeatTime"], moment(later));
+        let mut ask = Ask::of(&incident("XID 79", "reboot node"));
+        let hours = |hours: i64| ask.since.shifted(hours * 3_600_000_000_000);
+        let (first, later) = (hours(1), hours(2));
+        let times = |it: &Ask, now: Timestamp| {
+            let condition = it.condition(now);
+            ["lastTransitionTime", "lastHeartbeatTime"].map(|key| condition[key].clone())
+        };
+        assert_eq!(times(&ask, first), [moment(first), moment(first)]);
+        ask.from = Some(first);
+        assert_eq!(times(&ask, later), [moment(first), moment(later)]);
     }
 
     #[test]

@@ -17,12 +17,13 @@ use serde::Deserialize;
 
 use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
+use super::incidents::Beside;
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::text::{self, Name, segment};
 use super::words::{self, Look, Why};
-use super::{fleet, incidents, jobs, node, parts, peaks, problem};
+use super::{fleet, jobs, node, parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::gather::is_one_sample;
@@ -66,7 +67,7 @@ struct GpuPage {
     /// The address of the job whose rank computes on it, its name and the rank.
     job: Option<(String, Name, u32)>,
     /// What is wrong with it, or with what it lies in.
-    incidents: Vec<incidents::Row>,
+    incidents: Beside,
     figures: Vec<Figure>,
     peaks: peaks::Peaks,
     strip: Strip,
@@ -192,7 +193,7 @@ pub async fn show(
     let second = web.app.fleet.second(&live.key);
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
     let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
-    let incidents = incidents::of_place(&web, &frame, &view, &place);
+    let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
     let jobs = web.app.fleet.runs();
     let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
@@ -262,7 +263,7 @@ fn page(
         one_sample: is_one_sample(live),
         second: None,
         job: None,
-        incidents: Vec::new(),
+        incidents: Beside::default(),
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
         node_address: node::address(&live.key.cluster, &live.node),

@@ -27,8 +27,11 @@ use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
 
+mod beside;
+
 mod say;
 
+pub(in crate::pages) use beside::Beside;
 use say::SayForm;
 pub use say::say;
 
@@ -239,28 +242,6 @@ pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
         all_cost: all_cost.map(|nano| format!("{}/h", dollars(nano))),
         worst: row(worst, view, view.at),
     })
-}
-
-/// Open incidents as rows of the page of what they are about, the worst first.
-pub(super) fn rows(mut open: Vec<Incident>, view: &FleetView, now: Timestamp) -> Vec<Row> {
-    open.sort_by_key(rank);
-    open.iter().map(|it| row(it, view, now)).collect()
-}
-
-/// The open incidents of a node or GPU and of what it lies in, the worst first: for its own page.
-pub(super) fn of_place(web: &Web, frame: &Frame, view: &FleetView, place: &Place) -> Vec<Row> {
-    let mut open = web.app.incidents.open(&frame.grant);
-    open.retain(|it| {
-        let bare = Place {
-            run: None,
-            rank: None,
-            ..it.place.clone()
-        };
-        // A run of which no node is suspected is not everywhere in its cluster.
-        let is_somewhere = it.place.run.is_none() || it.place.node.is_some();
-        is_somewhere && bare.overlaps(place)
-    });
-    rows(open, view, frame.at)
 }
 
 /// Whether an incident is of a cluster that is live, or of gpufleet itself. The name says it: a demo that was

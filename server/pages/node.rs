@@ -13,10 +13,11 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
+use super::incidents::Beside;
 use super::reading::{self, Cell, Line};
 use super::text::{self, Name, segment};
 use super::words::{self, Look};
-use super::{fleet, gpu, incidents, jobs, problem};
+use super::{fleet, gpu, jobs, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::{ClusterView, GpuView, NodeView, past};
@@ -35,7 +36,7 @@ struct NodePage {
     silent: Option<String>,
     summary: String,
     /// What is wrong with it, with its GPUs, or with what it lies in.
-    incidents: Vec<incidents::Row>,
+    incidents: Beside,
     has_agent: bool,
     facts: Vec<(&'static str, Name)>,
     figures: Vec<(&'static str, Cell)>,
@@ -123,7 +124,7 @@ pub async fn show(
     let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
     let place = Place::node(&part.name, &found.name);
-    let incidents = incidents::of_place(&web, &frame, &view, &place);
+    let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);
     page.incidents = incidents;
     let gpus = || {
@@ -164,7 +165,7 @@ fn page(
             )
         }),
         summary: summary(found, at),
-        incidents: Vec::new(),
+        incidents: Beside::default(),
         has_agent: found.agent.is_some(),
         facts: facts(found, live),
         figures: live.map(figures).unwrap_or_default(),

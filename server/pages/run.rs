@@ -23,10 +23,11 @@ use serde::Deserialize;
 
 use super::events::Entry;
 use super::frame::{self, Frame};
+use super::incidents::Beside;
 use super::jobs::address;
 use super::series::Series;
 use super::text::{self, Name};
-use super::{fleet, incidents, problem, words};
+use super::{fleet, problem, words};
 use crate::runs::advice::profile;
 use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup};
@@ -67,7 +68,7 @@ struct RunPage {
     is_bad: bool,
     sentence: String,
     /// What is wrong with it: why, what it costs, what to do.
-    incidents: Vec<incidents::Row>,
+    incidents: Beside,
     figures: Vec<Figure>,
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
@@ -145,7 +146,7 @@ pub async fn show(
     let view = web.views.get(&web.app).await;
     let open = web.app.incidents.of_run(&key);
     let sentence = crate::runs::words::sentence(&run, &open, frame.at);
-    let incidents = incidents::rows(open, &view, frame.at);
+    let incidents = Beside::of(open, &view, frame.at);
     let page = RunPage {
         sentence: text::harmless(&sentence, 900),
         incidents,
@@ -218,7 +219,7 @@ fn page(
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
         sentence: String::new(),
-        incidents: Vec::new(),
+        incidents: Beside::default(),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()

@@ -112,7 +112,14 @@ impl Run {
         let mean = self.at_its_pace(Some(mean).filter(|it| it.is_finite()), otherwise, now)?;
         let peak = self.peak(&named, gpus.card, specs)?;
         let found = mfu::estimated(mean, &peak).map_err(refused)?;
-        Ok((found, Basis::Estimated))
+        match model {
+            // Of other moments, or of few GPUs: it says less than what is known.
+            Ok(model) if model.ratio > found.ratio => Err(
+                "not known: what its tensor cores were seen to do is less than the model's FLOPs"
+                    .to_owned(),
+            ),
+            _ => Ok((found, Basis::Estimated)),
+        }
     }
 
     /// How the run's FLOPs were got, in words; none where it does not say.

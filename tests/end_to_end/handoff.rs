@@ -125,6 +125,14 @@ fn a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_m
         told.into_iter()
             .find(|it| it.starts_with("Node demo-node-2 has the condition"))
     });
+
+    // A server that begins anew writes it again, and says the same of when it became so.
+    let before = condition(&api).expect("it has it");
+    let server = server.stop().start();
+    let after = wait::until("the condition is written anew", LIMIT, || {
+        condition(&api).filter(|it| it["lastHeartbeatTime"] != before["lastHeartbeatTime"])
+    });
+    assert_eq!(after["lastTransitionTime"], before["lastTransitionTime"]);
     simulator.fault("heal");
     wait::until("it is taken back", 2 * LIMIT, || {
         let is_over = condition(&api)?["status"] == "False";
