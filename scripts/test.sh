@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Budgets of the design, in seconds: setup 300, build 480, unit 600, fuzz 120, lints 300, end to end 600,
-# browser 300, hooks and torch 300 and as much to install torch.
+# browser 300, hooks and torch 360 (one test after the other: they are about pace) and 300 to install torch.
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 export NEXTEST_HIDE_PROGRESS_BAR=1
 logs=target/test-logs
@@ -138,7 +138,7 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage end-to-end 600 end_to_end
     stage browser 300 browser
     stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 120 scripts/hooks.sh test &&
-        stage torch 180 one_binary torch
+        stage torch 240 one_binary torch
 else
     rows+=("everything after it was not run")
 fi
