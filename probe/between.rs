@@ -22,7 +22,8 @@ fn slower(peer: &Peer) -> f64 {
     peer.to.min(peer.from)
 }
 
-fn middle(mut rates: Vec<f64>) -> Option<f64> {
+/// The middle of some rates; none of none.
+pub(crate) fn middle(mut rates: Vec<f64>) -> Option<f64> {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied()
 }

@@ -321,10 +321,10 @@ fn slow_of_usual(now: Rates, usual: Usual<'_>) -> Vec<String> {
         (usual.own, LEAST_RUNS, "what it did before"),
         (usual.like, LEAST_LIKE, "what like GPUs of this node do"),
     ] {
-        let mut hold = |what: &str, rate: Option<f64>, mut others: Vec<f64>, least_part: f64| {
-            others.sort_by(f64::total_cmp);
-            let middle = others.get(others.len() / 2).copied();
-            if let (Some(rate), Some(middle)) = (rate, middle.filter(|_| others.len() >= least))
+        let mut hold = |what: &str, rate: Option<f64>, others: Vec<f64>, least_part: f64| {
+            let are_enough = others.len() >= least;
+            let middle = between::middle(others).filter(|_| are_enough);
+            if let (Some(rate), Some(middle)) = (rate, middle)
                 && rate < middle * least_part
             {
                 slow.push(format!("{what} at {} of {whose}", percent(rate / middle)));

@@ -11,7 +11,7 @@ use super::paging::{self, Page, Paging};
 use super::problem::{Asked, Place, Problem};
 use super::runs::{RunKnown, key, known, unknown};
 use crate::auth::Grant;
-use crate::runs::{KnownRun, Run};
+use crate::runs::{KnownRun, Run, RunKey, lookup};
 use crate::store::RunFilter;
 use crate::web::Web;
 
@@ -110,12 +110,7 @@ fn place(cursor: &str) -> Result<(i64, i64), Problem> {
 /// A run as it is now, else as the store has it.
 fn as_it_is(web: &Web, stored: KnownRun) -> RunKnown {
     let now = web.app.clock.now();
-    let of = stored.key.clone();
-    let open = web.app.incidents.of_run(&of);
-    let live = web
-        .app
-        .fleet
-        .runs()
-        .look(&of, |run| known(&of, run, &open, now));
-    live.unwrap_or_else(|| known(&of, &Run::of_store(stored), &open, now))
+    let open = web.app.incidents.of_run(&stored.key);
+    let known = |key: &RunKey, run: &Run| known(key, run, &open, now);
+    lookup::as_it_is(&web.app, stored, known)
 }

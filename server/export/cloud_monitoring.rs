@@ -292,9 +292,7 @@ impl CloudMonitoring {
         }
         Ok(())
     }
-}
 
-impl CloudMonitoring {
     /// What is asked to be written of a piece.
     fn request(&self, points: &[Point]) -> Vec<TimeSeries> {
         let is_wanted = |it: &&Point| !self.unwanted.contains(&it.metric.id);

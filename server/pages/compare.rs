@@ -17,7 +17,7 @@ use super::text::{self, Name, segment};
 use super::{fleet, jobs, ladder, problem, words};
 use crate::api::compare as named;
 use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
-use crate::runs::{KnownRun, Run, RunKey, cost, words as sentences};
+use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
 use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
 
@@ -186,10 +186,7 @@ async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>,
 
 fn choice(web: &Web, frame: &Frame, known: KnownRun) -> Choice {
     let key = known.key.clone();
-    let live = web.app.fleet.runs();
-    let live = live.look(&key, |run| run.state(frame.at));
-    let state = live.unwrap_or_else(|| Run::of_store(known).state(frame.at));
-    let state = state.name();
+    let state = lookup::as_it_is(&web.app, known, |_, run| run.state(frame.at).name());
     let shown = |raw: &str| text::harmless(raw, text::SHOWN_CHARACTERS);
     Choice {
         value: named::name(&key),
@@ -252,7 +249,7 @@ fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Si
         attempt: it.key.run.attempt,
         cluster: Name::new(&it.key.cluster),
         cluster_address: fleet::address(&it.key.cluster),
-        sentence: text::harmless(&sentence, 600),
+        sentence: text::harmless(&sentence, sentences::LISTED_CHARACTERS),
     }
 }
 

@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
 use super::{fleet, words};
-use crate::runs::{KnownRun, Run, RunKey, State as RunState};
+use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::web::Web;
 
@@ -59,14 +59,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     });
     let at = frame.at;
     let jobs = found.into_iter().map(|stored: KnownRun| {
-        let key = stored.key.clone();
-        let open = web.app.incidents.of_run(&key);
-        let live = web
-            .app
-            .fleet
-            .runs()
-            .look(&key, |run| job(&key, run, &open, at));
-        live.unwrap_or_else(|| job(&key, &Run::of_store(stored), &open, at))
+        let open = web.app.incidents.of_run(&stored.key);
+        let job = |key: &RunKey, run: &Run| job(key, run, &open, at);
+        lookup::as_it_is(&web.app, stored, job)
     });
     let page = JobsPage {
         jobs: jobs.collect(),
@@ -102,7 +97,10 @@ fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: text::harmless(&crate::runs::words::sentence(run, open, at), 600),
+        sentence: text::harmless(
+            &sentences::sentence(run, open, at),
+            sentences::LISTED_CHARACTERS,
+        ),
         ranks: match (known, facts.world) {
             (0, 0) => "not known".to_owned(),
             (0, world) => text::grouped(f64::from(world)),

@@ -16,6 +16,7 @@ use askama::Template;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{JobId, RunId};
@@ -30,8 +31,9 @@ use super::text::{self, Name};
 use super::{fleet, problem, words};
 use crate::runs::advice::profile;
 use crate::runs::cost;
-use crate::runs::{Run, RunKey, State as RunState, lookup};
+use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
+use crate::view::FleetView;
 use crate::web::Web;
 use advice::Advisory;
 use collectives::Collective;
@@ -145,13 +147,13 @@ pub async fn show(
     let past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
     let view = web.views.get(&web.app).await;
     let open = web.app.incidents.of_run(&key);
-    let sentence = crate::runs::words::sentence(&run, &open, frame.at);
-    let incidents = Beside::of(open, &view, frame.at);
-    let page = RunPage {
-        sentence: text::harmless(&sentence, 900),
-        incidents,
-        ..page(frame, &web, (&key, &run), past, (minutes, start, end))
-    };
+    let page = page(
+        frame,
+        (&web, &view),
+        (&key, &run, open),
+        past,
+        (minutes, start, end),
+    );
     frame::page(StatusCode::OK, &page)
 }
 
@@ -184,8 +186,8 @@ fn not_found(frame: Frame, cluster: &str, job: &str) -> Response {
 
 fn page(
     frame: Frame,
-    web: &Web,
-    (key, run): (&RunKey, &Run),
+    (web, view): (&Web, &FleetView),
+    (key, run, open): (&RunKey, &Run, Vec<Incident>),
     past: gather::Past,
     (minutes, start, end): (i64, Timestamp, Timestamp),
 ) -> RunPage {
@@ -218,8 +220,11 @@ fn page(
             RunState::Silent { .. } => true,
             RunState::Ended { .. } => ending.is_some_and(|it| it.is_interruption()),
         },
-        sentence: String::new(),
-        incidents: Beside::default(),
+        sentence: text::harmless(
+            &sentences::sentence(run, &open, frame.at),
+            sentences::SHOWN_CHARACTERS,
+        ),
+        incidents: Beside::of(open, view, frame.at),
         figures: parts::figures(web, (key, run), &past, frame.at),
         ranges: RANGES
             .iter()

@@ -10,7 +10,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::utilisation::{Gpus, Hfu};
-use super::{Run, RunKey, Runs};
+use super::{KnownRun, Run, RunKey, Runs};
 use crate::App;
 use crate::fleet::{Fleet, Live};
 use crate::store::StoreError;
@@ -25,6 +25,14 @@ pub async fn find(app: &App, key: &RunKey) -> Result<Option<Run>, StoreError> {
         Some(run) => Ok(Some(run)),
         None => Ok(app.store.run(key).await?.map(Run::of_store)),
     }
+}
+
+/// What is made of a run that the store told of: of the run as it is now where it is in memory, else as the store
+/// has it.
+pub fn as_it_is<T>(app: &App, stored: KnownRun, make: impl Fn(&RunKey, &Run) -> T) -> T {
+    let key = stored.key.clone();
+    let live = app.fleet.runs().look(&key, |run| make(&key, run));
+    live.unwrap_or_else(|| make(&key, &Run::of_store(stored)))
 }
 
 /// Since when steps are kept.

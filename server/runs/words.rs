@@ -10,6 +10,12 @@ use crate::pages::{incidents, text};
 /// Ranks named in the sentence; the map has them all.
 const NAMED: usize = 3;
 
+/// Most of a sentence that is shown where it stands alone, characters: names in it are of others.
+pub const SHOWN_CHARACTERS: usize = 900;
+
+/// The same where several stand.
+pub const LISTED_CHARACTERS: usize = 600;
+
 /// Why a run that stands has no pace and no finish.
 pub const STANDS: &str = "it stands: no step came lately";
 
