@@ -1,14 +1,21 @@
-//! What happened, as a list on a node's or a GPU's page.
+//! What happened, as a list on the page of a job, a node or a GPU.
 
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::text::{self, Name};
 use super::{gpu, words};
 use crate::store::model::StoredEvent;
 
-/// Events shown on a page; the API has the rest.
+/// Lines shown on a page; the API has the rest.
 pub const SHOWN: usize = 30;
+
+/// Events read for the page of a job, whose ranks all tell of the same end.
+pub const READ_OF_JOB: usize = 500;
+
+/// What says the same again within this time of the last is one line, nanoseconds.
+const TOGETHER: i64 = 60 * NANOS_PER_SECOND;
 
 /// Longest message shown, characters.
 const MESSAGE_CHARACTERS: usize = 600;
@@ -30,6 +37,8 @@ pub struct Entry {
     pub action: Option<String>,
     /// What it is about, where that is not the page's own subject.
     pub about: Option<(String, Name)>,
+    /// How often it was told within a minute, the last time at `at`.
+    pub times: usize,
 }
 
 /// An XID code with how often it came.
@@ -43,9 +52,31 @@ pub struct XidLine {
     pub last: Option<(String, String)>,
 }
 
-/// Events for a page about `subject`.
+/// Events for a page about `subject`, newest first as they come; what says the same is one line.
 pub fn entries(events: &[StoredEvent], subject: (ResourceKind, &str)) -> Vec<Entry> {
-    events.iter().map(|stored| entry(stored, subject)).collect()
+    let mut lines: Vec<Entry> = Vec::new();
+    let mut earliest = None;
+    for stored in events {
+        let entry = entry(stored, subject);
+        let at = stored.event.at;
+        let is_near = earliest.is_some_and(|it: Timestamp| it.since(at) <= TOGETHER);
+        earliest = Some(at);
+        match lines.last_mut().filter(|it| is_near && it.says_as(&entry)) {
+            Some(line) => line.times += 1,
+            None if lines.len() == SHOWN => break,
+            None => lines.push(entry),
+        }
+    }
+    lines
+}
+
+impl Entry {
+    fn says_as(&self, other: &Self) -> bool {
+        (self.kind, self.severity) == (other.kind, other.severity)
+            && self.message == other.message
+            && self.action == other.action
+            && self.about == other.about
+    }
 }
 
 fn entry(stored: &StoredEvent, subject: (ResourceKind, &str)) -> Entry {
@@ -68,6 +99,7 @@ fn entry(stored: &StoredEvent, subject: (ResourceKind, &str)) -> Entry {
         message: text::harmless(&event.message, MESSAGE_CHARACTERS),
         action: action(event),
         about,
+        times: 1,
     }
 }
 
@@ -87,4 +119,60 @@ pub fn last_xid(events: &[StoredEvent], code: &str) -> Option<(String, String)> 
         .find(|event| event.attributes.get("xid").is_some_and(|it| it == code))?;
     let action = action(newest).unwrap_or_else(|| "see NVIDIA's XID list".to_owned());
     Some((text::moment(newest.at), action))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(seconds: i64, message: &str) -> StoredEvent {
+        StoredEvent {
+            cluster: "prod".into(),
+            agent: None,
+            event: Event {
+                at: Timestamp::from_seconds(1_760_000_000 + seconds),
+                kind: EventKind::RunEnded,
+                severity: Severity::Error,
+                resource_kind: ResourceKind::Rank,
+                resource_id: "team/job/uid/1/0".into(),
+                message: message.to_owned(),
+                attributes: [].into(),
+            },
+        }
+    }
+
+    fn lines(events: &[StoredEvent]) -> Vec<(String, usize)> {
+        let lines = entries(events, (ResourceKind::Rank, ""));
+        lines.into_iter().map(|it| (it.message, it.times)).collect()
+    }
+
+    #[test]
+    fn what_says_the_same_within_a_minute_of_the_last_is_one_line() {
+        let newest_first = [
+            told(300, "ended"),
+            told(250, "ended"),
+            told(200, "ended"),
+            told(139, "ended"),
+            told(130, "began"),
+            told(129, "ended"),
+        ];
+        let line = |message: &str, times| (message.to_owned(), times);
+        let expected = [
+            line("ended", 3),
+            line("ended", 1),
+            line("began", 1),
+            line("ended", 1),
+        ];
+        assert_eq!(lines(&newest_first), expected);
+    }
+
+    #[test]
+    fn lines_are_bounded_and_not_the_events_in_them() {
+        let mut events: Vec<StoredEvent> = (0..100).map(|_| told(10_000, "ended")).collect();
+        events.extend((0..SHOWN as i64).map(|it| told(9_000 - it, &it.to_string())));
+        let lines = lines(&events);
+        assert_eq!(lines.len(), SHOWN);
+        assert_eq!(lines[0], ("ended".to_owned(), 100));
+        assert_eq!(lines[SHOWN - 1].0, (SHOWN - 2).to_string());
+    }
 }

@@ -3,8 +3,8 @@
 //!
 //! One agent with 8 GPUs, every metric of the catalog for each, as `cargo bench -p
 //! gpufleet-telemetry --bench otlp` (or `make bench-otlp`) runs it. Prints the best of [`ROUNDS`]
-//! rounds, because other work on the machine only ever makes a round slower. Exits with 1 when
-//! weigh, parse and decode together take more than [`TARGET_NANOS`].
+//! rounds, because other work on the machine only ever makes a round slower, with the allocator of
+//! the server. Exits with 1 when weigh, parse and decode together take more than [`TARGET_NANOS`].
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![expect(
     clippy::disallowed_methods,
@@ -24,6 +24,9 @@ use gpufleet_telemetry::tick::{Point, PointValue, ResourceTick};
 use gpufleet_telemetry::time::Timestamp;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How often a round is repeated.
 const ROUNDS: usize = 200;

@@ -57,9 +57,12 @@ fn the_client_shows_the_fleet_and_its_idle_gpus() {
         let answer = json(&typed(&web, &["gpus", "--json"]));
         (answer["items"].as_array()?.len() == 64).then_some(())
     });
-    let idle = json(&typed(&web, &["gpus", "--json", "--idle"]))["items"].clone();
-    let idle = idle.as_array().expect("it is a list");
-    assert!((8..64).contains(&idle.len()), "{idle:?}");
+    // A GPU is listed before a minute of it is judged.
+    let idle = wait::until("some GPUs are idle", FIRST_DATA_LIMIT, || {
+        let answer = json(&typed(&web, &["gpus", "--json", "--idle"]));
+        let idle = answer["items"].as_array()?.clone();
+        (8..64).contains(&idle.len()).then_some(idle)
+    });
     for gpu in idle {
         let state = gpu["state"].as_str().unwrap_or_default();
         let is_idle = ["unallocated", "parked", "held_empty", "gap"].contains(&state);

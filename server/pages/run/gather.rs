@@ -112,7 +112,10 @@ async fn read(
         until: Some(run.facts.heard.shifted(AFTERWARDS)),
         ..EventFilter::default()
     };
-    let found = store.events(&filter, None, events::SHOWN).await?.events;
+    let found = store
+        .events(&filter, None, events::READ_OF_JOB)
+        .await?
+        .events;
     past.events = events::entries(&found, (ResourceKind::Rank, ""));
     Ok(())
 }
