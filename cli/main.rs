@@ -105,6 +105,9 @@ enum Command {
     Routes(tell::Routes),
     /// The ways to people, and how each goes.
     Channels,
+    /// Whether a way to people works.
+    #[command(subcommand)]
+    Notify(tell::Notify),
     /// A month as money: who owes what, and what time was worth.
     Report(report::Report),
 }
@@ -165,6 +168,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Silences(asked) => tell::silences(&client, asked),
         Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
         Command::Channels => tell::channels(&client),
+        Command::Notify(tell::Notify::Test(tested)) => tell::test(&client, tested),
         Command::Report(report) => report::answer(&client, report, arguments.json),
     }
 }

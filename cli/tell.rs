@@ -1,10 +1,11 @@
-//! `gpufleet silence`, `gpufleet routes explain` and `gpufleet channels`: who is told of incidents, and who
-//! is not for a while.
+//! `gpufleet silence`, `gpufleet routes explain`, `gpufleet channels` and `gpufleet notify test`: who is told
+//! of incidents, who is not for a while, and whether a way to people works.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::Answer;
+use crate::ask;
 use crate::client::Client;
 use crate::table::Table;
 use crate::words;
@@ -32,6 +33,23 @@ pub(crate) struct Silence {
 pub(crate) enum Routes {
     /// Each route with why it does or does not match an incident, and what was said to whom.
     Explain(One),
+}
+
+/// About one way to people.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Notify {
+    /// Sends a message that says that it is a test, and says what became of it. Needs a token of role operate.
+    Test(Tested),
+}
+
+/// A channel that is tried.
+#[derive(Debug, Args)]
+pub(crate) struct Tested {
+    /// Its name in notify.channels.
+    channel: String,
+    /// Who says so.
+    #[arg(long, env = "USER", default_value = "somebody at a prompt")]
+    who: String,
 }
 
 /// One incident.
@@ -220,6 +238,25 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         text,
         json,
         is_good: true,
+    })
+}
+
+/// `gpufleet notify test`.
+pub(crate) fn test(client: &Client, tested: &Tested) -> anyhow::Result<Answer> {
+    let path = format!("/channels/{}/test", ask::encoded(&tested.channel));
+    let json = client.post(&path, &json!({"who": tested.who}))?;
+    let is_there = |it: &Value| it["delivered"] == true;
+    let lines = list(&json).iter().map(|it| {
+        let said = match is_there(it) {
+            true => "it has the test".to_owned(),
+            false => format!("it has not: {}", words::text(&it["why"])),
+        };
+        format!("{}: {said}\n", words::text(&it["receiver"]))
+    });
+    Ok(Answer {
+        text: lines.collect(),
+        is_good: list(&json).iter().all(is_there),
+        json,
     })
 }
 

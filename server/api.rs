@@ -146,6 +146,7 @@ fn own() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(incidents::say))
         .routes(routes!(silences::keep))
         .routes(routes!(silences::end))
+        .routes(routes!(deliveries::test))
         .routes(routes!(health::health))
 }
 

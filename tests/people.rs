@@ -16,6 +16,9 @@ pub mod cloud_monitoring;
 
 pub mod server;
 
+#[cfg(test)]
+mod tests;
+
 /// What a service answers: status and body.
 pub type Reply = (u16, String);
 
@@ -47,11 +50,24 @@ impl Service {
         {
             return (400, "content-type must be application/json".to_owned());
         }
+        if !self.is_at(path) {
+            return (404, "no_service".to_owned());
+        }
         match self {
             Self::Pagerduty(it) => it.take(body),
             Self::Slack(it) => it.take(body),
             Self::Webhook(it) => it.take(headers, body, now_seconds),
             Self::CloudMonitoring(it) => it.take(path, headers, body, now_seconds),
+        }
+    }
+
+    /// Whether the service is at this path. A webhook's path is its owner's to choose, and Cloud Monitoring
+    /// looks at it itself.
+    fn is_at(&self, path: &str) -> bool {
+        match self {
+            Self::Pagerduty(_) => path == "/v2/enqueue",
+            Self::Slack(_) => path.starts_with("/services/") && path.split('/').count() == 5,
+            Self::Webhook(_) | Self::CloudMonitoring(_) => true,
         }
     }
 

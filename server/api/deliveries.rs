@@ -3,21 +3,30 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use gpufleet_telemetry::time::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::audit;
 use super::incidents::find;
-use super::problem::{Place, Problem};
-use crate::auth::Grant;
+use super::problem::{self, Body, Place, Problem};
+use crate::auth::{Grant, Role};
 use crate::incidents::Channel;
+use crate::notify::Channels;
 use crate::notify::group::Group;
+use crate::notify::lane::Outcome;
 use crate::pages::text;
-use crate::web::Web;
+use crate::web::{self, Web};
+
+/// How long the receivers of a channel that is tried may take together: the request itself has 10 s.
+const TEST_WITHIN: Duration = Duration::from_secs(8);
 
 /// How a channel goes.
 #[derive(Debug, Serialize, ToSchema)]
@@ -109,6 +118,26 @@ pub struct ToldKnown {
     pub silenced_until: Option<String>,
 }
 
+/// Who tries a channel.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestAsked {
+    /// Who says so. Where a proxy names people (`auth.user_header`) its word counts, and this is not looked at.
+    #[schema(example = "ada")]
+    pub who: Option<String>,
+}
+
+/// What became of a test at one receiver.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TestKnown {
+    /// The receiver.
+    pub receiver: String,
+    /// Whether it has the test.
+    pub delivered: bool,
+    /// Why it has not.
+    pub why: Option<String>,
+}
+
 /// Every channel and how it goes. Secrets are not shown; why one fails, which may name hosts and proxies, only
 /// to those who may see all clusters.
 #[utoipa::path(get, path = "/api/v1/channels", tag = "Incidents",
@@ -122,6 +151,60 @@ pub async fn channels(
     let shows_why = grant.cluster.is_none();
     let known = channels.iter().map(|it| channel(it, shows_why));
     Json(known.collect())
+}
+
+/// Sends a message that says that it is a test to each receiver of a channel, and says what became of it.
+/// Needs role operate, for all clusters.
+#[utoipa::path(post, path = "/api/v1/channels/{channel}/test", tag = "Incidents", request_body = TestAsked,
+    params(("channel" = String, Path, description = "Its name in notify.channels")),
+    responses((status = 200, body = [TestKnown]), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
+pub async fn test(
+    State(web): State<Arc<Web>>,
+    headers: HeaderMap,
+    peer: Option<Extension<audit::From>>,
+    Place(channel): Place<String>,
+    Body(asked): Body<TestAsked>,
+) -> Result<Response, Problem> {
+    let grant = match web::may(&web, &headers, Role::Operate) {
+        Ok(grant) => grant,
+        Err(error) => return Ok(problem::refused(&error)),
+    };
+    if let Some(bound) = &grant.cluster {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            format_args!(
+                "this token is good for cluster {bound} alone, and a channel is everybody's"
+            ),
+        ));
+    }
+    let configured = &web.app.config.notify;
+    if !configured.channels.iter().any(|it| it.name == channel) {
+        let known: Vec<&str> = configured.channels.iter().map(|it| &*it.name).collect();
+        return Err(Problem::unknown(format_args!(
+            "there is no channel {channel:?} in notify.channels: {known:?}"
+        )));
+    }
+    let change = audit::Changed {
+        action: "channel test".to_owned(),
+        target: format!("channel {channel}"),
+        detail: serde_json::to_string(&asked).expect("texts are JSON"),
+    };
+    audit::write(&web, &headers, peer, change).await?;
+    let unusable = |why: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    let channels = Channels::new(configured, &web.app.clock).map_err(unusable)?;
+    let testing = channels.test(&channel, web.app.clock.now());
+    let outcomes = tokio::time::timeout(TEST_WITHIN, testing).await;
+    let late = |_| unusable(format!("no answer within {} s", TEST_WITHIN.as_secs()));
+    let outcomes = outcomes.map_err(late)?.map_err(unusable)?;
+    let known = outcomes.into_iter().map(|(receiver, outcome)| TestKnown {
+        receiver: receiver.to_string(),
+        delivered: outcome == Outcome::Delivered,
+        why: match outcome {
+            Outcome::Delivered => None,
+            Outcome::Later { why, .. } | Outcome::Never { why } => Some(why),
+        },
+    });
+    Ok(Json(known.collect::<Vec<_>>()).into_response())
 }
 
 /// Who is told of an incident and why, and what was said to whom.

@@ -11,7 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::group::{Says, Told};
+use super::group::{Group, Says, Told};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
@@ -218,7 +218,6 @@ pub fn write(
         [one] => one.link.clone(),
         _ => format!("{}/incidents", addresses.page),
     };
-    let silenced = items.first().map_or(Uuid::nil(), |it| it.id);
     Message {
         key: group.key(),
         message_key: group.message_key(),
@@ -234,11 +233,29 @@ pub fn write(
         since: text::rfc3339(since),
         costs: costs.map(|nano| format!("{}/h", crate::pages::incidents::dollars(nano))),
         link,
-        silence: format!("gpufleet silence {silenced} --for 2h"),
+        silence: silence(group, &items, left_out),
         incidents: items,
         at: now,
         way: Arc::clone(&group.way),
     }
+}
+
+/// The command that silences a message: of several incidents by what they have in common where patterns can
+/// say it, else the worst of them. It is typed into a shell: names that mean something there are left out.
+fn silence(group: &Group, items: &[Item], left_out: u64) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    let pattern = |(name, value): &(String, String)| {
+        let is_pattern = ["cluster", "kind", "node", "team"].contains(&name.as_str());
+        let is_typed = !value.is_empty() && value.chars().all(is_plain);
+        (is_pattern && is_typed).then(|| format!("{name}={value}"))
+    };
+    let patterns: Option<Vec<String>> = group.common.iter().map(pattern).collect();
+    let is_one = items.len() < 2 && left_out == 0;
+    let what = match patterns.filter(|it| !is_one && !it.is_empty()) {
+        Some(patterns) => patterns.join(" "),
+        None => items.first().map_or(Uuid::nil(), |it| it.id).to_string(),
+    };
+    format!("gpufleet silence {what} --for 2h")
 }
 
 fn item(
@@ -311,5 +328,37 @@ pub fn cut(text: &str, characters: usize) -> String {
     match whole.chars().nth(characters) {
         None => whole,
         Some(_) => text.chars().take(characters).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notify::example;
+    use crate::notify::fixture::{START, settings};
+    use crate::notify::settings::Kind;
+
+    #[test]
+    fn several_incidents_are_silenced_by_what_they_share_where_a_shell_takes_that_as_it_is() {
+        let settings = settings(&[("chat", Kind::Slack)]);
+        let two = example::messages().remove(3).incidents;
+        let by_id = format!("gpufleet silence {} --for 2h", two[0].id);
+        let (prod, heat) = (("cluster", "prod"), ("kind", "heat"));
+        let by_pattern = "gpufleet silence cluster=prod kind=heat --for 2h";
+        let cases: [(&[(&str, &str)], &[Item], u64, &str); 7] = [
+            (&[prod, heat], &two, 0, by_pattern),
+            (&[prod, heat], &two[..1], 5, by_pattern),
+            (&[prod, heat], &two[..1], 0, &by_id),
+            (&[("cluster", "prod; reboot"), heat], &two, 0, &by_id),
+            (&[prod, ("node", "")], &two, 0, &by_id),
+            (&[prod, ("severity", "error")], &two, 0, &by_id),
+            (&[], &two, 0, &by_id),
+        ];
+        for (common, items, left_out, expected) in cases {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let common = common.iter().map(owned).collect();
+            let group = Group::new(Uuid::nil(), &settings.ways[0], common, START);
+            assert_eq!(silence(&group, items, left_out), expected);
+        }
     }
 }

@@ -87,6 +87,10 @@ impl Route {
             .find(|it| !teams.iter().any(|team| team.name == **it))
         {
             Some(team) => Err(format!("there is no team {team:?} in notify.teams")),
+            // It would tell nobody, and keep what holds without routes from telling everybody.
+            None if self.channels.is_empty() => {
+                Err("it leads nowhere: channels names none".to_owned())
+            }
             None => Ok(()),
         }
     }

@@ -460,6 +460,10 @@ mod tests {
             r#"notify.routes=[{ channels = [], teams = ["x"] }]"#,
             &["no team", "x"],
         );
+        check(
+            r#"notify.routes=[{ channels = [], severity = "error" }]"#,
+            &["number 1", "leads nowhere"],
+        );
         check("notify.heartbeat_every_s=1", &["heartbeat_every_s = 1"]);
         check("notify.page_url='ftp://x'", &["notify.page_url", "ftp://x"]);
     }

@@ -127,3 +127,54 @@ impl Wire {
         Ok(answer)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_program::clock::SystemClock;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::notify::example;
+    use crate::notify::secret::Secret;
+    use crate::notify::settings::{ChannelConfig, Kind};
+
+    /// What becomes of a message to this address.
+    async fn sent(url: &str) -> Outcome {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let wire = Wire::new(Path::new(""), clock).expect("the system trusts somebody");
+        let mut config = ChannelConfig::new("hook", Kind::Webhook);
+        config.urls = vec![url.to_owned()];
+        let channels = Channel::all(&config, &Secret::default());
+        let channel = channels.expect("it can be made").remove(0);
+        wire.send(&channel, &example::messages().remove(0)).await
+    }
+
+    #[tokio::test]
+    async fn a_name_of_nobody_a_closed_port_and_a_receiver_without_tls_are_tried_again_and_told() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let closed_at = closed.local_addr().expect("it is bound");
+        drop(closed);
+        let plain = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let plain_at = plain.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = plain.accept().await {
+                // What is not read when it is closed breaks the connection off before the answer.
+                let _ = stream.read(&mut [0; 4_096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            }
+        });
+        for (url, words) in [
+            // No name ends so, says RFC 6761.
+            ("http://receiver.invalid/x".to_owned(), "dns error"),
+            (format!("http://{closed_at}/x"), "refused"),
+            (format!("https://{plain_at}/x"), "does it speak TLS"),
+        ] {
+            let outcome = sent(&url).await;
+            let Outcome::Later { why, after: None } = outcome else {
+                panic!("{url}: {outcome:?}");
+            };
+            assert!(why.contains(words), "{url}: {why}");
+        }
+    }
+}

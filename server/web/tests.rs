@@ -227,6 +227,7 @@ fn addresses() -> Vec<(String, String)> {
             .replace("{attempt}", "0")
             .replace("{cluster}", "prod")
             .replace("{node}", "h100-00")
+            .replace("{channel}", "nobody")
             .replace("/ladders/prod/{name}", "/ladders/prod/fp8%20%26%20more")
             .replace("{id}", id);
         for method in methods.as_object().unwrap().keys() {
@@ -255,7 +256,7 @@ async fn every_route_of_the_document_answers_as_it_says() {
                     r#"{"matches":{"node":"h100-*"},"who":"ada","for_s":60}"#,
                     StatusCode::CREATED,
                 )
-            } else if address.contains("/silences/") {
+            } else if address.contains("/silences/") || address.contains("/channels/") {
                 (r#"{"who":"ada"}"#, StatusCode::NOT_FOUND)
             } else {
                 // There is no such agent.

@@ -2,12 +2,14 @@
 //! Alertmanager once, with all that it has to say; its end follows on the same key; receivers that fail,
 //! hang and lie are tried again or not as they should be; and kill -9 loses nothing.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use gpufleet_server::notify::group::{Group, State};
 use gpufleet_tests::harness::checker::with_store;
 use gpufleet_tests::harness::simulator::Simulator;
-use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::harness::{World, built, server, wait};
 use gpufleet_tests::people::server::{Mood, Running};
 use gpufleet_tests::people::{Service, pagerduty, slack, webhook};
 use serde_json::Value;
@@ -26,6 +28,7 @@ const KILLS: usize = 20;
 const ROUTING_KEY: &str = "R0UT1NGKEY0123456789abcdef012345";
 const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
 const SLACK_PATH: &str = "/services/T00/B00/s3cr3tp4th";
+const BEAT_PATH: &str = "b34t-0f-th3-h34rt";
 
 /// The three receivers of ours, and the fleet whose server tells them.
 struct Told {
@@ -166,11 +169,50 @@ fn says_all_there_is(said: &Value, id: &str) {
     );
 }
 
+/// Neither in the log nor in the database of a server that has stopped.
 fn shows_no_secret(place: &server::Place) {
-    let log = std::fs::read_to_string(&place.log).expect("the log is there");
-    for secret in [ROUTING_KEY, SIGNING_KEY, "s3cr3tp4th"] {
-        assert!(!log.contains(secret), "a secret is in the log");
+    let database = place.database.trim_start_matches("sqlite:");
+    for file in [place.log.as_path(), Path::new(database)] {
+        let kept = std::fs::read(file).expect("it is there");
+        let kept = String::from_utf8_lossy(&kept);
+        for secret in [ROUTING_KEY, SIGNING_KEY, "s3cr3tp4th", BEAT_PATH] {
+            assert!(!kept.contains(secret), "a secret is in {}", file.display());
+        }
     }
+}
+
+/// What `gpufleet` says; it has to go well.
+fn typed(server: &server::Server, arguments: &[&str]) -> String {
+    let output = Command::new(built("gpufleet"))
+        .env_clear()
+        .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
+        .args(arguments)
+        .output()
+        .expect("the client can be started");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}{complained}");
+    said
+}
+
+/// Who is told and who is not, as it is asked and said at a prompt.
+fn is_said_at_a_prompt(server: &server::Server, id: &str) {
+    let routes = typed(server, &["routes", "explain", id]);
+    for word in ["built in", "pager", "chat", "hook", "refused"] {
+        assert!(routes.contains(word), "{word} is not in {routes}");
+    }
+    let tested = typed(server, &["notify", "test", "pager"]);
+    assert_eq!(tested, "pager: it has the test\n");
+    let pattern = ["silence", "node=nobody-*", "kind=gpu_fault", "--for", "1h"];
+    let silent = typed(server, &pattern);
+    assert!(silent.starts_with("silent until "), "{silent}");
+    let kept = typed(server, &["silences", "--json"]);
+    let kept: Value = serde_json::from_str(&kept).expect("it is JSON");
+    let kept = kept[0]["id"].as_str().expect("there is one");
+    let ended = typed(server, &["silences", "--end", kept]);
+    assert!(ended.contains("may be told again"), "{ended}");
+    let silent = typed(server, &["silence", id, "--for", "2h"]);
+    assert!(silent.contains("is silent until "), "{silent}");
 }
 
 #[test]
@@ -181,10 +223,22 @@ fn a_fault_is_told_everywhere_once_with_all_there_is_to_say_and_so_is_its_end() 
         ", {{ name = 'am', kind = 'alertmanager', urls = ['http://{}'], repeat_s = 5 }}",
         alertmanager.address
     );
-    let server = told.place(&am).start();
+    // The service outside that raises the alarm when it is not asked.
+    let watcher = Running::start(Service::Webhook(webhook::Webhook::new("")));
+    watcher.mood(Mood::Says(204, String::new()));
+    let beat = format!("http://{}/{BEAT_PATH}", watcher.address);
+    let beat = told.world.file("heartbeat-url", &beat);
+    let server = told
+        .place(&am)
+        .with(&format!("notify.heartbeat_file={}", beat.display()))
+        .with("notify.heartbeat_every_s=10")
+        .start();
     let simulator = told.fleet(&server);
     simulator.fault("xid79");
     let id = open_incident(&server);
+    wait::until("the watcher is asked again", OPEN_LIMIT, || {
+        (watcher.requests() >= 2).then_some(())
+    });
     wait::until("PagerDuty has an alarm", OPEN_LIMIT, || {
         (told.alarms() == (1, 1)).then_some(())
     });
@@ -319,9 +373,10 @@ fn receivers_that_fail_hang_and_lie_are_tried_again_or_not_as_they_should_be() {
         Some(&Value::from(1)),
         "a message that is refused is not tried again at once: {known}"
     );
+    is_said_at_a_prompt(&server, &id);
     told.nothing_was_refused();
     simulator.stop();
-    server.stop();
+    shows_no_secret(&server.stop());
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Pagerduty {
                 "source": cut(source, SUMMARY),
                 "severity": severity(message.severity),
                 "timestamp": message.since,
-                "component": first.and_then(|it| it.gpu.as_deref()).unwrap_or_default(),
-                "group": message.common,
+                "component": cut(first.and_then(|it| it.gpu.as_deref()).unwrap_or_default(), SUMMARY),
+                "group": cut(&message.common, SUMMARY),
                 "class": first.map_or("", |it| it.kind),
                 "custom_details": {
                     "text": cut(&message.text, DETAILS),
