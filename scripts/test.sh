@@ -18,6 +18,7 @@ logs=target/test-logs
 mkdir -p "$logs"
 wanted=("$@")
 rows=()
+not_run=()
 failed=0
 passed_tests=0
 failed_tests=0
@@ -41,6 +42,7 @@ stage() {
     local status=${PIPESTATUS[0]}
     seconds=$(($(date +%s) - begin))
     count_tests "$logs/$name.log"
+    mapfile -t -O "${#not_run[@]}" not_run < <(grep -ah 'NOT RUN' "$logs/$name.log" | sort -u)
     if [ "$status" -ne 0 ]; then
         verdict=FAILED
     elif [ "$seconds" -gt "$budget" ]; then
@@ -148,6 +150,8 @@ printf '%-12s %8s %8s  %s\n' stage seconds budget verdict
 printf '%s\n' "${rows[@]}"
 printf '%-12s %8d %8d\n' all "$(($(date +%s) - begin_all))" 2700
 echo
+# What passed because something could not be fetched did not pass.
+[ ${#not_run[@]} -eq 0 ] || printf '%s\n' "${not_run[@]}"
 [ "$failed" -ne 0 ] && [ "$failed_tests" -eq 0 ] && echo "a stage failed; see the table and $logs"
 echo "$passed_tests passed, $failed_tests failed"
 exit "$failed"

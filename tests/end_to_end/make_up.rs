@@ -55,6 +55,19 @@ impl Up {
         said
     }
 
+    /// The programs that run, each with its process id.
+    fn started(&self) -> Vec<(&'static str, String)> {
+        let of = |name: &'static str| {
+            let file = self.world.path(&format!("home/run/{name}.pid"));
+            let pid = std::fs::read_to_string(file).ok()?;
+            Some((name, pid.trim().to_owned()))
+        };
+        ["server", "agent", "simulator"]
+            .into_iter()
+            .filter_map(of)
+            .collect()
+    }
+
     fn address(&self) -> String {
         let file = self.world.path("home/run/address");
         let text = std::fs::read_to_string(file).expect("make up writes it");
@@ -113,12 +126,19 @@ fn this_machine_a_capture_and_the_demo_are_shown_each_as_what_it_is_and_nothing_
         let said = up.says("demo_fault.sh", &["xid79"]);
         assert!(said.contains("XID 79"), "{said}");
     }
+    let started = up.started();
+    assert!(started.len() >= 2, "{started:?}");
     let said = up.says("down.sh", &[]);
     assert!(said.contains("is removed"), "{said}");
     assert!(
         http::get(&address, "/healthz").is_err(),
         "nobody answers any more"
     );
+    for (name, pid) in started {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let runs = program.to_string_lossy().contains("/gpufleet-");
+        assert!(!runs, "{name} still runs as {pid}");
+    }
     assert!(!up.world.path("home").exists());
     let said = up.says("down.sh", &[]);
     assert!(said.contains("nothing to stop"), "{said}");
