@@ -61,9 +61,10 @@ pub fn entries(events: &[StoredEvent], subject: (ResourceKind, &str)) -> Vec<Ent
         let at = stored.event.at;
         let is_near = earliest.is_some_and(|it: Timestamp| it.since(at) <= TOGETHER);
         earliest = Some(at);
+        let is_full = lines.len() == SHOWN;
         match lines.last_mut().filter(|it| is_near && it.says_as(&entry)) {
             Some(line) => line.times += 1,
-            None if lines.len() == SHOWN => break,
+            None if is_full => break,
             None => lines.push(entry),
         }
     }
