@@ -13,6 +13,9 @@
 //!   back to the last activity, is `parked` (more than [`Policy::empty_below_bytes`], 512 MiB, in use)
 //!   or `held_empty`. A run is cut by whatever is not inactive, also by `unobserved`: what was not
 //!   seen is never called idle.
+//! - Active for over a minute while nobody is known to hold it, pauses of up to 20 s being part of it: its
+//!   holder is unknown, all of that time. Shorter work, as that of the agent's own probe, leaves it free
+//!   (`unheld`).
 //! - `unhealthy` from a fatal event to the event that ends it, or until it was seen active again
 //!   [`Policy::healed_after_s`] (60 s) or more after the last fatal event. A recovery action also
 //!   ends when the driver's reading says that it asks for nothing.
@@ -50,6 +53,8 @@ mod now;
 
 mod second;
 
+mod unheld;
+
 #[cfg(test)]
 mod around_tests;
 
@@ -62,6 +67,7 @@ pub use now::{Now, Recent, Status, now};
 
 use around::Second;
 use second::{Class, MinuteFacts};
+use unheld::Work;
 
 /// Minutes after its end that an hour looks at: the longest run that is decided backwards.
 pub const LOOKAHEAD_MINUTES: i64 = 5;
@@ -112,6 +118,8 @@ pub struct Carry {
     /// Since which second of Unix time it has been free, or inactive in the same hands; none when it
     /// is neither.
     pub idle_since_s: Option<i64>,
+    /// The work that it was at, at the end, while nobody was known to hold it.
+    unheld: Option<Work>,
 }
 
 /// What is known about one hour of one GPU or share.
@@ -190,7 +198,8 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     };
     let mut around = asked.around.seconds(start_s, length);
     let evidence = Evidence::read(asked, &around, length, policy);
-    let bridged = evidence.bridged(&asked.carry, policy);
+    let mut bridged = evidence.bridged(&asked.carry, start_s, policy);
+    let unheld = Work::settle(&mut bridged, start_s, last, asked.carry.unheld);
     evidence.hold_on(&bridged, &asked.carry, &mut around);
     let broken = health::broken(asked, start_s, &bridged, policy);
     let cut: Vec<bool> = std::iter::zip(&broken, &around)
@@ -238,6 +247,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         unhealthy: broken[last],
         holder: around[last].holder,
         idle_since_s: runs.idle_since(last, start_s, &asked.carry),
+        unheld,
     };
     accounted
 }
@@ -337,10 +347,10 @@ impl Evidence {
     }
 
     /// The classes with short gaps between samples filled by what was before them.
-    fn bridged(&self, carry: &Carry, policy: &Policy) -> Vec<Class> {
+    fn bridged(&self, carry: &Carry, start_s: i64, policy: &Policy) -> Vec<Class> {
         let mut bridged = self.classes.clone();
         let mut before = if carry.is_there {
-            carry.class
+            Work::undone(carry.unheld, carry.class, start_s - 1)
         } else {
             Class::Gone
         };
@@ -433,8 +443,10 @@ impl Runs {
         match class {
             Class::Gone | Class::Silent => (State::Unobserved, Reason::NoSample),
             Class::HolderUnknown => (State::Unobserved, Reason::HolderUnknown),
-            Class::NotHeld if around.is_draining => (State::Draining, Reason::Unknown),
-            Class::NotHeld => (State::Unallocated, around.free),
+            Class::NotHeld | Class::Unclaimed if around.is_draining => {
+                (State::Draining, Reason::Unknown)
+            }
+            Class::NotHeld | Class::Unclaimed => (State::Unallocated, around.free),
             Class::Starting => (State::StartingPod, Reason::Unknown),
             Class::ActivityUnknown => (State::Unobserved, Reason::ActivityUnknown),
             _ if around.is_standing => (State::Stalled, Reason::Unknown),

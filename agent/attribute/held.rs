@@ -1,8 +1,8 @@
 //! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
 //!
 //! The kubelet's word counts first, then Slurm's prolog, then whose the processes on the device are. What
-//! is not known has its reason; only who would know may say that nobody holds a device, and not while
-//! something that was given away has no place here.
+//! is not known has its reason; only who would know may say that nobody holds a device, so not a driver that
+//! lists no processes, and not while something that was given away has no place here.
 //!
 //! Limits: [`MAX_NAMED`].
 
@@ -191,12 +191,13 @@ impl<N: Names> Known<'_, N> {
                 let names = jobs.iter().map(|it| Holder::Slurm(*it).to_string());
                 Answer::Unknown(Unknown::Shared, listed(names))
             }
-            _ => by_process.unwrap_or_else(|| self.nobody(strangers)),
+            _ => by_process.unwrap_or_else(|| self.nobody(card, strangers)),
         }
     }
 
-    /// That nobody holds it, where everybody who would know has said who holds what.
-    fn nobody(&self, strangers: &BTreeSet<String>) -> Answer {
+    /// That nobody holds it, where everybody who would know has said who holds what: the kubelet, Slurm,
+    /// and the driver of its processes.
+    fn nobody(&self, card: &Card, strangers: &BTreeSet<String>) -> Answer {
         if !strangers.is_empty() {
             let devices = listed(strangers.iter().cloned());
             let words = format!("the kubelet gave away {devices}, which may be this");
@@ -205,6 +206,10 @@ impl<N: Names> Known<'_, N> {
         if self.slurm == Slurm::Silent {
             let words =
                 "Slurm's prolog does not say which GPUs jobs have; install deploy/slurm/prolog.sh";
+            return Answer::Unknown(Unknown::NotHeard, words.to_owned());
+        }
+        if card.processes.is_none() {
+            let words = "the driver does not say which processes are on it";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
         }
         Answer::Nobody

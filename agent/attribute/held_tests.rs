@@ -258,12 +258,23 @@ fn on_a_node_of_slurm_without_the_prolog_an_idle_gpu_may_be_a_job_s() {
 }
 
 #[test]
+fn where_the_driver_does_not_list_processes_no_gpu_is_nobody_s() {
+    let unsaid = "not_heard: the driver does not say which processes are on it";
+    check(Kubelet::NotHere, &[], None, unsaid);
+    check(Kubelet::Said(&List::default()), &[], None, unsaid);
+    let alone = look_with(Kubelet::NotHere, Slurm::NotHere, None);
+    assert_eq!(told(&alone), unsaid);
+    assert_eq!(alone.unknown, BTreeMap::from([("not_heard", 1)]));
+    // Whoever is named holds it all the same.
+    check(Kubelet::NotHere, &[8], None, "slurm:8");
+}
+
+#[test]
 fn on_a_machine_without_kubernetes_the_prolog_and_then_the_processes_tell() {
     let here = |prolog: &[u64], on_it: Option<&[i32]>, expected| {
         check(Kubelet::NotHere, prolog, on_it, expected);
         check(Kubelet::Said(&List::default()), prolog, on_it, expected);
     };
-    here(&[], None, "");
     here(&[], Some(&[]), "");
     here(&[8], Some(&[]), "slurm:8");
     here(&[8, 9], Some(&[]), "shared: slurm:8, slurm:9");

@@ -327,7 +327,7 @@ proptest! {
 
     #[test]
     fn the_states_of_an_hour_add_up_to_its_billed_seconds_by_holder_and_in_all(
-        pieces in prop::collection::vec((0_usize..7, 1_u32..1_500), 0..8),
+        pieces in prop::collection::vec((0_usize..8, 1_u32..1_500), 0..8),
         billed in spans(), draining in spans(), standing in spans(), held in spans(), lost in spans(),
     ) {
         let line: Vec<_> = pieces.iter().map(|(at, seconds)| (super::tests::PIECES[*at], *seconds)).collect();

@@ -7,6 +7,7 @@ use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::second::Class;
+use super::unheld::Work;
 use super::{Policy, idle_state};
 use crate::ledger::{Reason, State};
 
@@ -24,6 +25,8 @@ pub struct Recent {
     since: Timestamp,
     /// The end of the newest tick that was taken in.
     end: Timestamp,
+    /// The work that it is at while nobody is known to hold it.
+    unheld: Option<Work>,
 }
 
 /// What is known live of one GPU or share.
@@ -70,8 +73,19 @@ impl Recent {
             let Some(class) = Class::of(bits, second, activity_known) else {
                 continue;
             };
+            let before = self.unheld;
+            self.unheld = Work::next(before, at.seconds(), class);
+            let class = match class {
+                Class::Unclaimed => Class::NotHeld,
+                told => told,
+            };
             if class != self.class {
                 (self.class, self.since) = (class, at);
+            } else if let Some(over) = before.filter(|it| it.is_long())
+                && over.ends_before(self.unheld)
+            {
+                // It is free since then, and not since before.
+                self.since = over.ended();
             }
         }
     }
@@ -121,7 +135,10 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         }
         Class::HolderUnknown => status(State::Unobserved, Reason::HolderUnknown, since),
         Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
-        Class::NotHeld => status(State::Unallocated, Reason::Unknown, since),
+        Class::NotHeld | Class::Unclaimed => match recent.unheld.filter(|it| it.is_long()) {
+            Some(work) => status(State::Unobserved, Reason::HolderUnknown, Some(work.began())),
+            None => status(State::Unallocated, Reason::Unknown, since),
+        },
         Class::Starting => status(State::StartingPod, Reason::Unknown, since),
         Class::Stalled if lasted_s > policy.stalled_after_s => {
             status(State::Stalled, Reason::Unknown, since)

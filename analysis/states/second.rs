@@ -19,6 +19,9 @@ pub(super) enum Class {
     HolderUnknown,
     /// Nobody holds it.
     NotHeld,
+    /// Nobody is known to hold it, and it works. Of one second by itself: [`super::unheld`] says whose it
+    /// is, and it is never kept.
+    Unclaimed,
     /// Held, but whether it is active is not known.
     ActivityUnknown,
     /// Held and busy without work.
@@ -48,6 +51,8 @@ impl Class {
         }
         Some(if !is_set(bits.holder_known) {
             Self::HolderUnknown
+        } else if !is_set(bits.held) && is_set(bits.active) {
+            Self::Unclaimed
         } else if !is_set(bits.held) {
             Self::NotHeld
         } else if is_set(bits.stalled) {

@@ -20,6 +20,8 @@ pub(crate) enum Piece {
     Inactive,
     Stalled,
     NotHeld,
+    /// Nobody holds it, and it works.
+    Unclaimed,
     HolderUnknown,
     /// The agent tells of it but has no sample.
     Unseen,
@@ -27,11 +29,12 @@ pub(crate) enum Piece {
     Untold,
 }
 use Piece::*;
-pub(crate) const PIECES: [Piece; 7] = [
+pub(crate) const PIECES: [Piece; 8] = [
     Active,
     Inactive,
     Stalled,
     NotHeld,
+    Unclaimed,
     HolderUnknown,
     Unseen,
     Untold,
@@ -67,6 +70,7 @@ pub(crate) fn rows(
                     &gpu::STALLED,
                 ],
                 NotHeld => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN],
+                Unclaimed => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::ACTIVE],
                 HolderUnknown => &[&gpu::OBSERVED, &gpu::ACTIVE],
                 Unseen | Untold => &[],
             };
@@ -487,14 +491,8 @@ proptest! {
 fn cut_bits(bits: Bitmaps, metric: MetricId, keep: u64) -> Bitmaps {
     let mut cut = Bitmaps::default();
     for (number, bitmap) in (1..).map(MetricId).zip(bits.all()) {
-        cut.set(
-            number,
-            if number == metric {
-                bitmap & keep
-            } else {
-                bitmap
-            },
-        );
+        let kept = if number == metric { keep } else { u64::MAX };
+        cut.set(number, bitmap & kept);
     }
     cut
 }

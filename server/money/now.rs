@@ -35,8 +35,6 @@ pub struct Idle {
     pub index: String,
     /// How it is idle.
     pub state: State,
-    /// Whether its engine worked in the newest tick all the same: somebody uses it whom nobody told of.
-    pub is_busy: bool,
     /// Since when at least; none when not known.
     pub since: Option<Timestamp>,
     /// Who holds it; empty of nobody.
@@ -173,7 +171,6 @@ fn seen(live: &Live, at: Timestamp) -> Seen {
             node: Arc::clone(&live.node),
             index: text(attribute::GPU_INDEX),
             state: status.state,
-            is_busy: live.bits.active != 0,
             since: status.since,
             holder: match is_held {
                 true => text(attribute::HOLDER),

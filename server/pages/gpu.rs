@@ -269,7 +269,7 @@ fn page(
         node_address: node::address(&live.key.cluster, &live.node),
         status: status(live, frame.at),
         facts: facts(live),
-        holder: holder(live),
+        holder: holder(live, frame.at),
         figures: figures(live),
         peaks: peaks::of(live, specs),
         strip: strip::strip(&past.hours, live.first_seen, *end),
@@ -376,11 +376,11 @@ fn facts(live: &Live) -> Vec<(&'static str, Name)> {
         .collect()
 }
 
-fn holder(live: &Live) -> Holder {
+fn holder(live: &Live, now: Timestamp) -> Holder {
     let name = live.resource.attribute(attribute::HOLDER).map(Name::new);
     let words = if name.is_some() {
         "holds it."
-    } else if live.bits.holder_known == 0 {
+    } else if !judge::is_holder_known(live, judge::judge(live, now).reason) {
         "Who holds it is not known."
     } else if live.bits.held != 0 {
         "Someone holds it; the agent could not name who."

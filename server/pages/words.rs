@@ -223,8 +223,8 @@ pub const fn reason(reason: Reason) -> Option<Why> {
         Reason::HolderUnknown => why(
             "state-holder_unknown",
             "holder unknown",
-            "It is measured, but nobody can say whether someone holds it, so its time is not called idle or in use.",
-            "Run the agent with the host's process namespace (hostPID) so that it sees who has a context on the GPU.",
+            "It is measured, but nobody can say who holds it, or it works though nobody is known to: its time is called neither idle nor somebody's.",
+            "Look whose processes are on it (nvidia-smi on the node); run the agent with the host's process namespace (hostPID) so that it sees them.",
         ),
         Reason::ActivityUnknown => why(
             "state-activity_unknown",

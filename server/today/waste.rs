@@ -233,24 +233,17 @@ fn job_of(look: &Look<'_>, idle: &Idle) -> String {
 }
 
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
-    // By node how many are free, and how many of them at work.
-    let mut nodes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    // By node how many are free.
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for it in gpus {
-        let (free, busy) = nodes.entry(&it.node).or_default();
-        *free += 1;
-        *busy += usize::from(it.is_busy);
+        *nodes.entry(&it.node).or_default() += 1;
     }
-    let is_whole = |(node, (free, busy)): &(&&str, &(usize, usize))| {
+    let is_whole = |(node, free): &(&&str, &usize)| {
         let known = look.view.node(cluster, node);
-        *busy == 0 && known.is_some_and(|(_, it)| it.gpus.len() == *free)
+        known.is_some_and(|(_, it)| it.gpus.len() == **free)
     };
     let whole = nodes.iter().filter(is_whole).count();
-    let busy: usize = nodes.values().map(|(_, busy)| busy).sum();
     let action = match whole {
-        _ if busy > 0 => {
-            "Look whose processes are on those at work (nvidia-smi on the node) before you give any away."
-                .to_owned()
-        }
         0 => "Give them to who waits for GPUs; no node is free as a whole.".to_owned(),
         1 => "Give them to who waits for GPUs, or give back the node that is free as a whole."
             .to_owned(),
@@ -261,13 +254,9 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
     Waste {
         kind: Kind::Free,
         what: format!(
-            "{} on {} that nobody holds{}",
+            "{} on {} that nobody holds",
             counted(gpus.len(), "GPU", "GPUs"),
             counted(nodes.len(), "node", "nodes"),
-            match busy {
-                0 => String::new(),
-                busy => format!(", {busy} of them at work all the same"),
-            }
         ),
         place: format!("cluster {cluster}"),
         address: fleet::address(cluster),

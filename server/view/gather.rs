@@ -8,7 +8,7 @@ use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::judge::judge;
+use super::judge::{is_holder_known, judge};
 use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
 use crate::fleet::ServerClock;
@@ -173,7 +173,7 @@ pub fn gpu_view(live: &Live, now: Timestamp) -> GpuView {
         is_one_sample: is_one_sample(live),
         last_point: live.last_point,
         holder: live.resource.attribute(attribute::HOLDER).map(Arc::from),
-        holder_known: live.bits.holder_known != 0,
+        holder_known: is_holder_known(live, judged.reason),
         held: live.bits.held != 0,
         source: text(attribute::SOURCE),
         readings: shown(live),

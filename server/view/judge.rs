@@ -30,6 +30,11 @@ pub fn judge(live: &Live, now: Timestamp) -> Status {
     states::now(&known, &Policy::default())
 }
 
+/// Whether it is known who holds it, or that nobody does, when it is in its state for this reason.
+pub fn is_holder_known(live: &Live, reason: Reason) -> bool {
+    live.bits.holder_known != 0 && reason != Reason::HolderUnknown
+}
+
 /// Why the card as a whole cannot be read, if its key readings say so.
 fn missing(live: &Live) -> Option<Missing> {
     [gpu::UTILIZATION, gpu::TEMPERATURE, gpu::MEMORY_USED]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpufleet_standin_nvml::load::Load;
 use gpufleet_tests::harness::kubelet::{Given, Kubelet};
 use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
 use gpufleet_tests::harness::{World, agent, server, wait};
@@ -48,7 +49,11 @@ impl Node {
         );
         let endpoint = format!("http://{}", server.place.grpc);
         let place = agent::Place::new(&world, NODE, &endpoint, &config);
-        place.show(&agent::gpus(0, 2));
+        // Nothing runs: of work that nobody is known to do the holder would be unknown.
+        let mut scenario = agent::gpus(0, 2);
+        let gpus = scenario.gpus.iter_mut();
+        gpus.for_each(|it| it.load = Load::Idle);
+        place.show(&scenario);
         let agent = place.start();
         let gpus = wait::until("two GPUs are listed", LIMIT, || {
             let listed = server.get("/api/v1/gpus?cluster=test").json();

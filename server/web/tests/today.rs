@@ -90,19 +90,38 @@ async fn what_has_no_price_is_told_in_gpus_and_never_as_nothing() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_works_and_that_nobody_holds_is_not_to_be_given_away_unseen() {
-    let mut stray = fixture::gpu("prod", "h100-09", 0, fixture::Does::Work, Origin::Live);
-    stray.bits.held = 0;
-    stray.recent = Recent::default();
-    stray.recent.tick(stray.bits_start, 10, &stray.bits, true);
-    let today = priced(vec![stray]).await.json("/api/v1/today").await;
+async fn a_gpu_that_works_for_over_a_minute_and_that_nobody_holds_is_not_measured_and_no_waste() {
+    let at_work = |ticks: i64| {
+        let gpu = |does| fixture::gpu("prod", "h100-09", 0, does, Origin::Live);
+        let mut stray = gpu(Does::Work);
+        stray.resource = gpu(Does::Nothing).resource;
+        stray.bits.held = 0;
+        stray.recent = Recent::default();
+        for tick in (0..ticks).rev() {
+            let start = stray.bits_start.shifted(-tick * 10_000_000_000);
+            stray.recent.tick(start, 10, &stray.bits, true);
+        }
+        priced(vec![stray])
+    };
+    // As long as the agent's own probe may take, it is free.
+    let today = at_work(6).await.json("/api/v1/today").await;
     let free = row(&today, "live", "free").expect("nobody holds it");
-    assert_eq!(
-        free["what"],
-        "1 GPU on 1 node that nobody holds, 1 of them at work all the same"
+    assert_eq!(free["what"], "1 GPU on 1 node that nobody holds");
+    let server = at_work(7).await;
+    let today = server.json("/api/v1/today").await;
+    assert_eq!(row(&today, "live", "free"), None);
+    let live = &today["sections"][0];
+    assert_eq!(live["counts"]["by_state"]["unobserved"], 1, "{live}");
+    assert_eq!(dollars(&live["waste_nano_per_day"]), 0);
+    let spots = live["blind_spots"].to_string();
+    assert!(
+        spots.contains("holder unknown") && spots.contains("nvidia-smi"),
+        "{spots}"
     );
-    let action = free["action"].as_str().unwrap();
-    assert!(action.starts_with("Look whose processes"), "{action}");
+    let (_, page) = server
+        .get("/clusters/prod/gpus/GPU-prod-h100-09-0000")
+        .await;
+    assert!(page.contains("Who holds it is not known."), "{page}");
 }
 
 #[tokio::test]
