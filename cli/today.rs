@@ -34,7 +34,10 @@ fn text(today: &Value) -> String {
         if section["origin"] != "live" {
             text.push_str("\nSIMULATED: no such hardware exists, and it is in no live total\n");
         }
-        text.push_str(&line(section, currency));
+        match section["counts"]["gpus"].as_u64() {
+            Some(0) => text.push_str(&nothing(section)),
+            _ => text.push_str(&line(section, currency)),
+        }
         text.push_str(&waste(section, currency).text("nothing goes to waste that is known"));
         more(&mut text, section, "more_waste", "rows that cost less");
         for it in items(section, "blind_spots").chain(items(section, "not_measured")) {
@@ -82,10 +85,26 @@ fn line(section: &Value, currency: &str) -> String {
         _ => "no GPU has a price".to_owned(),
     };
     format!(
-        "{} GPUs: {}; {money}; {} incidents open\n",
-        words::text(&counts["gpus"]),
+        "{}: {}; {money}; {}\n",
+        gpus(counts["gpus"].as_f64().unwrap_or(0.0)),
         states.join(", "),
-        words::text(&section["open_incidents"])
+        incidents(section)
+    )
+}
+
+fn incidents(section: &Value) -> String {
+    match section["open_incidents"].as_u64() {
+        Some(1) => "1 incident open".to_owned(),
+        _ => format!("{} incidents open", words::text(&section["open_incidents"])),
+    }
+}
+
+/// Of a section whose nodes have told of no GPU.
+fn nothing(section: &Value) -> String {
+    format!(
+        "no GPU is {}; {}\n",
+        words::text(&section["origin"]),
+        incidents(section)
     )
 }
 
@@ -182,5 +201,21 @@ mod tests {
             simulated.contains("no GPU has a price") && simulated.contains("8 GPUs  held empty")
         );
         assert!(!simulated.contains('$'), "what is not known is not $0.00");
+    }
+
+    #[test]
+    fn a_section_without_a_gpu_says_so_and_counts_nothing() {
+        let today = json!({"currency": "USD", "past_known": true, "sections": [
+            {"origin": "live", "open_incidents": 2, "counts": {"gpus": 0, "by_state": {}},
+                "nano_per_day": null, "waste_nano_per_day": null, "waste": []}]});
+        let text = text(&today);
+        assert!(
+            text.starts_with("no GPU is live; 2 incidents open\n"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("0 GPUs") && !text.contains("price"),
+            "{text}"
+        );
     }
 }

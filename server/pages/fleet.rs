@@ -19,8 +19,8 @@ use tokio::sync::Mutex;
 
 use super::blind::{self, BlindSpot};
 use super::frame::{Frame, Theme, html};
-use super::text::{counted, grouped, segment};
-use super::{incidents, problem, tiles, words};
+use super::text::{grouped, segment};
+use super::{incidents, problem, tiles, today, words};
 use crate::auth::Grant;
 use crate::view::{Counts, FleetView};
 use crate::web::Web;
@@ -56,22 +56,16 @@ struct Key {
 #[template(path = "fleet.html")]
 struct FleetPage<'a> {
     frame: &'a Frame,
-    headline: Headline,
+    /// What the live GPUs do, in words.
+    headline: String,
+    /// What is in no live total.
+    other: Option<String>,
     incidents: Option<incidents::Headline>,
     chips: Vec<Chip>,
     blind: Vec<BlindSpot>,
     sections: Vec<Section>,
     filter: Option<&'static str>,
     connect: Option<Connect>,
-}
-
-/// The line that says it in words.
-struct Headline {
-    live: String,
-    not_measured: usize,
-    unhealthy: usize,
-    has_live: bool,
-    other: Option<String>,
 }
 
 /// A state with its count, and the address that shows only it.
@@ -209,7 +203,8 @@ fn page<'a>(
     let live = view.counts(Origin::Live);
     let is_empty = view.clusters.is_empty();
     FleetPage {
-        headline: headline(view, &live),
+        headline: today::line_of_live(&live),
+        other: other(view),
         incidents,
         chips: chips(&live, filter),
         blind: blind::spots(view),
@@ -224,7 +219,7 @@ fn page<'a>(
     }
 }
 
-fn headline(view: &FleetView, live: &Counts) -> Headline {
+fn other(view: &FleetView) -> Option<String> {
     let others: Vec<String> = [Origin::Recorded, Origin::Simulated]
         .into_iter()
         .filter_map(|origin| {
@@ -232,13 +227,7 @@ fn headline(view: &FleetView, live: &Counts) -> Headline {
             (count > 0).then(|| format!("{} {}", grouped(count as f64), origin.name()))
         })
         .collect();
-    Headline {
-        live: counted(live.measured(), "GPU live", "GPUs live"),
-        not_measured: live.of(ledger::State::Unobserved),
-        unhealthy: live.of(ledger::State::Unhealthy),
-        has_live: live.all > 0,
-        other: (!others.is_empty()).then(|| others.join(" and ")),
-    }
+    (!others.is_empty()).then(|| others.join(" and "))
 }
 
 /// One chip per look of a state; the three kinds of active share one.

@@ -126,9 +126,17 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
 /// The fleet in one line; of live GPUs alone.
 fn headline(today: &Today) -> String {
     let live = today.sections.iter().find(|it| it.origin == Origin::Live);
-    match live.filter(|it| it.counts.all > 0) {
-        Some(live) => line(&live.counts),
-        None => "No GPU is live".to_owned(),
+    live.map_or_else(
+        || line_of_live(&Counts::default()),
+        |it| line_of_live(&it.counts),
+    )
+}
+
+/// What the live GPUs do, in one line without its full stop: the first line of Today and of Fleet.
+pub(super) fn line_of_live(live: &Counts) -> String {
+    match live.all {
+        0 => "No GPU is live".to_owned(),
+        _ => line(live),
     }
 }
 
