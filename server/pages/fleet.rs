@@ -22,7 +22,7 @@ use super::frame::{Frame, Theme, html};
 use super::text::{grouped, segment};
 use super::{incidents, problem, tiles, today, words};
 use crate::auth::Grant;
-use crate::view::{Counts, FleetView};
+use crate::view::{Counts, FleetView, GpuView};
 use crate::web::Web;
 
 /// Renderings kept of one picture: pages and fragments in three themes, and a few filters.
@@ -62,6 +62,7 @@ struct FleetPage<'a> {
     other: Option<String>,
     incidents: Option<incidents::Headline>,
     chips: Vec<Chip>,
+    key: Vec<Letter>,
     blind: Vec<BlindSpot>,
     sections: Vec<Section>,
     filter: Option<&'static str>,
@@ -76,6 +77,14 @@ struct Chip {
     count: String,
     address: String,
     is_current: bool,
+}
+
+/// What a letter on a tile means.
+struct Letter {
+    class: char,
+    letter: char,
+    name: &'static str,
+    meaning: &'static str,
 }
 
 /// The clusters of one origin.
@@ -207,6 +216,7 @@ fn page<'a>(
         other: other(view),
         incidents,
         chips: chips(&live, filter),
+        key: key(view),
         blind: blind::spots(view),
         sections: [Origin::Live, Origin::Recorded, Origin::Simulated]
             .into_iter()
@@ -251,6 +261,33 @@ fn chips(live: &Counts, filter: Option<ledger::State>) -> Vec<Chip> {
         });
     }
     chips
+}
+
+/// The letters of all tiles that there are, live or not, in the order of their states.
+fn key(view: &FleetView) -> Vec<Letter> {
+    let mut key: Vec<Letter> = Vec::new();
+    let is_there = |state: &ledger::State| view.clusters.iter().any(|it| it.counts.of(*state) > 0);
+    for state in words::ORDER.into_iter().filter(is_there) {
+        let look = words::look(state);
+        if key.iter().any(|it| it.name == look.name) {
+            continue;
+        }
+        key.push(Letter {
+            class: look.class,
+            letter: look.letter,
+            name: look.name,
+            meaning: words::meaning(state),
+        });
+        if state == ledger::State::Unhealthy && view.gpus().any(GpuView::is_lost) {
+            key.push(Letter {
+                letter: '×',
+                class: look.class,
+                name: "lost",
+                meaning: "broken, and neither it nor its driver answers",
+            });
+        }
+    }
+    key
 }
 
 fn section(view: &FleetView, origin: Origin, filter: Option<ledger::State>) -> Section {

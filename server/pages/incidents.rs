@@ -92,8 +92,10 @@ pub struct Row {
     pub costs: String,
     /// What it cost so far.
     pub lost: String,
-    /// Since when, or how long it was.
-    pub since: String,
+    /// Since when.
+    pub since: Moment,
+    /// How long it was so far, or in all: `for 3 min`.
+    pub lasted: String,
     /// `info`, `warning` or `error`.
     pub severity: &'static str,
     /// Who works on it.
@@ -112,6 +114,14 @@ struct Entry {
     datetime: String,
     about: Option<String>,
     text: String,
+}
+
+/// A moment for people and for programs.
+pub struct Moment {
+    /// In UTC.
+    pub text: String,
+    /// As `datetime` has it.
+    pub datetime: String,
 }
 
 /// What the fleet page says of incidents.
@@ -268,10 +278,11 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
         cause: incident.cause.is_known().then(|| incident.cause.words()),
         costs: costs(incident),
         lost: lost(incident),
-        since: match incident.resolved_at {
-            None => format!("for {lasted}"),
-            Some(_) => format!("{} for {lasted}", text::moment(incident.since)),
+        since: Moment {
+            text: text::moment(incident.since),
+            datetime: text::rfc3339(incident.since),
         },
+        lasted: format!("for {lasted}"),
         severity: incident.severity.name(),
         by: incident.acknowledged_by.as_deref().map(Name::new),
         action: Name::sentence(&incident.action),

@@ -192,7 +192,7 @@ pub const fn look(state: State) -> Look {
         State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated => {
             ('A', 'a', "active")
         }
-        State::Gap => ('G', 'g', "short pause"),
+        State::Gap => ('G', 'g', "gap"),
         State::Parked => ('P', 'p', "parked"),
         State::HeldEmpty => ('E', 'h', "held, empty"),
         State::Unallocated => ('F', 'f', "free"),
@@ -207,6 +207,17 @@ pub const fn look(state: State) -> Look {
         letter,
         class,
         name,
+    }
+}
+
+/// What the letter on a tile means, in words.
+pub const fn meaning(state: State) -> &'static str {
+    match state {
+        // They share a letter.
+        State::ActiveEfficient | State::ActiveInefficient | State::ActiveUnrated => {
+            "held, and its engine works"
+        }
+        other => other.help(),
     }
 }
 

@@ -35,6 +35,8 @@ mod cost;
 
 mod doctor;
 
+mod fleet;
+
 mod jobs;
 
 mod live;

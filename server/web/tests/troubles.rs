@@ -137,3 +137,33 @@ async fn an_incident_with_nothing_to_do_says_nothing_of_it() {
         assert!(!page.contains("To do:"), "{address}: {page}");
     }
 }
+
+#[tokio::test]
+async fn the_list_says_since_when_an_incident_is_and_how_severe_one_was_that_is_over() {
+    let server = server().await.with(slow_rank()).await;
+    let mut over = crate::notify::fixture::incident(7);
+    over.state = gpufleet_analysis::incident::State::Resolved;
+    over.resolved_at = Some(over.since.shifted(10_000_000_000));
+    let length = Duration::from_secs(15);
+    let lease = server.store.acquire_lease("test", fixture::NOW, length);
+    let token = lease.await.unwrap().token;
+    let written = server.store.write_incidents(&[over], &[], token).await;
+    written.unwrap();
+    let (_, page) = server.get("/incidents").await;
+    let (open, past) = page.split_once("id=\"over\"").expect("one is over");
+    let since = |moment: &str, lasted: &str| {
+        format!("{moment}</time> <span class=\"soft\">UTC, for {lasted}</span>")
+    };
+    let began = since("2026-09-21 13:14:10", "1 h");
+    assert!(open.contains(&began), "{open}");
+    assert!(
+        open.contains("datetime=\"2026-09-21T13:14:10.000Z\""),
+        "{open}"
+    );
+    let was = since("2026-09-21 14:13:20", "10 s");
+    assert!(past.contains(&was), "{past}");
+    assert!(
+        past.contains("<span class=\"tag error\">error</span>"),
+        "{past}"
+    );
+}

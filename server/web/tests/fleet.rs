@@ -1,0 +1,42 @@
+//! The fleet's page beside what it shares with others: the key of its letters.
+
+use super::*;
+
+/// The key of a page, and the letters on its tiles.
+fn key_and_letters(page: &str) -> (&str, BTreeSet<char>) {
+    let (_, rest) = page.split_once("<ul class=\"key\"").expect("it has a key");
+    let (key, rest) = rest.split_once("</ul>").expect("it ends");
+    let tiles = rest.split("<a class=\"t s-").skip(1);
+    let letters = tiles.filter_map(|it| it.split("</a>").next()?.chars().last());
+    (key, letters.collect())
+}
+
+#[tokio::test]
+async fn every_letter_on_a_tile_is_in_the_key_that_is_seen_also_where_nothing_is_live() {
+    let (_, page) = server().await.get("/fleet").await;
+    let (key, letters) = key_and_letters(&page);
+    assert_eq!(letters, BTreeSet::from(['A', 'F', 'G', '?', '×']));
+    for letter in letters {
+        assert!(
+            key.contains(&format!(">{letter}</span>")),
+            "{letter}: {key}"
+        );
+    }
+    for words in [
+        "<b>active</b>: held, and its engine works",
+        "<b>gap</b>: held, a pause of less than 5 minutes",
+        "<b>free</b>: nobody holds it",
+    ] {
+        assert!(key.contains(words), "{words} is not in {key}");
+    }
+    assert_eq!(key.matches("<b>active</b>").count(), 1);
+    let simulated = fixture::gpu("demo", "sim-0", 0, Does::Nothing, Origin::Simulated);
+    let server = server_of(vec![simulated], false).await;
+    let (_, page) = server.get("/fleet").await;
+    let (key, letters) = key_and_letters(&page);
+    assert_eq!(letters, BTreeSet::from(['F']));
+    assert!(
+        key.contains("<b>free</b>") && !key.contains("<b>active</b>"),
+        "{key}"
+    );
+}
