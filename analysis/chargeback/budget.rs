@@ -1,7 +1,8 @@
-//! Budgets of teams: what is spent, what the month will come to, and when the budget is gone.
+//! What the month will come to; and budgets of teams: what is spent, and when the budget is gone.
 //!
 //! Forecast: what is spent, and for each day to come the mean of the last [`RECENT_DAYS`] whole days
-//! (of all whole days when there are fewer). Without a whole day there is no forecast.
+//! (of all whole days when there are fewer). The day that runs is not whole, nor is the one in which the
+//! record begins, unless the month begins with it. Without a whole day there is no forecast.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,69 @@ impl Standing {
     }
 }
 
+/// What was spent day by day, and what that says of days to come.
+struct Course {
+    /// Nano-units by day, counted from the epoch.
+    costs: BTreeMap<i64, i128>,
+    /// The first day of the month.
+    first: i64,
+    /// The day that runs.
+    today: i64,
+    /// The day after the month's last.
+    end: i64,
+    /// The first of the days that the forecast goes by.
+    recent_from: i64,
+}
+
+impl Course {
+    fn spent(&self) -> i128 {
+        self.costs.values().sum()
+    }
+
+    /// What was spent before today.
+    fn whole(&self) -> i128 {
+        self.costs.range(..self.today).map(|it| it.1).sum()
+    }
+
+    /// What so many days cost by the mean of the last; none where none was whole.
+    fn of_days(&self, days: i64) -> Option<i128> {
+        let recent_days = self.today - self.recent_from;
+        if recent_days <= 0 {
+            return None;
+        }
+        let recent = self.costs.range(self.recent_from..self.today);
+        let recent: i128 = recent.map(|it| it.1).sum();
+        ratio(recent, days.into(), recent_days.into())
+    }
+
+    fn forecast(&self) -> Option<i128> {
+        let to_come = self.of_days(self.end - self.today)?;
+        Some((self.whole() + to_come).max(self.spent()))
+    }
+
+    /// The first day by whose end this much is spent; past or forecast.
+    fn gone_on_day(&self, budget: i128) -> Option<i64> {
+        let mut sum = 0;
+        let past = (self.first..self.today).find(|day| {
+            sum += self.costs.get(day).copied().unwrap_or(0);
+            sum > budget
+        });
+        let whole = self.whole();
+        let is_gone = |day: &i64| {
+            let to_come = self.of_days(day + 1 - self.today);
+            to_come.is_some_and(|it| whole + it > budget)
+        };
+        past.or_else(|| (self.today..self.end).find(is_gone))
+    }
+}
+
 impl Chargeback {
+    /// What a month that ends at `end_ms` will come to, nano-units, at a moment in it; none before there
+    /// was a whole day.
+    pub fn forecast(&self, now_ms: i64, end_ms: i64) -> Option<i128> {
+        self.course(|_| true, now_ms, end_ms).forecast()
+    }
+
     /// Where teams stand at a moment in a month that ends at `end_ms`, in the order of their names.
     pub fn budgets(
         &self,
@@ -42,53 +105,39 @@ impl Chargeback {
         now_ms: i64,
         end_ms: i64,
     ) -> Vec<Standing> {
-        let days = |payer: &Payer| {
-            let mut costs: BTreeMap<i64, i128> = BTreeMap::new();
-            for (day, sum) in &self.days {
-                if self.payers[day.payer] == *payer {
-                    *costs.entry(day.day).or_default() += sum.cost;
-                }
-            }
-            costs
-        };
         let standing = |(team, budget): (&String, &i128)| {
-            let costs = days(&Payer::Team(team.clone()));
-            self.standing(team, *budget, &costs, (now_ms, end_ms))
+            let payer = Payer::Team(team.clone());
+            let course = self.course(|it| *it == payer, now_ms, end_ms);
+            Standing {
+                team: team.clone(),
+                budget: *budget,
+                spent: course.spent(),
+                forecast: course.forecast(),
+                gone_on_day: course.gone_on_day(*budget),
+            }
         };
         budgets.iter().map(standing).collect()
     }
 
-    fn standing(
-        &self,
-        team: &str,
-        budget: i128,
-        costs: &BTreeMap<i64, i128>,
-        (now_ms, end_ms): (i64, i64),
-    ) -> Standing {
+    /// What these payers spent.
+    fn course(&self, is_in: impl Fn(&Payer) -> bool, now_ms: i64, end_ms: i64) -> Course {
+        let mut costs: BTreeMap<i64, i128> = BTreeMap::new();
+        let theirs = self.days.iter();
+        for (day, sum) in theirs.filter(|it| is_in(&self.payers[it.0.payer])) {
+            *costs.entry(day.day).or_default() += sum.cost;
+        }
         let first = self.from_ms.div_euclid(MILLIS_PER_DAY);
         let end = end_ms.div_euclid(MILLIS_PER_DAY);
-        // The day that runs is not whole.
         let today = now_ms.div_euclid(MILLIS_PER_DAY).clamp(first, end);
-        let whole: i128 = costs.range(..today).map(|it| it.1).sum();
-        let recent_from = (today - RECENT_DAYS).max(first);
-        let recent: i128 = costs.range(recent_from..today).map(|it| it.1).sum();
-        let daily = |days: i64| ratio(recent, days.into(), (today - recent_from).into());
-        let spent: i128 = costs.values().sum();
-        let forecast = daily(end - today).map(|to_come| (whole + to_come).max(spent));
-        let mut sum = 0;
-        let past = (first..today).find(|day| {
-            sum += costs.get(day).copied().unwrap_or(0);
-            sum > budget
-        });
-        let to_come = || {
-            (today..end).find(|day| daily(day + 1 - today).is_some_and(|it| whole + it > budget))
-        };
-        Standing {
-            team: team.to_owned(),
-            budget,
-            spent,
-            forecast,
-            gone_on_day: past.or_else(to_come),
+        // Of everybody: a team that spent nothing in the days before did so in whole days.
+        let begun = self.days.first_key_value().map(|(it, _)| it.day);
+        let first_whole = begun.filter(|it| *it > first).map_or(first, |it| it + 1);
+        Course {
+            costs,
+            first,
+            today,
+            end,
+            recent_from: (today - RECENT_DAYS).max(first_whole),
         }
     }
 }

@@ -411,6 +411,25 @@ fn a_budget_is_forecast_by_the_last_week_and_says_on_which_day_it_is_gone() {
     assert_eq!(at(0, 1_600 * USD).forecast, None);
 }
 
+#[test]
+fn the_day_in_which_the_record_begins_is_no_measure_of_the_days_to_come() {
+    let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+    // An hour in the evening of the fifth day, two on the sixth, one on the seventh, at 80 each.
+    let hours = [4 * 24 + 23, 5 * 24, 5 * 24 + 1, 6 * 24];
+    let periods: Vec<_> = hours.map(|hour| period(0, hour, &parts)).into();
+    let made = october(&fleet(1), &periods, &book(RATES, ""));
+    let first = FIRST_HOUR / 24;
+    let forecast = |day: i64| made.forecast((first + day) * MILLIS_PER_DAY, made.until_ms);
+    assert_eq!(forecast(5), None);
+    // 25 days to come as the sixth was; then 24 as the sixth and the seventh were in the middle.
+    assert_eq!(forecast(6), Some((240 + 25 * 160) * USD));
+    assert_eq!(forecast(7), Some((320 + 24 * 120) * USD));
+    let budgets = BTreeMap::from([("science".to_owned(), 10_000 * USD)]);
+    let now_ms = (first + 7) * MILLIS_PER_DAY;
+    let team = made.budgets(&budgets, now_ms, made.until_ms).remove(0);
+    assert_eq!(team.forecast, forecast(7), "everything is this team's");
+}
+
 /// The hour, the node, edges of its billed time, and its GPUs with how long each was present.
 type Drawn = (i64, usize, Vec<i64>, Vec<(usize, i64, Vec<Part>)>);
 

@@ -37,8 +37,8 @@ pub struct Idle {
     pub state: State,
     /// Since when at least; none when not known.
     pub since: Option<Timestamp>,
-    /// Who holds it; empty of nobody.
-    pub holder: String,
+    /// The job that holds it; empty of nobody, and of a holder without a name.
+    pub job: String,
     /// Whose it is.
     pub payer: Payer,
     /// What it costs a day, nano-units; none without a price.
@@ -162,8 +162,6 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
 fn seen(live: &Live, at: Timestamp) -> Seen {
     let status = judge(live, at);
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
-    // Of a GPU that nobody holds the attributes may still name who held it last.
-    let is_held = status.state != State::Unallocated;
     Seen {
         idle: Idle {
             key: live.key.clone(),
@@ -172,10 +170,7 @@ fn seen(live: &Live, at: Timestamp) -> Seen {
             index: text(attribute::GPU_INDEX),
             state: status.state,
             since: status.since,
-            holder: match is_held {
-                true => text(attribute::HOLDER),
-                false => String::new(),
-            },
+            job: String::new(),
             payer: Payer::Nobody,
             day_cost: None,
         },
@@ -228,7 +223,9 @@ fn take(
         }
     }
     let holder = Holder::told_by(&it.resource);
+    // Of a GPU that nobody holds the attributes may still name who held it last.
     if let Some(holder) = holder.filter(|_| it.idle.state != State::Unallocated) {
+        it.idle.job = holder.job.clone();
         it.idle.payer = terms.owners.payer(&holder, at.millis());
         let payers = found.payers.entry(Arc::clone(&cluster)).or_default();
         if !payers.contains_key(&holder.job) {

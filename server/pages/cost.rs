@@ -1,5 +1,5 @@
-//! The money: this month by team, what is idle now with whose it is and since when, and what has no price
-//! or no owner, with the line that mends it.
+//! The money: this month in a line and by team, what is idle now with whose it is and since when, and what
+//! has no price or no owner, with the line that mends it.
 //!
 //! Live clusters are one sum; each simulated cluster has a section of its own, marked. The month comes
 //! from the ledger's days and is made again at most once in [`FRESH_FOR`], one at a time and to its end,
@@ -21,12 +21,14 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
 use super::text::{self, Name, segment};
-use super::{gpu, problem, words};
+use super::{problem, words};
 use crate::answers::Answers;
 use crate::money::report::{self, Asked, Form, What};
 use crate::money::{Terms, month, now};
 use crate::store::Store;
 use crate::web::Web;
+
+mod idle;
 
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
@@ -41,7 +43,8 @@ const KEPT: usize = 8;
 #[template(path = "cost.html")]
 struct CostPage {
     frame: Frame,
-    month: String,
+    /// The month of what is live, in one line.
+    headline: String,
     sections: Vec<Section>,
     unpriced: Vec<Notice>,
     unowned: Vec<Notice>,
@@ -57,7 +60,9 @@ struct Section {
     query: String,
     tiles: Vec<(&'static str, String, String)>,
     teams: Vec<Team>,
-    idle: Vec<IdleRow>,
+    /// The month in one line, without its full stop.
+    line: String,
+    idle: Vec<idle::Row>,
     idle_more: usize,
     idle_sum: String,
 }
@@ -78,16 +83,6 @@ struct Budget {
     is_over: bool,
 }
 
-struct IdleRow {
-    address: String,
-    place: Name,
-    state: &'static str,
-    since: String,
-    holder: Name,
-    owner: Name,
-    cost: String,
-}
-
 /// Something that has no price or no owner, and what mends it.
 struct Notice {
     what: Name,
@@ -102,7 +97,11 @@ type Scope = Option<String>;
 
 /// A month of a scope.
 struct Made {
+    /// The month in words.
+    title: String,
     headline: Headline,
+    /// What the month will come to, nano-units; none before there was a whole day.
+    forecast: Option<i128>,
     teams: Vec<(String, Sum, Sum, Sum)>,
     budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
     findings: Vec<String>,
@@ -167,7 +166,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
             fix: format!("from,until,kind,key,value,team: {fix}"),
         });
     let page = CostPage {
-        month: report::month_of(frame.at),
+        headline: headline(&sections),
         sections,
         unpriced: unpriced.take(MAX_ROWS).collect(),
         unowned: unowned.take(MAX_ROWS).collect(),
@@ -175,6 +174,12 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         frame,
     };
     frame::page(StatusCode::OK, &page)
+}
+
+/// The money of what is live, in one line without its full stop.
+fn headline(sections: &[Section]) -> String {
+    let live = sections.iter().find(|it| it.origin == Origin::Live);
+    live.map_or_else(|| "No GPU is live".to_owned(), |it| it.line.clone())
 }
 
 /// What is idle, unpriced and unowned at this moment: a walk over every GPU, where it keeps nobody waiting.
@@ -228,12 +233,13 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
         (group.words.concat(), group.sum, active, waste)
     };
     let budgets = asked.budgets(terms);
+    let (now_ms, end_ms) = (at.millis(), asked.end_day * MILLIS_PER_DAY);
     Made {
+        title: asked.title.clone(),
         headline: month.made.headline(),
+        forecast: month.made.forecast(now_ms, end_ms),
         teams: groups.into_iter().map(team).collect(),
-        budgets: month
-            .made
-            .budgets(&budgets, at.millis(), asked.end_day * MILLIS_PER_DAY),
+        budgets: month.made.budgets(&budgets, now_ms, end_ms),
         currency: month.made.currency.clone(),
         findings: month.findings,
     }
@@ -253,21 +259,12 @@ fn section(
                 .is_none_or(|cluster| cluster == &*it.key.cluster)
     };
     let idle: Vec<&now::Idle> = found.idle.iter().filter(is_here).collect();
-    let sum: i128 = idle.iter().filter_map(|it| it.day_cost).sum();
-    let unpriced = idle.iter().filter(|it| it.day_cost.is_none()).count();
-    let mut idle_sum = format!("{} idle", text::counted(idle.len(), "GPU is", "GPUs are"));
-    if idle.len() > unpriced {
-        idle_sum.push_str(&format!(", {} a day", amount(&made.currency, sum)));
-    }
-    if unpriced > 0 {
-        idle_sum.push_str(&format!(", {unpriced} of them without a price"));
-    }
     let headline = &made.headline;
     let tile = |name, sum: &Sum| {
         let hours = format!("{} GPU-hours", hours(sum.gpu_millis));
         (name, money(&made.currency, sum), hours)
     };
-    let row = |it: &&now::Idle| idle_row(it, &made.currency, at);
+    let (idle_rows, idle_more) = idle::rows(&idle, &made.currency, at);
     Section {
         origin,
         title: cluster
@@ -292,9 +289,10 @@ fn section(
             .take(MAX_ROWS)
             .map(|it| team(it, made))
             .collect(),
-        idle_more: idle.len().saturating_sub(MAX_ROWS),
-        idle: idle.iter().take(MAX_ROWS).map(row).collect(),
-        idle_sum,
+        line: line(made),
+        idle_sum: idle::sum(&idle, &made.currency),
+        idle: idle_rows,
+        idle_more,
     }
 }
 
@@ -318,28 +316,30 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
     }
 }
 
-fn idle_row(it: &now::Idle, currency: &str, at: Timestamp) -> IdleRow {
-    let place = match it.index.as_str() {
-        "" => format!("{} on {}", it.key.id, it.node),
-        index => format!("GPU {index} of {}", it.node),
-    };
-    IdleRow {
-        address: gpu::address(&it.key.cluster, &it.key.id),
-        place: Name::new(&place),
-        state: words::look(it.state).name,
-        since: it
-            .since
-            .map_or("not known".to_owned(), |since| text::ago(at, since)),
-        holder: Name::new(if it.holder.is_empty() {
-            "nobody"
-        } else {
-            &it.holder
-        }),
-        owner: Name::new(it.payer.name()),
-        cost: it.day_cost.map_or("no price".to_owned(), |it| {
-            format!("{}/day", amount(currency, it))
-        }),
+/// The month in one line: what is spent, what of it for nothing, what it will come to; of what has a price.
+fn line(made: &Made) -> String {
+    let (title, total) = (&made.title, &made.headline.total);
+    if total.gpu_millis == 0 {
+        return format!("{title}: the ledger has no hours yet");
     }
+    let spent = money(&made.currency, total);
+    if total.unpriced_millis >= total.gpu_millis {
+        return format!(
+            "{title} so far: {} GPU-hours, {spent}",
+            hours(total.gpu_millis)
+        );
+    }
+    let forecast = match made.forecast {
+        Some(nano) => format!("forecast {}", amount(&made.currency, nano)),
+        None => "no forecast before a whole day".to_owned(),
+    };
+    let of_it = |sum: &Sum| format!("{} of it", amount(&made.currency, sum.cost));
+    let wasted = of_it(&made.headline.waste);
+    let unseen = match made.headline.unobserved {
+        Sum { cost: 0, .. } => String::new(),
+        unseen => format!(", {} not measured", of_it(&unseen)),
+    };
+    format!("{title} so far: {spent}, {wasted} wasted{unseen}; {forecast}")
 }
 
 /// Money of time, and that some or all of it has no price.
@@ -371,4 +371,49 @@ pub(super) fn amount(currency: &str, nano: i128) -> String {
 fn hours(gpu_millis: i64) -> String {
     let tenths = ratio(gpu_millis.into(), 10, 3_600_000).unwrap_or(0);
     format!("{}.{}", text::grouped((tenths / 10) as f64), tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A month of so many hours and dollars, what of it is wasted and not measured, and its forecast.
+    fn said(hours: i64, [cost, waste, unseen]: [i128; 3], forecast: Option<i128>) -> String {
+        let dollars = |cost: i128| Sum {
+            gpu_millis: hours * 3_600_000,
+            cost: cost * 1_000_000_000,
+            ..Sum::default()
+        };
+        let mut headline = Headline {
+            total: dollars(cost),
+            waste: dollars(waste),
+            unobserved: dollars(unseen),
+            ..Headline::default()
+        };
+        if cost == 0 {
+            headline.total.unpriced_millis = headline.total.gpu_millis;
+        }
+        line(&Made {
+            title: "November 2026".to_owned(),
+            headline,
+            forecast: forecast.map(|it| it * 1_000_000_000),
+            teams: Vec::new(),
+            budgets: Vec::new(),
+            findings: Vec::new(),
+            currency: "USD".to_owned(),
+        })
+    }
+
+    #[test]
+    fn the_month_in_a_line_says_what_is_known_of_it_and_never_nothing_for_not_known() {
+        let forecast =
+            "November 2026 so far: $900.00, $300.00 of it wasted; forecast $1\u{202f}200.00";
+        assert_eq!(said(90, [900, 300, 0], Some(1_200)), forecast);
+        let unseen = "November 2026 so far: $900.00, $0.00 of it wasted, $50.00 of it not measured; no forecast before a whole day";
+        assert_eq!(said(90, [900, 0, 50], None), unseen);
+        let unpriced = "November 2026 so far: 90.0 GPU-hours, no price";
+        assert_eq!(said(90, [0, 0, 0], Some(0)), unpriced);
+        let empty = "November 2026: the ledger has no hours yet";
+        assert_eq!(said(0, [0, 0, 0], None), empty);
+    }
 }

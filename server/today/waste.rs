@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpufleet_analysis::incident::{Family, Incident};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::WHOLE_GPU;
-use gpufleet_analysis::owner::{Holder, PLATFORM, Payer};
+use gpufleet_analysis::owner::{PLATFORM, Payer};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -215,7 +215,7 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
         let mut jobs: BTreeMap<(Option<&RunKey>, String), Vec<&Idle>> = BTreeMap::new();
         for it in held {
             let run = runs.get(&*it.key.id).map(|(key, _)| key);
-            let job = run.map_or_else(|| job_of(look, it), |key| key.run.to_string());
+            let job = run.map_or_else(|| it.job.clone(), |key| key.run.to_string());
             jobs.entry((run, job)).or_default().push(it);
         }
         for ((run, job), gpus) in jobs {
@@ -223,13 +223,6 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
         }
     }
     rows
-}
-
-/// The job that holds a GPU, as incidents name it.
-fn job_of(look: &Look<'_>, idle: &Idle) -> String {
-    let known = look.found.gpu(&idle.key.cluster, &idle.key.id);
-    let holder = known.and_then(|it| Holder::told_by(&it.resource));
-    holder.map_or_else(|| idle.holder.clone(), |it| it.job)
 }
 
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {

@@ -10,6 +10,7 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
     assert_eq!(status, StatusCode::OK);
     for words in [
         "Idle now:",
+        "<b>September 2026: the ledger has no hours yet</b>.",
         "without a price",
         "[detect.gpu_hour_usd]",
         "SIMULATED",
@@ -21,6 +22,22 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
         !page.contains("$0.00"),
         "what is not known is not shown as nothing"
     );
+}
+
+#[tokio::test]
+async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
+    let (_, page) = server().await.get("/cost").await;
+    let (_, live) = page.split_once("data-live=\"idle:Live clusters\"").unwrap();
+    let (live, _) = live.split_once("</article>").unwrap();
+    assert_eq!(live.matches("<tr><td>").count(), 1, "{live}");
+    let row =
+        "<tr><td>nobody</td><td>free</td><td><details><summary>8 GPUs on 1 node of prod</summary>";
+    assert!(live.contains(row), "{live}");
+    assert_eq!(live.matches("<li><a href=").count(), 8);
+    assert!(live.contains("GPU 7 of h100-05"), "{live}");
+    let demo = fixture::gpu("demo", "sim-0", 0, Does::Nothing, Origin::Simulated);
+    let (_, page) = server_of(vec![demo], false).await.get("/cost").await;
+    assert!(page.contains("<b>No GPU is live</b>."), "{page}");
 }
 
 #[tokio::test]
