@@ -338,6 +338,9 @@ mod tests {
     use crate::notify::fixture::{START, settings};
     use crate::notify::settings::Kind;
 
+    /// What is in common, the incidents that are shown, how many more there are, and the command.
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [Item], u64, &'a str);
+
     #[test]
     fn several_incidents_are_silenced_by_what_they_share_where_a_shell_takes_that_as_it_is() {
         let settings = settings(&[("chat", Kind::Slack)]);
@@ -345,7 +348,7 @@ mod tests {
         let by_id = format!("gpufleet silence {} --for 2h", two[0].id);
         let (prod, heat) = (("cluster", "prod"), ("kind", "heat"));
         let by_pattern = "gpufleet silence cluster=prod kind=heat --for 2h";
-        let cases: [(&[(&str, &str)], &[Item], u64, &str); 7] = [
+        let cases: [Case<'_>; 7] = [
             (&[prod, heat], &two, 0, by_pattern),
             (&[prod, heat], &two[..1], 5, by_pattern),
             (&[prod, heat], &two[..1], 0, &by_id),
