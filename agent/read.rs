@@ -97,6 +97,12 @@ pub enum ReadError {
         /// What is not there, and what a person can do about it.
         why: String,
     },
+    /// There is nothing here that it could read: that is no failure.
+    #[error("{why}")]
+    Nothing {
+        /// What this machine does not have.
+        why: String,
+    },
     /// The round did not end before its deadline.
     #[error("no answer within {} ms; it is tried again at its next turn", .after.as_millis())]
     Timeout {

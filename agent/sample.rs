@@ -94,9 +94,9 @@ pub struct LatestValue {
 pub struct ReaderHealth {
     /// Its name.
     pub name: Arc<str>,
-    /// Whether its last round succeeded; none before its first.
+    /// Whether its last round succeeded; none before its first, and where there is nothing to read.
     pub success: Option<bool>,
-    /// What its last failed round said, while it fails.
+    /// What its last failed round said, while it fails; or why there is nothing to read.
     pub error: Option<String>,
     /// When it last succeeded.
     pub last_success: Option<Timestamp>,

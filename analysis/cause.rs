@@ -94,6 +94,8 @@ pub enum Cause {
     NoWork,
     /// The agent or the way to it.
     Connection,
+    /// What an agent that is heard reads from: the driver, an exporter, the kubelet.
+    Reader,
 }
 
 /// A reading behind a verdict.
@@ -195,6 +197,7 @@ impl Cause {
             Self::Program => "program",
             Self::NoWork => "no_work",
             Self::Connection => "connection",
+            Self::Reader => "reader",
         }
     }
 
@@ -218,6 +221,7 @@ impl Cause {
             Self::Program => "the run itself",
             Self::NoWork => "nobody giving it work",
             Self::Connection => "the agent or the way to it",
+            Self::Reader => "what the agent reads from",
         }
     }
 

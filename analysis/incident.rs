@@ -13,7 +13,8 @@
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
 //!   are the cluster's: the circuit breaker, one incident where there would be hundreds. What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
-//!   an open incident has explained is no other while that one is open ([`explained`]).
+//!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
+//!   explains nothing: what its agent tells of the rest is as true as before.
 //! - *Quiet*: what is signalled of a run that starts, evaluates or saves opens nothing and ends
 //!   nothing.
 //! - *Missing data* opens nothing but [`Family::Blind`], and resolves nothing: an incident whose place
@@ -66,7 +67,7 @@ pub const BREAKER_PART: usize = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// Nothing is heard from a node.
+    /// Nothing is heard from a node, or its agent cannot read something ([`Cause::Reader`]).
     Blind,
     /// A GPU is broken: XID, lost, hung, vanished, errors that cannot be corrected.
     GpuFault,
@@ -251,6 +252,20 @@ pub struct Incident {
     pub silenced_until: Option<Timestamp>,
     /// What happened to it.
     pub log: Vec<Line>,
+}
+
+impl Signal {
+    /// Whether it is about a reader of an agent that is heard.
+    pub(crate) fn is_of_a_reader(&self) -> bool {
+        (self.family, self.cause) == (Family::Blind, Cause::Reader)
+    }
+}
+
+impl Incident {
+    /// Whether it is about readers of agents that are heard.
+    pub fn is_of_readers(&self) -> bool {
+        (self.family, self.cause) == (Family::Blind, Cause::Reader)
+    }
 }
 
 impl Family {

@@ -2,7 +2,7 @@
 //!
 //! Each tick (10 s): what is known of every GPU is put together ([`gather`]) with what each one's
 //! counters, links and memory did lately ([`watch`], [`links`], [`leak`]), the detectors of `analysis` judge
-//! it ([`gpus`], [`limits`], [`fleet`], [`runs`], [`network`]), and their signals move the book on ([`crate::incidents`]). What changed is
+//! it ([`gpus`], [`limits`], [`readers`], [`fleet`], [`runs`], [`network`]), and their signals move the book on ([`crate::incidents`]). What changed is
 //! written at once, what only goes on once a minute, because the money it lost is worth keeping and not
 //! worth a write a tick. A tick computes and waits for nothing, on a thread of its own beside those that
 //! answer requests.
@@ -37,6 +37,7 @@ pub(crate) mod needs;
 mod network;
 mod offenders;
 pub mod prices;
+mod readers;
 mod runs;
 pub mod thresholds;
 mod watch;
@@ -256,6 +257,8 @@ impl Detectors {
         }));
         let (limits, network) = (&mut self.watches.limits, &self.watches.network);
         signals.extend(limits.signals(&of_nodes, &gpus, now));
+        let readers = &mut self.watches.readers;
+        signals.extend(readers.signals(now));
         signals.extend(of_runs.signals);
         signals.extend(around.own);
         let is_over = |place: &Place| {
@@ -279,6 +282,7 @@ impl Detectors {
                 _ if family == Family::Blind && nodes.calls_otherwise(place, is_told) => true,
                 _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
             } && limits.is_read(family, place)
+                && readers.is_read(family, place, now)
                 && network.is_read(family, place),
             quiet_runs: &of_runs.quiet,
             nodes: &nodes.gpus,

@@ -437,6 +437,9 @@ impl Main {
 
 fn error_of(failure: &Failure) -> ReadError {
     match failure.missing {
+        _ if failure.why == library::NO_GPU => ReadError::Nothing {
+            why: failure.why.clone(),
+        },
         Missing::NoPermission => ReadError::NotPermitted {
             what: "talking to the NVIDIA driver".to_owned(),
             fix: failure.why.clone(),

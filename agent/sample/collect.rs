@@ -22,7 +22,7 @@ use super::evidence::{self, KINDS};
 use super::series::{Series, Word, checked};
 use super::{Latest, LatestResource, LatestValue, ReaderHealth, Round, SampleConfig, nanos};
 use crate::attribute::SOURCE;
-use crate::read::NodeFacts;
+use crate::read::{NodeFacts, ReadError};
 
 /// Most resources of one node: 16 GPUs of 7 MIG instances, their endpoints, and the machine, eight
 /// times over.
@@ -270,6 +270,12 @@ impl Collector {
         health.duration = round.duration;
         health.success = Some(round.result.is_ok());
         let told = match &round.result {
+            // Where there is nothing to read it neither works nor fails.
+            Err(error @ ReadError::Nothing { .. }) => {
+                health.success = None;
+                health.error = Some(error.to_string());
+                None
+            }
             Ok(_) => {
                 health.last_success = Some(round.at);
                 health.error = None;

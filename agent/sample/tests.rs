@@ -195,6 +195,21 @@ fn a_reader_that_fails_is_told_once_and_told_when_it_works_again() {
 }
 
 #[test]
+fn a_reader_with_nothing_to_read_neither_fails_nor_works_and_says_why() {
+    let mut collector = collector(&[("nvml", 1)]);
+    collector.round(Round {
+        result: Err(ReadError::Nothing {
+            why: "no card".to_owned(),
+        }),
+        ..gpu_round(0, 1, "nvml", &[])
+    });
+    assert_eq!(collector.take_events(), []);
+    let health = collector.latest().readers[0].clone();
+    assert_eq!((health.success, health.failures), (None, 0));
+    assert_eq!(health.error.as_deref(), Some("no card"));
+}
+
+#[test]
 fn what_is_not_read_any_more_leaves_the_newest_readings() {
     let mut collector = collector(&[("nvml", 1)]);
     let both = [(&gpu::POWER, 1.0), (&gpu::PROCESSES, 1.0)];

@@ -149,7 +149,10 @@ impl Book {
         new_id: &mut dyn FnMut() -> Uuid,
         changes: &mut Vec<Change>,
     ) -> Option<usize> {
-        let is_one = |it: &Incident| it.family == group.family && it.place.overlaps(&group.place);
+        let is_one = |it: &Incident| {
+            let is_alike = it.family == group.family && it.is_of_readers() == group.is_of_readers();
+            is_alike && it.place.overlaps(&group.place)
+        };
         let of = |state: State| {
             let all = self.incidents.iter().enumerate();
             let own = all.filter(move |(_, it)| it.state == state && is_one(it));

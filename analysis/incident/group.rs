@@ -21,6 +21,12 @@ pub struct Group {
 }
 
 impl Group {
+    /// Whether it is about readers of agents that are heard: another trouble than a silent node, although it
+    /// blinds too.
+    pub(super) fn is_of_readers(&self) -> bool {
+        self.signals[0].is_of_a_reader()
+    }
+
     /// How many different places it is about.
     pub fn places(&self) -> usize {
         let places: BTreeSet<&Place> = self.signals.iter().map(|it| &it.place).collect();
@@ -55,8 +61,16 @@ fn sum(signals: &[Signal]) -> Losing {
 /// How many GPUs the nodes of a cluster have, by (cluster, node).
 pub type Nodes = BTreeMap<(String, String), usize>;
 
-/// The groups of a tick, what explains others first.
+/// The groups of a tick, what explains others first. That an agent cannot read something explains nothing of
+/// what it tells, and is never one with nodes that are silent.
 pub(super) fn groups(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
+    let (of_readers, others) = signals.into_iter().partition(Signal::is_of_a_reader);
+    let mut groups = of_one_kind(others, nodes);
+    groups.extend(of_one_kind(of_readers, nodes));
+    groups
+}
+
+fn of_one_kind(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
     let mut by_place: BTreeMap<(Family, Place), Vec<Signal>> = BTreeMap::new();
     for signal in signals {
         let key = (signal.family, signal.place.clone());

@@ -22,6 +22,7 @@ use super::limits::Limits;
 use super::links::{LinkReadings, LinkWatch};
 use super::network::Network;
 use super::prices::Prices;
+use super::readers::Readers;
 use super::watch::{Rates, Readable, Watch, fresh};
 use crate::fleet::{Fleet, Live, LiveXid};
 use crate::store::model::ResourceKey;
@@ -35,6 +36,7 @@ pub struct Watches {
     /// The memory of the machines.
     machines: HashMap<ResourceKey, (LeakWatch, Timestamp)>,
     pub(super) limits: Limits,
+    pub(super) readers: Readers,
     pub(super) network: Network,
 }
 
@@ -144,6 +146,7 @@ pub fn gather(
     let mut all = Vec::new();
     let mut nodes = NodesSeen::new();
     watches.limits.begin();
+    watches.readers.begin();
     watches.network.begin();
     fleet.visit(|live| {
         if live.origin == Origin::Recorded {
@@ -155,6 +158,7 @@ pub fn gather(
         of_node.tick = live.interval.max(of_node.tick);
         of_node.point = live.last_point.max(of_node.point);
         watches.limits.look(live, now);
+        watches.readers.look(live, now);
         match live.key.kind {
             ResourceKind::Node => {
                 of_node.booted = booted_at(live);

@@ -196,6 +196,16 @@ pub(crate) fn all() -> Vec<Detector> {
         ),
         of("a node without an agent", Blind, vec![Cluster]),
         of(
+            "a reader that fails",
+            Blind,
+            vec![one(&own::READER_SUCCESS)],
+        ),
+        of(
+            "readings that the driver refuses",
+            Blind,
+            vec![one(&gpu::OBSERVED)],
+        ),
+        of(
             "cards, machines and parts of a cluster that break again and again",
             Offender,
             vec![Past],

@@ -9,12 +9,16 @@ use super::own;
 /// The page of links, and of runs, that the network makes slow.
 const NETWORK: &str = "network";
 
+/// The page of readers that fail and of readings that are refused.
+const READER: &str = "reader-fails";
+
 /// The name of the page in docs/runbooks.
 pub fn of(incident: &Incident) -> &'static str {
     if own::is_own(&incident.place) {
         return own::runbook(&incident.place);
     }
     match incident.family {
+        Family::Blind if incident.is_of_readers() => READER,
         Family::GpuFault => gpu_fault(&incident.what),
         Family::Link | Family::Slower if incident.cause == Cause::Network => NETWORK,
         family => usual(family),
@@ -82,6 +86,7 @@ mod tests {
             pages.push((Family::GpuFault, gpu_fault(what)));
         }
         pages.extend([Family::Link, Family::Slower].map(|it| (it, NETWORK)));
+        pages.push((Family::Blind, READER));
         let own = ["ingest", "channel x"].map(|it| own::runbook(&own::place(it)));
         pages.extend(own.map(|page| (Family::Blind, page)));
         for (family, page) in pages {

@@ -185,6 +185,10 @@ pub(crate) fn ends_gpu(missing: Missing) -> bool {
     ends_library(missing) || matches!(missing, Missing::GpuLost | Missing::ResetRequired)
 }
 
+/// Why nothing is read on a machine that has nothing of NVIDIA's.
+pub(crate) const NO_GPU: &str =
+    "this machine has no NVIDIA GPU: set nvml.enabled = false to silence";
+
 /// Whether there is anything of NVIDIA's here: a PCI device of theirs, or a device file. What
 /// cannot be looked at may be there.
 fn is_gpu_here(devices: &Path, pci: &Path) -> bool {
@@ -208,7 +212,7 @@ fn failure(path: &str, error: NvmlError, is_gpu_here: bool) -> Failure {
     if not_there && !is_gpu_here && path.is_empty() {
         return Failure {
             missing: Missing::DriverNotLoaded,
-            why: "this machine has no NVIDIA GPU: set nvml.enabled = false to silence".to_owned(),
+            why: NO_GPU.to_owned(),
         };
     }
     if let NvmlError::LibloadingError(error) = &error {

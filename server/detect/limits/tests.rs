@@ -114,7 +114,7 @@ fn a_reading_that_is_no_longer_there_is_not_over() {
 }
 
 /// Kinds that the server pages for and that other detectors find than these limits.
-const ELSEWHERE: [&str; 34] = [
+const ELSEWHERE: [&str; 36] = [
     "gpu_lost",
     "gpu_vanished",
     "driver_hangs",
@@ -140,6 +140,8 @@ const ELSEWHERE: [&str; 34] = [
     "training_not_finite",
     "training_scaler_skips",
     "node_without_agent",
+    "reader_fails",
+    "readings_refused",
     "straggler",
     "regression",
     "gpu_memory_leak",
