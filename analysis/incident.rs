@@ -246,6 +246,9 @@ pub struct Incident {
     pub evidence: Vec<Evidence>,
     /// Pieces of evidence that there was no room for.
     pub more_evidence: u64,
+    /// The team that pays for what it is about, as it was when it opened; none where that is not known.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
     /// Until when nobody is to be told.

@@ -230,7 +230,8 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         None => String::new(),
     };
     let text = format!(
-        "{silent}{}\n{}",
+        "Owner: {}.\n\n{silent}{}\n{}",
+        words::text(&json["owner"]),
         routes.text("No channel is configured (notify.channels)."),
         told.text("Nothing was said of it to anybody.")
     );

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Family, Place, Signal, Tick};
+use gpufleet_analysis::incident::{Family, Incident, Place, Signal, Tick};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use crate::App;
 use crate::fleet::Fleet;
 use crate::inventory::Inventory;
 use crate::inventory::known::Now;
-use crate::money::Terms;
+use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
@@ -204,15 +204,17 @@ impl Detectors {
         let began = app.clock.monotonic();
         let now = app.clock.now();
         let is_gone = |cluster: &str, node: &str| app.inventory.is_gone(cluster, node);
+        let terms = app.money.terms();
         let around = Around {
             now,
             fleet: &app.fleet,
-            terms: app.money.terms(),
+            terms: Arc::clone(&terms),
             inventory: (&app.inventory, crate::inventory::now(app)),
             is_gone: &is_gone,
             own: own::signals(app, now),
         };
-        let tell = |tick: Tick<'_>| app.incidents.tick(tick, &mut Uuid::now_v7);
+        let owner_of = |it: &Incident| payer::of_place(&app.fleet, &terms.owners, &it.place, now);
+        let tell = |tick: Tick<'_>| app.incidents.tick_owned(tick, &mut Uuid::now_v7, &owner_of);
         let gpus = self.judge(around, tell).gpus;
         let ended = app.clock.monotonic();
         let took = ended.saturating_sub(began);

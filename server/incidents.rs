@@ -159,11 +159,36 @@ impl Incidents {
         self.to_say.notify_one();
     }
 
-    /// Moves the book on; what changed waits to be written.
+    /// Moves the book on; what changed waits to be written. Nobody knows whose it is.
     pub fn tick(&self, tick: Tick<'_>, new_id: &mut dyn FnMut() -> Uuid) {
-        let mut held = self.lock();
+        self.tick_owned(tick, new_id, &|_| None);
+    }
+
+    /// The same, where it is known whose an incident is.
+    pub fn tick_owned(
+        &self,
+        tick: Tick<'_>,
+        new_id: &mut dyn FnMut() -> Uuid,
+        owner_of: &dyn Fn(&Incident) -> Option<String>,
+    ) {
         let now = tick.now;
-        let changes = held.book.tick(tick, new_id);
+        let (changes, changed) = {
+            let mut held = self.lock();
+            let changes = held.book.tick(tick, new_id);
+            let ids = changes.iter().filter_map(|it| match it {
+                Change::Opened(id) | Change::Updated(id) => Some(*id),
+                Change::Resolved(_) => None,
+            });
+            let changed: Vec<Incident> = ids.filter_map(|id| held.book.get(id).cloned()).collect();
+            (changes, changed)
+        };
+        // Not under the lock: who looks at runs may ask for incidents.
+        let owners: Vec<(Uuid, Option<String>)> =
+            changed.iter().map(|it| (it.id, owner_of(it))).collect();
+        let mut held = self.lock();
+        for (id, owner) in owners {
+            held.book.give(id, owner);
+        }
         // Before anybody is told of what has just opened.
         let silenced = held.silence(now);
         for change in changes {
@@ -356,6 +381,12 @@ impl Incidents {
             .groups()
             .filter(|it| it.members.contains_key(&id));
         own.cloned().collect()
+    }
+
+    /// Whose an incident is, as every page and message says it.
+    pub fn owner_of(&self, incident: &Incident) -> String {
+        let held = self.lock();
+        held.outbox.settings().owner_words(incident).to_owned()
     }
 
     /// What each route says to an incident.

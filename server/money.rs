@@ -26,6 +26,8 @@ pub mod report;
 
 pub mod now;
 
+pub mod payer;
+
 pub use terms::{Machine, Terms};
 
 /// How often files and tables are looked at.

@@ -84,6 +84,16 @@ impl Book {
         self.left_out
     }
 
+    /// Says whose an incident is that has none: what has once been somebody's stays theirs, also when its GPU
+    /// is given to others, unless it grows to a place that may be many people's.
+    pub fn give(&mut self, id: Uuid, owner: Option<String>) {
+        if let Some(incident) = self.told(id) {
+            let is_one = incident.place.gpu.is_some() || incident.place.run.is_some();
+            let known = incident.owner.take().filter(|_| is_one);
+            incident.owner = known.or(owner);
+        }
+    }
+
     pub(super) fn told(&mut self, id: Uuid) -> Option<&mut Incident> {
         let told = |it: &&mut Incident| it.id == id && it.state != State::Pending;
         self.incidents.iter_mut().find(told)
@@ -238,6 +248,7 @@ impl Incident {
             counted_to: since,
             evidence: Vec::new(),
             more_evidence: 0,
+            owner: None,
             acknowledged_by: None,
             silenced_until: None,
             log: Vec::new(),

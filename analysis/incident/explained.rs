@@ -117,6 +117,7 @@ impl Incident {
         (self.since, self.severity) = (own.since.min(self.since), own.severity.max(self.severity));
         (self.acknowledged_by, self.silenced_until) = (own.acknowledged_by, own.silenced_until);
         (self.lost, self.log) = (own.lost, own.log);
+        self.owner = own.owner.or(self.owner.take());
         self.more_evidence += own.more_evidence;
         let newer = std::mem::replace(&mut self.evidence, own.evidence);
         for piece in newer {

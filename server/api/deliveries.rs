@@ -109,6 +109,8 @@ pub struct RouteKnown {
 /// Who is told of an incident, and who was.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ToldKnown {
+    /// Whose it is: the first of `notify.teams` that matches, else who pays by the owner rules, else `unowned`.
+    pub owner: String,
     /// Every route, with why it does or does not match.
     pub routes: Vec<RouteKnown>,
     /// What was said and is still to be said, the oldest first.
@@ -225,6 +227,7 @@ pub async fn told(
     let routes = web.app.incidents.routes_of(&found).into_iter();
     let deliveries = deliveries(&web, id).await?;
     Ok(Json(ToldKnown {
+        owner: web.app.incidents.owner_of(&found),
         routes: routes
             .map(|it| RouteKnown {
                 number: it.number,

@@ -21,6 +21,7 @@ use crate::store::{Store, StoreConfig};
 use crate::view::fixture::{self, Does, NOW};
 
 mod inventory;
+mod owner;
 mod probe;
 
 const NODES: [&str; 2] = ["node-1", "node-2"];

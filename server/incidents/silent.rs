@@ -47,7 +47,7 @@ impl Held {
         let mut changed = self.wake_what_has_grown(now);
         let settings = Arc::clone(self.outbox.settings());
         let longest = |incident: &Incident| {
-            let team = settings.team(&incident.place);
+            let team = settings.owner(incident);
             let mut about = self
                 .silences
                 .iter()
@@ -81,7 +81,7 @@ impl Held {
         let has_grown = |it: &&Incident| {
             let mut by_it = self.silences.iter().filter(|silence| is_by(it, silence));
             let silence = by_it.next();
-            silence.is_some_and(|silence| !silence.is_about(it, settings.team(&it.place)))
+            silence.is_some_and(|silence| !silence.is_about(it, settings.owner(it)))
         };
         let open = self.book.open_ones();
         let grown: Vec<Uuid> = open.filter(has_grown).map(|it| it.id).collect();
@@ -123,7 +123,7 @@ impl Incidents {
     /// How many of these a silence is about.
     pub fn about(&self, silence: &Silence, incidents: &[Incident]) -> usize {
         let settings = Arc::clone(self.lock().outbox.settings());
-        let is_about = |it: &&Incident| silence.is_about(it, settings.team(&it.place));
+        let is_about = |it: &&Incident| silence.is_about(it, settings.owner(it));
         incidents.iter().filter(is_about).count()
     }
 

@@ -76,8 +76,6 @@ pub struct Now {
     pub hour_cost: BTreeMap<Origin, i128>,
     /// Every GPU or share by cluster and id.
     pub all: HashMap<Arc<str>, HashMap<Arc<str>, Known>>,
-    /// Who pays for each job, by cluster.
-    pub payers: HashMap<Arc<str>, HashMap<String, Payer>>,
 }
 
 /// What is known of a GPU or share that may be idle or not.
@@ -227,10 +225,6 @@ fn take(
     if let Some(holder) = holder.filter(|_| it.idle.state != State::Unallocated) {
         it.idle.job = holder.job.clone();
         it.idle.payer = terms.owners.payer(&holder, at.millis());
-        let payers = found.payers.entry(Arc::clone(&cluster)).or_default();
-        if !payers.contains_key(&holder.job) {
-            payers.insert(holder.job.clone(), it.idle.payer.clone());
-        }
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
             let unowned = found.unowned.entry(job);

@@ -41,6 +41,7 @@ pub(crate) fn incident(number: u128) -> Incident {
         counted_to: START,
         evidence: Vec::new(),
         more_evidence: 0,
+        owner: None,
         acknowledged_by: None,
         silenced_until: None,
         log: Vec::new(),

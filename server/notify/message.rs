@@ -302,7 +302,7 @@ fn item(
         action: short(&incident.action),
         costs: costs(incident),
         lost: lost(incident),
-        owner: settings.team(at).unwrap_or("unowned").to_owned(),
+        owner: short(settings.owner_words(incident)),
         runbook: format!("{}/{}.md", addresses.runbooks, super::runbook::of(incident)),
         link: format!("{}/incidents/{}", addresses.page, incident.id),
         grafana: addresses.grafana(at),

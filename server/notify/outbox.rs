@@ -343,7 +343,10 @@ fn common(way: &Way, incident: &Incident, settings: &Settings) -> Vec<(String, S
             By::Family => ("kind", incident.family.name().to_owned()),
             By::Node => ("node", place.node.clone().unwrap_or_default()),
             By::Severity => ("severity", incident.severity.name().to_owned()),
-            By::Team => ("team", settings.team(place).unwrap_or_default().to_owned()),
+            By::Team => (
+                "team",
+                settings.owner(incident).unwrap_or_default().to_owned(),
+            ),
             By::Incident => ("incident", incident.id.to_string()),
         };
         (name.to_owned(), value)

@@ -1,6 +1,7 @@
 //! Who is told of an incident: every route that matches adds its channels; and why each did or did not.
 //!
-//! Patterns have `*` for any text. A team is the first whose patterns all match.
+//! Patterns have `*` for any text. A team is the first whose patterns all match, else the one that pays by the
+//! owner rules.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ pub struct Route {
     /// Patterns of clusters.
     #[serde(default)]
     pub clusters: Vec<String>,
-    /// Teams.
+    /// Teams, of `notify.teams` or of the owner rules.
     #[serde(default)]
     pub teams: Vec<String>,
 }
@@ -68,7 +69,7 @@ impl Route {
     ///
     /// # Errors
     /// Names the word that does not.
-    pub fn check(&self, teams: &[Team]) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         if Severity::parse(&self.severity).is_none() {
             let severity = &self.severity;
             return Err(format!(
@@ -81,17 +82,11 @@ impl Route {
                 return Err(format!("family {family:?} is none of {names}"));
             }
         }
-        match self
-            .teams
-            .iter()
-            .find(|it| !teams.iter().any(|team| team.name == **it))
-        {
-            Some(team) => Err(format!("there is no team {team:?} in notify.teams")),
-            // It would tell nobody, and keep what holds without routes from telling everybody.
-            None if self.channels.is_empty() => {
-                Err("it leads nowhere: channels names none".to_owned())
-            }
-            None => Ok(()),
+        // It would tell nobody, and keep what holds without routes from telling everybody. A team may be one that
+        // only owner rules name, which are read again while the server runs.
+        match self.channels.is_empty() {
+            true => Err("it leads nowhere: channels names none".to_owned()),
+            false => Ok(()),
         }
     }
 
@@ -132,8 +127,18 @@ impl Route {
 }
 
 impl Settings {
-    /// The team that owns a place.
-    pub fn team(&self, place: &Place) -> Option<&str> {
+    /// Whose an incident is: the first team whose patterns match its place, else who pays for what it is about.
+    pub fn owner<'a>(&'a self, incident: &'a Incident) -> Option<&'a str> {
+        self.team(&incident.place).or(incident.owner.as_deref())
+    }
+
+    /// The same as it is shown.
+    pub fn owner_words<'a>(&'a self, incident: &'a Incident) -> &'a str {
+        self.owner(incident).unwrap_or("unowned")
+    }
+
+    /// The team that owns a place by its patterns.
+    fn team(&self, place: &Place) -> Option<&str> {
         let owns = |it: &&Team| {
             any(&it.clusters, Some(&place.cluster))
                 && any(&it.nodes, place.node.as_deref())
@@ -185,7 +190,7 @@ impl Settings {
                 why_not: (!is_loud).then(|| why.to_owned()),
             }];
         }
-        let team = self.team(&incident.place);
+        let team = self.owner(incident);
         let routes = (1..).zip(&self.routes);
         routes
             .map(|(number, route)| Said {

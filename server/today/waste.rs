@@ -10,7 +10,7 @@ use gpufleet_analysis::owner::{PLATFORM, Payer};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::{Look, owner};
+use super::Look;
 use crate::money::now::Idle;
 use crate::pages::text::counted;
 use crate::pages::{fleet, gpu, incidents as words, jobs, node};
@@ -146,13 +146,6 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
         return None;
     }
     let place = &incident.place;
-    let run = words::run_of(place);
-    let payer = match (&run, &place.gpu, &place.run) {
-        (Some(key), ..) => look.owner_of_run(key),
-        (None, Some(gpu), _) => look.owner_of_gpu(&place.cluster, gpu),
-        (None, None, Some(job)) => payer_of_job(look, &place.cluster, job),
-        (None, None, None) => None,
-    };
     let because = match incident.cause.is_known() {
         true => format!(", because of {}", incident.cause.words()),
         false => String::new(),
@@ -171,15 +164,11 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
             Some(_) => 0,
         },
         since: Some(incident.since),
-        owner: owner(payer),
+        owner: look.app.incidents.owner_of(incident),
         action: sentence(&incident.action),
         status: status(incident, look.at),
         incident: Some(incident.id),
     })
-}
-
-fn payer_of_job<'a>(look: &'a Look<'_>, cluster: &str, job: &str) -> Option<&'a Payer> {
-    look.found.payers.get(cluster)?.get(job)
 }
 
 /// What the driver or a table says, as a sentence begins.
@@ -311,7 +300,10 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
             name => name.to_owned(),
         },
         address,
-        owner: first.payer.name().to_owned(),
+        owner: told.map_or_else(
+            || first.payer.name().to_owned(),
+            |it| look.app.incidents.owner_of(it),
+        ),
         action: told.map_or(action, |it| it.action.clone()),
         status: told.map_or("no incident yet".to_owned(), |it| status(it, look.at)),
         incident: told.map(|it| it.id),

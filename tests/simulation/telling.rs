@@ -220,6 +220,7 @@ impl Day {
             counted_to: self.now,
             evidence: Vec::new(),
             more_evidence: 0,
+            owner: None,
             acknowledged_by: None,
             silenced_until: silenced,
             log: Vec::new(),

@@ -1,0 +1,78 @@
+//! Whose an incident is: who pays for the run, the GPU or the job that it is about, by the owner rules.
+
+use gpufleet_analysis::incident::Place;
+use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::owner::{Holder, Owners, Payer};
+use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::RunId;
+
+use crate::fleet::{Fleet, Live};
+use crate::runs::RunKey;
+use crate::store::model::ResourceKey;
+use crate::view::judge::judge;
+
+/// The team that pays for what lies at a place: of a run who pays for the first of its GPUs that is known. None
+/// where no rule names one, where nobody holds it, and of a whole node or cluster, which may be many people's.
+pub fn of_place(fleet: &Fleet, owners: &Owners, place: &Place, now: Timestamp) -> Option<String> {
+    let of_gpu = |gpu: &str| {
+        let kinds = [ResourceKind::Gpu, ResourceKind::Share].into_iter();
+        let live = kinds.filter_map(|kind| {
+            fleet.get(&ResourceKey {
+                cluster: place.cluster.as_str().into(),
+                kind,
+                id: gpu.into(),
+            })
+        });
+        live.filter_map(|it| of_live(&it, owners, now, |_| true))
+            .next()
+    };
+    let of_run = |run: &str| {
+        let key = RunKey {
+            cluster: place.cluster.as_str().into(),
+            run: RunId::parse(run).ok()?,
+        };
+        let gpus = fleet.runs().look(&key, |run| {
+            let named = run.gpus().into_iter().map(str::to_owned);
+            named.collect::<Vec<String>>()
+        })?;
+        gpus.iter().find_map(|it| of_gpu(it))
+    };
+    let run = place.run.as_deref();
+    run.and_then(of_run)
+        .or_else(|| place.gpu.as_deref().and_then(of_gpu))
+        .or_else(|| of_job(fleet, owners, (&place.cluster, run?), now))
+}
+
+/// Who pays for a job that tells no run: who pays for the first of its GPUs that is met.
+fn of_job(
+    fleet: &Fleet,
+    owners: &Owners,
+    (cluster, job): (&str, &str),
+    now: Timestamp,
+) -> Option<String> {
+    let mut found = None;
+    fleet.visit(|live| {
+        let is_here = *live.key.cluster == *cluster;
+        if found.is_none() && is_here && live.key.kind != ResourceKind::Node {
+            found = of_live(live, owners, now, |it| it.job == job);
+        }
+    });
+    found
+}
+
+fn of_live(
+    live: &Live,
+    owners: &Owners,
+    now: Timestamp,
+    is_it: impl Fn(&Holder) -> bool,
+) -> Option<String> {
+    let holder = Holder::told_by(&live.resource).filter(is_it)?;
+    if judge(live, now).state == State::Unallocated {
+        return None;
+    }
+    match owners.payer(&holder, now.millis()) {
+        Payer::Team(team) => Some(team),
+        Payer::Unowned | Payer::Nobody => None,
+    }
+}
