@@ -54,7 +54,7 @@ pub mod heartbeat;
 #[cfg(test)]
 pub(crate) mod fixture;
 
-use channel::Channel;
+use channel::{Channel, Post, Speaks as _};
 use lane::Outcome;
 use message::{Addresses, Message};
 use outbox::Sending;
@@ -96,6 +96,16 @@ impl Channels {
             let templates = Arc::new(Templates::read(one)?);
             let wire = Wire::new(&one.ca_file, Arc::clone(clock));
             let wire = wire.map_err(|why| format!("notify.channels, {:?}: {why}", one.name))?;
+            let try_out = example::test(&Arc::from(&*one.name), clock.now());
+            let is_https = |it: &Post| it.to.scheme_str() == Some("https");
+            let needs_tls = channels.iter().any(|channel| {
+                let posts = channel.posts(&try_out);
+                posts.is_ok_and(|posts| posts.iter().any(is_https))
+            });
+            if needs_tls {
+                let can = wire.can_speak_tls();
+                can.map_err(|why| format!("notify.channels, {:?}: {why}", one.name))?;
+            }
             let wire = Arc::new(wire);
             let ways = settings.ways.iter().filter(|it| *it.channel == *one.name);
             for (way, channel) in ways.zip(channels) {

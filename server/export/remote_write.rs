@@ -79,10 +79,14 @@ impl RemoteWrite {
         }
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX / 1_000);
         let no_variable = "";
+        let wire = Wire::new(&config.ca_file, Arc::clone(clock)).map_err(of("ca_file"))?;
+        if to.scheme_str() == Some("https") {
+            wire.can_speak_tls().map_err(of("ca_file"))?;
+        }
         Ok(Some(Self {
             to,
             token: Secret::read(&config.token_file, no_variable).map_err(of("token_file"))?,
-            wire: Wire::new(&config.ca_file, Arc::clone(clock)).map_err(of("ca_file"))?,
+            wire,
             plan: Plan {
                 selection: Selection::read(&config.metrics).map_err(of("metrics"))?,
                 delay_s: number(config.delay_s),

@@ -30,13 +30,19 @@ pub const MAX_ANSWER_BYTES: usize = 4 * 1024;
 /// The way to a receiver.
 pub struct Wire {
     plain: Client<Connector, Full<Bytes>>,
-    secure: Client<Connector, Full<Bytes>>,
-    tls: Connector,
+    /// What speaks TLS, or why nothing here can: a machine without certificates of the system has plain HTTP.
+    secure: Result<Secure, String>,
     clock: Arc<dyn Clock>,
 }
 
+struct Secure {
+    client: Client<Connector, Full<Bytes>>,
+    connector: Connector,
+}
+
 impl Wire {
-    /// A way that trusts the certificates in this file, or the system's.
+    /// A way that trusts the certificates in this file, or the system's. Where the system has none it is good for
+    /// plain HTTP ([`Self::can_speak_tls`]).
     ///
     /// # Errors
     /// When the file cannot be used.
@@ -46,7 +52,10 @@ impl Wire {
             ..ClientFiles::default()
         };
         let tls = Connector::secure("a receiver of notify.channels", files, Protocol::Http1)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| error.to_string());
+        if let (Err(why), false) = (&tls, ca_file.as_os_str().is_empty()) {
+            return Err(why.clone());
+        }
         let client = |connector: Connector| {
             Client::builder(TokioExecutor::new())
                 .pool_max_idle_per_host(1)
@@ -54,10 +63,20 @@ impl Wire {
         };
         Ok(Self {
             plain: client(Connector::plain()),
-            secure: client(tls.clone()),
-            tls,
+            secure: tls.map(|connector| Secure {
+                client: client(connector.clone()),
+                connector,
+            }),
             clock,
         })
+    }
+
+    /// Whether it can reach an https address.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn can_speak_tls(&self) -> Result<(), String> {
+        self.secure.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Sends all of a message; the first POST that fails says what became of it.
@@ -97,11 +116,15 @@ impl Wire {
         *request.method_mut() = method;
         *request.uri_mut() = post.to;
         request.headers_mut().extend(post.headers);
-        let client = if is_tls { &self.secure } else { &self.plain };
+        let (client, tls) = match (is_tls, &self.secure) {
+            (false, _) => (&self.plain, None),
+            (true, Ok(secure)) => (&secure.client, Some(&secure.connector)),
+            (true, Err(why)) => return Err(why.clone()),
+        };
         let response = match client.request(request).await {
             Ok(response) => response,
             Err(error) => {
-                let tls = if is_tls { self.tls.failure() } else { None };
+                let tls = tls.and_then(Connector::failure);
                 return Err(tls.unwrap_or_else(|| words(&error)));
             }
         };
@@ -141,8 +164,15 @@ mod tests {
 
     /// What becomes of a message to this address.
     async fn sent(url: &str) -> Outcome {
+        sent_by(&wire(), url).await
+    }
+
+    fn wire() -> Wire {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let wire = Wire::new(Path::new(""), clock).expect("the system trusts somebody");
+        Wire::new(Path::new(""), clock).expect("no file of certificates is asked for")
+    }
+
+    async fn sent_by(wire: &Wire, url: &str) -> Outcome {
         let mut config = ChannelConfig::new("hook", Kind::Webhook);
         config.urls = vec![url.to_owned()];
         let channels = Channel::all(&config, &Secret::default());
@@ -176,5 +206,36 @@ mod tests {
             };
             assert!(why.contains(words), "{url}: {why}");
         }
+    }
+
+    #[tokio::test]
+    async fn without_certificates_of_the_system_plain_http_gets_through_and_https_says_why_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 65_536]).await;
+                let said = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(said).await;
+            }
+        });
+        let wire = Wire {
+            secure: Err("no certificates".to_owned()),
+            ..wire()
+        };
+        let plain = sent_by(&wire, &format!("http://{at}/x")).await;
+        assert_eq!(plain, Outcome::Delivered);
+        let secure = sent_by(&wire, &format!("https://{at}/x")).await;
+        let (why, after) = ("no certificates".to_owned(), None);
+        assert_eq!(secure, Outcome::Later { why, after });
+        assert!(wire.can_speak_tls().is_err());
+    }
+
+    #[test]
+    fn a_file_of_certificates_that_is_not_there_is_refused_at_once() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let why = Wire::new(Path::new("/nowhere/ca.pem"), clock).err();
+        let why = why.expect("it cannot be read");
+        assert!(why.contains("/nowhere/ca.pem"), "{why}");
     }
 }
