@@ -3,6 +3,8 @@
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+mod readers;
+
 const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
 
 /// A book with a made clock and a cluster of 100 nodes of 8 GPUs.
@@ -284,31 +286,6 @@ fn a_broken_gpu_explains_the_run_that_waits_for_it_and_costs_what_that_loses() {
     let other = of_run(Family::Straggler, Some(1), Some(gpu(8, 0)));
     world.tick(&[other]);
     assert_eq!(world.open().len(), 2, "a rank elsewhere has another cause");
-}
-
-#[test]
-fn a_reader_that_fails_explains_no_run_and_is_never_one_with_a_silent_node() {
-    let mut world = World::new();
-    let node = |it| Place::node("prod", &format!("node-{it}"));
-    let of_reader = |it| Signal {
-        cause: Cause::Reader,
-        ..signal(Family::Blind, node(it))
-    };
-    let all: Vec<Signal> = (0..60).map(of_reader).collect();
-    world.ticks(3, &all);
-    assert_eq!(world.open().len(), 1, "one cause, one message");
-    let silent = signal(Family::Blind, node(7));
-    let hang = of_run(Family::Hang, Some(1), Some(gpu(3, 0)));
-    let now = [all.as_slice(), &[silent, hang]].concat();
-    world.ticks(3, &now);
-    let open = world.open().into_iter();
-    let open: Vec<_> = open.map(|it| (it.family, it.is_of_readers())).collect();
-    let expected = [
-        (Family::Blind, true),
-        (Family::Blind, false),
-        (Family::Hang, false),
-    ];
-    assert_eq!(open, expected);
 }
 
 fn train() -> (String, String) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, State};
 use gpufleet_analysis::states::{Edge, HealthEvent};
-use gpufleet_telemetry::catalog::{Metric, gpu, own};
+use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Clock;
@@ -80,16 +80,13 @@ impl World {
         let app = app(&folder, &hand).await;
         let mut lives = Vec::new();
         for node in NODES {
-            lives.push(fixture::machine("prod", node, Origin::Live));
+            lives.push(fixture::without_readers("prod", node));
             for index in 0..8 {
                 lives.push(fixture::gpu("prod", node, index, Does::Work, Origin::Live));
             }
         }
         for live in &mut lives {
             live.told = crate::fleet::live::Told::default();
-            // Readers are others' to make fail.
-            let of_readers = [own::READER_SUCCESS.id, own::READER_LAST_SUCCESS.id];
-            live.values.retain(|it| !of_readers.contains(&it.metric));
         }
         Self {
             detectors: Detectors::new(&app.config.detect),

@@ -245,9 +245,7 @@ async fn a_port_that_came_up_slower_than_the_same_port_of_like_machines_is_told_
     for name in ["node-3", "node-4", "node-5"] {
         let gpu = fixture::gpu("prod", name, 0, Does::Work, Origin::Live);
         world.lives.push(gpu);
-        world
-            .lives
-            .push(fixture::machine("prod", name, Origin::Live));
+        world.lives.push(fixture::without_readers("prod", name));
     }
     world.ticks(20, |live| ports(live, 3e6, 18e9, false));
     assert_eq!(world.open(), []);

@@ -37,9 +37,7 @@ async fn a_node_without_an_agent_is_an_incident_once_agents_had_time_and_until_o
     assert_eq!(open[0].place, Place::node("prod", "node-3"));
     assert_eq!(open[0].what, "a node with GPUs and without an agent");
     assert_eq!(open[0].evidence[0].readings[0].value, 8.0);
-    world
-        .lives
-        .push(fixture::machine("prod", "node-3", Origin::Live));
+    world.lives.push(fixture::without_readers("prod", "node-3"));
     world.ticks(5, |_| {});
     assert_eq!(world.open(), [], "its agent is there");
 }
@@ -77,7 +75,7 @@ async fn a_silent_node_that_the_cluster_has_no_more_is_not_missed() {
 #[tokio::test]
 async fn a_node_of_another_clusters_name_is_told_by_its_agent_all_the_same() {
     let mut world = World::new().await;
-    let elsewhere = fixture::machine("staging", "node-3", Origin::Live);
+    let elsewhere = fixture::without_readers("staging", "node-3");
     world.lives.push(elsewhere);
     world.cluster_has(&["node-1", "node-2", "node-3"]);
     world.ticks(70, |_| {});
@@ -91,7 +89,7 @@ async fn an_agent_that_comes_by_another_name_of_cluster_and_node_ends_the_incide
     world.ticks(63, |_| {});
     assert_eq!(world.open().len(), 1);
     // Its machine calls itself by its whole name.
-    let come = fixture::machine("staging", "node-3.hpc.example", Origin::Live);
+    let come = fixture::without_readers("staging", "node-3.hpc.example");
     world.lives.push(come);
     world.ticks(5, |_| {});
     assert_eq!(world.open(), [], "an agent tells of it");
@@ -107,9 +105,7 @@ async fn a_block_in_which_machine_after_machine_broke_is_told_once_with_its_mach
         let name = name(block, number);
         let gpu = fixture::gpu("prod", &name, 0, Does::Work, Origin::Live);
         world.lives.push(gpu);
-        world
-            .lives
-            .push(fixture::machine("prod", &name, Origin::Live));
+        world.lives.push(fixture::without_readers("prod", &name));
         nodes.push(Node {
             block: format!("block-{block}"),
             ..node(&name)

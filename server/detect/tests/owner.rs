@@ -111,10 +111,10 @@ async fn an_incident_stays_whose_it_was_until_it_is_a_whole_nodes() {
 
 #[tokio::test]
 async fn a_rule_names_who_pays_for_a_gpu_a_job_and_nobody_for_a_node() {
-    let (mut world, _) = world("[]").await;
+    let mut world = World::new().await;
     world.ticks(2, |live| {
         let held = (*live.resource).clone();
-        live.resource = Arc::new(held.with(attribute::OWNER, ""));
+        live.resource = Arc::new(held.with(attribute::HOLDER, "pod:ml/train-0"));
     });
     let rules = Owners::read(RULES).expect("a table");
     let gpu = Place::gpu("prod", "node-2", "GPU-prod-node-2-0003");
