@@ -6,8 +6,9 @@
 //! kubelet said counts for [`KEEP_FOR`]; after that nobody knows who holds a GPU, which is not the same
 //! as that nobody holds it.
 //!
-//! Read in this order: [`kubelet`] and [`devices`], [`processes`], [`api`] and [`cluster`] with [`pods`] and
-//! [`labels`], [`slurm`] and [`prolog`], [`look`], [`node`] and [`metadata`]; [`held`] lays it together.
+//! Read in this order: [`users`], [`kubelet`] and [`devices`], [`cgroup`] and [`processes`], [`api`] and
+//! [`cluster`] with [`pods`] and [`labels`], [`slurm`] and [`prolog`], [`look`], [`node`] and [`metadata`];
+//! [`held`] lays it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,12 +24,15 @@ use gpufleet_telemetry::identity::{Origin, Part, PartKind, Resource, ResourceKin
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 
 use crate::config::Config;
-use crate::read::users::{Card, Users};
-use crate::read::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use crate::read::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+
+pub mod users;
 
 pub mod kubelet;
 
 mod devices;
+
+pub mod cgroup;
 
 mod processes;
 
@@ -52,12 +56,15 @@ mod metadata;
 
 mod standing;
 
+mod answers;
+
 mod held;
 
 pub mod bytes;
 
+use answers::Answers;
 use cluster::Cluster;
-use held::{Found, Known, Kubelet, Names};
+use held::{Found, Known, Kubelet};
 use labels::Facts;
 use look::Look;
 use metadata::Metadata;
@@ -65,6 +72,7 @@ use processes::Processes;
 use prolog::Prolog;
 use slurm::Slurm;
 use standing::{Source, Standing};
+use users::{Card, Users};
 
 section! {
     /// Who holds which GPU: pods, Slurm jobs, processes.
@@ -144,13 +152,6 @@ struct Tasks {
     metadata: Option<Metadata>,
 }
 
-/// What the tasks know, for one round.
-struct Answers {
-    cluster: Option<cluster::Snapshot>,
-    jobs: Arc<BTreeMap<u64, Facts>>,
-    slurm: Standing,
-}
-
 impl AttributeConfig {
     /// Whether these can work together.
     ///
@@ -189,6 +190,11 @@ impl AttributeConfig {
             None => Ok(()),
         }
     }
+}
+
+/// The reader, where the config wants it.
+pub(crate) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
+    Ok(boxed(Attribution::new(config, Arc::clone(&wiring.users))))
 }
 
 impl Attribution {
@@ -441,34 +447,6 @@ impl Read for Attribution {
 
     fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
         Box::pin(async move { Ok::<_, ReadError>(self.round(&turn).await) })
-    }
-}
-
-impl Names for Answers {
-    fn pod(&self, namespace: &str, name: &str) -> Option<held::Pod<'_>> {
-        let cluster = self.cluster.as_ref()?;
-        let pod = cluster.pod(namespace, name);
-        let of_namespace = cluster.namespaces.get(namespace);
-        let none = Facts::new();
-        // What the namespace says is known without the pod.
-        if pod.is_none() && of_namespace.is_none() {
-            return None;
-        }
-        let facts = pod.map_or(&none, |it| &it.facts);
-        Some(held::Pod {
-            uid: pod.map_or("", |it| &it.uid),
-            is_over: pod.is_some_and(|it| it.is_over),
-            facts: labels::join(facts, of_namespace.unwrap_or(&none)),
-        })
-    }
-
-    fn pod_of(&self, uid: &str) -> Option<(String, String)> {
-        let pod = self.cluster.as_ref()?.pods.with_uid(uid)?;
-        Some((pod.namespace.clone(), pod.name.clone()))
-    }
-
-    fn job(&self, job: u64) -> Facts {
-        self.jobs.get(&job).cloned().unwrap_or_default()
     }
 }
 

@@ -191,7 +191,7 @@ async fn take(config: &Config, seconds: u64, clock: &SystemClock) -> Taken {
         agent_id: AgentId(uuid::Uuid::nil()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
+    let wiring = Wiring::to_look(Arc::clone(&node));
     let mut readers = match readers(config, wiring) {
         Ok(readers) => readers,
         Err(error) => {

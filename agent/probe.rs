@@ -6,9 +6,14 @@
 //! `work` and `between` in the child; [`child`], [`process`]; [`command`]; [`inside`], what training processes found, and
 //! [`reader`].
 
+use std::sync::Arc;
+
 use gpufleet_probe::{expected, launch};
 pub use gpufleet_probe::{measured, ptx, report, verdict, wrong};
 use gpufleet_program::section;
+
+use crate::config::Config;
+use crate::read::{Readers, Wiring, boxed};
 
 mod device;
 
@@ -43,6 +48,18 @@ section! {
         /// Seconds after which a probe that does not end is killed, 2 to 120.
         pub deadline_seconds: u64 = 10,
     }
+}
+
+/// The reader, where the config wants it and somebody may order. Who is idle, and which GPUs there are,
+/// only NVML knows.
+pub(crate) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
+    let orders = wiring.probe_orders.take();
+    let orders = orders.filter(|_| config.probe.enabled && config.nvml.enabled);
+    Ok(boxed(orders.map(|orders| {
+        let library = config.nvml.library_path.display().to_string();
+        let (users, inside) = (Arc::clone(&wiring.users), Arc::clone(&wiring.inside));
+        reader::Probing::new(&config.probe, library, users, inside, orders)
+    })))
 }
 
 impl ProbeConfig {

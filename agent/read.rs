@@ -13,24 +13,16 @@ use gpufleet_telemetry::sample::Readings;
 use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::attribute::Attribution;
-use crate::commands::{MAX_NVML_ORDERS, NvmlOrder, NvmlOrders};
+use crate::attribute::users::Users;
+use crate::commands::NvmlOrders;
 use crate::config::Config;
 use crate::probe::inside::Inside;
-use crate::probe::reader::{ProbeOrder, Probing};
+use crate::probe::reader::ProbeOrder;
 use crate::steps;
 
 pub mod nvml;
 
-pub mod gpm;
-
-pub mod xid;
-
 pub mod exporter;
-
-pub mod users;
-
-pub mod cgroup;
 
 pub mod host;
 
@@ -38,9 +30,23 @@ pub mod hooks;
 
 pub mod recorded;
 
-pub mod nccl_inspector;
+/// Every source. Adding one is a file in `read/` that has such a function, and a line here.
+const SOURCES: [Source; 7] = [
+    nvml::readers,
+    host::readers,
+    crate::attribute::readers,
+    crate::probe::readers,
+    hooks::readers,
+    exporter::readers,
+    recorded::readers,
+];
 
-pub mod nccl_ras;
+/// The readers that a source has by this config: none where it is off, several where it reads several
+/// things. It takes what is its own out of the wiring, and fails where its config cannot be used.
+type Source = fn(&Config, &mut Wiring) -> anyhow::Result<Readers>;
+
+/// Readers of any kind.
+pub type Readers = Vec<Box<dyn Read>>;
 
 /// One source of readings. The sample loop gives it its turn, its deadline and its clock; it only
 /// reads.
@@ -132,71 +138,48 @@ pub enum ReadError {
 pub struct Wiring {
     /// Who and where this agent is.
     pub node: Arc<NodeFacts>,
-    /// Orders to let go of NVML and to take it again.
-    pub nvml_orders: NvmlOrders,
+    /// Orders to let go of NVML and to take it again; none where nobody gives any.
+    pub nvml_orders: Option<NvmlOrders>,
     /// Orders to probe a GPU; none where nothing is to be probed, as by a command that only looks.
     pub probe_orders: Option<mpsc::Receiver<ProbeOrder>>,
     /// The way of steps into the spool; none where nothing is shipped.
     pub steps: Option<steps::Way>,
+    /// Which process is on which GPU, from the reader that asks the driver to those that want to know.
+    pub users: Arc<Users>,
+    /// What training processes found with the probe, from the reader of them to that of probes.
+    pub inside: Arc<Inside>,
 }
 
 impl Wiring {
-    /// Of a command that only looks: nothing is ordered, probed or shipped. What comes with it is held until
-    /// the last round is over, because an NVML reader whose orders end takes it for the end of the agent.
-    pub fn to_look(node: Arc<NodeFacts>) -> (Self, mpsc::Sender<NvmlOrder>) {
-        let (held, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let wiring = Self {
+    /// Of a command that only looks: nothing is ordered, probed or shipped.
+    pub fn to_look(node: Arc<NodeFacts>) -> Self {
+        Self {
             node,
-            nvml_orders,
+            nvml_orders: None,
             probe_orders: None,
             steps: None,
-        };
-        (wiring, held)
+            users: Arc::default(),
+            inside: Arc::default(),
+        }
     }
 }
 
-/// Every source that the config asks for. Adding one is a file in `read/` and an entry here.
+/// The readers of every source that the config asks for.
 ///
 /// # Errors
 /// When a source's config cannot be used (a mapping table or a recording that does not parse).
-pub fn readers(config: &Config, wiring: Wiring) -> anyhow::Result<Vec<Box<dyn Read>>> {
-    let node = &wiring.node;
-    let period = Duration::from_millis(config.sample.period_ms);
-    let users: Arc<users::Users> = Arc::default();
-    let mut readers: Vec<Box<dyn Read>> = Vec::new();
-    if config.nvml.enabled {
-        let orders = wiring.nvml_orders;
-        let reader = nvml::Nvml::new(&config.nvml, period, Arc::clone(node), orders)?;
-        let users = Arc::clone(&users);
-        readers.push(Box::new(users::Noting { reader, users }));
-    }
-    if let Some(reader) = host::HostReader::new(&config.host)? {
-        readers.push(Box::new(reader));
-    }
-    if let Some(reader) = Attribution::new(config, Arc::clone(&users)) {
-        readers.push(Box::new(reader));
-    }
-    // Who is idle, and which GPUs there are, only NVML knows.
-    let orders = wiring
-        .probe_orders
-        .filter(|_| config.probe.enabled && config.nvml.enabled);
-    let mut probed: Option<Arc<Inside>> = None;
-    if let Some(orders) = orders {
-        let library = config.nvml.library_path.display().to_string();
-        let inside = Arc::clone(probed.insert(Arc::default()));
-        let reader = Probing::new(&config.probe, library, Arc::clone(&users), inside, orders);
-        readers.push(Box::new(reader));
-    }
-    if let Some(reader) = hooks::Hooks::new(&config.hooks, period, users, wiring.steps) {
-        readers.push(Box::new(reader.with_probes(config.probe.enabled, probed)));
-    }
-    for reader in exporter::readers(&config.exporter, node)? {
-        readers.push(Box::new(reader));
-    }
-    for reader in recorded::readers(&config.recorded, &config.exporter.tables_folder)? {
-        readers.push(Box::new(reader));
+pub fn readers(config: &Config, mut wiring: Wiring) -> anyhow::Result<Readers> {
+    let mut readers = Readers::new();
+    for source in SOURCES {
+        readers.extend(source(config, &mut wiring)?);
     }
     Ok(readers)
+}
+
+/// Readers of one source as those of any.
+pub(crate) fn boxed<R: Read + 'static>(readers: impl IntoIterator<Item = R>) -> Readers {
+    let readers = readers.into_iter();
+    readers.map(|it| Box::new(it) as Box<dyn Read>).collect()
 }
 
 impl NodeFacts {

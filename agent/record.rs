@@ -100,7 +100,7 @@ pub async fn run(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
         anyhow::bail!("--seconds {seconds} does not lie in {MIN_SECONDS}..={MAX_SECONDS}");
     }
     let node = Arc::new(scrubbed_node());
-    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
+    let wiring = Wiring::to_look(Arc::clone(&node));
     let clock = SystemClock::start();
     let mut recorded: Vec<Recorded> = readers(config, wiring)?
         .into_iter()

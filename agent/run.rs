@@ -96,14 +96,14 @@ pub async fn run(
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let (probe, probe_orders) = mpsc::channel(MAX_ORDERS);
     let wiring = Wiring {
-        node: Arc::clone(&node),
-        nvml_orders,
+        nvml_orders: Some(nvml_orders),
         probe_orders: Some(probe_orders),
         steps: spooled.map(|spooled| Way {
             spooled,
             output: output.clone(),
             interval: config.sample.interval(),
         }),
+        ..Wiring::to_look(Arc::clone(&node))
     };
     let readers = read::readers(config, wiring)?;
     let latest = Arc::new(LatestCell::default());
@@ -280,15 +280,8 @@ impl Agent {
 /// # Errors
 /// Names the key or the file that the start would stumble over.
 pub fn rehearse(config: &Config, running: Option<&Config>) -> anyhow::Result<()> {
-    let (_orders, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let node = Arc::new(facts(config, AgentId(Uuid::nil())));
-    let wiring = Wiring {
-        node,
-        nvml_orders,
-        probe_orders: None,
-        steps: None,
-    };
-    read::readers(config, wiring)?;
+    read::readers(config, Wiring::to_look(node))?;
     config.attribute.rehearse()?;
     config.ship.rehearse()?;
     let listens = running.map(|it| it.listen.address.as_str());

@@ -18,7 +18,7 @@
 //!
 //! Limits: no state, a call judges the window it is given (an hour is meant) from facts that are
 //! there; what is not known is none and finds nothing. What an XID asks for comes with its event,
-//! by the agent's table (`agent/read/xid_actions.toml`). Like GPUs are the caller's choice: the same
+//! by the agent's table (`agent/read/nvml/xid_actions.toml`). Like GPUs are the caller's choice: the same
 //! model and the same job, at least 4.
 
 use std::collections::BTreeSet;

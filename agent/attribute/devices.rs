@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 
-use crate::read::users::Card;
+use super::users::Card;
 
 /// A device id taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]

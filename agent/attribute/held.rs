@@ -16,7 +16,7 @@ use super::devices::{Device, Directory};
 use super::kubelet::{Held, List};
 use super::labels::Facts;
 use super::processes::{Looked, Process, Whose};
-use crate::read::users::Card;
+use super::users::Card;
 
 /// Most holders that a reason names.
 const MAX_NAMED: usize = 4;

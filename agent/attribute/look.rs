@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::processes::{Looked, Processes};
 use super::prolog::Prolog;
-use crate::read::users::Card;
+use super::users::Card;
 
 /// How long a look at processes may take. It is some hundred small files.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use gpufleet_hooks_shm::process::start_of;
 
-use crate::read::cgroup::Owner;
+use super::cgroup::Owner;
 
 /// Most processes that are known at once: the 256 that are told of each of 16 GPUs.
 const MAX_PROCESSES: usize = 4_096;

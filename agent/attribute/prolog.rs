@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 
-use crate::read::users::Card;
+use super::users::Card;
 
 /// Most files that are read: one for each instance of 16 GPUs, and as many again.
 const MAX_FILES: usize = 256;

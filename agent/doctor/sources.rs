@@ -34,7 +34,7 @@ pub(super) async fn look(config: &Config, machine: &Machine) -> Vec<Finding> {
         agent_id: AgentId(uuid::Uuid::nil()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    let (wiring, _held) = Wiring::to_look(Arc::clone(&node));
+    let wiring = Wiring::to_look(Arc::clone(&node));
     let readers = match readers(config, wiring) {
         Ok(readers) => readers,
         Err(error) => {

@@ -30,7 +30,7 @@ use super::measured::{Ended, Measured};
 use super::process::{Order, Ran, Spawner, after};
 use super::verdict::{Judgement, Rates, Usual, Verdict, judge};
 use super::wrong::{Reach, Wrong};
-use crate::read::users::{Card, Users};
+use crate::attribute::users::{Card, Users};
 use crate::read::{Read, ReadFuture, Turn};
 
 /// Most orders waiting: the server gives one a GPU and again what did not fit.

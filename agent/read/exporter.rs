@@ -16,7 +16,8 @@ use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 use serde::{Deserialize, Serialize};
 
-use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::config::Config;
 use scrape::{Endpoint, ScrapeError};
 
 pub mod text;
@@ -117,7 +118,7 @@ impl Target {
 
 /// The reader of one endpoint.
 #[derive(Debug)]
-pub struct ExporterReader {
+pub struct Exporter {
     name: String,
     endpoint: Endpoint,
     mapper: map::Mapper,
@@ -134,7 +135,11 @@ pub struct ExporterReader {
 ///
 /// # Errors
 /// When a target or a table cannot be used; says which and why.
-pub fn readers(config: &ExporterConfig, node: &NodeFacts) -> anyhow::Result<Vec<ExporterReader>> {
+pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
+    Ok(boxed(exporters(&config.exporter, &wiring.node)?))
+}
+
+fn exporters(config: &ExporterConfig, node: &NodeFacts) -> anyhow::Result<Vec<Exporter>> {
     if config.targets.len() > MAX_TARGETS {
         let count = config.targets.len();
         anyhow::bail!("exporter.targets: {count} targets, at most {MAX_TARGETS}");
@@ -151,15 +156,15 @@ pub fn readers(config: &ExporterConfig, node: &NodeFacts) -> anyhow::Result<Vec<
         let mut target = Target::at(DCGM_URL);
         target.name = DCGM_TABLE.to_owned();
         target.tables = vec![DCGM_TABLE.to_owned()];
-        readers.push(ExporterReader::new(&target, &tables, node, true)?);
+        readers.push(Exporter::new(&target, &tables, node, true)?);
     }
     for target in &config.targets {
-        readers.push(ExporterReader::new(target, &tables, node, false)?);
+        readers.push(Exporter::new(target, &tables, node, false)?);
     }
     Ok(readers)
 }
 
-impl ExporterReader {
+impl Exporter {
     fn new(
         target: &Target,
         tables: &[table::Table],
@@ -318,7 +323,7 @@ impl ExporterReader {
     }
 }
 
-impl Read for ExporterReader {
+impl Read for Exporter {
     fn name(&self) -> &str {
         &self.name
     }

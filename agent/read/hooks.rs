@@ -23,8 +23,9 @@ use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 
-use super::users::Users;
-use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::attribute::users::Users;
+use crate::config::Config;
 use crate::probe::inside::{Found, Inside};
 use crate::steps::Way;
 
@@ -33,6 +34,10 @@ mod events;
 mod exit;
 
 mod listen;
+
+pub mod nccl_ras;
+
+pub mod nccl_inspector;
 
 mod outside;
 
@@ -106,8 +111,8 @@ pub struct Hooks {
     outside: Option<Outside>,
     asks: Asks,
     stuck: Stuck,
-    /// Where it goes what processes found with the probe; none where nobody tells of it.
-    probed: Option<Arc<Inside>>,
+    /// Where it goes what processes found with the probe.
+    probed: Arc<Inside>,
     refused: Refused,
 }
 
@@ -116,6 +121,21 @@ pub struct Hooks {
 struct Asks {
     period: Option<Duration>,
     enters: bool,
+}
+
+/// The reader, where the config wants it.
+pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
+    let users = Arc::clone(&wiring.users);
+    let reader = Hooks::new(
+        &config.hooks,
+        config.sample.period(),
+        users,
+        wiring.steps.take(),
+    );
+    let probed = Arc::clone(&wiring.inside);
+    Ok(boxed(
+        reader.map(|it| it.with_probes(config.probe.enabled, probed)),
+    ))
 }
 
 impl Hooks {
@@ -147,14 +167,14 @@ impl Hooks {
                 enters: config.ras_in_pods,
             },
             stuck: Stuck::default(),
-            probed: None,
+            probed: Arc::default(),
             refused: Refused::new(),
         })
     }
 
     /// The same with probes inside processes allowed or not, and what they find handed on.
     #[must_use]
-    pub fn with_probes(mut self, are_allowed: bool, probed: Option<Arc<Inside>>) -> Self {
+    pub fn with_probes(mut self, are_allowed: bool, probed: Arc<Inside>) -> Self {
         self.limits.is_probe_off = !are_allowed;
         self.probed = probed;
         self
@@ -180,11 +200,10 @@ impl Hooks {
             if let Some(way) = &self.way {
                 self.outgoing.take(*id, process, turn.at, way);
             }
-            if let Some(probed) = &self.probed
-                && let Some((gpu, probe)) = process.probed()
+            if let Some((gpu, probe)) = process.probed()
                 && let Some(resource) = process.resource()
             {
-                probed.note(&gpu, Found::of(&resource.id, &probe));
+                self.probed.note(&gpu, Found::of(&resource.id, &probe));
                 process.probe_told = probe.at;
             }
             readings.events.extend(events::of(process, turn.at));

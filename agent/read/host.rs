@@ -17,7 +17,8 @@ use gpufleet_telemetry::sample::{Missing, Reading, Readings, ResourceSamples, Sa
 use gpufleet_telemetry::time::Timestamp;
 use tokio::task::JoinHandle;
 
-use super::{Read, ReadError, ReadFuture, Turn};
+use super::{Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::config::Config;
 
 pub mod files;
 
@@ -50,7 +51,7 @@ const DEADLINE: Duration = Duration::from_millis(800);
 
 /// The reader of the machine.
 #[derive(Debug)]
-pub struct HostReader {
+pub struct Host {
     folders: Folders,
     period: Duration,
     before: Before,
@@ -85,7 +86,15 @@ const PRESSURES: [(&str, &str, Metric); 3] = [
     ("io", "full", node::PSI_IO),
 ];
 
-impl HostReader {
+/// The reader, where the config wants it.
+///
+/// # Errors
+/// When the period is out of range.
+pub(super) fn readers(config: &Config, _: &mut Wiring) -> anyhow::Result<Readers> {
+    Ok(boxed(Host::new(&config.host)?))
+}
+
+impl Host {
     /// A reader, where the config wants one.
     ///
     /// # Errors
@@ -147,7 +156,7 @@ impl HostReader {
     }
 }
 
-impl Read for HostReader {
+impl Read for Host {
     fn name(&self) -> &str {
         "host"
     }

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_program::section;
-use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples};
+use gpufleet_telemetry::sample::Missing;
 
-use super::xid::Actions;
-use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use super::{Read, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::attribute::users::Users;
 use crate::commands::NvmlOrders;
+use crate::config::Config;
 use fleet::{Fleet, SOURCE};
-use page::uptime;
 pub use process::Spawner;
 use process::{Limits, Process};
-use wire::{Failure, FromChild, Start};
+use wire::Failure;
+use xid::Actions;
 use yard::Yard;
 
 pub mod function;
@@ -41,6 +42,8 @@ mod recovery;
 
 mod orders;
 
+mod round;
+
 mod fleet;
 
 mod child;
@@ -48,6 +51,10 @@ mod child;
 pub(crate) mod library;
 
 mod device;
+
+mod gpm;
+
+pub mod xid;
 
 mod facts;
 
@@ -78,12 +85,6 @@ const RETRY_LOST: Duration = Duration::from_secs(60);
 /// How often the kernel's list of GPUs is compared with the library's, which is fixed when it is
 /// loaded.
 const LIST_EVERY: Duration = Duration::from_secs(10);
-
-/// How often a busy child is looked at for a call that does not return.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Share of the deadline that a round uses; the rest is for what is done with it.
-const OF_DEADLINE: f64 = 0.95;
 
 /// Longest deadline of a round, however long the sampling period is.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(5);
@@ -125,7 +126,10 @@ pub struct Nvml {
     config: NvmlConfig,
     period: Duration,
     spawner: Spawner,
-    orders: NvmlOrders,
+    /// None where nobody gives any.
+    orders: Option<NvmlOrders>,
+    /// Where it is noted which process is on which GPU.
+    users: Arc<Users>,
     fleet: Fleet,
     yard: Yard,
     main: Main,
@@ -163,57 +167,38 @@ struct Watched {
     every: Duration,
 }
 
-/// Whether the child is busy with a round of this turn.
-#[derive(PartialEq)]
-enum Begun {
-    /// It was asked now.
-    Asked,
-    /// It was still busy with an earlier one.
-    Busy,
-}
-
-/// How a wait for the child ended.
-enum Ended {
-    /// The round is over.
-    Done,
-    /// Time is up, or there is no child to wait for.
-    Over,
-    /// The child was replaced: ask the new one.
-    Again,
+/// The reader, where the config wants it.
+///
+/// # Errors
+/// The user's table of XID actions cannot be used.
+pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Readers> {
+    if !config.nvml.enabled {
+        return Ok(Readers::new());
+    }
+    let (period, spawner) = (config.sample.period(), Spawner::own());
+    let reader = Nvml::new(&config.nvml, period, spawner, wiring)?;
+    Ok(boxed([reader]))
 }
 
 impl Nvml {
-    /// A reader with its own program as the child.
+    /// A reader whose child is started in this way.
     ///
     /// # Errors
     /// The user's table of XID actions cannot be used.
     pub fn new(
         config: &NvmlConfig,
         period: Duration,
-        node: Arc<NodeFacts>,
-        orders: NvmlOrders,
-    ) -> anyhow::Result<Self> {
-        Self::with_spawner(config, period, node, orders, Spawner::own())
-    }
-
-    /// The same with another way to start children, for tests.
-    ///
-    /// # Errors
-    /// The user's table of XID actions cannot be used.
-    pub fn with_spawner(
-        config: &NvmlConfig,
-        period: Duration,
-        node: Arc<NodeFacts>,
-        orders: NvmlOrders,
         spawner: Spawner,
+        wiring: &mut Wiring,
     ) -> anyhow::Result<Self> {
         let actions = Actions::load(&config.xid_actions_path)?;
         Ok(Self {
             config: config.clone(),
             period,
             spawner,
-            orders,
-            fleet: Fleet::new(node, actions),
+            orders: wiring.nvml_orders.take(),
+            users: Arc::clone(&wiring.users),
+            fleet: Fleet::new(Arc::clone(&wiring.node), actions),
             yard: Yard::default(),
             main: Main::down(Duration::ZERO, None),
             watched: BTreeMap::new(),
@@ -259,165 +244,6 @@ impl Nvml {
         }
     }
 
-    async fn round(&mut self, turn: &Turn) -> Result<Readings, ReadError> {
-        let end = uptime() + self.deadline().mul_f64(OF_DEADLINE);
-        self.yard.reap();
-        self.obey(turn).await;
-        self.compare_lists();
-        self.probe(turn);
-        let mut resources = Vec::new();
-        // A turn may begin with the rest of a round that was late; then it asks for one of its own.
-        let mut asked = false;
-        while let Some(begun) = self.begin(turn) {
-            asked |= begun == Begun::Asked;
-            match self.collect(turn, end, &mut resources).await {
-                Ended::Done if !asked => {}
-                Ended::Done | Ended::Over => break,
-                Ended::Again => asked = false,
-            }
-        }
-        resources.push(self.fleet.own(self.restarts));
-        let opening = match &self.main {
-            Main::Up(process) if process.rounds == 0 => Missing::NotReady,
-            Main::Up(_) => Missing::Timeout,
-            Main::Released => Missing::Released,
-            Main::Down {
-                failure: Some(failure),
-                ..
-            } => failure.missing,
-            Main::Down { failure: None, .. } => Missing::DriverHang,
-        };
-        let watched = &self.watched;
-        self.fleet.fill(turn.monotonic, &mut resources, |index| {
-            match watched.get(&index) {
-                Some(watched) if watched.why == Missing::DriverHang => Missing::DriverHang,
-                _ => opening,
-            }
-        });
-        match &self.main {
-            Main::Down {
-                failure: Some(failure),
-                ..
-            } if self.fleet.is_empty() => Err(error_of(failure)),
-            _ => Ok(Readings {
-                at: turn.at,
-                resources,
-                events: self.fleet.take_events(),
-            }),
-        }
-    }
-
-    /// Makes sure that there is a child and that it is busy with a round; none when there can be
-    /// no child now.
-    fn begin(&mut self, turn: &Turn) -> Option<Begun> {
-        if let Main::Up(process) = &self.main
-            && process.is_stale
-            && !process.is_busy()
-        {
-            self.bury_main(Main::down(Duration::ZERO, None));
-        }
-        if let Main::Down { not_before, .. } = &self.main {
-            if uptime() < *not_before || self.yard.is_full() {
-                return None;
-            }
-            if let Err(error) = self.spawn() {
-                let why = format!("the NVML process cannot be started: {error}");
-                self.fail(
-                    Failure {
-                        missing: Missing::Unknown,
-                        why,
-                    },
-                    RETRY_LIBRARY,
-                    turn,
-                );
-                return None;
-            }
-        }
-        let Main::Up(process) = &mut self.main else {
-            return None;
-        };
-        if process.is_busy() {
-            return Some(Begun::Busy);
-        }
-        match process.ask() {
-            Ok(()) => Some(Begun::Asked),
-            Err(error) => {
-                self.ended(&error, turn);
-                None
-            }
-        }
-    }
-
-    fn spawn(&mut self) -> std::io::Result<()> {
-        let hung = |(index, watched): (&u32, &Watched)| {
-            (watched.why == Missing::DriverHang).then_some(*index)
-        };
-        let process = self.spawner.spawn(&Start {
-            library_path: self.config.library_path.to_string_lossy().into_owned(),
-            only: None,
-            without: self.watched.iter().filter_map(hung).collect(),
-            xids: uptime() >= self.deaf_until,
-        })?;
-        self.heard.clear();
-        self.main = Main::Up(Box::new(process));
-        Ok(())
-    }
-
-    /// Hears the child out until its round is over, it is stuck, or time is up.
-    async fn collect(
-        &mut self,
-        turn: &Turn,
-        end: Duration,
-        to: &mut Vec<ResourceSamples>,
-    ) -> Ended {
-        loop {
-            let limits = self.limits();
-            let Main::Up(process) = &mut self.main else {
-                return Ended::Over;
-            };
-            let left = end.saturating_sub(uptime());
-            if left.is_zero() {
-                return Ended::Over;
-            }
-            let message = tokio::time::timeout(left.min(LOOK_EVERY), process.next()).await;
-            match message {
-                Err(_) => match process.stuck(limits) {
-                    Some(stuck) => return self.hang(stuck, turn),
-                    None => continue,
-                },
-                Ok(Err(error)) => {
-                    self.ended(&error, turn);
-                    return Ended::Again;
-                }
-                Ok(Ok(FromChild::Ready(facts))) => {
-                    process.library = Some(facts.clone());
-                    let moved = self.fleet.count_changed(facts.count);
-                    self.fleet.loaded(facts, turn);
-                    self.works_again(turn);
-                    if moved && !self.watched.is_empty() {
-                        // Indices have moved, and this child leaves some alone by their old ones:
-                        // who hangs is found out anew.
-                        self.watched.clear();
-                        self.bury_main(Main::down(Duration::ZERO, None));
-                        return Ended::Again;
-                    }
-                }
-                Ok(Ok(FromChild::Failed(failure))) => {
-                    self.fail(failure, RETRY_LIBRARY, turn);
-                    return Ended::Over;
-                }
-                Ok(Ok(FromChild::Known(index, facts))) => {
-                    self.fleet.identify(index, &facts, turn);
-                }
-                Ok(Ok(FromChild::Gpu(answer))) => self.heard_gpu(*answer, turn, to),
-                Ok(Ok(FromChild::Done(done))) => {
-                    self.done(&done, turn);
-                    return Ended::Done;
-                }
-            }
-        }
-    }
-
     fn bury_main(&mut self, next: Main) {
         if let Main::Up(process) = std::mem::replace(&mut self.main, next) {
             self.restarts += 1;
@@ -435,21 +261,6 @@ impl Main {
     }
 }
 
-fn error_of(failure: &Failure) -> ReadError {
-    match failure.missing {
-        _ if failure.why == library::NO_GPU => ReadError::Nothing {
-            why: failure.why.clone(),
-        },
-        Missing::NoPermission => ReadError::NotPermitted {
-            what: "talking to the NVIDIA driver".to_owned(),
-            fix: failure.why.clone(),
-        },
-        _ => ReadError::Unavailable {
-            why: failure.why.clone(),
-        },
-    }
-}
-
 impl Read for Nvml {
     fn name(&self) -> &str {
         SOURCE
@@ -464,7 +275,11 @@ impl Read for Nvml {
     }
 
     fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
-        Box::pin(async move { self.round(&turn).await })
+        Box::pin(async move {
+            let readings = self.round(&turn).await?;
+            self.users.note(&readings.resources);
+            Ok(readings)
+        })
     }
 }
 

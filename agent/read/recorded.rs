@@ -20,7 +20,8 @@ use gpufleet_telemetry::identity::{Origin, Part, Resource, ResourceKind, attribu
 use gpufleet_telemetry::sample::{Reading, Readings, ResourceSamples, Sample};
 
 use super::exporter::table;
-use super::{NodeFacts, Read, ReadError, ReadFuture, Turn};
+use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
+use crate::config::Config;
 use format::Round;
 use rename::Renamer;
 use source::{Play, Source};
@@ -106,7 +107,7 @@ impl Flags {
 
 /// The reader of one file.
 #[derive(Debug)]
-pub struct RecordedReader {
+pub struct Recorded {
     name: String,
     cluster: String,
     node: String,
@@ -146,10 +147,12 @@ type Merged = BTreeMap<
 ///
 /// # Errors
 /// When a file cannot be played at all, or the config is wrong; says which and why.
-pub fn readers(
-    config: &RecordedConfig,
-    tables_folder: &Path,
-) -> anyhow::Result<Vec<RecordedReader>> {
+pub(super) fn readers(config: &Config, _: &mut Wiring) -> anyhow::Result<Readers> {
+    let tables_folder = &config.exporter.tables_folder;
+    Ok(boxed(recordings(&config.recorded, tables_folder)?))
+}
+
+fn recordings(config: &RecordedConfig, tables_folder: &Path) -> anyhow::Result<Vec<Recorded>> {
     if config.files.is_empty() {
         return Ok(Vec::new());
     }
@@ -167,7 +170,7 @@ pub fn readers(
     }
     let folder = Some(tables_folder).filter(|it| !it.as_os_str().is_empty());
     let (tables, _told_by_the_exporter) = table::load(folder);
-    let mut readers: Vec<RecordedReader> = Vec::new();
+    let mut readers: Vec<Recorded> = Vec::new();
     for (number, file) in config.files.iter().enumerate() {
         let source = Source::open(file, &tables)?;
         for problem in &source.problems {
@@ -181,7 +184,7 @@ pub fn readers(
         if readers.iter().any(|other| other.node == node) {
             node = format!("{node}-{}", number + 1);
         }
-        readers.push(RecordedReader::new(source, node, config));
+        readers.push(Recorded::new(source, node, config));
     }
     Ok(readers)
 }
@@ -197,7 +200,7 @@ fn stem(file: &Path) -> String {
     name[..end.unwrap_or(name.len())].to_owned()
 }
 
-impl RecordedReader {
+impl Recorded {
     fn new(source: Source, node: String, config: &RecordedConfig) -> Self {
         Self {
             name: format!("recorded:{node}"),
@@ -371,7 +374,7 @@ impl RecordedReader {
     }
 }
 
-impl Read for RecordedReader {
+impl Read for Recorded {
     fn name(&self) -> &str {
         &self.name
     }

@@ -165,7 +165,7 @@ pub(crate) const TARGETS: [Target; 17] = [
     },
     Target {
         name: "proc_net_tcp",
-        take: gpufleet_agent::read::nccl_ras::understands_list,
+        take: gpufleet_agent::read::hooks::nccl_ras::understands_list,
         seeds: || {
             let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
                 0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 12345 1\n";

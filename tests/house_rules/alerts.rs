@@ -370,7 +370,8 @@ fn codes(list: &toml::Value) -> BTreeSet<u32> {
 
 #[test]
 fn every_class_of_xid_that_is_an_error_has_a_rule_with_its_codes() {
-    let text = fs::read_to_string(root().join("agent/read/xid_actions.toml")).expect("it is there");
+    let text =
+        fs::read_to_string(root().join("agent/read/nvml/xid_actions.toml")).expect("it is there");
     let classes: toml::Table = toml::from_str(&text).expect("it can be read");
     let rules: BTreeSet<BTreeSet<u32>> = alerts()
         .iter()

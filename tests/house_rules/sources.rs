@@ -13,7 +13,7 @@ use super::tree::{File, files, none};
 
 /// Where the readers' lists of fields, of GPM's metrics and of functions stand.
 const FIELDS: &str = "agent/read/nvml/fields.rs";
-const GPM: &str = "agent/read/gpm.rs";
+const GPM: &str = "agent/read/nvml/gpm.rs";
 const FUNCTIONS: &str = "agent/read/nvml/function.rs";
 
 /// Fields that are asked for by a named number, not in a row of their own.

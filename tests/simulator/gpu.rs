@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_agent::read::NodeFacts;
-use gpufleet_agent::read::xid::TOLD_FOR;
+use gpufleet_agent::read::nvml::xid::TOLD_FOR;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;

@@ -1,6 +1,6 @@
 //! A mapping table: how one exporter's series become the catalog's metrics. Tables are data.
 //!
-//! The shipped tables stand in `agent/read/tables/*.toml`; users put theirs into a folder. An error
+//! The shipped tables stand in `agent/read/exporter/tables/*.toml`; users put theirs into a folder. An error
 //! in a table names file, line and key, and only that table is refused.
 //!
 //! Limits: [`MAX_TABLES`], [`MAX_TABLE_BYTES`], [`MAX_ROWS`]. Format: docs/exporter-tables.md.
@@ -24,16 +24,16 @@ pub const MAX_ROWS: usize = 512;
 
 /// The tables that are part of the program, in the order they are tried.
 pub const SHIPPED: [(&str, &str); 7] = [
-    ("dcgm.toml", include_str!("../tables/dcgm.toml")),
+    ("dcgm.toml", include_str!("tables/dcgm.toml")),
     (
         "nvidia_gpu_exporter.toml",
-        include_str!("../tables/nvidia_gpu_exporter.toml"),
+        include_str!("tables/nvidia_gpu_exporter.toml"),
     ),
-    ("amd.toml", include_str!("../tables/amd.toml")),
-    ("tpu.toml", include_str!("../tables/tpu.toml")),
-    ("vllm.toml", include_str!("../tables/vllm.toml")),
-    ("triton.toml", include_str!("../tables/triton.toml")),
-    ("triton_gpu.toml", include_str!("../tables/triton_gpu.toml")),
+    ("amd.toml", include_str!("tables/amd.toml")),
+    ("tpu.toml", include_str!("tables/tpu.toml")),
+    ("vllm.toml", include_str!("tables/vllm.toml")),
+    ("triton.toml", include_str!("tables/triton.toml")),
+    ("triton_gpu.toml", include_str!("tables/triton_gpu.toml")),
 ];
 
 /// What is wrong with a table, where.

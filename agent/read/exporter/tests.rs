@@ -41,8 +41,8 @@ async fn serve_router(router: Router) -> String {
     format!("http://{address}/metrics")
 }
 
-fn reader(target: &Target, auto: bool) -> ExporterReader {
-    ExporterReader::new(target, &table::shipped(), &NodeFacts::for_tests(), auto).expect("a reader")
+fn reader(target: &Target, auto: bool) -> Exporter {
+    Exporter::new(target, &table::shipped(), &NodeFacts::for_tests(), auto).expect("a reader")
 }
 
 async fn read(url: &str) -> Result<Readings, ReadError> {
@@ -248,7 +248,7 @@ fn a_target_that_cannot_be_used_is_named_with_its_key() {
         (change(|it| it.token_file = "/nowhere".into()), "token_file"),
     ];
     for (target, why) in cases {
-        let made = ExporterReader::new(&target, &table::shipped(), &NodeFacts::for_tests(), false);
+        let made = Exporter::new(&target, &table::shipped(), &NodeFacts::for_tests(), false);
         let error = made.expect_err(why).to_string();
         assert!(error.contains(why), "{error} for {why}");
         assert!(error.contains(&target.url), "{error}");
@@ -259,7 +259,7 @@ fn a_target_that_cannot_be_used_is_named_with_its_key() {
 fn the_exporter_on_the_node_is_looked_for_once() {
     let node = NodeFacts::for_tests();
     let names = |config: &ExporterConfig| {
-        let readers = readers(config, &node).expect("readers");
+        let readers = exporters(config, &node).expect("readers");
         readers.iter().map(|it| it.name.clone()).collect::<Vec<_>>()
     };
     let mut config = ExporterConfig::default();

@@ -13,9 +13,9 @@ use std::time::Duration;
 use gpufleet_hooks_shm::process::monotonic_ns;
 use gpufleet_telemetry::training::CollectivesFrom;
 
+use super::nccl_ras::reach;
+use super::nccl_ras::standing::Standing;
 use super::process::ProcessId;
-use crate::read::nccl_ras::reach;
-use crate::read::nccl_ras::standing::Standing;
 
 mod asking;
 

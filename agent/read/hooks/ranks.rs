@@ -12,9 +12,9 @@ use gpufleet_telemetry::training::{RankId, Trust};
 
 use super::Refused;
 use super::process::{Process, ProcessId};
+use crate::attribute::cgroup::Owner;
+use crate::attribute::users::Users;
 use crate::read::NodeFacts;
-use crate::read::cgroup::Owner;
-use crate::read::users::Users;
 use crate::sample::nanos;
 
 /// Most new ranks of one container in [`WINDOW`]: 8 processes that begin anew 8 times.

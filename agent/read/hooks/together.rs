@@ -12,9 +12,9 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{CollectivesFrom, attribute};
 
+use super::nccl_ras::standing::Standing;
 use super::outside::Told;
 use super::process::Process;
-use crate::read::nccl_ras::standing::Standing;
 
 /// A collective in flight for this long is told, and for [`TIMES_LONGEST`] the longest that there was
 /// on its communicator: the slowest that are well take seconds.

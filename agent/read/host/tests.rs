@@ -68,17 +68,17 @@ fn machine(root: &Path, round: u64) {
     sys(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
 }
 
-fn reader(root: &Path) -> HostReader {
+fn reader(root: &Path) -> Host {
     let config = HostConfig {
         proc_folder: root.join("proc"),
         sys_folder: root.join("sys"),
         ..HostConfig::default()
     };
-    let reader = HostReader::new(&config).expect("a right config");
+    let reader = Host::new(&config).expect("a right config");
     reader.expect("enabled")
 }
 
-async fn read(reader: &mut HostReader, second: u64) -> Vec<String> {
+async fn read(reader: &mut Host, second: u64) -> Vec<String> {
     let turn = Turn {
         at: Timestamp::from_seconds(second as i64),
         monotonic: Duration::from_secs(second),
@@ -226,7 +226,7 @@ async fn a_round_given_up_on_is_not_taken_for_the_next_and_its_reader_goes_on() 
 #[tokio::test]
 async fn this_machines_own_numbers_are_sane() {
     let config = HostConfig::default();
-    let mut reader = HostReader::new(&config).expect("right").expect("enabled");
+    let mut reader = Host::new(&config).expect("right").expect("enabled");
     let lines = read(&mut reader, 1).await;
     let value = |name: &str| -> f64 {
         let line = lines.iter().find(|line| line.starts_with(name));

@@ -11,11 +11,11 @@ use anyhow::Context;
 use gpufleet_telemetry::sample::Missing;
 
 use super::device::{Gpu, Round};
+use super::gpm::Request;
 use super::library::Library;
 use super::page::{Page, uptime};
 use super::wire::{Done, FromChild, Start, ToChild, receive, send};
-use crate::read::gpm::Request;
-use crate::read::xid::wait::{Told, Waiting};
+use super::xid::wait::{Told, Waiting};
 
 /// The library is asked how many GPUs there are once in so many rounds.
 const COUNT_EVERY: u32 = 10;

@@ -20,13 +20,13 @@ use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use super::facts;
 use super::fields::{Fields, Place};
 use super::function::Function;
+use super::gpm::{Gpm, Request};
 use super::library::{Library, ends_gpu};
 use super::processes::Processes;
 use super::shares::Shares;
 use super::turns::{self, OFTEN, SELDOM, Turn};
 use super::values::Samples;
 use super::wire::{GpuAnswer, GpuFacts};
-use crate::read::gpm::{Gpm, Request};
 
 /// Driver calls for one GPU in one round. At 30 µs each, eight GPUs cost 0.3 % of a core at 1 s.
 pub(crate) const CALLS_PER_ROUND: u32 = 12;

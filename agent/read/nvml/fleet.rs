@@ -14,7 +14,7 @@ use gpufleet_telemetry::sample::{Missing, ResourceSamples, Sample};
 
 use super::values::Samples;
 use super::wire::{GpuAnswer, GpuFacts, LibraryFacts, ShareAnswer};
-use crate::read::xid::{Actions, Counts};
+use super::xid::{Actions, Counts};
 use crate::read::{NodeFacts, Turn};
 
 mod events;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::page::uptime;
 use super::{Main, Nvml};
-use crate::commands::{NvmlAction, NvmlOrder};
+use crate::commands::{NvmlAction, NvmlOrder, NvmlOrders};
 use crate::read::Turn;
 
 /// How long a released child may take to end before it counts as stuck.
@@ -14,7 +14,8 @@ const RELEASE_PATIENCE: Duration = Duration::from_millis(300);
 impl Nvml {
     /// Does what it was told to do between two rounds.
     pub(super) async fn obey(&mut self, turn: &Turn) {
-        while let Ok(NvmlOrder { action, done }) = self.orders.try_recv() {
+        let next = |orders: &mut NvmlOrders| orders.try_recv().ok();
+        while let Some(NvmlOrder { action, done }) = self.orders.as_mut().and_then(next) {
             let result = match action {
                 NvmlAction::Release => self.release().await,
                 NvmlAction::Acquire => {

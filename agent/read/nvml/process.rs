@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use super::page::{Lane, Page, Running, uptime};
 use super::wire::{self, FromChild, LibraryFacts, Start, ToChild};
-use crate::read::xid::wait::WAIT;
+use super::xid::wait::WAIT;
 
 /// Bytes taken from the socket at once.
 const READ_BYTES: usize = 16 * 1024;

@@ -7,8 +7,9 @@ use gpufleet_telemetry::sample::Missing;
 
 use super::page::{Lane, Running, uptime};
 use super::process::Stuck;
+use super::round::Ended;
 use super::wire::{Failure, FromChild, Start};
-use super::{Ended, LIST_EVERY, Main, Nvml, RETRY_CHILD, RETRY_GPU, RETRY_LIBRARY, Watched};
+use super::{LIST_EVERY, Main, Nvml, RETRY_CHILD, RETRY_GPU, RETRY_LIBRARY, Watched};
 use crate::read::Turn;
 
 impl Nvml {

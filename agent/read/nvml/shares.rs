@@ -7,11 +7,11 @@ use nvml_wrapper::Device;
 use super::device::{Round, push_memory};
 use super::fields::Place;
 use super::function::Function;
+use super::gpm::Gpm;
 use super::library::{Library, ends_gpu};
 use super::processes::Processes;
 use super::values::Samples;
 use super::wire::ShareAnswer;
-use crate::read::gpm::Gpm;
 
 /// Most instances of one GPU; cards of today have 7.
 const MAX_SHARES: u32 = 16;

@@ -86,8 +86,8 @@ fn config(file: PathBuf) -> RecordedConfig {
     }
 }
 
-fn one_reader(config: &RecordedConfig) -> RecordedReader {
-    let mut readers = readers(config, Path::new("")).expect("a reader");
+fn one_reader(config: &RecordedConfig) -> Recorded {
+    let mut readers = recordings(config, Path::new("")).expect("a reader");
     assert_eq!(readers.len(), 1);
     readers.remove(0)
 }
@@ -208,7 +208,7 @@ fn two_playbacks_of_one_recording_never_share_an_id() {
     let mut both = config(file.clone());
     both.files.push(file.clone());
     let ids = |config: &RecordedConfig| -> Vec<String> {
-        let readers = readers(config, Path::new("")).expect("readers");
+        let readers = recordings(config, Path::new("")).expect("readers");
         let rounds = readers
             .into_iter()
             .map(|mut it| it.round(&at(0)).expect("a round"));
@@ -381,13 +381,15 @@ fn a_wrong_config_names_its_key() {
         ),
     ];
     for (config, key) in cases {
-        let error = readers(&config, Path::new("")).expect_err(key).to_string();
+        let error = recordings(&config, Path::new(""))
+            .expect_err(key)
+            .to_string();
         assert!(error.contains(key), "{error}");
     }
     let own = change(|it| it.cluster = "lab-recorded".to_owned());
-    assert_eq!(readers(&own, Path::new("")).expect("right").len(), 1);
+    assert_eq!(recordings(&own, Path::new("")).expect("right").len(), 1);
     assert!(
-        readers(&RecordedConfig::default(), Path::new(""))
+        recordings(&RecordedConfig::default(), Path::new(""))
             .expect("none")
             .is_empty()
     );

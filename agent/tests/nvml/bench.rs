@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_agent::attribute::users::Users;
 use gpufleet_agent::commands::{MAX_NVML_ORDERS, NvmlAction, NvmlOrder};
 use gpufleet_agent::read::nvml::{Nvml, NvmlConfig, Spawner};
-use gpufleet_agent::read::{NodeFacts, Read, ReadError, Turn};
+use gpufleet_agent::read::{NodeFacts, Read, ReadError, Turn, Wiring};
 use gpufleet_standin_nvml::models::{self, Model};
 use gpufleet_standin_nvml::{CallTable, Gpu, SCENARIO_VARIABLE, Scenario, load};
 use gpufleet_telemetry::catalog::Metric;
@@ -34,6 +35,8 @@ pub(crate) struct Bench {
     pub(crate) scenario: Scenario,
     pub(crate) reader: Nvml,
     pub(crate) folder: tempfile::TempDir,
+    /// Which process is on which GPU, as the reader notes it for others.
+    pub(crate) users: Arc<Users>,
     orders: mpsc::Sender<NvmlOrder>,
     turns: i64,
 }
@@ -72,13 +75,15 @@ impl Bench {
             environment: vec![(SCENARIO_VARIABLE.into(), path.into())],
         };
         let (orders, receiver) = mpsc::channel(MAX_NVML_ORDERS);
-        let node = Arc::new(NodeFacts::for_tests());
-        let reader = Nvml::with_spawner(&config, period, node, receiver, spawner)
-            .expect("a config that can be used");
+        let mut wiring = Wiring::to_look(Arc::new(NodeFacts::for_tests()));
+        wiring.nvml_orders = Some(receiver);
+        let reader =
+            Nvml::new(&config, period, spawner, &mut wiring).expect("a config that can be used");
         let bench = Self {
             scenario,
             reader,
             folder,
+            users: wiring.users,
             orders,
             turns: 0,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufleet_agent::read::xid::TOLD_FOR;
+use gpufleet_agent::read::nvml::xid::TOLD_FOR;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario, Xid};
 use gpufleet_telemetry::catalog::gpu;

@@ -243,8 +243,11 @@ async fn processes_are_told_one_by_one_and_counted() {
             mig: None,
         })
         .collect();
-    let round = Bench::new(scenario).read().await;
+    let mut bench = Bench::new(scenario);
+    let round = bench.read().await;
     assert_close(round.of(0, &gpu::PROCESSES), 40.0, "processes");
+    let noted = bench.users.of(1_007);
+    assert!(noted.contains(&round.gpu(0).resource.id), "{noted:?}");
     let gpu_0 = round.gpu(0);
     assert_close(
         reading(gpu_0, &gpu::PROCESS_MEMORY, Some("1007")),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_agent::attribute::users::Users;
 use gpufleet_agent::probe::ProbeConfig;
 use gpufleet_agent::probe::inside::{Found, Inside};
 use gpufleet_agent::probe::measured::Measured;
@@ -11,7 +12,6 @@ use gpufleet_agent::probe::ptx::Work;
 use gpufleet_agent::probe::reader::{MAX_ORDERS, ProbeOrder, Probing};
 use gpufleet_agent::probe::verdict::{Judgement, Verdict};
 use gpufleet_agent::probe::wrong::{Reach, Works};
-use gpufleet_agent::read::users::Users;
 use gpufleet_agent::read::{NodeFacts, Read, Turn};
 use gpufleet_standin_cuda::Fault;
 use gpufleet_telemetry::catalog::{Metric, gpu, own};

@@ -8,9 +8,9 @@ use std::fs;
 use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::{Count, MAX_COUNTS, Open, ProcessId, Ranks, Told, Who};
-use crate::read::nccl_ras::reach::{self, Gathered, ReachError, Target};
-use crate::read::nccl_ras::standing::{Standing, standing};
-use crate::read::nccl_ras::{Answer, Communicator, Status};
+use crate::read::hooks::nccl_ras::reach::{self, Gathered, ReachError, Target};
+use crate::read::hooks::nccl_ras::standing::{Standing, standing};
+use crate::read::hooks::nccl_ras::{Answer, Communicator, Status};
 
 /// Most communicators that are told to stand still at once of one namespace.
 pub(super) const MAX_STANDING: usize = 16;
@@ -150,7 +150,7 @@ fn tell(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read::nccl_ras::status;
+    use crate::read::hooks::nccl_ras::status;
 
     const WHO: Who = Who {
         id: ProcessId {

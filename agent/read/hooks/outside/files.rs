@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::asking::ns_pid;
 use super::{Count, MAX_COUNTS, ProcessId, Ranks};
-use crate::read::nccl_inspector::follow::{Follow, Totals};
+use crate::read::hooks::nccl_inspector::follow::{Follow, Totals};
 
 /// The files of each process; none where it writes none.
 #[derive(Default)]

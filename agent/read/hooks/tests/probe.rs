@@ -19,7 +19,7 @@ fn what_a_process_found_with_the_probe_is_handed_on_once_and_only_of_a_gpu_that_
     let period = Duration::from_secs(1);
     let hooks = Hooks::new(&config, period, Arc::clone(&users), None);
     let hooks = hooks.expect("it is enabled");
-    let mut hooks = hooks.with_probes(true, Some(Arc::clone(&probed)));
+    let mut hooks = hooks.with_probes(true, Arc::clone(&probed));
     let writer = joins(&mut hooks, 0, "/a");
     writer.identity(&Identity {
         gpu_uuid: "GPU-b".to_owned(),

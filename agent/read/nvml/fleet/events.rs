@@ -12,7 +12,7 @@ use gpufleet_telemetry::sample::{Missing, Sample};
 use super::{Fleet, value_of};
 use crate::read::Turn;
 use crate::read::nvml::wire::XidSeen;
-use crate::read::xid::recovery_action;
+use crate::read::nvml::xid::recovery_action;
 
 /// Events of one round; beyond it they are dropped and counted in the last one. A node of 16 GPUs
 /// that all fail at once tells some dozens.

@@ -3,13 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
-use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
-
-use super::{Read, ReadFuture, Turn};
+use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 
 /// GPUs, or shares of them, by id.
 type Gpus = BTreeSet<Arc<str>>;
@@ -33,14 +30,6 @@ pub struct Card {
     /// The processes with a compute context on it, by id on the host; none where the driver did not
     /// say.
     pub processes: Option<Vec<i32>>,
-}
-
-/// A reader whose process lists are noted.
-pub(super) struct Noting<R> {
-    /// The reader.
-    pub(super) reader: R,
-    /// Where they are noted.
-    pub(super) users: Arc<Users>,
 }
 
 impl Users {
@@ -110,30 +99,6 @@ fn card(told: &ResourceSamples) -> Option<Card> {
             .any(counted)
             .then(|| told.samples.iter().filter_map(listed).collect()),
     })
-}
-
-impl<R: Read> Read for Noting<R> {
-    fn name(&self) -> &str {
-        self.reader.name()
-    }
-
-    fn deadline(&self) -> Duration {
-        self.reader.deadline()
-    }
-
-    fn period(&self) -> Duration {
-        self.reader.period()
-    }
-
-    fn read<'a>(&'a mut self, turn: Turn) -> ReadFuture<'a> {
-        Box::pin(async move {
-            let read: Result<Readings, _> = self.reader.read(turn).await;
-            if let Ok(readings) = &read {
-                self.users.note(&readings.resources);
-            }
-            read
-        })
-    }
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpmSupport_t,
 };
 
-use super::nvml::fields::{Place, sum};
-use super::nvml::function::Function;
-use super::nvml::library::{Library, missing};
-use super::nvml::values::Samples;
+use super::fields::{Place, sum};
+use super::function::Function;
+use super::library::{Library, missing};
+use super::values::Samples;
 
 /// Windows under this are invalid.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
@@ -171,7 +171,7 @@ impl Gpm {
         }
         self.judge(window, request);
         match window {
-            Err(missing) if super::nvml::library::ends_gpu(missing) => Err(missing),
+            Err(missing) if super::library::ends_gpu(missing) => Err(missing),
             _ => Ok(()),
         }
     }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     /// What is written down of the driver, with its source.
-    const FACTS: &str = include_str!("../../telemetry/catalog/driver_facts.txt");
+    const FACTS: &str = include_str!("../../../telemetry/catalog/driver_facts.txt");
 
     /// The lines of a kind: their ids, and what those must be taken for.
     fn facts(kind: &str) -> Vec<(Vec<u64>, &'static str)> {
