@@ -25,10 +25,9 @@ use crate::auth::Grant;
 use crate::disk::{self, Disks};
 use crate::health;
 use crate::money::now::{self, Now};
-use crate::pages::node;
-use crate::pages::text::counted;
-use crate::pages::words::Why;
 use crate::view::FleetView;
+use crate::words::text::counted;
+use crate::words::{Why, address};
 
 mod gather;
 
@@ -422,7 +421,7 @@ impl Finding {
     fn on(self, places: &Places) -> Self {
         let nodes = places.nodes.keys().map(|(cluster, node)| Place {
             name: node.to_string(),
-            address: Some(node::address(cluster, node)),
+            address: Some(address::node(cluster, node)),
         });
         let gpus = places.nodes.values().sum();
         let since = self.since.or(places.since);

@@ -2,7 +2,7 @@
 //!
 //! Read in the order of the data: [`ingest`] (OTLP in), [`fleet`] (exactly once, live state), [`runs`]
 //! (training), [`store`] (SQL), [`inventory`] (what the cluster tells beside), [`detect`] and [`incidents`] (what is wrong), [`notify`] (who is told), [`ledger`] and [`retention`]
-//! (its jobs), [`money`] (what it costs), then the API and the pages. [`App`] is what every request handler is given.
+//! (its jobs), [`money`] (what it costs), [`words`] (how it is said), then the API and the pages. [`App`] is what every request handler is given.
 
 use std::sync::Arc;
 
@@ -55,6 +55,8 @@ pub mod money;
 pub mod retention;
 
 pub mod view;
+
+pub mod words;
 
 pub mod answers;
 

@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
-use crate::pages::incidents::place_words;
 use crate::view;
+use crate::words::incident::place_words;
 
 pub mod settings;
 

@@ -1,7 +1,7 @@
 //! The pages people look at: rendered on the server, readable without scripts, from no other host.
 //!
 //! One file per page, each with its template beside it. Names from outside go through
-//! [`text::Name`], reasons through [`words`], readings through [`reading::Cell`]: a page cannot show
+//! [`text::Name`], reasons through [`crate::words`], readings through [`reading::Cell`]: a page cannot show
 //! a missing value as a number.
 
 use std::sync::Arc;
@@ -11,10 +11,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 
 use crate::web::Web;
-
-pub mod text;
-
-pub mod words;
+use crate::words::text;
 
 pub mod reading;
 
@@ -33,8 +30,6 @@ pub mod fleet;
 pub mod queue;
 
 pub mod tiles;
-
-pub mod blind;
 
 pub mod node;
 

@@ -34,6 +34,8 @@ pub mod changes;
 
 pub mod unmeasured;
 
+pub mod blind;
+
 pub use changes::Change;
 pub use unmeasured::Unmeasured;
 pub use waste::{Kind, Waste};

@@ -21,9 +21,9 @@ use super::problem::{self, Asked, Body, Place, Problem};
 use crate::auth::{Grant, Role};
 use crate::fleet::CommandRefused;
 use crate::fleet::live::LiveAgent;
-use crate::pages::text;
 use crate::store::model::Cursor;
 use crate::web::{self, Web};
+use crate::words::text;
 
 /// How long a command is good for unless asked otherwise, seconds.
 const DEFAULT_EXPIRY_SECONDS: u32 = 60;

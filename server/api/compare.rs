@@ -12,10 +12,10 @@ use super::paging;
 use super::problem::{Asked, Problem};
 use super::runs::{Figure, RunKnown, known, unknown};
 use crate::auth::Grant;
-use crate::pages::text;
 use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD, Side};
 use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
+use crate::words::text;
 
 /// Which two.
 #[derive(Debug, Deserialize, IntoParams)]

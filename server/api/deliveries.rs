@@ -22,8 +22,8 @@ use crate::incidents::Channel;
 use crate::notify::Channels;
 use crate::notify::group::Group;
 use crate::notify::lane::Outcome;
-use crate::pages::text;
 use crate::web::{self, Web};
+use crate::words::text;
 
 /// How long the receivers of a channel that is tried may take together: the request itself has 10 s.
 const TEST_WITHIN: Duration = Duration::from_secs(8);

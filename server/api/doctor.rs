@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use crate::auth::Grant;
 use crate::doctor::{self, Check, Finding, Outcome};
-use crate::pages::text;
 use crate::web::Web;
+use crate::words::text;
 
 /// What keeps gpufleet from telling the truth, and what was looked at.
 #[derive(Debug, Serialize, ToSchema)]

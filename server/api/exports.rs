@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 
 use crate::auth::Grant;
 use crate::export::Pushed;
-use crate::pages::text;
 use crate::web::Web;
+use crate::words::text;
 
 /// How pushing one way goes.
 #[derive(Debug, Serialize, ToSchema)]

@@ -15,10 +15,10 @@ use super::problem::{Asked, Place, Problem};
 use super::shape::{self, Gpu, Node, ReadingNow, StateCounts};
 use crate::auth::Grant;
 use crate::fleet::live::Live;
-use crate::pages::text;
 use crate::store::model::ResourceKey;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView};
 use crate::web::Web;
+use crate::words::text;
 
 /// The whole fleet in numbers. What is recorded or simulated has counts of its own.
 #[derive(Debug, Serialize, ToSchema)]

@@ -11,8 +11,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::health as judge;
-use crate::pages::text;
 use crate::web::Web;
+use crate::words::text;
 
 /// Whether the server can do its work.
 #[derive(Debug, Serialize, ToSchema)]

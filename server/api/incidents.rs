@@ -19,9 +19,9 @@ use super::past::moment;
 use super::problem::{self, Asked, Body, Place, Problem};
 use crate::auth::{Grant, Role};
 use crate::incidents::ChangeError;
-use crate::pages::text;
 use crate::store::model::{IncidentFilter, IncidentPlace};
 use crate::web::{self, Web};
+use crate::words::text;
 
 /// Somebody works on it.
 pub const ACKNOWLEDGE: &str = "acknowledge";

@@ -85,7 +85,7 @@ impl Paging {
 pub fn write_cursor(words: &[String]) -> String {
     let encoded: Vec<String> = words
         .iter()
-        .map(|it| crate::pages::text::segment(it))
+        .map(|it| crate::words::text::segment(it))
         .collect();
     encoded.join("/")
 }

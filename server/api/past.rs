@@ -22,9 +22,9 @@ use super::problem::{Asked, Place, Problem};
 use super::shape::metric_name;
 use crate::auth::Grant;
 use crate::fleet::Live;
-use crate::pages::text;
 use crate::store::model::{EventFilter, EventPlace, StoredEvent};
 use crate::web::Web;
+use crate::words::text;
 
 /// Longest range of minutes, hours: two days, 2,880 rows of about 1 KB.
 const MAX_MINUTES_RANGE_HOURS: i64 = 48;

@@ -15,8 +15,8 @@ use super::problem::Problem;
 use crate::auth::Grant;
 use crate::inventory::look::{Look, Sight};
 use crate::inventory::now;
-use crate::pages::text;
 use crate::web::Web;
+use crate::words::text;
 
 /// Whether something of the cluster is seen.
 #[derive(Debug, Serialize, ToSchema)]

@@ -18,12 +18,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::past::RangeAsked;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
-use crate::pages::text;
 use crate::runs::{
     Rank, Run, RunKey, State as RunState, cost, goodput, history, lookup, reliability, scaling,
     words,
 };
 use crate::web::Web;
+use crate::words::text;
 
 /// Longest range of steps, hours.
 const MAX_STEPS_RANGE_HOURS: i64 = 2;

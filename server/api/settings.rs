@@ -11,9 +11,9 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 use crate::auth::Grant;
-use crate::pages::text;
 use crate::settings::{self, Key, Section, Thresholds};
 use crate::web::Web;
+use crate::words::text;
 
 /// The configuration that holds.
 #[derive(Debug, Serialize, ToSchema)]

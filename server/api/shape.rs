@@ -9,9 +9,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::fleet::live::{Live, LiveValue};
-use crate::pages::reading::source;
-use crate::pages::text;
 use crate::view::{Counts, GpuView, NodeView, Told};
+use crate::words::text;
 
 /// The reason of a value of which no point was ever received.
 pub const NOT_REPORTED: &str = "not_reported";
@@ -279,7 +278,7 @@ fn reading(live: &Live, value: &LiveValue) -> Option<ReadingNow> {
         missing: told.err().map(|reason| reason.name()),
         max: value.max,
         at: text::rfc3339(value.at),
-        source: source(live, value.metric).to_owned(),
+        source: live.source(value.metric).to_owned(),
     })
 }
 

@@ -17,8 +17,8 @@ use super::problem::{self, Body, Place, Problem};
 use crate::auth::{Grant, Role};
 use crate::incidents::SilenceError;
 use crate::notify::silence::{Pattern, Refused, Silence};
-use crate::pages::text;
 use crate::web::{self, Web};
+use crate::words::text;
 
 /// A silence by pattern.
 #[derive(Debug, Serialize, ToSchema)]

@@ -12,10 +12,10 @@ use uuid::Uuid;
 use super::problem::Problem;
 use super::shape::StateCounts;
 use crate::auth::Grant;
-use crate::pages::blind::{self, BlindSpot};
-use crate::pages::text;
+use crate::today::blind::{self, BlindSpot};
 use crate::today::{self, Change, Section, Waste};
 use crate::web::Web;
+use crate::words::text;
 
 /// What there is to know in the morning.
 #[derive(Debug, Serialize, ToSchema)]

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use clap::{Args, ValueEnum};
 use gpufleet_server::config::Config;
-use gpufleet_server::pages::text;
 use gpufleet_server::replay::{self, What, told};
+use gpufleet_server::words::text;
 use gpufleet_telemetry::time::Timestamp;
 
 /// How far it is is told in steps of this part.

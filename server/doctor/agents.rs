@@ -12,8 +12,8 @@ use super::gather::Places;
 use super::{Finding, Look, Looked};
 use crate::fleet::LiveAgent;
 use crate::fleet::sender_clock::TOLERATED;
-use crate::pages::text::{self, counted, grouped};
-use crate::pages::words;
+use crate::words;
+use crate::words::text::{self, counted, grouped};
 
 /// Longest name of others in a sentence.
 const SHOWN: usize = text::SHOWN_CHARACTERS;

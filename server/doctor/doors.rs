@@ -7,8 +7,8 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{Finding, Look, Looked};
 use crate::fleet::Drop;
-use crate::pages::text::{self, counted, grouped};
 use crate::refusals::{Door, Reason};
+use crate::words::text::{self, counted, grouped};
 
 /// What happened longer ago than this is over: senders try again every few seconds.
 const LATELY: Duration = Duration::from_secs(15 * 60);

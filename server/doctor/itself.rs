@@ -8,7 +8,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{Finding, Look, Looked};
 use crate::fleet::ServerClock;
-use crate::pages::text::{self, grouped};
+use crate::words::text::{self, grouped};
 use crate::{files, health};
 
 /// Less room than this and the end is near, bytes: the alert's line.

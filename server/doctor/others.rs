@@ -15,7 +15,7 @@ use crate::export::cloud_monitoring::target::Reason;
 use crate::incidents::Channel;
 use crate::inventory::look::Sight;
 use crate::inventory::{self, Source};
-use crate::pages::text::{self, counted, grouped};
+use crate::words::text::{self, counted, grouped};
 
 /// Minutes that are pushed so much later than they are due are behind.
 const PUSHED_WITHIN: Duration = Duration::from_secs(5 * 60);

@@ -11,10 +11,9 @@ use gpufleet_telemetry::sample::Missing;
 
 use super::gather::{OfReason, Places};
 use super::{Finding, Look, Looked};
-use crate::pages::reading::plain_name;
-use crate::pages::text::{self, counted};
-use crate::pages::words::{self, Why};
 use crate::view::GpuView;
+use crate::words::text::{self, counted};
+use crate::words::{self, Why, plain_name};
 
 /// Readings that a finding names.
 const NAMED: usize = 5;

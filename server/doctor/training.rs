@@ -12,11 +12,10 @@ use gpufleet_telemetry::training::CollectivesFrom as From;
 
 use super::{Finding, Look, Looked, Place};
 use crate::App;
-use crate::pages::run::collectives;
-use crate::pages::text::counted;
-use crate::pages::{gpu, jobs};
 use crate::runs::{Run, RunKey, State};
 use crate::view::FleetView;
+use crate::words::text::counted;
+use crate::words::{self, address};
 
 /// A run that goes on.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ pub(super) fn hooks(look: &Look<'_>) -> Looked {
                 _ => one.holder.as_deref().unwrap_or_default().to_owned(),
             };
             let place = (Arc::clone(&cluster.name), job);
-            let address = || gpu::address(&cluster.name, &one.key.id);
+            let address = || address::gpu(&cluster.name, &one.key.id);
             silent.entry(place).or_insert_with(|| (0, address())).0 += 1;
         }
     }
@@ -107,12 +106,12 @@ pub(super) fn collectives(look: &Look<'_>) -> Looked {
         let what = format!(
             "Collectives of {} are not counted. {}",
             counted(runs.len(), "run", "runs"),
-            collectives::why_none(from)
+            words::no_collectives(from)
         );
         let id = from.map_or("not_said", From::name);
         let places = runs.iter().map(|run| Place {
             name: format!("{} in {}", run.key.run.job.name, run.key.cluster),
-            address: Some(jobs::address(&run.key)),
+            address: Some(address::run(&run.key)),
         });
         let found = Finding::new(Severity::Info, format!("collectives-{id}"), what)
             .missing("Bytes and time of each collective; when a run hangs, in which collective and which rank is not in it")

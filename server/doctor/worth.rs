@@ -7,8 +7,8 @@ use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::Origin;
 
 use super::{Finding, Look, Looked, Place};
-use crate::pages::fleet;
-use crate::pages::text::{self, counted};
+use crate::words::address;
+use crate::words::text::{self, counted};
 
 /// Holders without an owner that are counted one by one; the rest of the rule is the same.
 const RULE: &str = "from,until,kind,key,value,team";
@@ -132,7 +132,7 @@ pub(super) fn peaks(look: &Look<'_>) -> Looked {
 fn cluster(name: &str) -> Place {
     Place {
         name: name.to_owned(),
-        address: Some(fleet::address(name)),
+        address: Some(address::cluster(name)),
     }
 }
 

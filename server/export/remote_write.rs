@@ -23,7 +23,7 @@ use crate::App;
 use crate::notify::channel::{Post, address};
 use crate::notify::secret::Secret;
 use crate::notify::wire::Wire;
-use crate::pages::text::harmless;
+use crate::words::text::harmless;
 
 /// How much of an answer is told, characters: a sentence that says why.
 const SAID: usize = 300;

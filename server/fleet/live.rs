@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::states::{HealthEvent, Recent};
-use gpufleet_telemetry::catalog::MetricId;
+use gpufleet_telemetry::catalog::{MetricId, producers};
 use gpufleet_telemetry::event::{Event, EventKind};
-use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource};
+use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::Bitmaps;
 use gpufleet_telemetry::sample::Reading;
 use gpufleet_telemetry::time::Timestamp;
@@ -154,5 +154,14 @@ impl Live {
             .iter()
             .take_while(move |it| it.metric == metric)
             .filter(|it| it.part.is_some())
+    }
+
+    /// The reader that a metric is taken from; all of them where it is not told which.
+    pub fn source(&self, metric: MetricId) -> &str {
+        let text = |name| self.resource.attribute(name);
+        text(attribute::METRIC_SOURCES)
+            .and_then(|text| producers::of(text, metric))
+            .or_else(|| text(attribute::SOURCE))
+            .unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::pages::text;
+use crate::words::text;
 
 /// The node's condition.
 pub const CONDITION: &str = "GpufleetGpuBroken";

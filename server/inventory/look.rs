@@ -14,7 +14,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::known::{HOUR_NS, Known, Maker, Now};
 use super::kubernetes::RIGHTS;
 use super::{Inventory, Source};
-use crate::pages::text;
+use crate::words::text;
 
 /// Most rows of a list: those that wait longest, and the newest changes.
 pub const MAX_ROWS: usize = 200;

@@ -14,7 +14,7 @@ use super::lane::Outcome;
 use super::message::Message;
 use super::secret::Secret;
 use super::settings::{ChannelConfig, Kind};
-use crate::pages::text::harmless;
+use crate::words::text::harmless;
 
 pub mod pagerduty;
 

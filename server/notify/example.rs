@@ -97,7 +97,7 @@ pub fn test(way: &Arc<str>, now: Timestamp) -> Message {
     one.what = "This is a test of gpufleet's notifications, nothing is wrong".to_owned();
     one.cause = "somebody testing the channel";
     one.action = String::new();
-    one.since = crate::pages::text::rfc3339(now);
+    one.since = crate::words::text::rfc3339(now);
     one.times = (now, None);
     let mut message = message(Says::Resolved, vec![one]);
     message.is_first = true;

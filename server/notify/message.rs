@@ -15,8 +15,9 @@ use super::group::{Group, Says, Told};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
-use crate::pages::incidents::{costs, lost, place_address, said};
-use crate::pages::text::{self, harmless, segment};
+use crate::words::address;
+use crate::words::incident::{costs, evidence, lost};
+use crate::words::text::{self, harmless, segment};
 
 /// Incidents that a message to people has in full.
 pub const MAX_ITEMS: usize = 10;
@@ -231,7 +232,7 @@ pub fn write(
         over: all.len() - open,
         left_out,
         since: text::rfc3339(since),
-        costs: costs.map(|nano| format!("{}/h", crate::pages::incidents::dollars(nano))),
+        costs: costs.map(|nano| format!("{}/h", crate::words::text::dollars(nano))),
         link,
         silence: silence(group, &items, left_out),
         incidents: items,
@@ -275,7 +276,7 @@ fn item(
             format!(
                 "{}: {}",
                 short(&place(&it.place)),
-                said(&it.what, &it.readings)
+                evidence(&it.what, &it.readings)
             )
         })
         .collect();
@@ -313,7 +314,7 @@ fn item(
 
 /// The page of a place, of those that have one.
 pub fn place_link(addresses: &Addresses, place: &Place) -> String {
-    format!("{}{}", addresses.page, place_address(place))
+    format!("{}{}", addresses.page, address::place(place))
 }
 
 /// A text of at most so many characters, with a note where something is missing.

@@ -12,14 +12,14 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 
 use super::frame::{self, Frame};
-use super::incidents::dollars;
-use super::text::{self, Name, segment};
-use super::{fleet, jobs, ladder, problem, words};
+use super::{ladder, problem};
 use crate::api::compare as named;
 use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
 use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
 use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
+use crate::words::text::{self, Name, dollars, segment};
+use crate::words::{self, address};
 
 /// Runs to choose from, the last started first; any other is named in the address.
 const CHOICES: usize = 100;
@@ -86,7 +86,7 @@ struct Row {
 }
 
 /// Where two runs are compared; without A it is to be chosen.
-pub fn address(a: Option<&RunKey>, b: &RunKey) -> String {
+pub fn between(a: Option<&RunKey>, b: &RunKey) -> String {
     let written = |key: &RunKey| segment(&named::name(key));
     match a {
         Some(a) => format!("/compare?a={}&b={}", written(a), written(b)),
@@ -228,7 +228,7 @@ async fn comparison(
         same: keys.filter(is_same).count(),
         not_told: (!against.is_told).then_some(NOT_TOLD),
         rows: rows(web, frame, [a, b], &against).await?,
-        api_address: format!("/api/v1/runs{}", address(Some(&a.key), &b.key)),
+        api_address: format!("/api/v1/runs{}", between(Some(&a.key), &b.key)),
     })
 }
 
@@ -244,11 +244,11 @@ fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Si
     let sentence = sentences::sentence(&it.run, &web.app.incidents.of_run(&it.key), at);
     Side {
         letter,
-        address: jobs::address(&it.key),
+        address: address::run(&it.key),
         name: Name::new(&it.key.run.job.name),
         attempt: it.key.run.attempt,
         cluster: Name::new(&it.key.cluster),
-        cluster_address: fleet::address(&it.key.cluster),
+        cluster_address: address::cluster(&it.key.cluster),
         sentence: text::harmless(&sentence, sentences::LISTED_CHARACTERS),
     }
 }

@@ -20,13 +20,14 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name, segment};
-use super::{problem, words};
+use super::problem;
 use crate::answers::Answers;
 use crate::money::report::{self, Asked, Form, What};
 use crate::money::{Terms, month, now};
 use crate::store::Store;
 use crate::web::Web;
+use crate::words;
+use crate::words::text::{self, Name, segment};
 
 mod idle;
 

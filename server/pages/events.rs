@@ -4,9 +4,9 @@ use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::text::{self, Name};
-use super::{gpu, words};
 use crate::store::model::StoredEvent;
+use crate::words::text::{self, Name};
+use crate::words::{self, address};
 
 /// Lines shown on a page; the API has the rest.
 pub const SHOWN: usize = 30;
@@ -85,7 +85,7 @@ fn entry(stored: &StoredEvent, subject: (ResourceKind, &str)) -> Entry {
     let is_subject = (event.resource_kind, &*event.resource_id) == subject;
     let is_gpu = event.resource_kind == ResourceKind::Gpu;
     let about = (!is_subject && is_gpu).then(|| {
-        let address = gpu::address(&stored.cluster, &event.resource_id);
+        let address = address::gpu(&stored.cluster, &event.resource_id);
         (address, Name::new(&event.resource_id))
     });
     Entry {

@@ -17,13 +17,14 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::blind::{self, BlindSpot};
 use super::frame::{Frame, Theme, html};
-use super::text::{grouped, segment};
-use super::{incidents, problem, tiles, today, words};
+use super::{incidents, problem, tiles, today};
 use crate::auth::Grant;
+use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FleetView, GpuView};
 use crate::web::Web;
+use crate::words;
+use crate::words::text::{self, grouped};
 
 /// Renderings kept of one picture: pages and fragments in three themes, and a few filters.
 const KEPT_RENDERINGS: usize = 16;
@@ -114,7 +115,7 @@ pub async fn show(
             Some(state) => Some(state),
             None => {
                 let names = ledger::State::ALL.map(ledger::State::name).join(", ");
-                let said = super::text::harmless(name, super::text::SHOWN_CHARACTERS);
+                let said = text::harmless(name, text::SHOWN_CHARACTERS);
                 return problem::not_found(
                     frame,
                     format!("There is no state “{said}”"),
@@ -125,11 +126,6 @@ pub async fn show(
     };
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     render(&web, &view, frame, state).await
-}
-
-/// Where a cluster's page is.
-pub fn address(cluster: &str) -> String {
-    format!("/clusters/{}", segment(cluster))
 }
 
 /// `GET /clusters/{cluster}`: the same for one cluster.
@@ -144,7 +140,7 @@ pub async fn show_cluster(
     let view = web.views.get(&web.app).await;
     let view = view.seen_with(&frame.grant).seen_with(&one);
     if view.clusters.is_empty() {
-        let said = super::text::harmless(&cluster, super::text::SHOWN_CHARACTERS);
+        let said = text::harmless(&cluster, text::SHOWN_CHARACTERS);
         return problem::not_found(
             frame,
             format!("No cluster “{said}”"),

@@ -11,9 +11,10 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{assets, problem, text};
+use super::{assets, problem};
 use crate::auth::Grant;
 use crate::web::{Web, cookie};
+use crate::words::text;
 
 /// A request with this header wants only what is inside `<main>`: live.js swaps it in.
 pub const FRAGMENT: HeaderName = HeaderName::from_static("gpufleet-fragment");

@@ -21,14 +21,14 @@ use super::incidents::Beside;
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
 use super::strip::{self, Strip};
-use super::text::{self, Name, segment};
-use super::words::{self, Look, Why};
-use super::{fleet, jobs, node, parts, peaks, problem};
+use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::gather::is_one_sample;
 use crate::view::{FleetView, judge, past};
 use crate::web::Web;
+use crate::words::text::{self, Name};
+use crate::words::{self, Look, Why, address};
 
 /// How far back the curves go, hours: a minute a column up to 8 h, 3 minutes a column for a day.
 const RANGES: [i64; 3] = [1, 6, 24];
@@ -133,11 +133,6 @@ struct Figure {
     meter: Option<u32>,
 }
 
-/// Where a GPU's page is, or a share's.
-pub fn address(cluster: &str, id: &str) -> String {
-    format!("{}/gpus/{}", fleet::address(cluster), segment(id))
-}
-
 /// `GET /clusters/{cluster}/gpus/{id}`.
 pub async fn show(
     State(web): State<Arc<Web>>,
@@ -198,7 +193,7 @@ pub async fn show(
     let jobs = web.app.fleet.runs();
     let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
     let job = jobs.into_values().next();
-    page.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
+    page.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
     page.incidents = incidents;
     page.second = second.map(|it| {
         let node = text::harmless(&it.node, text::SHOWN_CHARACTERS);
@@ -220,7 +215,7 @@ pub async fn by_index(
         with_index.max_by_key(|gpu| gpu.last_point)
     });
     match found {
-        Some(gpu) => Redirect::temporary(&address(&cluster, &gpu.key.id)).into_response(),
+        Some(gpu) => Redirect::temporary(&address::gpu(&cluster, &gpu.key.id)).into_response(),
         None => problem::not_found(
             frame,
             format!(
@@ -253,7 +248,7 @@ fn page(
     let (mut told, never_told) = reading::lines(live, catalog::gpu::ALL);
     // A GPU that was never probed lacks nothing.
     told.extend(reading::lines(live, catalog::own::PROBE).0);
-    let here = address(&live.key.cluster, &live.key.id);
+    let here = address::gpu(&live.key.cluster, &live.key.id);
     GpuPage {
         title: title(live),
         id: Name::new(&live.key.id),
@@ -266,7 +261,7 @@ fn page(
         incidents: Beside::default(),
         cluster: Name::new(&live.key.cluster),
         node: Name::new(&live.node),
-        node_address: node::address(&live.key.cluster, &live.node),
+        node_address: address::node(&live.key.cluster, &live.node),
         status: status(live, frame.at),
         facts: facts(live),
         holder: holder(live, frame.at),
@@ -288,7 +283,7 @@ fn page(
         never_told,
         parts: parts::of(live),
         shares,
-        cluster_address: fleet::address(&live.key.cluster),
+        cluster_address: address::cluster(&live.key.cluster),
         xids: xids(live, past),
         events: events::entries(&past.events, subject),
         past_failed: past.failed,
@@ -302,7 +297,7 @@ fn shares(view: &FleetView, key: &ResourceKey) -> Vec<ShareLine> {
     shares
         .iter()
         .map(|share| ShareLine {
-            address: address(&share.key.cluster, &share.key.id),
+            address: address::gpu(&share.key.cluster, &share.key.id),
             name: Name::new(&share.key.id),
             look: words::look(share.state),
             holder: share.holder.as_deref().map(Name::new),

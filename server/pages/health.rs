@@ -11,10 +11,10 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name, counted};
-use super::words::Why;
 use crate::doctor::{self, Doctor, Outcome};
 use crate::web::Web;
+use crate::words::Why;
+use crate::words::text::{self, Name, counted};
 
 /// Longest sentence shown of a finding, characters.
 const SENTENCE: usize = 500;

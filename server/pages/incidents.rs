@@ -7,25 +7,23 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{Happened, Incident, Line, Place, State as Life};
-use gpufleet_telemetry::catalog::{self, Unit};
+use gpufleet_analysis::incident::{Happened, Incident, Line, State as Life};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::RunId;
 use uuid::Uuid;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name};
-use super::{fleet, gpu, jobs, node, problem, runbook, words};
+use super::{problem, runbook};
 use crate::api::deliveries::deliveries;
 use crate::api::incidents::find;
 use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
-use crate::runs::RunKey;
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
+use crate::words::incident::{costs, evidence, lost, place_words, run_of};
+use crate::words::text::{self, Name, dollars};
+use crate::words::{self, address};
 
 mod beside;
 
@@ -215,7 +213,7 @@ pub async fn show_one(
         told: told.iter().map(told_entry).collect(),
         row: row(&incident, &view, frame.at),
         job: run_of(&incident.place_and_run())
-            .map(|key| (jobs::address(&key), Name::new(&key.run.job.name))),
+            .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
         runbook: runbook::address(crate::notify::runbook::of(&incident)),
         facts: facts(&incident, frame.at),
         evidence: incident
@@ -225,7 +223,7 @@ pub async fn show_one(
                 at: text::moment(it.at),
                 datetime: text::rfc3339(it.at),
                 about: Some(place_words(&it.place, &view)),
-                text: said(&it.what, &it.readings),
+                text: evidence(&it.what, &it.readings),
             })
             .collect(),
         more_evidence: incident.more_evidence,
@@ -273,7 +271,7 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
     Row {
         address: format!("/incidents/{}", incident.id),
         place: Name::sentence(&place_words(&incident.place_and_run(), view)),
-        place_address: place_address(&incident.place),
+        place_address: address::place(&incident.place),
         what: Name::sentence(&incident.what),
         cause: incident.cause.is_known().then(|| incident.cause.words()),
         costs: costs(incident),
@@ -290,84 +288,6 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
             .unheard_since
             .map(|at| format!("Nothing is heard of it since {}.", text::moment(at))),
         mark: words::watermark(origin_of(&incident.place.cluster)),
-    }
-}
-
-/// The run that a place names.
-pub(crate) fn run_of(place: &Place) -> Option<RunKey> {
-    Some(RunKey {
-        cluster: place.cluster.as_str().into(),
-        run: RunId::parse(place.run.as_deref()?).ok()?,
-    })
-}
-
-/// Where an incident is, as people say it: a run by its job's name, because its whole id is long and on its
-/// own page.
-pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
-    let cluster = &place.cluster;
-    let of_node = match (&place.node, &place.gpu) {
-        (Some(node), Some(gpu)) => {
-            let index = view.node(cluster, node).and_then(|(_, it)| {
-                let found = it.gpus.iter().find(|it| *it.key.id == **gpu)?;
-                found.index
-            });
-            let gpu = index.map_or_else(|| gpu.clone(), |it| it.to_string());
-            format!("GPU {gpu} of {node}")
-        }
-        (Some(node), None) => node.clone(),
-        (None, _) => format!("cluster {cluster}"),
-    };
-    let job = run_of(place).map(|it| it.run.job.name);
-    match (job.as_ref().or(place.run.as_ref()), place.rank) {
-        (Some(run), Some(rank)) => format!("rank {rank} of {run} on {of_node}"),
-        (Some(run), None) => format!("{run} on {of_node}"),
-        (None, _) => of_node,
-    }
-}
-
-/// The address of the page of a place: of a run of which no node is suspected its own.
-pub(crate) fn place_address(place: &Place) -> String {
-    match (&place.node, &place.gpu, run_of(place)) {
-        (Some(_), Some(gpu), _) => gpu::address(&place.cluster, gpu),
-        (Some(node), None, _) => node::address(&place.cluster, node),
-        (None, _, Some(run)) => jobs::address(&run),
-        (None, _, None) => fleet::address(&place.cluster),
-    }
-}
-
-/// What an incident costs an hour, in words.
-pub(crate) fn costs(incident: &Incident) -> String {
-    let losing = &incident.losing;
-    match losing.nano_usd_per_hour() {
-        _ if losing.milli_gpus == 0 => "costs nothing that is known".to_owned(),
-        Some(nano) => format!("costs {}/h", dollars(nano)),
-        None => format!("costs {}, without a price", text::gpus(losing.milli_gpus)),
-    }
-}
-
-/// What an incident has cost, in words.
-pub(crate) fn lost(incident: &Incident) -> String {
-    let hours = match incident.lost.gpu_seconds() / 3_600.0 {
-        // A little is not nothing.
-        hours if hours > 0.0 && hours < 0.01 => "under 0.01".to_owned(),
-        hours => format!("{hours:.2}"),
-    };
-    match incident.lost.nano_usd() {
-        Some(nano) if incident.lost.is_priced() => {
-            format!("{hours} GPU-hours, {}", dollars(nano))
-        }
-        Some(nano) => format!("{hours} GPU-hours, at least {}", dollars(nano)),
-        None => format!("{hours} GPU-hours, without a price"),
-    }
-}
-
-/// Nano-USD as people read dollars: cents, and below ten cents four digits behind the point.
-pub fn dollars(nano: i64) -> String {
-    let value = nano as f64 / 1e9;
-    if value != 0.0 && value.abs() < 0.1 {
-        format!("${value:.4}")
-    } else {
-        format!("${value:.2}")
     }
 }
 
@@ -397,33 +317,6 @@ fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
         facts.push(("Silent until", text::moment(until)));
     }
     facts
-}
-
-/// A piece of evidence in words.
-pub(crate) fn said(what: &str, readings: &[Reading]) -> String {
-    let what = text::harmless(what, text::SHOWN_CHARACTERS);
-    match readings {
-        [] => what,
-        _ => format!("{what}, {}", measured(readings)),
-    }
-}
-
-/// What was read, beside what is usual.
-pub(super) fn measured(readings: &[Reading]) -> String {
-    let one = |reading: &Reading| {
-        let unit = unit(&reading.unit);
-        let value = text::quantity(unit, reading.value);
-        let usual = reading.usual.map(|it| text::quantity(unit, it));
-        let usual = usual.map_or_else(String::new, |it| format!(" (usual {it})"));
-        format!("{} {value}{usual}", reading.name)
-    };
-    readings.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// The unit with this suffix.
-fn unit(suffix: &str) -> Unit {
-    let known = catalog::all().find(|it| it.unit.suffix() == Some(suffix));
-    known.map_or(Unit::Count, |it| it.unit)
 }
 
 /// What was said to one receiver.

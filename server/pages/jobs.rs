@@ -10,11 +10,11 @@ use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name, segment};
-use super::{fleet, words};
 use crate::runs::{KnownRun, Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::web::Web;
+use crate::words::text::{self, Name};
+use crate::words::{self, address};
 
 /// Jobs listed; the API has the rest.
 const SHOWN: usize = 100;
@@ -72,19 +72,13 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     frame::page(StatusCode::OK, &page)
 }
 
-/// The address of an attempt's page.
-pub fn address(key: &RunKey) -> String {
-    let (cluster, job) = (fleet::address(&key.cluster), key.run.job.to_string());
-    format!("{cluster}/jobs/{}/{}", segment(&job), key.run.attempt)
-}
-
 fn job(key: &RunKey, run: &Run, open: &[Incident], at: Timestamp) -> Job {
     let facts = &run.facts;
     let state = run.state(at);
     let ending = facts.ending.as_ref();
     let known = run.ranks.len();
     Job {
-        address: address(key),
+        address: address::run(key),
         name: Name::new(&key.run.job.name),
         namespace: text::harmless(&key.run.job.namespace, text::SHOWN_CHARACTERS),
         cluster: Name::new(&key.cluster),

@@ -8,12 +8,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::frame::{self, Frame};
-use super::text::{self, Name, segment};
-use super::{compare, fleet, jobs, problem};
+use super::{compare, problem};
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
 use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
+use crate::words::address;
+use crate::words::text::{self, Name, segment};
 
 /// Settings that differ, named in a row; the API has them all.
 const NAMED: usize = 4;
@@ -54,11 +55,6 @@ pub(super) struct Gain {
     pub(super) is_worse: bool,
 }
 
-/// Where a ladder's page is.
-pub fn address(cluster: &str, name: &str) -> String {
-    format!("{}/ladders/{}", fleet::address(cluster), segment(name))
-}
-
 /// `GET /clusters/{cluster}/ladders/{name}`.
 pub async fn show(
     State(web): State<Arc<Web>>,
@@ -83,7 +79,7 @@ pub async fn show(
     let page = LadderPage {
         title: Name::new(&name),
         cluster: Name::new(&cluster),
-        cluster_address: fleet::address(&cluster),
+        cluster_address: address::cluster(&cluster),
         api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
         rungs: before
             .zip(&found.rungs)
@@ -115,7 +111,7 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
         .map_or(&[][..], |it| it.differences.as_slice());
     let loss = rung.step.as_ref().and_then(|it| it.loss);
     Row {
-        address: jobs::address(key),
+        address: address::run(key),
         job: Name::new(&key.run.job.name),
         attempt: key.run.attempt,
         changed: run.facts.tags.get(RUNG).map(|it| Name::new(it)),
@@ -125,7 +121,7 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
             .side
             .step_seconds
             .map_or_else(|| "too few steps".to_owned(), text::pace),
-        comparison: before.map(|it| compare::address(Some(it), key)),
+        comparison: before.map(|it| compare::between(Some(it), key)),
         before: gain(rung.step.as_ref()),
         first: gain(rung.whole.as_ref()),
         loss: loss.map_or_else(

@@ -14,14 +14,14 @@ use gpufleet_telemetry::time::Timestamp;
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
+use super::problem;
 use super::reading::{self, Cell, Line};
-use super::text::{self, Name, segment};
-use super::words::{self, Look};
-use super::{fleet, gpu, jobs, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
 use crate::view::{ClusterView, GpuView, NodeView, past};
 use crate::web::Web;
+use crate::words::text::{self, Name};
+use crate::words::{self, Look, address};
 
 #[derive(Template)]
 #[template(path = "node.html")]
@@ -92,11 +92,6 @@ struct SpoolLine {
     dropped: Cell,
 }
 
-/// Where a node's page is.
-pub fn address(cluster: &str, node: &str) -> String {
-    format!("{}/nodes/{}", fleet::address(cluster), segment(node))
-}
-
 /// `GET /clusters/{cluster}/nodes/{node}`.
 pub async fn show(
     State(web): State<Arc<Web>>,
@@ -137,7 +132,7 @@ pub async fn show(
     let mut jobs = web.app.fleet.runs().on_gpus(&key.cluster, &ids);
     for (row, gpu) in page.gpus.iter_mut().zip(gpus()) {
         let job = jobs.remove(&*gpu.key.id);
-        row.job = job.map(|(key, rank)| (jobs::address(&key), Name::new(&key.run.job.name), rank));
+        row.job = job.map(|(key, rank)| (address::run(&key), Name::new(&key.run.job.name), rank));
     }
     frame::page(StatusCode::OK, &page)
 }
@@ -155,7 +150,7 @@ fn page(
         watermark: words::watermark(part.origin),
         watermark_sentence: words::watermark_sentence(part.origin),
         cluster: Name::new(&part.name),
-        cluster_address: fleet::address(&part.name),
+        cluster_address: address::cluster(&part.name),
         node: Name::new(&found.name),
         silent: found.silent_since.map(|since| {
             format!(
@@ -267,7 +262,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
     };
     let look = words::look(gpu.state);
     Row {
-        address: gpu::address(&gpu.key.cluster, &gpu.key.id),
+        address: address::gpu(&gpu.key.cluster, &gpu.key.id),
         index: gpu
             .index
             .map_or_else(|| "–".to_owned(), |it| it.to_string()),

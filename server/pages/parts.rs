@@ -5,8 +5,8 @@
 use gpufleet_telemetry::catalog::gpu;
 
 use super::reading::Cell;
-use super::text;
 use crate::fleet::live::{Live, LiveValue};
+use crate::words::text;
 
 /// Processes listed: a shared card has tens, a page of them helps nobody.
 const PROCESSES: usize = 20;

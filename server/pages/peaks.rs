@@ -4,8 +4,8 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::gpu_specs::{self, DataType, Spec, Specs};
 use gpufleet_telemetry::identity::attribute;
 
-use super::text::{self, quantity};
 use crate::fleet::live::Live;
+use crate::words::text::{self, quantity};
 
 /// Peak rates, or the line that makes them known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -13,11 +13,12 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
 use super::problem;
-use super::text::{self, Name, counted, grouped};
 use crate::inventory::look::{Look, Sight, Told};
 use crate::inventory::now;
 use crate::view::FleetView;
 use crate::web::Web;
+use crate::words::address;
+use crate::words::text::{self, Name, counted, grouped};
 
 /// Longest a scheduler's words are shown, characters.
 const WORDS: usize = 600;
@@ -268,7 +269,7 @@ fn node(it: &Record, has_page: bool, cluster: &str) -> NodeRow {
     let phase = it.phase();
     NodeRow {
         name: Name::new(&it.node.name),
-        address: has_page.then(|| super::node::address(cluster, &it.node.name)),
+        address: has_page.then(|| address::node(cluster, &it.node.name)),
         phase: match phase {
             Phase::Starting => "starting",
             Phase::Ready => "ready",

@@ -1,12 +1,11 @@
 //! One reading on a page: its value in the units people say, or why there is none.
 
-use gpufleet_telemetry::catalog::{Metric, MetricId, Unit, gpu, own, producers};
-use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::catalog::{Metric, Unit, gpu, own};
 
-use super::text::quantity;
-use super::words::{self, Why};
 use crate::fleet::live::Live;
 use crate::view::Told;
+use crate::words::text::quantity;
+use crate::words::{self, Why, plain_name};
 
 /// A reading ready for a template: a value, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,26 +88,6 @@ impl Cell {
     }
 }
 
-/// `graphics engine active` of `gpufleet_gpu_graphics_engine_active_ratio`.
-pub fn plain_name(metric: &Metric) -> String {
-    let name = metric.name;
-    let name = name.split_once('_').map_or(name, |(_, rest)| rest);
-    let name = name.split_once('_').map_or(name, |(_, rest)| rest);
-    let name = name.strip_suffix("_total").unwrap_or(name);
-    let unit = metric.unit.suffix().unwrap_or_default();
-    let bare = name.strip_suffix(unit).unwrap_or(name);
-    bare.trim_end_matches('_').replace('_', " ")
-}
-
-/// The reader that a metric is taken from; all of them where it is not told which.
-pub fn source(live: &Live, metric: MetricId) -> &str {
-    let text = |name| live.resource.attribute(name);
-    text(attribute::METRIC_SOURCES)
-        .and_then(|text| producers::of(text, metric))
-        .or_else(|| text(attribute::SOURCE))
-        .unwrap_or_default()
-}
-
 /// Splits the metrics into readings that were told and names of those that never were.
 pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
     let mut told = Vec::new();
@@ -124,7 +103,7 @@ pub fn lines(live: &Live, metrics: &[Metric]) -> (Vec<Line>, Vec<String>) {
                 help: metric.help,
                 cell: Cell::of_metric(metric, Some(value.reading)),
                 max: value.max.map(|max| quantity(metric.unit, max)),
-                source: source(live, metric.id).to_owned(),
+                source: live.source(metric.id).to_owned(),
             }),
             None => never.push(plain_name(metric)),
         }
@@ -138,7 +117,7 @@ mod tests {
     use std::sync::Arc;
 
     use gpufleet_telemetry::catalog;
-    use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind};
+    use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
     use gpufleet_telemetry::sample::Missing;
 
     #[test]
@@ -160,14 +139,14 @@ mod tests {
     fn each_reading_says_which_reader_it_is_taken_from() {
         use crate::view::fixture;
         let mut live = fixture::live("c", "n", ResourceKind::Gpu, "GPU-1", Origin::Live);
-        assert_eq!(source(&live, gpu::POWER.id), "nvml");
+        assert_eq!(live.source(gpu::POWER.id), "nvml");
         let several = Resource::clone(&live.resource)
             .with(attribute::SOURCE, "nvml,exporter:dcgm")
             .with(attribute::METRIC_SOURCES, "nvml=30;exporter:dcgm=123");
         live.resource = Arc::new(several);
-        assert_eq!(source(&live, gpu::POWER.id), "nvml");
-        assert_eq!(source(&live, gpu::TENSOR_ACTIVE.id), "exporter:dcgm");
-        let not_told = source(&live, gpu::XID.id);
+        assert_eq!(live.source(gpu::POWER.id), "nvml");
+        assert_eq!(live.source(gpu::TENSOR_ACTIVE.id), "exporter:dcgm");
+        let not_told = live.source(gpu::XID.id);
         assert_eq!(not_told, "nvml,exporter:dcgm", "nobody says which");
     }
 

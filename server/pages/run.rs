@@ -25,16 +25,16 @@ use serde::Deserialize;
 use super::events::Entry;
 use super::frame::{self, Frame};
 use super::incidents::Beside;
-use super::jobs::address;
+use super::problem;
 use super::series::Series;
-use super::text::{self, Name};
-use super::{fleet, problem, words};
 use crate::runs::advice::profile;
 use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
 use crate::view::FleetView;
 use crate::web::Web;
+use crate::words::text::{self, Name};
+use crate::words::{self, address};
 use advice::Advisory;
 use collectives::Collective;
 use parts::{Bar, Ending, Figure, HeatMap, RankLine};
@@ -111,7 +111,7 @@ pub async fn last(
     };
     match web.app.store.runs(&filter, None, 1).await {
         Ok((found, _)) => match found.first() {
-            Some(found) => Redirect::temporary(&address(&found.key)).into_response(),
+            Some(found) => Redirect::temporary(&address::run(&found.key)).into_response(),
             None => not_found(frame, &cluster, &job),
         },
         Err(error) => problem::broken(&error),
@@ -192,9 +192,9 @@ fn page(
     (minutes, start, end): (i64, Timestamp, Timestamp),
 ) -> RunPage {
     let state = run.state(frame.at);
-    let here = address(key);
+    let here = address::run(key);
     let attempts = past.attempts.iter().take(ATTEMPTS).map(|it| {
-        let address = address(it);
+        let address = address::run(it);
         (it.run.attempt, address, it.run.attempt == key.run.attempt)
     });
     let ending = run.facts.ending.as_ref();
@@ -208,7 +208,7 @@ fn page(
         title: Name::new(&key.run.job.name),
         job: Name::new(&key.run.job.to_string()),
         cluster: Name::new(&key.cluster),
-        cluster_address: fleet::address(&key.cluster),
+        cluster_address: address::cluster(&key.cluster),
         origin: run.facts.origin,
         watermark: words::watermark(run.facts.origin),
         watermark_sentence: words::watermark_sentence(run.facts.origin),
@@ -250,9 +250,9 @@ fn page(
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
         tags_left_out: run.facts.tags_left_out,
-        comparison: super::compare::address(None, key),
+        comparison: super::compare::between(None, key),
         ladder: run.facts.tags.get(crate::runs::ladder::TAG).map(|name| {
-            let address = super::ladder::address(&key.cluster, name);
+            let address = address::ladder(&key.cluster, name);
             (address, Name::new(name))
         }),
         events: past.events,

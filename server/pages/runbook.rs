@@ -13,8 +13,9 @@ use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, html};
 use rust_embed::RustEmbed;
 
 use super::frame::{self, Frame};
-use super::{problem, text};
+use super::problem;
 use crate::web::Web;
+use crate::words::text;
 
 #[derive(RustEmbed)]
 #[folder = "../docs/runbooks/"]

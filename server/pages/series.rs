@@ -8,10 +8,9 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
 use super::draw::{self, Column, Curve};
-use super::reading::plain_name;
-use super::text::quantity;
-use super::words;
 use crate::fleet::live::Live;
+use crate::words::text::quantity;
+use crate::words::{self, plain_name};
 
 /// Minutes at the end of the range that may simply not be stored yet: the one that runs, and one
 /// until the next commit.

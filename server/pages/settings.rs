@@ -11,10 +11,10 @@ use gpufleet_program::config::Origin;
 
 use super::frame::{self, Frame};
 use super::problem;
-use super::text;
 use crate::api::settings::refused;
 use crate::settings::{self, Key, Section, Thresholds};
 use crate::web::Web;
+use crate::words::text;
 
 /// Longest value shown, characters: a list of channels and routes.
 const VALUE: usize = 4_000;

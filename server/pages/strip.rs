@@ -4,7 +4,7 @@
 use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{text, words};
+use crate::words::{self, text};
 
 /// Hours shown.
 pub const HOURS: i64 = 24;

@@ -11,9 +11,9 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::text::{self, Name, counted, segment};
-use super::words;
 use crate::view::{ClusterView, Counts, GpuView, NodeView, Told};
+use crate::words;
+use crate::words::text::{self, Name, counted, segment};
 
 /// From this many nodes on a cluster is drawn with small tiles and one short line per node.
 const MANY_NODES: usize = 40;

@@ -12,15 +12,15 @@ use gpufleet_analysis::money::ratio;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::blind::{self, BlindSpot};
 use super::cost::amount;
 use super::fleet::{self, Connect};
 use super::frame::{self, Frame};
-use super::text::{self, Name, counted, grouped};
-use super::words;
+use crate::today::blind::{self, BlindSpot};
 use crate::today::{Change, Kind, Section, Today, Unmeasured, Waste};
 use crate::view::Counts;
 use crate::web::Web;
+use crate::words;
+use crate::words::text::{self, Name, counted, grouped};
 
 /// Width of the bar of states in its own units.
 const BAR: usize = 1_000;

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::unable::Unable;
 use super::{MAX_INCIDENTS, Replayed};
 use crate::api::incidents::{IncidentKnown, known};
-use crate::pages::incidents::{lost, place_words, said};
-use crate::pages::text;
 use crate::view::FleetView;
+use crate::words::incident::{evidence, lost, place_words};
+use crate::words::text;
 
 /// Most pieces of evidence of an incident that are written.
 const EVIDENCE: usize = 4;
@@ -103,8 +103,8 @@ fn one(out: &mut String, incident: &Incident) {
         until.as_deref().unwrap_or("it was not over at the end"),
     );
     field(out, "cause", incident.cause.words());
-    for evidence in incident.evidence.iter().take(EVIDENCE) {
-        let said = said(&evidence.what, &evidence.readings);
+    for it in incident.evidence.iter().take(EVIDENCE) {
+        let said = evidence(&it.what, &it.readings);
         field(out, "read", &text::harmless(&said, SHOWN));
     }
     field(out, "lost", &lost(incident));

@@ -120,6 +120,6 @@ impl Cut {
             ),
         };
         let from = Timestamp(from.0 - from.0.rem_euclid(NANOS_PER_SECOND));
-        format!("{why}, from {} UTC on.", crate::pages::text::moment(from))
+        format!("{why}, from {} UTC on.", crate::words::text::moment(from))
     }
 }

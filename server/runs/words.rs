@@ -5,7 +5,7 @@ use gpufleet_analysis::straggler::{Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Judged, Run, State};
-use crate::pages::{incidents, text};
+use crate::words::{incident, text};
 
 /// Ranks named in the sentence; the map has them all.
 const NAMED: usize = 3;
@@ -92,10 +92,10 @@ fn because(incident: Option<&Incident>) -> String {
     let least = if lost.is_priced() { "" } else { "at least " };
     // Before anything is lost nothing is known of its price.
     let so_far = lost.nano_usd().filter(|_| lost.gpu_seconds() > 0.0);
-    let so_far = so_far.map(|nano| format!(", {least}{} so far", incidents::dollars(nano)));
+    let so_far = so_far.map(|nano| format!(", {least}{} so far", text::dollars(nano)));
     format!(
         ", {why}; that {}{}",
-        incidents::costs(incident),
+        incident::costs(incident),
         so_far.unwrap_or_default()
     )
 }

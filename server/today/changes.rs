@@ -14,12 +14,12 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::Look;
 use crate::auth::Grant;
-use crate::pages::incidents::place_words;
-use crate::pages::text::{counted, span};
-use crate::pages::{gpu, node, words};
 use crate::runs::KnownRun;
 use crate::store::model::{EventFilter, IncidentFilter, StoredEvent};
 use crate::store::{RunFilter, Store, StoreError};
+use crate::words::incident::place_words;
+use crate::words::text::{counted, span};
+use crate::words::{self, address};
 
 /// A day, nanoseconds.
 const DAY_NS: i64 = 86_400 * NANOS_PER_SECOND;
@@ -223,8 +223,8 @@ fn what(cluster: &str, all: &[&StoredEvent], last: &StoredEvent) -> String {
 fn address(stored: &StoredEvent) -> Option<String> {
     let (cluster, id) = (&stored.cluster, &stored.event.resource_id);
     match stored.event.resource_kind {
-        ResourceKind::Node => Some(node::address(cluster, id)),
-        ResourceKind::Gpu | ResourceKind::Share => Some(gpu::address(cluster, id)),
+        ResourceKind::Node => Some(address::node(cluster, id)),
+        ResourceKind::Gpu | ResourceKind::Share => Some(address::gpu(cluster, id)),
         ResourceKind::Endpoint | ResourceKind::Rank => None,
     }
 }

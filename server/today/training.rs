@@ -18,10 +18,10 @@ use gpufleet_telemetry::training::JobId;
 
 use super::waste::{Kind, Waste};
 use super::{Look, owner};
-use crate::pages::jobs;
-use crate::pages::text::{counted, grouped};
 use crate::runs::advice::profile;
 use crate::runs::{KnownRun, Run, RunKey, State};
+use crate::words::address;
+use crate::words::text::{counted, grouped};
 
 /// The share of a card's dense peak that training is measured by where nobody says another.
 pub const DEFAULT_MFU: f64 = 0.40;
@@ -221,7 +221,7 @@ fn of_run(look: &Look<'_>, key: &RunKey, gpus: usize) -> Waste {
         kind: Kind::FailedRun,
         cluster: Arc::clone(&key.cluster),
         place: key.run.job.name.clone(),
-        address: jobs::address(key),
+        address: address::run(key),
         what: String::new(),
         milli_gpus: (gpus as u64).saturating_mul(WHOLE_GPU),
         day_cost: None,

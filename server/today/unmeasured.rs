@@ -8,7 +8,7 @@ use gpufleet_telemetry::identity::Origin;
 use super::Look;
 use super::training::DEFAULT_MFU;
 use super::waste::{Kind, Waste};
-use crate::pages::text::counted;
+use crate::words::text::counted;
 
 /// Something that is not measured.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use super::Look;
 use crate::money::now::Idle;
-use crate::pages::text::counted;
-use crate::pages::{fleet, gpu, incidents as words, jobs, node};
 use crate::runs::RunKey;
+use crate::words::text::counted;
+use crate::words::{address, incident};
 
 /// What kind of waste.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,8 +154,8 @@ fn of_incident(look: &Look<'_>, incident: &Incident) -> Option<Waste> {
     Some(Waste {
         kind,
         cluster: place.cluster.as_str().into(),
-        place: words::place_words(place, look.view),
-        address: words::place_address(place),
+        place: incident::place_words(place, look.view),
+        address: address::place(place),
         what: format!("{}{because}", incident.what),
         milli_gpus: losing.milli_gpus,
         day_cost: day,
@@ -241,7 +241,7 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
             counted(nodes.len(), "node", "nodes"),
         ),
         place: format!("cluster {cluster}"),
-        address: fleet::address(cluster),
+        address: address::cluster(cluster),
         owner: PLATFORM.to_owned(),
         action,
         ..of_idle(cluster, gpus)
@@ -264,10 +264,10 @@ fn of_holder(look: &Look<'_>, run: Option<&RunKey>, job: &str, gpus: &[&Idle]) -
     let parked = gpus.iter().filter(|it| it.state == State::Parked).count();
     let is_one_node = gpus.iter().all(|it| it.node == first.node);
     let address = match (run, gpus.len()) {
-        (Some(key), _) => jobs::address(key),
-        (None, 1) => gpu::address(cluster, &first.key.id),
-        (None, _) if is_one_node => node::address(cluster, &first.node),
-        (None, _) => fleet::address(cluster),
+        (Some(key), _) => address::run(key),
+        (None, 1) => address::gpu(cluster, &first.key.id),
+        (None, _) if is_one_node => address::node(cluster, &first.node),
+        (None, _) => address::cluster(cluster),
     };
     let name = run.map_or(job, |key| &key.run.job.name);
     let action = match &first.payer {

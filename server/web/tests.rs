@@ -225,7 +225,7 @@ fn addresses() -> Vec<(String, String)> {
         };
         let address = path
             .replace("/compare", &format!("/compare?a={0}&b={0}", jobs::RUN))
-            .replace("{job}", &crate::pages::text::segment(jobs::JOB))
+            .replace("{job}", &crate::words::text::segment(jobs::JOB))
             .replace("{attempt}", "0")
             .replace("{cluster}", "prod")
             .replace("{node}", "h100-00")
@@ -564,7 +564,7 @@ async fn a_list_in_pages_holds_every_gpu_once() {
             Some(next) => {
                 address = format!(
                     "/api/v1/gpus?limit=10&after={}",
-                    crate::pages::text::segment(next)
+                    crate::words::text::segment(next)
                 )
             }
             None => break,
@@ -649,7 +649,7 @@ async fn hostile_names_are_shown_as_text_and_cut() {
         Origin::Live,
     ));
     let server = server_of(lives, false).await;
-    let segment = crate::pages::text::segment;
+    let segment = crate::words::text::segment;
     let hostile_gpu = format!("GPU-hostile-{HOSTILE}-0000");
     for address in [
         "/".to_owned(),

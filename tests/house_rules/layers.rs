@@ -77,6 +77,15 @@ fn fleet_and_store_know_no_http() {
 }
 
 #[test]
+fn only_who_serves_the_pages_knows_them() {
+    let serves = ["server/pages", "server/web", "server/api/reference.rs"];
+    let mut others = below(&["server/"]);
+    others.retain(|file| !serves.iter().any(|it| file.path.starts_with(it)));
+    let broken = broken_by(&others, &["pages::"]);
+    none("what others say too lies in server/words", &broken);
+}
+
+#[test]
 fn both_databases_have_the_same_migrations() {
     let numbers = |side: &str| -> Vec<String> {
         files(&[".sql"])

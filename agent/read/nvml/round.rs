@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples};
 
-use super::page::uptime;
+use super::{library, page::uptime};
 use super::wire::{Failure, FromChild, Start};
 use super::{Main, Nvml, RETRY_LIBRARY, Watched};
 use crate::read::{Read, ReadError, Turn};

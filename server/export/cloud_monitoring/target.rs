@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::CloudMonitoringConfig;
 use crate::notify::channel::address;
-use crate::pages::text::harmless;
+use crate::words::text::harmless;
 
 /// Longest time requests at once may take: to find credentials, to connect, to send and to hear all of the answer.
 pub const WITHIN: Duration = Duration::from_secs(10);

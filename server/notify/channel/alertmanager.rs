@@ -17,7 +17,7 @@ use crate::notify::message::{Item, Message, cut};
 use crate::notify::secret::Secret;
 #[cfg(doc)]
 use crate::notify::settings::Way;
-use crate::pages::text::rfc3339;
+use crate::words::text::rfc3339;
 
 /// Alerts of one request.
 pub const BATCH: usize = 256;

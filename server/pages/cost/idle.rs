@@ -9,8 +9,8 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{MAX_ROWS, amount};
 use crate::money::now::Idle;
-use crate::pages::text::{self, Name, counted};
-use crate::pages::{gpu, words};
+use crate::words::text::{self, Name, counted};
+use crate::words::{self, address};
 
 /// Most GPUs that a row names: as many as eight nodes have.
 const MAX_GPUS: usize = 64;
@@ -98,7 +98,7 @@ fn named(it: &Idle, at: Timestamp) -> Gpu {
         index => format!("GPU {index} of {}", it.node),
     };
     Gpu {
-        address: gpu::address(&it.key.cluster, &it.key.id),
+        address: address::gpu(&it.key.cluster, &it.key.id),
         place: Name::new(&place),
         since: since(it, at),
     }

@@ -15,8 +15,9 @@ use crate::api::audit;
 use crate::api::incidents::{NOTE, SILENCE, Said, said};
 use crate::auth::Role;
 use crate::pages::frame::Frame;
-use crate::pages::{problem, text};
+use crate::pages::problem;
 use crate::web::{self, Web, same_origin};
+use crate::words::text;
 
 /// How long it can be silent, in seconds with words; the API takes any time up to 7 days.
 const SILENCES: [(i64, &str); 5] = [

@@ -2,8 +2,8 @@
 
 use gpufleet_analysis::adviser::{Advice, Bottleneck, Confidence, Profile, advise, together};
 
-use crate::pages::incidents::{dollars, measured};
-use crate::pages::text::{self, SHOWN_CHARACTERS};
+use crate::words::incident::measured;
+use crate::words::text::{self, SHOWN_CHARACTERS, dollars};
 
 /// One advice in words.
 pub(super) struct Advised {

@@ -7,8 +7,9 @@ use gpufleet_telemetry::identity::Part;
 use gpufleet_telemetry::training::CollectivesFrom as From;
 
 use crate::fleet::Live;
-use crate::pages::text::{self, quantity};
 use crate::runs::Run;
+use crate::words;
+use crate::words::text::{self, quantity};
 
 /// A function's collectives over the ranks.
 pub(super) struct Collective {
@@ -77,35 +78,7 @@ fn no_collectives(lives: &[Live], run: &Run) -> String {
         .and_then(|(_, it)| it.facts.reading(training::COLLECTIVES_FROM.id));
     let why = match told.and_then(|code| From::from_number(code as u64)) {
         _ if lives.is_empty() => "No rank of it is live, and collectives are not kept.",
-        from => why_none(from),
+        from => words::no_collectives(from),
     };
     why.to_owned()
-}
-
-/// Why nothing is known of collectives, by what an agent says of the rank that stands for a run.
-pub(crate) const fn why_none(from: Option<From>) -> &'static str {
-    match from {
-        Some(From::OneRank) => "One rank alone has no collectives.",
-        Some(From::SwitchedOff) => "The NCCL plugin is switched off.",
-        Some(From::NotLoaded) => {
-            "The NCCL plugin is set and not loaded: NCCL loads it with its first communicator."
-        }
-        Some(From::OtherPlugin) => {
-            "Another plugin has NCCL's one place for a plugin, and its RAS service is of no help."
-        }
-        Some(From::NotAsked) => {
-            "No NCCL plugin is set in the run's environment, and NCCL's RAS service is not asked; docs/collectives.md says how to do either."
-        }
-        Some(From::NotYet) => "NCCL's RAS service will be asked within a minute.",
-        Some(From::OtherNamespace) => {
-            "NCCL's RAS service listens in the pod's network, which the agent may not enter."
-        }
-        Some(From::NoAnswer) => {
-            "Nobody answers for NCCL's RAS service: NCCL before 2.24, or it is switched off."
-        }
-        Some(From::OldNccl) => "NCCL before 2.28.7 tells no counts by its RAS service.",
-        Some(From::NotInAnswer) => "NCCL answers and does not know this process.",
-        Some(_) => "They are watched, and none was counted yet.",
-        None => "No agent says where they are known from, or why not.",
-    }
 }

@@ -16,10 +16,7 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 use super::gather::Past;
 use super::utilisation;
 use crate::pages::draw::{self, Column};
-use crate::pages::incidents::dollars;
 use crate::pages::series::Series;
-use crate::pages::text::{self, Name, quantity};
-use crate::pages::{gpu, node};
 use crate::runs::cost::Cost;
 use crate::runs::facts::EndingFacts;
 use crate::runs::heat::{self, COLUMNS};
@@ -27,6 +24,8 @@ use crate::runs::history::Cut;
 use crate::runs::state::SILENT_AFTER;
 use crate::runs::{Rank, Run, RunKey, State, words};
 use crate::web::Web;
+use crate::words::address;
+use crate::words::text::{self, Name, dollars, quantity};
 
 /// Ranks listed.
 const RANKS: usize = 256;
@@ -451,8 +450,8 @@ fn rank(
     let memory = told(training::MEMORY_PEAK_RESERVED).zip(told(training::MEMORY_LIMIT));
     RankLine {
         number,
-        node: link(node::address, &facts.node),
-        gpu: link(gpu::address, &facts.gpu),
+        node: link(address::node, &facts.node),
+        gpu: link(address::gpu, &facts.gpu),
         mesh: facts.mesh.to_string(),
         state,
         is_bad,

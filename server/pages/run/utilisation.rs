@@ -4,9 +4,9 @@ use gpufleet_analysis::mfu::{Kind, Utilisation};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::parts::{Figure, figure};
-use crate::pages::text;
 use crate::runs::{Run, RunKey, lookup};
 use crate::web::Web;
+use crate::words::text;
 
 /// Both figures.
 pub(super) fn figures(web: &Web, (key, run): (&RunKey, &Run), now: Timestamp) -> [Figure; 2] {

@@ -9,9 +9,9 @@ use gpufleet_telemetry::wire::Lane;
 
 use super::*;
 use crate::fleet::LiveValue;
-use crate::pages::text::segment;
 use crate::runs::watch::Watch;
 use crate::runs::{Heard, RunKey, Runs};
+use crate::words::text::segment;
 
 /// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
 /// more than a name.

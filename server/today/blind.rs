@@ -10,14 +10,14 @@ use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::text::{self, Name, counted};
-use super::{node, words};
 use crate::App;
 use crate::auth::Grant;
 use crate::fleet::ServerClock;
 use crate::inventory::Source;
 use crate::inventory::look::Sight;
 use crate::view::{ClusterView, FleetView, NodeView};
+use crate::words::text::{self, Name, counted};
+use crate::words::{self, address};
 
 /// Names given before a line says "and n more".
 const NAMED: usize = 6;
@@ -131,7 +131,7 @@ fn spot<'a>(
         places: places
             .take(NAMED)
             .map(|(cluster, node)| {
-                let address = node::address(&cluster.name, &node.name);
+                let address = address::node(&cluster.name, &node.name);
                 (address, Name::new(&node.name))
             })
             .collect(),

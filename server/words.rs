@@ -1,11 +1,21 @@
-//! What every reason and kind is called on a page, and what to do about it: one table each.
+//! The words for people, on pages and in messages alike: here what every reason and kind is called, and what
+//! to do about it, one table each; in [`text`] names, numbers and times; in [`incident`] what is wrong; in
+//! [`address`] where the page of a thing is.
 //!
-//! The API says the same things by their names on the wire; the words are for people only.
+//! The API says the same things by their names on the wire.
 
 use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
+use gpufleet_telemetry::training::CollectivesFrom;
+
+pub mod text;
+
+pub mod address;
+
+pub mod incident;
 
 /// What a reason for a missing value means, and what fixes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +150,45 @@ pub const NEVER_SENT: Why = why(
     "No reader on this node reports it.",
     "Run gpufleet-agent doctor on the node; it says which readers are on and what each lacks.",
 );
+
+/// `graphics engine active` of `gpufleet_gpu_graphics_engine_active_ratio`.
+pub fn plain_name(metric: &Metric) -> String {
+    let name = metric.name;
+    let name = name.split_once('_').map_or(name, |(_, rest)| rest);
+    let name = name.split_once('_').map_or(name, |(_, rest)| rest);
+    let name = name.strip_suffix("_total").unwrap_or(name);
+    let unit = metric.unit.suffix().unwrap_or_default();
+    let bare = name.strip_suffix(unit).unwrap_or(name);
+    bare.trim_end_matches('_').replace('_', " ")
+}
+
+/// Why nothing is known of collectives, by what an agent says of the rank that stands for a run.
+pub(crate) const fn no_collectives(from: Option<CollectivesFrom>) -> &'static str {
+    match from {
+        Some(CollectivesFrom::OneRank) => "One rank alone has no collectives.",
+        Some(CollectivesFrom::SwitchedOff) => "The NCCL plugin is switched off.",
+        Some(CollectivesFrom::NotLoaded) => {
+            "The NCCL plugin is set and not loaded: NCCL loads it with its first communicator."
+        }
+        Some(CollectivesFrom::OtherPlugin) => {
+            "Another plugin has NCCL's one place for a plugin, and its RAS service is of no help."
+        }
+        Some(CollectivesFrom::NotAsked) => {
+            "No NCCL plugin is set in the run's environment, and NCCL's RAS service is not asked; docs/collectives.md says how to do either."
+        }
+        Some(CollectivesFrom::NotYet) => "NCCL's RAS service will be asked within a minute.",
+        Some(CollectivesFrom::OtherNamespace) => {
+            "NCCL's RAS service listens in the pod's network, which the agent may not enter."
+        }
+        Some(CollectivesFrom::NoAnswer) => {
+            "Nobody answers for NCCL's RAS service: NCCL before 2.24, or it is switched off."
+        }
+        Some(CollectivesFrom::OldNccl) => "NCCL before 2.28.7 tells no counts by its RAS service.",
+        Some(CollectivesFrom::NotInAnswer) => "NCCL answers and does not know this process.",
+        Some(_) => "They are watched, and none was counted yet.",
+        None => "No agent says where they are known from, or why not.",
+    }
+}
 
 /// Where data comes from, in a word.
 pub const fn origin(origin: Origin) -> &'static str {
@@ -392,97 +441,4 @@ pub const fn probe_verdict(code: u64) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_says_what_is_the_case_and_what_fixes_it() {
-        for reason in Missing::ALL {
-            let why = missing(reason);
-            assert!(!why.short.is_empty() && why.short.len() <= 32, "{reason}");
-            assert_eq!(why.anchor, format!("missing-{reason}"));
-            assert!(
-                why.sentence.ends_with('.') && why.fix.ends_with('.'),
-                "{reason}"
-            );
-        }
-    }
-
-    #[test]
-    fn states_are_told_apart_by_letter_and_by_class() {
-        let looks: std::collections::BTreeSet<_> = State::ALL
-            .map(|state| (look(state).letter, look(state).class))
-            .into();
-        let letters: std::collections::BTreeSet<_> = looks.iter().map(|it| it.0).collect();
-        let classes: std::collections::BTreeSet<_> = looks.iter().map(|it| it.1).collect();
-        assert_eq!((looks.len(), letters.len(), classes.len()), (10, 10, 10));
-    }
-
-    #[test]
-    fn the_order_has_every_state_once_and_not_observed_last() {
-        let states: std::collections::BTreeSet<_> = ORDER.into();
-        assert_eq!(states.len(), State::ALL.len());
-        assert_eq!(ORDER.last(), Some(&State::Unobserved));
-    }
-
-    #[test]
-    fn every_reason_of_a_state_has_words() {
-        for it in Reason::ALL {
-            assert_eq!(reason(it).is_none(), it == Reason::Unknown, "{}", it.name());
-            let anchor = reason(it).map_or("", |why| why.anchor);
-            let own = format!("state-{}", it.name());
-            assert!(
-                anchor.is_empty() || anchor == own || anchor.starts_with("missing-"),
-                "{anchor}"
-            );
-        }
-    }
-
-    #[test]
-    fn reasons_are_told_apart() {
-        let shorts: std::collections::BTreeSet<_> =
-            Missing::ALL.map(|reason| missing(reason).short).into();
-        assert_eq!(shorts.len(), Missing::ALL.len());
-    }
-
-    #[test]
-    fn throttle_bits_are_named_and_unknown_bits_not_hidden() {
-        for (bits, words) in [
-            (0, "none"),
-            (0x1, "none"),
-            (0x5, "power cap"),
-            (0x60, "heat (software), heat (hardware)"),
-            (0x1004, "power cap, bits 0x1000"),
-            (0x8000, "bits 0x8000"),
-        ] {
-            assert_eq!(throttle(bits), words);
-        }
-    }
-
-    #[test]
-    fn every_throttle_bit_and_recovery_action_of_the_driver_is_named() {
-        let facts = include_str!("../../telemetry/catalog/driver_facts.txt");
-        let rows = |kind: &'static str| {
-            let line = move |line: &'static str| line.strip_prefix(kind)?.split_once(' ');
-            facts.lines().filter_map(line)
-        };
-        for (bit, words) in rows("throttle 0x") {
-            let bit = u64::from_str_radix(bit, 16).expect("a bit");
-            assert_eq!(throttle(bit), words, "{bit:#x}");
-        }
-        let actions: Vec<u64> = rows("action ")
-            .map(|(code, _)| code.parse().expect("a code"))
-            .collect();
-        let named = actions.iter().map(|code| recovery_action(*code));
-        let named: std::collections::HashSet<_> = named.collect();
-        assert_eq!((named.len(), rows("throttle 0x").count()), (5, 9));
-        assert!(!named.contains(recovery_action(5)), "5 is not known");
-    }
-
-    #[test]
-    fn only_live_data_goes_without_a_watermark() {
-        assert_eq!(watermark(Origin::Live), None);
-        assert_eq!(watermark(Origin::Recorded), Some("RECORDED"));
-        assert_eq!(watermark(Origin::Simulated), Some("SIMULATED"));
-    }
-}
+mod tests;

@@ -205,6 +205,16 @@ pub fn gpus(milli: u64) -> String {
     }
 }
 
+/// Nano-USD as people read dollars: cents, and below ten cents four digits behind the point.
+pub fn dollars(nano: i64) -> String {
+    let value = nano as f64 / 1e9;
+    if value != 0.0 && value.abs() < 0.1 {
+        format!("${value:.4}")
+    } else {
+        format!("${value:.2}")
+    }
+}
+
 /// A length of time in its two largest units: `4 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub fn span(millis: i64) -> String {
     let seconds = millis.unsigned_abs().div_ceil(1000);

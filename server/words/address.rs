@@ -1,0 +1,43 @@
+//! Where the page of a thing is, without the server's own address in front.
+
+use gpufleet_analysis::incident::Place;
+
+use super::incident::run_of;
+use super::text::segment;
+use crate::runs::RunKey;
+
+/// The page of a cluster.
+pub fn cluster(cluster: &str) -> String {
+    format!("/clusters/{}", segment(cluster))
+}
+
+/// The page of a node.
+pub fn node(of: &str, node: &str) -> String {
+    format!("{}/nodes/{}", cluster(of), segment(node))
+}
+
+/// The page of a GPU or a share of one.
+pub fn gpu(of: &str, id: &str) -> String {
+    format!("{}/gpus/{}", cluster(of), segment(id))
+}
+
+/// The page of a training run.
+pub fn run(key: &RunKey) -> String {
+    let (cluster, job) = (cluster(&key.cluster), key.run.job.to_string());
+    format!("{cluster}/jobs/{}/{}", segment(&job), key.run.attempt)
+}
+
+/// The address of the page of a place: of a run of which no node is suspected its own.
+pub(crate) fn place(place: &Place) -> String {
+    match (&place.node, &place.gpu, run_of(place)) {
+        (Some(_), Some(id), _) => gpu(&place.cluster, id),
+        (Some(name), None, _) => node(&place.cluster, name),
+        (None, _, Some(key)) => run(&key),
+        (None, _, None) => cluster(&place.cluster),
+    }
+}
+
+/// Where a ladder's page is.
+pub fn ladder(cluster: &str, name: &str) -> String {
+    format!("{}/ladders/{}", self::cluster(cluster), segment(name))
+}
