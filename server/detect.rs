@@ -1,19 +1,19 @@
 //! The judgement over what is live: every tick the detectors speak, and the book of incidents listens.
 //!
 //! Each tick (10 s): what is known of every GPU is put together ([`gather`]) with what each one's
-//! counters, links and memory did lately ([`watch`], [`links`], [`leak`]), the detectors of `analysis` judge
-//! it ([`gpus`], [`limits`], [`readers`], [`fleet`], [`runs`], [`network`]), and their signals move the book on ([`crate::incidents`]). What changed is
+//! counters, links and memory did lately ([`watch`], [`links`], [`leak`]), each [`detector`] judges it with
+//! those of `analysis`, and their signals move the book on ([`crate::incidents`]). What changed is
 //! written at once, what only goes on once a minute, because the money it lost is worth keeping and not
 //! worth a write a tick. A tick computes and waits for nothing, on a thread of its own beside those that
 //! answer requests.
 //!
 //! Limits: GPUs and runs of live and simulated clusters; recordings are judged by replaying them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Family, Incident, Place, Signal, Tick};
+use gpufleet_analysis::incident::{Incident, Signal, Tick};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -27,13 +27,14 @@ use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
+pub(crate) mod detector;
 mod fleet;
 pub mod gather;
 mod gpus;
+mod heard;
 mod leak;
 pub mod limits;
 mod links;
-pub(crate) mod needs;
 mod network;
 mod offenders;
 pub mod prices;
@@ -45,10 +46,15 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use gather::{NodesSeen, Seen, Watches};
+use detector::{Detector, Findings, Finds, Snapshot};
+use fleet::{Idle, Silent, WithoutAgent};
+use gather::{Gpus, Watches};
+use gpus::Faults;
+use heard::Heard;
+use leak::Leaking;
 use offenders::Offenders;
 use prices::Prices;
-use runs::{Gpus, RunWatches};
+use runs::RunWatches;
 use thresholds::Thresholds;
 
 /// The time between two ticks: the agents'.
@@ -79,12 +85,17 @@ section! {
     }
 }
 
-/// What is kept from tick to tick.
+/// The detectors, with what they keep from tick to tick.
+#[derive(Default)]
 pub struct Detectors {
     watches: Watches,
-    runs: RunWatches,
+    faults: Faults,
+    idle: Idle,
+    silent: Silent,
+    without_agent: WithoutAgent,
+    leaking: Leaking,
     offenders: Offenders,
-    idle_after_nanos: i64,
+    runs: RunWatches,
 }
 
 /// What a tick looks at, beside what the detectors remember.
@@ -183,19 +194,14 @@ async fn restore(app: &App) -> Result<(), StoreError> {
 impl Detectors {
     /// As the configuration says.
     pub fn new(config: &DetectConfig) -> Self {
-        let mut detectors = Self {
-            watches: Watches::default(),
-            runs: RunWatches::default(),
-            offenders: Offenders::default(),
-            idle_after_nanos: 0,
-        };
+        let mut detectors = Self::default();
         detectors.set(config);
         detectors
     }
 
     /// From now on with these thresholds.
     pub fn set(&mut self, config: &DetectConfig) {
-        self.idle_after_nanos = config.idle_after_s.saturating_mul(NANOS_PER_SECOND);
+        self.idle.after_nanos = config.idle_after_s.saturating_mul(NANOS_PER_SECOND);
         self.watches.limits.set(&config.limits);
     }
 
@@ -223,166 +229,67 @@ impl Detectors {
 
     /// One tick over what is known `around`, whether it is live or replayed; what is said of it goes to `tell`.
     pub fn judge(&mut self, around: Around<'_>, tell: impl FnOnce(Tick<'_>)) -> Counted {
-        let Around {
-            now,
-            fleet,
-            inventory: (inventory, seen_at),
-            is_gone,
-            ..
-        } = around;
+        let now = around.now;
         let mut prices = Prices::at(around.terms, now);
-        let (seen, of_nodes) = gather::gather(fleet, &mut self.watches, &mut prices, now);
+        let (seen, nodes) = gather::gather(around.fleet, &mut self.watches, &mut prices, now);
         let gpus: Gpus<'_> = seen
             .iter()
             .map(|it| ((&*it.cluster, &*it.id), it))
             .collect();
-        let mut of_runs = runs::said(fleet.runs(), &gpus, &mut self.runs, now);
-        let network = &mut self.watches.network;
-        let of_network = network.said(fleet.runs(), &of_nodes, &gpus, now);
-        of_network.explain(&mut of_runs.signals);
-        of_runs.signals.extend(of_network.signals);
-        of_runs.unjudged.extend(of_network.unjudged);
-        let mut signals = gpus::signals(&seen, now);
-        let waiting = fleet::waiting(&seen, now, self.idle_after_nanos);
-        let holders = runs::holders(fleet.runs(), &waiting, now);
-        signals.extend(fleet::idle(&waiting, &holders, now));
-        signals.extend(fleet::silent(&of_nodes, is_gone, now));
-        // Whatever its agent calls the cluster: two names for one are no reason to call all nodes blind.
-        let told = inventory.told(of_nodes.keys().map(|it| &*it.1));
-        let is_told = |node: &str| told.has(node);
-        let blind = inventory.without_agent(&told, seen_at);
-        signals.extend(fleet::without_agent(inventory.cluster(), &blind, now));
-        signals.extend(leak::signals(&seen, &of_nodes));
-        signals.extend(self.offenders.signals(|place| {
-            let gpu = place.gpu.as_deref();
-            gpu.is_none_or(|gpu| gpus.contains_key(&(place.cluster.as_str(), gpu)))
-        }));
-        let (limits, network) = (&mut self.watches.limits, &self.watches.network);
-        signals.extend(limits.signals(&of_nodes, &gpus, now));
-        let readers = &mut self.watches.readers;
-        signals.extend(readers.signals(now));
-        signals.extend(of_runs.signals);
-        signals.extend(around.own);
-        let is_over = |place: &Place| {
-            let node = place.node.as_deref();
-            node.is_some_and(|it| is_gone(&place.cluster, it))
+        let (inventory, seen_at) = around.inventory;
+        let told = inventory.told(nodes.keys().map(|it| &*it.1));
+        let snapshot = Snapshot {
+            now,
+            seen: &seen,
+            gpus: &gpus,
+            nodes: &nodes,
+            runs: around.fleet.runs(),
+            is_gone: around.is_gone,
+            is_told: &|node| told.has(node),
+            blind: (
+                inventory.cluster(),
+                &inventory.without_agent(&told, seen_at),
+            ),
         };
-        let nodes = Nodes::of(&of_nodes, now);
-        let unreadable = Unreadable::of(&seen);
-        let unjudged = &of_runs.unjudged;
+        let mut found = Findings::default();
+        for detector in self.all() {
+            detector.judge(&snapshot, &mut found);
+        }
+        let mut signals = std::mem::take(&mut found.signals);
+        signals.extend(around.own);
+        let heard = Heard::of(&snapshot);
         tell(Tick {
             now,
             signals,
-            is_heard: &|family, place| match &place.run {
-                Some(run) if family.is_of_run() => {
-                    !unjudged.contains(&(family, place.cluster.clone(), run.clone()))
-                }
-                _ if own::is_own(place) => true,
-                // What is gone says nothing any more, and nothing is wrong with it.
-                _ if is_over(place) => true,
-                // An agent that calls the cluster, or its node, otherwise has come.
-                _ if family == Family::Blind && nodes.calls_otherwise(place, is_told) => true,
-                _ => nodes.is_heard(place) && unreadable.is_readable(family, place),
-            } && limits.is_read(family, place)
-                && readers.is_read(family, place, now)
-                && network.is_read(family, place),
-            quiet_runs: &of_runs.quiet,
-            nodes: &nodes.gpus,
+            is_heard: &|family, place| heard.is_heard(family, place, &found),
+            quiet_runs: &found.quiet,
+            nodes: &heard.nodes,
         });
         Counted {
             gpus: seen.len(),
-            nodes: of_nodes.len(),
+            nodes: nodes.len(),
         }
     }
-}
 
-/// The nodes that are judged.
-struct Nodes {
-    gpus: gpufleet_analysis::incident::Nodes,
-    silent: BTreeSet<(String, String)>,
-}
-
-impl Nodes {
-    /// Whether an agent tells of this node, but not by the name and cluster of this place.
-    fn calls_otherwise(&self, place: &Place, is_told: impl Fn(&str) -> bool) -> bool {
-        let Some(node) = place.node.as_deref().filter(|_| place.gpu.is_none()) else {
-            return false;
-        };
-        let key = (place.cluster.clone(), node.to_owned());
-        !self.gpus.contains_key(&key) && is_told(node)
+    /// What all of them find.
+    pub(crate) fn finds(&mut self) -> Vec<Finds> {
+        self.all().iter().flat_map(|it| it.finds()).collect()
     }
 
-    fn of(seen: &NodesSeen, now: Timestamp) -> Self {
-        let mut nodes = Self {
-            gpus: BTreeMap::new(),
-            silent: BTreeSet::new(),
-        };
-        for ((cluster, name), node) in seen {
-            let key = (cluster.to_string(), name.to_string());
-            if node.is_silent(now) {
-                nodes.silent.insert(key.clone());
-            }
-            nodes.gpus.insert(key, node.gpus as usize);
-        }
-        nodes
-    }
-
-    /// Whether a node is heard from, or of a cluster any node.
-    fn is_heard(&self, place: &Place) -> bool {
-        let Some(node) = &place.node else {
-            let in_cluster = |key: &&(String, String)| key.0 == place.cluster;
-            let mut nodes = self.gpus.keys().filter(in_cluster);
-            return nodes.any(|key| !self.silent.contains(key));
-        };
-        let key = (place.cluster.clone(), node.clone());
-        self.gpus.contains_key(&key) && !self.silent.contains(&key)
-    }
-}
-
-/// Families that a GPU's readings show.
-const READ: [Family; 6] = [
-    Family::GpuFault,
-    Family::Memory,
-    Family::Heat,
-    Family::Power,
-    Family::Link,
-    Family::Leak,
-];
-
-/// Where readings are gone that would show trouble: how many GPUs of each node, and each of them.
-#[derive(Default)]
-struct Unreadable<'a> {
-    gpus: HashMap<(&'a str, &'a str), &'a Seen>,
-    of_node: HashMap<(&'a str, &'a str), Vec<&'a Seen>>,
-}
-
-impl<'a> Unreadable<'a> {
-    fn of(all: &'a [Seen]) -> Self {
-        let mut found = Self::default();
-        for seen in all {
-            if READ.into_iter().all(|it| gpus::is_readable(it, seen)) {
-                continue;
-            }
-            found.gpus.insert((&seen.cluster, &seen.id), seen);
-            let of_node = found.of_node.entry((&seen.cluster, &seen.node));
-            of_node.or_default().push(seen);
-        }
-        found
-    }
-
-    /// Whether trouble of this kind at the place would be seen: at a wider place than a GPU, unless
-    /// it would not be on two GPUs of a node in it.
-    fn is_readable(&self, family: Family, place: &Place) -> bool {
-        let is_gone = |it: &&&Seen| !gpus::is_readable(family, it);
-        if let Some(gpu) = &place.gpu {
-            let known = self.gpus.get(&(place.cluster.as_str(), gpu.as_str()));
-            return known.is_none_or(|it| gpus::is_readable(family, it));
-        }
-        let in_place = |(cluster, node): &(&str, &str)| {
-            *cluster == place.cluster && place.node.as_deref().is_none_or(|it| it == *node)
-        };
-        let mut of_nodes = self.of_node.iter().filter(|(key, _)| in_place(key));
-        !of_nodes.any(|(_, gpus)| gpus.iter().filter(is_gone).count() > 1)
+    /// Every detector. That of the network comes before that of runs, which it tells why one became slower.
+    fn all(&mut self) -> [&mut dyn Detector; 10] {
+        [
+            &mut self.faults,
+            &mut self.idle,
+            &mut self.silent,
+            &mut self.without_agent,
+            &mut self.leaking,
+            &mut self.offenders,
+            &mut self.watches.limits,
+            &mut self.watches.readers,
+            &mut self.watches.network,
+            &mut self.runs,
+        ]
     }
 }
 

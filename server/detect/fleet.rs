@@ -4,19 +4,90 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
-use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::catalog::{Unit, gpu};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::gather::{NodesSeen, Seen};
-use super::runs::Holders;
+use super::detector::Need::{self, Reading as Read};
+use super::detector::{Detector, Findings, Finds, Snapshot};
+use super::gather::Seen;
+use super::runs::{self, Holders};
 use super::seconds_since;
 
+/// GPUs that are held and do no work.
+#[derive(Default)]
+pub(super) struct Idle {
+    /// For so long, where they do not even seem to work, nanoseconds.
+    pub(super) after_nanos: i64,
+}
+
+/// Nodes that nothing is heard from.
+#[derive(Default)]
+pub(super) struct Silent;
+
+/// Nodes with GPUs that the cluster has and of which nothing was ever heard.
+#[derive(Default)]
+pub(super) struct WithoutAgent;
+
+impl Detector for Idle {
+    fn finds(&self) -> Vec<Finds> {
+        let stalled = &[Read(&gpu::STALLED), Read(&gpu::OBSERVED)];
+        let idle = &[Read(&gpu::ACTIVE), Read(&gpu::HELD)];
+        vec![
+            Finds::of("busy without work", Family::Stalled, stalled),
+            Finds::of("held and idle", Family::Idle, idle),
+        ]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let waiting = waiting(tick.seen, tick.now, self.after_nanos);
+        let holders = runs::holders(tick.runs, &waiting, tick.now);
+        found.signals.extend(idle(&waiting, &holders, tick.now));
+    }
+}
+
+impl Detector for Silent {
+    fn finds(&self) -> Vec<Finds> {
+        let what = "a node that nothing is heard from";
+        vec![Finds::of(what, Family::Blind, &[Read(&gpu::OBSERVED)])]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let silent = tick.nodes.iter().filter(|(_, it)| it.is_silent(tick.now));
+        let silent = silent.filter(|((cluster, name), _)| !(tick.is_gone)(cluster, name));
+        found.signals.extend(silent.map(|((cluster, name), node)| {
+            let what = "nothing is heard from the node";
+            let action = "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.";
+            let place = Place::node(cluster, name);
+            blind(place, (what, action), Some(node.heard), node.gpus)
+        }));
+    }
+}
+
+impl Detector for WithoutAgent {
+    fn finds(&self) -> Vec<Finds> {
+        vec![Finds::of(
+            "a node without an agent",
+            Family::Blind,
+            &[Need::Cluster],
+        )]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let (cluster, nodes) = tick.blind;
+        found.signals.extend(nodes.iter().map(|it| {
+            let action = "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.";
+            let place = Place::node(cluster, &it.node.name);
+            let since = it.ready_at.map(|at| at.min(tick.now));
+            blind(place, (WITHOUT_AGENT, action), since, it.node.gpus)
+        }));
+    }
+}
+
 /// GPUs that are stalled, or were idle for so long.
-pub(super) fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<(Family, &Seen)> {
+fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<(Family, &Seen)> {
     let family = |gpu: &Seen| match gpu.status.state {
         State::Stalled => Some(Family::Stalled),
         State::Parked | State::HeldEmpty => {
@@ -31,7 +102,7 @@ pub(super) fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Ve
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
 /// what stops it explains that its GPUs wait.
-pub(super) fn idle(waiting: &[(Family, &Seen)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
+fn idle(waiting: &[(Family, &Seen)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
     let mut jobs: BTreeMap<(Family, &str, &str), Vec<&Seen>> = BTreeMap::new();
     for (family, gpu) in waiting {
         let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
@@ -89,53 +160,31 @@ fn of_job(family: Family, cluster: &str, job: &str, gpus: &[&Seen], now: Timesta
     }
 }
 
-/// Nodes that nothing is heard from, other than those of which it is known that they are gone.
-pub(super) fn silent(
-    nodes: &NodesSeen,
-    is_gone: impl Fn(&str, &str) -> bool,
-    now: Timestamp,
-) -> Vec<Signal> {
-    let silent = nodes.iter().filter(|(_, it)| it.is_silent(now));
-    silent
-        .filter(|((cluster, name), _)| !is_gone(cluster, name))
-        .map(|((cluster, name), node)| Signal {
-            family: Family::Blind,
-            place: Place::node(cluster, name),
-            severity: Severity::Warning,
-            what: "nothing is heard from the node".to_owned(),
-            action: "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.".to_owned(),
-            cause: Cause::Connection,
-            since: Some(node.heard),
-            readings: vec![Reading::new("GPUs on it", f64::from(node.gpus), None, Unit::Count)],
-            losing: Losing::default(),
-            booted_at: None,
-        })
-        .collect()
-}
-
 /// What is said of a node with GPUs of which no agent tells.
 pub(super) const WITHOUT_AGENT: &str = "a node with GPUs and without an agent";
 
-/// Nodes with GPUs that the cluster has and of which nothing was ever heard.
-pub(super) fn without_agent(cluster: &str, blind: &[Record], now: Timestamp) -> Vec<Signal> {
-    blind
-        .iter()
-        .map(|it| Signal {
-            family: Family::Blind,
-            place: Place::node(cluster, &it.node.name),
-            severity: Severity::Warning,
-            what: WITHOUT_AGENT.to_owned(),
-            action: "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.".to_owned(),
-            cause: Cause::Connection,
-            since: it.ready_at.map(|at| at.min(now)),
-            readings: vec![Reading::new(
-                "GPUs on it",
-                f64::from(it.node.gpus),
-                None,
-                Unit::Count,
-            )],
-            losing: Losing::default(),
-            booted_at: None,
-        })
-        .collect()
+/// A node of which nothing is known, with what is known of it.
+fn blind(
+    place: Place,
+    (what, action): (&str, &str),
+    since: Option<Timestamp>,
+    gpus: u32,
+) -> Signal {
+    Signal {
+        family: Family::Blind,
+        place,
+        severity: Severity::Warning,
+        what: what.to_owned(),
+        action: action.to_owned(),
+        cause: Cause::Connection,
+        since,
+        readings: vec![Reading::new(
+            "GPUs on it",
+            f64::from(gpus),
+            None,
+            Unit::Count,
+        )],
+        losing: Losing::default(),
+        booted_at: None,
+    }
 }

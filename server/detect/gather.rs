@@ -126,6 +126,9 @@ pub struct NodeSeen {
     host: Host,
 }
 
+/// GPUs by cluster and id.
+pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a Seen>;
+
 /// Every node that is judged, by cluster and name.
 pub type NodesSeen = HashMap<(Arc<str>, Arc<str>), NodeSeen>;
 

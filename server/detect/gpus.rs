@@ -13,10 +13,12 @@ use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::states::FATAL_XIDS;
-use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::detector::Need::{Events, Holders, Reading as Read};
+use super::detector::{Detector, Findings, Finds, Snapshot};
 use super::gather::{Seen, is_at_work};
 use super::watch::Readable;
 
@@ -35,8 +37,56 @@ struct Like {
     cap_part: Option<f64>,
 }
 
+/// What is wrong with each GPU.
+#[derive(Default)]
+pub(super) struct Faults;
+
+impl Detector for Faults {
+    fn finds(&self) -> Vec<Finds> {
+        use Family::{GpuFault, Heat, Link, Memory, Power};
+        let uncorrected = "memory errors that could not be corrected";
+        let probe = &[Read(&own::PROBE_VERDICT), Read(&own::PROBE_AT)];
+        let pcie = &[Read(&gpu::PCIE_WIDTH), Read(&gpu::PCIE_GENERATION)];
+        let read = |name, family, metric| Finds::of(name, family, &[Read(metric)]);
+        let alike = |name, family, metric| Finds::of(name, family, &[Read(metric), Holders]);
+        vec![
+            Finds::of("XIDs and what the driver tells", GpuFault, &[Events]),
+            read("readings of a GPU that stop", GpuFault, &gpu::OBSERVED),
+            read("what the driver asks for", GpuFault, &gpu::RECOVERY_ACTION),
+            read(uncorrected, GpuFault, &gpu::ECC_UNCORRECTED_VOLATILE),
+            read("remapping that failed", GpuFault, &gpu::REMAP_FAILURE),
+            Finds::of("what the probe found", GpuFault, probe),
+            read(
+                "many corrected memory errors",
+                Memory,
+                &gpu::ECC_CORRECTED_VOLATILE,
+            ),
+            read(
+                "a memory row that waits for a reset",
+                Memory,
+                &gpu::REMAP_PENDING,
+            ),
+            read("slowed down by heat", Heat, &gpu::THROTTLE_THERMAL),
+            alike("hotter than like GPUs", Heat, &gpu::TEMPERATURE),
+            read(
+                "slowed down by the power brake",
+                Power,
+                &gpu::THROTTLE_BOARD_LIMIT,
+            ),
+            alike("slowed down by its power cap", Power, &gpu::THROTTLE_POWER),
+            alike("draws less power than like GPUs", Power, &gpu::POWER),
+            Finds::of("PCIe below what it was", Link, pcie),
+            read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE),
+        ]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        found.signals.extend(signals(tick.seen, tick.now));
+    }
+}
+
 /// Everything that is wrong with any GPU.
-pub(super) fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
+fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
     let mut places: HashMap<Group<'_>, usize> = HashMap::new();
     let mut members: Vec<Vec<&Seen>> = Vec::new();
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(all.len());

@@ -16,10 +16,12 @@ use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::leak::{self, BUCKETS, Verdict};
 use gpufleet_analysis::lost::Losing;
-use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::catalog::{Unit, gpu, node};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::detector::Need::{Holders, Length, Reading as Read};
+use super::detector::{Detector, Findings, Finds, Snapshot};
 use super::gather::{NodeSeen, NodesSeen, Seen};
 
 /// The narrowest bucket, seconds.
@@ -27,6 +29,9 @@ const LEAST_WIDTH_S: u32 = 300;
 
 /// How often buckets double.
 const MOST_WIDTH: u8 = 3;
+
+/// Nothing is said before 40 of the 48 narrowest buckets are over, seconds.
+const LEAST_S: i64 = 12_000;
 
 /// What a full memory reads.
 const FULL: f64 = 254.0;
@@ -183,8 +188,36 @@ pub(super) fn owner(name: &str, id: &str) -> u32 {
     })
 }
 
+/// Memory of GPUs and machines that grows until it is used up.
+#[derive(Default)]
+pub(super) struct Leaking;
+
+impl Detector for Leaking {
+    fn finds(&self) -> Vec<Finds> {
+        let of_gpu = &[
+            Read(&gpu::MEMORY_USED),
+            Read(&gpu::MEMORY_TOTAL),
+            Holders,
+            Length(LEAST_S),
+        ];
+        let of_machine = &[
+            Read(&node::MEMORY_AVAILABLE),
+            Read(&node::MEMORY_TOTAL),
+            Length(LEAST_S),
+        ];
+        vec![
+            Finds::of("GPU memory that grows", Family::Leak, of_gpu),
+            Finds::of("a machine's memory that grows", Family::Leak, of_machine),
+        ]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        found.signals.extend(signals(tick.seen, tick.nodes));
+    }
+}
+
 /// What leaks: one signal a job, and one a machine.
-pub(super) fn signals(all: &[Seen], nodes: &NodesSeen) -> Vec<Signal> {
+fn signals(all: &[Seen], nodes: &NodesSeen) -> Vec<Signal> {
     let mut jobs: BTreeMap<(&str, &str), Vec<(&Seen, Leaks)>> = BTreeMap::new();
     for seen in all {
         if let (Some(leaks), Some(job)) = (seen.leaks, seen.job.as_deref()) {

@@ -18,8 +18,8 @@ use gpufleet_telemetry::catalog::{Metric, Unit};
 use gpufleet_telemetry::identity::{Part, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::gather::NodesSeen;
-use super::runs::Gpus;
+use super::detector::{Detector, Findings, Finds, Need, Snapshot};
+use super::gather::{Gpus, NodesSeen};
 use super::watch::reading;
 use crate::fleet::Live;
 use crate::store::model::ResourceKey;
@@ -65,12 +65,6 @@ pub fn check(limits: &BTreeMap<String, f64>) -> Result<(), LimitError> {
         }
     }
     Ok(())
-}
-
-/// Each limit's kind, its family and what it reads.
-pub(super) fn needs() -> impl Iterator<Item = (&'static str, Family, Vec<&'static Metric>)> {
-    let all = LIMITS.iter();
-    all.map(|it| (it.kind, it.family, it.read.metrics()))
 }
 
 /// What is kept of every resource, and what is wrong at this tick.
@@ -185,12 +179,7 @@ impl Limits {
     }
 
     /// What is wrong at this tick; of a kind of trouble one signal a place, and one a run, whatever its ranks.
-    pub(super) fn signals(
-        &mut self,
-        nodes: &NodesSeen,
-        gpus: &Gpus<'_>,
-        now: Timestamp,
-    ) -> Vec<Signal> {
+    fn signals(&mut self, nodes: &NodesSeen, gpus: &Gpus<'_>, now: Timestamp) -> Vec<Signal> {
         self.kept.retain(|_, it| now.since(it.seen) < FORGET_NS);
         let mut signals: BTreeMap<(&str, Place), Signal> = BTreeMap::new();
         for found in &self.found {
@@ -228,11 +217,21 @@ impl Limits {
         }
         signals
     }
+}
 
-    /// Whether what was wrong there is still read: else nobody knows whether it is over.
-    pub(super) fn is_read(&self, family: Family, place: &Place) -> bool {
-        let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
-        !self.unread.iter().any(is_it)
+impl Detector for Limits {
+    fn finds(&self) -> Vec<Finds> {
+        let of = |it: &Limit| {
+            let needs: Vec<Need> = it.read.metrics().into_iter().map(Need::Reading).collect();
+            Finds::of(it.kind, it.family, &needs)
+        };
+        LIMITS.iter().map(of).collect()
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let signals = self.signals(tick.nodes, tick.gpus, tick.now);
+        found.signals.extend(signals);
+        found.unread.append(&mut self.unread);
     }
 }
 

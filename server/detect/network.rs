@@ -18,14 +18,16 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::port::{self, Port};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::{slow_link, wrong_network};
-use gpufleet_telemetry::catalog::{Unit, training};
+use gpufleet_telemetry::catalog::{Unit, node, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::detector::Need::Reading as Read;
+use super::detector::{Detector, Findings, Finds, Snapshot};
 use super::gather::{NodesSeen, Seen};
-use super::runs::{self, Gpus};
+use super::runs;
 use crate::fleet::Live;
-use crate::runs::{Run, RunKey, Runs, State};
+use crate::runs::{Run, RunKey, State};
 use crate::store::model::ResourceKey;
 
 mod collectives;
@@ -61,7 +63,6 @@ pub(super) struct Network {
     runs: BTreeMap<RunKey, Watched>,
     slow_ports: Vec<SlowPort>,
     ticks: u32,
-    unread: Vec<Place>,
 }
 
 /// What is kept of one run.
@@ -98,36 +99,6 @@ impl Waits {
     }
 }
 
-/// What is said of all runs at a tick.
-#[derive(Default)]
-pub(super) struct Said {
-    pub(super) signals: Vec<Signal>,
-    /// Of which runs it is not known whether their traffic still takes the wrong way.
-    pub(super) unjudged: BTreeSet<(Family, String, String)>,
-    /// The slow link of a run, by cluster and run.
-    links: BTreeMap<(String, String), Place>,
-}
-
-impl Said {
-    /// Puts what is said of a run that became slower where its slow link is: that is why.
-    pub(super) fn explain(&self, signals: &mut [Signal]) {
-        for signal in signals.iter_mut().filter(|it| it.family == Family::Slower) {
-            let place = &signal.place;
-            let Some(run) = place.run.clone().filter(|_| place.node.is_none()) else {
-                continue;
-            };
-            if let Some(link) = self.links.get(&(place.cluster.clone(), run)) {
-                let run = signal.place.run.take();
-                signal.place = Place {
-                    run,
-                    ..link.clone()
-                };
-                signal.cause = Cause::Network;
-            }
-        }
-    }
-}
-
 /// What is needed of every run.
 struct Brief {
     /// Whether it is as it is when it trains.
@@ -146,7 +117,6 @@ impl Network {
     /// A new tick.
     pub(super) fn begin(&mut self) {
         self.measured.begin();
-        self.unread.clear();
     }
 
     /// The ports of a machine.
@@ -159,62 +129,6 @@ impl Network {
     /// Takes in what a rank measured.
     pub(super) fn rank(&mut self, live: &Live, now: Timestamp) {
         self.measured.look(live, now);
-    }
-
-    /// What is wrong with the network of any run, and with any port.
-    pub(super) fn said(
-        &mut self,
-        runs: &Runs,
-        nodes: &NodesSeen,
-        gpus: &Gpus<'_>,
-        now: Timestamp,
-    ) -> Said {
-        self.ports.retain(|_, it| now.since(it.1) < FORGET_NS);
-        let mut said = Said::default();
-        let keys = runs.keys();
-        self.runs.retain(|key, _| keys.binary_search(key).is_ok());
-        for key in keys {
-            match runs.look(&key, |run| (run.state(now), runs::is_judged(run))) {
-                Some((State::Running, true)) => {
-                    let brief = runs.look(&key, |run| Brief::of(run, now));
-                    let watched = self.runs.entry(key.clone()).or_default();
-                    if let Some(brief) = brief {
-                        let of_run = OfRun {
-                            runs,
-                            key: &key,
-                            brief: &brief,
-                            measured: self.measured.of(&key.cluster, &key.run.to_string()),
-                            nodes,
-                            gpus,
-                            now,
-                        };
-                        watched.links(&of_run, &mut said, &mut self.unread);
-                        watched.way(&of_run, &mut said);
-                    }
-                }
-                Some((State::Silent { .. }, true)) => {
-                    if let Some(watched) = self.runs.get(&key) {
-                        watched.is_unread(&key, &mut said, &mut self.unread);
-                    }
-                }
-                _ => {
-                    self.runs.remove(&key);
-                }
-            }
-        }
-        self.speeds(nodes, now);
-        let (read, unread) = self
-            .slow_ports
-            .iter()
-            .partition::<Vec<_>, _>(|it| it.is_read);
-        said.signals.extend(read.iter().map(|it| it.signal(nodes)));
-        self.unread.extend(unread.iter().map(|it| it.place.clone()));
-        said
-    }
-
-    /// Whether what was told of a link there is still measured: else nobody knows whether it is over.
-    pub(super) fn is_read(&self, family: Family, place: &Place) -> bool {
-        family != Family::Link || !self.unread.iter().any(|it| it.overlaps(place))
     }
 
     /// Compares the speeds of ports, cluster by cluster.
@@ -255,27 +169,90 @@ impl Network {
     }
 }
 
+impl Detector for Network {
+    fn finds(&self) -> Vec<Finds> {
+        let link = &[
+            Read(&training::COLLECTIVE_BUS_BANDWIDTH),
+            Read(&training::COLLECTIVE_TRAFFIC),
+            Read(&training::COLLECTIVE_CALLS),
+        ];
+        let port = &[Read(&node::NIC_SPEED)];
+        let way = &[
+            Read(&node::NIC_SENT),
+            Read(&node::NIC_RECEIVED),
+            Read(&node::NIC_UP),
+        ];
+        vec![
+            Finds::of("a link slower than its like", Family::Link, link),
+            Finds::of(
+                "a port that came up slower than its like",
+                Family::Link,
+                port,
+            ),
+            Finds::of("a run on the wrong network", Family::Slower, way),
+        ]
+    }
+
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let now = tick.now;
+        self.ports.retain(|_, it| now.since(it.1) < FORGET_NS);
+        let keys = tick.runs.keys();
+        self.runs.retain(|key, _| keys.binary_search(key).is_ok());
+        for key in keys {
+            let look = |run: &Run| (run.state(now), runs::is_judged(run));
+            match tick.runs.look(&key, look) {
+                Some((State::Running, true)) => {
+                    let brief = tick.runs.look(&key, |run| Brief::of(run, now));
+                    let watched = self.runs.entry(key.clone()).or_default();
+                    if let Some(brief) = brief {
+                        let of_run = OfRun {
+                            tick,
+                            key: &key,
+                            brief: &brief,
+                            measured: self.measured.of(&key.cluster, &key.run.to_string()),
+                        };
+                        watched.links(&of_run, found);
+                        watched.way(&of_run, found);
+                    }
+                }
+                Some((State::Silent { .. }, true)) => {
+                    if let Some(watched) = self.runs.get(&key) {
+                        watched.is_unread(&key, found);
+                    }
+                }
+                _ => {
+                    self.runs.remove(&key);
+                }
+            }
+        }
+        self.speeds(tick.nodes, now);
+        for port in &self.slow_ports {
+            match port.is_read {
+                true => found.signals.push(port.signal(tick.nodes)),
+                false => found.unread.push((Family::Link, port.place.clone())),
+            }
+        }
+    }
+}
+
 /// A run at a tick, with what surrounds it.
 struct OfRun<'a> {
-    runs: &'a Runs,
+    tick: &'a Snapshot<'a>,
     key: &'a RunKey,
     brief: &'a Brief,
     measured: &'a [RankMeasured],
-    nodes: &'a NodesSeen,
-    gpus: &'a Gpus<'a>,
-    now: Timestamp,
 }
 
 impl OfRun<'_> {
     /// What its ranks are and wait, of a run of which something is to be told.
     fn seen(&self) -> (runs::RunSeen, Option<Waits>) {
         let look = |run: &Run| (runs::seen(self.key, run, &[]), waits(run));
-        self.runs.look(self.key, look).unwrap_or_default()
+        self.tick.runs.look(self.key, look).unwrap_or_default()
     }
 
     /// Its communicators, other than those that are slow because of a rank or its GPU.
     fn groups(&self) -> Vec<slow_link::Group> {
-        let seen = |it: &RankMeasured| self.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
+        let seen = |it: &RankMeasured| self.tick.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
         let clocks = self.measured.iter().filter_map(|it| seen(it)?.clock);
         let usual = median(&mut clocks.collect::<Vec<_>>());
         let is_ill = |gpu: &Seen| {
@@ -310,21 +287,26 @@ impl OfRun<'_> {
 
 impl Watched {
     /// Nothing is known of it at this tick.
-    fn is_unread(&self, key: &RunKey, said: &mut Said, unread: &mut Vec<Place>) {
-        unread.extend(self.told.iter().cloned());
+    fn is_unread(&self, key: &RunKey, found: &mut Findings) {
+        self.links_are_unread(found);
         if self.is_wrong {
-            said.unjudged.insert(runs::unjudged(Family::Slower, key));
+            found.unjudged.insert(runs::unjudged(Family::Slower, key));
         }
     }
 
+    fn links_are_unread(&self, found: &mut Findings) {
+        let unread = self.told.iter().map(|it| (Family::Link, it.clone()));
+        found.unread.extend(unread);
+    }
+
     /// Links that are slower than their like.
-    fn links(&mut self, run: &OfRun<'_>, said: &mut Said, unread: &mut Vec<Place>) {
+    fn links(&mut self, run: &OfRun<'_>, found: &mut Findings) {
         let groups = match run.brief.trains && !run.measured.is_empty() {
             true => run.groups(),
             false => Vec::new(),
         };
         let Ok(findings) = self.links.observe(&groups) else {
-            unread.extend(self.told.iter().cloned());
+            self.links_are_unread(found);
             return;
         };
         self.told.clear();
@@ -335,29 +317,28 @@ impl Watched {
         let around = slow::Around {
             run: &seen,
             cluster: &run.key.cluster,
-            nodes: run.nodes,
-            gpus: run.gpus,
+            nodes: run.tick.nodes,
+            gpus: run.tick.gpus,
             waits,
         };
         for signal in findings.iter().filter_map(|it| slow::signal(it, &around)) {
             self.told.push(signal.place.clone());
             let key = (seen.cluster.clone(), seen.name.clone());
-            said.links
+            found
+                .slow_links
                 .entry(key)
                 .or_insert_with(|| signal.place.clone());
-            said.signals.push(signal);
+            found.signals.push(signal);
         }
     }
 
     /// Whether its traffic takes the wrong way.
-    fn way(&mut self, run: &OfRun<'_>, said: &mut Said) {
+    fn way(&mut self, run: &OfRun<'_>, found: &mut Findings) {
         let key = |node: &str| (Arc::clone(&run.key.cluster), Arc::from(node));
         let mut nodes: Vec<(&str, &[Port])> = Vec::new();
         for node in &run.brief.nodes {
-            let seen = run
-                .nodes
-                .get(&key(node))
-                .filter(|it| !it.is_silent(run.now));
+            let seen = run.tick.nodes.get(&key(node));
+            let seen = seen.filter(|it| !it.is_silent(run.tick.now));
             nodes.push((node, seen.map_or(&[], |it| &it.ports)));
         }
         let look = wrong_network::Look {
@@ -374,11 +355,12 @@ impl Watched {
             Ok(Some(finding)) => {
                 self.is_wrong = true;
                 let (seen, waits) = run.seen();
-                said.signals
-                    .push(wrong::signal(&finding, &seen, run.gpus, waits));
+                let signal = wrong::signal(&finding, &seen, run.tick.gpus, waits);
+                found.signals.push(signal);
             }
             Err(_) if self.is_wrong => {
-                said.unjudged
+                found
+                    .unjudged
                     .insert(runs::unjudged(Family::Slower, run.key));
             }
             Err(_) => {}

@@ -19,6 +19,7 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{ResourceKind, attribute, is_null_uuid};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::detector::{Detector, Findings, Finds, Need, Snapshot};
 use crate::App;
 use crate::store::StoreError;
 use crate::store::model::IncidentFilter;
@@ -75,9 +76,8 @@ impl Offenders {
         Ok(())
     }
 
-    /// They as signals; of cards that are there.
-    pub(super) fn signals(&self, is_there: impl Fn(&Place) -> bool) -> Vec<Signal> {
-        let of = |it: &Offender| match it {
+    fn signal(&self, offender: &Offender) -> Option<Signal> {
+        match offender {
             Offender::Card(cluster, card, faults) => {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
@@ -122,9 +122,24 @@ impl Offenders {
                 readings.extend(named.map(|it| Reading::new(it, 1.0, None, Unit::Count)));
                 Some(signal(place, &what, action, readings))
             }
+        }
+    }
+}
+
+impl Detector for Offenders {
+    fn finds(&self) -> Vec<Finds> {
+        let what = "cards, machines and parts of a cluster that break again and again";
+        vec![Finds::of(what, Family::Offender, &[Need::Past])]
+    }
+
+    /// Of cards those that are there.
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let is_there = |it: &Signal| {
+            let gpu = it.place.gpu.as_deref();
+            gpu.is_none_or(|gpu| tick.gpus.contains_key(&(it.place.cluster.as_str(), gpu)))
         };
-        let found = self.found.iter().filter_map(of);
-        found.filter(|it| is_there(&it.place)).collect()
+        let signals = self.found.iter().filter_map(|it| self.signal(it));
+        found.signals.extend(signals.filter(is_there));
     }
 }
 

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
-use gpufleet_telemetry::catalog::{Unit, own};
+use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::detector::{Detector, Findings, Finds, Need, Snapshot};
 use super::seconds_since;
 use super::watch::GAP_S;
 use crate::fleet::{Live, LiveValue};
@@ -105,11 +106,21 @@ impl Readers {
             }
         }
     }
+}
 
-    /// What is wrong at this tick, one signal a node and kind of trouble.
-    pub(super) fn signals(&mut self, now: Timestamp) -> Vec<Signal> {
+impl Detector for Readers {
+    fn finds(&self) -> Vec<Finds> {
+        let of = |name, metric| Finds::of(name, Family::Blind, &[Need::Reading(metric)]);
+        vec![
+            of("a reader that fails", &own::READER_SUCCESS),
+            of("readings that the driver refuses", &gpu::OBSERVED),
+        ]
+    }
+
+    /// One signal a node and kind of trouble.
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let now = tick.now;
         self.nodes.retain(|_, it| now.since(it.seen) < FORGET_NS);
-        let mut signals = Vec::new();
         for ((cluster, node), kept) in &mut self.nodes {
             match kept.refused > 0 {
                 true => _ = kept.refused_since.get_or_insert(now),
@@ -117,23 +128,14 @@ impl Readers {
                 false => {}
             }
             let place = Place::node(cluster, node);
-            signals.extend(kept.fails(&place, now));
-            signals.extend(kept.refuses(&place, now));
+            let refuses = kept.refuses(&place, now);
+            let may_refuse = kept.refused > 0 && refuses.is_none();
+            found.signals.extend(kept.fails(&place, now));
+            found.signals.extend(refuses);
+            if kept.may_fail || may_refuse {
+                found.unread.push((Family::Blind, place));
+            }
         }
-        signals
-    }
-
-    /// Whether it is known that nothing is wrong there any more.
-    pub(super) fn is_read(&self, family: Family, place: &Place, now: Timestamp) -> bool {
-        if family != Family::Blind {
-            return true;
-        }
-        let may_be = |it: &Kept| it.may_fail || it.refused > 0 && it.refuses(place, now).is_none();
-        let in_place = |(cluster, node): &NodeName| {
-            *place.cluster == **cluster && place.node.as_deref().is_none_or(|it| it == &**node)
-        };
-        let mut nodes = self.nodes.iter();
-        !nodes.any(|(name, kept)| may_be(kept) && in_place(name))
     }
 }
 

@@ -8,11 +8,11 @@
 //! Limits: state is 200 bytes a run; collectives are known by how many are in flight and for how long,
 //! not by their numbers, so that a hang names a suspect only where a rank is in none of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::hang;
-use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::{Unit, training};
@@ -20,7 +20,8 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::Phase;
 
-use super::gather::Seen;
+use super::detector::{Detector, Findings, Finds, Need, Snapshot};
+use super::gather::{Gpus, Seen};
 use crate::runs::ring::Ring;
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
 
@@ -48,16 +49,6 @@ pub(super) struct RunWatches(BTreeMap<RunKey, Watched>);
 struct Watched {
     hang: hang::Watch,
     learning: Learning,
-}
-
-/// What is said of all runs at a tick.
-#[derive(Default)]
-pub(super) struct Said {
-    pub(super) signals: Vec<Signal>,
-    /// Runs that start, evaluate, save or restore: cluster and run.
-    pub(super) quiet: BTreeSet<(String, String)>,
-    /// Of which runs nothing is known that would show trouble of a kind.
-    pub(super) unjudged: BTreeSet<(Family, String, String)>,
 }
 
 /// What is needed of every run.
@@ -91,84 +82,108 @@ pub(super) struct RankSeen {
     pub(super) ring: Option<Ring>,
 }
 
-/// GPUs by cluster and id.
-pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a Seen>;
+impl Detector for RunWatches {
+    fn finds(&self) -> Vec<Finds> {
+        let learns = &[
+            Need::OneOf(&[&training::LOSS, &training::NON_FINITE_LOSSES]),
+            Need::Reading(&training::LAST_STEP),
+        ];
+        let steps = |name, family| Finds::of(name, family, &[Need::Steps]);
+        vec![
+            steps("a rank that makes the others wait", Family::Straggler),
+            steps("a run that became slower", Family::Slower),
+            steps("a run that stands still", Family::Hang),
+            Finds::of(
+                "numbers of training that go wrong",
+                Family::Training,
+                learns,
+            ),
+        ]
+    }
 
-/// What is wrong with any run.
-pub(super) fn said(runs: &Runs, gpus: &Gpus<'_>, watches: &mut RunWatches, now: Timestamp) -> Said {
-    let mut said = Said::default();
-    let keys = runs.keys();
-    watches.0.retain(|key, _| keys.binary_search(key).is_ok());
-    for key in keys {
-        match runs.look(&key, |run| (run.state(now), is_judged(run))) {
-            Some((State::Running, true)) => {
-                let watched = watches.0.entry(key.clone()).or_insert_with(Watched::new);
-                one(runs, &key, gpus, watched, now, &mut said);
-            }
-            Some((State::Silent { .. }, true)) => {
-                let all = Family::ALL.into_iter().filter(|it| it.is_of_run());
-                said.unjudged.extend(all.map(|it| unjudged(it, &key)));
-            }
-            _ => {
-                watches.0.remove(&key);
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+        let keys = tick.runs.keys();
+        self.0.retain(|key, _| keys.binary_search(key).is_ok());
+        for key in keys {
+            let look = |run: &Run| (run.state(tick.now), is_judged(run));
+            match tick.runs.look(&key, look) {
+                Some((State::Running, true)) => {
+                    let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
+                    watched.judge(&key, tick, found);
+                }
+                Some((State::Silent { .. }, true)) => {
+                    let all = Family::ALL.into_iter().filter(|it| it.is_of_run());
+                    found.unjudged.extend(all.map(|it| unjudged(it, &key)));
+                }
+                _ => {
+                    self.0.remove(&key);
+                }
             }
         }
     }
-    said
 }
 
-fn one(
-    runs: &Runs,
-    key: &RunKey,
-    gpus: &Gpus<'_>,
-    watched: &mut Watched,
-    now: Timestamp,
-    said: &mut Said,
-) {
-    let Some(brief) = runs.look(key, |run| brief(run, now)) else {
-        return;
-    };
-    if brief.is_quiet {
-        let quiet = (key.cluster.to_string(), key.run.to_string());
-        said.quiet.insert(quiet);
+impl Watched {
+    fn new() -> Self {
+        Self {
+            hang: hang::Watch::new(),
+            learning: Learning::default(),
+        }
     }
-    let verdict = brief.judged.as_ref().map(|it| &it.verdict);
-    // A run that stands repeats its last verdict, which says nothing of now.
-    let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
-    if !is_told {
-        let families = [Family::Straggler, Family::Slower];
-        said.unjudged.extend(families.map(|it| unjudged(it, key)));
+
+    /// One run that goes on.
+    fn judge(&mut self, key: &RunKey, tick: &Snapshot<'_>, found: &mut Findings) {
+        let (gpus, now) = (tick.gpus, tick.now);
+        let Some(brief) = tick.runs.look(key, |run| brief(run, now)) else {
+            return;
+        };
+        if brief.is_quiet {
+            let quiet = (key.cluster.to_string(), key.run.to_string());
+            found.quiet.insert(quiet);
+        }
+        let verdict = brief.judged.as_ref().map(|it| &it.verdict);
+        // A run that stands repeats its last verdict, which says nothing of now.
+        let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
+        if !is_told {
+            let families = [Family::Straggler, Family::Slower];
+            found.unjudged.extend(families.map(|it| unjudged(it, key)));
+        }
+        let troubles = self.learning.observe(brief.learning.as_ref(), now);
+        if brief.learning.is_none() {
+            found.unjudged.insert(unjudged(Family::Training, key));
+        }
+        let may_stand = self.hang.stands_for(now) >= hang::LEAST_NS;
+        let is_slow = is_told
+            && brief
+                .judged
+                .as_ref()
+                .is_some_and(|it| !it.verdict.stragglers.is_empty() || it.slower.is_some());
+        let run = if may_stand || is_slow || !troubles.is_empty() {
+            let blamed = verdict.map_or(Vec::new(), |it| {
+                it.stragglers.iter().map(|it| it.rank).collect()
+            });
+            let seen = tick.runs.look(key, |run| seen(key, run, &blamed));
+            seen.unwrap_or_default()
+        } else {
+            RunSeen::default()
+        };
+        let (standing, is_known) = standing::signal(&run, gpus, &mut self.hang, &brief, now);
+        if !is_known {
+            found.unjudged.insert(unjudged(Family::Hang, key));
+        }
+        found.signals.extend(standing);
+        if let Some(judged) = brief.judged.as_ref().filter(|_| is_slow) {
+            let mut signals = slow::signals(&run, judged, gpus);
+            let key = (run.cluster.clone(), run.name.clone());
+            if let Some(link) = found.slow_links.get(&key) {
+                slow::explain(&mut signals, link);
+            }
+            found.signals.extend(signals);
+        }
+        let price = || price_of(&run, gpus);
+        let troubles = troubles.iter().map(|it| it.signal(&run, price(), now));
+        found.signals.extend(troubles);
     }
-    let troubles = watched.learning.observe(brief.learning.as_ref(), now);
-    if brief.learning.is_none() {
-        said.unjudged.insert(unjudged(Family::Training, key));
-    }
-    let may_stand = watched.hang.stands_for(now) >= hang::LEAST_NS;
-    let is_slow = is_told
-        && brief
-            .judged
-            .as_ref()
-            .is_some_and(|it| !it.verdict.stragglers.is_empty() || it.slower.is_some());
-    let run = if may_stand || is_slow || !troubles.is_empty() {
-        let blamed = verdict.map_or(Vec::new(), |it| {
-            it.stragglers.iter().map(|it| it.rank).collect()
-        });
-        let found = runs.look(key, |run| seen(key, run, &blamed));
-        found.unwrap_or_default()
-    } else {
-        RunSeen::default()
-    };
-    let (standing, is_known) = standing::signal(&run, gpus, &mut watched.hang, &brief, now);
-    if !is_known {
-        said.unjudged.insert(unjudged(Family::Hang, key));
-    }
-    said.signals.extend(standing);
-    if let Some(judged) = brief.judged.as_ref().filter(|_| is_slow) {
-        said.signals.extend(slow::signals(&run, judged, gpus));
-    }
-    let price = || price_of(&run, gpus);
-    said.signals
-        .extend(troubles.iter().map(|it| it.signal(&run, price(), now)));
 }
 
 /// Which run holds a GPU, by cluster and GPU.
@@ -282,13 +297,4 @@ fn seconds(name: &str, nanos: f64, usual: Option<f64>) -> Reading {
     let nanos_per_second = NANOS_PER_SECOND as f64;
     let usual = usual.map(|it| it / nanos_per_second);
     Reading::new(name, nanos / nanos_per_second, usual, Unit::Seconds)
-}
-
-impl Watched {
-    fn new() -> Self {
-        Self {
-            hang: hang::Watch::new(),
-            learning: Learning::default(),
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Family, Incident, State};
+use gpufleet_analysis::incident::{Family, Incident, Place, State};
 use gpufleet_analysis::states::{Edge, HealthEvent};
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::Origin;

@@ -1,5 +1,5 @@
 //! Which detectors the data is not enough for, and why: what a detector reads stands in
-//! [`crate::detect::needs`], what there was is counted while it is replayed.
+//! [`crate::detect::detector`], what there was is counted while it is replayed.
 //!
 //! A reading that the data cannot hold is told from one that nobody took: minutes keep some metrics and none of
 //! parts, a recording has what its readers read.
@@ -12,7 +12,8 @@ use gpufleet_telemetry::otlp::{DecodedEvents, DecodedResource};
 use gpufleet_telemetry::tick::PointValue;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use crate::detect::needs::{self, MOST_SPACING_S, Need};
+use crate::detect::Detectors;
+use crate::detect::detector::{MOST_SPACING_S, Need};
 
 /// A detector that did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,12 +93,12 @@ impl Data {
     /// The detectors that this was not enough for.
     pub(super) fn unable(&self) -> Vec<Unable> {
         let mut found: Vec<Unable> = Vec::new();
-        for detector in needs::all() {
-            let mut why = detector.needs.iter().filter_map(|it| self.lacks(it));
+        for finding in Detectors::default().finds() {
+            let mut why = finding.needs.iter().filter_map(|it| self.lacks(it));
             if let Some(why) = why.next() {
                 found.push(Unable {
-                    family: detector.family.name(),
-                    detector: detector.name,
+                    family: finding.family.name(),
+                    detector: finding.name,
                     why,
                 });
             }
@@ -108,7 +109,8 @@ impl Data {
 
     fn lacks(&self, need: &Need) -> Option<String> {
         match need {
-            Need::Reading(metrics) => {
+            Need::Reading(metric) => self.lacks_reading(metric),
+            Need::OneOf(metrics) => {
                 let each = metrics.iter().map(|it| self.lacks_reading(it));
                 let each: Option<Vec<String>> = each.collect();
                 // One of them is enough.

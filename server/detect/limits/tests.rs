@@ -104,13 +104,13 @@ fn a_reading_that_is_no_longer_there_is_not_over() {
         limits.look(&live, live.values[0].at);
     }
     assert_eq!(limits.found.len(), 1);
-    let place = Place::node("prod", "node-1");
-    assert!(limits.is_read(Family::Leak, &place));
+    let unread = [(Family::Leak, Place::node("prod", "node-1"))];
+    assert_eq!(limits.unread, []);
     let later = live(ResourceKind::Node, &[], 0);
     limits.begin();
     limits.look(&later, NOW.shifted(1_000 * NANOS_PER_SECOND));
-    assert!(limits.found.is_empty() && !limits.is_read(Family::Leak, &place));
-    assert!(limits.is_read(Family::Link, &place));
+    assert!(limits.found.is_empty());
+    assert_eq!(limits.unread, unread);
 }
 
 /// Kinds that the server pages for and that other detectors find than these limits.

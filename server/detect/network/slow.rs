@@ -12,8 +12,8 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
-use crate::detect::gather::{NodesSeen, Seen};
-use crate::detect::runs::{Gpus, RunSeen, price_of};
+use crate::detect::gather::{Gpus, NodesSeen, Seen};
+use crate::detect::runs::{RunSeen, price_of};
 
 /// What is known of the run beside the finding.
 pub(super) struct Around<'a> {

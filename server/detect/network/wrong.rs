@@ -8,7 +8,8 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
-use crate::detect::runs::{Gpus, RunSeen, price_of};
+use crate::detect::gather::Gpus;
+use crate::detect::runs::{RunSeen, price_of};
 
 /// What is said of a run that goes the wrong way.
 pub(super) const WHAT: &str = "its traffic between nodes takes the wrong network";

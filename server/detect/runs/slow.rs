@@ -65,6 +65,19 @@ pub(super) fn signals(run: &RunSeen, judged: &Judged, gpus: &Gpus<'_>) -> Vec<Si
     signals
 }
 
+/// Puts a run that became slower where its slow link is, unless a node or GPU is known to be why.
+pub(super) fn explain(signals: &mut [Signal], link: &Place) {
+    let is_open = |it: &&mut Signal| it.family == Family::Slower && it.place.node.is_none();
+    for signal in signals.iter_mut().filter(is_open) {
+        let run = signal.place.run.take();
+        signal.place = Place {
+            run,
+            ..link.clone()
+        };
+        signal.cause = Cause::Network;
+    }
+}
+
 fn of_straggler(
     run: &RunSeen,
     judged: &Judged,

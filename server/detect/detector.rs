@@ -1,0 +1,126 @@
+//! What a detector is: of a tick it says what is wrong, and of what that cannot be said; and it says what each of
+//! its findings reads, by which a replay knows which of them data that has less than live data cannot show.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::inventory::Record;
+use gpufleet_telemetry::catalog::Metric;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::gather::{Gpus, NodesSeen, Seen};
+use super::watch::GAP_S;
+use crate::runs::Runs;
+
+/// Readings further apart than this say nothing together, seconds.
+pub(crate) const MOST_SPACING_S: f64 = GAP_S;
+
+/// One detector: what it keeps from tick to tick, and how it judges.
+pub(crate) trait Detector {
+    /// What it finds.
+    fn finds(&self) -> Vec<Finds>;
+
+    /// Says what is wrong at this tick, and of what that cannot be said.
+    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings);
+}
+
+/// One kind of finding of a detector.
+#[derive(Debug, Clone)]
+pub(crate) struct Finds {
+    /// What it is, in few words; of a limit its kind in `alerts/kinds.toml`.
+    pub(crate) name: &'static str,
+    /// Of which family.
+    pub(crate) family: Family,
+    /// What it cannot be found without.
+    pub(crate) needs: Vec<Need>,
+}
+
+/// One thing that a finding needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Need {
+    /// This metric.
+    Reading(&'static Metric),
+    /// One of these metrics.
+    OneOf(&'static [&'static Metric]),
+    /// The steps of ranks.
+    Steps,
+    /// What events tell.
+    Events,
+    /// Who holds GPUs: which of them are alike.
+    Holders,
+    /// For so long, seconds.
+    Length(i64),
+    /// What the cluster itself tells: its nodes.
+    Cluster,
+    /// The incidents of the last month.
+    Past,
+}
+
+/// What is live at a tick.
+pub(crate) struct Snapshot<'a> {
+    pub(super) now: Timestamp,
+    /// Every GPU that is judged.
+    pub(super) seen: &'a [Seen],
+    /// The same by cluster and id.
+    pub(super) gpus: &'a Gpus<'a>,
+    pub(super) nodes: &'a NodesSeen,
+    pub(super) runs: &'a Runs,
+    /// Whether a node of a cluster was there and is gone.
+    pub(super) is_gone: &'a dyn Fn(&str, &str) -> bool,
+    /// Whether an agent tells of a node of this name, whatever it calls the cluster: two names for one are no
+    /// reason to call all nodes blind.
+    pub(super) is_told: &'a dyn Fn(&str) -> bool,
+    /// The cluster of the inventory, and its nodes with GPUs of which no agent tells.
+    pub(super) blind: (&'a str, &'a [Record]),
+}
+
+/// What the detectors say of a tick.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// What is wrong.
+    pub(super) signals: Vec<Signal>,
+    /// Where trouble of a family was that cannot be read any more: nobody knows whether it is over.
+    pub(super) unread: Vec<(Family, Place)>,
+    /// Of which runs nothing is known that would show trouble of a family: with cluster and run.
+    pub(super) unjudged: BTreeSet<(Family, String, String)>,
+    /// Runs that start, evaluate, save or restore: cluster and run.
+    pub(super) quiet: BTreeSet<(String, String)>,
+    /// The slow link of a run, by cluster and run: why it became slower, if it did.
+    pub(super) slow_links: BTreeMap<(String, String), Place>,
+}
+
+impl Finds {
+    /// Of this name and family, with what it needs.
+    pub(super) fn of(name: &'static str, family: Family, needs: &[Need]) -> Self {
+        Self {
+            name,
+            family,
+            needs: needs.to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detect::{Detectors, limits};
+
+    #[test]
+    fn every_kind_of_trouble_has_a_detector_and_each_finding_is_named_once() {
+        let all = Detectors::default().finds();
+        for family in Family::ALL {
+            assert!(all.iter().any(|it| it.family == family), "{family:?}");
+        }
+        let mut names: Vec<&str> = all.iter().map(|it| it.name).collect();
+        names.sort_unstable();
+        // One kind may look at several readings.
+        let twice: Vec<&str> = names
+            .windows(2)
+            .filter(|pair| pair[0] == pair[1])
+            .map(|pair| pair[0])
+            .collect();
+        let limits = limits::Limits::default().finds();
+        let own = |name: &&str| !limits.iter().any(|it| it.name == *name);
+        assert_eq!(twice.into_iter().filter(own).collect::<Vec<_>>(), [""; 0]);
+    }
+}

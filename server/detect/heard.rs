@@ -1,0 +1,129 @@
+//! Of which places anything is known at a tick: what is not heard of is not over.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use gpufleet_analysis::incident::{Family, Nodes, Place};
+
+use super::detector::{Findings, Snapshot};
+use super::gather::Seen;
+use super::gpus;
+use crate::notify::own;
+
+/// Families that a GPU's readings show.
+const READ: [Family; 6] = [
+    Family::GpuFault,
+    Family::Memory,
+    Family::Heat,
+    Family::Power,
+    Family::Link,
+    Family::Leak,
+];
+
+/// What is known at a tick.
+pub(super) struct Heard<'a> {
+    tick: &'a Snapshot<'a>,
+    /// How many GPUs the nodes have that are judged.
+    pub(super) nodes: Nodes,
+    silent: BTreeSet<(String, String)>,
+    unreadable: Unreadable<'a>,
+}
+
+/// Where readings are gone that would show trouble: how many GPUs of each node, and each of them.
+#[derive(Default)]
+struct Unreadable<'a> {
+    gpus: HashMap<(&'a str, &'a str), &'a Seen>,
+    of_node: HashMap<(&'a str, &'a str), Vec<&'a Seen>>,
+}
+
+impl<'a> Heard<'a> {
+    /// What is known at this tick.
+    pub(super) fn of(tick: &'a Snapshot<'a>) -> Self {
+        let (mut nodes, mut silent) = (BTreeMap::new(), BTreeSet::new());
+        for ((cluster, name), node) in tick.nodes {
+            let key = (cluster.to_string(), name.to_string());
+            if node.is_silent(tick.now) {
+                silent.insert(key.clone());
+            }
+            nodes.insert(key, node.gpus as usize);
+        }
+        Self {
+            tick,
+            nodes,
+            silent,
+            unreadable: Unreadable::of(tick.seen),
+        }
+    }
+
+    /// Whether trouble of this family at a place would be found, were it still there.
+    pub(super) fn is_heard(&self, family: Family, place: &Place, found: &Findings) -> bool {
+        let is_heard = match &place.run {
+            Some(run) if family.is_of_run() => {
+                let key = (family, place.cluster.clone(), run.clone());
+                !found.unjudged.contains(&key)
+            }
+            _ if own::is_own(place) => true,
+            // What is gone says nothing any more, and nothing is wrong with it.
+            _ if self.is_gone(place) => true,
+            // An agent that calls the cluster, or its node, otherwise has come.
+            _ if family == Family::Blind && self.calls_otherwise(place) => true,
+            _ => self.hears(place) && self.unreadable.is_readable(family, place),
+        };
+        let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
+        is_heard && !found.unread.iter().any(is_it)
+    }
+
+    fn is_gone(&self, place: &Place) -> bool {
+        let node = place.node.as_deref();
+        node.is_some_and(|it| (self.tick.is_gone)(&place.cluster, it))
+    }
+
+    /// Whether an agent tells of this node, but not by the name and cluster of this place.
+    fn calls_otherwise(&self, place: &Place) -> bool {
+        let Some(node) = place.node.as_deref().filter(|_| place.gpu.is_none()) else {
+            return false;
+        };
+        let key = (place.cluster.clone(), node.to_owned());
+        !self.nodes.contains_key(&key) && (self.tick.is_told)(node)
+    }
+
+    /// Whether a node is heard from, or of a cluster any node.
+    fn hears(&self, place: &Place) -> bool {
+        let Some(node) = &place.node else {
+            let in_cluster = |key: &&(String, String)| key.0 == place.cluster;
+            let mut nodes = self.nodes.keys().filter(in_cluster);
+            return nodes.any(|key| !self.silent.contains(key));
+        };
+        let key = (place.cluster.clone(), node.clone());
+        self.nodes.contains_key(&key) && !self.silent.contains(&key)
+    }
+}
+
+impl<'a> Unreadable<'a> {
+    fn of(all: &'a [Seen]) -> Self {
+        let mut found = Self::default();
+        for seen in all {
+            if READ.into_iter().all(|it| gpus::is_readable(it, seen)) {
+                continue;
+            }
+            found.gpus.insert((&seen.cluster, &seen.id), seen);
+            let of_node = found.of_node.entry((&seen.cluster, &seen.node));
+            of_node.or_default().push(seen);
+        }
+        found
+    }
+
+    /// Whether trouble of this kind at the place would be seen: at a wider place than a GPU, unless
+    /// it would not be on two GPUs of a node in it.
+    fn is_readable(&self, family: Family, place: &Place) -> bool {
+        let is_gone = |it: &&&Seen| !gpus::is_readable(family, it);
+        if let Some(gpu) = &place.gpu {
+            let known = self.gpus.get(&(place.cluster.as_str(), gpu.as_str()));
+            return known.is_none_or(|it| gpus::is_readable(family, it));
+        }
+        let in_place = |(cluster, node): &(&str, &str)| {
+            *cluster == place.cluster && place.node.as_deref().is_none_or(|it| it == *node)
+        };
+        let mut of_nodes = self.of_node.iter().filter(|(key, _)| in_place(key));
+        !of_nodes.any(|(_, gpus)| gpus.iter().filter(is_gone).count() > 1)
+    }
+}
