@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::App;
 use crate::fleet::Fleet;
 use crate::inventory::Inventory;
-use crate::inventory::known::Now;
+use crate::inventory::known::Moment;
 use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
@@ -46,7 +46,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use detector::{Detector, Findings, Finds, Snapshot};
+use detector::{Detector, Findings, Finds, TickSnapshot};
 use fleet::{Idle, Silent, WithoutAgent};
 use gather::{Gpus, Watches};
 use gpus::Faults;
@@ -99,7 +99,7 @@ pub struct Detectors {
 }
 
 /// What a tick looks at, beside what the detectors remember.
-pub struct Around<'a> {
+pub struct TickInput<'a> {
     /// The moment of the tick.
     pub now: Timestamp,
     /// What is live, or was then.
@@ -107,7 +107,7 @@ pub struct Around<'a> {
     /// What GPU time costs.
     pub terms: Arc<Terms>,
     /// What the cluster tells, and the moment by which that is seen.
-    pub inventory: (&'a Inventory, Now),
+    pub inventory: (&'a Inventory, Moment),
     /// Whether a node of a cluster was there and is gone.
     pub is_gone: &'a dyn Fn(&str, &str) -> bool,
     /// What is wrong with gpufleet itself.
@@ -116,7 +116,7 @@ pub struct Around<'a> {
 
 /// How much a tick looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counted {
+pub struct Coverage {
     /// GPUs that were judged.
     pub gpus: usize,
     /// Nodes that were known.
@@ -211,7 +211,7 @@ impl Detectors {
         let now = app.clock.now();
         let is_gone = |cluster: &str, node: &str| app.inventory.is_gone(cluster, node);
         let terms = app.money.terms();
-        let around = Around {
+        let around = TickInput {
             now,
             fleet: &app.fleet,
             terms: Arc::clone(&terms),
@@ -228,7 +228,7 @@ impl Detectors {
     }
 
     /// One tick over what is known `around`, whether it is live or replayed; what is said of it goes to `tell`.
-    pub fn judge(&mut self, around: Around<'_>, tell: impl FnOnce(Tick<'_>)) -> Counted {
+    pub fn judge(&mut self, around: TickInput<'_>, tell: impl FnOnce(Tick<'_>)) -> Coverage {
         let now = around.now;
         let mut prices = Prices::at(around.terms, now);
         let (seen, nodes) = gather::gather(around.fleet, &mut self.watches, &mut prices, now);
@@ -238,7 +238,7 @@ impl Detectors {
             .collect();
         let (inventory, seen_at) = around.inventory;
         let told = inventory.told(nodes.keys().map(|it| &*it.1));
-        let snapshot = Snapshot {
+        let snapshot = TickSnapshot {
             now,
             seen: &seen,
             gpus: &gpus,
@@ -265,7 +265,7 @@ impl Detectors {
             quiet_runs: &found.quiet,
             nodes: &heard.nodes,
         });
-        Counted {
+        Coverage {
             gpus: seen.len(),
             nodes: nodes.len(),
         }

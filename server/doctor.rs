@@ -24,7 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::disk::{self, Disks};
 use crate::health;
-use crate::money::now::{self, Now};
+use crate::money::now::{self, MoneySnapshot};
 use crate::view::FleetView;
 use crate::words::text::counted;
 use crate::words::{Why, address};
@@ -220,7 +220,7 @@ const CHECKS: &[OneCheck] = &[
 pub(crate) struct Look<'a> {
     app: &'a App,
     view: &'a FleetView,
-    found: &'a Now,
+    found: &'a MoneySnapshot,
     seen: Gathered,
     disks: Disks,
     /// What is wrong with the database.

@@ -19,7 +19,7 @@ use crate::notify::group::{Group, State};
 use crate::notify::heartbeat::Heartbeat;
 use crate::notify::lane::{Lane, Outcome};
 use crate::notify::outbox::{Outbox, Sending, Unread};
-use crate::notify::route::Said;
+use crate::notify::route::RouteVerdict;
 use crate::notify::settings::{Settings, Way};
 use crate::notify::silence::Silence;
 use crate::runs::RunKey;
@@ -390,7 +390,7 @@ impl Incidents {
     }
 
     /// What each route says to an incident.
-    pub fn routes_of(&self, incident: &Incident) -> Vec<Said> {
+    pub fn routes_of(&self, incident: &Incident) -> Vec<RouteVerdict> {
         self.lock().outbox.settings().explain(incident)
     }
 

@@ -33,7 +33,7 @@ pub mod look;
 pub mod names;
 pub mod slurm;
 
-use known::{Known, Now};
+use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
 
@@ -94,7 +94,7 @@ pub struct Inventory {
     cluster: Arc<str>,
     /// Nanoseconds.
     within: AtomicI64,
-    held: Mutex<Known>,
+    held: Mutex<ClusterState>,
     token: Mutex<Option<FencingToken>>,
 }
 
@@ -187,18 +187,18 @@ impl Inventory {
     }
 
     /// What is known, for whoever changes it.
-    pub fn known(&self) -> MutexGuard<'_, Known> {
+    pub fn known(&self) -> MutexGuard<'_, ClusterState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of it now, for a reader; none where the reader may not see this cluster.
-    pub fn look(&self, grant: &Grant, now: Now) -> Option<Look> {
+    pub fn look(&self, grant: &Grant, now: Moment) -> Option<Look> {
         let may_see = grant.may_see(&self.cluster);
         may_see.then(|| look::look(self, &self.known(), now))
     }
 
     /// Whether the nodes are seen now.
-    pub fn sees_nodes(&self, now: Now) -> bool {
+    pub fn sees_nodes(&self, now: Moment) -> bool {
         self.source != Source::Off && self.known().nodes.sight(now) == Sight::Seen
     }
 
@@ -218,7 +218,7 @@ impl Inventory {
     }
 
     /// Nodes with GPUs of which no agent tells, as far as nodes are seen now.
-    pub fn without_agent(&self, told: &Told<'_>, now: Now) -> Vec<Record> {
+    pub fn without_agent(&self, told: &Told<'_>, now: Moment) -> Vec<Record> {
         let within = self.within.load(Ordering::Relaxed);
         match self.sees_nodes(now) {
             true => self
@@ -234,7 +234,7 @@ impl Inventory {
     }
 
     /// Writes what changed, and now and then up to when nodes were seen.
-    async fn write(&self, store: &Store, now: Now) -> Result<(), CommitError> {
+    async fn write(&self, store: &Store, now: Moment) -> Result<(), CommitError> {
         let token = *self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(token) = token else {
             return Ok(());
@@ -312,8 +312,8 @@ async fn restore(app: &App) -> Result<(), StoreError> {
 }
 
 /// A moment as both clocks have it.
-pub fn now(app: &App) -> Now {
-    Now {
+pub fn now(app: &App) -> Moment {
+    Moment {
         at: app.clock.now(),
         monotonic: app.clock.monotonic(),
     }
@@ -343,7 +343,7 @@ mod tests {
             name: name.to_owned(),
             ..Node::default()
         };
-        let now = |seconds: i64| Now {
+        let now = |seconds: i64| Moment {
             at: Timestamp::from_seconds(seconds),
             monotonic: Duration::from_secs(seconds.unsigned_abs()),
         };

@@ -100,7 +100,7 @@ pub struct App {
     /// What is wrong, and what people said to it.
     pub incidents: Arc<incidents::Incidents>,
     /// How the thresholds were last read.
-    pub thresholds: Arc<detect::thresholds::Told>,
+    pub thresholds: Arc<detect::thresholds::ThresholdHealth>,
     /// The cluster's nodes, and who waits for GPUs.
     pub inventory: Arc<inventory::Inventory>,
     /// What GPU time costs, and who pays.

@@ -23,9 +23,9 @@ use gpufleet_telemetry::wire::{Lane, Stream};
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::detect::{Around, Counted, Detectors};
+use crate::detect::{Coverage, Detectors, TickInput};
 use crate::fleet::{Body, Fleet, Offer, Outcome};
-use crate::inventory::known::Now;
+use crate::inventory::known::Moment;
 use crate::inventory::{Inventory, InventoryConfig};
 use crate::money::Terms;
 use crate::runs::watch::Watch;
@@ -110,7 +110,7 @@ pub struct Replayed {
     /// How many ticks, and how long one is, seconds.
     pub ticks: (u64, u32),
     /// How many GPUs and nodes there were at most.
-    pub most: Counted,
+    pub most: Coverage,
     /// Every incident that would have opened, the first to open first.
     pub incidents: Vec<Incident>,
     /// Incidents that are not told, because there were more than [`MAX_INCIDENTS`].
@@ -152,7 +152,7 @@ struct Replay {
     seqs: HashMap<(AgentId, Stream), u64>,
     ids: u128,
     ticks: u64,
-    most: Counted,
+    most: Coverage,
     found: BTreeMap<Uuid, Incident>,
     /// Incidents that there was no room for.
     left_out: BTreeSet<Uuid>,
@@ -231,7 +231,7 @@ impl Replay {
             seqs: HashMap::new(),
             ids: 0,
             ticks: 0,
-            most: Counted::default(),
+            most: Coverage::default(),
             found: BTreeMap::new(),
             left_out: BTreeSet::new(),
             refused: 0,
@@ -271,13 +271,13 @@ impl Replay {
             let at = gone.get(&(cluster.to_owned(), node.to_owned()));
             at.is_some_and(|at| *at <= now)
         };
-        let around = Around {
+        let around = TickInput {
             now,
             fleet: &self.fleet,
             terms: Arc::clone(&self.terms),
             inventory: (
                 &self.inventory,
-                Now {
+                Moment {
                     at: now,
                     monotonic: Duration::ZERO,
                 },

@@ -22,7 +22,7 @@ use gpufleet_telemetry::time::Timestamp;
 use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
-use crate::money::now::{self, Now};
+use crate::money::now::{self, MoneySnapshot};
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
 
@@ -104,7 +104,7 @@ pub(crate) struct Look<'a> {
     pub(crate) app: &'a App,
     pub(crate) view: &'a FleetView,
     pub(crate) specs: &'a Specs,
-    pub(crate) found: &'a Now,
+    pub(crate) found: &'a MoneySnapshot,
     pub(crate) open: &'a [Incident],
     pub(crate) at: Timestamp,
 }

@@ -8,7 +8,7 @@ use gpufleet_analysis::inventory::Record;
 use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::gather::{Gpus, NodesSeen, Seen};
+use super::gather::{GpuSnapshot, Gpus, NodeSnapshots};
 use super::watch::GAP_S;
 use crate::runs::Runs;
 
@@ -21,7 +21,7 @@ pub(crate) trait Detector {
     fn finds(&self) -> Vec<Finds>;
 
     /// Says what is wrong at this tick, and of what that cannot be said.
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings);
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings);
 }
 
 /// One kind of finding of a detector.
@@ -57,13 +57,13 @@ pub(crate) enum Need {
 }
 
 /// What is live at a tick.
-pub(crate) struct Snapshot<'a> {
+pub(crate) struct TickSnapshot<'a> {
     pub(super) now: Timestamp,
     /// Every GPU that is judged.
-    pub(super) seen: &'a [Seen],
+    pub(super) seen: &'a [GpuSnapshot],
     /// The same by cluster and id.
     pub(super) gpus: &'a Gpus<'a>,
-    pub(super) nodes: &'a NodesSeen,
+    pub(super) nodes: &'a NodeSnapshots,
     pub(super) runs: &'a Runs,
     /// Whether a node of a cluster was there and is gone.
     pub(super) is_gone: &'a dyn Fn(&str, &str) -> bool,

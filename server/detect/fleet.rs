@@ -11,8 +11,8 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::{self, Reading as Read};
-use super::detector::{Detector, Findings, Finds, Snapshot};
-use super::gather::Seen;
+use super::detector::{Detector, Findings, Finds, TickSnapshot};
+use super::gather::GpuSnapshot;
 use super::runs::{self, Holders};
 use super::seconds_since;
 
@@ -41,7 +41,7 @@ impl Detector for Idle {
         ]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let waiting = waiting(tick.seen, tick.now, self.after_nanos);
         let holders = runs::holders(tick.runs, &waiting, tick.now);
         found.signals.extend(idle(&waiting, &holders, tick.now));
@@ -54,7 +54,7 @@ impl Detector for Silent {
         vec![Finds::of(what, Family::Blind, &[Read(&gpu::OBSERVED)])]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let silent = tick.nodes.iter().filter(|(_, it)| it.is_silent(tick.now));
         let silent = silent.filter(|((cluster, name), _)| !(tick.is_gone)(cluster, name));
         found.signals.extend(silent.map(|((cluster, name), node)| {
@@ -75,7 +75,7 @@ impl Detector for WithoutAgent {
         )]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (cluster, nodes) = tick.blind;
         found.signals.extend(nodes.iter().map(|it| {
             let action = "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.";
@@ -87,8 +87,12 @@ impl Detector for WithoutAgent {
 }
 
 /// GPUs that are stalled, or were idle for so long.
-fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<(Family, &Seen)> {
-    let family = |gpu: &Seen| match gpu.status.state {
+fn waiting(
+    all: &[GpuSnapshot],
+    now: Timestamp,
+    idle_after_nanos: i64,
+) -> Vec<(Family, &GpuSnapshot)> {
+    let family = |gpu: &GpuSnapshot| match gpu.status.state {
         State::Stalled => Some(Family::Stalled),
         State::Parked | State::HeldEmpty => {
             let since = gpu.status.since.unwrap_or(now);
@@ -102,8 +106,8 @@ fn waiting(all: &[Seen], now: Timestamp, idle_after_nanos: i64) -> Vec<(Family, 
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that
 /// what stops it explains that its GPUs wait.
-fn idle(waiting: &[(Family, &Seen)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
-    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&Seen>> = BTreeMap::new();
+fn idle(waiting: &[(Family, &GpuSnapshot)], runs: &Holders<'_>, now: Timestamp) -> Vec<Signal> {
+    let mut jobs: BTreeMap<(Family, &str, &str), Vec<&GpuSnapshot>> = BTreeMap::new();
     for (family, gpu) in waiting {
         let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
         let job = run.or(gpu.job.as_deref()).unwrap_or_default();
@@ -116,7 +120,13 @@ fn idle(waiting: &[(Family, &Seen)], runs: &Holders<'_>, now: Timestamp) -> Vec<
         .collect()
 }
 
-fn of_job(family: Family, cluster: &str, job: &str, gpus: &[&Seen], now: Timestamp) -> Signal {
+fn of_job(
+    family: Family,
+    cluster: &str,
+    job: &str,
+    gpus: &[&GpuSnapshot],
+    now: Timestamp,
+) -> Signal {
     let first = gpus[0];
     let is_one_node = gpus.iter().all(|it| it.node == first.node);
     let losing = gpus

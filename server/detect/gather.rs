@@ -54,7 +54,7 @@ const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// One GPU as the detectors see it.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct GpuSnapshot {
     pub(super) cluster: Arc<str>,
     pub(super) node: Arc<str>,
     pub(super) id: Arc<str>,
@@ -109,7 +109,7 @@ pub struct Host {
 
 /// What all resources of a node say together.
 #[derive(Debug, Default)]
-pub struct NodeSeen {
+pub struct NodeSnapshot {
     pub(super) gpus: u32,
     pub(super) heard: Timestamp,
     point: Timestamp,
@@ -127,12 +127,12 @@ pub struct NodeSeen {
 }
 
 /// GPUs by cluster and id.
-pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a Seen>;
+pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a GpuSnapshot>;
 
 /// Every node that is judged, by cluster and name.
-pub type NodesSeen = HashMap<(Arc<str>, Arc<str>), NodeSeen>;
+pub type NodeSnapshots = HashMap<(Arc<str>, Arc<str>), NodeSnapshot>;
 
-impl NodeSeen {
+impl NodeSnapshot {
     /// Whether nothing is heard from it.
     pub(super) fn is_silent(&self, now: Timestamp) -> bool {
         view::is_silent(self.tick, self.heard, now)
@@ -145,9 +145,9 @@ pub fn gather(
     watches: &mut Watches,
     prices: &mut Prices,
     now: Timestamp,
-) -> (Vec<Seen>, NodesSeen) {
+) -> (Vec<GpuSnapshot>, NodeSnapshots) {
     let mut all = Vec::new();
-    let mut nodes = NodesSeen::new();
+    let mut nodes = NodeSnapshots::new();
     watches.limits.begin();
     watches.readers.begin();
     watches.network.begin();
@@ -230,7 +230,7 @@ fn booted_at(live: &Live) -> Option<Timestamp> {
     Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
 }
 
-fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> Seen {
+fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
     let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
@@ -248,7 +248,7 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> Seen {
     let status = judge(live, now);
     let owner = job.map(|it| leak::owner(it, &live.key.id));
     let used = gpu_used(live, now);
-    let mut seen = Seen {
+    let mut seen = GpuSnapshot {
         cluster: Arc::clone(&live.key.cluster),
         node: Arc::clone(&live.node),
         id: Arc::clone(&live.key.id),
@@ -304,7 +304,7 @@ pub(super) const fn is_at_work(state: State) -> bool {
     )
 }
 
-impl Seen {
+impl GpuSnapshot {
     /// The readings that are there.
     fn readable(&self) -> Readable {
         let rates = &self.rates;

@@ -18,8 +18,8 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::Need::{Events, Holders, Reading as Read};
-use super::detector::{Detector, Findings, Finds, Snapshot};
-use super::gather::{Seen, is_at_work};
+use super::detector::{Detector, Findings, Finds, TickSnapshot};
+use super::gather::{GpuSnapshot, is_at_work};
 use super::watch::Readable;
 
 /// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
@@ -80,15 +80,15 @@ impl Detector for Faults {
         ]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         found.signals.extend(signals(tick.seen, tick.now));
     }
 }
 
 /// Everything that is wrong with any GPU.
-fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
+fn signals(all: &[GpuSnapshot], now: Timestamp) -> Vec<Signal> {
     let mut places: HashMap<Group<'_>, usize> = HashMap::new();
-    let mut members: Vec<Vec<&Seen>> = Vec::new();
+    let mut members: Vec<Vec<&GpuSnapshot>> = Vec::new();
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(all.len());
     for seen in all {
         let place = group(seen).map(|key| {
@@ -113,8 +113,8 @@ fn signals(all: &[Seen], now: Timestamp) -> Vec<Signal> {
 }
 
 impl Like {
-    fn of(peers: &[&Seen]) -> Self {
-        let values = |of: fn(&Seen) -> Option<f64>| -> Vec<f64> {
+    fn of(peers: &[&GpuSnapshot]) -> Self {
+        let values = |of: fn(&GpuSnapshot) -> Option<f64>| -> Vec<f64> {
             peers.iter().filter_map(|it| of(it)).collect()
         };
         Self {
@@ -128,7 +128,7 @@ impl Like {
 
 /// Whether what would show trouble of this kind on a GPU was readable and no longer is: then nobody
 /// knows whether it is over.
-pub(super) fn is_readable(family: Family, seen: &Seen) -> bool {
+pub(super) fn is_readable(family: Family, seen: &GpuSnapshot) -> bool {
     let needed = match family {
         Family::GpuFault => Readable::UNCORRECTED.and(Readable::REMAP),
         Family::Memory => Readable::CORRECTED.and(Readable::REMAP),
@@ -146,13 +146,13 @@ pub(super) fn is_readable(family: Family, seen: &Seen) -> bool {
 type Group<'a> = (&'a str, &'a str, &'a str);
 
 /// Which GPUs are like it; none while it does not work for a known job.
-fn group(seen: &Seen) -> Option<Group<'_>> {
+fn group(seen: &GpuSnapshot) -> Option<Group<'_>> {
     let job = seen.job.as_deref();
     let job = job.filter(|_| is_at_work(seen.status.state))?;
     Some((&seen.cluster, &seen.model, job))
 }
 
-fn of_gpu(seen: &Seen, like: &Like, has_peers: bool, now: Timestamp) -> Vec<Signal> {
+fn of_gpu(seen: &GpuSnapshot, like: &Like, has_peers: bool, now: Timestamp) -> Vec<Signal> {
     let is_broken = seen.status.state == State::Unhealthy;
     let is_told = |code: u32, at: Timestamp| {
         if FATAL_XIDS.contains(&code) {
@@ -218,7 +218,7 @@ fn of_gpu(seen: &Seen, like: &Like, has_peers: bool, now: Timestamp) -> Vec<Sign
 
 /// A GPU that is broken for a reason that is all that is known of it: after a restart of the server,
 /// or by the driver's word.
-fn broken(seen: &Seen) -> Signal {
+fn broken(seen: &GpuSnapshot) -> Signal {
     let what = match seen.status.reason {
         Reason::FatalXid => "a fatal XID",
         Reason::RecoveryAction => "the driver asks for a reset or a reboot",
@@ -238,7 +238,7 @@ fn broken(seen: &Seen) -> Signal {
     }
 }
 
-fn signal(seen: &Seen, like: &Like, finding: &Finding) -> Signal {
+fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
     let (family, cause) = words(finding.kind);
     let is_useless = seen.status.state == State::Unhealthy
         || matches!(
@@ -269,7 +269,7 @@ fn signal(seen: &Seen, like: &Like, finding: &Finding) -> Signal {
 }
 
 /// What part of the GPU its lower clock takes; 0 where that is not known.
-fn slower(seen: &Seen, like: &Like) -> f64 {
+fn slower(seen: &GpuSnapshot, like: &Like) -> f64 {
     match (seen.clock, like.clock) {
         (Some(own), Some(like)) if like > 0.0 => 1.0 - own / like,
         _ => 0.0,
@@ -326,7 +326,7 @@ fn what(kind: Kind) -> String {
     .to_owned()
 }
 
-fn action(seen: &Seen, finding: &Finding) -> String {
+fn action(seen: &GpuSnapshot, finding: &Finding) -> String {
     if let Kind::Xid(code) = finding.kind {
         let told = seen.xids.iter().rev().find(|it| it.code == code);
         return told.map_or_else(String::new, |it| it.action.replace('_', " "));
@@ -343,7 +343,7 @@ fn action(seen: &Seen, finding: &Finding) -> String {
     .to_owned()
 }
 
-fn readings(seen: &Seen, like: &Like, finding: &Finding) -> Vec<Reading> {
+fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> {
     let usual = (finding.limit != 0.0).then_some(finding.limit);
     let unit = match finding.kind {
         Kind::Hot => Unit::Celsius,

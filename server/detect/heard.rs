@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::incident::{Family, Nodes, Place};
 
-use super::detector::{Findings, Snapshot};
-use super::gather::Seen;
+use super::detector::{Findings, TickSnapshot};
+use super::gather::GpuSnapshot;
 use super::gpus;
 use crate::notify::own;
 
@@ -21,7 +21,7 @@ const READ: [Family; 6] = [
 
 /// What is known at a tick.
 pub(super) struct Heard<'a> {
-    tick: &'a Snapshot<'a>,
+    tick: &'a TickSnapshot<'a>,
     /// How many GPUs the nodes have that are judged.
     pub(super) nodes: Nodes,
     silent: BTreeSet<(String, String)>,
@@ -31,13 +31,13 @@ pub(super) struct Heard<'a> {
 /// Where readings are gone that would show trouble: how many GPUs of each node, and each of them.
 #[derive(Default)]
 struct Unreadable<'a> {
-    gpus: HashMap<(&'a str, &'a str), &'a Seen>,
-    of_node: HashMap<(&'a str, &'a str), Vec<&'a Seen>>,
+    gpus: HashMap<(&'a str, &'a str), &'a GpuSnapshot>,
+    of_node: HashMap<(&'a str, &'a str), Vec<&'a GpuSnapshot>>,
 }
 
 impl<'a> Heard<'a> {
     /// What is known at this tick.
-    pub(super) fn of(tick: &'a Snapshot<'a>) -> Self {
+    pub(super) fn of(tick: &'a TickSnapshot<'a>) -> Self {
         let (mut nodes, mut silent) = (BTreeMap::new(), BTreeSet::new());
         for ((cluster, name), node) in tick.nodes {
             let key = (cluster.to_string(), name.to_string());
@@ -99,7 +99,7 @@ impl<'a> Heard<'a> {
 }
 
 impl<'a> Unreadable<'a> {
-    fn of(all: &'a [Seen]) -> Self {
+    fn of(all: &'a [GpuSnapshot]) -> Self {
         let mut found = Self::default();
         for seen in all {
             if READ.into_iter().all(|it| gpus::is_readable(it, seen)) {
@@ -115,7 +115,7 @@ impl<'a> Unreadable<'a> {
     /// Whether trouble of this kind at the place would be seen: at a wider place than a GPU, unless
     /// it would not be on two GPUs of a node in it.
     fn is_readable(&self, family: Family, place: &Place) -> bool {
-        let is_gone = |it: &&&Seen| !gpus::is_readable(family, it);
+        let is_gone = |it: &&&GpuSnapshot| !gpus::is_readable(family, it);
         if let Some(gpu) = &place.gpu {
             let known = self.gpus.get(&(place.cluster.as_str(), gpu.as_str()));
             return known.is_none_or(|it| gpus::is_readable(family, it));

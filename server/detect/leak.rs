@@ -21,8 +21,8 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::{Holders, Length, Reading as Read};
-use super::detector::{Detector, Findings, Finds, Snapshot};
-use super::gather::{NodeSeen, NodesSeen, Seen};
+use super::detector::{Detector, Findings, Finds, TickSnapshot};
+use super::gather::{GpuSnapshot, NodeSnapshot, NodeSnapshots};
 
 /// The narrowest bucket, seconds.
 const LEAST_WIDTH_S: u32 = 300;
@@ -211,14 +211,14 @@ impl Detector for Leaking {
         ]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         found.signals.extend(signals(tick.seen, tick.nodes));
     }
 }
 
 /// What leaks: one signal a job, and one a machine.
-fn signals(all: &[Seen], nodes: &NodesSeen) -> Vec<Signal> {
-    let mut jobs: BTreeMap<(&str, &str), Vec<(&Seen, Leaks)>> = BTreeMap::new();
+fn signals(all: &[GpuSnapshot], nodes: &NodeSnapshots) -> Vec<Signal> {
+    let mut jobs: BTreeMap<(&str, &str), Vec<(&GpuSnapshot, Leaks)>> = BTreeMap::new();
     for seen in all {
         if let (Some(leaks), Some(job)) = (seen.leaks, seen.job.as_deref()) {
             jobs.entry((&seen.cluster, job))
@@ -226,7 +226,7 @@ fn signals(all: &[Seen], nodes: &NodesSeen) -> Vec<Signal> {
                 .push((seen, leaks));
         }
     }
-    let of_job = |((cluster, job), gpus): ((&str, &str), Vec<(&Seen, Leaks)>)| {
+    let of_job = |((cluster, job), gpus): ((&str, &str), Vec<(&GpuSnapshot, Leaks)>)| {
         let (first, _) = gpus[0];
         let is_one_node = gpus.iter().all(|(it, _)| it.node == first.node);
         let place = Place {
@@ -246,7 +246,7 @@ fn signals(all: &[Seen], nodes: &NodesSeen) -> Vec<Signal> {
         signal.readings.push(count);
         Some(signal)
     };
-    let of_node = |((cluster, name), node): (&NodeName, &NodeSeen)| {
+    let of_node = |((cluster, name), node): (&NodeName, &NodeSnapshot)| {
         let what = "the machine's memory grows until it is used up";
         let action =
             "Look which process grows: a data loader that keeps what it has read is the commonest.";

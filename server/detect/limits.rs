@@ -18,8 +18,8 @@ use gpufleet_telemetry::catalog::{Metric, Unit};
 use gpufleet_telemetry::identity::{Part, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::detector::{Detector, Findings, Finds, Need, Snapshot};
-use super::gather::{Gpus, NodesSeen};
+use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
+use super::gather::{Gpus, NodeSnapshots};
 use super::watch::reading;
 use crate::fleet::Live;
 use crate::store::model::ResourceKey;
@@ -72,7 +72,7 @@ pub(super) struct Limits {
     /// The tests of [`LIMITS`], with the limits of the config.
     tests: [Test; COUNT],
     kept: HashMap<ResourceKey, Kept>,
-    found: Vec<Found>,
+    found: Vec<Exceeded>,
     unread: Vec<(Family, Place)>,
 }
 
@@ -86,7 +86,7 @@ struct Kept {
 }
 
 /// One reading that is wrong.
-struct Found {
+struct Exceeded {
     limit: &'static Limit,
     test: Test,
     place: Place,
@@ -164,7 +164,7 @@ impl Limits {
                 continue;
             };
             if state.is_fresh(now) {
-                self.found.push(Found {
+                self.found.push(Exceeded {
                     limit,
                     test,
                     place: place(live),
@@ -179,7 +179,7 @@ impl Limits {
     }
 
     /// What is wrong at this tick; of a kind of trouble one signal a place, and one a run, whatever its ranks.
-    fn signals(&mut self, nodes: &NodesSeen, gpus: &Gpus<'_>, now: Timestamp) -> Vec<Signal> {
+    fn signals(&mut self, nodes: &NodeSnapshots, gpus: &Gpus<'_>, now: Timestamp) -> Vec<Signal> {
         self.kept.retain(|_, it| now.since(it.seen) < FORGET_NS);
         let mut signals: BTreeMap<(&str, Place), Signal> = BTreeMap::new();
         for found in &self.found {
@@ -228,7 +228,7 @@ impl Detector for Limits {
         LIMITS.iter().map(of).collect()
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let signals = self.signals(tick.nodes, tick.gpus, tick.now);
         found.signals.extend(signals);
         found.unread.append(&mut self.unread);
@@ -382,7 +382,7 @@ fn run_of(place: &Place) -> Place {
     }
 }
 
-impl Found {
+impl Exceeded {
     fn signal(&self) -> Signal {
         let limit = self.limit;
         let (name, unit) = limit.reading;

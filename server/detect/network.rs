@@ -23,8 +23,8 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::Need::Reading as Read;
-use super::detector::{Detector, Findings, Finds, Snapshot};
-use super::gather::{NodesSeen, Seen};
+use super::detector::{Detector, Findings, Finds, TickSnapshot};
+use super::gather::{GpuSnapshot, NodeSnapshots};
 use super::runs;
 use crate::fleet::Live;
 use crate::runs::{Run, RunKey, State};
@@ -132,14 +132,14 @@ impl Network {
     }
 
     /// Compares the speeds of ports, cluster by cluster.
-    fn speeds(&mut self, nodes: &NodesSeen, now: Timestamp) {
+    fn speeds(&mut self, nodes: &NodeSnapshots, now: Timestamp) {
         self.ticks = self.ticks.wrapping_add(1);
         if !self.ticks.is_multiple_of(SPEEDS_EVERY_TICKS) {
             return;
         }
         let mut clusters: BTreeMap<&str, Vec<port::Machine<'_>>> = BTreeMap::new();
         // Machines without GPUs, or of which nobody knows theirs, are like nobody.
-        let is_like = |it: &super::gather::NodeSeen| !it.is_silent(now) && !it.model.is_empty();
+        let is_like = |it: &super::gather::NodeSnapshot| !it.is_silent(now) && !it.model.is_empty();
         for ((cluster, node), seen) in nodes.iter().filter(|(_, it)| is_like(it)) {
             clusters.entry(cluster).or_default().push(port::Machine {
                 node,
@@ -193,7 +193,7 @@ impl Detector for Network {
         ]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let now = tick.now;
         self.ports.retain(|_, it| now.since(it.1) < FORGET_NS);
         let keys = tick.runs.keys();
@@ -237,7 +237,7 @@ impl Detector for Network {
 
 /// A run at a tick, with what surrounds it.
 struct OfRun<'a> {
-    tick: &'a Snapshot<'a>,
+    tick: &'a TickSnapshot<'a>,
     key: &'a RunKey,
     brief: &'a Brief,
     measured: &'a [RankMeasured],
@@ -245,7 +245,7 @@ struct OfRun<'a> {
 
 impl OfRun<'_> {
     /// What its ranks are and wait, of a run of which something is to be told.
-    fn seen(&self) -> (runs::RunSeen, Option<Waits>) {
+    fn seen(&self) -> (runs::RunSnapshot, Option<Waits>) {
         let look = |run: &Run| (runs::seen(self.key, run, &[]), waits(run));
         self.tick.runs.look(self.key, look).unwrap_or_default()
     }
@@ -255,7 +255,7 @@ impl OfRun<'_> {
         let seen = |it: &RankMeasured| self.tick.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
         let clocks = self.measured.iter().filter_map(|it| seen(it)?.clock);
         let usual = median(&mut clocks.collect::<Vec<_>>());
-        let is_ill = |gpu: &Seen| {
+        let is_ill = |gpu: &GpuSnapshot| {
             let is_slowed = |part: Option<f64>| part.is_some_and(|it| it > SLOWED);
             let is_low = gpu
                 .clock
@@ -314,7 +314,7 @@ impl Watched {
             return;
         }
         let (seen, waits) = run.seen();
-        let around = slow::Around {
+        let around = slow::LinkContext {
             run: &seen,
             cluster: &run.key.cluster,
             nodes: run.tick.nodes,
@@ -396,7 +396,7 @@ impl Brief {
 
 impl SlowPort {
     /// Whether its speed is known now, or it is there no more.
-    fn speed_is_read(&self, nodes: &NodesSeen, now: Timestamp) -> bool {
+    fn speed_is_read(&self, nodes: &NodeSnapshots, now: Timestamp) -> bool {
         let node = self.place.node.as_deref().unwrap_or_default();
         let key = (Arc::from(&*self.place.cluster), Arc::from(node));
         let is_own = |it: &Port| *it.name == *self.name && it.speed.is_some();
@@ -405,7 +405,7 @@ impl SlowPort {
         seen.is_none_or(|it| !it.is_silent(now) && it.ports.iter().any(is_own))
     }
 
-    fn signal(&self, nodes: &NodesSeen) -> Signal {
+    fn signal(&self, nodes: &NodeSnapshots) -> Signal {
         let node = self.place.node.as_deref().unwrap_or_default();
         let key = (Arc::from(&*self.place.cluster), Arc::from(node));
         let name = format!("speed, {}", self.name);

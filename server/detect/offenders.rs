@@ -19,7 +19,7 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{ResourceKind, attribute, is_null_uuid};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::detector::{Detector, Findings, Finds, Need, Snapshot};
+use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use crate::App;
 use crate::store::StoreError;
 use crate::store::model::IncidentFilter;
@@ -133,7 +133,7 @@ impl Detector for Offenders {
     }
 
     /// Of cards those that are there.
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let is_there = |it: &Signal| {
             let gpu = it.place.gpu.as_deref();
             gpu.is_none_or(|gpu| tick.gpus.contains_key(&(it.place.cluster.as_str(), gpu)))

@@ -20,8 +20,8 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::Phase;
 
-use super::detector::{Detector, Findings, Finds, Need, Snapshot};
-use super::gather::{Gpus, Seen};
+use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
+use super::gather::{GpuSnapshot, Gpus};
 use crate::runs::ring::Ring;
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
 
@@ -63,15 +63,15 @@ struct Brief {
 
 /// A run in which something may be wrong.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RunSeen {
+pub(super) struct RunSnapshot {
     pub(super) cluster: String,
     pub(super) name: String,
-    pub(super) ranks: Vec<RankSeen>,
+    pub(super) ranks: Vec<RankSnapshot>,
 }
 
 /// One of its ranks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RankSeen {
+pub(super) struct RankSnapshot {
     pub(super) rank: u32,
     pub(super) node: String,
     pub(super) gpu: String,
@@ -101,7 +101,7 @@ impl Detector for RunWatches {
         ]
     }
 
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let keys = tick.runs.keys();
         self.0.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
@@ -132,7 +132,7 @@ impl Watched {
     }
 
     /// One run that goes on.
-    fn judge(&mut self, key: &RunKey, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (gpus, now) = (tick.gpus, tick.now);
         let Some(brief) = tick.runs.look(key, |run| brief(run, now)) else {
             return;
@@ -165,7 +165,7 @@ impl Watched {
             let seen = tick.runs.look(key, |run| seen(key, run, &blamed));
             seen.unwrap_or_default()
         } else {
-            RunSeen::default()
+            RunSnapshot::default()
         };
         let (standing, is_known) = standing::signal(&run, gpus, &mut self.hang, &brief, now);
         if !is_known {
@@ -190,12 +190,16 @@ impl Watched {
 pub(super) type Holders<'a> = HashMap<(&'a str, &'a str), String>;
 
 /// The runs that go on and hold one of these GPUs.
-pub(super) fn holders<'a>(runs: &Runs, gpus: &[(Family, &'a Seen)], now: Timestamp) -> Holders<'a> {
+pub(super) fn holders<'a>(
+    runs: &Runs,
+    gpus: &[(Family, &'a GpuSnapshot)],
+    now: Timestamp,
+) -> Holders<'a> {
     let mut found = Holders::new();
     if gpus.is_empty() {
         return found;
     }
-    let wanted: HashMap<(&str, &str), &'a Seen> = gpus
+    let wanted: HashMap<(&str, &str), &'a GpuSnapshot> = gpus
         .iter()
         .map(|(_, it)| ((&*it.cluster, &*it.id), *it))
         .collect();
@@ -243,11 +247,11 @@ pub(super) fn is_quiet(rank: &Rank) -> bool {
     Phase::QUIET.into_iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
 }
 
-pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {
+pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
     let ranks = run.ranks.iter().filter(|(_, it)| it.facts.end.is_none());
     let reading =
         |it: &Rank, metric: gpufleet_telemetry::catalog::Metric| it.facts.reading(metric.id);
-    let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSeen {
+    let of = |(place, (number, it)): (usize, (&u32, &Rank))| RankSnapshot {
         rank: *number,
         node: it.facts.node.clone(),
         gpu: it.facts.gpu.clone(),
@@ -257,28 +261,28 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSeen {
         ring: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
             .then(|| it.ring.clone()),
     };
-    RunSeen {
+    RunSnapshot {
         cluster: key.cluster.to_string(),
         name: key.run.to_string(),
         ranks: ranks.enumerate().map(of).collect(),
     }
 }
 
-fn gpu_of<'a>(run: &RunSeen, rank: &RankSeen, gpus: &Gpus<'a>) -> Option<&'a Seen> {
+fn gpu_of<'a>(run: &RunSnapshot, rank: &RankSnapshot, gpus: &Gpus<'a>) -> Option<&'a GpuSnapshot> {
     gpus.get(&(run.cluster.as_str(), rank.gpu.as_str()))
         .copied()
 }
 
 /// What a second of all its GPUs costs, as one of them on average.
-pub(super) fn price_of(run: &RunSeen, gpus: &Gpus<'_>) -> Option<i64> {
-    let of = |rank: &RankSeen| gpu_of(run, rank, gpus).and_then(|it| it.price);
+pub(super) fn price_of(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<i64> {
+    let of = |rank: &RankSnapshot| gpu_of(run, rank, gpus).and_then(|it| it.price);
     let all = run.ranks.iter().map(|it| Losing::gpus(1, of(it)));
     let all = all.fold(Losing::default(), |sum, it| sum.and(&it));
     all.nano_usd_per_gpu_second
 }
 
 /// The place of a rank, or of the run where none is to be named.
-fn place(run: &RunSeen, rank: Option<&RankSeen>) -> Place {
+fn place(run: &RunSnapshot, rank: Option<&RankSnapshot>) -> Place {
     let known = |text: &String| (!text.is_empty()).then(|| text.clone());
     Place {
         cluster: run.cluster.clone(),
@@ -289,7 +293,7 @@ fn place(run: &RunSeen, rank: Option<&RankSeen>) -> Place {
     }
 }
 
-pub(super) fn is_broken(seen: &Seen) -> bool {
+pub(super) fn is_broken(seen: &GpuSnapshot) -> bool {
     seen.status.state == GpuState::Unhealthy
 }
 

@@ -39,7 +39,7 @@ pub struct Thresholds {
 
 /// What pages show of the thresholds; nothing before they were first looked at, or without a file.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<Option<Reread>>);
+pub struct ThresholdHealth(Mutex<Option<Reread>>);
 
 /// How the file was last read.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +56,7 @@ pub struct Reread {
     pub now: Arc<Config>,
 }
 
-impl Told {
+impl ThresholdHealth {
     /// What is known now.
     pub fn get(&self) -> Option<Reread> {
         self.0
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
     use crate::detect::tests::World;
-    use crate::inventory::known::Now;
+    use crate::inventory::known::Moment;
 
     fn write(world: &World, text: &str) -> PathBuf {
         let file = world.folder.path().join("server.toml");
@@ -240,7 +240,7 @@ mod tests {
         };
         let now = crate::inventory::now(&app);
         app.inventory.known().all_nodes(vec![node], now);
-        let later = Now {
+        let later = Moment {
             at: now.at.shifted(60 * NANOS_PER_SECOND),
             ..now
         };

@@ -51,7 +51,7 @@ struct Counted {
 
 /// What a reading of a counter said.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Said {
+enum CounterStep {
     /// Nothing: there was none, or none before it.
     Nothing,
     /// It grew by so much, which may be 0.
@@ -131,18 +131,18 @@ impl Readable {
 
 impl Counted {
     /// Takes in a reading.
-    fn read(&mut self, live: &Live, metric: &Metric) -> Said {
+    fn read(&mut self, live: &Live, metric: &Metric) -> CounterStep {
         let Some((value, at)) = reading(live, metric) else {
             self.is_joined = false;
-            return Said::Nothing;
+            return CounterStep::Nothing;
         };
         let Some((before, then)) = self.last else {
             self.last = Some((value, at));
-            return Said::Nothing;
+            return CounterStep::Nothing;
         };
         let seconds = seconds_since(at, then);
         if seconds <= 0.0 {
-            return Said::Nothing;
+            return CounterStep::Nothing;
         }
         self.last = Some((value, at));
         let growth = value - before;
@@ -150,9 +150,9 @@ impl Counted {
         if !self.is_joined {
             (self.rate, self.now) = (0.0, 0.0);
             return if growth < 0.0 {
-                Said::Reset
+                CounterStep::Reset
             } else {
-                Said::Nothing
+                CounterStep::Nothing
             };
         }
         let weight = |memory: f64| 1.0 - (-seconds / memory).exp();
@@ -161,7 +161,7 @@ impl Counted {
         if growth > 0.0 {
             self.grew_at = at;
         }
-        Said::Grew(growth)
+        CounterStep::Grew(growth)
     }
 
     /// Whether it is known how much it grew.
@@ -185,15 +185,15 @@ impl Counted {
 
 impl Hour {
     /// Takes in what a counter of errors said at `now`.
-    fn take(&mut self, said: Said, now: Timestamp) {
+    fn take(&mut self, said: CounterStep, now: Timestamp) {
         self.move_on(now);
         match said {
-            Said::Nothing => {}
-            Said::Grew(growth) => {
+            CounterStep::Nothing => {}
+            CounterStep::Grew(growth) => {
                 let bucket = &mut self.buckets[self.newest.rem_euclid(BUCKETS as i64) as usize];
                 *bucket = bucket.saturating_add(growth as u32);
             }
-            Said::Reset => *self = Self::default(),
+            CounterStep::Reset => *self = Self::default(),
         }
     }
 

@@ -49,7 +49,7 @@ const SAID_FOR_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// A moment as both clocks have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
+pub struct Moment {
     /// Of the wall, for people.
     pub at: Timestamp,
     /// Of the clock that nobody sets back, for ages.
@@ -61,7 +61,7 @@ pub struct Now {
 pub struct Standing {
     /// When all of it was told first.
     pub whole_since: Option<Timestamp>,
-    heard: Option<Now>,
+    heard: Option<Moment>,
     trouble: Option<String>,
     /// How who asks was refused.
     refusal: Option<Refusal>,
@@ -101,7 +101,7 @@ pub struct Pods {
 
 /// Everything that is known.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ClusterState {
     /// Who tells of nodes.
     pub nodes: Standing,
     /// Who tells of who holds GPUs and who waits.
@@ -123,7 +123,7 @@ pub struct Known {
 
 impl Standing {
     /// It said something that fits.
-    pub fn heard(&mut self, now: Now) {
+    pub fn heard(&mut self, now: Moment) {
         self.heard = Some(now);
         self.trouble = None;
         self.absent = None;
@@ -131,7 +131,7 @@ impl Standing {
     }
 
     /// It has told all of it.
-    pub fn whole(&mut self, now: Now) {
+    pub fn whole(&mut self, now: Moment) {
         self.heard(now);
         self.whole_since.get_or_insert(now.at);
     }
@@ -150,7 +150,7 @@ impl Standing {
     }
 
     /// Whether it can be believed.
-    pub fn sight(&self, now: Now) -> Sight {
+    pub fn sight(&self, now: Moment) -> Sight {
         if let Some(why) = self.absent {
             return Sight::Absent(why);
         }
@@ -229,7 +229,7 @@ impl Pods {
     }
 }
 
-impl Known {
+impl ClusterState {
     /// Takes in what the store knows: nodes, what happened to them, and up to when they were seen.
     pub fn restore(&mut self, records: Vec<Record>, changes: Vec<Change>, seen: Option<Timestamp>) {
         self.seen_written = seen;
@@ -245,7 +245,7 @@ impl Known {
     }
 
     /// All nodes as they are now: those that are not among them are gone.
-    pub fn all_nodes(&mut self, nodes: Vec<Node>, now: Now) {
+    pub fn all_nodes(&mut self, nodes: Vec<Node>, now: Moment) {
         let there: BTreeSet<String> = nodes.iter().map(|it| it.name.clone()).collect();
         self.left_out.retain(|it| there.contains(it));
         let gone = self.records.iter();
@@ -311,7 +311,7 @@ impl Known {
     }
 
     /// All pods as they are now.
-    pub fn all_pods(&mut self, pods: Pods, now: Now) {
+    pub fn all_pods(&mut self, pods: Pods, now: Moment) {
         self.pods = pods;
         self.claims.whole(now);
     }
@@ -406,7 +406,7 @@ impl Known {
     }
 
     /// Up to when nodes were seen, where that is to be written: seldom, because it is a write of its own.
-    pub fn seen_unwritten(&mut self, now: Now) -> Option<Timestamp> {
+    pub fn seen_unwritten(&mut self, now: Moment) -> Option<Timestamp> {
         if self.nodes.sight(now) != Sight::Seen {
             return None;
         }

@@ -4,8 +4,8 @@ use gpufleet_analysis::inventory::{Ready, Scaled};
 
 use super::*;
 
-fn now(seconds: i64) -> Now {
-    Now {
+fn now(seconds: i64) -> Moment {
+    Moment {
         at: Timestamp::from_seconds(1_000_000 + seconds),
         monotonic: Duration::from_secs(seconds.unsigned_abs()),
     }
@@ -45,7 +45,7 @@ fn waits() -> Pod {
     }))
 }
 
-fn whats(known: &Known) -> Vec<String> {
+fn whats(known: &ClusterState) -> Vec<String> {
     let told = known.changes();
     told.map(|it| format!("{} {}", it.node, it.what)).collect()
 }
@@ -100,7 +100,7 @@ fn what_is_not_told_is_never_taken_for_nothing() {
 
 #[test]
 fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
-    let mut known = Known::default();
+    let mut known = ClusterState::default();
     known.all_nodes(vec![node("a"), node("b")], now(0));
     assert_eq!(whats(&known), [""; 0]);
     let mut cordoned = node("a");
@@ -127,11 +127,11 @@ fn nodes_that_are_in_no_list_any_more_are_gone_and_the_first_list_is_no_news() {
 
 #[test]
 fn a_server_that_starts_anew_knows_since_when_a_node_is_ready_and_sees_what_went_meanwhile() {
-    let mut before = Known::default();
+    let mut before = ClusterState::default();
     before.all_nodes(vec![node("a"), node("b")], now(0));
     let (records, changes) = before.unwritten();
     assert_eq!((records.len(), changes.len()), (2, 0));
-    let mut after = Known::default();
+    let mut after = ClusterState::default();
     after.restore(records, changes, Some(now(100).at));
     after.all_nodes(vec![node("a")], now(500));
     assert_eq!(whats(&after), ["b is gone"]);
@@ -153,7 +153,7 @@ fn a_server_that_starts_anew_knows_since_when_a_node_is_ready_and_sees_what_went
 
 #[test]
 fn what_was_not_written_is_written_later_as_it_is_by_then() {
-    let mut known = Known::default();
+    let mut known = ClusterState::default();
     known.all_nodes(vec![node("a")], now(0));
     known.node(node("b"), now(1).at);
     let (records, changes) = known.unwritten();
@@ -169,8 +169,8 @@ fn what_was_not_written_is_written_later_as_it_is_by_then() {
 
 #[test]
 fn a_pod_holds_what_it_asks_for_from_when_it_is_bound_until_it_is_gone() {
-    let mut known = Known::default();
-    let held = |known: &Known, node: &str| known.held().and_then(|it| it.get(node).copied());
+    let mut known = ClusterState::default();
+    let held = |known: &ClusterState, node: &str| known.held().and_then(|it| it.get(node).copied());
     known.pod("1", waits());
     assert_eq!(known.waiting().len(), 1);
     known.pod("1", bound("a", 8));
@@ -187,7 +187,7 @@ fn a_pod_holds_what_it_asks_for_from_when_it_is_bound_until_it_is_gone() {
 
 #[test]
 fn beyond_the_limits_pods_are_counted_and_what_is_free_is_not_told() {
-    let mut known = Known::default();
+    let mut known = ClusterState::default();
     for number in 0..MAX_WAITING + 3 {
         known.pod(&number.to_string(), waits());
     }
@@ -209,8 +209,9 @@ fn beyond_the_limits_pods_are_counted_and_what_is_free_is_not_told() {
 
 #[test]
 fn no_node_is_called_blind_before_all_were_told() {
-    let mut known = Known::default();
-    let blind = |known: &Known, at: i64| known.without_agent(|_| false, 60, now(at).at).len();
+    let mut known = ClusterState::default();
+    let blind =
+        |known: &ClusterState, at: i64| known.without_agent(|_| false, 60, now(at).at).len();
     known.node(node("a"), now(0).at);
     assert_eq!(blind(&known, 1_000), 0);
     known.all_nodes(vec![node("a")], now(1_000));
@@ -230,7 +231,7 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
             ..*claim
         }
     };
-    let mut known = Known::default();
+    let mut known = ClusterState::default();
     let set = "jobset:team/s";
     known
         .held_back(Maker::JobSet)
@@ -241,7 +242,7 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
     known
         .held_back(Maker::Job)
         .put("a", vec![claim("job:team/a", "suspended")]);
-    let words = |known: &Known| -> Vec<String> {
+    let words = |known: &ClusterState| -> Vec<String> {
         let waiting = known.waiting().into_iter();
         waiting.map(|it| it.words).collect()
     };
@@ -262,7 +263,7 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
     };
     known.scaler.said("p", said(20, "new"));
     known.scaler.said("p", said(10, "old"));
-    let scaler = |known: &Known| known.waiting()[0].scaler.clone().map(|it| it.words);
+    let scaler = |known: &ClusterState| known.waiting()[0].scaler.clone().map(|it| it.words);
     assert_eq!(scaler(&known), Some("new".to_owned()));
     known.forget(now(3_600 + 21).at);
     assert_eq!(scaler(&known), None, "that was an hour ago");

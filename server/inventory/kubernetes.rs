@@ -13,7 +13,7 @@ use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE};
 use gpufleet_program::kubernetes::{Api, ApiError, Asker, Refusal};
 use gpufleet_program::tls::Setting;
 
-use super::known::{HeldBack, Known, Maker, Pod, Pods, ScalerSaid, Standing};
+use super::known::{ClusterState, HeldBack, Maker, Pod, Pods, ScalerSaid, Standing};
 use super::{InventoryConfig, now};
 use crate::App;
 
@@ -119,7 +119,7 @@ enum Tells {
 }
 
 impl Tells {
-    fn of(self, known: &mut Known) -> &mut Standing {
+    fn of(self, known: &mut ClusterState) -> &mut Standing {
         match self {
             Self::Nodes => &mut known.nodes,
             Self::Pods => &mut known.claims,

@@ -11,7 +11,7 @@ use gpufleet_analysis::inventory::{Phase, Record, Waiting, queue};
 use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::known::{HOUR_NS, Known, Maker, Now};
+use super::known::{ClusterState, HOUR_NS, Maker, Moment};
 use super::kubernetes::RIGHTS;
 use super::{Inventory, Source};
 use crate::words::text;
@@ -188,7 +188,7 @@ impl Source {
 }
 
 /// What is known now.
-pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
+pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> Look {
     let sight = |standing: &super::known::Standing| match &inventory.source {
         Source::Off => Sight::Absent(OFF),
         _ => standing.sight(now),
@@ -250,7 +250,7 @@ pub(super) fn look(inventory: &Inventory, known: &Known, now: Now) -> Look {
 }
 
 /// What else is not seen although it could be.
-fn besides(inventory: &Inventory, known: &Known, now: Now) -> Vec<Told> {
+fn besides(inventory: &Inventory, known: &ClusterState, now: Moment) -> Vec<Told> {
     if !matches!(inventory.source, Source::Kubernetes(_)) {
         return Vec::new();
     }

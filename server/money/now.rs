@@ -45,9 +45,9 @@ pub struct Idle {
     pub day_cost: Option<i128>,
 }
 
-impl Now {
+impl MoneySnapshot {
     /// A GPU or share by cluster and id.
-    pub fn gpu(&self, cluster: &str, id: &str) -> Option<&Known> {
+    pub fn gpu(&self, cluster: &str, id: &str) -> Option<&PricedGpu> {
         self.all.get(cluster)?.get(id)
     }
 }
@@ -65,7 +65,7 @@ pub struct Unpriced {
 
 /// What stands now.
 #[derive(Debug, Default)]
-pub struct Now {
+pub struct MoneySnapshot {
     /// What is idle, the dearest and then the longest first.
     pub idle: Vec<Idle>,
     /// GPUs without a price, counted.
@@ -75,12 +75,12 @@ pub struct Now {
     /// What everything costs an hour, nano-units, by origin; of what has a price.
     pub hour_cost: BTreeMap<Origin, i128>,
     /// Every GPU or share by cluster and id.
-    pub all: HashMap<Arc<str>, HashMap<Arc<str>, Known>>,
+    pub all: HashMap<Arc<str>, HashMap<Arc<str>, PricedGpu>>,
 }
 
 /// What is known of a GPU or share that may be idle or not.
 #[derive(Debug)]
-pub struct Known {
+pub struct PricedGpu {
     /// What it says of itself.
     pub resource: Arc<Resource>,
     /// What a second of it costs, nano-units; none without a price.
@@ -99,14 +99,14 @@ struct OfNode {
 }
 
 /// A GPU or share with its state.
-struct Seen {
+struct IdleCandidate {
     idle: Idle,
     resource: Arc<Resource>,
     is_share: bool,
 }
 
 /// Looks at everything that this reader may see.
-pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
+pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> MoneySnapshot {
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
     let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
@@ -137,7 +137,7 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
             ResourceKind::Endpoint | ResourceKind::Rank => {}
         }
     });
-    let mut found = Now::default();
+    let mut found = MoneySnapshot::default();
     for it in all {
         let key = &it.idle.key;
         if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {
@@ -157,10 +157,10 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> Now {
     found
 }
 
-fn seen(live: &Live, at: Timestamp) -> Seen {
+fn seen(live: &Live, at: Timestamp) -> IdleCandidate {
     let status = judge(live, at);
     let text = |name| live.resource.attribute(name).unwrap_or_default().to_owned();
-    Seen {
+    IdleCandidate {
         idle: Idle {
             key: live.key.clone(),
             origin: live.origin,
@@ -178,8 +178,8 @@ fn seen(live: &Live, at: Timestamp) -> Seen {
 }
 
 fn take(
-    found: &mut Now,
-    mut it: Seen,
+    found: &mut MoneySnapshot,
+    mut it: IdleCandidate,
     node: &mut OfNode,
     siblings: u32,
     terms: &Terms,
@@ -232,7 +232,7 @@ fn take(
             unowned.or_insert((0, fix)).0 += 1;
         }
     }
-    let known = Known {
+    let known = PricedGpu {
         resource: it.resource,
         second: own_second,
         payer: it.idle.payer.clone(),

@@ -32,7 +32,7 @@ pub const RESOLVE_PAUSE: Duration = Duration::from_secs(60);
 /// What a receiver was last told of an incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum Delivered {
     /// Nothing.
     Nothing,
     /// That it is so, and how bad.
@@ -53,7 +53,7 @@ pub struct Member {
     /// Until when nobody is to be told.
     pub silenced_until: Option<Timestamp>,
     /// What the receiver was told.
-    pub told: Told,
+    pub told: Delivered,
     /// How bad the receiver was told that it is.
     pub told_severity: Severity,
     /// Whether a message that says it is so went out: where its answer was lost, or the server died
@@ -139,7 +139,7 @@ impl Member {
             severity: incident.severity,
             resolved_at: incident.resolved_at,
             silenced_until: incident.silenced_until.filter(|until| *until > now),
-            told: Told::Nothing,
+            told: Delivered::Nothing,
             told_severity: Severity::Info,
             may_be_told: false,
             is_linked: false,
@@ -153,28 +153,28 @@ impl Member {
 
     /// Whether the receiver believes that it is so, rightly.
     fn is_known(&self) -> bool {
-        self.resolved_at.is_none() && self.told == Told::Open
+        self.resolved_at.is_none() && self.told == Delivered::Open
     }
 
     /// Whether there is something of it that the receiver does not know.
     fn is_news(&self) -> bool {
-        let is_worse = self.told == Told::Open && self.severity > self.told_severity;
-        self.is_loud() && (self.told != Told::Open || is_worse)
+        let is_worse = self.told == Delivered::Open && self.severity > self.told_severity;
+        self.is_loud() && (self.told != Delivered::Open || is_worse)
     }
 
     /// Whether it is over, and the receiver believes that it is not.
     fn is_over_untold(&self) -> bool {
-        self.resolved_at.is_some() && self.told == Told::Open
+        self.resolved_at.is_some() && self.told == Delivered::Open
     }
 
     /// Whether it was so and is over without a word: the receiver could not be reached meanwhile.
     fn is_missed(&self) -> bool {
-        self.resolved_at.is_some() && self.told == Told::Nothing && !self.is_silent()
+        self.resolved_at.is_some() && self.told == Delivered::Nothing && !self.is_silent()
     }
 
     /// Whether the receiver surely heard nothing of it, and is to hear nothing.
     pub fn is_silent(&self) -> bool {
-        self.told == Told::Nothing && self.silenced_until.is_some() && !self.may_be_told
+        self.told == Delivered::Nothing && self.silenced_until.is_some() && !self.may_be_told
     }
 
     /// Whether nothing is left to say of it.
@@ -183,7 +183,7 @@ impl Member {
             return false;
         };
         let is_past = |by: Duration| later(resolved_at, by) <= now;
-        let is_told = self.told == Told::Over && is_past(way.kind.keeps_over());
+        let is_told = self.told == Delivered::Over && is_past(way.kind.keeps_over());
         self.is_silent() || is_told || is_past(way.gives_up())
     }
 
@@ -360,9 +360,9 @@ impl Group {
     pub fn goes_out(&mut self) {
         for member in self.members.values_mut().filter(|it| it.is_loud()) {
             member.may_be_told = true;
-            if member.told == Told::Over {
+            if member.told == Delivered::Over {
                 // It came back: from now on the receiver may believe either.
-                member.told = Told::Nothing;
+                member.told = Delivered::Nothing;
             }
         }
     }
@@ -374,9 +374,9 @@ impl Group {
                 continue;
             };
             if sent.resolved_at.is_some() {
-                member.told = Told::Over;
-            } else if sent.is_loud() || sent.told == Told::Open {
-                member.told = Told::Open;
+                member.told = Delivered::Over;
+            } else if sent.is_loud() || sent.told == Delivered::Open {
+                member.told = Delivered::Open;
                 member.told_severity = sent.severity;
             }
         }

@@ -11,7 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::group::{Group, Says, Told};
+use super::group::{Delivered, Group, Says};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
@@ -165,7 +165,7 @@ pub fn told(sending: &Sending) -> impl Iterator<Item = Uuid> {
     let members = sending.group.members.iter();
     let is_told = |it: &super::group::Member| match it.resolved_at {
         Some(_) => !it.is_silent(),
-        None => it.is_loud() || it.told == Told::Open,
+        None => it.is_loud() || it.told == Delivered::Open,
     };
     members
         .filter(move |(_, it)| is_told(it))

@@ -55,7 +55,7 @@ pub struct Team {
 
 /// What one route says to an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct RouteVerdict {
     /// The route's number, from 1; 0 is what holds without routes, or for gpufleet's own.
     pub number: usize,
     /// Its channels.
@@ -148,13 +148,13 @@ impl Settings {
     }
 
     /// What each route says to an incident.
-    pub fn explain(&self, incident: &Incident) -> Vec<Said> {
+    pub fn explain(&self, incident: &Incident) -> Vec<RouteVerdict> {
         let all = || -> Vec<String> {
             let names: BTreeSet<&str> = self.ways.iter().map(|it| &*it.channel).collect();
             names.into_iter().map(str::to_owned).collect()
         };
         if let Some(origin) = untold(&incident.place.cluster, self.simulated) {
-            return vec![Said {
+            return vec![RouteVerdict {
                 number: 0,
                 channels: all(),
                 why_not: Some(format!("its cluster is {origin}: nobody is paged for that")),
@@ -167,7 +167,7 @@ impl Settings {
             };
             let own = others(self.own_channels.clone());
             let channels = if own.is_empty() { others(all()) } else { own };
-            return vec![Said {
+            return vec![RouteVerdict {
                 number: 0,
                 channels,
                 why_not: None,
@@ -175,7 +175,7 @@ impl Settings {
         }
         if incident.family == Family::Blind && !self.own_channels.is_empty() {
             let channels = self.own_channels.clone();
-            return vec![Said {
+            return vec![RouteVerdict {
                 number: 0,
                 channels,
                 why_not: None,
@@ -184,7 +184,7 @@ impl Settings {
         if self.routes.is_empty() {
             let is_loud = incident.severity >= Severity::Warning;
             let why = "it is info, and without routes channels are told of warnings and errors";
-            return vec![Said {
+            return vec![RouteVerdict {
                 number: 0,
                 channels: all(),
                 why_not: (!is_loud).then(|| why.to_owned()),
@@ -193,7 +193,7 @@ impl Settings {
         let team = self.owner(incident);
         let routes = (1..).zip(&self.routes);
         routes
-            .map(|(number, route)| Said {
+            .map(|(number, route)| RouteVerdict {
                 number,
                 channels: route.channels.clone(),
                 why_not: route.why_not(incident, team),

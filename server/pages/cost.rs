@@ -184,7 +184,7 @@ fn headline(sections: &[Section]) -> String {
 }
 
 /// What is idle, unpriced and unowned at this moment: a walk over every GPU, where it keeps nobody waiting.
-async fn found_now(web: &Arc<Web>, terms: &Arc<Terms>, frame: &Frame) -> now::Now {
+async fn found_now(web: &Arc<Web>, terms: &Arc<Terms>, frame: &Frame) -> now::MoneySnapshot {
     let (fleet, terms) = (Arc::clone(&web.app.fleet), Arc::clone(terms));
     let (grant, at) = (frame.grant.clone(), frame.at);
     let walk = move || now::now(&fleet, &terms, &grant, at);
@@ -250,7 +250,7 @@ fn section(
     origin: Origin,
     cluster: Option<String>,
     made: &Made,
-    found: &now::Now,
+    found: &now::MoneySnapshot,
     at: Timestamp,
 ) -> Section {
     let is_here = |it: &&now::Idle| {

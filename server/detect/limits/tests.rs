@@ -244,7 +244,7 @@ fn the_ranks_of_a_run_are_one_signal() {
             limits.look(&live, live.values[0].at);
         }
     }
-    let signals = limits.signals(&NodesSeen::new(), &Gpus::new(), NOW);
+    let signals = limits.signals(&NodeSnapshots::new(), &Gpus::new(), NOW);
     assert_eq!(signals.len(), 1, "{signals:?}");
     let place = &signals[0].place;
     assert_eq!(

@@ -12,14 +12,14 @@ use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
-use crate::detect::gather::{Gpus, NodesSeen, Seen};
-use crate::detect::runs::{RunSeen, price_of};
+use crate::detect::gather::{GpuSnapshot, Gpus, NodeSnapshots};
+use crate::detect::runs::{RunSnapshot, price_of};
 
 /// What is known of the run beside the finding.
-pub(super) struct Around<'a> {
-    pub(super) run: &'a RunSeen,
+pub(super) struct LinkContext<'a> {
+    pub(super) run: &'a RunSnapshot,
     pub(super) cluster: &'a Arc<str>,
-    pub(super) nodes: &'a NodesSeen,
+    pub(super) nodes: &'a NodeSnapshots,
     pub(super) gpus: &'a Gpus<'a>,
     /// What its steps wait in collectives, where they tell.
     pub(super) waits: Option<Waits>,
@@ -27,14 +27,14 @@ pub(super) struct Around<'a> {
 
 /// What the readings of a suspect say.
 #[derive(Default)]
-struct Told {
+struct LinkEvidence {
     place: Option<Place>,
     cause: Option<Cause>,
     readings: Vec<Reading>,
 }
 
 /// The signal of a finding; none where it is among more than two nodes and no port of theirs shows anything.
-pub(super) fn signal(finding: &Finding, around: &Around<'_>) -> Option<Signal> {
+pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Signal> {
     let ends = ends(&finding.suspect);
     let told = match finding.is_across {
         true => of_ports(&ends, around),
@@ -128,7 +128,7 @@ fn ends(suspect: &Suspect) -> Vec<(&Arc<str>, Option<&Arc<str>>)> {
 }
 
 /// Which of the ends has a port that shows something beside the ports of the run's other nodes.
-fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told {
+fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) -> LinkEvidence {
     let ports = |node: &str| -> Option<&[Port]> {
         let key = (Arc::clone(around.cluster), Arc::from(node));
         around.nodes.get(&key).map(|it| it.ports.as_slice())
@@ -144,7 +144,7 @@ fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Tol
     }
     let [(node, (port, sign))] = told[..] else {
         // Nothing shows on any, or something on both: then they are named together.
-        return Told::default();
+        return LinkEvidence::default();
     };
     let gpu = ends.iter().find(|it| &**it.0 == node).and_then(|it| it.1);
     let cluster = &**around.cluster;
@@ -152,7 +152,7 @@ fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Tol
         Some(gpu) => Place::gpu(cluster, node, gpu),
         None => Place::node(cluster, node),
     };
-    Told {
+    LinkEvidence {
         place: Some(place),
         cause: Some(Cause::Network),
         readings: vec![reading(port, sign)],
@@ -177,8 +177,8 @@ fn reading(port: &Port, sign: Sign) -> Reading {
 }
 
 /// Which GPU of the ends has a PCIe or NVLink that is below what it was.
-fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told {
-    let is_at_end = |seen: &Seen| {
+fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) -> LinkEvidence {
+    let is_at_end = |seen: &GpuSnapshot| {
         let is_end = |it: &(&Arc<str>, Option<&Arc<str>>)| {
             **it.0 == *seen.node && it.1.is_none_or(|gpu| **gpu == *seen.id)
         };
@@ -186,7 +186,7 @@ fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told
     };
     let of_run = around.run.ranks.iter();
     let of_run = of_run.filter_map(|it| around.gpus.get(&(&**around.cluster, &*it.gpu)));
-    let shown = |seen: &&&Seen| {
+    let shown = |seen: &&&GpuSnapshot| {
         let pcie = seen.links.pcie_part().filter(|it| *it < 1.0);
         let down = seen.links.nvlinks_down().filter(|it| *it > 0);
         let pcie = pcie.map(|it| {
@@ -202,9 +202,9 @@ fn of_gpus(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &Around<'_>) -> Told
     let told = of_run.filter(|it| is_at_end(it));
     let told: Vec<_> = told.filter_map(|it| Some((it, shown(&it)?))).collect();
     let [(seen, (cause, reading))] = &told[..] else {
-        return Told::default();
+        return LinkEvidence::default();
     };
-    Told {
+    LinkEvidence {
         place: Some(Place::gpu(around.cluster, &seen.node, &seen.id)),
         cause: Some(*cause),
         readings: vec![reading.clone()],

@@ -9,7 +9,7 @@ use gpufleet_telemetry::event::Severity;
 
 use super::Waits;
 use crate::detect::gather::Gpus;
-use crate::detect::runs::{RunSeen, price_of};
+use crate::detect::runs::{RunSnapshot, price_of};
 
 /// What is said of a run that goes the wrong way.
 pub(super) const WHAT: &str = "its traffic between nodes takes the wrong network";
@@ -17,7 +17,7 @@ pub(super) const WHAT: &str = "its traffic between nodes takes the wrong network
 /// The signal of a finding. Without the ports' speeds or the steps' waits it has no price.
 pub(super) fn signal(
     finding: &Finding,
-    run: &RunSeen,
+    run: &RunSnapshot,
     gpus: &Gpus<'_>,
     waits: Option<Waits>,
 ) -> Signal {

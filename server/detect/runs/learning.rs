@@ -15,7 +15,7 @@ use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{RunSeen, place};
+use super::{RunSnapshot, place};
 use crate::runs::RankFacts;
 
 /// Steps of one tick that are counted one by one: a step in 20 ms.
@@ -142,7 +142,7 @@ impl Learning {
 
 impl Wrong {
     /// In the words of an incident.
-    pub(super) fn signal(&self, run: &RunSeen, price: Option<i64>, now: Timestamp) -> Signal {
+    pub(super) fn signal(&self, run: &RunSnapshot, price: Option<i64>, now: Timestamp) -> Signal {
         let gpus = run.ranks.len() as u64;
         let (what, action, part) = match self.trouble {
             Trouble::NotFinite => (

@@ -15,8 +15,8 @@ use gpufleet_analysis::straggler::{Confidence, Straggler};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
-use super::{Gpus, RankSeen, RunSeen, gpu_of, is_broken, place, price_of, seconds};
-use crate::detect::gather::Seen;
+use super::{Gpus, RankSnapshot, RunSnapshot, gpu_of, is_broken, place, price_of, seconds};
+use crate::detect::gather::GpuSnapshot;
 use crate::runs::Judged;
 
 /// Steps that waiting for data is a mean of: the straggler's longest window.
@@ -26,8 +26,8 @@ const STEPS: usize = 40;
 const LOW_CLOCK: f64 = 0.95;
 
 /// What is wrong with the pace of the run.
-pub(super) fn signals(run: &RunSeen, judged: &Judged, gpus: &Gpus<'_>) -> Vec<Signal> {
-    let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSeen)>> = BTreeMap::new();
+pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Vec<Signal> {
+    let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSnapshot)>> = BTreeMap::new();
     for straggler in &judged.verdict.stragglers {
         let rank = run.ranks.iter().find(|it| it.rank == straggler.rank);
         if let Some(rank) = rank {
@@ -79,12 +79,12 @@ pub(super) fn explain(signals: &mut [Signal], link: &Place) {
 }
 
 fn of_straggler(
-    run: &RunSeen,
+    run: &RunSnapshot,
     judged: &Judged,
-    (straggler, rank): (&Straggler, &RankSeen),
+    (straggler, rank): (&Straggler, &RankSnapshot),
     gpus: &Gpus<'_>,
 ) -> Signal {
-    let is_blamed = |it: &RankSeen| {
+    let is_blamed = |it: &RankSnapshot| {
         let mut stragglers = judged.verdict.stragglers.iter();
         stragglers.any(|slow| slow.rank == it.rank)
     };
@@ -145,7 +145,12 @@ const fn action(cause: Cause) -> &'static str {
 }
 
 /// A run whose steps take longer than they did.
-fn slower(run: &RunSeen, change: &Change, at: Option<(Place, Cause)>, gpus: &Gpus<'_>) -> Signal {
+fn slower(
+    run: &RunSnapshot,
+    change: &Change,
+    at: Option<(Place, Cause)>,
+    gpus: &Gpus<'_>,
+) -> Signal {
     let (at, cause) = at.map_or((None, Cause::Unknown), |(at, cause)| (Some(at), cause));
     let now_ns = change.baseline_ns * change.ratio;
     let step = |nanos: f64| nanos.max(0.0) as u64;
@@ -168,10 +173,10 @@ fn slower(run: &RunSeen, change: &Change, at: Option<(Place, Cause)>, gpus: &Gpu
 }
 
 /// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
-fn held_back(run: &RunSeen, change: &Change, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
-    let clock = |it: &RankSeen| gpu_of(run, it, gpus)?.clock;
+fn held_back(run: &RunSnapshot, change: &Change, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
+    let clock = |it: &RankSnapshot| gpu_of(run, it, gpus)?.clock;
     let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
-    let is_low = |it: &RankSeen| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
+    let is_low = |it: &RankSnapshot| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
     let mut low = run.ranks.iter().filter(|it| is_low(it));
     let first = low.next()?;
     let (mut count, mut is_one_node) = (1, !first.node.is_empty());
@@ -191,9 +196,9 @@ fn held_back(run: &RunSeen, change: &Change, gpus: &Gpus<'_>) -> Option<(Place, 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
 /// not slow themselves.
 fn why(
-    run: &RunSeen,
-    is_blamed: &dyn Fn(&RankSeen) -> bool,
-    rank: &RankSeen,
+    run: &RunSnapshot,
+    is_blamed: &dyn Fn(&RankSnapshot) -> bool,
+    rank: &RankSnapshot,
     ratio: f64,
     gpus: &Gpus<'_>,
 ) -> cause::Verdict {
@@ -201,7 +206,7 @@ fn why(
         .ranks
         .iter()
         .filter(|it| !is_blamed(it) && it.stage == rank.stage);
-    let others: Vec<&RankSeen> = others.collect();
+    let others: Vec<&RankSnapshot> = others.collect();
     let data_wait = data_wait(rank, &others);
     let Some(own) = gpu_of(run, rank, gpus) else {
         return cause::judge(&cause::Rank {
@@ -210,11 +215,11 @@ fn why(
             ..cause::Rank::default()
         });
     };
-    let peers: Vec<&Seen> = others
+    let peers: Vec<&GpuSnapshot> = others
         .iter()
         .filter_map(|it| gpu_of(run, it, gpus))
         .collect();
-    let pair = |of: fn(&Seen) -> Option<f64>| Pair {
+    let pair = |of: fn(&GpuSnapshot) -> Option<f64>| Pair {
         own: of(own),
         like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
     };
@@ -242,7 +247,7 @@ fn why(
 }
 
 /// How long a rank waits for data in a step, and its peers do, as parts of what the peers need for one.
-fn data_wait(rank: &RankSeen, others: &[&RankSeen]) -> Pair {
+fn data_wait(rank: &RankSnapshot, others: &[&RankSnapshot]) -> Pair {
     let peers: Vec<(f64, f64)> = others.iter().filter_map(|it| means(it)).collect();
     let of = |part: fn(&(f64, f64)) -> f64| median(&mut peers.iter().map(part).collect::<Vec<_>>());
     let (Some(waits), Some(own_time)) = (of(|it| it.0), of(|it| it.1)) else {
@@ -256,7 +261,7 @@ fn data_wait(rank: &RankSeen, others: &[&RankSeen]) -> Pair {
 }
 
 /// Nanoseconds a step of waiting for data, and of its own time in all, over its last steps.
-fn means(rank: &RankSeen) -> Option<(f64, f64)> {
+fn means(rank: &RankSnapshot) -> Option<(f64, f64)> {
     let ring = rank.ring.as_ref()?;
     let blocks: Vec<_> = ring.blocks().collect();
     let (mut steps, mut waits, mut own) = (0_u64, 0_u64, 0_u64);

@@ -10,12 +10,12 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{
-    Brief, Gpus, HEARD_NS, RankSeen, RunSeen, gpu_of, is_broken, place, price_of, seconds,
+    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, gpu_of, is_broken, place, price_of, seconds,
 };
 
 /// What is said of the run, and whether anything is known that could be.
 pub(super) fn signal(
-    run: &RunSeen,
+    run: &RunSnapshot,
     gpus: &Gpus<'_>,
     watch: &mut Watch,
     brief: &Brief,
@@ -39,8 +39,8 @@ pub(super) fn signal(
 
 /// Where the ranks are: in a collective, or in none. Their numbers are not known, so that all are taken
 /// for the same one, and who is in none is behind.
-fn positions(run: &RunSeen, now: Timestamp) -> Vec<Position> {
-    let of = |rank: &RankSeen| {
+fn positions(run: &RunSnapshot, now: Timestamp) -> Vec<Position> {
+    let of = |rank: &RankSnapshot| {
         let (in_flight, age_s) = rank.in_flight?;
         let since = now.shifted(-((age_s * 1e9) as i64));
         Some(Position {
@@ -54,8 +54,8 @@ fn positions(run: &RunSeen, now: Timestamp) -> Vec<Position> {
 }
 
 /// How busy the tensor cores of its GPUs are at most; none where one of them may compute unseen.
-fn activity(run: &RunSeen, gpus: &Gpus<'_>) -> Option<f64> {
-    let of = |rank: &RankSeen| {
+fn activity(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<f64> {
+    let of = |rank: &RankSnapshot| {
         let seen = gpu_of(run, rank, gpus)?;
         match seen.status.state {
             // Busy without work, idle or broken: neither computes.
@@ -68,9 +68,9 @@ fn activity(run: &RunSeen, gpus: &Gpus<'_>) -> Option<f64> {
     all?.into_iter().reduce(f64::max)
 }
 
-fn told(run: &RunSeen, gpus: &Gpus<'_>, hang: &Hang, tick: &hang::Tick<'_>) -> Signal {
+fn told(run: &RunSnapshot, gpus: &Gpus<'_>, hang: &Hang, tick: &hang::Tick<'_>) -> Signal {
     let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
-    let broken = |it: &&RankSeen| gpu_of(run, it, gpus).is_some_and(is_broken);
+    let broken = |it: &&RankSnapshot| gpu_of(run, it, gpus).is_some_and(is_broken);
     // Who waits for a rank whose GPU is broken waits for that.
     let suspect = run
         .ranks

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::inventory::{Claim, Scaled};
 
-use super::{MAX_BOUND, MAX_WAITING, Now, Standing};
+use super::{MAX_BOUND, MAX_WAITING, Moment, Standing};
 
 /// Kinds of objects that wait before they have pods. Who says more goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl HeldBack {
     }
 
     /// All objects as they are now.
-    pub fn all(&mut self, all: Self, now: Now) {
+    pub fn all(&mut self, all: Self, now: Moment) {
         (self.claims, self.left_out) = (all.claims, all.left_out);
         self.standing.whole(now);
     }
@@ -94,7 +94,7 @@ impl ScalerSaid {
     }
 
     /// All that it said and the API server still knows.
-    pub fn all(&mut self, all: Self, now: Now) {
+    pub fn all(&mut self, all: Self, now: Moment) {
         self.of_pod = all.of_pod;
         self.standing.whole(now);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpufleet_telemetry::event::Severity;
 
 use super::super::fixture::{START, after, incident, settings};
-use super::super::group::{State, Told};
+use super::super::group::{Delivered, State};
 use super::super::lane::MAX_PER_MINUTE;
 use super::super::settings::Kind;
 use super::*;
@@ -121,7 +121,7 @@ fn an_incident_that_becomes_worse_is_told_again() {
 fn ten_thousand_incidents_in_a_minute_are_no_more_than_twenty_messages_and_none_is_left_out() {
     for kind in [Kind::Pagerduty, Kind::Slack, Kind::Webhook] {
         let mut outbox = outbox(kind);
-        let mut told: BTreeMap<Uuid, Told> = BTreeMap::new();
+        let mut told: BTreeMap<Uuid, Delivered> = BTreeMap::new();
         let mut sent = 0;
         for second in 0..60 {
             for number in 0..167 {
@@ -147,7 +147,7 @@ fn ten_thousand_incidents_in_a_minute_are_no_more_than_twenty_messages_and_none_
                 assert!(group.is_flood, "only the flood counts instead of naming");
             }
         }
-        assert!(told.values().all(|it| *it == Told::Open));
+        assert!(told.values().all(|it| *it == Delivered::Open));
         let counted: u64 = outbox.groups().map(|it| it.left_out).sum();
         assert_eq!(told.len() as u64 + counted, 60 * 167);
     }

@@ -4,9 +4,9 @@ use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason};
 use gpufleet_program::kubernetes::Refusal;
 
 use super::*;
-use crate::inventory::known::{Bound, Now, Pod, Pods};
+use crate::inventory::known::{Bound, Moment, Pod, Pods};
 
-const NOW: Now = Now {
+const NOW: Moment = Moment {
     at: fixture::NOW,
     monotonic: Duration::ZERO,
 };
@@ -200,7 +200,7 @@ async fn a_server_that_asks_nobody_says_how_to_turn_it_on_and_one_with_a_list_kn
 async fn a_node_without_an_agent_is_a_blind_spot_of_today() {
     let server = asking().await;
     let before = fixture::NOW.shifted(-3_600_000_000_000);
-    let began = Now { at: before, ..NOW };
+    let began = Moment { at: before, ..NOW };
     let nodes = vec![node("h100-00"), node("dark-1")];
     server.inventory.known().all_nodes(nodes, began);
     let (_, page) = server.get("/").await;
