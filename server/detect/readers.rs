@@ -20,7 +20,7 @@ use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::detector::{Detector, Findings, Finds, Need, Snapshot};
+use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::seconds_since;
 use super::watch::GAP_S;
 use crate::fleet::{Live, LiveValue};
@@ -118,7 +118,7 @@ impl Detector for Readers {
     }
 
     /// One signal a node and kind of trouble.
-    fn judge(&mut self, tick: &Snapshot<'_>, found: &mut Findings) {
+    fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let now = tick.now;
         self.nodes.retain(|_, it| now.since(it.seen) < FORGET_NS);
         for ((cluster, node), kept) in &mut self.nodes {

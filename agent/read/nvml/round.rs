@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gpufleet_telemetry::sample::{Missing, Readings, ResourceSamples};
 
-use super::{library, page::uptime};
 use super::wire::{Failure, FromChild, Start};
 use super::{Main, Nvml, RETRY_LIBRARY, Watched};
+use super::{library, page::uptime};
 use crate::read::{Read, ReadError, Turn};
 
 /// How often a busy child is looked at for a call that does not return.
