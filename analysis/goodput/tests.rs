@@ -136,6 +136,38 @@ fn time_whose_steps_are_not_kept_is_not_initialisation_and_not_in_the_ratio() {
 }
 
 #[test]
+fn an_attempt_of_which_no_step_is_kept_was_not_observed_where_it_did_steps() {
+    let gone = |began_unseen| Attempt {
+        started_at: at(0),
+        ended_at: at(1_000),
+        was_disrupted: true,
+        began_unseen,
+        ..Attempt::default()
+    };
+    let next = attempt(1_100, steps(500..510, 2, 0), 0);
+    let rest = [
+        (Productive, 20),
+        (Initialisation, 20),
+        (InfrastructureRecovery, 100),
+    ];
+    let found = goodput(&[gone(true), next.clone()]);
+    let mut expected = rest.to_vec();
+    expected.push((NotObserved, 1_000));
+    assert_eq!(seconds(&found), expected);
+    assert_eq!(
+        found.ratio().map(|it| (it * 7.0).round()),
+        Some(1.0),
+        "20 of 140 s"
+    );
+    let found = goodput(&[gone(false), next]);
+    assert_eq!(
+        found.of(Initialisation),
+        1_020 * SECOND,
+        "it never came so far"
+    );
+}
+
+#[test]
 fn a_gap_between_kept_steps_is_not_observed_and_a_pause_is_other() {
     let run = Attempt {
         ended_at: at(20 + 100 + 50),

@@ -99,6 +99,7 @@ async fn attempt(
         ..Attempt::default()
     };
     let Some((speaker, rank)) = run.speaker() else {
+        attempt.began_unseen = did_steps(run);
         return Ok(Some(attempt));
     };
     let (mut blocks, mut steps) = (Vec::new(), 0);
@@ -135,6 +136,7 @@ async fn attempt(
 /// Notes where steps were done that are not kept; `blocks` are in the order of time.
 fn notice_gaps(attempt: &mut Attempt, blocks: &[StepBlock], run: &Run, rank: &Rank) {
     let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+        attempt.began_unseen = did_steps(run);
         return;
     };
     attempt.first_step_at = Some(first.started_at);
@@ -158,6 +160,16 @@ fn notice_gaps(attempt: &mut Attempt, blocks: &[StepBlock], run: &Run, rank: &Ra
     attempt.unseen_ns = unseen.cast_unsigned();
 }
 
+/// Whether anybody says that steps were done, of an attempt of which none is kept.
+fn did_steps(run: &Run) -> bool {
+    let from = run.facts.restored.map_or(0, |it| it.step);
+    run.members().any(|(_, rank)| {
+        let end = rank.facts.end.as_ref().and_then(|it| it.step);
+        let done = rank.facts.reading(training::STEPS.id);
+        end.is_some_and(|it| it > from) || done.is_some_and(|it| it > 0.0)
+    })
+}
+
 /// What a phase took of a rank, nanoseconds.
 fn spent(rank: &Rank, phase: Metric) -> u64 {
     let seconds = rank.facts.reading(phase.id).unwrap_or(0.0);
@@ -167,9 +179,10 @@ fn spent(rank: &Rank, phase: Metric) -> u64 {
 #[cfg(test)]
 mod tests {
     use gpufleet_telemetry::steps::StepTimes;
+    use gpufleet_telemetry::training::Ended;
 
     use super::*;
-    use crate::runs::facts::Occasion;
+    use crate::runs::facts::{Occasion, RankEnd};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_seconds(1_790_000_000 + seconds)
@@ -235,5 +248,42 @@ mod tests {
             (false, 0),
             "went back"
         );
+    }
+
+    #[test]
+    fn an_attempt_whose_steps_are_gone_did_not_only_begin() {
+        let began_unseen = |end: Option<u64>, steps: Option<f64>, restored: Option<u64>| {
+            let mut rank = Rank::default();
+            rank.facts.end = end.map(|step| RankEnd {
+                at: at(100),
+                ended: Ended::Exception,
+                exit_status: None,
+                signal: None,
+                step: Some(step),
+                checkpoint_step: None,
+                phase: None,
+            });
+            let steps = steps.map(|it| (training::STEPS.id, it));
+            rank.facts.readings = steps.into_iter().collect();
+            let mut run = Run::default();
+            run.facts.restored = restored.map(|step| Occasion {
+                at: at(0),
+                step,
+                rank: None,
+            });
+            run.ranks.insert(0, rank.clone());
+            let mut attempt = Attempt::default();
+            notice_gaps(&mut attempt, &[], &run, &rank);
+            attempt.began_unseen
+        };
+        assert!(began_unseen(Some(500), None, None));
+        assert!(began_unseen(None, Some(3.0), None), "it still runs");
+        assert!(began_unseen(Some(500), None, Some(400)));
+        assert!(
+            !began_unseen(Some(400), None, Some(400)),
+            "it died before its first step"
+        );
+        assert!(!began_unseen(None, None, None));
+        assert!(!began_unseen(None, Some(0.0), None));
     }
 }
