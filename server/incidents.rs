@@ -182,9 +182,14 @@ impl Incidents {
             let changed: Vec<Incident> = ids.filter_map(|id| held.book.get(id).cloned()).collect();
             (changes, changed)
         };
-        // Not under the lock: who looks at runs may ask for incidents.
-        let owners: Vec<(Uuid, Option<String>)> =
-            changed.iter().map(|it| (it.id, owner_of(it))).collect();
+        // Not under the lock: who looks at runs may ask for incidents. Whose one was, it stays: only of those that
+        // nobody owns it is looked for, which may be a walk over every GPU.
+        let looked_for = |it: &Incident| match it.owner {
+            Some(_) => None,
+            None => owner_of(it),
+        };
+        let owners = changed.iter().map(|it| (it.id, looked_for(it)));
+        let owners: Vec<(Uuid, Option<String>)> = owners.collect();
         let mut held = self.lock();
         for (id, owner) in owners {
             held.book.give(id, owner);

@@ -153,6 +153,8 @@ impl Wire {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use gpufleet_program::clock::SystemClock;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
@@ -180,20 +182,26 @@ mod tests {
         wire.send(&channel, &example::messages().remove(0)).await
     }
 
+    /// Where a receiver without TLS is that says this to whatever it is sent.
+    async fn answering(said: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                // What is not read when it is closed breaks the connection off before the answer.
+                let _ = stream.read(&mut [0; 65_536]).await;
+                let _ = stream.write_all(said).await;
+            }
+        });
+        at
+    }
+
     #[tokio::test]
     async fn a_name_of_nobody_a_closed_port_and_a_receiver_without_tls_are_tried_again_and_told() {
         let closed = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let closed_at = closed.local_addr().expect("it is bound");
         drop(closed);
-        let plain = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let plain_at = plain.local_addr().expect("it is bound");
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = plain.accept().await {
-                // What is not read when it is closed breaks the connection off before the answer.
-                let _ = stream.read(&mut [0; 4_096]).await;
-                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-            }
-        });
+        let plain_at = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         for (url, words) in [
             // No name ends so, says RFC 6761.
             ("http://receiver.invalid/x".to_owned(), "dns error"),
@@ -210,15 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_certificates_of_the_system_plain_http_gets_through_and_https_says_why_not() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let at = listener.local_addr().expect("it is bound");
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let _ = stream.read(&mut [0; 65_536]).await;
-                let said = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-                let _ = stream.write_all(said).await;
-            }
-        });
+        let at = answering(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
         let wire = Wire {
             secure: Err("no certificates".to_owned()),
             ..wire()

@@ -96,10 +96,11 @@ async fn attempt(
             .ending
             .as_ref()
             .is_some_and(|it| it.is_interruption()),
+        // Until steps of it are found.
+        began_unseen: did_steps(run),
         ..Attempt::default()
     };
     let Some((speaker, rank)) = run.speaker() else {
-        attempt.began_unseen = did_steps(run);
         return Ok(Some(attempt));
     };
     let (mut blocks, mut steps) = (Vec::new(), 0);
@@ -136,7 +137,6 @@ async fn attempt(
 /// Notes where steps were done that are not kept; `blocks` are in the order of time.
 fn notice_gaps(attempt: &mut Attempt, blocks: &[StepBlock], run: &Run, rank: &Rank) {
     let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
-        attempt.began_unseen = did_steps(run);
         return;
     };
     attempt.first_step_at = Some(first.started_at);
@@ -271,10 +271,8 @@ mod tests {
                 step,
                 rank: None,
             });
-            run.ranks.insert(0, rank.clone());
-            let mut attempt = Attempt::default();
-            notice_gaps(&mut attempt, &[], &run, &rank);
-            attempt.began_unseen
+            run.ranks.insert(0, rank);
+            did_steps(&run)
         };
         assert!(began_unseen(Some(500), None, None));
         assert!(began_unseen(None, Some(3.0), None), "it still runs");
