@@ -1,7 +1,7 @@
 //! What stands before the pages: a server without data, one that asks for a token, an address that is none.
 
 use gpufleet_tests::harness::browser::{Browser, Window};
-use gpufleet_tests::harness::{World, repository, server, wait};
+use gpufleet_tests::harness::{World, repository, server};
 
 use crate::axe::Axe;
 use crate::every_page::wrong_with;
@@ -40,10 +40,8 @@ fn a_door_that_asks_for_a_token_and_an_empty_fleet_are_whole_and_usable() {
         "document.getElementById('token').value = '{TOKEN}'"
     ));
     browser.click("form.card button");
-    wait::until("the token opens the door", super::FIRST_DATA_LIMIT, || {
-        let text = browser.run("return document.body.innerText").to_string();
-        text.contains("No agent has reported yet").then_some(())
-    });
+    let text = browser.run("return document.body.innerText").to_string();
+    assert!(text.contains("No agent has reported yet"), "{text}");
     for window in [Window::DESK, Window::PHONE] {
         browser.resize(window);
         for path in [

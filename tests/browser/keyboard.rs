@@ -95,7 +95,7 @@ pub(crate) fn wrong_with_shortcuts(browser: &mut Browser, root: &str) -> Vec<Str
     is("three to the right", browser.run(place), json!([3, true]));
     browser.press(Key::Left, 1);
     is("one to the left", browser.run(place), json!([2, true]));
-    browser.press(Key::Enter, 1);
+    browser.leave_by("a tile", || browser.press(Key::Enter, 1));
     let path = browser.run("return location.pathname");
     let kind = kinds::kind(path.as_str().unwrap_or_default());
     is(

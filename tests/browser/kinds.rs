@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpufleet_tests::harness::browser::Browser;
 
+use crate::stand_still;
+
 /// Every kind of page that a link leads to; with "simulated" those that carry the watermark, with "chosen"
 /// those whose address says what of them is shown.
 pub(crate) const ALL: [&str; 27] = [
@@ -93,6 +95,7 @@ pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
         }
     }
     browser.open(&format!("{root}compare"));
+    stand_still(browser);
     browser.click(CHOOSE);
     let chosen = browser.run("return location.href");
     let chosen = chosen.as_str().unwrap_or_default();

@@ -21,6 +21,9 @@ const MAX_PICTURE: u32 = 16_000;
 /// How long a script may work on a page: a check of a long one, on a busy machine.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(120);
 
+/// A page comes, on a busy machine.
+const PAGE_LIMIT: Duration = Duration::from_secs(60);
+
 /// One window.
 #[derive(Debug)]
 pub struct Browser {
@@ -127,11 +130,9 @@ impl Browser {
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             "goog:chromeOptions": {"binary": "/usr/bin/chromium", "args": arguments},
         }}});
-        let answer = post(&driver, "/session", &wanted);
-        let session = answer["sessionId"]
-            .as_str()
-            .unwrap_or_else(|| panic!("Chromium does not start: {answer}"))
-            .to_owned();
+        let session = post(&driver, "/session", &wanted)
+            .unwrap_or_else(|error| panic!("Chromium does not start: {error}"));
+        let session = session["sessionId"].as_str().expect("an id").to_owned();
         let mut browser = Self {
             driver,
             session,
@@ -188,7 +189,24 @@ impl Browser {
         let wanted = json!({"using": "css selector", "value": selector});
         let found = self.command("element", &wanted);
         let element = found[ELEMENT].as_str().expect("an element has an id");
-        self.command(&format!("element/{element}/click"), &json!({}));
+        self.leave_by(selector, || {
+            self.command(&format!("element/{element}/click"), &json!({}));
+        });
+    }
+
+    /// Does what leads to another page and waits until that is loaded: chromedriver may answer before a form
+    /// or a script has asked for it.
+    pub fn leave_by(&self, what: &str, act: impl FnOnce()) {
+        self.run("window.isLeft = true");
+        act();
+        let is_there = json!({
+            "script": "return !window.isLeft && document.readyState === 'complete'", "args": [],
+        });
+        wait::until(&format!("{what} leads to a page"), PAGE_LIMIT, || {
+            // Between two pages there may be none to run a script on.
+            let answer = self.try_command("execute/sync", &is_there);
+            (answer == Ok(Value::Bool(true))).then_some(())
+        });
     }
 
     /// Presses a key so often.
@@ -258,11 +276,13 @@ impl Browser {
     }
 
     fn command(&self, name: &str, arguments: &Value) -> Value {
-        post(
-            &self.driver,
-            &format!("/session/{}/{name}", self.session),
-            arguments,
-        )
+        self.try_command(name, arguments)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_command(&self, name: &str, arguments: &Value) -> Result<Value, String> {
+        let path = format!("/session/{}/{name}", self.session);
+        post(&self.driver, &path, arguments)
     }
 }
 
@@ -280,7 +300,7 @@ impl Drop for Browser {
     }
 }
 
-fn post(driver: &str, path: &str, body: &Value) -> Value {
+fn post(driver: &str, path: &str, body: &Value) -> Result<Value, String> {
     let answer = http::send_within(
         SCRIPT_LIMIT,
         driver,
@@ -289,10 +309,12 @@ fn post(driver: &str, path: &str, body: &Value) -> Value {
         &[("content-type", "application/json")],
         body.to_string().as_bytes(),
     )
-    .unwrap_or_else(|error| panic!("chromedriver, {path}: {error}"));
+    .map_err(|error| format!("chromedriver, {path}: {error}"))?;
     let value = answer.json()["value"].clone();
-    assert_eq!(answer.status, 200, "{path}: {value}");
-    value
+    match answer.status {
+        200 => Ok(value),
+        status => Err(format!("chromedriver, {path}: {status} {value}")),
+    }
 }
 
 /// RFC 4648, padded.
