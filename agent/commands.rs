@@ -1,24 +1,28 @@
 //! Commands ride in the server's replies: what they may ask, and how they reach the part that acts.
 //!
-//! One is done at a time, so there is never more than one per GPU in flight. Each is done once,
+//! One is done at a time, so there is never more than one per GPU in flight; only a profile, which takes as long as
+//! some steps of training, is waited for beside the others. Each is done once,
 //! however often it is given, and its result goes back as an event with the command's id.
 //!
-//! Limits: [`WAITING`], [`REMEMBERED`], [`MAX_NVML_ORDERS`].
+//! Limits: [`WAITING`], [`REMEMBERED`], [`MAX_NVML_ORDERS`], [`crate::read::hooks::profiles::MAX_ORDERS`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_telemetry::command::{
-    ACQUIRE_NVML, ARGUMENT_GPU, CAPTURE_PROFILE, Command, PROBE_NOW, RELEASE_NVML, REREAD_CONFIG,
+    ACQUIRE_NVML, ARGUMENT_GPU, ARGUMENT_RANK, CAPTURE_PROFILE, Command, PROBE_NOW, RELEASE_NVML,
+    REREAD_CONFIG, profile_steps,
 };
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::probe::reader::ProbeOrder;
+use crate::read::hooks::profiles::{Came, ProfileOrder, Whose};
 
 /// Commands that may wait for the one before them; the server gives those again that do not fit.
 pub const WAITING: usize = 4;
@@ -59,13 +63,27 @@ pub enum NvmlAction {
 /// The NVML reader's end; it looks here at the start of each round.
 pub type NvmlOrders = mpsc::Receiver<NvmlOrder>;
 
+/// The ways to the readers that act.
+#[derive(Debug)]
+pub struct Orders {
+    /// To the driver's.
+    pub nvml: mpsc::Sender<NvmlOrder>,
+    /// To the one that probes.
+    pub probe: mpsc::Sender<ProbeOrder>,
+    /// To the one of training processes.
+    pub profile: mpsc::Sender<ProfileOrder>,
+}
+
 /// Does commands, one after the other.
 #[derive(Debug)]
 pub struct Commands {
     node: Arc<str>,
-    nvml: mpsc::Sender<NvmlOrder>,
-    probe: mpsc::Sender<ProbeOrder>,
+    orders: Orders,
     done: VecDeque<(Uuid, Outcome)>,
+    /// Profiles on their way; the reader takes [`crate::read::hooks::profiles::MAX_ORDERS`].
+    profiles: JoinSet<(Command, Outcome)>,
+    /// Their commands.
+    under_way: Vec<Uuid>,
 }
 
 /// What came of a command.
@@ -81,42 +99,62 @@ enum Verdict {
     Failed,
     Expired,
     Unknown,
-    NotBuiltIn,
 }
 
 impl Commands {
     /// Commands for this node.
-    pub fn new(
-        node: impl Into<Arc<str>>,
-        nvml: mpsc::Sender<NvmlOrder>,
-        probe: mpsc::Sender<ProbeOrder>,
-    ) -> Self {
+    pub fn new(node: impl Into<Arc<str>>, orders: Orders) -> Self {
         Self {
             node: node.into(),
-            nvml,
-            probe,
+            orders,
             done: VecDeque::new(),
+            profiles: JoinSet::new(),
+            under_way: Vec::new(),
         }
     }
 
-    /// Does a command, unless it has been done, and tells what came of it. `reread` reads the
-    /// config again and says whether it can be used.
+    /// Does a command, unless it has been done, and tells what came of it; `None` while that is waited for
+    /// ([`Self::finished`]). `reread` reads the config again and says whether it can be used.
     pub async fn obey(
         &mut self,
         command: &Command,
         now: Timestamp,
         reread: impl FnOnce() -> Result<(), String>,
-    ) -> Event {
+    ) -> Option<Event> {
         let known = self.done.iter().find(|(id, _)| *id == command.id);
-        let outcome = match known {
-            Some((_, outcome)) => outcome.clone(),
-            None => {
-                let outcome = self.act(command, now, reread).await;
-                self.done.truncate(REMEMBERED - 1);
-                self.done.push_front((command.id, outcome.clone()));
-                outcome
-            }
+        if let Some((_, outcome)) = known {
+            return Some(self.event(command, outcome.clone(), now));
+        }
+        if self.under_way.contains(&command.id) {
+            return None;
+        }
+        let is_in_time = now <= command.expires;
+        let outcome = if is_in_time && command.action == CAPTURE_PROFILE {
+            self.profile(command).err()?
+        } else {
+            self.act(command, now, reread).await
         };
+        Some(self.over(command, outcome, now))
+    }
+
+    /// What came of a command that was waited for; pending while there is none. Dropping it loses nothing.
+    pub async fn finished(&mut self, now: impl Fn() -> Timestamp) -> Event {
+        loop {
+            match self.profiles.join_next().await {
+                Some(Ok((command, outcome))) => {
+                    self.under_way.retain(|id| *id != command.id);
+                    return self.over(&command, outcome, now());
+                }
+                // It only waits, so it cannot fail.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn over(&mut self, command: &Command, outcome: Outcome, now: Timestamp) -> Event {
+        self.done.truncate(REMEMBERED - 1);
+        self.done.push_front((command.id, outcome.clone()));
         self.event(command, outcome, now)
     }
 
@@ -137,17 +175,18 @@ impl Commands {
                 Err(why) => Outcome::new(Verdict::Failed, why),
             },
             PROBE_NOW => self.probe(command.arguments.get(ARGUMENT_GPU)).await,
-            CAPTURE_PROFILE => Outcome::new(
-                Verdict::NotBuiltIn,
-                "the part that does it is not built into this agent: nothing was done",
-            ),
             _ => Outcome::new(Verdict::Unknown, "this agent does not know it"),
         }
     }
 
     async fn order(&self, action: NvmlAction) -> Outcome {
         let (done, answer) = oneshot::channel();
-        if self.nvml.try_send(NvmlOrder { action, done }).is_err() {
+        if self
+            .orders
+            .nvml
+            .try_send(NvmlOrder { action, done })
+            .is_err()
+        {
             return Outcome::new(
                 Verdict::Failed,
                 "NVML is not read by this agent, or an order waits already",
@@ -167,7 +206,7 @@ impl Commands {
             return Outcome::new(Verdict::Failed, why);
         };
         let (done, answer) = oneshot::channel();
-        match self.probe.try_send(ProbeOrder { gpu, done }) {
+        match self.orders.probe.try_send(ProbeOrder { gpu, done }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
                 return Outcome::new(Verdict::Failed, "too many probes wait already");
@@ -186,6 +225,51 @@ impl Commands {
             Ok(Err(_)) => Outcome::new(Verdict::Failed, "the probe ended without a word"),
             Err(_) => Outcome::new(Verdict::Failed, "the probe did not end in time"),
         }
+    }
+
+    /// Hands a request for a profile on, or says why it cannot.
+    fn profile(&mut self, command: &Command) -> Result<(), Outcome> {
+        let failed = |why: &str| Outcome::new(Verdict::Failed, why);
+        let arguments = &command.arguments;
+        let steps = profile_steps(arguments).map_err(|why| Outcome::new(Verdict::Failed, why))?;
+        let whose = match (arguments.get(ARGUMENT_RANK), arguments.get(ARGUMENT_GPU)) {
+            (Some(rank), _) => Whose::Rank(rank.clone()),
+            (None, Some(gpu)) => Whose::Gpu(gpu.clone()),
+            (None, None) => {
+                return Err(failed(
+                    "no process is named: arguments.gpu is the id of its GPU, arguments.rank that of its rank",
+                ));
+            }
+        };
+        let (done, answer) = oneshot::channel();
+        let order = ProfileOrder {
+            id: command.id,
+            whose,
+            steps,
+            expires: command.expires,
+            done,
+        };
+        self.orders
+            .profile
+            .try_send(order)
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => failed("too many profiles wait already"),
+                mpsc::error::TrySendError::Closed(_) => {
+                    failed("this agent reads no training processes: hooks.enabled is false")
+                }
+            })?;
+        let command = command.clone();
+        self.under_way.push(command.id);
+        self.profiles.spawn(async move {
+            let outcome = match answer.await {
+                Ok(Came::Done(what)) => Outcome::new(Verdict::Done, what),
+                Ok(Came::Failed(why)) => Outcome::new(Verdict::Failed, why),
+                Ok(Came::Expired(why)) => Outcome::new(Verdict::Expired, why),
+                Err(_) => Outcome::new(Verdict::Failed, "the reader of processes is gone"),
+            };
+            (command, outcome)
+        });
+        Ok(())
     }
 
     fn event(&self, command: &Command, outcome: Outcome, now: Timestamp) -> Event {
@@ -232,103 +316,9 @@ impl Verdict {
             Self::Failed => "failed",
             Self::Expired => "expired",
             Self::Unknown => "unknown",
-            Self::NotBuiltIn => "not_built_in",
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn command(id: u128, action: &str) -> Command {
-        Command {
-            id: Uuid::from_u128(id),
-            expires: Timestamp(100),
-            action: action.to_owned(),
-            arguments: BTreeMap::new(),
-        }
-    }
-
-    async fn verdict(commands: &mut Commands, command: &Command, now: i64) -> String {
-        let refuse = || Err("sample.period_ms = 0".to_owned());
-        let event = commands.obey(command, Timestamp(now), refuse).await;
-        assert_eq!(event.attributes["command"], command.id.to_string());
-        event.attributes["verdict"].clone()
-    }
-
-    #[tokio::test]
-    async fn each_command_is_answered_with_what_came_of_it() {
-        let (nvml, mut orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let mut commands = Commands::new("node-1", nvml, mpsc::channel(1).0);
-        tokio::spawn(async move {
-            while let Some(order) = orders.recv().await {
-                let answer = match order.action {
-                    NvmlAction::Release => Ok(()),
-                    NvmlAction::Acquire => Err("the driver is not loaded".to_owned()),
-                };
-                let _ = order.done.send(answer);
-            }
-        });
-        for (id, action, now, expected) in [
-            (1, RELEASE_NVML, 5, "done"),
-            (2, ACQUIRE_NVML, 5, "failed"),
-            (3, REREAD_CONFIG, 5, "failed"),
-            (4, "dance", 5, "unknown"),
-            (5, RELEASE_NVML, 101, "expired"),
-            (6, PROBE_NOW, 5, "failed"),
-            (7, CAPTURE_PROFILE, 5, "not_built_in"),
-        ] {
-            let verdict = verdict(&mut commands, &command(id, action), now).await;
-            assert_eq!(verdict, expected, "{action}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_command_that_comes_twice_is_done_once_and_answered_twice() {
-        let (nvml, _orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let mut commands = Commands::new("node-1", nvml, mpsc::channel(1).0);
-        let mut times = 0;
-        for _ in 0..2 {
-            let reread = command(1, REREAD_CONFIG);
-            let count = || {
-                times += 1;
-                Ok(())
-            };
-            let event = commands.obey(&reread, Timestamp(5), count).await;
-            assert_eq!(event.attributes["verdict"], "done");
-        }
-        assert_eq!(times, 1);
-    }
-
-    #[tokio::test]
-    async fn a_probe_is_answered_with_its_verdict_and_one_of_no_gpu_with_what_is_missing() {
-        use crate::probe::verdict::{Judgement, Verdict};
-
-        let (nvml, _orders) = mpsc::channel(MAX_NVML_ORDERS);
-        let (probe, mut probes) = mpsc::channel::<ProbeOrder>(1);
-        let mut commands = Commands::new("node-1", nvml, probe);
-        tokio::spawn(async move {
-            while let Some(order) = probes.recv().await {
-                let judgement = Judgement {
-                    verdict: Verdict::Fail,
-                    reason: format!("{} is wrong", order.gpu),
-                    sm: None,
-                };
-                let _ = order.done.send(Ok(judgement));
-            }
-        });
-        let mut asked = command(1, PROBE_NOW);
-        let refuse = || Err(String::new());
-        let event = commands.obey(&asked, Timestamp(5), refuse).await;
-        assert_eq!(event.attributes["verdict"], "failed");
-        assert!(event.attributes["reason"].contains("arguments.gpu"));
-        asked.id = Uuid::from_u128(2);
-        asked
-            .arguments
-            .insert(ARGUMENT_GPU.to_owned(), "GPU-7".to_owned());
-        let event = commands.obey(&asked, Timestamp(5), refuse).await;
-        assert_eq!(event.attributes["verdict"], "done");
-        assert_eq!(event.attributes["reason"], "fail: GPU-7 is wrong");
-    }
-}
+mod tests;

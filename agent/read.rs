@@ -18,6 +18,7 @@ use crate::commands::NvmlOrders;
 use crate::config::Config;
 use crate::probe::inside::Inside;
 use crate::probe::reader::ProbeOrder;
+use crate::read::hooks::profiles::ProfileOrder;
 use crate::steps;
 
 pub mod nvml;
@@ -142,6 +143,8 @@ pub struct Wiring {
     pub nvml_orders: Option<NvmlOrders>,
     /// Orders to probe a GPU; none where nothing is to be probed, as by a command that only looks.
     pub probe_orders: Option<mpsc::Receiver<ProbeOrder>>,
+    /// Requests for profiles of training processes; none of a command that only looks.
+    pub profile_orders: Option<mpsc::Receiver<ProfileOrder>>,
     /// The way of steps into the spool; none where nothing is shipped.
     pub steps: Option<steps::Way>,
     /// Which process is on which GPU, from the reader that asks the driver to those that want to know.
@@ -157,6 +160,7 @@ impl Wiring {
             node,
             nvml_orders: None,
             probe_orders: None,
+            profile_orders: None,
             steps: None,
             users: Arc::default(),
             inside: Arc::default(),

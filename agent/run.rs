@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::admin::Shown;
-use crate::commands::{Commands, MAX_NVML_ORDERS, NvmlOrder, WAITING};
+use crate::commands::{Commands, MAX_NVML_ORDERS, Orders, WAITING};
 use crate::config::Config;
-use crate::probe::reader::{MAX_ORDERS, ProbeOrder};
+use crate::probe::reader::MAX_ORDERS;
+use crate::read::hooks::profiles;
 use crate::read::{self, NodeFacts, Wiring};
 use crate::sample::own::{Own, ShipHealth};
 use crate::sample::{LatestCell, Loop, OUTPUT_WAITING, Output};
@@ -51,12 +52,6 @@ pub enum Ended {
 
 /// The spool on its way to the server, and how far steps are in it.
 type Shipping = (Filling, Arc<Spooled>);
-
-/// The ways to the readers that act on commands.
-struct Orders {
-    nvml: mpsc::Sender<NvmlOrder>,
-    probe: mpsc::Sender<ProbeOrder>,
-}
 
 /// What a running agent is made of.
 struct Agent {
@@ -95,9 +90,11 @@ pub async fn run(
     let (output, outputs) = mpsc::channel(OUTPUT_WAITING);
     let (nvml, nvml_orders) = mpsc::channel(MAX_NVML_ORDERS);
     let (probe, probe_orders) = mpsc::channel(MAX_ORDERS);
+    let (profile, profile_orders) = mpsc::channel(profiles::MAX_ORDERS);
     let wiring = Wiring {
         nvml_orders: Some(nvml_orders),
         probe_orders: Some(probe_orders),
+        profile_orders: Some(profile_orders),
         steps: spooled.map(|spooled| Way {
             spooled,
             output: output.clone(),
@@ -141,7 +138,11 @@ pub async fn run(
         Arc::clone(&agent.clock),
     ));
     let shown = Shown { latest, shipping };
-    let orders = Orders { nvml, probe };
+    let orders = Orders {
+        nvml,
+        probe,
+        profile,
+    };
     let end = agent.serve_and_ship(shown, orders, output, sources).await;
     // In the order of the data: what is sampled is spooled, what is spooled is safe.
     agent.stop.cancel();
@@ -221,8 +222,16 @@ impl Agent {
         output: mpsc::Sender<Output>,
         sources: &Sources,
     ) {
-        let mut commands = Commands::new(self.node.node.as_str(), orders.nvml, orders.probe);
-        while let Some(command) = given.recv().await {
+        let mut commands = Commands::new(self.node.node.as_str(), orders);
+        loop {
+            let command = tokio::select! {
+                command = given.recv() => command,
+                event = commands.finished(|| self.clock.now()) => {
+                    self.tell(event, &output).await;
+                    continue;
+                }
+            };
+            let Some(command) = command else { break };
             let mut read = None;
             let reread = || {
                 let next: Config = sources.load().map_err(|error| words(&error))?;
@@ -231,8 +240,9 @@ impl Agent {
                 Ok(())
             };
             let event = commands.obey(&command, self.clock.now(), reread).await;
-            tracing::info!(action = command.action, result = event.message, "a command");
-            let _ = output.send(Output::Events(vec![event])).await;
+            if let Some(event) = event {
+                self.tell(event, &output).await;
+            }
             if command.action == REREAD_CONFIG && read.as_ref().is_some_and(|it| *it != self.config)
             {
                 *self.reread.lock().unwrap_or_else(PoisonError::into_inner) = read;
@@ -241,6 +251,12 @@ impl Agent {
         }
         // Without a server there are no commands: that ends nothing.
         std::future::pending::<()>().await;
+    }
+
+    /// What came of a command.
+    async fn tell(&self, event: Event, output: &mpsc::Sender<Output>) {
+        tracing::info!(result = event.message, "a command");
+        let _ = output.send(Output::Events(vec![event])).await;
     }
 
     /// What the end of a part means for the whole.

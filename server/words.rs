@@ -387,6 +387,7 @@ pub const fn event(kind: EventKind) -> &'static str {
         EventKind::FingerprintChanged => "run's make-up changed",
         EventKind::CollectiveStuck => "collective is stuck",
         EventKind::Probed => "probed",
+        EventKind::Profiled => "profiled",
         EventKind::StepsMissed => "steps not read",
     }
 }

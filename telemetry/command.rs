@@ -18,8 +18,8 @@ pub const RELEASE_NVML: &str = "release_nvml";
 pub const ACQUIRE_NVML: &str = "acquire_nvml";
 /// Read the configuration file again.
 pub const REREAD_CONFIG: &str = "reread_config";
-/// Capture a profile of a process on a GPU; argument [`ARGUMENT_GPU`]. No agent has it built in yet: each
-/// says so (`not_built_in`).
+/// Have a training process capture a profile of its next steps; arguments [`ARGUMENT_GPU`] or
+/// [`ARGUMENT_RANK`], and [`ARGUMENT_STEPS`]. An agent that was built before it says `not_built_in`.
 pub const CAPTURE_PROFILE: &str = "capture_profile";
 
 /// Every action that this version knows.
@@ -33,6 +33,31 @@ pub const ACTIONS: [&str; 5] = [
 
 /// The argument with the id of the GPU that a command is about.
 pub const ARGUMENT_GPU: &str = "gpu";
+
+/// The argument with the id of the rank that a command is about, `<job>/<attempt>/<rank>`.
+pub const ARGUMENT_RANK: &str = "rank";
+
+/// The argument with how many steps a profile is to have, 1 to [`MAX_PROFILE_STEPS`].
+pub const ARGUMENT_STEPS: &str = "steps";
+
+/// Steps of a profile where nobody says how many.
+pub const PROFILE_STEPS: u64 = 3;
+
+/// Most steps of a profile: its file and what it costs grow with them.
+pub const MAX_PROFILE_STEPS: u64 = 10;
+
+/// The steps that a command asks for.
+///
+/// # Errors
+/// In words, where it is no number of steps that a profile may have.
+pub fn profile_steps(arguments: &BTreeMap<String, String>) -> Result<u64, String> {
+    let Some(asked) = arguments.get(ARGUMENT_STEPS) else {
+        return Ok(PROFILE_STEPS);
+    };
+    let steps = asked.parse().ok();
+    let steps = steps.filter(|it| (1..=MAX_PROFILE_STEPS).contains(it));
+    steps.ok_or_else(|| format!("arguments.steps=“{asked}”: it is 1 to {MAX_PROFILE_STEPS}"))
+}
 
 /// One command. Its result comes back as an event `command_result` with its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +77,21 @@ pub struct Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_steps_of_a_profile_are_bounded_and_three_where_nobody_says() {
+        let check = |said: Option<&str>, expected: Option<u64>| {
+            let said = said.map(|it| (ARGUMENT_STEPS.to_owned(), it.to_owned()));
+            let arguments = said.into_iter().collect();
+            assert_eq!(profile_steps(&arguments).ok(), expected, "{arguments:?}");
+        };
+        check(None, Some(3));
+        check(Some("1"), Some(1));
+        check(Some("10"), Some(10));
+        for wrong in ["0", "11", "-1", "two", ""] {
+            check(Some(wrong), None);
+        }
+    }
 
     #[test]
     fn an_action_of_a_newer_server_can_still_be_read() {

@@ -72,6 +72,9 @@ pub enum EventKind {
     /// The probe computed on a GPU and its verdict changed, or somebody had asked; attributes: verdict,
     /// reason, and the SM that is to blame.
     Probed,
+    /// A rank's process captured a profile that was asked for, or could not; attributes: path, bytes, step, steps,
+    /// or the reason.
+    Profiled,
     /// Steps of a rank are in its totals and not in its blocks: the process had written over them when
     /// the agent came to read; attribute: steps.
     StepsMissed,
@@ -110,7 +113,7 @@ pub struct Event {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::AgentStarted,
         Self::AgentIdConflict,
         Self::GpuAdded,
@@ -138,6 +141,7 @@ impl EventKind {
         Self::FingerprintChanged,
         Self::CollectiveStuck,
         Self::Probed,
+        Self::Profiled,
         Self::StepsMissed,
     ];
 
@@ -171,6 +175,7 @@ impl EventKind {
             Self::FingerprintChanged => "fingerprint_changed",
             Self::CollectiveStuck => "collective_stuck",
             Self::Probed => "probed",
+            Self::Profiled => "profiled",
             Self::StepsMissed => "steps_missed",
         }
     }

@@ -66,6 +66,12 @@ pub mod attribute {
     pub const RANKS_NOT_IN: &str = "ranks_not_in";
     /// How many processes of its container the kernel killed for want of memory while it was watched.
     pub const OOM_KILLS: &str = "oom_kills";
+    /// Where a file lies, as the process sees it.
+    pub const PATH: &str = "path";
+    /// How large it is.
+    pub const BYTES: &str = "bytes";
+    /// Why there is none.
+    pub const REASON: &str = "reason";
     /// How many steps.
     pub const STEPS: &str = "steps";
     /// The fingerprint's lines; the next ones are `fingerprint.2` and `fingerprint.3`.

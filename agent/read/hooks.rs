@@ -22,6 +22,7 @@ use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+use tokio::sync::mpsc;
 
 use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
 use crate::attribute::users::Users;
@@ -43,6 +44,8 @@ mod outside;
 
 mod process;
 
+pub mod profiles;
+
 mod ranks;
 
 mod steps;
@@ -54,6 +57,7 @@ mod values;
 use listen::Listening;
 use outside::{Outside, Who};
 use process::{Process, ProcessId};
+use profiles::{ProfileOrder, Profiles};
 use ranks::Ranks;
 use steps::Outgoing;
 use together::Stuck;
@@ -113,6 +117,8 @@ pub struct Hooks {
     stuck: Stuck,
     /// Where it goes what processes found with the probe.
     probed: Arc<Inside>,
+    /// None where nobody asks for them.
+    profiles: Option<Profiles>,
     refused: Refused,
 }
 
@@ -133,9 +139,11 @@ pub(super) fn readers(config: &Config, wiring: &mut Wiring) -> anyhow::Result<Re
         wiring.steps.take(),
     );
     let probed = Arc::clone(&wiring.inside);
-    Ok(boxed(
-        reader.map(|it| it.with_probes(config.probe.enabled, probed)),
-    ))
+    let profiles = wiring.profile_orders.take();
+    Ok(boxed(reader.map(|it| {
+        it.with_probes(config.probe.enabled, probed)
+            .with_profiles(profiles)
+    })))
 }
 
 impl Hooks {
@@ -168,6 +176,7 @@ impl Hooks {
             },
             stuck: Stuck::default(),
             probed: Arc::default(),
+            profiles: None,
             refused: Refused::new(),
         })
     }
@@ -180,8 +189,20 @@ impl Hooks {
         self
     }
 
+    /// The same with requests for profiles coming this way.
+    #[must_use]
+    pub fn with_profiles(mut self, orders: Option<mpsc::Receiver<ProfileOrder>>) -> Self {
+        self.profiles = orders.map(Profiles::new);
+        self
+    }
+
     fn round(&mut self, turn: &Turn) -> Result<Readings, ReadError> {
-        if !self.listens()? {
+        let listens = self.listens();
+        if !matches!(listens, Ok(true)) {
+            // Who asks for a profile is answered nevertheless.
+            self.ask_for_profiles(turn);
+        }
+        if !listens? {
             return Ok(Readings {
                 at: turn.at,
                 ..Readings::default()
@@ -221,6 +242,7 @@ impl Hooks {
         let processes = self.processes.values();
         readings.events.extend(self.stuck.of(processes, turn.at));
         self.ask_outside();
+        self.ask_for_profiles(turn);
         if let Some(way) = &self.way {
             self.outgoing.send(way);
         }
@@ -264,6 +286,17 @@ impl Hooks {
                 uid: process.peer().uid,
             };
             outside.ask_for(ranks.by_ref().map(who));
+        }
+    }
+
+    /// Says to processes which profiles are asked for.
+    fn ask_for_profiles(&mut self, turn: &Turn) {
+        let Some(profiles) = &mut self.profiles else {
+            return;
+        };
+        let asks = profiles.round(&self.processes, turn);
+        if let Some(listening) = &self.listening {
+            listening.ask(asks);
         }
     }
 
@@ -313,7 +346,7 @@ impl Hooks {
         self.processes
             .entry(id)
             .or_insert_with(|| Process::new(client.peer))
-            .take(client.reader, spooled);
+            .take(client.id, client.reader, spooled);
     }
 
     /// The reader's own numbers.

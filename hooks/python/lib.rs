@@ -14,6 +14,7 @@ mod batches;
 mod flight;
 mod listen;
 mod prober;
+mod profile;
 mod record;
 mod recorder;
 mod span;

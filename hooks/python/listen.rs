@@ -8,7 +8,8 @@ use std::time::Duration;
 use gpufleet_hooks_shm::process::unix_ns;
 use gpufleet_hooks_shm::reader::{Learning, Snapshot};
 use gpufleet_hooks_shm::records::{Axis, Mesh, Occasion, Pairs, Reading, Step};
-use gpufleet_hooks_shm::server::{self, Client, Event, Limits};
+use gpufleet_hooks_shm::server::{self, Client, ClientId, Event, Limits};
+use gpufleet_hooks_shm::wire::Ask;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -63,6 +64,20 @@ impl Listener {
             }
             Ok(inner.clients.len())
         })
+    }
+
+    /// Asks every client that takes it for a profile of so many steps; 0 withdraws it. How many were asked.
+    fn ask(&self, number: u64, steps: u64) -> usize {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = 0;
+        for (id, (client, is_there)) in &inner.clients {
+            let header = client.reader.header(unix_ns());
+            if *is_there && header.is_ok_and(|it| it.takes_profile) {
+                inner.listener.ask(ClientId(*id), Ask { number, steps });
+                asked += 1;
+            }
+        }
+        asked
     }
 
     /// What each client says now, as dicts, also those that left.
@@ -122,6 +137,11 @@ pub(crate) fn shown<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound
         (verdict, reason, it.sm, it.step, it.runs)
     });
     dict.set_item("probe", probe)?;
+    let profile = snapshot.profile.as_ref().map(|it| {
+        let (state, text) = (it.state.text(), it.text.as_str());
+        (it.number, state, it.step, it.steps, it.bytes, text)
+    });
+    dict.set_item("profile", profile)?;
     dict.set_item("fingerprint", pairs(py, snapshot.fingerprint.as_ref())?)?;
     dict.set_item("tags", pairs(py, snapshot.tags.as_ref())?)?;
     let exception = snapshot

@@ -103,10 +103,10 @@ impl Recorder {
         self.begin_at(&mut self.stepping(), monotonic_ns());
     }
 
-    /// A step ended. A number below 0: the next one. True about once a second: the time to do what is
-    /// done now and then.
+    /// A step ended. A number below 0: the next one. 0, or the sum of 1, about once a second: the time to do what
+    /// is done now and then, and 2: the agent asks for a profile, or one is begun.
     #[pyo3(signature = (number = -1, tokens = 0, samples = 0, flops = 0.0))]
-    fn step(&self, number: i64, tokens: i64, samples: i64, flops: f64) -> bool {
+    fn step(&self, number: i64, tokens: i64, samples: i64, flops: f64) -> u8 {
         let now = monotonic_ns();
         let mut stepping = self.stepping();
         // Where neither loader nor model is watched nothing says when the first step began.
@@ -114,7 +114,7 @@ impl Recorder {
         stepping.add(work(tokens, samples, flops));
         let (step, is_tick) = stepping.end(now, unix_ns(), u64::try_from(number).ok());
         self.writer.step(&step);
-        is_tick
+        u8::from(is_tick) | u8::from(self.client.asked().is_any()) << 1
     }
 
     /// More tokens, samples, FLOPs of the running step: of a micro-batch.

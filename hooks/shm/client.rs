@@ -23,8 +23,9 @@ use rustix::net::{
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
 };
 
+use crate::asked::Asked;
 use crate::layout::{SIZE_BYTES, VERSION};
-use crate::wire::{Hello, MESSAGE_BYTES, Reply, SOCKET, SOCKET_VARIABLE};
+use crate::wire::{Ask, Hello, MESSAGE_BYTES, Reply, SOCKET, SOCKET_VARIABLE};
 use crate::words::{WriterKind, words};
 use crate::writer::Writer;
 
@@ -92,6 +93,8 @@ struct Shared {
     state: AtomicU8,
     /// What the last agent that took the region wants.
     is_probe_off: AtomicBool,
+    /// What it asks for.
+    asked: Asked,
 }
 
 impl Client {
@@ -102,6 +105,7 @@ impl Client {
             is_over: AtomicBool::new(false),
             state: AtomicU8::new(State::Away as u8),
             is_probe_off: AtomicBool::new(false),
+            asked: Asked::default(),
         });
         let off = |writer, shared: Arc<Shared>| {
             shared.state.store(State::Off as u8, Ordering::Relaxed);
@@ -148,6 +152,12 @@ impl Client {
     pub fn is_probe_off(&self) -> bool {
         self.shared.is_probe_off.load(Ordering::Relaxed)
     }
+
+    /// What the node's agent asks of the process. Nothing comes before the region says that the process takes
+    /// it ([`Writer::takes_profile`]).
+    pub fn asked(&self) -> &Asked {
+        &self.shared.asked
+    }
 }
 
 impl Drop for Client {
@@ -173,6 +183,7 @@ fn run(writer: Writer, options: &Options, shared: &Shared) {
                 writer.taken();
                 become_(State::Connected);
                 stay(writer, &socket, shared);
+                shared.asked.forget();
                 become_(State::Away);
                 close(writer, socket);
             }
@@ -259,9 +270,14 @@ fn stay(writer: Writer, socket: &OwnedFd, shared: &Shared) {
             Ok(false) => {}
             Ok(true) => {
                 let mut bytes = [0; MESSAGE_BYTES];
-                // The agent has nothing to say yet: whatever comes is from a newer one.
                 match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-                    Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
+                    // Whatever else comes is from a newer agent.
+                    Ok((length @ 1.., _)) => {
+                        if let Some(ask) = bytes.get(..length).and_then(Ask::from_bytes) {
+                            shared.asked.take(ask);
+                        }
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => {}
                     Ok((0, _)) | Err(_) => return,
                 }
             }

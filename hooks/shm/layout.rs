@@ -57,6 +57,9 @@ pub const NAME_WORDS: usize = 8;
 /// Words of an exception's first line, and of a probe's reason: 256 bytes.
 pub const MESSAGE_WORDS: usize = 32;
 
+/// Words of where a profile lies, or why there is none: 512 bytes.
+pub const PLACE_WORDS: usize = 64;
+
 /// Words of a traceback's end: 2 KiB.
 pub const TRACEBACK_WORDS: usize = 256;
 
@@ -101,8 +104,10 @@ section! {
         connections: Word,
         /// Writes given up because another thread was writing the same section.
         contended: Word,
+        /// What the client does when the agent asks for it, a bit each: 1 a profile; 0 nothing.
+        takes: Word,
         /// For later.
-        reserved: [Word; 19],
+        reserved: [Word; 18],
     }
 }
 
@@ -368,6 +373,30 @@ section! {
 }
 
 section! {
+    /// The last profile that an agent asked for and this process began.
+    Profile {
+        /// Seqlock.
+        sequence: Word,
+        /// The number it was asked for by.
+        number: Word,
+        /// 1 running, 2 done, 3 failed.
+        state: Word,
+        /// When it came to that.
+        at: Word,
+        /// The step after which it began.
+        step: Word,
+        /// Steps in it.
+        steps: Word,
+        /// Bytes of its file; 0 none.
+        bytes: Word,
+        /// For later.
+        reserved: [Word; 9],
+        /// Done: the path of its file, as the process sees it. Failed: why, in words.
+        text: Text<PLACE_WORDS>,
+    }
+}
+
+section! {
     /// How the process said that it ended.
     End {
         /// Seqlock.
@@ -624,6 +653,8 @@ section! {
         steps: [StepRecord; STEPS],
         /// Why the probe came to what it did, in words. Under `probe.sequence`.
         probe_reason: Text<MESSAGE_WORDS>,
+        /// The last profile that was asked for.
+        profile: Profile,
         /// For later: whole sections.
         reserved: [Word; TAIL_WORDS],
     }
@@ -648,7 +679,8 @@ const USED_BYTES: usize = size_of::<Header>()
     + size_of::<Tags>()
     + size_of::<Collectives>()
     + STEPS * size_of::<StepRecord>()
-    + size_of::<Text<MESSAGE_WORDS>>();
+    + size_of::<Text<MESSAGE_WORDS>>()
+    + size_of::<Profile>();
 
 const _: () = assert!(
     size_of::<Region>() == SIZE_BYTES,

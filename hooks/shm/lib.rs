@@ -14,6 +14,8 @@ mod cell;
 mod memory;
 mod place;
 
+pub mod asked;
+
 pub mod client;
 pub mod process;
 pub mod reader;

@@ -18,8 +18,9 @@ use crate::cell::{get, get_signed};
 use crate::layout::{MAGIC, Region, SIZE_BYTES, VERSION};
 use crate::memory::{MapError, Mapped};
 use crate::records::{
-    End, Exception, Identity, Memory, Now, Occasion, Pairs, Plan, Probe, Reading, Step,
+    End, Exception, Identity, Memory, Now, Occasion, Pairs, Plan, Probe, Profile, Reading, Step,
 };
+use crate::wire::TAKES_PROFILE;
 use crate::words::{Phase, WriterKind};
 
 pub use check::Reason;
@@ -75,6 +76,8 @@ pub struct Header {
     pub heartbeat_at: Option<i64>,
     /// Writes given up because two threads wrote one section.
     pub contended: u64,
+    /// Whether it takes a [`crate::wire::Ask`] for a profile.
+    pub takes_profile: bool,
 }
 
 /// How the learning goes.
@@ -143,6 +146,8 @@ pub struct Snapshot {
     pub memory: Option<Memory>,
     /// What the last probe inside the process found.
     pub probe: Option<Probe>,
+    /// The last profile that was asked for and begun.
+    pub profile: Option<Profile>,
     /// What the ranks do together.
     pub together: Together,
     /// The last exception that nobody caught.
@@ -232,6 +237,7 @@ impl Reader {
             phases: sections::phases(region),
             memory: sections::memory(region, &mut check),
             probe: sections::probe(region, &mut check),
+            profile: sections::profile(region, &mut check),
             together,
             exception: sections::exception(region, &mut check),
             fingerprint: sections::fingerprint(region, &mut check),
@@ -265,5 +271,6 @@ fn header(region: &Region, check: &mut Check) -> Result<Header, ReadError> {
         heartbeats: get(&header.heartbeats),
         heartbeat_at: check.time("header", get_signed(&header.heartbeat_at)),
         contended: get(&header.contended),
+        takes_profile: get(&header.takes) & TAKES_PROFILE != 0,
     })
 }

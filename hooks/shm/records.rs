@@ -1,6 +1,8 @@
 //! What the writer is given and the reader gives back, as plain values.
 
-use crate::words::{DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict};
+use crate::words::{
+    DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict, ProfileState,
+};
 
 /// One step of training. Times in nanoseconds; 0 where nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -263,6 +265,25 @@ pub struct Probe {
     pub wrong: u64,
     /// Why, in words, up to 256 bytes.
     pub reason: String,
+}
+
+/// A profile that an agent asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// The number it was asked for by.
+    pub number: u64,
+    /// What became of it.
+    pub state: ProfileState,
+    /// When it came to that, Unix nanoseconds.
+    pub at: i64,
+    /// The step after which it began.
+    pub step: u64,
+    /// Steps in it.
+    pub steps: u64,
+    /// Bytes of its file; 0 none.
+    pub bytes: u64,
+    /// Done: the path of its file, as the process sees it. Failed: why. Up to 512 bytes.
+    pub text: String,
 }
 
 /// An exception that nobody caught.

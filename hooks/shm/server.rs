@@ -23,7 +23,7 @@ use rustix::net::{
 
 use crate::process::monotonic_ns;
 use crate::reader::Reader;
-use crate::wire::Refusal;
+use crate::wire::{Ask, Refusal};
 
 pub use peer::{Peer, cgroup};
 
@@ -169,6 +169,14 @@ impl Listener {
     /// Connections there are, joined or not yet.
     pub fn connections(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Asks a client for a profile, or withdraws that. Only of one whose region says that it takes it: an older
+    /// one would not know the message. One that has left or does not read hears nothing.
+    pub fn ask(&self, id: ClientId, ask: Ask) {
+        if let Some(connection) = self.connections.get(&id) {
+            connection.ask(ask);
+        }
     }
 
     /// Waits up to `timeout` for something to happen, and says what did.

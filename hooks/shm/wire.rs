@@ -3,8 +3,10 @@
 //! Client: `GPUFHELO`, version of these messages, version of the layout, size of the region; with it
 //! the file, by SCM_RIGHTS. Agent: `GPUFREPL`, version of these messages, 0 for taken or the number of
 //! a [`Refusal`], and then: of a refusal milliseconds to wait before trying again; of one that was taken what
-//! the agent wants of the process, 0 or [`NO_PROBE`]. Then the socket stays open and silent: its end tells each
-//! side that the other is gone.
+//! the agent wants of the process, 0 or [`NO_PROBE`]. Then the socket stays open: its end tells each
+//! side that the other is gone. A client whose region says that it takes them ([`TAKES_PROFILE`]) may be asked
+//! for a profile: `GPUFPROF`, version of these messages, the number of the request, its steps or 0 when it is
+//! withdrawn. What becomes of it stands in the region.
 
 /// Where the agent listens, unless the environment says otherwise.
 pub const SOCKET: &str = "/run/gpufleet/hooks.sock";
@@ -20,6 +22,18 @@ const VERSION: u64 = 1;
 
 /// The agent wants no probe inside the process.
 pub const NO_PROBE: u64 = 1;
+
+/// The bit of `header.takes` by which a client says that it captures profiles.
+pub const TAKES_PROFILE: u64 = 1;
+
+/// Most steps of a profile: its file and what it costs grow with them.
+pub const MAX_PROFILE_STEPS: u64 = 10;
+
+/// Bits of the number of a request: with the steps and a mark it is one word in the process.
+pub const ASK_NUMBER_BITS: u32 = 55;
+
+/// First word of a request for a profile.
+const ASK: u64 = u64::from_le_bytes(*b"GPUFPROF");
 
 /// First word of a client's message.
 const HELLO: u64 = u64::from_le_bytes(*b"GPUFHELO");
@@ -67,6 +81,31 @@ pub struct Reply {
     pub retry_after_ms: u64,
     /// Whether the process is not to probe its GPU, where it was.
     pub is_probe_off: bool,
+}
+
+/// An agent's request for a profile of the next steps, or its withdrawal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// Its number, of [`ASK_NUMBER_BITS`], not 0.
+    pub number: u64,
+    /// Steps, 1 to [`MAX_PROFILE_STEPS`]; 0: it is withdrawn.
+    pub steps: u64,
+}
+
+impl Ask {
+    /// As sent.
+    pub fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+        to_bytes([ASK, VERSION, self.number, self.steps])
+    }
+
+    /// What was received; `None` when it is no such message, or asks for what nobody may.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [magic, version, number, steps] = from_bytes(bytes)?;
+        let is_good = (magic, version) == (ASK, VERSION)
+            && (1..1 << ASK_NUMBER_BITS).contains(&number)
+            && steps <= MAX_PROFILE_STEPS;
+        is_good.then_some(Self { number, steps })
+    }
 }
 
 impl Hello {
@@ -152,5 +191,21 @@ mod tests {
         assert_eq!(Hello::from_bytes(&reply.to_bytes()), None);
         assert_eq!(Hello::from_bytes(&hello.to_bytes()[..31]), None);
         assert_eq!(Hello::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn a_request_for_more_than_anyone_may_ask_for_is_none() {
+        let check = |number, steps, is_one: bool| {
+            let ask = Ask { number, steps };
+            let read = Ask::from_bytes(&ask.to_bytes());
+            assert_eq!(read, is_one.then_some(ask), "{ask:?}");
+        };
+        check(1, 10, true);
+        check((1 << ASK_NUMBER_BITS) - 1, 0, true);
+        check(1, 11, false);
+        check(0, 3, false);
+        check(1 << ASK_NUMBER_BITS, 3, false);
+        let hello = Hello { layout: 1, size: 3 };
+        assert_eq!(Ask::from_bytes(&hello.to_bytes()), None);
     }
 }

@@ -143,6 +143,18 @@ words! {
 }
 
 words! {
+    /// What became of a profile that was asked for.
+    ProfileState {
+        /// Steps are being recorded, or it is being written.
+        Running = 1 "running",
+        /// Its file is there.
+        Done = 2 "done",
+        /// There is none.
+        Failed = 3 "failed",
+    }
+}
+
+words! {
     /// What a collective does.
     Function {
         /// A function that a later NCCL has.

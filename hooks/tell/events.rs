@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_hooks_shm::reader::Snapshot;
-use gpufleet_hooks_shm::records::{Exception, Pairs};
-use gpufleet_hooks_shm::words::{EndKind, ProbeVerdict};
+use gpufleet_hooks_shm::records::{Exception, Pairs, Profile};
+use gpufleet_hooks_shm::words::{EndKind, ProbeVerdict, ProfileState};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -27,6 +27,7 @@ pub struct Told {
     saved: u64,
     restored: u64,
     probed: Option<ProbeVerdict>,
+    profile: u64,
 }
 
 /// How a process ended; nothing where the kernel does not say (any more).
@@ -114,6 +115,7 @@ pub fn happened(
         ));
     }
     events.extend(checkpoints(resource, snapshot, told));
+    events.extend(profiled(resource, snapshot, told));
     if let Some(exception) = &snapshot.exception
         && exception.at != told.exception_at
     {
@@ -181,6 +183,51 @@ pub fn probed(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Opti
     let message = format!("inside a training process, probe: {words}: {reason}");
     let kind = EventKind::Probed;
     Some(event(resource, probe.at, kind, severity, message, about))
+}
+
+/// What became of a profile that was asked for.
+fn profiled(resource: &Resource, snapshot: &Snapshot, told: &mut Told) -> Option<Event> {
+    let profile = snapshot.profile.as_ref()?;
+    if profile.state == ProfileState::Running || profile.number == told.profile {
+        return None;
+    }
+    told.profile = profile.number;
+    let mut about = attributes([(attribute::STEP, profile.step.to_string())]);
+    let severity = match profile.state {
+        ProfileState::Done => {
+            about.extend(attributes([
+                (attribute::STEPS, profile.steps.to_string()),
+                (attribute::PATH, profile.text.clone()),
+                (attribute::BYTES, profile.bytes.to_string()),
+            ]));
+            Severity::Info
+        }
+        ProfileState::Running | ProfileState::Failed => {
+            about.extend(attributes([(attribute::REASON, profile.text.clone())]));
+            Severity::Warning
+        }
+    };
+    let (at, kind) = (profile.at, EventKind::Profiled);
+    let message = outcome(profile);
+    Some(event(resource, at, kind, severity, message, about))
+}
+
+/// What became of a profile, in words.
+pub fn outcome(profile: &Profile) -> String {
+    let Profile {
+        step, steps, text, ..
+    } = profile;
+    match profile.state {
+        ProfileState::Running => format!("a profile of the steps after step {step} is being taken"),
+        ProfileState::Failed => format!("no profile of the steps after step {step}: {text}"),
+        ProfileState::Done => {
+            let megabytes = profile.bytes as f64 / 1e6;
+            let plural = if *steps == 1 { "" } else { "s" };
+            format!(
+                "a profile of {steps} step{plural} after step {step}: {text} ({megabytes:.1} MB)"
+            )
+        }
+    }
 }
 
 fn died(resource: &Resource, exception: &Exception) -> Event {

@@ -7,7 +7,10 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use gpufleet_telemetry::command::{ACTIONS, Command, MAX_COMMAND_BYTES};
+use gpufleet_telemetry::command::{
+    ACTIONS, ARGUMENT_GPU, ARGUMENT_RANK, CAPTURE_PROFILE, Command, MAX_COMMAND_BYTES,
+    profile_steps,
+};
 use gpufleet_telemetry::identity::AgentId;
 use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -73,20 +76,21 @@ pub struct Agent {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandAsked {
-    /// What to do: `release_nvml`, `acquire_nvml`, `reread_config`; `probe_now` and `capture_profile`,
-    /// which agents of this version answer with the verdict `not_built_in`.
+    /// What to do: `release_nvml`, `acquire_nvml`, `reread_config`, `probe_now` of a GPU, or `capture_profile`: a
+    /// training process records a trace of its next steps and says where it lies.
     #[schema(example = "release_nvml")]
     pub action: String,
-    /// What the action needs to know; `gpu` where it is about one.
+    /// What the action needs to know; `gpu`, a GPU's id, where it is about one. Of `capture_profile`: `gpu` or `rank`,
+    /// a rank's id (`<namespace>/<name>/<uid>/<attempt>/<rank>`), and `steps`, `1` to `10`; `3` unless said.
     #[serde(default)]
     pub arguments: BTreeMap<String, String>,
-    /// How long it is good for, seconds, 1 to 3600.
+    /// How long it is good for, seconds, 1 to 3600: a profile has to begin in it, at the end of a step.
     #[schema(default = 60, minimum = 1, maximum = 3600)]
     pub expires_in_seconds: Option<u32>,
 }
 
 /// A command that is on its way. Its result comes as an event `command_result` with this id and a
-/// verdict: `done`, `failed`, `expired`, `unknown` (an older agent) or `not_built_in`.
+/// verdict: `done`, `failed`, `expired` or `unknown` (an older agent).
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CommandQueued {
     /// Its id.
@@ -200,6 +204,15 @@ impl CommandAsked {
             return Err(Problem::bad(format_args!(
                 "expires_in_seconds={seconds}: it is 1 to {MAX_EXPIRY_SECONDS}"
             )));
+        }
+        if self.action == CAPTURE_PROFILE {
+            profile_steps(&self.arguments).map_err(Problem::bad)?;
+            let names = [ARGUMENT_GPU, ARGUMENT_RANK];
+            if !names.iter().any(|it| self.arguments.contains_key(*it)) {
+                return Err(Problem::bad(
+                    "no process is named: arguments.gpu is the id of its GPU, arguments.rank that of its rank",
+                ));
+            }
         }
         let command = Command {
             id: Uuid::now_v7(),

@@ -829,6 +829,16 @@ async fn a_command_needs_the_right_to_operate_and_an_action_that_is_known() {
             r#"{"action":"probe_now","when":"now"}"#,
             StatusCode::UNPROCESSABLE_ENTITY,
         ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"capture_profile"}"#,
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            Some(OPERATOR),
+            r#"{"action":"capture_profile","arguments":{"gpu":"GPU-1","steps":"11"}}"#,
+            StatusCode::BAD_REQUEST,
+        ),
         (Some(OPERATOR), "not json", StatusCode::BAD_REQUEST),
     ] {
         let answer = server.post(ADDRESS, "application/json", body, token).await;

@@ -1,11 +1,12 @@
 //! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
-//! with a rank that is slow, and after one of its ranks was killed; of one where no agent is; and of one that probes
-//! its GPU from inside.
+//! with a rank that is slow, and after one of its ranks was killed; of one where no agent is; of one that probes
+//! its GPU from inside; and of one that is asked for a profile.
 //!
 //! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
 //! and the package of the hooks, which that stage installs.
 
 mod inside;
+mod profile;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpufleet_hooks_shm::server::{self, Client, ClientId, Event, Leaving, Limits, Listener};
-use gpufleet_hooks_shm::wire::Refusal;
+use gpufleet_hooks_shm::wire::{Ask, Refusal};
 
 use crate::read::ReadError;
 
@@ -30,9 +30,13 @@ pub(super) struct News {
 /// The thread; it ends when this is dropped.
 pub(super) struct Listening {
     news: Arc<Mutex<News>>,
+    asks: Arc<Mutex<Asks>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// What is to be said to clients after the turn.
+type Asks = Vec<(ClientId, Ask)>;
 
 impl Listening {
     /// Binds the socket and starts the thread.
@@ -41,13 +45,16 @@ impl Listening {
             .map_err(|error| refusal(socket, &error))?;
         let news: Arc<Mutex<News>> = Arc::default();
         let is_over: Arc<AtomicBool> = Arc::default();
+        let asks: Arc<Mutex<Asks>> = Arc::default();
         let (of_thread, over) = (Arc::clone(&news), Arc::clone(&is_over));
+        let to_say = Arc::clone(&asks);
         let thread = std::thread::Builder::new()
             .name("hooks".to_owned())
-            .spawn(move || run(listener, &of_thread, &over))
+            .spawn(move || run(listener, &of_thread, &to_say, &over))
             .map_err(|error| refusal(socket, &error))?;
         Ok(Self {
             news,
+            asks,
             is_over,
             thread: Some(thread),
         })
@@ -62,6 +69,14 @@ impl Listening {
     pub(super) fn take(&self) -> News {
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// What is to be said to clients, at the end of the turn, in this order. What a round says again is said once.
+    pub(super) fn ask(&self, asks: Asks) {
+        let mut waiting = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|it| !asks.contains(it));
+        waiting.extend(asks);
+        waiting.truncate(MAX_WAITING);
+    }
 }
 
 impl Drop for Listening {
@@ -74,12 +89,16 @@ impl Drop for Listening {
     }
 }
 
-fn run(mut listener: Listener, news: &Mutex<News>, is_over: &AtomicBool) {
+fn run(mut listener: Listener, news: &Mutex<News>, asks: &Mutex<Asks>, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         match listener.turn(TURN) {
             Ok(events) => {
                 let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
                 events.into_iter().for_each(|event| news.note(event));
+                drop(news);
+                let asks =
+                    std::mem::take(&mut *asks.lock().unwrap_or_else(PoisonError::into_inner));
+                asks.into_iter().for_each(|(id, ask)| listener.ask(id, ask));
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

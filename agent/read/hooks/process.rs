@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpufleet_hooks_shm::reader::{ReadError, Reader, Snapshot};
 use gpufleet_hooks_shm::records::Probe;
-use gpufleet_hooks_shm::server::Peer;
+use gpufleet_hooks_shm::server::{ClientId, Peer};
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_hooks_tell::events::{Exit, Told};
 use gpufleet_hooks_tell::readings::Traffic;
@@ -28,6 +28,8 @@ pub(super) struct ProcessId {
 /// A region and what it said last.
 struct Region {
     reader: Reader,
+    /// The connection that it came by.
+    client: ClientId,
     kind: Option<WriterKind>,
     last: Option<Snapshot>,
     /// Its random number; none of what is no region.
@@ -91,7 +93,12 @@ impl Process {
 
     /// Takes a region of it; the oldest goes when there are too many. One that came before is read on
     /// from where it was; `spooled` says where the agent before this one was.
-    pub(super) fn take(&mut self, mut reader: Reader, spooled: impl FnOnce(Uuid) -> Option<u64>) {
+    pub(super) fn take(
+        &mut self,
+        client: ClientId,
+        mut reader: Reader,
+        spooled: impl FnOnce(Uuid) -> Option<u64>,
+    ) {
         let header = reader.header(i64::MAX);
         let session = header.ok().map(|it| Uuid::from_u128(it.session));
         let is_same = |it: &Region| it.session.is_some() && it.session == session;
@@ -105,6 +112,7 @@ impl Process {
         }
         self.regions.push(Region {
             reader,
+            client,
             kind: None,
             last: None,
             session,
@@ -133,6 +141,16 @@ impl Process {
             true => self.watch.exit(),
             false => Exit::default(),
         }
+    }
+
+    /// The connection by which its script takes a request for a profile, where it does.
+    pub(super) fn takes_profile(&self) -> Option<ClientId> {
+        let region = self
+            .regions
+            .iter()
+            .find(|it| it.kind != Some(WriterKind::Nccl))?;
+        let takes = region.last.as_ref()?.header.takes_profile;
+        takes.then_some(region.client)
     }
 
     /// Its container.

@@ -22,6 +22,9 @@ use super::*;
 #[path = "tests/probe.rs"]
 mod probe;
 
+#[path = "tests/profiles.rs"]
+mod profiled;
+
 #[path = "tests/steps.rs"]
 mod steps;
 

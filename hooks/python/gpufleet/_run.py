@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from gpufleet import _fingerprint, _flops, _identity, _mesh
+from gpufleet import _fingerprint, _flops, _identity, _mesh, _profile
 from gpufleet._ending import Ending
 from gpufleet._readings import Readings
 from gpufleet._safe import FAILURES, Nothing, debug, fail_open, failed, why_off
@@ -54,6 +54,7 @@ class Run:
         self._watch = None
         self._flight = None
         self._probe = None
+        self._profiler = None
         self._inferred = [0, 0]
 
     @classmethod
@@ -97,8 +98,9 @@ class Run:
             tokens = inferred[0] if tokens is None else self._count("tokens", tokens)
         if type(samples) is not int:
             samples = inferred[1] if samples is None else self._count("samples", samples)
-        if self._recorder.step(number, tokens, samples, flops):
-            self._now_and_then()
+        due = self._recorder.step(number, tokens, samples, flops)
+        if due:
+            self._do(due)
         elif not self._is_identified:
             # torch.distributed and the GPU are there by now.
             self._is_identified = True
@@ -313,6 +315,8 @@ class Run:
             # Before the ending's own: what is registered first is called last.
             self._send()
             self._ending.install()
+            if not _profile.is_switched_off():
+                self._recorder.takes_profile()
             self.fingerprint({**_fingerprint.of_process(), **_fingerprint.of_torch()})
 
     @fail_open
@@ -335,6 +339,16 @@ class Run:
         if found != self._identity:
             self._identity = found
             self._recorder.identity(**found)
+
+    @fail_open
+    def _do(self, due):
+        """What the end of a step is the time for: see `Recorder.step`."""
+        if due & 1:
+            self._now_and_then()
+        if due & 2:
+            if self._profiler is None:
+                self._profiler = _profile.Profiler(self)
+            self._profiler.stepped()
 
     @fail_open
     def _now_and_then(self):

@@ -59,7 +59,7 @@ enum gpufleet_end_kind { GPUFLEET_FINISHED = 1, GPUFLEET_STOPPED = 2, GPUFLEET_E
 
 struct gpufleet_header {
     uint64_t magic, version, size, writer, pid, start_ticks, session_high, session_low;
-    uint64_t created_at, heartbeats, heartbeat_at, connections, contended, reserved[19];
+    uint64_t created_at, heartbeats, heartbeat_at, connections, contended, takes, reserved[18];
 };
 
 struct gpufleet_axis {
@@ -119,6 +119,12 @@ struct gpufleet_memory {
 struct gpufleet_probe {
     uint64_t sequence, at, verdict, step, sm, sms, covered, checked_bytes, gpu_ns, runs;
     uint64_t right, wrong, reserved[4];
+};
+
+/* The last profile that an agent asked for. state: 1 running, 2 done, 3 failed. A client that captures none leaves
+   header.takes 0 and is not asked. */
+struct gpufleet_profile {
+    uint64_t sequence, number, state, at, step, steps, bytes, reserved[9], text[64];
 };
 
 struct gpufleet_end {
@@ -187,7 +193,8 @@ struct gpufleet_region {
     struct gpufleet_collectives collectives;
     struct gpufleet_step_record steps[GPUFLEET_STEPS];
     uint64_t probe_reason[32];
-    uint64_t reserved[1672];
+    struct gpufleet_profile profile;
+    uint64_t reserved[1592];
 };
 
 _Static_assert(sizeof(struct gpufleet_region) == GPUFLEET_SIZE_BYTES, "one fixed size");

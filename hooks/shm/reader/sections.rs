@@ -3,9 +3,11 @@
 use crate::cell::{get, get_bytes, get_double, get_signed, read};
 use crate::layout::{self, Region};
 use crate::records::{
-    Axis, End, Exception, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Reading,
+    Axis, End, Exception, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Profile,
+    Reading,
 };
-use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict};
+use crate::wire::MAX_PROFILE_STEPS;
+use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict, ProfileState};
 
 use super::check::{Check, Reason};
 use super::{Learning, PhaseTotal};
@@ -245,6 +247,37 @@ pub(super) fn memory(region: &Region, check: &mut Check) -> Option<Memory> {
     check.time("memory", memory.at)?;
     let is_good = memory.allocated_bytes <= memory.peak_allocated_bytes.max(memory.reserved_bytes);
     check.only_if(is_good, "memory", Reason::Parts, memory)
+}
+
+/// The last profile that was asked for.
+pub(super) fn profile(region: &Region, check: &mut Check) -> Option<Profile> {
+    let section = &region.profile;
+    let copied = read(&section.sequence, || {
+        let numbers = [
+            &section.number,
+            &section.state,
+            &section.step,
+            &section.steps,
+            &section.bytes,
+        ]
+        .map(get);
+        (get_signed(&section.at), numbers, get_bytes(&section.text))
+    });
+    let (at, [number, state, step, steps, bytes], text) = check.whole("profile", copied)?;
+    let state = ProfileState::from_number(state);
+    check.only_if(state.is_some(), "profile", Reason::Word, ())?;
+    check.time("profile", at)?;
+    let is_good = steps <= MAX_PROFILE_STEPS;
+    check.only_if(is_good, "profile", Reason::Number, ())?;
+    Some(Profile {
+        number,
+        state: state?,
+        at,
+        step,
+        steps,
+        bytes,
+        text: check.text("profile", &text, |_| false),
+    })
 }
 
 /// What a probe inside the process found.

@@ -13,7 +13,7 @@ use super::{Leaving, Limits, Peer, SECOND_NS};
 use crate::layout::{SIZE_BYTES, VERSION};
 use crate::process::{monotonic_ns, unix_ns};
 use crate::reader::{ReadError, Reader};
-use crate::wire::{Hello, MESSAGE_BYTES, Refusal, Reply};
+use crate::wire::{Ask, Hello, MESSAGE_BYTES, Refusal, Reply};
 
 /// A connection.
 pub(super) struct Connection {
@@ -63,7 +63,14 @@ impl Connection {
             retry_after_ms: 0,
             is_probe_off,
         };
-        say(&self.socket, taken);
+        say(&self.socket, &taken.to_bytes());
+    }
+
+    /// Asks for a profile, once its region was taken.
+    pub(super) fn ask(&self, ask: Ask) {
+        if self.session.is_some() {
+            say(&self.socket, &ask.to_bytes());
+        }
     }
 
     /// One message, or the end.
@@ -158,11 +165,11 @@ pub(super) fn refuse(socket: &OwnedFd, refusal: Refusal, retry_after: Duration) 
         retry_after_ms: retry_after.as_millis() as u64,
         is_probe_off: false,
     };
-    say(socket, refused);
+    say(socket, &refused.to_bytes());
 }
 
 /// One that does not read has no more to hear.
-fn say(socket: &OwnedFd, reply: Reply) {
+fn say(socket: &OwnedFd, message: &[u8; MESSAGE_BYTES]) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let _sent = send(socket, &reply.to_bytes(), flags);
+    let _sent = send(socket, message, flags);
 }

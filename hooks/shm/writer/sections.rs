@@ -2,7 +2,8 @@
 
 use crate::cell::{self, Writing, add, set, set_text};
 use crate::layout::{self, Word};
-use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Probe, Reading};
+use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Probe, Profile, Reading};
+use crate::wire::TAKES_PROFILE;
 
 use super::{Writer, text};
 
@@ -178,6 +179,29 @@ impl Writer {
         set(&section.right, probe.right);
         set(&section.wrong, probe.wrong);
         set_text(&self.region().probe_reason, &probe.reason);
+    }
+
+    /// The process captures a profile when an agent asks for one, or does so no more.
+    pub fn takes_profile(self, takes: bool) {
+        set(
+            &self.region().header.takes,
+            TAKES_PROFILE * u64::from(takes),
+        );
+    }
+
+    /// What became of a profile that was asked for. The text is cut at 512 bytes.
+    pub fn profile(self, profile: &Profile) {
+        let section = &self.region().profile;
+        let Some(_writing) = self.section(&section.sequence) else {
+            return;
+        };
+        set(&section.number, profile.number);
+        set(&section.state, profile.state.number());
+        set(&section.at, profile.at as u64);
+        set(&section.step, profile.step);
+        set(&section.steps, profile.steps);
+        set(&section.bytes, profile.bytes);
+        set_text(&section.text, &profile.text);
     }
 
     /// An exception that nobody caught.

@@ -1,0 +1,54 @@
+//! A profile that the agent asks for (`_profile.py`): the request as it came, and what becomes of it.
+
+use gpufleet_hooks_shm::process::unix_ns;
+use gpufleet_hooks_shm::records::Profile;
+use gpufleet_hooks_shm::words::ProfileState;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::recorder::{Recorder, count};
+
+#[pymethods]
+impl Recorder {
+    /// From now on the agent may ask for profiles.
+    fn takes_profile(&self) {
+        self.writer.takes_profile(true);
+    }
+
+    /// Begins the profile that is asked for: its number and its steps. None where none is, or it is begun.
+    fn profile_begin(&self) -> Option<(u64, u64)> {
+        let ask = self.client.asked().begin()?;
+        Some((ask.number, ask.steps))
+    }
+
+    /// What has become of it: `running`, `done` with the path of its file, or `failed` with the reason.
+    ///
+    /// Raises ValueError where there is no such state.
+    fn profile_is(
+        &self,
+        number: u64,
+        state: &str,
+        step: i64,
+        steps: i64,
+        bytes: i64,
+        text: String,
+    ) -> PyResult<()> {
+        let state = ProfileState::from_text(state)
+            .ok_or_else(|| PyValueError::new_err(format!("no profile is `{state}`")))?;
+        self.writer.profile(&Profile {
+            number,
+            state,
+            at: unix_ns(),
+            step: count(step),
+            steps: count(steps),
+            bytes: count(bytes),
+            text,
+        });
+        Ok(())
+    }
+
+    /// What was begun is over: the next may be asked for.
+    fn profile_end(&self) {
+        self.client.asked().end();
+    }
+}
