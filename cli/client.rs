@@ -101,7 +101,9 @@ impl Client {
 
     /// Lets time pass before the next question.
     pub(crate) fn pause(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        // A timer is made inside the runtime, or not at all.
+        self.runtime
+            .block_on(async { tokio::time::sleep(time).await });
     }
 
     fn answer(&self, path: &str, said: Option<&Value>) -> Result<Value, Refusal> {

@@ -34,7 +34,10 @@ mod compare;
 
 mod ladder;
 
+mod profile;
+
 mod report;
+
 mod tell;
 
 use std::io::Write as _;
@@ -96,6 +99,8 @@ enum Command {
     Compare(compare::Runs),
     /// Runs tagged as steps of one improvement, each against the one before.
     Ladder(ladder::Ladder),
+    /// Has a rank of a run record its next steps, waits, and says where the trace lies. Needs a token of role operate.
+    Profile(profile::Asked),
     /// Tells nobody of an incident, or of all that matches patterns, for a while. Needs a token of role operate.
     Silence(tell::Silence),
     /// What is silent by patterns; ends a silence.
@@ -164,6 +169,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Job(job) => jobs::one(&client, job),
         Command::Compare(runs) => compare::answer(&client, runs),
         Command::Ladder(ladder) => ladder::answer(&client, ladder),
+        Command::Profile(asked) => profile::answer(&client, asked),
         Command::Silence(silence) => tell::silence(&client, silence),
         Command::Silences(asked) => tell::silences(&client, asked),
         Command::Routes(tell::Routes::Explain(one)) => tell::explain(&client, one),
@@ -182,7 +188,7 @@ mod tests {
     #[test]
     fn the_command_line_is_one() {
         Arguments::command().debug_assert();
-        for name in ["incidents", "top", "cost"] {
+        for name in ["incidents", "top", "cost", "profile"] {
             let mut command = Arguments::command();
             let found = command.find_subcommand_mut(name);
             let help = found.expect("it is one").render_help().to_string();

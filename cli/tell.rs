@@ -60,7 +60,7 @@ pub(crate) struct One {
 }
 
 /// `30m`, `2h`, `7d` or `90s` as seconds.
-fn seconds(text: &str) -> Result<i64, String> {
+pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     let wrong = || format!("{text} is no time: 30m, 2h and 7d are");
     let unit = text.chars().last().ok_or_else(wrong)?;
     let number = text.strip_suffix(unit).unwrap_or_default();

@@ -1,9 +1,11 @@
 //! A command's whole way: asked for over the API, given in a reply, done by the agent, its result told
 //! as an event.
 
+use std::process::Command;
 use std::time::Duration;
 
-use gpufleet_tests::harness::{World, agent, http, server, wait};
+use gpufleet_tests::harness::training::{self, Pace};
+use gpufleet_tests::harness::{World, agent, built, http, server, wait};
 use serde_json::Value;
 
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
@@ -83,6 +85,57 @@ fn a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back() {
     assert_eq!(verdict, "failed", "{reason}");
     let nobody = format!("no training process that uses the package gpufleet is listed on {GPU}");
     assert!(reason.starts_with(&nobody), "{reason}");
+    agent.stop();
+    server.stop();
+}
+
+/// A rank that outlives the test, and is killed with it.
+const TRAINS_ON: Pace = Pace {
+    per_second: 5,
+    steps: 10_000,
+};
+
+#[test]
+fn the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none() {
+    let world = World::new();
+    let server = server::Place::sqlite(&world)
+        .with("fleet.commit_interval_s=1")
+        .start();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let config = format!("{EACH_SECOND}{}", training::config(&world));
+    let agent = agent::Place::new(&world, "node-1", &endpoint, &config).start();
+    let mut trainers = training::start(&world, &[TRAINS_ON]);
+    wait::until("its job and the node of its rank are known", LIMIT, || {
+        trainers.iter_mut().for_each(|it| it.must_run());
+        let run = server.get("/api/v1/runs/test/%2Ftrainer%2F/0");
+        let known = (run.status == 200).then(|| run.json())?;
+        let is_stored = server.get("/api/v1/jobs/test/%2Ftrainer%2F").status == 200;
+        (is_stored && known["ranks"][0]["node"] == "node-1").then_some(())
+    });
+    let profile = |more: &[&str]| {
+        let asked = Command::new(built("gpufleet"))
+            .env_clear()
+            .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
+            .args(["profile", "trainer"])
+            .args(more)
+            .output()
+            .expect("the client starts");
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (
+            asked.status.code(),
+            text(&asked.stdout),
+            text(&asked.stderr),
+        )
+    };
+    // It is there, and takes no such request: it is written in Rust, and uses no profiler.
+    let (code, said, error) = profile(&[]);
+    assert_eq!(code, Some(1), "{said} {error}");
+    let why = "there is no profile: its process takes no such request";
+    assert!(said.starts_with(why), "{said} {error}");
+    let (code, said, error) = profile(&["--rank", "7"]);
+    assert_eq!(code, Some(3), "{said} {error}");
+    assert!(error.contains("has no rank 7"), "{error}");
+    drop(trainers);
     agent.stop();
     server.stop();
 }

@@ -1,6 +1,6 @@
 //! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
-//! with a rank that is slow, and after one of its ranks was killed; of one where no agent is; of one that probes
-//! its GPU from inside; and of one that is asked for a profile.
+//! with a rank that is slow, one that is asked for a profile, and after one of its ranks was killed; of one where no
+//! agent is; and of one that probes its GPU from inside.
 //!
 //! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
 //! and the package of the hooks, which that stage installs.
@@ -40,14 +40,15 @@ fn slow_file(world: &World) -> PathBuf {
     world.path("slow")
 }
 
-/// Every incident of a run.
+/// Every incident about a rank. That all steps take longer than they did is another one, of the run, and true where
+/// the machine has other work to do meanwhile.
 fn incidents(server: &server::Server) -> Vec<Value> {
     let answer = server.get("/api/v1/incidents?cluster=test").json();
     let items = answer["items"].as_array().cloned().unwrap_or_default();
-    let of_run = items
+    let of_rank = items
         .into_iter()
-        .filter(|it| it["place"]["run"].is_string());
-    of_run.collect()
+        .filter(|it| it["place"]["rank"].is_number());
+    of_rank.collect()
 }
 
 /// One process of the job: it trains until it is killed.
@@ -71,6 +72,7 @@ fn rank(world: &World, rank: usize, port: u16) -> Process {
         .env("GPUFLEET_JOB_NAME", "demo-training")
         .env("GPUFLEET_JOB_UID", "1")
         .env("GPUFLEET_ATTEMPT", "0")
+        .env("GPUFLEET_PROFILE_DIR", profile::folder(world))
         .env("GPUFLEET_HOOKS_SOCKET", training::socket(world));
     Process::start("python", command, &world.path(&format!("rank-{rank}.log")))
 }
@@ -92,7 +94,8 @@ fn reading(rank: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() {
+fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_first_when_it_ended()
+{
     let world = World::new();
     let server = server::Place::sqlite(&world)
         .with("fleet.commit_interval_s=2")
@@ -150,6 +153,9 @@ fn a_job_shows_its_slow_rank_while_it_runs_and_who_failed_first_when_it_ended() 
         assert_eq!(all.len(), 1, "one rank, one incident: {all:#?}");
         (all[0]["state"] == "resolved" && all[0]["id"] == told["id"]).then_some(())
     });
+    // Here, because another job for it would take as long as all of this again to come up.
+    profile::of_two_steps_lies_where_the_client_says(&world, &server);
+    ranks.iter_mut().for_each(Process::must_run);
     ranks.remove(KILLED).kill();
     let ended = wait::until("the run has ended", ENDED_LIMIT, || {
         let run = run(&server)?;
