@@ -3,7 +3,8 @@
 #
 #   scripts/test.sh                 all stages
 #   scripts/test.sh build unit      only these: setup build unit fuzz lints end-to-end browser
-#                                   hooks-setup hooks torch
+#                                   hooks-setup hooks torch; and beside them postgres, which runs
+#                                   on PostgreSQL what end-to-end runs on SQLite alone
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
 # The full output of each stage is kept in target/test-logs/.
@@ -11,7 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Budgets of the design, in seconds: setup 300, build 480, unit 600, fuzz 120, lints 300, end to end 600,
-# browser 300, hooks and torch 360 (one test after the other: they are about pace) and 300 to install torch;
+# browser 300, hooks and torch 300 (110 and 190) and 300 to install torch;
 # all of it 2700: no run may need all that each stage may.
 budget_all=2700
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
@@ -117,13 +118,30 @@ lints() {
         one_binary house_rules
 }
 
-# Six at once: most of their time is waiting for ticks and commits.
+# Ten at once: most of their time is waiting for ticks and commits.
 end_to_end() {
-    one_binary end_to_end 6
+    one_binary end_to_end 10
+}
+
+# What `end-to-end` runs on SQLite alone, on PostgreSQL; with what it runs on both that is all of it.
+end_to_end_on_postgres() {
+    export GPUFLEET_TEST_DATABASE=postgres
+    if have_nextest; then
+        cargo nextest run --workspace --no-fail-fast -j10 \
+            -E 'binary(end_to_end) and not test(/::on_(sqlite|postgres)$/)'
+    else
+        cargo test --workspace --no-fail-fast --test end_to_end -- --test-threads=10 \
+            --skip ::on_sqlite --skip ::on_postgres
+    fi
 }
 
 browser() {
     one_binary browser
+}
+
+# Two at once; the one that is about pace has both cores to itself, which cargo test cannot be told.
+torch() {
+    if have_nextest; then one_binary torch 2; else one_binary torch; fi
 }
 
 stop_postgres() {
@@ -133,16 +151,17 @@ trap stop_postgres EXIT
 
 begin_all=$(date +%s)
 if stage setup 300 scripts/setup.sh test && stage build 480 build; then
-    if stage_wanted unit || stage_wanted end-to-end; then
+    if stage_wanted unit || stage_wanted end-to-end || stage_wanted postgres; then
         eval "$(scripts/postgres.sh start)" || failed=1
     fi
     stage unit 600 unit
     stage fuzz 120 one_binary fuzz
     stage lints 300 lints
     stage end-to-end 600 end_to_end
+    [ ${#wanted[@]} -eq 0 ] || stage postgres 600 end_to_end_on_postgres
     stage browser 300 browser
-    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 120 scripts/hooks.sh test &&
-        stage torch 240 one_binary torch
+    stage hooks-setup 300 scripts/hooks.sh setup && stage hooks 110 scripts/hooks.sh test &&
+        stage torch 190 torch
 else
     rows+=("everything after it was not run")
 fi

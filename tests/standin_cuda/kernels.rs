@@ -124,11 +124,12 @@ fn arithmetic(name: &str, blocks: u32, given: &dyn Arguments) -> f64 {
     let sms = sms();
     for block in 0..blocks {
         let sm = sms[block as usize % sms.len()];
+        let is_wrong = is_wrong(name, sm);
         for (place, answer) in answers.iter().enumerate() {
             let eight = expected[place * 8..place * 8 + 8].try_into();
             let eight = u64::from_le_bytes(eight.expect("eight bytes"));
             // A faulty one gets one thread in a hundred wrong.
-            let flaw = u64::from(is_wrong(name, sm) && place % 100 == 7) << 35;
+            let flaw = u64::from(is_wrong && place % 100 == 7) << 35;
             report.compare(sm, place as u64, eight, answer ^ flaw);
         }
         report.ended(sm, slowed(sm, 200_000));
@@ -194,11 +195,12 @@ fn multiply(name: &str, blocks: u32, given: &dyn Arguments) -> f64 {
     let sms = sms();
     for block in 0..blocks {
         let sm = sms[block as usize % sms.len()];
+        let is_wrong = is_wrong(name, sm);
         for warp in 0..WARPS {
             for (place, answer) in answers.iter().enumerate() {
                 let four = expected[place * 4..place * 4 + 4].try_into();
                 let four = u32::from_le_bytes(four.expect("four bytes"));
-                let flaw = u32::from(is_wrong(name, sm) && warp == 3 && place == 77);
+                let flaw = u32::from(is_wrong && warp == 3 && place == 77);
                 report.compare(sm, place as u64, four.into(), (answer ^ flaw).into());
             }
         }
@@ -225,14 +227,17 @@ fn verify(name: &str, given: &dyn Arguments) -> f64 {
     let (count, seed) = (given.eight(1), given.eight(2));
     let words = memory(given.eight(0), count as usize * 8);
     let mut report = Report::of(name, given.eight(3));
-    let sms = sms();
+    let sms: Vec<(u32, bool)> = sms()
+        .into_iter()
+        .map(|it| (it, is_wrong(name, it)))
+        .collect();
     for (place, word) in words.chunks_exact(8).enumerate() {
-        let sm = sms[place / 512 % sms.len()];
+        let (sm, is_wrong) = sms[place / 512 % sms.len()];
         let found = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-        let flaw = u64::from(is_wrong(name, sm) && place % 4_096 == 5);
+        let flaw = u64::from(is_wrong && place % 4_096 == 5);
         report.compare(sm, place as u64, pattern(place as u64, seed), found ^ flaw);
     }
-    for sm in sms {
+    for (sm, _) in sms {
         report.ended(sm, 1_000);
     }
     count as f64 * 8.0 / scenario().memory_rate

@@ -56,7 +56,7 @@ fn rank(world: &World, rank: usize, port: u16) -> Process {
     let mut command = Command::new(python());
     command
         .arg(repository().join("scripts/demo_training.py"))
-        .args(["--step-seconds", "0.2", "--slow-by", "1.0"])
+        .args(["--step-seconds", "0.15", "--slow-by", "1.0"])
         .args(["--slow-rank", &SLOW.to_string()])
         .arg("--slow-while")
         .arg(slow_file(world))
@@ -93,6 +93,13 @@ fn reading(rank: &Value, name: &str) -> f64 {
     rank["readings"][name].as_f64().unwrap_or(0.0)
 }
 
+/// Whether it took time in every phase of the script.
+fn has_phases(rank: &Value) -> bool {
+    let phases = ["forward", "backward", "optimizer", "communication"];
+    let names = phases.map(|it| format!("gpufleet_training_phase_{it}_seconds_total"));
+    names.iter().all(|name| reading(rank, name) > 0.0)
+}
+
 #[test]
 fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_first_when_it_ended()
 {
@@ -109,7 +116,10 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
         ranks.iter_mut().for_each(Process::must_run);
         let run = run(&server)?;
         let slow = run["slow_ranks"].as_array()?;
-        (!slow.is_empty()).then_some(run.clone())
+        let is_named = !slow.is_empty();
+        // What ranks read comes with their ticks, beside their steps.
+        let is_whole = (0..RANKS).all(|it| has_phases(rank_of(&run, it)));
+        (is_named && is_whole).then_some(run)
     });
     assert_eq!(shown["state"], "running", "{shown}");
     assert_eq!(shown["world"], RANKS, "{shown}");
@@ -117,7 +127,7 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
     let named: Vec<_> = slow.iter().map(|it| it["rank"].as_u64()).collect();
     assert_eq!(named, [Some(SLOW as u64)], "{shown}");
     assert!(
-        shown["step_seconds"]["value"].as_f64() > Some(0.3),
+        shown["step_seconds"]["value"].as_f64() > Some(0.22),
         "{shown}"
     );
     // On a CPU there is no peak to hold it against: a reason, and no number.
@@ -125,13 +135,6 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
     assert!(shown["mfu_ratio"]["missing"].is_string(), "{shown}");
     let productive = shown["goodput_seconds"]["productive"].as_f64();
     assert!(productive > Some(0.0), "{shown}");
-    for it in 0..RANKS {
-        let rank = rank_of(&shown, it);
-        for phase in ["forward", "backward", "optimizer", "communication"] {
-            let name = format!("gpufleet_training_phase_{phase}_seconds_total");
-            assert!(reading(rank, &name) > 0.0, "{phase} of rank {it}: {rank}");
-        }
-    }
     let told = wait::until("it is an incident", SHOWN_LIMIT, || {
         let all = incidents(&server);
         assert!(all.len() <= 1, "{all:#?}");
@@ -180,7 +183,7 @@ const ALONE: &str = "
 import time, gpufleet
 run = gpufleet.init(job_namespace='demo', job_name='alone', job_uid='1', attempt=0, rank=0, world=1)
 for number in range(120):
-    time.sleep(0.25)
+    time.sleep(0.12)
     run.step(tokens=100, loss=2.0)
 raise RuntimeError('out of luck')
 ";
