@@ -21,6 +21,9 @@ demo-training: ## Train for real on the CPU under `make up`: ARGS="--slow-rank 1
 test: ## Install what the tests need, run every check, print the table of stages
 	@scripts/test.sh
 
+test-postgres: ## Run on PostgreSQL the end-to-end tests that `make test` runs on SQLite alone (minutes)
+	@scripts/test.sh build postgres
+
 lint: ## Formatting, clippy and the house rules
 	@scripts/test.sh lints
 
@@ -99,4 +102,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: detection-report package image help up down demo-fault demo-training test lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters

@@ -94,14 +94,14 @@ start() {
 }
 
 # answers NAME URL: waits until the program that was started answers there, whatever it says; ends
-# when the program does, or after 30 s.
+# when the program does, or after 90 s: a machine may do other things as well.
 answers() {
     local waited=0
     until curl -sS -o /dev/null --max-time 2 "$2" 2>/dev/null; do
         must_run "$1"
         waited=$((waited + 1))
-        [ "$waited" -lt 300 ] || {
-            echo "$1 does not answer at $2 after 30 s; see $logs/$1.log" >&2
+        [ "$waited" -lt 900 ] || {
+            echo "$1 does not answer at $2 after 90 s; see $logs/$1.log" >&2
             exit 1
         }
         sleep 0.1

@@ -2,8 +2,8 @@
 # Builds gpufleet and starts it on this machine: server on SQLite, agent, and where there is no GPU
 # a simulated fleet. Run it again at any time: it stops what runs, keeps the data, starts anew.
 #
-#   GPUFLEET_WEB_PORT, GPUFLEET_GRPC_PORT, GPUFLEET_HTTP_PORT, GPUFLEET_AGENT_PORT
-#       ports to begin looking from (8080, 4317, 4318, 9410)
+#   GPUFLEET_WEB_PORT, GPUFLEET_GRPC_PORT, GPUFLEET_HTTP_PORT, GPUFLEET_AGENT_PORT, GPUFLEET_CONTROL_PORT
+#       ports to begin looking from (8080, 4317, 4318, 9410; 9430 where the demo fleet takes faults)
 #   GPUFLEET_CAPTURE         the capture that is played back; none is none
 #   GPUFLEET_HISTORY_HOURS   of the demo fleet (24)
 #   GPUFLEET_HOME, GPUFLEET_PROGRAMS   as in common.sh
@@ -106,7 +106,7 @@ start_server() {
 }
 
 start_simulator() {
-    next_port 9430
+    next_port "${GPUFLEET_CONTROL_PORT:-9430}"
     local hours=${GPUFLEET_HISTORY_HOURS:-24}
     start simulator "$programs/gpufleet-simulator" \
         --endpoint "http://127.0.0.1:$grpc_port" --history-hours "$hours" \

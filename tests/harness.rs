@@ -3,12 +3,15 @@
 //! A [`World`] is the folder of one test. A [`process::Process`] is one program: dropping it kills
 //! it with everything it started, and fails the test when a child outlived its parent.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use database::{Kind, Record};
 
 pub mod wait;
 
@@ -21,6 +24,8 @@ pub mod server;
 pub mod agent;
 
 pub mod postgres;
+
+pub mod database;
 
 pub mod simulator;
 
@@ -40,21 +45,33 @@ pub mod usage;
 
 pub mod checker;
 
-/// The folder of one test; removed when the test passes, kept and named when it fails.
+/// Where SQLite keeps what a world's servers record.
+const DATABASE_FILE: &str = "server.db";
+
+/// The folder of one test and its database; removed when the test passes, kept and named when it fails.
 #[derive(Debug)]
 pub struct World {
     folder: Option<tempfile::TempDir>,
+    kind: Kind,
+    record: OnceLock<Record>,
 }
 
 impl World {
-    /// A new empty folder.
+    /// A new empty folder; its servers keep their record in what this run is on.
     pub fn new() -> Self {
+        Self::on(Kind::of_this_run())
+    }
+
+    /// A new empty folder; its servers keep their record there.
+    pub fn on(kind: Kind) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("gpufleet-test-")
             .tempdir()
             .expect("the system's folder for temporary files can be written");
         Self {
             folder: Some(folder),
+            kind,
+            record: OnceLock::new(),
         }
     }
 
@@ -72,6 +89,32 @@ impl World {
         let path = self.path(name);
         std::fs::write(&path, content).expect("the test's own folder can be written");
         path
+    }
+
+    /// The URL of the database in which its servers keep their record, made when this is first asked for.
+    pub fn database(&self) -> String {
+        self.record().url(&self.path(DATABASE_FILE))
+    }
+
+    /// Runs SQL in it; with SQLite while no server has it open.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn execute(&self, statement: &str) {
+        self.record().execute(&self.path(DATABASE_FILE), statement);
+    }
+
+    /// Everything that is in it, as it lies there: bytes as they are with SQLite, in hexadecimal with
+    /// PostgreSQL.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub fn everything_recorded(&self) -> Vec<u8> {
+        self.record().everything(&self.path(DATABASE_FILE))
+    }
+
+    fn record(&self) -> &Record {
+        self.record.get_or_init(|| Record::new(self.kind))
     }
 }
 
@@ -132,26 +175,37 @@ pub fn standin_nvml() -> PathBuf {
     built("libgpufleet_standin_nvml.so")
 }
 
-/// A port of 127.0.0.1 that nobody listens on, and that no other test is given before this process ends:
-/// the name of a socket claims it. It is none of those that the system gives to who connects.
+/// Ports that are claimed at most, the newest: each is a file that is open, and where all tests are one process
+/// they would add up. Ten tests at once have less than half as many.
+const MOST_CLAIMS: usize = 256;
+
+/// A port of 127.0.0.1 that nobody listens on, and that no other test is given before this process ends or
+/// has asked for [`MOST_CLAIMS`] more: the name of a socket claims it. It is none of those that the system
+/// gives to who connects.
 ///
 /// # Panics
 /// When every port is taken.
 pub fn free_port() -> u16 {
     /// Below the ports of connections, which begin at 32768 where nobody has changed it.
     const PORTS: std::ops::Range<u16> = 12_000..32_000;
-    static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    /// The last port that was looked at, and the claims.
+    static CLAIMS: Mutex<(usize, VecDeque<UnixListener>)> = Mutex::new((0, VecDeque::new()));
     let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Each process looks elsewhere first.
-    let begin = std::process::id() as usize * 100;
+    let (last, claims) = &mut *claims;
+    // Each process looks elsewhere first, and goes on from there.
+    let begin = std::process::id() as usize * 100 + *last;
     let count = PORTS.len();
     let mut ports = (0..count).filter_map(|step| PORTS.clone().nth((begin + step) % count));
     let is_free = |port: &u16| {
+        *last += 1;
         let name = SocketAddr::from_abstract_name(format!("gpufleet-test-port-{port}"));
         let claim = UnixListener::bind_addr(&name.expect("the name is short"));
         match claim {
             Err(error) if error.kind() == ErrorKind::AddrInUse => return false,
-            claim => claims.push(claim.expect("Linux has sockets with names")),
+            claim => claims.push_back(claim.expect("Linux has sockets with names")),
+        }
+        if claims.len() > MOST_CLAIMS {
+            claims.pop_front();
         }
         TcpListener::bind(("127.0.0.1", *port)).is_ok()
     };

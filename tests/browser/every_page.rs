@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpufleet_server::money::report::month_of;
+use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::browser::{Browser, Window};
 use gpufleet_tests::harness::server::Server;
 use gpufleet_tests::harness::{World, repository, wait};
@@ -81,9 +83,12 @@ pub(crate) fn wrong_with_all(
 
 /// The address of the month as a page of its own, as it lies on the disk of whoever downloads it.
 pub(crate) fn report(server: &Server, world: &World) -> String {
-    let asked = "/api/v1/reports/chargeback?format=html&by=team,job&cluster=demo";
+    // The month in which most of the history lies: a month may have begun a minute ago.
+    let month = month_of(Timestamp::from_seconds(wait::unix_seconds() - 1_800));
+    let asked =
+        format!("/api/v1/reports/chargeback?format=html&by=team,job&cluster=demo&month={month}");
     let report = wait::until("the month has its first hours", MONTH_LIMIT, || {
-        let text = server.get(asked).text();
+        let text = server.get(&asked).text();
         text.contains("foundation-models").then_some(text)
     });
     format!("file://{}", world.file("report.html", &report).display())

@@ -95,6 +95,9 @@ pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
         }
     }
     browser.open(&format!("{root}compare"));
+    if browser.run(&format!("return !document.querySelector('{CHOOSE}')")) == true {
+        return found;
+    }
     stand_still(browser);
     browser.click(CHOOSE);
     let chosen = browser.run("return location.href");

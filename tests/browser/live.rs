@@ -71,8 +71,8 @@ fn asks(browser: &Browser, fleet: &Fleet) {
         let is_refused = |it: &String| it.contains("/live") && it.contains("503");
         errors.iter().any(is_refused).then_some(())
     });
-    let follows = browser.run(&format!("return {FOLLOWS}"));
-    assert_eq!(follows, "asked every 10 s");
+    let asks = format!("{FOLLOWS} === 'asked every 10 s'");
+    is(browser, "it says that it asks", &asks);
     is(browser, "no tile is broken", &format!("{BROKEN} === 0"));
     browser.run(
         "document.querySelector('.cluster.simulated .nodes > li:nth-child(2) .name > a').focus()",

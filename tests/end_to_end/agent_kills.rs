@@ -18,12 +18,14 @@ use gpufleet_telemetry::minute::Counter;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::wire::Stream;
 use gpufleet_tests::harness::agent::{self, Agent};
-use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::relay::Relay;
 use gpufleet_tests::harness::{World, checker, server, wait};
+use gpufleet_tests::on_both_databases;
 
 /// Real kills on each database.
 const KILLS: u64 = 20;
+/// Of the moments of the kills.
+const SEED: u64 = 3;
 const AGENTS: usize = 4;
 const GPUS: u8 = 2;
 /// Four samples and one request a second: the most that an agent can be made to do.
@@ -58,14 +60,16 @@ fn given_out(spool: &Path) -> BTreeMap<(String, &'static str), u64> {
     ends
 }
 
+on_both_databases!(twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing);
+
 /// Kills under load, then lets everything become durable and compares.
-fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
-    let mut random = Random::new(seed);
+fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing(world: World) {
+    let mut random = Random::new(SEED);
     // Commits each second, so that kills fall into commits as well.
-    let place_of_server = place_of_server.with("fleet.commit_interval_s=1");
+    let place_of_server = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let relay = Relay::start(&format!("http://{}", place_of_server.grpc));
     let mut server = place_of_server.start();
-    let places: Vec<_> = (0..AGENTS).map(|it| place(world, &relay, it)).collect();
+    let places: Vec<_> = (0..AGENTS).map(|it| place(&world, &relay, it)).collect();
     let mut agents: Vec<Agent> = places.iter().map(agent::Place::start).collect();
     wait::until("every agent ships metrics", START_LIMIT, || {
         let ends = relay.ends();
@@ -92,7 +96,7 @@ fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
     agents.iter().for_each(Agent::catches_up);
     agents.into_iter().for_each(|agent| drop(agent.stop()));
     server.stop();
-    assert_eq!(relay.wrong(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(relay.wrong(), Vec::<String>::new(), "seed {SEED}");
     let mut passed: BTreeMap<_, _> = relay
         .ends()
         .into_iter()
@@ -106,7 +110,7 @@ fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
     // durable: what it sent is compared with the database below.
     assert!(spooled.len() >= AGENTS, "each has its own: {spooled:?}");
     passed.retain(|place, _| spooled.contains_key(place));
-    assert_eq!(passed, spooled, "seed {seed}: spooled, but never sent");
+    assert_eq!(passed, spooled, "seed {SEED}: spooled, but never sent");
     let (expected, events) = relay.expected();
     assert!(expected.sure.len() > AGENTS, "{}", expected.sure.len());
     assert!(events.len() > AGENTS, "each start is told: {events:?}");
@@ -118,30 +122,20 @@ fn after_kills(place_of_server: server::Place, world: &World, seed: u64) {
     ));
     assert!(
         wrong.is_empty(),
-        "seed {seed}, {server_kills} server kills, {agent_kills} agent kills, {} differences:\n{}",
+        "seed {SEED}, {server_kills} server kills, {agent_kills} agent kills, {} differences:\n{}",
         wrong.len(),
         wrong[..wrong.len().min(10)].join("\n")
     );
 }
 
-#[test]
-fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing_on_sqlite() {
-    let world = World::new();
-    after_kills(server::Place::sqlite(&world), &world, 3);
-}
+on_both_databases!(
+    what_an_agent_had_read_of_its_tick_when_it_was_killed_arrives_without_it_reading_again
+);
 
-#[test]
-fn twenty_kills_of_agents_and_server_lose_nothing_and_double_nothing_on_postgres() {
-    let world = World::new();
-    let database = Database::new();
-    let place = server::Place::sqlite(&world).on(&database.url());
-    after_kills(place, &world, 4);
-}
-
-#[test]
-fn what_an_agent_had_read_of_its_tick_when_it_was_killed_arrives_without_it_reading_again() {
-    let world = World::new();
-    let place_of_server = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+fn what_an_agent_had_read_of_its_tick_when_it_was_killed_arrives_without_it_reading_again(
+    world: World,
+) {
+    let place_of_server = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let server = place_of_server.start();
     let endpoint = format!("http://{}", server.place.grpc);
     // Longer than the test, unless it falls on the end of a minute, and then it has been shipped.

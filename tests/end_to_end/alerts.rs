@@ -14,6 +14,7 @@ use gpufleet_agent::sample::Latest;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario, Xid};
 use gpufleet_tests::harness::{World, agent, free_port, server, wait};
+use gpufleet_tests::on_both_databases;
 use gpufleet_tests::people::Service;
 use gpufleet_tests::people::server::{Mood, Running};
 use gpufleet_tests::people::webhook::Webhook;
@@ -217,10 +218,11 @@ fn all_fire<'a>(prometheus: &Peer, matching: &str, names: impl Iterator<Item = &
     );
 }
 
-#[test]
-fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_still_while_it_is_there()
- {
-    let world = World::new();
+on_both_databases!(every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_still_while_it_is_there);
+
+fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_still_while_it_is_there(
+    world: World,
+) {
     let [hook, deaf] =
         [(); 2].map(|()| Running::start(Service::Webhook(Webhook::new(SIGNING_KEY))));
     // A receiver that takes no message of ours is no reason for the rules to page: the other one does.
@@ -237,7 +239,7 @@ fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_stil
         channel("hook", &hook),
         channel("deaf", &deaf)
     );
-    let server = server::Place::sqlite(&world)
+    let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
         .with(&channels)
         .start();

@@ -39,7 +39,7 @@ impl Node {
         api.put_node(NODE, "gce://project/us-central1-a/node-1", &labels);
         api.put_namespace("team-a", &json!({"team": "nlp"}));
         let token = world.file("token", TOKEN);
-        let server = server::Place::sqlite(&world).start();
+        let server = server::Place::new(&world).start();
         let config = format!(
             "{SAMPLE}[attribute]\nperiod_seconds = 1\nlabels = [\"app\"]\n\
              kubelet_socket = \"{}\"\nkubernetes_url = \"{}\"\nkubernetes_token_file = \"{}\"\n",

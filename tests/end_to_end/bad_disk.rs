@@ -2,7 +2,6 @@
 //! acknowledged is there afterwards.
 
 use std::os::unix::fs::FileExt as _;
-use std::process::Command;
 use std::time::Duration;
 
 use gpufleet_telemetry::event::EventKind;
@@ -10,6 +9,7 @@ use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::relay::Relay;
 use gpufleet_tests::harness::small_disk::SmallDisk;
 use gpufleet_tests::harness::{World, agent, checker, http, server, wait};
+use gpufleet_tests::on_both_databases;
 
 use crate::otlp;
 
@@ -36,8 +36,8 @@ fn is_complete(place: &server::Place, relay: &Relay) {
 fn a_server_whose_disk_is_full_says_so_serves_on_and_loses_nothing_it_has_acknowledged() {
     let world = World::new();
     let disk = SmallDisk::new(&world, "disk", 32);
-    let mut place = server::Place::sqlite(&world);
-    place.database = format!("sqlite:{}", disk.path().join("server.db").display());
+    let file = disk.path().join("server.db");
+    let mut place = server::Place::sqlite(&world).on(&format!("sqlite:{}", file.display()));
     place.spool = disk.path().join("spool");
     full_disk(&world, &disk, place, "full");
 }
@@ -74,11 +74,9 @@ fn full_disk(world: &World, disk: &SmallDisk, place: server::Place, reason: &str
         (answer.status == 503).then(|| answer.text())
     });
     assert!(health.contains("agents keep what they send"), "{health}");
-    assert!(
-        server.output().contains(reason),
-        "the log names the reason:\n{}",
-        server.output()
-    );
+    wait::until("the log names the reason", LIMIT, || {
+        server.output().contains(reason).then_some(())
+    });
     assert_eq!(server.get("/").status, 200, "the pages go on");
     let refused = wait::until("what cannot be kept is not acknowledged", LIMIT, || {
         let many: Vec<String> = (0..200).map(|it| format!("GPU-many-{it}")).collect();
@@ -115,7 +113,7 @@ fn full_disk(world: &World, disk: &SmallDisk, place: server::Place, reason: &str
 fn an_agent_whose_disk_is_full_says_so_reads_on_and_ships_what_it_has_kept() {
     let world = World::new();
     let disk = SmallDisk::new(&world, "disk", 8);
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let relay = Relay::start(&format!("http://{}", place.grpc));
     let mut agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
     agent_place.keep_state_in(disk.path());
@@ -140,12 +138,11 @@ fn an_agent_whose_disk_is_full_says_so_reads_on_and_ships_what_it_has_kept() {
         clear.then_some(())
     });
     let before = energy();
+    assert!(!before.is_empty(), "it was there before");
     wait::until("it reads on", LIMIT, || {
-        energy()
-            .iter()
-            .zip(&before)
-            .all(|(now, then)| now > then)
-            .then_some(())
+        let now = energy();
+        let grown = now.iter().zip(&before).all(|(now, then)| now > then);
+        (now.len() == before.len() && grown).then_some(())
     });
     disk.free();
     let server = place.start();
@@ -163,7 +160,7 @@ fn an_agent_whose_disk_is_full_says_so_reads_on_and_ships_what_it_has_kept() {
 #[test]
 fn a_spool_with_garbage_is_told_and_what_is_whole_in_it_is_shipped() {
     let world = World::new();
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let relay = Relay::start(&format!("http://{}", place.grpc));
     let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
     agent_place.show(&agent::gpus(0, GPUS));
@@ -215,19 +212,12 @@ fn find_largest(folder: &std::path::Path) -> std::path::PathBuf {
         .expect("the spool has a file")
 }
 
-#[test]
-fn a_database_of_a_newer_server_is_refused_with_both_versions_and_left_alone() {
-    let world = World::new();
-    let place = server::Place::sqlite(&world);
+on_both_databases!(a_database_of_a_newer_server_is_refused_with_both_versions_and_left_alone);
+
+fn a_database_of_a_newer_server_is_refused_with_both_versions_and_left_alone(world: World) {
+    let place = server::Place::new(&world);
     place.start().stop();
-    let file = world.path("server.db");
-    let python = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
-        c.execute('INSERT INTO schema_version (version) VALUES (9999)'); c.commit()";
-    let made = Command::new("python3")
-        .args(["-c", python])
-        .arg(&file)
-        .status();
-    assert!(made.is_ok_and(|it| it.success()), "python3 has sqlite3");
+    world.execute("INSERT INTO schema_version (version) VALUES (9999)");
     let output = place.command().output().expect("the server was built");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{said}");

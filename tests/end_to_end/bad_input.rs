@@ -9,8 +9,8 @@ use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::Counter;
 use gpufleet_telemetry::time::{Minute, Timestamp};
-use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, checker, http, repository, server, wait};
+use gpufleet_tests::on_both_databases;
 use prost::Message as _;
 
 use crate::otlp::{self, PROTOBUF};
@@ -27,7 +27,7 @@ type Words = [&'static str; 2];
 #[test]
 fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let server = server::Place::new(&world).start();
     let zeros = vec![0; BOMB_BYTES];
     let bomb = otlp::gzip(&zeros);
     let dense = otlp::zstd(&zeros);
@@ -133,20 +133,14 @@ fn what_is_not_otlp_is_refused_by_name_and_the_server_goes_on() {
     server.stop();
 }
 
-#[test]
-fn a_bad_point_is_left_out_by_its_reason_and_its_neighbours_are_kept() {
-    let world = World::new();
-    bad_points(server::Place::sqlite(&world));
-}
+on_both_databases!(
+    a_bad_point_is_left_out_by_its_reason_and_its_neighbours_are_kept,
+    ten_thousand_label_values_keep_the_first_and_the_server_says_how_many_it_left_out,
+    what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all,
+);
 
-#[test]
-fn a_bad_point_is_left_out_by_its_reason_on_postgresql_too() {
-    let (world, database) = (World::new(), Database::new());
-    bad_points(server::Place::sqlite(&world).on(&database.url()));
-}
-
-fn bad_points(place: server::Place) {
-    let server = place.start();
+fn a_bad_point_is_left_out_by_its_reason_and_its_neighbours_are_kept(world: World) {
+    let server = server::Place::new(&world).start();
     let now = otlp::now_nanos();
     let next_year = now + 31_536_000_000_000_000;
     for (what, bad, reason) in [
@@ -186,7 +180,7 @@ fn bad_points(place: server::Place) {
 #[test]
 fn what_is_not_otlp_is_refused_over_grpc_as_well() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let server = server::Place::new(&world).start();
     let good = otlp::power(&[("GPU-good", 300.0, otlp::now_nanos())]).encode_to_vec();
     let zeros = vec![0; BOMB_BYTES];
     for (what, packing, bytes, words) in [
@@ -237,20 +231,8 @@ fn grpc(server: &server::Server, packing: &str, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-#[test]
-fn ten_thousand_label_values_keep_the_first_and_the_server_says_how_many_it_left_out() {
-    let world = World::new();
-    many_labels(server::Place::sqlite(&world));
-}
-
-#[test]
-fn ten_thousand_label_values_keep_the_first_on_postgresql_too() {
-    let (world, database) = (World::new(), Database::new());
-    many_labels(server::Place::sqlite(&world).on(&database.url()));
-}
-
-fn many_labels(place: server::Place) {
-    let server = place.start();
+fn ten_thousand_label_values_keep_the_first_and_the_server_says_how_many_it_left_out(world: World) {
+    let server = server::Place::new(&world).start();
     let now = otlp::now_nanos();
     let names: Vec<String> = (0..MANY).map(|it| format!("GPU-label-{it:05}")).collect();
     let points: Vec<_> = names.iter().map(|it| (it.as_str(), 1.0, now)).collect();
@@ -274,20 +256,8 @@ fn many_labels(place: server::Place) {
     server.stop();
 }
 
-#[test]
-fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all() {
-    let world = World::new();
-    twice_and_below_zero(server::Place::sqlite(&world));
-}
-
-#[test]
-fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_on_postgresql_too() {
-    let (world, database) = (World::new(), Database::new());
-    twice_and_below_zero(server::Place::sqlite(&world).on(&database.url()));
-}
-
-fn twice_and_below_zero(place: server::Place) {
-    let server = place.start();
+fn what_a_foreign_sender_sends_twice_and_below_zero_counts_once_and_not_at_all(world: World) {
+    let server = server::Place::new(&world).start();
     let now = otlp::now_nanos();
     let request = otlp::power(&[("GPU-twice", 250.0, now)]);
     let json = serde_json::to_vec(&request).expect("a request is JSON");
@@ -345,8 +315,9 @@ fn twice_and_below_zero(place: server::Place) {
 #[test]
 fn a_port_that_is_taken_and_a_key_that_nobody_knows_end_the_start_with_the_reason() {
     let world = World::new();
-    let first = server::Place::sqlite(&world).start();
-    let mut second = server::Place::sqlite(&World::new());
+    let first = server::Place::new(&world).start();
+    let other = World::new();
+    let mut second = server::Place::new(&other);
     second.log = world.path("second.log");
     for (set, word) in [
         (

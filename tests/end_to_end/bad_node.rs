@@ -1,7 +1,7 @@
 //! Nodes as they are found in the wild: cloned disks, clocks hours off, no driver, no right to it,
 //! recordings that were cut. Each is told in words, and the rest of the node goes on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -27,6 +27,13 @@ fn page_says(server: &server::Server, path: &str, words: &[&str]) {
     });
 }
 
+/// What the clock of an agent is off by from now on; never half of it.
+fn set_clock(world: &World, off: &str) -> PathBuf {
+    let (file, next) = (world.path("clock"), world.file("clock.next", off));
+    std::fs::rename(next, &file).expect("the test's own folder");
+    file
+}
+
 /// Starts an agent whose clock is off by what this file says.
 fn start_under(place: &agent::Place, clock: &Path) -> agent::Agent {
     assert!(
@@ -44,7 +51,7 @@ fn start_under(place: &agent::Place, clock: &Path) -> agent::Agent {
 #[test]
 fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_doubled() {
     let world = World::new();
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let server = place.start();
     let endpoint = format!("http://{}", server.place.grpc);
     let places: Vec<_> = (0..2)
@@ -122,15 +129,15 @@ fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_double
 #[test]
 fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_is_right() {
     let world = World::new();
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let relay = Relay::start(&format!("http://{}", place.grpc));
     let server = place.start();
     let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
     agent_place.show(&agent::gpus(0, GPUS));
-    let set_clock = world.file("clock", "+0");
-    let wrong = start_under(&agent_place, &set_clock);
+    let clock = set_clock(&world, "+0");
+    let wrong = start_under(&agent_place, &clock);
     page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
-    world.file("clock", "-3h");
+    set_clock(&world, "-3h");
     page_says(
         &server,
         "/clusters/test/nodes/node-1",
@@ -161,16 +168,16 @@ fn a_clock_three_hours_off_is_told_on_the_nodes_page_and_its_data_wait_until_it_
 #[test]
 fn a_clock_three_hours_ahead_is_told_and_nothing_of_it_stands_in_the_future() {
     let world = World::new();
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let relay = Relay::start(&format!("http://{}", place.grpc));
     let server = place.start();
     let agent_place = agent::Place::new(&world, "node-1", &relay.endpoint(), EACH_SECOND);
     agent_place.show(&agent::gpus(0, GPUS));
     let began = Timestamp::from_seconds(wait::unix_seconds());
-    let set_clock = world.file("clock", "+0");
-    let wrong = start_under(&agent_place, &set_clock);
+    let clock = set_clock(&world, "+0");
+    let wrong = start_under(&agent_place, &clock);
     page_says(&server, "/api/v1/gpus?cluster=test", &["GPU-5eed0001"]);
-    world.file("clock", "+3h");
+    set_clock(&world, "+3h");
     page_says(
         &server,
         "/clusters/test/nodes/node-1",
@@ -179,7 +186,7 @@ fn a_clock_three_hours_ahead_is_told_and_nothing_of_it_stands_in_the_future() {
     wait::until("the agent says what the server said", LIMIT, || {
         wrong.output().contains("fix the clock (NTP)").then_some(())
     });
-    world.file("clock", "+0");
+    set_clock(&world, "+0");
     let agent = wrong.stop().start();
     agent.catches_up();
     agent.stop();
@@ -200,7 +207,7 @@ fn a_clock_three_hours_ahead_is_told_and_nothing_of_it_stands_in_the_future() {
 #[test]
 fn a_recording_cut_or_whole_reaches_the_server_and_is_marked_recorded_everywhere() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let server = server::Place::new(&world).start();
     let endpoint = format!("http://{}", server.place.grpc);
     let cut = cut_recording(&world);
     for (name, file) in [("whole", world.path("whole.jsonl")), ("cut", cut)] {
@@ -300,7 +307,7 @@ fn what_an_agent_cannot_read_is_named_with_the_way_out_and_the_rest_is_read() {
 }
 
 /// A recording whose last line was cut.
-fn cut_recording(world: &World) -> std::path::PathBuf {
+fn cut_recording(world: &World) -> PathBuf {
     let capture = world.file(
         "capture.metrics",
         "# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n\

@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gpufleet_program::clock::SystemClock;
-use gpufleet_telemetry::time::{Clock as _, Minute};
+use gpufleet_telemetry::time::Minute;
 use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::on_both_databases;
 use gpufleet_tests::people::Service;
 use gpufleet_tests::people::cloud_monitoring::{CloudMonitoring, Point};
 use gpufleet_tests::people::server::{Mood, Running};
@@ -55,12 +55,15 @@ fn has(of: &CloudMonitoring, minutes: std::ops::Range<i64>) -> bool {
     whole.count() == GPUS
 }
 
-#[test]
-fn series_arrive_in_cloud_monitoring_with_no_rule_broken_over_a_kill_in_the_middle_of_a_request() {
-    let world = World::new();
-    let place = server::Place::sqlite(&world);
-    record_history(&world, &place);
-    let first = SystemClock::start().now().minute().0 - MISSED;
+on_both_databases!(
+    series_arrive_in_cloud_monitoring_with_no_rule_broken_over_a_kill_in_the_middle_of_a_request
+);
+
+fn series_arrive_in_cloud_monitoring_with_no_rule_broken_over_a_kill_in_the_middle_of_a_request(
+    world: World,
+) {
+    let place = server::Place::new(&world);
+    let first = record_history(&world, &place).0;
     set_back(&place, "cloud_monitoring", Minute(first));
     let monitoring = Running::start(Service::CloudMonitoring(CloudMonitoring::new("p-1")));
     let place = [

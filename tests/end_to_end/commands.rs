@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gpufleet_tests::harness::training::{self, Pace};
 use gpufleet_tests::harness::{World, agent, built, http, server, wait};
+use gpufleet_tests::on_both_databases;
 use serde_json::Value;
 
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
@@ -42,10 +43,10 @@ fn command(server: &server::Server, agent: &str, asked: &Value) -> (String, Stri
     (text("verdict"), text("reason"))
 }
 
-#[test]
-fn a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back() {
-    let world = World::new();
-    let place = server::Place::sqlite(&world).with("fleet.commit_interval_s=1");
+on_both_databases!(a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back);
+
+fn a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back(world: World) {
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let server = place.start();
     let endpoint = format!("http://{}", server.place.grpc);
     let agent_place = agent::Place::new(&world, "node-1", &endpoint, EACH_SECOND);
@@ -98,7 +99,7 @@ const TRAINS_ON: Pace = Pace {
 #[test]
 fn the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none() {
     let world = World::new();
-    let server = server::Place::sqlite(&world)
+    let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
         .start();
     let endpoint = format!("http://{}", server.place.grpc);

@@ -159,7 +159,7 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         "notify.channels=[{{ name = 'hook', kind = 'webhook', urls = ['http://{}/x'], secret_file = '{key}' }}]",
         hook.address
     );
-    let server = server::Place::sqlite(&world)
+    let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
         .with(&channel)
         .start();

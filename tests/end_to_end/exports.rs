@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gpufleet_telemetry::time::Minute;
+use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_tests::harness::checker::with_store;
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, server, wait};
@@ -18,16 +18,19 @@ const HISTORY_LIMIT: Duration = Duration::from_secs(120);
 /// It is shipped in three pieces of 20 minutes, the oldest first: more than two of them are there.
 const MOST_OF_IT: usize = 45;
 
-/// Puts the history into the record of a server that is stopped again.
-pub(crate) fn record_history(world: &World, place: &server::Place) {
+/// Puts the history into the record of a server that is stopped again; the first minute that the target is to
+/// have missed. The record goes on until this was said, however long the stopping takes.
+pub(crate) fn record_history(world: &World, place: &server::Place) -> Minute {
     let server = place.clone().start();
     let endpoint = format!("http://{}", place.grpc);
     let simulator = Simulator::start(world, &endpoint, &["--history-hours", "1"]);
     wait::until("the history is in the record", HISTORY_LIMIT, || {
         has_history(&server).then_some(())
     });
+    let last = Timestamp::from_seconds(wait::unix_seconds()).minute();
     simulator.stop();
     server.stop();
+    Minute(last.0 - MISSED)
 }
 
 /// Sets the cursor of a server that does not run: this is the first minute that it will push.

@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, repository, server, wait};
+use gpufleet_tests::on_both_databases;
 
 const GPUS: usize = 3;
 /// How long it may take until what is in the spool is folded.
@@ -24,8 +24,10 @@ fn send(protocol: &str, endpoint: &str, prefix: &str) {
     );
 }
 
-fn survives_a_kill_after_the_success(place: &server::Place) {
-    let mut running = place.start();
+on_both_databases!(what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success);
+
+fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success(world: World) {
+    let mut running = server::Place::new(&world).start();
     for (protocol, prefix) in [("http/protobuf", "http"), ("grpc", "grpc")] {
         let endpoint = match protocol {
             "grpc" => running.place.grpc.clone(),
@@ -43,17 +45,4 @@ fn survives_a_kill_after_the_success(place: &server::Place) {
         }
     }
     running.stop();
-}
-
-#[test]
-fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success_on_sqlite() {
-    let world = World::new();
-    survives_a_kill_after_the_success(&server::Place::sqlite(&world));
-}
-
-#[test]
-fn what_the_python_sdk_was_told_is_kept_survives_a_kill_after_the_success_on_postgres() {
-    let world = World::new();
-    let database = Database::new();
-    survives_a_kill_after_the_success(&server::Place::sqlite(&world).on(&database.url()));
 }

@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
-use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
 use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::on_both_databases;
 use serde_json::{Value, json};
-
-use super::incidents::steady_seed;
 
 /// A tick, its shipping, a tick of the detectors, and a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -32,7 +31,7 @@ fn node(name: &str) -> Value {
 /// A server that asks this API about the cluster of the simulator.
 fn place(world: &World, api: &Kubernetes) -> server::Place {
     let token = world.file("token", TOKEN);
-    server::Place::sqlite(world)
+    server::Place::new(world)
         .with("inventory.source=\"kubernetes\"")
         .with("inventory.cluster=\"demo\"")
         .with(&format!("inventory.kubernetes_url=\"{}\"", api.url()))
@@ -66,9 +65,13 @@ fn notes(server: &server::Server) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_mended() {
-    let world = World::new();
+on_both_databases!(
+    a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_mended
+);
+
+fn a_broken_gpus_node_is_told_in_shadow_and_with_the_right_written_until_it_is_mended(
+    world: World,
+) {
     let api = Kubernetes::start();
     api.let_see_all(true);
     for number in 1..=2 {

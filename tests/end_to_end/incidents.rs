@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use gpufleet_program::clock::SystemClock;
-use gpufleet_telemetry::time::{Clock as _, NANOS_PER_SECOND};
-use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
 use gpufleet_tests::harness::{World, server, wait};
-use gpufleet_tests::simulator::noise::Noise;
-use gpufleet_tests::simulator::schedule::{Doing, Schedule, Size};
+use gpufleet_tests::on_both_databases;
 use serde_json::Value;
 
 /// A tick, its shipping, a tick of the detectors, and a machine that is busy.
@@ -23,24 +20,14 @@ fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
     items.unwrap_or_else(|| panic!("no list: {answer}"))
 }
 
-/// A seed under which the large job steps at full speed for the next 16 minutes: long enough for a test.
-/// With another it may die in one, and that is an incident of its own.
-pub(crate) fn steady_seed() -> String {
-    let now = SystemClock::start().now();
-    let is_steady = |seed: &u64| {
-        let schedule = Schedule::new(Size::Large, Noise::new(*seed, 0, 0));
-        let minutes = (-2..16).map(|it| now.shifted(it * 60 * NANOS_PER_SECOND));
-        let steps = |at| schedule.doing(at) == Doing::Training { slow: false };
-        minutes.into_iter().all(steps)
-    };
-    let seed: Option<u64> = (1..).find(is_steady);
-    seed.expect("one in twenty is").to_string()
-}
+on_both_databases!(
+    a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it_is_fast_again
+);
 
-#[test]
-fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it_is_fast_again() {
-    let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it_is_fast_again(
+    world: World,
+) {
+    let server = server::Place::new(&world).start();
     let endpoint = format!("http://{}", server.place.grpc);
     let more = ["--nodes", "4", "--seed", &steady_seed()];
     let simulator = Simulator::start(&world, &endpoint, &more);
@@ -83,12 +70,12 @@ fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it
     server.stop();
 }
 
-#[test]
-fn a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended() {
-    let world = World::new();
+on_both_databases!(a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended);
+
+fn a_gpu_that_breaks_is_one_incident_with_gpu_cause_and_price_until_it_is_mended(world: World) {
     // The machine type goes before the price of the card.
     let price = "detect.gpu_hour_usd={ 'NVIDIA H100 80GB HBM3' = '36' }";
-    let server = server::Place::sqlite(&world).with(price).start();
+    let server = server::Place::new(&world).with(price).start();
     let endpoint = format!("http://{}", server.place.grpc);
     // Two nodes that train: nothing in them is idle or stalled.
     let more = ["--nodes", "2", "--seed", &steady_seed()];

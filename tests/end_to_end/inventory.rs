@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
-use gpufleet_tests::harness::{World, agent, postgres, server, usage, wait};
+use gpufleet_tests::harness::{World, agent, server, usage, wait};
+use gpufleet_tests::on_both_databases;
 use serde_json::{Value, json};
 
 /// The longest pause between two questions, twice, on a busy machine.
@@ -65,7 +66,7 @@ fn pod(name: &str, on: Option<&str>) -> Value {
 /// A server that asks this API about cluster `test`.
 fn place(world: &World, api: &Kubernetes) -> server::Place {
     let token = world.file("token", TOKEN);
-    server::Place::sqlite(world)
+    server::Place::new(world)
         .with("inventory.source=\"kubernetes\"")
         .with("inventory.cluster=\"test\"")
         .with("inventory.agent_within_s=10")
@@ -100,9 +101,16 @@ fn open_incidents(server: &server::Server) -> Vec<String> {
     items.iter().map(of).collect()
 }
 
-/// The whole story, whatever the server keeps its record in.
-fn story(world: &World, api: &Kubernetes, place: server::Place) {
-    let server = place.start();
+on_both_databases!(
+    a_pod_that_waits_is_in_the_queue_with_its_reason_and_a_node_without_an_agent_is_an_incident_until_one_comes
+);
+
+fn a_pod_that_waits_is_in_the_queue_with_its_reason_and_a_node_without_an_agent_is_an_incident_until_one_comes(
+    world: World,
+) {
+    let api = Kubernetes::start();
+    api.let_see_all(true);
+    let server = place(&world, &api).start();
     api.put_node_object(&node("node-1", &Value::Null));
     api.put_pod_object(&pod("train-0", Some("node-1")));
     api.put_pod_object(&pod("train-1", None));
@@ -153,7 +161,7 @@ fn story(world: &World, api: &Kubernetes, place: server::Place) {
     // An agent comes to the one, and the other is scaled down.
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(
-        world,
+        &world,
         "node-1",
         &endpoint,
         "[sample]\nship_interval_seconds = 1\n",
@@ -174,26 +182,6 @@ fn story(world: &World, api: &Kubernetes, place: server::Place) {
     assert_eq!(api.refused(), [].into(), "asked what nobody may ask");
     agent.stop();
     server.stop();
-}
-
-#[test]
-fn a_pod_that_waits_is_in_the_queue_with_its_reason_and_a_node_without_an_agent_is_an_incident_until_one_comes()
- {
-    let world = World::new();
-    let api = Kubernetes::start();
-    api.let_see_all(true);
-    let place = place(&world, &api);
-    story(&world, &api, place);
-}
-
-#[test]
-fn the_same_with_the_record_in_postgresql() {
-    let world = World::new();
-    let api = Kubernetes::start();
-    api.let_see_all(true);
-    let database = postgres::Database::new();
-    let place = place(&world, &api).on(&database.url());
-    story(&world, &api, place);
 }
 
 #[test]
@@ -429,7 +417,7 @@ fn what_slurm_says_in_the_files_of_a_cron_job_is_the_queue_and_half_of_it_is_hal
     let nodes = json!({"sinfo": [{"node": {"state": ["MIXED"]}, "nodes": {"nodes": ["n1"]},
         "gres": {"total": "gpu:h100:8(S:0-1)", "used": "gpu:h100:6(IDX:0-5)"}, "partition": {"name": "gpu"}}]});
     write("sinfo.json", &nodes);
-    let place = server::Place::sqlite(&world)
+    let place = server::Place::new(&world)
         .with("inventory.source=\"slurm\"")
         .with(&format!("inventory.slurm_folder=\"{}\"", folder.display()));
     let server = place.start();

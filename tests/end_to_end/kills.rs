@@ -9,14 +9,16 @@
 use std::time::Duration;
 
 use gpufleet_spool::sim::Random;
-use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::simulator::Simulator;
 use gpufleet_tests::harness::{World, checker, server, wait};
+use gpufleet_tests::on_both_databases;
 use gpufleet_tests::simulator::journal;
 use gpufleet_tests::simulator::node::Plan;
 
 /// Real kills on each database.
 const KILLS: u64 = 20;
+/// Of the moments of the kills.
+const SEED: u64 = 1;
 const NODES: usize = 4;
 const GPUS: usize = 2;
 /// How long the last catching up may take.
@@ -45,14 +47,16 @@ fn start_sender(world: &World, endpoint: &str) -> Simulator {
     Simulator::start(world, endpoint, &arguments)
 }
 
+on_both_databases!(twenty_kills_lose_nothing_and_double_nothing);
+
 /// Kills under load, then lets everything become durable and compares.
-fn after_kills(place: server::Place, world: &World, seed: u64) {
-    let mut random = Random::new(seed);
+fn twenty_kills_lose_nothing_and_double_nothing(world: World) {
+    let mut random = Random::new(SEED);
     // Commits each second, so that kills fall into commits as well.
-    let place = place.with("fleet.commit_interval_s=1");
+    let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
     let endpoint = format!("http://{}", place.grpc);
     let mut server = place.start();
-    let mut sender = start_sender(world, &endpoint);
+    let mut sender = start_sender(&world, &endpoint);
     let (mut server_kills, mut sender_kills) = (0, 0);
     for _ in 0..KILLS {
         wait::pause(Duration::from_millis(300 + random.below(1_500)));
@@ -61,7 +65,7 @@ fn after_kills(place: server::Place, world: &World, seed: u64) {
             server_kills += 1;
         } else {
             sender.kill();
-            sender = start_sender(world, &endpoint);
+            sender = start_sender(&world, &endpoint);
             sender_kills += 1;
         }
     }
@@ -84,22 +88,8 @@ fn after_kills(place: server::Place, world: &World, seed: u64) {
     ));
     assert!(
         wrong.is_empty(),
-        "seed {seed}, {server_kills} server kills, {sender_kills} sender kills, {} differences:\n{}",
+        "seed {SEED}, {server_kills} server kills, {sender_kills} sender kills, {} differences:\n{}",
         wrong.len(),
         wrong[..wrong.len().min(10)].join("\n")
     );
-}
-
-#[test]
-fn twenty_kills_lose_nothing_and_double_nothing_on_sqlite() {
-    let world = World::new();
-    after_kills(server::Place::sqlite(&world), &world, 1);
-}
-
-#[test]
-fn twenty_kills_lose_nothing_and_double_nothing_on_postgres() {
-    let world = World::new();
-    let database = Database::new();
-    let place = server::Place::sqlite(&world).on(&database.url());
-    after_kills(place, &world, 2);
 }

@@ -12,7 +12,7 @@ const TOLD_LIMIT: Duration = Duration::from_secs(120);
 #[test]
 fn what_the_detectors_judge_is_told_to_open_pages_and_streams_end_with_the_server() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let server = server::Place::new(&world).start();
     let mut stream = TcpStream::connect(&server.place.web).expect("the server listens");
     let limited = stream.set_read_timeout(Some(TOLD_LIMIT));
     limited.expect("it is a time");

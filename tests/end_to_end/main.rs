@@ -1,7 +1,9 @@
 //! The real programs together, and beside them the real programs of others.
 //!
-//! Each test starts what it needs on free ports in a folder of its own. They run six at once: most of their
-//! time is waiting for ticks and commits.
+//! Each test starts what it needs on free ports in a folder of its own. They run ten at once: most of their
+//! time is waiting for ticks and commits. Those in which the store has a part run on SQLite and on PostgreSQL
+//! ([`on_both_databases`](gpufleet_tests::on_both_databases)); the others on SQLite, and on PostgreSQL by
+//! `make test-postgres`.
 
 mod peers;
 

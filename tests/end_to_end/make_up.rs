@@ -33,7 +33,7 @@ impl Up {
         let programs = built("gpufleet-server");
         let programs = programs.parent().expect("it lies in a folder");
         let mut command = Command::new(repository().join("scripts").join(script));
-        for name in ["WEB", "GRPC", "HTTP", "AGENT"] {
+        for name in ["WEB", "GRPC", "HTTP", "AGENT", "CONTROL"] {
             command.env(format!("GPUFLEET_{name}_PORT"), free_port().to_string());
         }
         command

@@ -188,7 +188,7 @@ fn promtool_has_nothing_to_say_about_our_own_names() {
 #[test]
 fn promtool_has_nothing_to_say_about_the_servers_names() {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let server = server::Place::new(&world).start();
     let place = agent::Place::new(
         &world,
         "node-1",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use gpufleet_program::clock::SystemClock;
 use gpufleet_telemetry::time::{Clock as _, Minute, Timestamp};
 use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::on_both_databases;
 
 use crate::exports::{GPUS, MISSED, record_history, set_back};
 use crate::peers::Peer;
@@ -35,7 +36,7 @@ fn arrives(peer: &Peer, first: Minute) {
         assert!(!series.label("node").is_empty(), "{series:?}");
     }
     let counter = "gpufleet_gpu_energy_joules_total{origin=\"simulated\"}";
-    let rates = peer.query(&format!("rate({counter}[10m])"));
+    let rates = peer.query(&format!("rate({counter}[30m])"));
     assert_eq!(rates.len(), GPUS);
     assert!(
         rates.iter().all(|it| it.value > 1.0),
@@ -43,13 +44,12 @@ fn arrives(peer: &Peer, first: Minute) {
     );
 }
 
-#[test]
-fn minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stands() {
-    let world = World::new();
-    let place = server::Place::sqlite(&world);
-    record_history(&world, &place);
+on_both_databases!(minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stands);
+
+fn minutes_arrive_in_victoria_metrics_and_prometheus_from_where_the_cursor_stands(world: World) {
+    let place = server::Place::new(&world);
     // For both targets from the time at which the record ends, however long the first takes.
-    let first = Minute(now().minute().0 - MISSED);
+    let first = record_history(&world, &place);
     set_back(&place, "remote_write", first);
     let victoria = Peer::victoria(&world);
     let pushing = place.clone().with(&format!(

@@ -46,7 +46,7 @@ fn no_secret_of_the_configuration_is_on_a_page_in_the_api_or_in_the_log() {
             "#
         ),
     );
-    let place = server::Place::sqlite(&world);
+    let place = server::Place::new(&world);
     let mut command = place.command();
     command
         .arg("--config")

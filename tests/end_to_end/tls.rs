@@ -87,7 +87,7 @@ fn what_is_wrong_with_a_certificate_is_told_with_its_file_and_mended_without_a_r
     put(&good, &of_agent);
     put(&good, &of_server);
 
-    let place = server::Place::sqlite(&world)
+    let place = server::Place::new(&world)
         .with(&format!(
             "auth.tls_certificate_file={}",
             of_server[0].display()

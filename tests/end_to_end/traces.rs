@@ -71,7 +71,7 @@ fn both_programs_send_their_spans_with_their_names_and_a_request_is_one_trace_of
     let world = World::new();
     let receiver = Receiver::start();
     let traces = format!("trace.endpoint={}", receiver.endpoint());
-    let server = Place::sqlite(&world).with(&traces).start();
+    let server = Place::new(&world).with(&traces).start();
     let traced = format!("[trace]\nendpoint = \"{}\"", receiver.endpoint());
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(&world, "node-1", &endpoint, &traced);

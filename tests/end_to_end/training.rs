@@ -3,6 +3,7 @@
 use gpufleet_tests::harness::relay::Relay;
 use gpufleet_tests::harness::training::{self, Pace};
 use gpufleet_tests::harness::{World, agent, server};
+use gpufleet_tests::on_both_databases;
 
 /// Kills of the agent; `make bench-training` does a hundred.
 const KILLS: u64 = 12;
@@ -19,10 +20,10 @@ const RANKS: [Pace; 2] = [
     },
 ];
 
-#[test]
-fn an_agent_that_is_killed_again_and_again_loses_no_step_and_doubles_none() {
-    let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+on_both_databases!(an_agent_that_is_killed_again_and_again_loses_no_step_and_doubles_none);
+
+fn an_agent_that_is_killed_again_and_again_loses_no_step_and_doubles_none(world: World) {
+    let server = server::Place::new(&world).start();
     let relay = Relay::start(&format!("http://{}", server.place.grpc));
     let fast = "[sample]\nperiod_ms = 250\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
     let config = format!("{fast}{}", training::config(&world));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use gpufleet_standin_nvml::load::{self, Load};
 use gpufleet_standin_nvml::{Scenario, models};
 use gpufleet_telemetry::catalog::{Metric, gpu};
-use gpufleet_tests::harness::postgres::Database;
 use gpufleet_tests::harness::{World, agent, server, wait};
+use gpufleet_tests::on_both_databases;
 use serde_json::Value;
 
 const GPUS: usize = 8;
@@ -20,10 +20,12 @@ fn reading(gpu: &Value, metric: &Metric) -> Option<f64> {
     found["value"].as_f64()
 }
 
-fn eight_gpus_with_the_values_of_the_scenario(place: server::Place, world: &World) {
-    let server = place.start();
+on_both_databases!(eight_gpus_of_the_driver_are_eight_gpus_in_the_api);
+
+fn eight_gpus_of_the_driver_are_eight_gpus_in_the_api(world: World) {
+    let server = server::Place::new(&world).start();
     let endpoint = format!("http://{}", server.place.grpc);
-    let place = agent::Place::new(world, "node-1", &endpoint, "");
+    let place = agent::Place::new(&world, "node-1", &endpoint, "");
     // Time stands still in this scenario, so that the mean of a tick is the value of a second.
     let scenario = Scenario::of(8, MODEL, Load::Training);
     place.show(&scenario);
@@ -73,18 +75,4 @@ fn eight_gpus_with_the_values_of_the_scenario(place: server::Place, world: &Worl
     let items = server.get("/api/v1/gpus?cluster=test").json()["items"].clone();
     assert_eq!(items.as_array().map(Vec::len), Some(GPUS), "{items}");
     server.stop();
-}
-
-#[test]
-fn eight_gpus_of_the_driver_are_eight_gpus_in_the_api_on_sqlite() {
-    let world = World::new();
-    eight_gpus_with_the_values_of_the_scenario(server::Place::sqlite(&world), &world);
-}
-
-#[test]
-fn eight_gpus_of_the_driver_are_eight_gpus_in_the_api_on_postgres() {
-    let world = World::new();
-    let database = Database::new();
-    let place = server::Place::sqlite(&world).on(&database.url());
-    eight_gpus_with_the_values_of_the_scenario(place, &world);
 }

@@ -76,6 +76,18 @@ impl Database {
         self.psql_on(&self.name, statement);
     }
 
+    /// Everything in it, as PostgreSQL writes it down.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub fn dump(&self) -> Vec<u8> {
+        let result = Command::new("pg_dump").arg(self.url()).output();
+        let result = result.expect("pg_dump comes with PostgreSQL");
+        let complaint = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "{complaint}");
+        result.stdout
+    }
+
     fn psql(&self, statement: &str) {
         self.psql_on("postgres", statement);
     }

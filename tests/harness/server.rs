@@ -39,20 +39,30 @@ pub struct Server {
 }
 
 impl Place {
-    /// Free ports, SQLite in the world's folder.
+    /// Free ports, the record in the world's database.
+    pub fn new(world: &World) -> Self {
+        Self::with_record(world, world.database())
+    }
+
+    /// Free ports, the record in SQLite whatever the world's database is.
     pub fn sqlite(world: &World) -> Self {
+        let file = world.path("server.db");
+        Self::with_record(world, format!("sqlite:{}", file.display()))
+    }
+
+    fn with_record(world: &World, database: String) -> Self {
         Self {
             web: format!("127.0.0.1:{}", free_port()),
             grpc: format!("127.0.0.1:{}", free_port()),
             http: format!("127.0.0.1:{}", free_port()),
-            database: format!("sqlite:{}", world.path("server.db").display()),
+            database,
             log: world.path("server.log"),
             spool: world.path("server-spool"),
             set: Vec::new(),
         }
     }
 
-    /// The same on another database.
+    /// The same with its record in another database.
     #[must_use]
     pub fn on(mut self, database: &str) -> Self {
         self.database = database.to_owned();

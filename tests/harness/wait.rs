@@ -13,6 +13,8 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>
     let begin = now();
     loop {
         if let Some(found) = look() {
+            // A test that fails later on shows what it had waited for, and how long.
+            eprintln!("after {:.1} s: {what}", (now() - begin).as_secs_f64());
             return found;
         }
         assert!(
