@@ -48,7 +48,8 @@ pub use group::{Group, Nodes};
 pub use person::{MAX_NOTE_BYTES, MAX_PERSON_BYTES, MAX_SILENCE_NS, Refused};
 
 /// Most incidents in the book, pending and lately resolved ones with them: the circuit breaker makes
-/// more than a few tens unlikely, and more than a thousand nobody reads.
+/// more than a few tens unlikely, and more than a thousand nobody reads. What is worse has more of the room, what is
+/// over makes room, and what is beyond is counted, and looked at again at each tick.
 pub const MAX_INCIDENTS: usize = 1_000;
 /// Pieces of evidence kept of one incident: the first of each kind and place.
 pub const MAX_EVIDENCE: usize = 16;
@@ -253,6 +254,9 @@ pub struct Incident {
     pub acknowledged_by: Option<String>,
     /// Until when nobody is to be told.
     pub silenced_until: Option<Timestamp>,
+    /// Until when a person has silenced this one alone: that holds when a longer silence, by a pattern, ends early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silenced_alone_until: Option<Timestamp>,
     /// What happened to it.
     pub log: Vec<Line>,
 }

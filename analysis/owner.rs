@@ -158,7 +158,32 @@ impl Payer {
     }
 }
 
+/// Whether a team can be one that pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// A rule names it.
+    Yes,
+    /// No rule does, but one takes its team from a label, a queue or the like, and that may.
+    Perhaps,
+    /// No rule can.
+    No,
+}
+
 impl Owners {
+    /// Whether a rule that holds now, or will, names this team.
+    pub fn names(&self, team: &str, at_ms: i64) -> Named {
+        let holds = |it: &&Rule| it.until_ms.is_none_or(|until| at_ms < until);
+        let mut perhaps = Named::No;
+        for rule in self.rules.iter().filter(holds) {
+            match rule.team.as_str() {
+                "" => perhaps = Named::Perhaps,
+                named if named == team => return Named::Yes,
+                _ => {}
+            }
+        }
+        perhaps
+    }
+
     /// Reads the table of rules: `from,until,kind,key,value,team`.
     ///
     /// # Errors
@@ -313,6 +338,20 @@ mod tests {
         holder.owner = "robots".to_owned();
         assert_eq!(payer(&holder, "2025-10-11"), "robots", "no rule says it");
         assert_eq!(payer(&holder, "2026-10-11"), "ada", "a rule does");
+    }
+
+    #[test]
+    fn a_team_is_named_by_a_rule_that_is_not_over_or_perhaps_by_what_a_rule_takes_it_from() {
+        let owners = Owners::read(RULES).expect("a table");
+        let at_ms = table::moment("2026-10-10").expect("a date");
+        assert_eq!(owners.names("science", at_ms), Named::Yes);
+        assert_eq!(owners.names("sience", at_ms), Named::Perhaps);
+        let fixed = "from,until,kind,key,value,team\n2026-01-01,2026-10-11,queue,,night,batch\n";
+        let owners = Owners::read(fixed).expect("a table");
+        assert_eq!(owners.names("batch", at_ms), Named::Yes);
+        let over = table::moment("2026-10-11").expect("a date");
+        assert_eq!(owners.names("batch", over), Named::No);
+        assert_eq!(owners.names("science", at_ms), Named::No);
     }
 
     #[test]

@@ -211,6 +211,11 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
             words::text(&route["why_not"]),
         ]);
     }
+    let doubts: String = list(&json["routes"])
+        .iter()
+        .flat_map(|it| list(&it["doubts"]))
+        .map(|it| format!("Warning: {}.\n", words::text(it)))
+        .collect();
     let mut told = Table::new(&["CHANNEL", "STATE", "LAST SAID", "AT", ">ATTEMPTS", "WHY"]);
     for delivery in list(&json["deliveries"]) {
         told.row(vec![
@@ -230,7 +235,7 @@ pub(crate) fn explain(client: &Client, one: &One) -> anyhow::Result<Answer> {
         None => String::new(),
     };
     let text = format!(
-        "Owner: {}.\n\n{silent}{}\n{}",
+        "Owner: {}.\n\n{silent}{}{doubts}\n{}",
         words::text(&json["owner"]),
         routes.text("No channel is configured (notify.channels)."),
         told.text("Nothing was said of it to anybody.")
@@ -267,15 +272,18 @@ pub(crate) fn channels(client: &Client) -> anyhow::Result<Answer> {
     let mut table = Table::new(&[
         "CHANNEL",
         "KIND",
+        "STATE",
         ">DELIVERED",
         ">WAITING",
+        ">REFUSED",
         "LAST SUCCESS",
         "FAILING SINCE",
         "WHY",
     ]);
     let mut is_good = true;
     for channel in list(&json) {
-        let fails = !channel["failing_since"].is_null();
+        let refuses = channel["refused_now"].as_u64() > Some(0);
+        let fails = !channel["failing_since"].is_null() || refuses;
         is_good &= !fails;
         let why = if fails {
             words::text(&channel["why"])
@@ -285,8 +293,10 @@ pub(crate) fn channels(client: &Client) -> anyhow::Result<Answer> {
         table.row(vec![
             words::text(&channel["name"]),
             words::text(&channel["kind"]),
+            words::text(&channel["state"]),
             words::text(&channel["delivered"]),
             words::text(&channel["waiting"]),
+            words::text(&channel["refused_now"]),
             words::moment(&channel["succeeded_at"]),
             words::moment(&channel["failing_since"]),
             why,

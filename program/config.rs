@@ -140,6 +140,11 @@ pub trait ProgramConfig: Sections {
     /// Names the key or the file and says what is wrong with it.
     fn rehearse(&self) -> Result<(), Box<dyn Error + Send + Sync>>;
 
+    /// What can be used and is most likely not what somebody meant, a sentence each that names the key.
+    fn doubts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The documented default file.
     fn default_file() -> String {
         let program = Self::PROGRAM;

@@ -67,6 +67,9 @@ pub enum ConnectError {
     /// TLS fails: why, and the file that it is about.
     #[error("{0}")]
     Tls(String),
+    /// The server's certificate cannot be accepted: why, and who could sign it. Another attempt ends as this one.
+    #[error("{0}")]
+    Certificate(String),
 }
 
 impl Connector {
@@ -126,6 +129,11 @@ impl Connector {
         self.failure()
     }
 
+    /// The TLS files as they are in use; another one once they have changed and were read again. None without TLS.
+    pub fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.tls.as_ref().map(|it| it.config.get())
+    }
+
     /// Why the TLS files as they are cannot be used, while those before are.
     pub fn refused_files(&self) -> Option<String> {
         self.tls.as_ref()?.config.refused()
@@ -183,12 +191,16 @@ impl Tls {
                 tls: Some((self, peer)),
             }),
             Err(error) => {
-                let why = match reason(&error) {
+                let reason = reason(&error);
+                let why = match reason {
                     Some(reason) => explain(reason, &self.files, &peer),
                     None => format!("{peer} broke the TLS handshake off: {error}"),
                 };
                 *self.failure() = Some(why.clone());
-                Err(ConnectError::Tls(why))
+                Err(match reason {
+                    Some(Error::InvalidCertificate(_)) => ConnectError::Certificate(why),
+                    _ => ConnectError::Tls(why),
+                })
             }
         }
     }

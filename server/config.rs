@@ -24,8 +24,10 @@ use crate::handoff::HandoffConfig;
 use crate::inventory::InventoryConfig;
 use crate::ledger::LedgerConfig;
 use crate::money::CostConfig;
+use crate::money::terms::{self, Terms};
 use crate::notify::Channels;
 use crate::notify::heartbeat;
+use crate::notify::route::Stranger;
 use crate::notify::settings::{NotifyConfig, Settings};
 use crate::retention::RetentionConfig;
 use crate::store::StoreConfig;
@@ -141,6 +143,17 @@ impl ProgramConfig for Config {
             }
         }
         Ok(())
+    }
+
+    /// The owner rules in the database are not seen here, so that nothing of it is needed.
+    fn doubts(&self) -> Vec<String> {
+        let Ok(settings) = Settings::read(&self.notify) else {
+            return Vec::new();
+        };
+        let terms = Terms::of(terms::Sources::of(self).read());
+        let now = SystemClock::start().now();
+        let strangers = settings.strangers(&terms.owners, now);
+        strangers.iter().map(Stranger::words).collect()
     }
 }
 

@@ -211,6 +211,7 @@ const CHECKS: &[OneCheck] = &[
     check("refused", Scope::Server, "no door refuses data", doors::refused),
     check("left_out", Scope::Server, "nothing of accepted data is left out", doors::left_out),
     check("channels", Scope::Server, "messages to people get through", others::channels),
+    check("routes", Scope::Server, "routes ask for teams that are known", others::routes),
     check("exports", Scope::Server, "what is pushed to others arrives", others::exports),
     check("files", Scope::Server, "limits, tokens and certificates are good", itself::files),
     check("config", Scope::Server, "the config file can still be used", itself::config),

@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Book, Change, Incident, Place, Refused, Tick};
+use gpufleet_analysis::owner::Owners;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use crate::auth::Grant;
-use crate::notify::group::{Group, State};
+use crate::notify::group::Group;
 use crate::notify::heartbeat::Heartbeat;
 use crate::notify::lane::{Lane, Outcome};
 use crate::notify::outbox::{Outbox, Sending, Unread};
-use crate::notify::route::RouteVerdict;
+use crate::notify::route::{RouteVerdict, Stranger};
 use crate::notify::settings::{Settings, Way};
 use crate::notify::silence::Silence;
 use crate::runs::RunKey;
@@ -79,7 +80,7 @@ pub struct Channel {
     pub waiting: usize,
     /// Since when the oldest of them waits.
     pub waits_since: Option<Timestamp>,
-    /// Groups that the receiver will not take.
+    /// Groups of something that is so which the receiver will not take.
     pub refused: usize,
 }
 
@@ -286,6 +287,11 @@ impl Incidents {
         self.lock().book.left_out()
     }
 
+    /// How many more there would be now if there were room.
+    pub fn beyond(&self) -> usize {
+        self.lock().book.beyond()
+    }
+
     /// Has every open incident written again, for what it lost meanwhile.
     pub fn write_all_open(&self) {
         let mut held = self.lock();
@@ -344,13 +350,25 @@ impl Incidents {
         self.to_say.notify_one();
     }
 
+    /// Somebody may have mended what a receiver refuses: what it refused goes out once more.
+    pub fn try_again(&self, way: &str) {
+        self.lock().outbox.try_again(way);
+        self.to_say.notify_one();
+    }
+
+    /// The same, where a test has shown that the receiver takes messages.
+    pub fn is_mended(&self, way: &str, now: Timestamp) {
+        self.lock().outbox.is_mended(way, now);
+        self.to_say.notify_one();
+    }
+
     /// How every receiver goes.
     pub fn channels(&self, now: Timestamp) -> Vec<Channel> {
         let held = self.lock();
         let outbox = &held.outbox;
         let channel = |(way, lane): (&Way, &Lane)| {
             let (waiting, waits_since) = outbox.waiting(way, now);
-            let refused = |it: &&Group| it.way == way.name && it.state() == State::Refused;
+            let refused = |it: &&Group| it.way == way.name && it.is_refused();
             Channel {
                 way: way.clone(),
                 lane: lane.clone(),
@@ -362,17 +380,27 @@ impl Incidents {
         outbox.lanes().map(channel).collect()
     }
 
-    /// Channels that fail since before this moment.
+    /// Channels that fail since before this moment, or whose receiver refuses what it should know: that does not
+    /// mend itself, and is not waited for.
     pub fn failing_channels(&self, before: Timestamp) -> Vec<Failing> {
         let held = self.lock();
         let fails = held.outbox.lanes().filter_map(|(way, lane)| {
-            let since = lane.failing_since.filter(|since| *since <= before)?;
-            let why = lane.failed.as_ref().map(|(_, why)| why.clone());
+            let own = held.outbox.groups().filter(|it| it.way == way.name);
+            let refused = own.filter(|it| it.is_refused());
+            let refused = refused.min_by_key(|it| it.tried_at);
+            let fails_long = lane.failing_since.filter(|since| *since <= before);
+            let since = match (lane.broken_since.or(fails_long), refused) {
+                (Some(since), _) => since,
+                (None, Some(group)) => group.tried_at?,
+                (None, None) => return None,
+            };
+            let of_lane = lane.failing_since.and(lane.failed.as_ref());
+            let why = of_lane.map(|(_, why)| why.clone());
             Some(Failing {
                 channel: way.channel.to_string(),
                 since,
-                failures: lane.failures,
-                why: why.unwrap_or_default(),
+                failures: lane.failures.max(refused.map_or(0, |it| it.refusals)),
+                why: why.or_else(|| refused?.error.clone()).unwrap_or_default(),
             })
         });
         fails.collect()
@@ -397,6 +425,11 @@ impl Incidents {
     /// What each route says to an incident.
     pub fn routes_of(&self, incident: &Incident) -> Vec<RouteVerdict> {
         self.lock().outbox.settings().explain(incident)
+    }
+
+    /// The teams of routes that nobody is known to be.
+    pub fn strangers(&self, owners: &Owners, now: Timestamp) -> Vec<Stranger> {
+        self.lock().outbox.settings().strangers(owners, now)
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {

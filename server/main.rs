@@ -106,7 +106,7 @@ async fn test_channel(config: &Config, channel: &str) -> anyhow::Result<()> {
         let said = match outcome {
             Outcome::Delivered => "it has the test".to_owned(),
             Outcome::Later { why, .. } => format!("not now: {why}"),
-            Outcome::Never { why } => format!("refused: {why}"),
+            Outcome::Refused { why, .. } => format!("refused: {why}"),
         };
         failed += usize::from(said != "it has the test");
         let mut out = std::io::stdout();
@@ -124,6 +124,9 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     files::raise();
     // Before a database is opened, which may change its schema.
     config.rehearse().map_err(anyhow::Error::from_boxed)?;
+    for doubt in config.doubts() {
+        tracing::warn!("{doubt}");
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
     let channels = Arc::new(channels);

@@ -9,11 +9,13 @@
 //! A message is sent at least once. Where the receiver knows keys, once.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Place;
 use gpufleet_telemetry::time::{Clock, Timestamp};
+use http::Uri;
+use rustls::ClientConfig;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -54,8 +56,8 @@ pub mod heartbeat;
 #[cfg(test)]
 pub(crate) mod fixture;
 
-use channel::{Channel, Post, Speaks as _};
-use lane::Outcome;
+use channel::{Channel, Speaks as _};
+use lane::{Fault, Outcome};
 use message::{Addresses, Message};
 use outbox::Sending;
 use secret::Secret;
@@ -81,6 +83,14 @@ struct Receiver {
     channel: Channel,
     templates: Arc<Templates>,
     wire: Arc<Wire>,
+    /// What the last message was sent with, where it was refused: once that is another, somebody has mended it.
+    refused_with: Mutex<Option<SentWith>>,
+}
+
+/// What people change when a receiver refuses what comes by a way.
+struct SentWith {
+    secret: Option<String>,
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl Channels {
@@ -96,13 +106,8 @@ impl Channels {
             let templates = Arc::new(Templates::read(one)?);
             let wire = Wire::new(&one.ca_file, Arc::clone(clock));
             let wire = wire.map_err(|why| format!("notify.channels, {:?}: {why}", one.name))?;
-            let try_out = example::test(&Arc::from(&*one.name), clock.now());
-            let is_https = |it: &Post| it.to.scheme_str() == Some("https");
-            let needs_tls = channels.iter().any(|channel| {
-                let posts = channel.posts(&try_out);
-                posts.is_ok_and(|posts| posts.iter().any(is_https))
-            });
-            if needs_tls {
+            let is_https = |to: Uri| to.scheme_str() == Some("https");
+            if channels.iter().any(|it| it.to().is_ok_and(is_https)) {
                 let can = wire.can_speak_tls();
                 can.map_err(|why| format!("notify.channels, {:?}: {why}", one.name))?;
             }
@@ -113,6 +118,7 @@ impl Channels {
                     channel,
                     templates: Arc::clone(&templates),
                     wire: Arc::clone(&wire),
+                    refused_with: Mutex::default(),
                 };
                 receivers.insert(Arc::clone(&way.name), receiver);
             }
@@ -168,7 +174,8 @@ impl Channels {
     async fn send(&self, app: &App, sending: &Sending) -> Outcome {
         let Some(receiver) = self.receivers.get(&sending.way.name) else {
             let why = "this channel is no longer configured".to_owned();
-            return Outcome::Never { why };
+            let fault = Fault::Way;
+            return Outcome::Refused { why, fault };
         };
         let mut incidents = Vec::new();
         for id in message::told(sending) {
@@ -204,7 +211,13 @@ impl Channels {
             now,
         );
         let message = receiver.worded(written);
-        receiver.wire.send(&receiver.channel, &message).await
+        receiver.send(&message).await
+    }
+
+    /// The receivers whose secret or certificates have changed since they refused a message.
+    fn mended(&self) -> impl Iterator<Item = &Arc<str>> {
+        let receivers = self.receivers.iter();
+        receivers.filter_map(|(name, it)| it.is_mended().then_some(name))
     }
 }
 
@@ -216,6 +229,47 @@ async fn picture(app: &App) -> view::FleetView {
 }
 
 impl Receiver {
+    fn sends_with(&self) -> SentWith {
+        SentWith {
+            secret: self.channel.secret().get(),
+            tls: self.wire.tls(),
+        }
+    }
+
+    /// Sends a message, and remembers what with when it is refused.
+    async fn send(&self, message: &Message) -> Outcome {
+        // Before it goes out: what changes meanwhile is another.
+        let with = self.sends_with();
+        let outcome = self.wire.send(&self.channel, message).await;
+        let is_refused = matches!(outcome, Outcome::Refused { .. });
+        *self.refused_with() = is_refused.then_some(with);
+        outcome
+    }
+
+    /// Whether something has changed since a message was refused; once for each change.
+    fn is_mended(&self) -> bool {
+        let mut refused_with = self.refused_with();
+        let Some(before) = refused_with.as_ref() else {
+            return false;
+        };
+        let now = self.sends_with();
+        let is_same_tls = match (&before.tls, &now.tls) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        let is_mended = before.secret != now.secret || !is_same_tls;
+        if is_mended {
+            *refused_with = None;
+        }
+        is_mended
+    }
+
+    fn refused_with(&self) -> std::sync::MutexGuard<'_, Option<SentWith>> {
+        self.refused_with
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A message with title and text. Templates of people's own that fail say so and leave the rest to
     /// ours: a message that is not sent helps nobody.
     fn worded(&self, mut message: Message) -> Message {
@@ -242,6 +296,13 @@ pub async fn run(app: App, channels: Arc<Channels>, stop: CancellationToken) {
     let (job, clock) = (app.jobs.of("notifications"), app.clock.as_ref());
     let mut sending = JoinSet::new();
     while !stop.is_cancelled() {
+        for way in channels.mended() {
+            tracing::info!(
+                way = &**way,
+                "its secret or certificates have changed: what was refused is sent again"
+            );
+            app.incidents.try_again(way);
+        }
         for next in app.incidents.next_messages(clock.now()) {
             let (app, channels) = (app.clone(), Arc::clone(&channels));
             sending.spawn(async move {
@@ -285,13 +346,13 @@ fn note(app: &App, sending: &Sending, outcome: Outcome) {
                 "a message did not get through, it is tried again"
             );
         }
-        Outcome::Never { why } => {
+        Outcome::Refused { why, .. } => {
             tracing::error!(
                 way,
                 says,
                 key,
                 why,
-                "a message is refused; it is tried again every ten minutes while it is so"
+                "a message is refused; it is sent again when its channel is mended"
             );
         }
     }

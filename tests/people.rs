@@ -12,6 +12,8 @@ pub mod slack;
 
 pub mod webhook;
 
+pub mod alertmanager;
+
 pub mod cloud_monitoring;
 
 pub mod server;
@@ -31,6 +33,8 @@ pub enum Service {
     Slack(slack::Slack),
     /// A webhook of ours.
     Webhook(webhook::Webhook),
+    /// Alertmanager.
+    Alertmanager(alertmanager::Alertmanager),
     /// Google Cloud Monitoring.
     CloudMonitoring(cloud_monitoring::CloudMonitoring),
 }
@@ -57,6 +61,7 @@ impl Service {
             Self::Pagerduty(it) => it.take(body),
             Self::Slack(it) => it.take(body),
             Self::Webhook(it) => it.take(headers, body, now_seconds),
+            Self::Alertmanager(it) => it.take(body),
             Self::CloudMonitoring(it) => it.take(path, headers, body, now_seconds),
         }
     }
@@ -67,6 +72,7 @@ impl Service {
         match self {
             Self::Pagerduty(_) => path == "/v2/enqueue",
             Self::Slack(_) => path.starts_with("/services/") && path.split('/').count() == 5,
+            Self::Alertmanager(_) => path == "/api/v2/alerts",
             Self::Webhook(_) | Self::CloudMonitoring(_) => true,
         }
     }
@@ -77,6 +83,7 @@ impl Service {
             Self::Pagerduty(it) => &it.messages,
             Self::Slack(it) => &it.messages,
             Self::Webhook(it) => &it.messages,
+            Self::Alertmanager(it) => &it.messages,
             Self::CloudMonitoring(it) => &it.messages,
         }
     }

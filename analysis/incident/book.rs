@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -51,6 +52,19 @@ pub struct Book {
     pub(super) incidents: Vec<Incident>,
     /// Incidents that there was no room for.
     left_out: u64,
+    /// What there was no room for at the last tick: each is looked at again with the next one.
+    beyond: BTreeSet<(Family, Place)>,
+}
+
+/// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
+/// has room, and what says that gpufleet itself is blind has some more.
+const fn room(family: Family, severity: Severity) -> usize {
+    match (family, severity) {
+        (Family::Blind, _) => MAX_INCIDENTS,
+        (_, Severity::Error) => MAX_INCIDENTS - 50,
+        (_, Severity::Warning) => MAX_INCIDENTS - 200,
+        (_, Severity::Info) => MAX_INCIDENTS - 400,
+    }
 }
 
 impl Book {
@@ -64,7 +78,7 @@ impl Book {
         }
         Self {
             incidents,
-            left_out: 0,
+            ..Self::default()
         }
     }
 
@@ -82,6 +96,11 @@ impl Book {
     /// Incidents that there was no room for since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// How many groups of signals had no room at the last tick: so many incidents more there would be.
+    pub fn beyond(&self) -> usize {
+        self.beyond.len()
     }
 
     /// Says whose an incident is that has none: what has once been somebody's stays theirs, also when its GPU
@@ -120,7 +139,10 @@ impl Book {
         signals.retain(|it| !(settles(it) || it.family.is_of_run() && is_quiet(&it.place)));
         let mut changes = Vec::new();
         let mut seen: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
-        for group in groups(signals, tick.nodes) {
+        let before = std::mem::take(&mut self.beyond);
+        let groups = groups(signals, tick.nodes);
+        self.make_room(&groups);
+        for group in groups {
             if self.has_explained(&group) {
                 continue;
             }
@@ -128,6 +150,7 @@ impl Book {
                 seen.entry(place).or_default().push(group);
             }
         }
+        self.left_out += self.beyond.difference(&before).count() as u64;
         let is_told = |at: usize| seen.contains_key(&at);
         let mut told = BTreeSet::new();
         for (place, groups) in &seen {
@@ -151,6 +174,29 @@ impl Book {
         changes
     }
 
+    /// When the book is full, what is over and kept only in case it comes back goes, longest over first, but for what
+    /// does come back now. The store has it still.
+    fn make_room(&mut self, groups: &[Group]) {
+        let least = room(Family::Idle, Severity::Info);
+        if self.incidents.len() + groups.len() <= least {
+            return;
+        }
+        let is_known = |group: &&Group| self.incidents.iter().any(|it| it.is_about(group));
+        let new = groups.iter().filter(|it| !is_known(it));
+        let rooms: Vec<usize> = new.map(Group::room).collect();
+        let least = rooms.iter().min().copied().unwrap_or(MAX_INCIDENTS);
+        let wanted = (self.incidents.len() + rooms.len()).saturating_sub(least);
+        let over = self.incidents.iter().filter_map(|it| {
+            let comes_back = || groups.iter().any(|group| it.is_about(group));
+            let at = it.resolved_at.filter(|_| it.state == State::Resolved)?;
+            (!comes_back()).then_some((at, it.id))
+        });
+        let mut over: Vec<(Timestamp, Uuid)> = over.collect();
+        over.sort_unstable();
+        let gone: BTreeSet<Uuid> = over.into_iter().take(wanted).map(|(_, id)| id).collect();
+        self.incidents.retain(|it| !gone.contains(&it.id));
+    }
+
     /// The incident that a group belongs to; others that it covers too are taken into it.
     fn belongs_to(
         &mut self,
@@ -159,10 +205,7 @@ impl Book {
         new_id: &mut dyn FnMut() -> Uuid,
         changes: &mut Vec<Change>,
     ) -> Option<usize> {
-        let is_one = |it: &Incident| {
-            let is_alike = it.family == group.family && it.is_of_readers() == group.is_of_readers();
-            is_alike && it.place.overlaps(&group.place)
-        };
+        let is_one = |it: &Incident| it.is_about(group);
         let of = |state: State| {
             let all = self.incidents.iter().enumerate();
             let own = all.filter(move |(_, it)| it.state == state && is_one(it));
@@ -172,8 +215,8 @@ impl Book {
             .or_else(|| of(State::Pending))
             .or_else(|| of(State::Resolved));
         let Some(place) = known else {
-            if self.incidents.len() >= MAX_INCIDENTS {
-                self.left_out += 1;
+            if self.incidents.len() >= group.room() {
+                self.beyond.insert((group.family, group.place.clone()));
                 return None;
             }
             self.incidents.push(Incident::pending(new_id(), group, now));
@@ -214,7 +257,21 @@ impl Book {
     }
 }
 
+impl Group {
+    /// As many incidents may be there before one of this.
+    fn room(&self) -> usize {
+        let severity = self.signals.iter().map(|it| it.severity).max();
+        room(self.family, severity.unwrap_or(Severity::Info))
+    }
+}
+
 impl Incident {
+    /// Whether a group of signals is about the same as this.
+    fn is_about(&self, group: &Group) -> bool {
+        let is_alike = self.family == group.family && self.is_of_readers() == group.is_of_readers();
+        is_alike && self.place.overlaps(&group.place)
+    }
+
     /// The clock may have been set back since the last tick: nothing waits for a time that was wrong.
     fn turned_back(&mut self, now: Timestamp) {
         self.clear_from = self.clear_from.min(now.shifted(SETTLE_NS));
@@ -251,6 +308,7 @@ impl Incident {
             owner: None,
             acknowledged_by: None,
             silenced_until: None,
+            silenced_alone_until: None,
             log: Vec::new(),
         }
     }

@@ -57,6 +57,32 @@ impl Book {
         until: Timestamp,
         now: Timestamp,
     ) -> Result<(), Refused> {
+        let incident = self.silenced(id, who, until, now)?;
+        incident.silenced_alone_until = Some(until);
+        Ok(())
+    }
+
+    /// The same by a silence of everything that is like it, which may end early.
+    ///
+    /// # Errors
+    /// As [`Self::silence`].
+    pub fn silence_with_others(
+        &mut self,
+        id: Uuid,
+        who: &str,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        self.silenced(id, who, until, now).map(|_| ())
+    }
+
+    fn silenced(
+        &mut self,
+        id: Uuid,
+        who: &str,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<&mut Incident, Refused> {
         let who = person(who)?;
         if !(1..=MAX_SILENCE_NS).contains(&until.since(now)) {
             return Err(Refused::Silence);
@@ -64,18 +90,20 @@ impl Book {
         let incident = self.open(id, "silence")?;
         incident.silenced_until = Some(until);
         incident.tell(now, Some(who), Happened::Silenced(until));
-        Ok(())
+        Ok(incident)
     }
 
-    /// Whoever is to be told of it is told, a silence notwithstanding.
+    /// The silence of everything that is like it ends: whoever is to be told of it is told, unless a person has
+    /// silenced it alone for longer.
     ///
     /// # Errors
     /// When it is not known or over.
     pub fn end_silence(&mut self, id: Uuid, who: &str, now: Timestamp) -> Result<(), Refused> {
         let who = person(who)?;
         let incident = self.open(id, "silence")?;
-        incident.silenced_until = None;
-        incident.tell(now, Some(who), Happened::Silenced(now));
+        let alone = incident.silenced_alone_until.filter(|until| *until > now);
+        incident.silenced_until = alone;
+        incident.tell(now, Some(who), Happened::Silenced(alone.unwrap_or(now)));
         Ok(())
     }
 

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod readers;
 
+mod full;
+
 const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
 
 /// A book with a made clock and a cluster of 100 nodes of 8 GPUs.
@@ -464,8 +466,9 @@ fn what_has_no_end_has_a_limit_that_counts() {
         .map(|it| signal(Family::Hang, place(it)))
         .collect();
     world.tick(&all);
-    assert_eq!(world.open().len(), MAX_INCIDENTS);
-    assert_eq!(world.book.left_out(), 5);
+    // Warnings leave some room to what is worse.
+    assert_eq!(world.open().len(), MAX_INCIDENTS - 200);
+    assert_eq!(world.book.left_out(), 205);
     let id = world.open()[0].id;
     for it in 0..2 * MAX_LOG {
         world

@@ -45,6 +45,9 @@ impl ConfigFlags {
         let config: C = sources.load()?;
         if self.check_config {
             config.rehearse().map_err(ConfigError::Check)?;
+            for doubt in config.doubts() {
+                println!("warning: {doubt}");
+            }
             println!("the config can be used");
             return Ok(None);
         }

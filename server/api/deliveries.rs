@@ -22,6 +22,7 @@ use crate::incidents::Channel;
 use crate::notify::Channels;
 use crate::notify::group::Group;
 use crate::notify::lane::Outcome;
+use crate::notify::route::Stranger;
 use crate::web::{self, Web};
 use crate::words::text;
 
@@ -35,12 +36,18 @@ pub struct ChannelKnown {
     pub name: String,
     /// `pagerduty`, `slack`, `alertmanager` or `webhook`.
     pub kind: &'static str,
+    /// `well`, `failing` (what does not get through is tried again) or `broken`: the receiver takes nothing by this
+    /// way, for its key, its address or its certificate, until somebody mends that.
+    pub state: &'static str,
     /// Messages that got through since the start.
     pub delivered: u64,
     /// Attempts since the start that are made again.
     pub retried: u64,
-    /// Messages since the start that the receiver will not take.
+    /// Messages since the start that the receiver did not take.
     pub refused: u64,
+    /// Messages about what is so that the receiver will not take. They go out again when the secret or a certificate
+    /// changes, a test gets through, another message does (where not the message was wrong), or the server starts.
+    pub refused_now: usize,
     /// Messages that could go and have not.
     pub waiting: usize,
     /// Since when the oldest of them waits.
@@ -66,7 +73,7 @@ pub struct DeliveryKnown {
     pub id: Uuid,
     /// The receiver.
     pub channel: String,
-    /// `waiting`, `retrying`, `delivered`, `refused` or `over`.
+    /// `waiting`, `retrying`, `delivered`, `refused` (not tried again before something is mended) or `over`.
     pub state: &'static str,
     /// How many incidents are in it now.
     pub incidents: usize,
@@ -104,6 +111,8 @@ pub struct RouteKnown {
     pub channels: Vec<String>,
     /// Why it does not match.
     pub why_not: Option<String>,
+    /// What of it is most likely not meant so: teams that nobody is known to be.
+    pub doubts: Vec<String>,
 }
 
 /// Who is told of an incident, and who was.
@@ -155,8 +164,8 @@ pub async fn channels(
     Json(known.collect())
 }
 
-/// Sends a message that says that it is a test to each receiver of a channel, and says what became of it.
-/// Needs role operate, for all clusters.
+/// Sends a message that says that it is a test to each receiver of a channel, and says what became of it. A receiver
+/// that takes it is sent again what it refused before. Needs role operate, for all clusters.
 #[utoipa::path(post, path = "/api/v1/channels/{channel}/test", tag = "Incidents", request_body = TestAsked,
     params(("channel" = String, Path, description = "Its name in notify.channels")),
     responses((status = 200, body = [TestKnown]), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
@@ -193,17 +202,24 @@ pub async fn test(
     };
     audit::write(&web, &headers, peer, change).await?;
     let unusable = |why: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why);
-    let channels = Channels::new(configured, &web.app.clock).map_err(unusable)?;
+    // Secrets, certificates and templates are files.
+    let (own, clock) = (configured.clone(), Arc::clone(&web.app.clock));
+    let reading = tokio::task::spawn_blocking(move || Channels::new(&own, &clock)).await;
+    let channels = reading.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let channels = channels.map_err(unusable)?;
     let testing = channels.test(&channel, web.app.clock.now());
     let outcomes = tokio::time::timeout(TEST_WITHIN, testing).await;
     let late = |_| unusable(format!("no answer within {} s", TEST_WITHIN.as_secs()));
     let outcomes = outcomes.map_err(late)?.map_err(unusable)?;
+    for (receiver, _) in outcomes.iter().filter(|it| it.1 == Outcome::Delivered) {
+        web.app.incidents.is_mended(receiver, web.app.clock.now());
+    }
     let known = outcomes.into_iter().map(|(receiver, outcome)| TestKnown {
         receiver: receiver.to_string(),
         delivered: outcome == Outcome::Delivered,
         why: match outcome {
             Outcome::Delivered => None,
-            Outcome::Later { why, .. } | Outcome::Never { why } => Some(why),
+            Outcome::Later { why, .. } | Outcome::Refused { why, .. } => Some(why),
         },
     });
     Ok(Json(known.collect::<Vec<_>>()).into_response())
@@ -225,11 +241,18 @@ pub async fn told(
         ))
     })?;
     let routes = web.app.incidents.routes_of(&found).into_iter();
+    let (terms, now) = (web.app.money.terms(), web.app.clock.now());
+    let strangers = web.app.incidents.strangers(&terms.owners, now);
+    let doubts = |number: usize| {
+        let own = strangers.iter().filter(move |it| it.route == number);
+        own.map(Stranger::words).collect()
+    };
     let deliveries = deliveries(&web, id).await?;
     Ok(Json(ToldKnown {
         owner: web.app.incidents.owner_of(&found),
         routes: routes
             .map(|it| RouteKnown {
+                doubts: doubts(it.number),
                 number: it.number,
                 matches: it.why_not.is_none(),
                 channels: it.channels,
@@ -261,9 +284,11 @@ fn channel(channel: &Channel, shows_why: bool) -> ChannelKnown {
     ChannelKnown {
         name: way.name.to_string(),
         kind: way.kind.name(),
+        state: lane.goes().name(),
         delivered: lane.delivered,
         retried: lane.retried,
         refused: lane.refused,
+        refused_now: channel.refused,
         waiting: channel.waiting,
         waits_since: time(channel.waits_since),
         succeeded_at: time(lane.succeeded_at),

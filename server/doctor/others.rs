@@ -15,6 +15,7 @@ use crate::export::cloud_monitoring::target::Reason;
 use crate::incidents::Channel;
 use crate::inventory::look::Sight;
 use crate::inventory::{self, Source};
+use crate::notify::lane::Goes;
 use crate::words::text::{self, counted, grouped};
 
 /// Minutes that are pushed so much later than they are due are behind.
@@ -108,11 +109,32 @@ pub(super) fn channels(look: &Look<'_>) -> Looked {
     Ok(all)
 }
 
+/// Whether routes ask for teams that there are.
+pub(super) fn routes(look: &Look<'_>) -> Looked {
+    let incidents = &look.app.incidents;
+    let strangers = incidents.strangers(&look.app.money.terms().owners, look.at);
+    let found = strangers.iter().map(|it| {
+        let severity = match it.is_perhaps {
+            true => Severity::Info,
+            false => Severity::Warning,
+        };
+        Finding::new(severity, format!("route-{}-{}", it.route, it.team), it.words())
+            .missing("What is wrong with that team's GPUs is not told by this route")
+            .fix("Write the team as notify.teams, the owner rules or the label have it, or take it out of the route.")
+            .line("gpufleet routes explain INCIDENT")
+    });
+    Ok(found.collect())
+}
+
 fn failing(channel: &Channel) -> Option<Finding> {
     let name = &channel.way.name;
     let lane = &channel.lane;
     let why = lane.failed.as_ref().map_or("", |it| it.1.as_str());
     let what = match (lane.failing_since, channel.refused) {
+        (Some(_), _) if lane.goes() == Goes::Broken => format!(
+            "Channel {name} is broken, {}; nothing is tried again before that is mended",
+            counted(channel.waiting, "message waits", "messages wait")
+        ),
         (Some(_), _) => format!(
             "Channel {name} fails, {}",
             counted(channel.waiting, "message waits", "messages wait")
@@ -130,10 +152,7 @@ fn failing(channel: &Channel) -> Option<Finding> {
     let found = Finding::new(Severity::Error, format!("channel-{name}"), what)
         .missing("Whoever is told by it alone does not know what is wrong")
         .fix(fix)
-        .line(format!(
-            "gpufleet-server notify test {}",
-            channel.way.channel
-        ))
+        .line(format!("gpufleet notify test {}", channel.way.channel))
         .since(lane.failing_since);
     Some(found)
 }

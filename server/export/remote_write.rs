@@ -157,7 +157,7 @@ impl RemoteWrite {
         };
         let answer = match self.wire.post(Method::POST, post).await {
             Ok(answer) => answer,
-            Err(why) => return later(why),
+            Err(error) => return later(error.why),
         };
         if answer.status.is_success() {
             return Sent::Done {

@@ -68,7 +68,7 @@ impl Held {
             })
             .collect();
         let silenced = due.into_iter().filter_map(|(id, who, until)| {
-            let done = self.book.silence(id, &who, until, now);
+            let done = self.book.silence_with_others(id, &who, until, now);
             done.is_ok().then_some(id)
         });
         changed.extend(silenced);

@@ -10,7 +10,7 @@ use gpufleet_telemetry::time::Timestamp;
 use http::header::{HeaderName, HeaderValue};
 use http::{StatusCode, Uri};
 
-use super::lane::Outcome;
+use super::lane::{Fault, Outcome};
 use super::message::Message;
 use super::secret::Secret;
 use super::settings::{ChannelConfig, Kind};
@@ -56,6 +56,12 @@ pub trait Speaks: Send + Sync {
     /// # Errors
     /// When it cannot be said: a secret or an address cannot be used.
     fn posts(&self, message: &Message) -> Result<Vec<Post>, String>;
+
+    /// Where all of it goes.
+    ///
+    /// # Errors
+    /// When the secret or the address cannot be used.
+    fn to(&self) -> Result<Uri, String>;
 
     /// What an answer means.
     fn judge(&self, answer: &Answer) -> Outcome;
@@ -125,6 +131,11 @@ impl Channel {
         }
     }
 
+    /// Its secret.
+    pub const fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     /// A text without the channel's secret.
     pub fn hidden(&self, text: &str) -> String {
         self.secret.hidden(text)
@@ -135,6 +146,10 @@ impl Speaks for Channel {
     fn posts(&self, message: &Message) -> Result<Vec<Post>, String> {
         let posts = self.speaks().posts(message);
         posts.map_err(|why| self.hidden(&why))
+    }
+
+    fn to(&self) -> Result<Uri, String> {
+        self.speaks().to().map_err(|why| self.hidden(&why))
     }
 
     fn judge(&self, answer: &Answer) -> Outcome {
@@ -171,10 +186,18 @@ pub fn failure(answer: &Answer) -> Outcome {
         true => format!("it answered {status}"),
         false => format!("it answered {status}: {said}"),
     };
-    // What is wrong with the message will be. All else is the receiver's, the key's or somebody's in
-    // between: a redirect, a login page, a key that is being changed. People mend it.
+    let refused = |why, fault| Outcome::Refused { why, fault };
     match status.as_u16() {
-        400 | 413 | 415 | 422 => Outcome::Never { why },
+        // What is wrong with the message will be.
+        400 | 413 | 415 | 422 | 431 => refused(why, Fault::Message),
+        // Busy, still at the first attempt, or on another connection: by their definition these are to be tried again.
+        408 | 409 | 421 | 425 | 429 => Outcome::Later {
+            why,
+            after: answer.retry_after,
+        },
+        // The key, the rights, the address: nothing gets better by itself.
+        301 | 308 | 401..500 => refused(why, Fault::Way),
+        // The receiver's own trouble, or somebody's in between: a redirect for now, a page of a hotel.
         _ => Outcome::Later {
             why,
             after: answer.retry_after,
@@ -223,7 +246,7 @@ mod tests {
     #[test]
     fn what_may_go_well_later_is_tried_again_and_what_may_not_is_not() {
         for status in [
-            200, 301, 401, 403, 404, 407, 408, 410, 425, 429, 500, 502, 503, 504,
+            200, 302, 303, 307, 408, 409, 421, 425, 429, 500, 501, 502, 503, 504,
         ] {
             let outcome = failure(&answer(status, ""));
             let after = Some(Duration::from_secs(7));
@@ -232,11 +255,21 @@ mod tests {
                 "{status}"
             );
         }
-        for status in [400, 413, 415, 422] {
+        let of = |fault, statuses: &[u16]| {
+            let of_it = statuses.iter().map(move |it| (*it, fault));
+            of_it.collect::<Vec<_>>()
+        };
+        let messages = of(Fault::Message, &[400, 413, 415, 422, 431]);
+        let ways = of(
+            Fault::Way,
+            &[301, 308, 401, 402, 403, 404, 405, 407, 410, 451, 499],
+        );
+        for (status, expected) in messages.into_iter().chain(ways) {
             let outcome = failure(&answer(status, "no\u{202e}"));
-            let Outcome::Never { why } = outcome else {
+            let Outcome::Refused { why, fault } = outcome else {
                 panic!("{status}: {outcome:?}");
             };
+            assert_eq!(fault, expected, "{status}");
             assert!(
                 why.contains(&status.to_string()) && why.contains("no\u{fffd}"),
                 "{why}"
@@ -249,12 +282,18 @@ mod tests {
         let secret = Secret::given("R0UT1NGKEY0000000000000000000000");
         let config = ChannelConfig::new("pager", Kind::Pagerduty);
         let channel = Channel::all(&config, &secret).expect("one").remove(0);
-        let said = r#"{"status":"invalid event","errors":["Invalid routing key"]}"#;
-        let outcome = channel.judge(&answer(400, said));
-        assert!(matches!(outcome, Outcome::Later { .. }), "{outcome:?}");
-        let said = r#"{"status":"invalid event","errors":["'summary' is too long"]}"#;
-        let outcome = channel.judge(&answer(400, said));
-        assert!(matches!(outcome, Outcome::Never { .. }), "{outcome:?}");
+        for (said, expected) in [
+            ("Invalid routing key", Fault::Way),
+            ("'routing_key' is missing or blank", Fault::Way),
+            ("'summary' is too long", Fault::Message),
+        ] {
+            let said = format!(r#"{{"status":"invalid event","errors":["{said}"]}}"#);
+            let outcome = channel.judge(&answer(400, &said));
+            assert!(
+                matches!(outcome, Outcome::Refused { fault, .. } if fault == expected),
+                "{outcome:?}"
+            );
+        }
     }
 
     #[test]
@@ -277,7 +316,7 @@ mod tests {
         let said = answer(400, "invalid key R0UT1NGKEY0000000000000000000000");
         let outcome = channel.judge(&said);
         assert!(
-            matches!(&outcome, Outcome::Never { why } if why.contains("•••") && !why.contains("R0UT")),
+            matches!(&outcome, Outcome::Refused { why, .. } if why.contains("•••") && !why.contains("R0UT")),
             "{outcome:?}"
         );
         assert!(!format!("{channel:?}").contains("R0UT"));

@@ -44,6 +44,7 @@ pub(crate) fn incident(number: u128) -> Incident {
         owner: None,
         acknowledged_by: None,
         silenced_until: None,
+        silenced_alone_until: None,
         log: Vec::new(),
     }
 }

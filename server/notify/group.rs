@@ -14,55 +14,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::Incident;
-use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::lane::Fault;
 use super::settings::Way;
+
+mod member;
+
+pub use member::{Delivered, Member};
 
 /// Most incidents of one group: as many as the book has. A longer message nobody reads.
 pub const MAX_MEMBERS: usize = 1_000;
-/// What a receiver will not take is tried again after this while it is so: what was wrong may be mended,
-/// and a page that nobody got is worth another refusal.
-pub const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+/// After a refusal the next message of the group, which says something else, is not sent sooner than this: what
+/// changes each second makes no retry of what is not to be retried.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// A message that was refused so often while others got through is what is wrong itself: between us and the
+/// receiver somebody reads along.
+const REFUSALS: u32 = 3;
 /// The end is not told sooner than this after the last message: what comes back by then was never over.
 pub const RESOLVE_PAUSE: Duration = Duration::from_secs(60);
-
-/// What a receiver was last told of an incident.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delivered {
-    /// Nothing.
-    Nothing,
-    /// That it is so, and how bad.
-    Open,
-    /// That it is over.
-    Over,
-}
-
-/// An incident in a group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// When it opened.
-    pub opened_at: Timestamp,
-    /// How bad it is.
-    pub severity: Severity,
-    /// When it was over.
-    pub resolved_at: Option<Timestamp>,
-    /// Until when nobody is to be told.
-    pub silenced_until: Option<Timestamp>,
-    /// What the receiver was told.
-    pub told: Delivered,
-    /// How bad the receiver was told that it is.
-    pub told_severity: Severity,
-    /// Whether a message that says it is so went out: where its answer was lost, or the server died
-    /// meanwhile, the receiver may believe it although `told` says nothing.
-    pub may_be_told: bool,
-    /// Whether the store knows that it is in the group.
-    #[serde(skip)]
-    pub is_linked: bool,
-}
 
 /// What a message says of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -85,7 +57,7 @@ pub enum State {
     Retrying,
     /// The receiver knows all there is to say.
     Delivered,
-    /// The receiver will not take it.
+    /// The receiver will not take it: it is not tried again before somebody mends what is wrong.
     Refused,
     /// Everything is over and told.
     Over,
@@ -125,72 +97,16 @@ pub struct Group {
     pub attempts: u32,
     /// Why the last attempt failed.
     pub error: Option<String>,
-    /// The version that the receiver will not take.
+    /// The version that the receiver will not take: it is not sent again until somebody mends what is wrong.
     pub refused: Option<u64>,
+    /// What is wrong; of a row that an older version wrote the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+    /// Refusals since the last message that got through.
+    #[serde(default)]
+    pub refusals: u32,
     /// When everything was over and told.
     pub over_at: Option<Timestamp>,
-}
-
-impl Member {
-    /// What is known of an incident that has opened.
-    pub fn of(incident: &Incident, now: Timestamp) -> Self {
-        Self {
-            opened_at: incident.opened_at.unwrap_or(now),
-            severity: incident.severity,
-            resolved_at: incident.resolved_at,
-            silenced_until: incident.silenced_until.filter(|until| *until > now),
-            told: Delivered::Nothing,
-            told_severity: Severity::Info,
-            may_be_told: false,
-            is_linked: false,
-        }
-    }
-
-    /// Whether it is so, and people are to be told.
-    pub fn is_loud(&self) -> bool {
-        self.resolved_at.is_none() && self.silenced_until.is_none()
-    }
-
-    /// Whether the receiver believes that it is so, rightly.
-    fn is_known(&self) -> bool {
-        self.resolved_at.is_none() && self.told == Delivered::Open
-    }
-
-    /// Whether there is something of it that the receiver does not know.
-    fn is_news(&self) -> bool {
-        let is_worse = self.told == Delivered::Open && self.severity > self.told_severity;
-        self.is_loud() && (self.told != Delivered::Open || is_worse)
-    }
-
-    /// Whether it is over, and the receiver believes that it is not.
-    fn is_over_untold(&self) -> bool {
-        self.resolved_at.is_some() && self.told == Delivered::Open
-    }
-
-    /// Whether it was so and is over without a word: the receiver could not be reached meanwhile.
-    fn is_missed(&self) -> bool {
-        self.resolved_at.is_some() && self.told == Delivered::Nothing && !self.is_silent()
-    }
-
-    /// Whether the receiver surely heard nothing of it, and is to hear nothing.
-    pub fn is_silent(&self) -> bool {
-        self.told == Delivered::Nothing && self.silenced_until.is_some() && !self.may_be_told
-    }
-
-    /// Whether nothing is left to say of it.
-    fn is_done(&self, way: &Way, now: Timestamp) -> bool {
-        let Some(resolved_at) = self.resolved_at else {
-            return false;
-        };
-        let is_past = |by: Duration| later(resolved_at, by) <= now;
-        let is_told = self.told == Delivered::Over && is_past(way.kind.keeps_over());
-        self.is_silent() || is_told || is_past(way.gives_up())
-    }
-
-    fn turned_back(&mut self, now: Timestamp) {
-        self.opened_at = now.min(self.opened_at);
-        self.resolved_at = self.resolved_at.map(|at| now.min(at));
-    }
 }
 
 impl Group {
@@ -213,6 +129,8 @@ impl Group {
             attempts: 0,
             error: None,
             refused: None,
+            fault: None,
+            refusals: 0,
             over_at: None,
         }
     }
@@ -306,16 +224,22 @@ impl Group {
         }
     }
 
-    /// What there is to say, and from when on it may be said.
+    /// What there is to say, and from when on it may be said. What the receiver will not take is not said again, but
+    /// by a receiver that is told of everything again and again: then with the next time.
     pub fn to_say(&self, way: &Way) -> Option<(Says, Timestamp)> {
-        let (says, from) = self.due(way)?;
-        let refused_at = self.tried_at.filter(|_| self.refused == Some(self.version));
-        let pause = way.repeat.unwrap_or(REFUSED_PAUSE).min(REFUSED_PAUSE);
-        let held = refused_at.map_or(from, |at| later(at, pause));
-        Some((says, from.max(held)))
+        let (says, from) = self.undelivered(way)?;
+        let (Some(refused), Some(at)) = (self.refused, self.tried_at) else {
+            return Some((says, from));
+        };
+        let pause = match refused == self.version {
+            true => way.repeat?,
+            false => way.repeat.map_or(REFUSED_PAUSE, |it| it.min(REFUSED_PAUSE)),
+        };
+        Some((says, from.max(later(at, pause))))
     }
 
-    fn due(&self, way: &Way) -> Option<(Says, Timestamp)> {
+    /// What the receiver does not know and should, and since when; also where it will not take it.
+    pub fn undelivered(&self, way: &Way) -> Option<(Says, Timestamp)> {
         let any = |of: fn(&Member) -> bool| self.members.values().any(of);
         let is_so = any(|it| it.is_loud() || it.is_known());
         let paused = |says: Says| {
@@ -346,7 +270,8 @@ impl Group {
     /// nothing since.
     fn again(&self, way: &Way) -> Option<(Says, Timestamp)> {
         let (repeat, tried) = (way.repeat?, self.tried_at?);
-        let repeat = if self.attempts > 0 {
+        let is_tried_again = self.attempts > 0 && self.refused.is_none();
+        let repeat = if is_tried_again {
             Duration::ZERO
         } else {
             repeat
@@ -384,17 +309,47 @@ impl Group {
         self.first_at.get_or_insert(now);
         self.last = Some((now, says));
         (self.tried_at, self.attempts) = (Some(now), 0);
-        (self.error, self.refused) = (None, None);
+        self.error = None;
+        self.try_again();
         // The next message is another one.
         self.version += 1;
     }
 
     /// A message did not get through.
-    pub fn failed(&mut self, as_sent: &Self, why: String, is_final: bool, now: Timestamp) {
+    pub fn failed(&mut self, as_sent: &Self, why: String, fault: Option<Fault>, now: Timestamp) {
         self.tried_at = Some(now);
         self.attempts = self.attempts.saturating_add(1);
         self.error = Some(why);
-        self.refused = is_final.then_some(as_sent.version);
+        self.refused = fault.map(|_| as_sent.version);
+        self.refusals += u32::from(fault.is_some());
+        self.fault = fault;
+    }
+
+    /// What was wrong may be mended: what was refused may go out again; whether there was something.
+    pub fn try_again(&mut self) -> bool {
+        let was = self.refused.take().is_some();
+        (self.fault, self.refusals) = (None, 0);
+        was
+    }
+
+    /// The receiver takes other messages: what it refused for the way's sake may go out again, but for what it
+    /// refuses each time while it takes others; whether it may.
+    pub fn way_is_well(&mut self) -> bool {
+        if self.fault != Some(Fault::Way) {
+            return false;
+        }
+        if self.refusals >= REFUSALS {
+            self.fault = Some(Fault::Message);
+            return false;
+        }
+        (self.refused, self.fault) = (None, None);
+        true
+    }
+
+    /// Whether the receiver will not take what it is to know of something that is so.
+    pub fn is_refused(&self) -> bool {
+        let is_so = self.members.values().any(Member::is_loud);
+        self.over_at.is_none() && self.refused.is_some() && is_so
     }
 
     /// Forgets incidents of which nothing is left to say, and ends a group without any; whether that
@@ -403,7 +358,9 @@ impl Group {
         let before = (self.members.len(), self.over_at);
         self.members.retain(|_, it| !it.is_done(way, now));
         let nobody_waits = self.members.values().all(|it| it.resolved_at.is_some());
-        let is_refused = self.refused == Some(self.version) && !way.kind.wants_each();
+        // What is wrong with the way will be mended, and the receiver may believe that it is so.
+        let is_final = self.refused == Some(self.version) && self.fault != Some(Fault::Way);
+        let is_refused = is_final && !way.kind.wants_each();
         if self.members.is_empty() || is_refused && nobody_waits {
             self.over_at.get_or_insert(now);
         }

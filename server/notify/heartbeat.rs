@@ -108,7 +108,8 @@ async fn beat((secret, wire): &(Secret, Wire)) -> Result<(), String> {
         headers: json_headers(),
         body: Bytes::from_static(b"{}"),
     };
-    let answer = wire.post(Method::POST, post).await.map_err(hidden)?;
+    let answer = wire.post(Method::POST, post).await;
+    let answer = answer.map_err(|error| hidden(error.why))?;
     match answer.status.is_success() {
         true => Ok(()),
         false => Err(format!("its receiver answered {}", answer.status)),

@@ -1,6 +1,7 @@
 //! The way to one receiver: one message at a time, so many a minute, and pauses after failures.
 //!
-//! Failures are the receiver's and not the message's, so the pause is for all messages to it.
+//! Failures are the receiver's and not the message's, so the pause is for all messages to it. A refusal makes no
+//! pause: what is refused is not sent again, and what is new may be taken.
 //!
 //! Limits: [`MAX_PER_MINUTE`] attempts a minute, of which [`MAX_UPDATES_PER_MINUTE`] may say what is not
 //! new; pauses of [`FIRST_PAUSE`] doubled up to [`MAX_PAUSE`], with jitter; of what a receiver asks
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::group::{Says, later};
 use super::settings::Way;
@@ -40,10 +42,45 @@ pub enum Outcome {
         after: Option<Duration>,
     },
     /// Never: another attempt would be refused as this one was.
-    Never {
+    Refused {
         /// Why.
         why: String,
+        /// What is wrong.
+        fault: Fault,
     },
+}
+
+/// What a receiver refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// This message; others it may take.
+    Message,
+    /// Whatever comes by this way: the key, the address or the receiver's certificate is no good, and somebody has
+    /// to mend it.
+    Way,
+}
+
+/// How a way goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goes {
+    /// The last message got through, or none went out yet.
+    Well,
+    /// The last one did not, and is tried again.
+    Fails,
+    /// The receiver takes nothing by this way until somebody mends it.
+    Broken,
+}
+
+impl Goes {
+    /// The name in the API and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Well => "well",
+            Self::Fails => "failing",
+            Self::Broken => "broken",
+        }
+    }
 }
 
 /// The way to one receiver. All of it is forgotten by a restart.
@@ -58,6 +95,8 @@ pub struct Lane {
     pub failures: u32,
     /// Since when it fails.
     pub failing_since: Option<Timestamp>,
+    /// Since when the receiver takes nothing by this way, for a reason that only a person mends.
+    pub broken_since: Option<Timestamp>,
     /// When a message last got through.
     pub succeeded_at: Option<Timestamp>,
     /// When an attempt last failed, and why.
@@ -111,6 +150,7 @@ impl Lane {
         let moments = [
             self.paused.as_mut().map(|(since, _)| since),
             self.failing_since.as_mut(),
+            self.broken_since.as_mut(),
             self.succeeded_at.as_mut(),
             self.failed.as_mut().map(|(at, _)| at),
         ];
@@ -125,21 +165,42 @@ impl Lane {
         match outcome {
             Outcome::Delivered => {
                 self.delivered += 1;
-                self.succeeded_at = Some(now);
-                (self.failures, self.failing_since, self.paused) = (0, None, None);
+                self.is_mended(now);
             }
             Outcome::Later { why, after } => {
                 self.retried += 1;
+                self.broken_since = None;
                 self.fails(why, now);
                 let asked = after.unwrap_or_default().min(MAX_ASKED);
                 let pause = pause(self.failures, dice).max(asked);
                 self.paused = Some((now, pause.min(way.longest_pause())));
             }
-            Outcome::Never { why } => {
+            Outcome::Refused { why, fault } => {
                 self.refused += 1;
                 self.fails(why, now);
+                match fault {
+                    Fault::Way => _ = self.broken_since.get_or_insert(now),
+                    // It was read, so the way to it is good.
+                    Fault::Message => self.broken_since = None,
+                }
             }
         }
+    }
+
+    /// How it goes.
+    pub fn goes(&self) -> Goes {
+        match (self.broken_since, self.failing_since) {
+            (Some(_), _) => Goes::Broken,
+            (None, Some(_)) => Goes::Fails,
+            (None, None) => Goes::Well,
+        }
+    }
+
+    /// The receiver takes messages, as a test has shown.
+    pub fn is_mended(&mut self, now: Timestamp) {
+        self.succeeded_at = Some(now);
+        (self.failures, self.failing_since, self.paused) = (0, None, None);
+        self.broken_since = None;
     }
 
     fn fails(&mut self, why: &str, now: Timestamp) {
@@ -222,10 +283,34 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_counted_and_makes_no_pause() {
+    fn a_refusal_is_counted_and_makes_no_pause_and_one_of_the_way_breaks_it_until_it_takes_something()
+     {
         let mut lane = Lane::default();
-        let why = "404".to_owned();
-        lane.ended(&way(), &Outcome::Never { why }, START, 1.0);
+        let refused = |fault| Outcome::Refused {
+            why: "404".to_owned(),
+            fault,
+        };
+        lane.ended(&way(), &refused(Fault::Message), START, 1.0);
+        assert_eq!(lane.goes(), Goes::Fails);
+        assert_eq!((lane.refused, lane.failures), (1, 1));
+        for seconds in [5, 9] {
+            lane.ended(&way(), &refused(Fault::Way), after(seconds), 1.0);
+            assert_eq!(
+                (lane.goes(), lane.broken_since),
+                (Goes::Broken, Some(after(5)))
+            );
+        }
+        for other in [
+            Outcome::Delivered,
+            later_with(None),
+            refused(Fault::Message),
+        ] {
+            let mut mended = lane.clone();
+            mended.ended(&way(), &other, after(10), 1.0);
+            assert_eq!(mended.broken_since, None, "{other:?}");
+        }
+        let mut lane = Lane::default();
+        lane.ended(&way(), &refused(Fault::Way), START, 1.0);
         assert_eq!(
             lane.free_at(Says::Opened, Duration::ZERO, START),
             Some(START)

@@ -21,7 +21,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::group::{Group, Says, later};
-use super::lane::{Lane, Outcome};
+use super::lane::{Fault, Lane, Outcome};
 use super::settings::{By, Settings, Way};
 
 /// Groups of one receiver that may wait for their first message.
@@ -101,6 +101,8 @@ impl Outbox {
             |id: Uuid| open(id) || unread.spoilt.contains(&id) || unread.newer.contains(&id);
         for mut group in groups {
             group.goes_out();
+            // Whoever starts a server has often mended something.
+            group.try_again();
             let mut changed = group.end(&|id| !stands(id), now);
             if self.settings.way(&group.way).is_none() {
                 group.error = Some("this channel is no longer configured".to_owned());
@@ -301,13 +303,41 @@ impl Outbox {
         let Some(group) = self.groups.get_mut(&sending.group.id) else {
             return;
         };
+        let is_well = outcome == Outcome::Delivered;
         match outcome {
             Outcome::Delivered => group.delivered(&sending.group, sending.says, now),
-            Outcome::Later { why, .. } => group.failed(&sending.group, why, false, now),
-            Outcome::Never { why } => group.failed(&sending.group, why, true, now),
+            Outcome::Later { why, .. } => group.failed(&sending.group, why, None, now),
+            Outcome::Refused { why, fault } => {
+                group.failed(&sending.group, why, Some(fault), now);
+            }
         }
         group.settle(&sending.way, now);
         self.unwritten.entry(group.id).or_default();
+        if is_well {
+            self.again(&sending.way.name, Group::way_is_well);
+        }
+    }
+
+    /// Somebody may have mended what a receiver refuses: all of it goes out once more.
+    pub fn try_again(&mut self, way: &str) {
+        self.again(way, Group::try_again);
+    }
+
+    /// The same, and it is known that the receiver takes messages.
+    pub fn is_mended(&mut self, way: &str, now: Timestamp) {
+        if let Some(lane) = self.lanes.get_mut(way) {
+            lane.is_mended(now);
+        }
+        self.try_again(way);
+    }
+
+    fn again(&mut self, way: &str, of: fn(&mut Group) -> bool) {
+        let own = |it: &&mut Group| *it.way == *way && it.over_at.is_none();
+        for group in self.groups.values_mut().filter(own) {
+            if of(group) {
+                self.unwritten.entry(group.id).or_default();
+            }
+        }
     }
 
     /// The receivers, each with how it goes.
@@ -321,13 +351,18 @@ impl Outbox {
         self.groups.values()
     }
 
-    /// How many messages of a receiver wait that could go, and since when the oldest does.
+    /// How many messages of a receiver wait that could go, or could if the way to it were mended, and since when
+    /// the oldest does.
     pub fn waiting(&self, way: &Way, now: Timestamp) -> (usize, Option<Timestamp>) {
+        let waits = |it: &Group| match it.fault {
+            Some(Fault::Way) => it.undelivered(way),
+            Some(Fault::Message) | None => it.to_say(way),
+        };
         let due: Vec<Timestamp> = self
             .groups
             .values()
             .filter(|it| it.way == way.name && it.over_at.is_none())
-            .filter_map(|it| it.to_say(way).map(|(_, from)| from))
+            .filter_map(|it| waits(it).map(|(_, from)| from))
             .filter(|from| *from <= now)
             .collect();
         (due.len(), due.into_iter().min())

@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
+use gpufleet_analysis::owner::{Named, Owners};
 use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::own;
@@ -62,6 +64,31 @@ pub struct RouteVerdict {
     pub channels: Vec<String>,
     /// Why it does not match; none when it does.
     pub why_not: Option<String>,
+}
+
+/// A team that a route asks for and that nobody is known to be: nobody is told by the route for its sake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stranger {
+    /// The route's number, from 1.
+    pub route: usize,
+    /// The team.
+    pub team: String,
+    /// Whether a rule takes its team from a label or the like, so that it may be one all the same.
+    pub is_perhaps: bool,
+}
+
+impl Stranger {
+    /// The same in a sentence.
+    pub fn words(&self) -> String {
+        let Self { route, team, .. } = self;
+        let but = match self.is_perhaps {
+            true => "; only what a label, a queue or an account names so is told by it",
+            false => ": nobody is told by it",
+        };
+        format!(
+            "notify.routes, number {route}: neither notify.teams nor an owner rule has a team {team:?}{but}"
+        )
+    }
 }
 
 impl Route {
@@ -127,6 +154,26 @@ impl Route {
 }
 
 impl Settings {
+    /// The teams of routes that nobody is known to be.
+    pub fn strangers(&self, owners: &Owners, now: Timestamp) -> Vec<Stranger> {
+        let mut found = Vec::new();
+        for (route, teams) in (1..).zip(self.routes.iter().map(|it| &it.teams)) {
+            for team in teams {
+                let is_configured = self.teams.iter().any(|it| it.name == *team);
+                let named = owners.names(team, now.millis());
+                if is_configured || named == Named::Yes {
+                    continue;
+                }
+                found.push(Stranger {
+                    route,
+                    team: team.clone(),
+                    is_perhaps: named == Named::Perhaps,
+                });
+            }
+        }
+        found
+    }
+
     /// Whose an incident is: the first team whose patterns match its place, else who pays for what it is about.
     pub fn owner<'a>(&'a self, incident: &'a Incident) -> Option<&'a str> {
         self.team(&incident.place).or(incident.owner.as_deref())
@@ -325,6 +372,44 @@ mod tests {
         assert_eq!(names(&settings, &gpu), ["pager", "chat"]);
         gpu.severity = Severity::Info;
         assert_eq!(names(&settings, &gpu), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_route_for_a_team_that_nobody_is_known_to_be_is_named() {
+        let mut settings = settings(&[("pager", Kind::Pagerduty)]);
+        settings.teams = vec![Team {
+            name: "research".to_owned(),
+            clusters: Vec::new(),
+            nodes: Vec::new(),
+            runs: Vec::new(),
+        }];
+        let route = |teams: &[&str]| Route {
+            channels: vec!["pager".to_owned()],
+            severity: "info".to_owned(),
+            families: Vec::new(),
+            clusters: Vec::new(),
+            teams: teams.iter().map(|it| (*it).to_owned()).collect(),
+        };
+        settings.routes = vec![route(&[]), route(&["research", "batch", "reserch"])];
+        let rules = "from,until,kind,key,value,team\n2026-01-01,,queue,,night,batch\n";
+        let fixed = Owners::read(rules).expect("a table");
+        let now = crate::notify::fixture::START;
+        let said: Vec<String> = settings
+            .strangers(&fixed, now)
+            .iter()
+            .map(Stranger::words)
+            .collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        for word in ["number 2", "\"reserch\"", "nobody is told"] {
+            assert!(said[0].contains(word), "{said:?}");
+        }
+        let labels = format!("{rules}2026-01-01,,pod_label,team,*,\n");
+        let by_label = Owners::read(&labels).expect("a table");
+        let said = settings.strangers(&by_label, now)[0].words();
+        assert!(
+            said.contains("reserch") && said.contains("only what a label"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -87,7 +87,7 @@ mod tests {
         }
         pages.extend([Family::Link, Family::Slower].map(|it| (it, NETWORK)));
         pages.push((Family::Blind, READER));
-        let own = ["ingest", "channel x"].map(|it| own::runbook(&own::place(it)));
+        let own = ["ingest", "channel x", "incidents"].map(|it| own::runbook(&own::place(it)));
         pages.extend(own.map(|page| (Family::Blind, page)));
         for (family, page) in pages {
             let file = format!("{root}/docs/runbooks/{page}.md");

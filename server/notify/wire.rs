@@ -3,12 +3,13 @@
 //! Limits: [`WITHIN`] for one POST and its answer, [`MAX_ANSWER_BYTES`] of the answer are read, the rest is
 //! not waited for. A redirect is not followed: it could lead a secret anywhere.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gpufleet_program::connect::{Connector, Protocol};
+use gpufleet_program::connect::{ConnectError, Connector, Protocol};
 use gpufleet_program::reloaded::words;
 use gpufleet_program::tls::{ClientFiles, Setting};
 use gpufleet_telemetry::time::Clock;
@@ -17,9 +18,10 @@ use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
 
 use super::channel::{Answer, Channel, Post, Speaks as _, retry_after};
-use super::lane::Outcome;
+use super::lane::{Fault, Outcome};
 use super::message::Message;
 
 /// How long one POST may take, connection, TLS and answer together.
@@ -33,6 +35,17 @@ pub struct Wire {
     /// What speaks TLS, or why nothing here can: a machine without certificates of the system has plain HTTP.
     secure: Result<Secure, String>,
     clock: Arc<dyn Clock>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Unanswered {
+    /// Why; addresses are not shown.
+    pub why: String,
+    /// Whether TLS refuses, here: the receiver's certificate cannot be accepted. Another attempt ends so as well,
+    /// until somebody mends the certificate or `ca_file`.
+    pub is_refused: bool,
 }
 
 struct Secure {
@@ -79,19 +92,31 @@ impl Wire {
         self.secure.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
+    /// The certificates and who is trusted, as they are in use; others once the files have changed.
+    pub fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.secure.as_ref().ok()?.connector.tls()
+    }
+
     /// Sends all of a message; the first POST that fails says what became of it.
     pub async fn send(&self, channel: &Channel, message: &Message) -> Outcome {
         let posts = match channel.posts(message) {
             Ok(posts) => posts,
-            Err(why) => return Outcome::Later { why, after: None },
+            // A secret that cannot be used: nothing goes out before there is another.
+            Err(why) => {
+                let fault = Fault::Way;
+                return Outcome::Refused { why, fault };
+            }
         };
         for post in posts {
             let outcome = match self.post(Method::POST, post).await {
                 Ok(answer) => channel.judge(&answer),
-                Err(why) => Outcome::Later {
-                    why: channel.hidden(&why),
-                    after: None,
-                },
+                Err(Unanswered { why, is_refused }) => {
+                    let (why, fault) = (channel.hidden(&why), Fault::Way);
+                    match is_refused {
+                        true => Outcome::Refused { why, fault },
+                        false => Outcome::Later { why, after: None },
+                    }
+                }
             };
             if outcome != Outcome::Delivered {
                 return outcome;
@@ -103,14 +128,14 @@ impl Wire {
     /// One request and its answer.
     ///
     /// # Errors
-    /// Says why there is none. Addresses are not shown.
-    pub async fn post(&self, method: Method, post: Post) -> Result<Answer, String> {
-        let late = |_| format!("no answer within {} s", WITHIN.as_secs());
+    /// Says why there is none.
+    pub async fn post(&self, method: Method, post: Post) -> Result<Answer, Unanswered> {
+        let late = |_| Unanswered::later(format!("no answer within {} s", WITHIN.as_secs()));
         let asked = tokio::time::timeout(WITHIN, self.exchange(method, post));
         asked.await.map_err(late)?
     }
 
-    async fn exchange(&self, method: Method, post: Post) -> Result<Answer, String> {
+    async fn exchange(&self, method: Method, post: Post) -> Result<Answer, Unanswered> {
         let is_tls = post.to.scheme_str() == Some("https");
         let mut request = Request::new(Full::new(post.body));
         *request.method_mut() = method;
@@ -119,13 +144,29 @@ impl Wire {
         let (client, tls) = match (is_tls, &self.secure) {
             (false, _) => (&self.plain, None),
             (true, Ok(secure)) => (&secure.client, Some(&secure.connector)),
-            (true, Err(why)) => return Err(why.clone()),
+            (true, Err(why)) => {
+                return Err(Unanswered {
+                    why: why.clone(),
+                    is_refused: true,
+                });
+            }
         };
         let response = match client.request(request).await {
             Ok(response) => response,
             Err(error) => {
-                let tls = tls.and_then(Connector::failure);
-                return Err(tls.unwrap_or_else(|| words(&error)));
+                return Err(match connecting(&error) {
+                    Some(ConnectError::Certificate(why)) => Unanswered {
+                        why: why.clone(),
+                        is_refused: true,
+                    },
+                    Some(ConnectError::Tls(why)) => Unanswered::later(why.clone()),
+                    // What the other side says of TLS after the handshake is lost on the way to here.
+                    None => {
+                        let tls = tls.and_then(Connector::failure);
+                        Unanswered::later(tls.unwrap_or_else(|| words(&error)))
+                    }
+                    Some(ConnectError::Unreachable(_)) => Unanswered::later(words(&error)),
+                });
             }
         };
         let asked = response.headers().get(RETRY_AFTER);
@@ -151,13 +192,35 @@ impl Wire {
     }
 }
 
+impl Unanswered {
+    fn later(why: String) -> Self {
+        let is_refused = false;
+        Self { why, is_refused }
+    }
+}
+
+/// Why there is no connection, somewhere among the causes of an error.
+fn connecting<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ConnectError> {
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        if let Some(found) = one.downcast_ref() {
+            return Some(found);
+        }
+        cause = one.source();
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::process::Command;
 
     use gpufleet_program::clock::SystemClock;
+    use gpufleet_program::tls::ServerFiles;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
     use crate::notify::example;
@@ -216,6 +279,95 @@ mod tests {
         }
     }
 
+    /// A certificate of 127.0.0.1 that nobody else has signed, that began so long ago and is good for two days.
+    fn certificate(folder: &Path, name: &str, began: &str, of: &str) -> ServerFiles {
+        let file = |end: &str| folder.join(format!("{name}-{end}.pem"));
+        let (certificate, key) = (file("certificate"), file("key"));
+        let mut command = Command::new("faketime");
+        command
+            .args([began, "openssl", "req", "-x509", "-nodes", "-days", "2"])
+            .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE", "-addext"])
+            .arg(format!("subjectAltName={of}"))
+            .args(["-subj", &format!("/CN={name}")])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate);
+        let made = command.output().expect("faketime and openssl are there");
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{said}");
+        ServerFiles {
+            certificate: Setting::new("certificate", certificate),
+            key: Setting::new("key", key),
+            ..ServerFiles::default()
+        }
+    }
+
+    /// Where a receiver with this certificate is, which takes everything.
+    async fn sealed(files: &ServerFiles) -> SocketAddr {
+        let config = files.read().expect("they fit").expect("they are set");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    continue;
+                };
+                let _ = stream.read(&mut [0; 65_536]).await;
+                let said = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(said).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        at
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_cannot_be_accepted_is_refused_by_name_until_its_file_is_mended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let of_it = "IP:127.0.0.1";
+        let good = certificate(folder.path(), "good", "+0 days", of_it);
+        let other = certificate(folder.path(), "other", "+0 days", of_it);
+        let old = certificate(folder.path(), "old", "-9 days", of_it);
+        let elsewhere = certificate(folder.path(), "elsewhere", "+0 days", "IP:127.0.0.9");
+        let authority = folder.path().join("ca.pem");
+        let trust = |files: &ServerFiles| {
+            std::fs::copy(&files.certificate.path, &authority).expect("it can be copied");
+        };
+        for (files, trusted, words) in [
+            (&good, &other, "not signed by anyone in ca_file"),
+            (&old, &old, "cannot be accepted"),
+            (&elsewhere, &elsewhere, "cannot be accepted"),
+        ] {
+            trust(trusted);
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+            let wire = Wire::new(&authority, clock).expect("the file can be used");
+            let at = sealed(files).await;
+            let (url, before) = (format!("https://{at}/x"), wire.tls());
+            for _ in 0..2 {
+                let outcome = sent_by(&wire, &url).await;
+                let Outcome::Refused { why, fault } = outcome else {
+                    panic!("{words}: {outcome:?}");
+                };
+                let named = format!("the certificate of {at}");
+                assert!(why.contains(&named) && why.contains(words), "{why}");
+                assert_eq!(fault, Fault::Way);
+            }
+            let is_same = |one: &Option<Arc<ClientConfig>>, other: &Option<Arc<ClientConfig>>| {
+                let both = one.as_ref().zip(other.as_ref());
+                both.is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+            };
+            assert!(is_same(&before, &wire.tls()));
+            if words.contains("not signed") {
+                trust(files);
+                assert!(!is_same(&before, &wire.tls()), "the file was read again");
+                assert_eq!(sent_by(&wire, &url).await, Outcome::Delivered);
+            }
+        }
+    }
+
     #[tokio::test]
     async fn without_certificates_of_the_system_plain_http_gets_through_and_https_says_why_not() {
         let at = answering(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
@@ -226,8 +378,8 @@ mod tests {
         let plain = sent_by(&wire, &format!("http://{at}/x")).await;
         assert_eq!(plain, Outcome::Delivered);
         let secure = sent_by(&wire, &format!("https://{at}/x")).await;
-        let (why, after) = ("no certificates".to_owned(), None);
-        assert_eq!(secure, Outcome::Later { why, after });
+        let (why, fault) = ("no certificates".to_owned(), Fault::Way);
+        assert_eq!(secure, Outcome::Refused { why, fault });
         assert!(wire.can_speak_tls().is_err());
     }
 

@@ -326,7 +326,9 @@ fn told_entry(group: &Group) -> Entry {
         Told::Waiting => "has not been told yet",
         Told::Retrying => "was not reached, and is tried again",
         Told::Delivered => "was told",
-        Told::Refused => "refuses the message; it is tried again every ten minutes while it is so",
+        Told::Refused => {
+            "refuses the message; it is sent again when the channel is mended (gpufleet notify test says whether it is)"
+        }
         Told::Over => "was told that it is over",
     };
     let why = group.error.as_deref().unwrap_or_default();

@@ -40,7 +40,7 @@ metrics! {
     NOTIFY_OLDEST = last(672, "gpufleet_server_notify_oldest_seconds", Node, Unit::Seconds, "For how long the oldest of the messages that wait does, by channel; 0 while none waits.");
     NOTIFY_LAST_SUCCESS = last(673, "gpufleet_server_notify_last_success_timestamp_seconds", Node, Unit::Seconds, "When a message last got through, Unix time, by channel. Absent before the first one since the start.");
     NOTIFY_FAILURES = last(674, "gpufleet_server_notify_failures_in_a_row", Node, Unit::Count, "Attempts that failed since the last message that got through, by channel.");
-    NOTIFY_REFUSED = last(675, "gpufleet_server_notify_refused", Node, Unit::Count, "Messages that the receiver will not take, which are tried again every ten minutes, of incidents that are not over, by channel.");
+    NOTIFY_REFUSED = last(675, "gpufleet_server_notify_refused", Node, Unit::Count, "Messages about what is so that the receiver will not take, which are not sent again before somebody mends what is wrong, by channel.");
     NOTIFY_FOLDED = counter(676, "gpufleet_server_notify_folded_total", Node, Unit::Count, "Incidents told in one message for all, because there were too many for messages of their own, by channel.");
     NOTIFY_DELAY = last(677, "gpufleet_server_notify_delay_seconds", Node, Unit::Seconds, "How long the last first message of a group took to get through, from the opening of its incident, by channel. Absent before the first one since the start.");
     NOTIFY_HEARTBEAT = last(678, "gpufleet_server_notify_heartbeat_timestamp_seconds", Node, Unit::Seconds, "When the heartbeat to the service outside last got through, Unix time; 0 before the first. Absent where none is configured.");

@@ -88,6 +88,7 @@ fn on_a_thousand_bad_days_everybody_is_told_everything_and_nothing_that_is_not_s
     // A day without trouble would prove nothing.
     assert!(of(|it| it.incidents) > 10 && of(|it| it.messages) > 20);
     assert!(of(|it| it.deaths) >= 5 && of(|it| it.lost_answers) >= 1);
+    assert!(of(|it| it.refused) >= 1);
 }
 
 #[test]

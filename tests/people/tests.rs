@@ -14,6 +14,7 @@ use super::*;
 const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
 const SIGNING_KEY: &str = "signing-key";
 const PAGERDUTY: &str = "/v2/enqueue";
+const ALERTMANAGER: &str = "/api/v2/alerts";
 const SLACK: &str = "/services/T0/B0/x";
 /// What stands where something was cut.
 const NOTE: &str = "(cut: our page has all of it)";
@@ -37,10 +38,15 @@ fn hook() -> (Channel, Service) {
     (channel(Kind::Webhook, SIGNING_KEY), service)
 }
 
+fn am() -> (Channel, Service) {
+    let service = Service::Alertmanager(alertmanager::Alertmanager::default());
+    (channel(Kind::Alertmanager, "a-token"), service)
+}
+
 fn channel(kind: Kind, secret: &str) -> Channel {
     let mut config = ChannelConfig::new("one", kind);
-    if kind == Kind::Webhook {
-        config.urls = vec!["http://hook.example.org/x".to_owned()];
+    if matches!(kind, Kind::Webhook | Kind::Alertmanager) {
+        config.urls = vec!["http://hook.example.org".to_owned()];
     }
     let channels = Channel::all(&config, &Secret::given(secret));
     channels.expect("it can be made").remove(0)
@@ -98,6 +104,11 @@ fn what_is_over_every_limit_is_cut_with_a_note_and_taken() {
     let (channel, mut service) = hook();
     for (_, said) in sent(&channel, &mut service, &message) {
         assert_eq!(said.0, 204, "{}", said.1);
+    }
+    let (channel, mut service) = am();
+    for (body, said) in sent(&channel, &mut service, &message) {
+        assert_eq!(said.0, 200, "{}", said.1);
+        assert!(body.contains(NOTE));
     }
 }
 
@@ -195,4 +206,67 @@ fn slack_refuses_what_breaks_its_rules() {
         assert_eq!(said.0, 400, "{what}: {}", said.1);
     }
     assert_eq!(reply(&service, "/services/T0", &good).0, 404);
+}
+
+#[test]
+fn alertmanager_refuses_what_breaks_its_rules_and_takes_the_others_of_a_batch() {
+    let (channel, mut service) = am();
+    let good = good(&channel, &mut service, ALERTMANAGER);
+    let spoils: [(&str, Spoil); 9] = [
+        ("no labels", |it| it["labels"] = Value::Null),
+        ("only empty labels", |it| {
+            it["labels"] = serde_json::json!({"node": ""});
+        }),
+        ("a label of no name", |it| it["labels"]["a b"] = "x".into()),
+        ("a label that is no text", |it| {
+            it["labels"]["rank"] = 5.into()
+        }),
+        ("a strange field", |it| it["status"] = "firing".into()),
+        ("no beginning", |it| it["startsAt"] = Value::Null),
+        ("no moment", |it| it["endsAt"] = "soon".into()),
+        ("an end before the beginning", |it| {
+            it["endsAt"] = it["startsAt"].clone();
+        }),
+        ("an address of nothing", |it| it["generatorURL"] = "".into()),
+    ];
+    for (what, spoil) in spoils {
+        let mut body = good.clone();
+        spoil(&mut body[0]);
+        let said = reply(&service, ALERTMANAGER, &body);
+        assert_eq!(said.0, 400, "{what}: {}", said.1);
+    }
+    assert_eq!(reply(&service, "/api/v1/alerts", &good).0, 404);
+    assert_eq!(reply(&service, ALERTMANAGER, &good[0]).0, 400, "no list");
+    let mut batch = vec![good[0].clone(), good[0].clone()];
+    batch[0]["labels"]["incident_id"] = "another".into();
+    batch[1]["startsAt"] = Value::Null;
+    let batch = Value::from(batch).to_string();
+    let Service::Alertmanager(am) = &mut service else {
+        panic!("another service")
+    };
+    let before = am.alerts.len();
+    assert_eq!(am.take(batch.as_bytes()).0, 400);
+    assert_eq!(am.alerts.len(), before + 1, "the one that was good");
+}
+
+#[test]
+fn an_alert_is_one_however_often_it_is_told_and_over_when_it_is_not_told_again() {
+    let (channel, mut service) = am();
+    let mut message = example::messages().remove(0);
+    let incidents = message.incidents.len();
+    let began = message.at;
+    for minute in 0..5 {
+        message.at = began.shifted(minute * 60 * 1_000_000_000);
+        for (_, said) in sent(&channel, &mut service, &message) {
+            assert_eq!(said.0, 200, "{}", said.1);
+        }
+    }
+    let Service::Alertmanager(am) = &service else {
+        panic!("another service")
+    };
+    assert_eq!(am.alerts.len(), incidents);
+    assert!(am.alerts.values().all(|it| it.told == 5));
+    let last = message.at.seconds();
+    assert_eq!(am.active(last).count(), message.open);
+    assert_eq!(am.active(last + 241).count(), 0);
 }

@@ -4,8 +4,9 @@
 //!
 //! What must hold, whatever happens: every incident that is in the database and was not silenced is told
 //! to every receiver; in the end each receiver believes what is true; a receiver that knows keys shows
-//! nothing twice; one that does not, once more for each death and each lost answer at most; not more
-//! than [`MOST_A_MINUTE`] messages a minute.
+//! nothing twice (Alertmanager: one alert for each severity that an incident had, however often it is told); one
+//! that does not, once more for each death and each lost answer at most; what is refused is sent once until
+//! somebody mends it, and is told then; not more than [`MOST_A_MINUTE`] messages a minute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_server::notify::group::Group;
-use gpufleet_server::notify::lane::Outcome;
+use gpufleet_server::notify::lane::{Fault, Outcome};
 use gpufleet_server::notify::message::{self, Addresses};
 use gpufleet_server::notify::outbox::{Outbox, Sending, Unread};
 use gpufleet_server::notify::settings::{NotifyConfig, Settings};
@@ -26,9 +27,9 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use uuid::Uuid;
 
-use crate::people::Service;
-
 mod receiver;
+
+mod check;
 
 use receiver::{Receiver, config, receivers};
 
@@ -56,6 +57,8 @@ pub struct Outcomes {
     pub deaths: u64,
     /// Answers that were lost after the receiver took the message.
     pub lost_answers: u64,
+    /// Messages that receivers refused.
+    pub refused: u64,
 }
 
 /// What the store has.
@@ -79,6 +82,8 @@ pub struct Day {
     unwritten: BTreeSet<Uuid>,
     outbox: Outbox,
     on_the_way: Vec<(Timestamp, Sending, Outcome)>,
+    /// What receivers have refused since somebody last mended something, by receiver and message.
+    refused: BTreeSet<(Arc<str>, String)>,
     next_id: u128,
     came: Outcomes,
     wrong: Vec<String>,
@@ -104,6 +109,7 @@ impl Day {
             outbox: Outbox::new(Arc::clone(&settings)),
             settings,
             on_the_way: Vec::new(),
+            refused: BTreeSet::new(),
             next_id: 1,
             came: Outcomes::default(),
             wrong: Vec::new(),
@@ -223,6 +229,7 @@ impl Day {
             owner: None,
             acknowledged_by: None,
             silenced_until: silenced,
+            silenced_alone_until: None,
             log: Vec::new(),
         };
         self.book.insert(id, incident);
@@ -249,8 +256,25 @@ impl Day {
             let until = self
                 .now
                 .shifted(self.rng.random_range(1..120) * NANOS_PER_SECOND);
+            let refuses = match self.rng.random_range(0..6) {
+                0 => Some(Fault::Way),
+                1 => Some(Fault::Message),
+                _ => None,
+            };
             if let Some(receiver) = self.receivers.values_mut().nth(which) {
-                receiver.ill_until = until;
+                (receiver.ill_until, receiver.refuses) = (until, refuses);
+            }
+        }
+        self.people_mend();
+    }
+
+    /// Somebody puts in a good key, or tries the channel and sees that it works.
+    fn people_mend(&mut self) {
+        let now = self.now;
+        for (name, receiver) in &mut self.receivers {
+            if receiver.ill_until <= now && receiver.refuses.take().is_some() {
+                self.refused.retain(|it| it.0 != *name);
+                self.outbox.try_again(name);
             }
         }
     }
@@ -313,6 +337,8 @@ impl Day {
         let truth = std::mem::replace(&mut self.book, self.database.incidents.clone());
         self.unwritten.clear();
         self.on_the_way.clear();
+        // Whoever starts the server has perhaps mended something: it tries once more.
+        self.refused.clear();
         self.outbox = Outbox::new(Arc::clone(&self.settings));
         let standing = self
             .database
@@ -360,9 +386,12 @@ impl Day {
             &place,
             self.now,
         );
-        match self.templates.write(&message) {
-            Ok((title, text)) => (message.title, message.text) = (title, text),
-            Err(why) => self.wrong.push(why),
+        // Alertmanager has labels instead, and is told of hundreds at a time.
+        if !sending.way.kind.wants_each() {
+            match self.templates.write(&message) {
+                Ok((title, text)) => (message.title, message.text) = (title, text),
+                Err(why) => self.wrong.push(why),
+            }
         }
         let (fate, hears, delay) = (
             self.rng.random_range(0..40),
@@ -376,12 +405,26 @@ impl Day {
             return;
         };
         let is_ill = now < receiver.ill_until;
+        let refuses = receiver.refuses.filter(|_| is_ill);
+        // Alertmanager is told of everything each minute, whatever it said before.
+        let is_once = refuses.is_some() && !sending.way.kind.wants_each();
+        let key = sending.group.message_key();
+        if is_once && !self.refused.insert((Arc::clone(&name), key)) {
+            let what = &message.title;
+            let wrong = format!("{name} was sent again what it had refused: {what}");
+            self.wrong.push(wrong);
+        }
         let lost_answer = is_trouble && fate == 0;
         let later = |why: &str, after| Outcome::Later {
             why: why.to_owned(),
             after,
         };
         let outcome = match hears {
+            _ if let Some(fault) = refuses => {
+                self.came.refused += 1;
+                let why = "401".to_owned();
+                Outcome::Refused { why, fault }
+            }
             0 if is_ill => later("503", None),
             1 if is_ill => later("429", Some(Duration::from_secs(20))),
             _ if is_ill => later("unreachable", None),
@@ -411,6 +454,7 @@ impl Day {
         for receiver in self.receivers.values_mut() {
             receiver.ill_until = self.now;
         }
+        self.people_mend();
         // Half of what is open is over now.
         let open = self.open_ones();
         for id in open.iter().step_by(2) {
@@ -419,56 +463,5 @@ impl Day {
                 (it.state, it.resolved_at) = (State::Resolved, Some(now))
             });
         }
-    }
-
-    fn check(&mut self) {
-        let mut wrong = Vec::new();
-        for (name, receiver) in &self.receivers {
-            for (id, incident) in &self.database.incidents {
-                let is_open = incident.state == State::Open;
-                match receiver.heard.believes.get(id) {
-                    Some(believed) if *believed == is_open => {}
-                    Some(believed) => wrong.push(format!(
-                        "{name} believes that {id} is {}",
-                        if *believed { "open" } else { "over" }
-                    )),
-                    // Silent all its life.
-                    None if !is_open && incident.silenced_until.is_some() => {}
-                    None => wrong.push(format!("{name} was never told of {id}")),
-                }
-            }
-            let repeats: u64 = receiver.service.messages().values().map(|it| it - 1).sum();
-            if repeats > self.came.deaths + self.came.lost_answers {
-                wrong.push(format!("{name} was told {repeats} messages again"));
-            }
-            let times = &receiver.heard.times;
-            let minute = 60 * NANOS_PER_SECOND;
-            for (place, at) in times.iter().enumerate() {
-                let since = times[..=place].partition_point(|it| at.since(*it) >= minute);
-                let deaths = usize::try_from(self.came.deaths).unwrap_or(usize::MAX);
-                if place + 1 - since > MOST_A_MINUTE.saturating_add(deaths.saturating_mul(15)) {
-                    wrong.push(format!(
-                        "{name} was told {} messages in a minute",
-                        place + 1 - since
-                    ));
-                    break;
-                }
-            }
-            if let Service::Pagerduty(pagerduty) = &receiver.service {
-                let open = pagerduty.alarms.values().filter(|it| **it).count();
-                let groups = self
-                    .outbox
-                    .groups()
-                    .filter(|it| *it.way == **name && it.is_raised)
-                    .count();
-                if open != groups || pagerduty.strange > 0 {
-                    wrong.push(format!(
-                        "{open} alarms are open for {groups} groups, {} ends without a beginning",
-                        pagerduty.strange
-                    ));
-                }
-            }
-        }
-        self.wrong.extend(wrong);
     }
 }

@@ -139,6 +139,10 @@ impl Speaks for Alertmanager {
         Ok(posts.collect())
     }
 
+    fn to(&self) -> Result<Uri, String> {
+        Ok(self.to.clone())
+    }
+
     fn judge(&self, answer: &Answer) -> Outcome {
         match answer.status {
             StatusCode::OK => Outcome::Delivered,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome, Post, Speaks, address, failure, json_headers};
+use super::{Answer, Fault, Outcome, Post, Speaks, address, failure, json_headers};
 use crate::notify::group::Says;
 use crate::notify::message::{Message, cut};
 use crate::notify::secret::Secret;
@@ -21,8 +21,9 @@ pub const EVENT_BYTES: usize = 512 * 1024;
 /// Longest text of the details, characters.
 const DETAILS: usize = 100_000;
 /// What stands in the answer to a routing key that is not known, or whose integration is gone, as in
-/// `{"status":"invalid event","message":"Event object is invalid","errors":["Invalid routing key"]}`.
-const KEY_REFUSED: &str = "routing key";
+/// `{"status":"invalid event","message":"Event object is invalid","errors":["Invalid routing key"]}`, or to one that
+/// cannot be any: `"'routing_key' is missing or blank"`.
+const KEY_REFUSED: [&str; 2] = ["routing key", "routing_key"];
 /// Longest key.
 pub const KEY: usize = 255;
 
@@ -126,14 +127,20 @@ impl Speaks for Pagerduty {
         Ok(posts)
     }
 
+    fn to(&self) -> Result<Uri, String> {
+        Ok(self.to.clone())
+    }
+
     fn judge(&self, answer: &Answer) -> Outcome {
         match (answer.status, failure(answer)) {
             (StatusCode::ACCEPTED, _) => Outcome::Delivered,
             // PagerDuty calls a key that it does not know a bad request; it is not the message.
-            (_, Outcome::Never { why }) if answer.body.contains(KEY_REFUSED) => Outcome::Later {
-                why,
-                after: answer.retry_after,
-            },
+            (_, Outcome::Refused { why, .. })
+                if KEY_REFUSED.iter().any(|it| answer.body.contains(it)) =>
+            {
+                let fault = Fault::Way;
+                Outcome::Refused { why, fault }
+            }
             (_, outcome) => outcome,
         }
     }

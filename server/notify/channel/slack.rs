@@ -40,11 +40,6 @@ impl Slack {
         let slack = Self { address: secret };
         slack.to().map(|_| slack)
     }
-
-    fn to(&self) -> Result<Uri, String> {
-        let text = self.address.get().ok_or("there is no address")?;
-        address(&text)
-    }
 }
 
 /// A text in which nothing means anything to Slack.
@@ -113,6 +108,11 @@ impl Speaks for Slack {
             headers: json_headers(),
             body: Bytes::from(body.to_string()),
         }])
+    }
+
+    fn to(&self) -> Result<Uri, String> {
+        let text = self.address.get().ok_or("there is no address")?;
+        address(&text)
     }
 
     fn judge(&self, answer: &Answer) -> Outcome {

@@ -65,6 +65,10 @@ impl Speaks for Webhook {
         }])
     }
 
+    fn to(&self) -> Result<Uri, String> {
+        Ok(self.to.clone())
+    }
+
     fn judge(&self, answer: &Answer) -> Outcome {
         match answer.status.is_success() {
             true => Outcome::Delivered,

@@ -6,7 +6,7 @@ use gpufleet_telemetry::event::Severity;
 
 use super::super::fixture::{START, after, incident, settings};
 use super::super::group::{Delivered, State};
-use super::super::lane::MAX_PER_MINUTE;
+use super::super::lane::{Fault, MAX_PER_MINUTE};
 use super::super::settings::Kind;
 use super::*;
 
@@ -199,7 +199,7 @@ fn what_a_lost_answer_or_a_restart_leaves_unknown_is_ended_even_if_it_was_silenc
 }
 
 #[test]
-fn a_failure_is_tried_again_after_a_pause_and_a_refusal_sooner_only_when_there_is_more_to_say() {
+fn a_failure_is_tried_again_after_a_pause_and_after_a_refusal_only_what_says_more() {
     let mut outbox = outbox(Kind::Webhook);
     outbox.note(&incident(1), START);
     let first = go(&mut outbox, START).remove(0);
@@ -216,14 +216,11 @@ fn a_failure_is_tried_again_after_a_pause_and_a_refusal_sooner_only_when_there_i
         first.group.message_key(),
         "it is the same message"
     );
-    outbox.done(
-        &again,
-        Outcome::Never {
-            why: "gone".to_owned(),
-        },
-        after(30),
-        0.5,
-    );
+    let gone = |fault| Outcome::Refused {
+        why: "gone".to_owned(),
+        fault,
+    };
+    outbox.done(&again, gone(Fault::Message), after(30), 0.5);
     assert_eq!(
         outbox.groups().next().map(Group::state),
         Some(State::Refused)
@@ -232,26 +229,12 @@ fn a_failure_is_tried_again_after_a_pause_and_a_refusal_sooner_only_when_there_i
     outbox.note(&incident(2), after(600));
     let more = go(&mut outbox, after(600)).remove(0);
     assert_ne!(more.group.message_key(), first.group.message_key());
-    outbox.done(
-        &more,
-        Outcome::Never {
-            why: "gone".to_owned(),
-        },
-        after(600),
-        0.5,
-    );
+    outbox.done(&more, gone(Fault::Message), after(600), 0.5);
     for number in [1, 2] {
         outbox.note(&resolved(number, after(9_100)), after(9_100));
     }
     let last = go(&mut outbox, after(9_100)).remove(0);
-    outbox.done(
-        &last,
-        Outcome::Never {
-            why: "gone".to_owned(),
-        },
-        after(9_100),
-        0.5,
-    );
+    outbox.done(&last, gone(Fault::Message), after(9_100), 0.5);
     go(&mut outbox, after(9_101));
     assert_eq!(
         outbox.groups().count(),

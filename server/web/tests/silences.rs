@@ -135,6 +135,25 @@ async fn what_does_not_match_is_told_and_a_longer_silence_by_hand_stays() {
 }
 
 #[tokio::test]
+async fn a_shorter_silence_by_hand_holds_on_when_a_longer_one_by_pattern_ends_early() {
+    let server = server().await.with_an_incident().await;
+    let minute = r#"{"what":"silence","who":"ada","for_s":60}"#;
+    let say = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = server.post(&say, "application/json", minute, Some(OPERATOR));
+    assert_eq!(said.await.status(), StatusCode::OK);
+    let by_hand = held(&server, INCIDENT).silenced_until;
+    assert_eq!(by_hand, Some(fixture::NOW.shifted(60_000_000_000)));
+    let hour = r#"{"matches":{"node":"h100-03"},"for_s":3600,"who":"mira"}"#;
+    let (_, kept) = keep(&server, hour).await;
+    assert_eq!(held(&server, INCIDENT).silenced_until, Some(HOUR));
+    let address = format!("/api/v1/silences/{}/end", kept["id"].as_str().unwrap());
+    let who = r#"{"who":"mira"}"#;
+    let ended = server.post(&address, "application/json", who, Some(OPERATOR));
+    assert_eq!(ended.await.status(), StatusCode::OK);
+    assert_eq!(held(&server, INCIDENT).silenced_until, by_hand);
+}
+
+#[tokio::test]
 async fn only_who_operates_silences_and_what_makes_no_sense_is_refused() {
     let server = server_of(fixture::fleet(), true)
         .await

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_server::notify::channel::{Answer, Channel, Speaks as _};
-use gpufleet_server::notify::lane::Outcome;
+use gpufleet_server::notify::lane::{Fault, Outcome};
 use gpufleet_server::notify::message::{self, Message};
 use gpufleet_server::notify::outbox::Sending;
 use gpufleet_server::notify::secret::Secret;
@@ -13,7 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 use http::{HeaderMap, StatusCode};
 use uuid::Uuid;
 
-use crate::people::{Service, pagerduty, slack, webhook};
+use crate::people::{Service, alertmanager, pagerduty, slack, webhook};
 
 const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
 const SIGNING_KEY: &str = "signing-key";
@@ -35,19 +35,22 @@ pub(super) struct Receiver {
     pub(super) heard: Heard,
     /// Until when it fails.
     pub(super) ill_until: Timestamp,
+    /// What it refuses while it fails, if it does not only fail: then it is mended by a person.
+    pub(super) refuses: Option<Fault>,
 }
 
-/// Three channels, with a short interval so that a day has many messages.
+/// A channel of each kind, with a short interval so that a day has many messages.
 pub(super) fn config() -> NotifyConfig {
     let mut config = NotifyConfig::default();
     for (name, kind) in [
         ("pager", Kind::Pagerduty),
         ("chat", Kind::Slack),
         ("hook", Kind::Webhook),
+        ("am", Kind::Alertmanager),
     ] {
         let mut channel = ChannelConfig::new(name, kind);
-        if kind == Kind::Webhook {
-            channel.urls = vec!["http://hook.example.org/x".to_owned()];
+        if matches!(kind, Kind::Webhook | Kind::Alertmanager) {
+            channel.urls = vec!["http://hook.example.org".to_owned()];
         }
         channel.interval_s = Some(30);
         config.channels.push(channel);
@@ -67,9 +70,13 @@ pub(super) fn receivers(config: &NotifyConfig) -> BTreeMap<Arc<str>, Receiver> {
                 "https://hooks.slack.example.org/services/T0/B0/x",
                 Service::Slack(slack::Slack::default()),
             ),
-            _ => (
+            Kind::Webhook => (
                 SIGNING_KEY,
                 Service::Webhook(webhook::Webhook::new(SIGNING_KEY)),
+            ),
+            Kind::Alertmanager => (
+                "a-token",
+                Service::Alertmanager(alertmanager::Alertmanager::default()),
             ),
         };
         let channels = Channel::all(channel, &Secret::given(secret));
@@ -79,6 +86,7 @@ pub(super) fn receivers(config: &NotifyConfig) -> BTreeMap<Arc<str>, Receiver> {
             service,
             heard: Heard::default(),
             ill_until: Timestamp(0),
+            refuses: None,
         };
         (Arc::from(channel.name.as_str()), receiver)
     });
@@ -120,5 +128,16 @@ impl Receiver {
             self.heard.believes.insert(id, member.resolved_at.is_none());
         }
         Ok(())
+    }
+
+    /// Whether it takes an incident for open in the end; none where it never heard of it.
+    pub(super) fn believes(&self, id: Uuid, now: Timestamp) -> Option<bool> {
+        let heard = self.heard.believes.get(&id).copied();
+        match &self.service {
+            Service::Alertmanager(it) => {
+                heard.map(|_| it.active_of(&id.to_string(), now.seconds()) > 0)
+            }
+            _ => heard,
+        }
     }
 }

@@ -1,0 +1,108 @@
+//! An incident in a group: what is so of it, and what the receiver was told.
+
+use std::time::Duration;
+
+use gpufleet_analysis::incident::Incident;
+use gpufleet_telemetry::event::Severity;
+use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::later;
+use crate::notify::settings::Way;
+
+/// What a receiver was last told of an incident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivered {
+    /// Nothing.
+    Nothing,
+    /// That it is so, and how bad.
+    Open,
+    /// That it is over.
+    Over,
+}
+
+/// An incident in a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// When it opened.
+    pub opened_at: Timestamp,
+    /// How bad it is.
+    pub severity: Severity,
+    /// When it was over.
+    pub resolved_at: Option<Timestamp>,
+    /// Until when nobody is to be told.
+    pub silenced_until: Option<Timestamp>,
+    /// What the receiver was told.
+    pub told: Delivered,
+    /// How bad the receiver was told that it is.
+    pub told_severity: Severity,
+    /// Whether a message that says it is so went out: where its answer was lost, or the server died
+    /// meanwhile, the receiver may believe it although `told` says nothing.
+    pub may_be_told: bool,
+    /// Whether the store knows that it is in the group.
+    #[serde(skip)]
+    pub is_linked: bool,
+}
+
+impl Member {
+    /// What is known of an incident that has opened.
+    pub fn of(incident: &Incident, now: Timestamp) -> Self {
+        Self {
+            opened_at: incident.opened_at.unwrap_or(now),
+            severity: incident.severity,
+            resolved_at: incident.resolved_at,
+            silenced_until: incident.silenced_until.filter(|until| *until > now),
+            told: Delivered::Nothing,
+            told_severity: Severity::Info,
+            may_be_told: false,
+            is_linked: false,
+        }
+    }
+
+    /// Whether it is so, and people are to be told.
+    pub fn is_loud(&self) -> bool {
+        self.resolved_at.is_none() && self.silenced_until.is_none()
+    }
+
+    /// Whether the receiver believes that it is so, rightly.
+    pub(super) fn is_known(&self) -> bool {
+        self.resolved_at.is_none() && self.told == Delivered::Open
+    }
+
+    /// Whether there is something of it that the receiver does not know.
+    pub(super) fn is_news(&self) -> bool {
+        let is_worse = self.told == Delivered::Open && self.severity > self.told_severity;
+        self.is_loud() && (self.told != Delivered::Open || is_worse)
+    }
+
+    /// Whether it is over, and the receiver believes that it is not.
+    pub(super) fn is_over_untold(&self) -> bool {
+        self.resolved_at.is_some() && self.told == Delivered::Open
+    }
+
+    /// Whether it was so and is over without a word: the receiver could not be reached meanwhile.
+    pub(super) fn is_missed(&self) -> bool {
+        self.resolved_at.is_some() && self.told == Delivered::Nothing && !self.is_silent()
+    }
+
+    /// Whether the receiver surely heard nothing of it, and is to hear nothing.
+    pub fn is_silent(&self) -> bool {
+        self.told == Delivered::Nothing && self.silenced_until.is_some() && !self.may_be_told
+    }
+
+    /// Whether nothing is left to say of it.
+    pub(super) fn is_done(&self, way: &Way, now: Timestamp) -> bool {
+        let Some(resolved_at) = self.resolved_at else {
+            return false;
+        };
+        let is_past = |by: Duration| later(resolved_at, by) <= now;
+        let is_told = self.told == Delivered::Over && is_past(way.kind.keeps_over());
+        self.is_silent() || is_told || is_past(way.gives_up())
+    }
+
+    pub(super) fn turned_back(&mut self, now: Timestamp) {
+        self.opened_at = now.min(self.opened_at);
+        self.resolved_at = self.resolved_at.map(|at| now.min(at));
+    }
+}
