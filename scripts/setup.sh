@@ -135,6 +135,25 @@ install_later() {
     }
     later sid promtool ||
         echo "setup: the promtool of Prometheus 3 could not be fetched: what is tested with it is NOT RUN"
+    install_promtool_2_42
+}
+
+# The oldest Prometheus that the rules are for is Debian 12's; on a later Debian it is fetched.
+install_promtool_2_42() {
+    local tools=target/tools home
+    if { promtool --version 2>&1 || true; } | grep -q 'version 2\.42\.'; then
+        echo "setup: promtool 2.42 is this Debian's own"
+        return
+    fi
+    if [ -x "$tools/promtool-2.42" ]; then
+        echo "setup: promtool 2.42 is there ($tools)"
+        return
+    fi
+    echo "setup: fetching the promtool of Debian bookworm into $tools"
+    home=$PWD/$tools/bookworm
+    unpack_later bookworm "$home" prometheus && cp "$home/files/usr/bin/promtool" "$tools/promtool-2.42" ||
+        echo "setup: promtool 2.42 could not be fetched: what is tested with it is NOT RUN"
+    rm -rf "$home"
 }
 
 # axe-core, which looks in Chromium whether pages can be used by everybody: one file of its package. npm only

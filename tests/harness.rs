@@ -144,8 +144,8 @@ pub fn repository() -> &'static Path {
         .expect("the tests' crate lies below the repository's root")
 }
 
-/// A program that is newer than this Debian's, where scripts/setup.sh puts it: `victoria-metrics`, and
-/// where it could be fetched the `promtool` of Prometheus 3.
+/// A program of another Debian than this one, where scripts/setup.sh puts it: `victoria-metrics`, and where they
+/// could be fetched the `promtool` of Prometheus 3 and `promtool-2.42`.
 pub fn later(name: &str) -> Option<PathBuf> {
     let program = repository().join("target/tools").join(name);
     program.exists().then_some(program)
