@@ -13,6 +13,7 @@ use std::time::Duration;
 use gpufleet_agent::sample::Latest;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario, Xid};
+use gpufleet_tests::harness::small_disk::SmallDisk;
 use gpufleet_tests::harness::{World, agent, free_port, server, wait};
 use gpufleet_tests::on_both_databases;
 use gpufleet_tests::people::Service;
@@ -21,6 +22,7 @@ use gpufleet_tests::people::webhook::Webhook;
 use serde_json::Value;
 
 use crate::made;
+use crate::otlp;
 use crate::peers::Peer;
 
 mod broken;
@@ -40,24 +42,16 @@ const HEARD: &str = "test";
 const UNHEARD: &str = "alone";
 
 /// Rules that nothing here makes fire, and what it would take. promtool's tests fire them on made series.
-const NOT_HERE: [(&str, &str); 12] = [
+const NOT_HERE: [(&str, &str); 7] = [
     ("GpufleetServerStuck", "a database that hangs"),
     ("GpufleetServerCommitsFail", "a database that refuses"),
     ("GpufleetServerBehind", "more data than a commit can take"),
     ("GpufleetServerMemoryFull", "160 MB that wait for a commit"),
-    (
-        "GpufleetServerLosesData",
-        "a node whose clock is an hour off",
-    ),
     ("GpufleetServerUnreadableRows", "a spoilt database"),
-    ("GpufleetServerErrors", "a server that answers 500"),
     (
         "GpufleetServerNobodyLeads",
         "a standby whose leader's lease runs on",
     ),
-    ("GpufleetServerDiskFull", "a disk with less than 1 GB"),
-    ("GpufleetServerJobFails", "a job that fails three times"),
-    ("GpufleetHeartbeatMissed", "five minutes"),
     ("GpufleetPushBehind", "a quarter of an hour"),
 ];
 
@@ -218,6 +212,24 @@ fn all_fire<'a>(prometheus: &Peer, matching: &str, names: impl Iterator<Item = &
     );
 }
 
+/// What a server answers with an error, and what it leaves out: rules about that fire while somebody asks for it.
+fn fire_of_what_it_is_asked(prometheus: &Peer, server: &server::Server, world: &World) {
+    let key = world.path("hook-key");
+    let rules = ["GpufleetServerErrors", "GpufleetServerLosesData"];
+    wait::until("the rules about errors and losses fire", LIMIT, || {
+        // A channel whose key is gone for a moment cannot be tried.
+        fs::remove_file(&key).expect("it was there");
+        let tried = server.post("/api/v1/channels/hook/test", "{}");
+        world.file("hook-key", SIGNING_KEY);
+        assert_eq!(tried.status, 503, "{}", tried.text());
+        // A machine whose clock is twenty minutes ahead.
+        let ahead = otlp::now_nanos() + 1_200_000_000_000;
+        otlp::send(server, &otlp::power(&[("GPU-ahead", 1.0, ahead)]));
+        let fired = fired(prometheus, "");
+        rules.iter().all(|it| fired.contains(*it)).then_some(())
+    });
+}
+
 on_both_databases!(every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_still_while_it_is_there);
 
 fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_still_while_it_is_there(
@@ -239,10 +251,17 @@ fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_stil
         channel("hook", &hook),
         channel("deaf", &deaf)
     );
-    let server = server::Place::new(&world)
+    // A disk of less than a gigabyte, and a service that watches the server and is not there: its job fails.
+    let disk = SmallDisk::new(&world, "disk", 64);
+    let nobody = format!("http://127.0.0.1:{}/beat", free_port());
+    let beat = world.file("heartbeat-url", &nobody);
+    let mut server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
-        .with(&channels)
-        .start();
+        .with(&format!("notify.heartbeat_file={}", beat.display()))
+        .with("notify.heartbeat_every_s=10")
+        .with(&channels);
+    server.spool = disk.path().join("spool");
+    let server = server.start();
     let endpoint = format!("http://{}", server.place.grpc);
     let often = "[sample]\nship_interval_seconds = 1";
     let place = agent::Place::new(&world, "node-1", &endpoint, often);
@@ -291,6 +310,7 @@ fn every_rule_fires_of_what_is_really_served_and_what_the_server_owns_holds_stil
     };
     let of = |cluster: &str| format!("cluster=\"{cluster}\"");
     all_fire(&prometheus, &of(UNHEARD), named(true));
+    fire_of_what_it_is_asked(&prometheus, &server, &world);
     all_fire(&prometheus, "", named(false));
     // The node in the other cluster has told as much by now.
     let scrapes = |cluster: &str| {
