@@ -175,7 +175,7 @@ fn text(report: &Value, by: &str, top: usize) -> String {
     }
     for it in report["budgets"].as_array().into_iter().flatten() {
         let amount = |name: &str| {
-            decimal(&it[name]).map_or(words::NOTHING.to_owned(), |it| said(it, currency))
+            decimal(&it[name]).map_or(words::NOTHING.to_owned(), |it| words::amount(it, currency))
         };
         let over = if it["is_over"] == true { ": OVER" } else { "" };
         text.push_str(&format!(
@@ -221,16 +221,9 @@ fn unpriced_of(sum: &Value) -> f64 {
 fn cost(sum: &Value, currency: &str) -> String {
     let is_unpriced = sum["gpu_millis"] == sum["unpriced_gpu_millis"];
     match decimal(&sum["cost"]).filter(|_| !is_unpriced) {
-        Some(cost) if unpriced_of(sum) > 0.0 => format!("≥ {}", said(cost, currency)),
-        Some(cost) => said(cost, currency),
+        Some(cost) if unpriced_of(sum) > 0.0 => format!("≥ {}", words::amount(cost, currency)),
+        Some(cost) => words::amount(cost, currency),
         None => words::NOTHING.to_owned(),
-    }
-}
-
-fn said(amount: f64, currency: &str) -> String {
-    match currency {
-        "USD" => format!("${amount:.2}"),
-        other => format!("{amount:.2} {other}"),
     }
 }
 

@@ -146,11 +146,7 @@ fn cut(text: &str) -> String {
 }
 
 fn amount(nano: f64, currency: &str) -> String {
-    let value = nano / 1e9;
-    match currency {
-        "USD" => format!("${value:.2}"),
-        other => format!("{value:.2} {other}"),
-    }
+    words::amount(nano / 1e9, currency)
 }
 
 #[cfg(test)]

@@ -51,15 +51,33 @@ pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
 pub(crate) fn dollars(value: &Value) -> String {
     said(value, |dollars| match dollars.abs() < 0.1 {
         true => format!("${dollars:.4}"),
-        false => format!("${dollars:.2}"),
+        false => amount(dollars, "USD"),
     })
 }
 
 /// The same of billionths of them.
 pub(crate) fn nano_dollars(value: &Value) -> String {
     match value.as_f64() {
-        Some(nano) => format!("${:.2}", nano / 1e9),
+        Some(nano) => amount(nano / 1e9, "USD"),
         None => NOTHING.to_owned(),
+    }
+}
+
+/// Money to the cent, with thin spaces between its thousands as the pages have it: `$1 234.50`, `1 234.50 EUR`.
+pub(crate) fn amount(value: f64, currency: &str) -> String {
+    let digits = format!("{:.2}", value.abs());
+    let (whole, cents) = digits.split_once('.').unwrap_or((&digits, ""));
+    let sign = if value < 0.0 { "-" } else { "" };
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    match currency {
+        "USD" => format!("{sign}${grouped}.{cents}"),
+        other => format!("{sign}{grouped}.{cents} {other}"),
     }
 }
 
@@ -107,6 +125,24 @@ mod tests {
         assert_eq!(
             moment(&json!("2026-11-21T18:06:20.5Z")),
             "2026-11-21 18:06:20"
+        );
+    }
+
+    #[test]
+    fn money_has_thin_spaces_between_its_thousands() {
+        for (value, currency, shown) in [
+            (0.0, "USD", "$0.00"),
+            (999.995, "USD", "$1\u{202f}000.00"),
+            (1_234_567.891, "USD", "$1\u{202f}234\u{202f}567.89"),
+            (-12_345.6, "EUR", "-12\u{202f}345.60 EUR"),
+        ] {
+            assert_eq!(amount(value, currency), shown);
+        }
+        assert_eq!(dollars(&json!(0.012_34)), "$0.0123");
+        assert_eq!(dollars(&json!(2_500.0)), "$2\u{202f}500.00");
+        assert_eq!(
+            nano_dollars(&json!(2_500_000_000_000_i64)),
+            "$2\u{202f}500.00"
         );
     }
 

@@ -27,7 +27,7 @@ use crate::money::{Terms, month, now};
 use crate::store::Store;
 use crate::web::Web;
 use crate::words;
-use crate::words::text::{self, Name, segment};
+use crate::words::text::{self, Name, amount, segment};
 
 mod idle;
 
@@ -353,18 +353,6 @@ fn money(currency: &str, sum: &Sum) -> String {
             amount(currency, sum.cost),
             hours(unpriced)
         ),
-    }
-}
-
-/// An amount to the cent.
-pub(super) fn amount(currency: &str, nano: i128) -> String {
-    let cents = ratio(nano, 1, 10_000_000).unwrap_or(0);
-    let sign = if cents < 0 { "-" } else { "" };
-    let whole = text::grouped((cents.abs() / 100) as f64);
-    let part = cents.abs() % 100;
-    match currency {
-        "USD" => format!("{sign}${whole}.{part:02}"),
-        other => format!("{sign}{whole}.{part:02} {other}"),
     }
 }
 

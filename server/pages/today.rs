@@ -12,7 +12,6 @@ use gpufleet_analysis::money::ratio;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::cost::amount;
 use super::fleet::{self, Connect};
 use super::frame::{self, Frame};
 use crate::today::blind::{self, BlindSpot};
@@ -20,7 +19,7 @@ use crate::today::{Change, Kind, Section, Today, Unmeasured, Waste};
 use crate::view::Counts;
 use crate::web::Web;
 use crate::words;
-use crate::words::text::{self, Name, counted, grouped};
+use crate::words::text::{self, Name, amount, counted, grouped};
 
 /// Width of the bar of states in its own units.
 const BAR: usize = 1_000;

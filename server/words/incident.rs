@@ -56,6 +56,7 @@ pub(crate) fn lost(incident: &Incident) -> String {
     let hours = match incident.lost.gpu_seconds() / 3_600.0 {
         // A little is not nothing.
         hours if hours > 0.0 && hours < 0.01 => "under 0.01".to_owned(),
+        hours if hours >= 1_000.0 => text::grouped(hours.round()),
         hours => format!("{hours:.2}"),
     };
     match incident.lost.nano_usd() {

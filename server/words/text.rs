@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use gpufleet_analysis::money::ratio;
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::time::Timestamp;
 use time::OffsetDateTime;
@@ -205,13 +206,36 @@ pub fn gpus(milli: u64) -> String {
     }
 }
 
-/// Nano-USD as people read dollars: cents, and below ten cents four digits behind the point.
+/// Nano-units of a currency to the cent: `$1 234.50`, `1 234.50 EUR`.
+pub fn amount(currency: &str, nano: i128) -> String {
+    let cents = ratio(nano, 1, 10_000_000).unwrap_or(0);
+    let sign = if cents < 0 { "-" } else { "" };
+    let whole = grouped((cents.abs() / 100) as f64);
+    let part = cents.abs() % 100;
+    match currency {
+        "USD" => format!("{sign}${whole}.{part:02}"),
+        other => format!("{sign}{whole}.{part:02} {other}"),
+    }
+}
+
+/// Nano-USD where the size matters and not the cent: below ten cents four digits behind the point, from
+/// ten thousand dollars on none.
 pub fn dollars(nano: i64) -> String {
-    let value = nano as f64 / 1e9;
-    if value != 0.0 && value.abs() < 0.1 {
-        format!("${value:.4}")
-    } else {
-        format!("${value:.2}")
+    const TEN_CENTS: u64 = 100_000_000;
+    const TEN_THOUSAND: u64 = 10_000_000_000_000;
+    let sign = if nano < 0 { "-" } else { "" };
+    match nano.unsigned_abs() {
+        tiny @ 1..TEN_CENTS => format!("{sign}${:.4}", tiny as f64 / 1e9),
+        0..TEN_THOUSAND => amount("USD", nano.into()),
+        large => format!("{sign}${}", grouped((large as f64 / 1e9).round())),
+    }
+}
+
+/// US dollars of a part, to the hundredth of a cent: of a step, of a million tokens.
+pub fn small_dollars(usd: f64) -> String {
+    match (usd * 1e9) as i64 {
+        nano @ -999_999_999..1_000_000_000 => format!("${:.4}", nano as f64 / 1e9),
+        nano => dollars(nano),
     }
 }
 
@@ -312,6 +336,31 @@ mod tests {
             "12.5 GPUs",
         ];
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn money_has_thin_spaces_between_its_thousands_and_cents_where_they_matter() {
+        for (nano, shown) in [
+            (0, "$0.00"),
+            (1_230_000, "$0.0012"),
+            (-50_000_000, "-$0.0500"),
+            (100_000_000, "$0.10"),
+            (11_060_000_000, "$11.06"),
+            (-5_000_000_000, "-$5.00"),
+            (1_234_565_000_000, "$1\u{202f}234.57"),
+            (9_999_990_000_000, "$9\u{202f}999.99"),
+            (10_000_400_000_000, "$10\u{202f}000"),
+            (-1_234_567_890_000_000, "-$1\u{202f}234\u{202f}568"),
+            (i64::MAX, "$9\u{202f}223\u{202f}372\u{202f}037"),
+        ] {
+            assert_eq!(dollars(nano), shown, "{nano}");
+        }
+        assert_eq!(small_dollars(0.5), "$0.5000");
+        assert_eq!(small_dollars(0.000_04), "$0.0000");
+        assert_eq!(small_dollars(1_234.5), "$1\u{202f}234.50");
+        let much = 1_234_567_890_000_000;
+        assert_eq!(amount("USD", much), "$1\u{202f}234\u{202f}567.89");
+        assert_eq!(amount("EUR", -much), "-1\u{202f}234\u{202f}567.89 EUR");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{MAX_ROWS, amount};
+use super::MAX_ROWS;
 use crate::money::now::Idle;
-use crate::words::text::{self, Name, counted};
+use crate::words::text::{self, Name, amount, counted};
 use crate::words::{self, address};
 
 /// Most GPUs that a row names: as many as eight nodes have.
