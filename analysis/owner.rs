@@ -4,14 +4,16 @@
 //! queue, Slurm account, user) and within a kind in the order of the table; the first that holds at
 //! the time and matches says the team. A rule with the value `*` matches every value and, with an
 //! empty team, names the team by the value itself. Without a match it is the owner that whoever told
-//! of the holder named, else the owner is not known and shown so. An idle policy says per pool who bears what nobody held; without one it is the platform.
+//! of the holder named, else the owner is not known and shown so. An idle policy ([`idle`]) says per pool who bears what nobody held; without one it is the platform.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub mod idle;
 mod told;
 
+pub use idle::{IdlePolicy, IdleTo};
 pub use told::job_of;
 
 use crate::table::{self, TableError};
@@ -92,32 +94,6 @@ struct Rule {
     key: String,
     value: String,
     team: String,
-}
-
-/// Who bears what nobody held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdleTo {
-    /// The platform.
-    Platform,
-    /// Teams in proportion to their use of the pool.
-    Use,
-    /// Teams in proportion to their quota, GPUs.
-    Quota(BTreeMap<String, i64>),
-    /// Whoever reserved it.
-    Owner(String),
-}
-
-/// An idle policy of a pool, or of every one (`*`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdlePolicy {
-    /// From here, Unix milliseconds.
-    pub from_ms: i64,
-    /// Until here.
-    pub until_ms: Option<i64>,
-    /// The pool.
-    pub pool: String,
-    /// Who bears it.
-    pub to: IdleTo,
 }
 
 /// Every rule, in the order in which they are tried.
@@ -242,6 +218,15 @@ impl Owners {
             .iter()
             .find(holds)
             .map_or(&IdleTo::Platform, |it| &it.to)
+    }
+
+    /// Who answers for what is free in a pool: the team that reserved it, else the platform, also where teams bear
+    /// its cost, because it is the platform that can give it out or back.
+    pub fn keeper(&self, pool: &str, at_ms: i64) -> &str {
+        match self.idle_to(pool, at_ms) {
+            IdleTo::Owner(team) => team,
+            IdleTo::Platform | IdleTo::Use | IdleTo::Quota(_) => PLATFORM,
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Replay(replay::Flags),
     /// A month of the ledger as money, from the configured database to standard output.
     Report(ReportFlags),
-    /// Tables of prices, machine types, discounts, commitments, owner rules and budgets.
+    /// Tables of prices, machine types, discounts, commitments, owner rules, idle policies and budgets.
     Prices {
         /// What to do with them.
         #[command(subcommand)]

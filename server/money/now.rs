@@ -39,7 +39,7 @@ pub struct Idle {
     pub since: Option<Timestamp>,
     /// The job that holds it; empty of nobody, and of a holder without a name.
     pub job: String,
-    /// Whose it is.
+    /// Whose it is; of a free one who is to give it out.
     pub payer: Payer,
     /// What it costs a day, nano-units; none without a price.
     pub day_cost: Option<i128>,
@@ -237,6 +237,11 @@ fn take(
         second: own_second,
         payer: it.idle.payer.clone(),
     };
+    if it.idle.state == State::Unallocated {
+        // Policies are of clusters, as in a month's report.
+        let keeper = terms.owners.keeper(&cluster, at.millis());
+        it.idle.payer = Payer::Team(keeper.to_owned());
+    }
     let in_cluster = found.all.entry(cluster).or_default();
     in_cluster.insert(Arc::clone(&it.idle.key.id), known);
     if it.idle.state.is_idle() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 
 use gpufleet_analysis::money;
-use gpufleet_analysis::owner;
+use gpufleet_analysis::owner::{self, idle};
 use gpufleet_analysis::price_book::load;
 use gpufleet_analysis::table;
 
@@ -33,6 +33,8 @@ pub enum Kind {
     Commitments,
     /// Owner rules.
     Owners,
+    /// Who bears what nobody held.
+    Idle,
     /// Budgets.
     Budgets,
 }
@@ -42,7 +44,7 @@ pub enum Kind {
 pub enum NoTable {
     /// Its columns are those of none.
     #[error(
-        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules and budgets"
+        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies and budgets"
     )]
     Columns(String),
     /// It cannot be read.
@@ -54,12 +56,13 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 7] = [
+    const ALL: [(Self, &str, &[&str]); 8] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
         (Self::Commitments, "commitments", &load::COMMITMENTS),
         (Self::Owners, "owner rules", &owner::COLUMNS),
+        (Self::Idle, "idle policies", &idle::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
         (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),
     ];

@@ -158,17 +158,16 @@ impl Terms {
         let book = Book::load(currency, &tables);
         findings.extend(book.findings.iter().map(ToString::to_string));
         let mut owners = Owners::default();
-        for table in take(Kind::Owners)
-            .iter()
-            .chain([&team_rules(&sources.cost.team_labels)])
-        {
-            match Owners::read(&table.text) {
+        let mut rules = take(Kind::Owners);
+        rules.push(team_rules(&sources.cost.team_labels));
+        let rules = rules.iter().map(|it| (it, Owners::read(&it.text)));
+        let idle = take(Kind::Idle);
+        let idle = idle.iter().map(|it| (it, Owners::read_idle(&it.text)));
+        for (table, read) in rules.chain(idle) {
+            match read {
                 Ok(mut read) => {
-                    findings.extend(
-                        read.findings
-                            .drain(..)
-                            .map(|it| format!("{} {it}", table.name)),
-                    );
+                    let wrong = read.findings.drain(..);
+                    findings.extend(wrong.map(|it| format!("{} {it}", table.name)));
                     owners.join(read);
                 }
                 Err(error) => findings.push(format!("{}: {error}", table.name)),

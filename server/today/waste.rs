@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpufleet_analysis::incident::{Family, Incident};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::WHOLE_GPU;
-use gpufleet_analysis::owner::{PLATFORM, Payer};
+use gpufleet_analysis::owner::Payer;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -215,6 +215,7 @@ pub(super) fn idle(look: &Look<'_>) -> Vec<Waste> {
 }
 
 fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
+    let owner = gpus.first();
     // By node how many are free.
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for it in gpus {
@@ -242,7 +243,7 @@ fn of_free(look: &Look<'_>, cluster: &Arc<str>, gpus: &[&Idle]) -> Waste {
         ),
         place: format!("cluster {cluster}"),
         address: address::cluster(cluster),
-        owner: PLATFORM.to_owned(),
+        owner: owner.map_or(String::new(), |it| it.payer.name().to_owned()),
         action,
         ..of_idle(cluster, gpus)
     }

@@ -3,7 +3,7 @@
 use gpufleet_analysis::chargeback::view::By;
 use gpufleet_analysis::chargeback::{Chargeback, Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::ledger::State;
-use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::owner::{Holder, Owners};
 use gpufleet_analysis::report::focus;
 
 use super::hours::{at, hour};
@@ -117,6 +117,14 @@ fn tables() -> Vec<MoneyTable> {
     ]
 }
 
+/// The same with a row of an idle policy.
+fn terms_with_policy(row: &str) -> Terms {
+    let text = format!("from,until,pool,borne_by,team,gpus\n2026-01-01,,{row}\n");
+    let mut all = tables();
+    all.push(table("idle.csv", "idle policies", &text));
+    terms(all)
+}
+
 impl Bench {
     /// The day of [`START`] as money.
     async fn charged(&self, terms: &Terms) -> (Chargeback, month::Month) {
@@ -168,6 +176,24 @@ both! {
         assert_eq!(made.total().cost, 160_000_000_002);
         assert_eq!(made.nodes_cost(), 160_000_000_002);
         assert_eq!(made.notes, BTreeMap::new());
+        // A policy changes who bears the two hours that nobody held, and no sum.
+        let of = |owners: &Owners, who: &str| {
+            let borne = made.borne(owners);
+            assert_eq!(borne.values().sum::<i128>(), made.total().cost);
+            let found = borne.iter().find(|it| it.0.name() == who);
+            found.map_or(0, |it| *it.1)
+        };
+        let (science, free) = (of(&terms.owners, "science"), of(&terms.owners, "platform"));
+        assert!((20_000_000_000..=20_000_000_001).contains(&free), "{free}");
+        for (policy, who, bears) in [
+            ("live,owner,robots,", "robots", free),
+            ("*,quota,science,8", "science", science + free),
+            ("other,owner,robots,", "platform", free),
+        ] {
+            let with = terms_with_policy(policy);
+            assert_eq!(with.findings, [""; 0]);
+            assert_eq!(of(&with.owners, who), bears, "{policy}");
+        }
     }
 }
 

@@ -35,6 +35,8 @@ async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
     assert!(live.contains(row), "{live}");
     assert_eq!(live.matches("<li><a href=").count(), 8);
     assert!(live.contains("GPU 7 of h100-05"), "{live}");
+    // The same as on Today.
+    assert!(live.contains("<td>platform</td>"), "{live}");
     let demo = fixture::gpu("demo", "sim-0", 0, Does::Nothing, Origin::Simulated);
     let (_, page) = server_of(vec![demo], false).await.get("/cost").await;
     assert!(page.contains("<b>No GPU is live</b>."), "{page}");

@@ -1,0 +1,195 @@
+//! Who bears what nobody held: a table of policies, `from,until,pool,borne_by,team,gpus`.
+//!
+//! `borne_by` is `platform`, `use` (teams in proportion to the time that they held of the pool), `quota` (in
+//! proportion to the GPUs that a row of each team names) or `owner` (the team that reserved it). A pool is a cluster;
+//! `*` is every one. Of several policies of a pool the one whose first row stands first counts.
+
+use std::collections::BTreeMap;
+
+use super::Owners;
+use crate::table::{self, TableError};
+
+/// Columns of the table of idle policies.
+pub const COLUMNS: [&str; 6] = ["from", "until", "pool", "borne_by", "team", "gpus"];
+
+/// Who bears what nobody held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdleTo {
+    /// The platform.
+    Platform,
+    /// Teams in proportion to their use of the pool.
+    Use,
+    /// Teams in proportion to their quota, GPUs.
+    Quota(BTreeMap<String, i64>),
+    /// Whoever reserved it.
+    Owner(String),
+}
+
+/// An idle policy of a pool, or of every one (`*`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdlePolicy {
+    /// From here, Unix milliseconds.
+    pub from_ms: i64,
+    /// Until here.
+    pub until_ms: Option<i64>,
+    /// The pool.
+    pub pool: String,
+    /// Who bears it.
+    pub to: IdleTo,
+}
+
+impl Owners {
+    /// Reads a table of idle policies.
+    ///
+    /// # Errors
+    /// When it is no such table; rows that cannot be used are in the findings.
+    pub fn read_idle(text: &str) -> Result<Self, TableError> {
+        let mut owners = Self::default();
+        for row in table::read(text, &COLUMNS)? {
+            let taken = policy(&row.fields).and_then(|it| owners.take(it));
+            if let Err(why) = taken {
+                owners.findings.push(format!("line {}: {why}", row.line));
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Takes in a row: a team's quota joins the policy that the first of its rows began.
+    fn take(&mut self, new: IdlePolicy) -> Result<(), String> {
+        let is_same = |it: &&mut IdlePolicy| {
+            (it.from_ms, it.until_ms, &it.pool) == (new.from_ms, new.until_ms, &new.pool)
+        };
+        let Some(known) = self.idle.iter_mut().find(is_same) else {
+            self.idle.push(new);
+            return Ok(());
+        };
+        let (IdleTo::Quota(known), IdleTo::Quota(quotas)) = (&mut known.to, new.to) else {
+            return Err("another row says of this time and pool who bears it".to_owned());
+        };
+        for (team, gpus) in quotas {
+            if known.contains_key(&team) {
+                return Err(format!(
+                    "`{team}` has a quota of this time and pool already"
+                ));
+            }
+            known.insert(team, gpus);
+        }
+        Ok(())
+    }
+}
+
+fn policy(fields: &[String]) -> Result<IdlePolicy, String> {
+    let [from, until, pool, borne_by, team, gpus] = fields else {
+        return Err("it has not six fields".to_owned());
+    };
+    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
+    let from_ms = moment(from)?;
+    let until_ms = (!until.is_empty()).then(|| moment(until)).transpose()?;
+    if until_ms.is_some_and(|until| until <= from_ms) {
+        return Err("it ends before it begins".to_owned());
+    }
+    if pool.is_empty() {
+        return Err("`pool` is empty: `*` is every one".to_owned());
+    }
+    let to = match (borne_by.as_str(), team.as_str(), gpus.as_str()) {
+        ("platform", "", "") => IdleTo::Platform,
+        ("use", "", "") => IdleTo::Use,
+        ("owner", team, "") if !team.is_empty() => IdleTo::Owner(team.to_owned()),
+        ("quota", team, gpus) if !team.is_empty() => {
+            let count = gpus.parse::<i64>().ok().filter(|it| *it > 0);
+            let count = count.ok_or(format!("`{gpus}` is no number of GPUs above 0"))?;
+            IdleTo::Quota(BTreeMap::from([(team.to_owned(), count)]))
+        }
+        ("platform" | "use", ..) => {
+            return Err(format!("`{borne_by}` names neither team nor GPUs"));
+        }
+        ("owner", ..) => return Err("`owner` names a team and no GPUs".to_owned()),
+        ("quota", ..) => return Err("`quota` names a team and its GPUs".to_owned()),
+        _ => {
+            return Err(format!(
+                "`{borne_by}` is none of platform, use, quota, owner"
+            ));
+        }
+    };
+    Ok(IdlePolicy {
+        from_ms,
+        until_ms,
+        pool: pool.clone(),
+        to,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(rows: &str) -> Owners {
+        let text = format!("{}\n{rows}\n", COLUMNS.join(","));
+        Owners::read_idle(&text).expect("a table")
+    }
+
+    #[test]
+    fn a_pool_has_its_policy_from_a_date_until_a_date_and_rows_of_quotas_are_one() {
+        let owners = read(
+            "2026-01-01,2026-10-01,prod,use,,\n\
+             2026-10-01,,prod,quota,science,48\n\
+             2026-10-01,,prod,quota,vision,16\n\
+             2026-01-01,,rented,owner,robots,\n\
+             2026-01-01,,*,platform,,",
+        );
+        assert_eq!(owners.findings, [""; 0]);
+        let to = |pool, at| owners.idle_to(pool, table::moment(at).expect("a date"));
+        let quotas = BTreeMap::from([("science".to_owned(), 48), ("vision".to_owned(), 16)]);
+        assert_eq!(to("prod", "2026-09-30"), &IdleTo::Use);
+        assert_eq!(to("prod", "2026-10-01"), &IdleTo::Quota(quotas));
+        assert_eq!(to("other", "2026-10-01"), &IdleTo::Platform);
+        let keeper = |pool| owners.keeper(pool, table::moment("2026-10-01").expect("a date"));
+        assert_eq!(
+            [keeper("prod"), keeper("rented")],
+            [super::super::PLATFORM, "robots"]
+        );
+    }
+
+    #[test]
+    fn rows_that_cannot_be_used_are_named() {
+        for (row, why) in [
+            ("soon,,prod,use,,", "`soon` is no date"),
+            (
+                "2026-02-01,2026-01-01,prod,use,,",
+                "it ends before it begins",
+            ),
+            ("2026-01-01,,,use,,", "`pool` is empty: `*` is every one"),
+            (
+                "2026-01-01,,prod,fate,,",
+                "`fate` is none of platform, use, quota, owner",
+            ),
+            (
+                "2026-01-01,,prod,use,science,",
+                "`use` names neither team nor GPUs",
+            ),
+            (
+                "2026-01-01,,prod,owner,,",
+                "`owner` names a team and no GPUs",
+            ),
+            (
+                "2026-01-01,,prod,quota,science,0",
+                "`0` is no number of GPUs above 0",
+            ),
+            (
+                "2026-01-01,,prod,quota,,8",
+                "`quota` names a team and its GPUs",
+            ),
+        ] {
+            let owners = read(row);
+            assert_eq!(owners.findings, [format!("line 2: {why}")], "{row}");
+            assert!(owners.idle.is_empty(), "{row}");
+        }
+        let twice =
+            read("2026-01-01,,prod,quota,a,8\n2026-01-01,,prod,quota,a,9\n2026-01-01,,prod,use,,");
+        let expected = [
+            "line 3: `a` has a quota of this time and pool already",
+            "line 4: another row says of this time and pool who bears it",
+        ];
+        assert_eq!(twice.findings, expected);
+    }
+}
