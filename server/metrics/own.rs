@@ -93,6 +93,8 @@ pub async fn text(web: &Web, at: Timestamp) -> String {
     let unreadable = unreadable.map(|(table, rows)| (table, rows as f64));
     families.extend(counters(&server::UNREADABLE_ROWS, "table", unreadable));
     families.extend(web.counted.requests.collect());
+    let streams = web.streams.count() as f64;
+    families.extend(gauges(&server::LIVE_STREAMS, "", [("", streams)]));
     families.extend(process());
     // The encoder refuses a family without series: a counter that nothing has counted yet.
     families.retain(|family| !family.get_metric().is_empty());

@@ -156,6 +156,11 @@ impl Streams {
         })
     }
 
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        self.lock().values().sum()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Option<u64>, usize>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -34,6 +34,7 @@ metrics! {
     DETECT_LAST = last(637, "gpufleet_server_detect_last_timestamp_seconds", Node, Unit::Seconds, "When the detectors last judged the fleet, Unix time.");
     DETECT_GPUS = last(638, "gpufleet_server_detect_gpus", Node, Unit::Count, "GPUs that the detectors judged at their last tick.");
     HTTP_REQUESTS = counter(641, "gpufleet_server_http_requests_total", Node, Unit::Count, "Requests for pages and the API, by route and status class.");
+    LIVE_STREAMS = last(693, "gpufleet_server_live_streams", Node, Unit::Count, "Pages that are open and told of news as it comes (server-sent events on /live), of 256 at most. Pages beyond ask every 10 s instead; those refused are in gpufleet_server_http_requests_total, route /live, status class 4xx and 5xx.");
 
     NOTIFICATIONS = counter(670, "gpufleet_server_notifications_total", Node, Unit::Count, "Attempts to tell people, by channel and outcome (delivered, retried, refused).");
     NOTIFY_WAITING = last(671, "gpufleet_server_notify_waiting", Node, Unit::Count, "Messages to people that could have gone out and have not, by channel.");

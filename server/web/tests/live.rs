@@ -121,6 +121,13 @@ async fn one_token_takes_no_more_than_its_share_and_is_told_when_to_come_back() 
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.headers()[header::RETRY_AFTER], "60");
     drop(server.stream(Some(OPERATOR)).await);
+    let metrics =
+        Request::get("/metrics").header(header::COOKIE, format!("gpufleet_token={TOKEN}"));
+    let metrics = server.ask(metrics.body(Body::empty()).unwrap()).await;
+    let metrics = metrics.into_body().collect().await.unwrap().to_bytes();
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    let line = format!("\ngpufleet_server_live_streams {MOST_OF_A_TOKEN}\n");
+    assert!(metrics.contains(&line), "{metrics}");
     streams.pop();
     drop(server.stream(Some(TOKEN)).await);
 }
