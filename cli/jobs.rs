@@ -215,6 +215,11 @@ fn late(run: &Value) -> String {
 /// What it has cost, and what it will have cost.
 fn cost(run: &Value) -> String {
     let so_far = words::dollars(&run["cost_so_far_usd"]);
+    let tokens = &run["usd_per_million_tokens"];
+    let so_far = match words::number(tokens) {
+        Some(_) => format!("{so_far} ({} a million tokens)", words::dollars(tokens)),
+        None => so_far,
+    };
     match words::number(&run["cost_at_finish_usd"]) {
         Some(_) => format!(
             "{so_far}, {} when it is done",

@@ -25,6 +25,10 @@ use crate::runs::{
 use crate::web::Web;
 use crate::words::text;
 
+mod figure;
+
+pub use figure::Figure;
+
 /// Longest range of steps, hours.
 const MAX_STEPS_RANGE_HOURS: i64 = 2;
 
@@ -101,15 +105,6 @@ pub struct Ending {
     pub steps_lost: Option<u64>,
 }
 
-/// A figure, or why there is none.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Figure {
-    /// The value.
-    pub value: Option<f64>,
-    /// Why there is none.
-    pub missing: Option<String>,
-}
-
 /// One process of a run.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RankKnown {
@@ -180,6 +175,10 @@ pub struct RunDetail {
     pub cost_so_far_usd: Figure,
     /// What it will have cost at its finish, US dollars.
     pub cost_at_finish_usd: Figure,
+    /// What a step costs at its present pace, US dollars.
+    pub usd_per_step: Figure,
+    /// What a million tokens cost at its present pace, US dollars.
+    pub usd_per_million_tokens: Figure,
     /// What each GPU does compared with a smaller run of this job, 1 is linear.
     pub scaling_ratio: Figure,
     /// The same in a sentence.
@@ -440,6 +439,8 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         late_seconds: finish.and_then(|it| it.late_ns).map(|it| it as f64 / 1e9),
         cost_so_far_usd: Figure::of(cost.so_far().map(dollars)),
         cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
+        usd_per_step: Figure::of(cost.of_a_step(run, now)),
+        usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
         scaling_ratio: Figure::of(match scaling {
             Efficiency::Own { ratio, .. } => Ok(ratio),
             Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),
@@ -481,20 +482,5 @@ fn rank(number: u32, rank: &Rank) -> RankKnown {
         readings: named
             .map(|(id, value)| (super::shape::metric_name(*id), *value))
             .collect(),
-    }
-}
-
-impl Figure {
-    pub(super) fn of<E: Into<String>>(figure: Result<f64, E>) -> Self {
-        match figure {
-            Ok(value) => Self {
-                value: Some(value),
-                missing: None,
-            },
-            Err(why) => Self {
-                value: None,
-                missing: Some(why.into()),
-            },
-        }
     }
 }

@@ -43,6 +43,31 @@ impl Cost {
         let spent = plan::cost(held, price).and_then(|it| i64::try_from(it).ok());
         spent.ok_or_else(|| "not known: the sum is beyond reckoning".to_owned())
     }
+
+    /// US dollars of a step at the run's present pace.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn of_a_step(&self, run: &Run, now: Timestamp) -> Result<f64, String> {
+        let step = run.at_its_pace(run.step_seconds(), "no step was told", now)?;
+        Ok(self.a_second(run)? * step)
+    }
+
+    /// US dollars of a million tokens at the run's present pace.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn of_a_million_tokens(&self, run: &Run, now: Timestamp) -> Result<f64, String> {
+        let tokens = run.tokens_per_second().filter(|it| *it > 0.0);
+        let tokens = run.at_its_pace(tokens, "not said: no rank gives its tokens", now)?;
+        Ok(self.a_second(run)? / tokens * 1e6)
+    }
+
+    /// US dollars of all its GPUs a second.
+    fn a_second(&self, run: &Run) -> Result<f64, String> {
+        let price = self.nano_usd_per_gpu_hour.clone()? as f64 / 1e9;
+        Ok(price * run.gpu_count() as f64 / HOUR_S as f64)
+    }
 }
 
 /// The cost of a run.

@@ -148,6 +148,18 @@ pub(super) fn figures(
         figure("Loss", "The newest that was read.", loss.ok_or("not said")),
         done_at,
         cost,
+        Figure {
+            small: past
+                .cost
+                .of_a_million_tokens(run, now)
+                .ok()
+                .map(|usd| format!("{} a million tokens", text::small_dollars(usd))),
+            ..figure(
+                "Cost of a step",
+                "All GPUs of the run for as long as a step takes now.",
+                past.cost.of_a_step(run, now).map(text::small_dollars),
+            )
+        },
         scaling(&past.scaling),
         reliability(past.reliability.as_ref()),
     ]

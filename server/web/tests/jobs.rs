@@ -314,6 +314,27 @@ async fn hfu_stands_beside_mfu_or_the_reason_why_there_is_none() {
 }
 
 #[tokio::test]
+async fn a_step_and_a_million_tokens_have_a_price() {
+    let server = super::today::priced(fixture::fleet()).await;
+    let found = server
+        .json(&format!("/api/v1/runs/prod/{}/0", segment(JOB)))
+        .await;
+    // Eight GPUs at ten dollars an hour, a second a step.
+    let second = 80.0 / 3_600.0;
+    for (figure, expected) in [
+        ("usd_per_step", second),
+        ("usd_per_million_tokens", second / (8.0 * 4_096.0) * 1e6),
+    ] {
+        let usd = found[figure]["value"].as_f64().unwrap();
+        assert!((usd / expected - 1.0).abs() < 1e-6, "{figure}: {usd}");
+    }
+    let (_, page) = server.get(&address(JOB)).await;
+    for said in ["Cost of a step", "$0.0222", "$0.6782 a million tokens"] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
     let server = server().await;
     let run = format!("/api/v1/runs/prod/{}/0", segment(JOB));
@@ -338,6 +359,9 @@ async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
     assert_eq!(found["observed_ratio"]["value"], 1.0);
     let missing = found["cost_so_far_usd"]["missing"].as_str().unwrap();
     assert!(missing.starts_with("no price: `"), "{missing}");
+    for figure in ["usd_per_step", "usd_per_million_tokens"] {
+        assert_eq!(found[figure]["missing"], missing, "{figure}");
+    }
     assert_eq!(found["scaling_ratio"]["value"], Value::Null);
     let steps = server.json(&format!("{run}/steps?ranks=3")).await;
     assert_eq!(steps[0]["rank"], 3);

@@ -10,7 +10,7 @@ use crate::today::Todays;
 use crate::view::FleetView;
 
 /// The card of the fixture at ten dollars an hour: a GPU-day is $240.
-async fn priced(lives: Vec<Live>) -> Fixture {
+pub(super) async fn priced(lives: Vec<Live>) -> Fixture {
     let mut config = Config::for_tests();
     let card = "NVIDIA H100 80GB HBM3".to_owned();
     config.detect.gpu_hour_usd.insert(card, "10".to_owned());
