@@ -17,7 +17,10 @@ use super::look::Sight;
 
 mod besides;
 
+mod claimed;
+
 pub use besides::{HeldBack, Maker, ScalerSaid};
+pub use claimed::{Claimed, Count, Device, DeviceClaim, DeviceKind, Gives, Slice};
 
 /// Most nodes with GPUs: 100,000 GPUs, eight a node, with room for nodes of four.
 pub const MAX_NODES: usize = 25_000;
@@ -85,6 +88,8 @@ pub enum Pod {
     Bound(Bound),
     /// It waits.
     Waits(Box<Claim>),
+    /// It waits, and asks for what resource claims of these names ask for as well.
+    WaitsByClaims(Box<Claim>, Vec<String>),
     /// It is over, or asks for no GPU.
     Neither,
 }
@@ -94,6 +99,8 @@ pub enum Pod {
 pub struct Pods {
     bound: HashMap<String, Bound>,
     waiting: BTreeMap<String, Claim>,
+    /// Resource claims of those that wait, by namespace and name.
+    by_claims: BTreeMap<String, Vec<String>>,
     held: BTreeMap<String, u32>,
     /// Pods that hold GPUs and have no place here, and those that wait.
     left_out: (BTreeSet<String>, BTreeSet<String>),
@@ -110,6 +117,8 @@ pub struct ClusterState {
     pub held_back: [HeldBack; 3],
     /// What the autoscaler said.
     pub scaler: ScalerSaid,
+    /// GPUs that are given out by resource claims.
+    pub claimed: Claimed,
     records: BTreeMap<String, Record>,
     /// Nodes that have no place here.
     left_out: BTreeSet<String>,
@@ -122,6 +131,11 @@ pub struct ClusterState {
 }
 
 impl Standing {
+    /// Whether it has told all of it, or that it does not.
+    pub fn is_decided(&self) -> bool {
+        self.whole_since.is_some() || self.trouble.is_some() || self.absent.is_some()
+    }
+
     /// It said something that fits.
     pub fn heard(&mut self, now: Moment) {
         self.heard = Some(now);
@@ -186,7 +200,7 @@ impl Pods {
             Pod::Bound(_) if self.bound.len() >= MAX_BOUND => {
                 self.left_out.0.insert(uid.to_owned());
             }
-            Pod::Waits(_) if self.waiting.len() >= MAX_WAITING => {
+            Pod::Waits(_) | Pod::WaitsByClaims(..) if self.waiting.len() >= MAX_WAITING => {
                 self.left_out.1.insert(uid.to_owned());
             }
             Pod::Bound(bound) => {
@@ -196,6 +210,10 @@ impl Pods {
             }
             Pod::Waits(claim) => {
                 self.waiting.insert(uid.to_owned(), *claim);
+            }
+            Pod::WaitsByClaims(claim, names) => {
+                self.waiting.insert(uid.to_owned(), *claim);
+                self.by_claims.insert(uid.to_owned(), names);
             }
         }
         // So many more that their names alone would be dear: the count then says "at least".
@@ -215,6 +233,7 @@ impl Pods {
     /// A pod is gone.
     pub fn remove(&mut self, uid: &str) {
         self.waiting.remove(uid);
+        self.by_claims.remove(uid);
         self.left_out.0.remove(uid);
         self.left_out.1.remove(uid);
         let Some(bound) = self.bound.remove(uid) else {
@@ -273,6 +292,11 @@ impl ClusterState {
 
     /// A node as it is now.
     pub fn node(&mut self, node: Node, now: Timestamp) {
+        let node = self.claimed.over(node);
+        self.take(node, now);
+    }
+
+    fn take(&mut self, node: Node, now: Timestamp) {
         let name = node.name.clone();
         let room = self.records.len() < MAX_NODES;
         let Some(record) = self.records.get_mut(&name) else {
@@ -339,11 +363,16 @@ impl ClusterState {
     /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
     /// some that wait is told by these; what is told twice by who says more.
     pub fn waiting(&self) -> Vec<Claim> {
-        let with_scaler = |(uid, it): (&String, &Claim)| Claim {
-            scaler: self.scaler.of_pod.get(uid).cloned(),
-            ..it.clone()
+        let with_scaler = |(uid, it): (&String, &Claim)| {
+            let by_claims = self.pods.by_claims.get(uid);
+            let it = match by_claims {
+                Some(names) => self.claimed.waits(it, names)?,
+                None => it.clone(),
+            };
+            let scaler = self.scaler.of_pod.get(uid).cloned();
+            Some(Claim { scaler, ..it })
         };
-        let mut all: Vec<Claim> = self.pods.waiting.iter().map(with_scaler).collect();
+        let mut all: Vec<Claim> = self.pods.waiting.iter().filter_map(with_scaler).collect();
         let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
         for of_kind in &self.held_back {
             let claims = of_kind.claims.values().flatten();
@@ -367,8 +396,9 @@ impl ClusterState {
     }
 
     /// Whole GPUs that are asked for on each node; none where not all that ask are known.
-    pub fn held(&self) -> Option<&BTreeMap<String, u32>> {
-        self.pods.left_out.0.is_empty().then_some(&self.pods.held)
+    pub fn held(&self) -> Option<BTreeMap<String, u32>> {
+        let is_whole = self.pods.left_out.0.is_empty();
+        is_whole.then(|| self.claimed.held(&self.pods.held))?
     }
 
     /// What changed, the newest first.
@@ -436,6 +466,7 @@ impl ClusterState {
             let is_old = it.gone_at.is_some_and(|at| now.since(at) > GONE_FOR_NS);
             !is_old || unwritten.contains(name)
         });
+        self.claimed.forget(|name| self.records.contains_key(name));
         self.changes.retain(|it| now.since(it.at) <= CHANGES_FOR_NS);
         let said = &mut self.scaler.of_pod;
         said.retain(|_, it| now.since(it.at) <= SAID_FOR_NS);

@@ -6,16 +6,21 @@
 //! those that ask for no GPU are forgotten as they are read, so that 100,000 of them cost nothing. Lists
 //! come in pages.
 //!
-//! GPUs that are asked for by resource claims (DRA) are not counted: a claim does not say how many.
+//! GPUs that are given out by resource claims ([`devices`]) are told by the driver's slices and the claims; nodes are
+//! listed when it is known whether there are such, so that none is taken for one without GPUs.
 
 use gpufleet_analysis::inventory::{Claim, Node};
 use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE};
 use gpufleet_program::kubernetes::{Api, ApiError, Asker, Refusal};
 use gpufleet_program::tls::Setting;
 
-use super::known::{ClusterState, HeldBack, Maker, Pod, Pods, ScalerSaid, Standing};
+use super::known::{ClusterState, DeviceKind, HeldBack, Maker, Pod, Pods, ScalerSaid, Standing};
 use super::{InventoryConfig, now};
 use crate::App;
+
+mod claims;
+
+mod devices;
 
 mod held_back;
 
@@ -31,7 +36,7 @@ use scaler::{EventObject, event};
 pub(super) const URL_KEY: &str = "inventory.kubernetes_url";
 
 /// What gives the right to watch.
-pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets and workloads; deploy/base/accounts.yaml)";
+pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets, workloads, resourceslices, resourceclaims and deviceclasses; deploy/base/accounts.yaml)";
 
 /// Pods that are over hold nothing and wait for nothing.
 const PODS: &str =
@@ -61,8 +66,13 @@ pub(super) async fn run(app: &App, base: &str) {
     let job_sets = follow_of::<JobSetObject>(app, &api);
     let workloads = follow_of::<WorkloadObject>(app, &api);
     let events = follow_of::<OfEvents>(app, &api);
+    let nodes = async {
+        claims::decided(app).await;
+        follow::follow(&nodes).await;
+    };
     tokio::join!(
-        follow::follow(&nodes),
+        nodes,
+        claims::run(app, &api),
         follow::follow(&pods),
         follow::follow(&jobs),
         follow::follow(&job_sets),
@@ -116,6 +126,7 @@ enum Tells {
     Pods,
     HeldBack(Maker),
     Events,
+    Devices(DeviceKind),
 }
 
 impl Tells {
@@ -125,6 +136,7 @@ impl Tells {
             Self::Pods => &mut known.claims,
             Self::HeldBack(maker) => &mut known.held_back(maker).standing,
             Self::Events => &mut known.scaler.standing,
+            Self::Devices(kind) => known.claimed.standing(kind),
         }
     }
 }
@@ -136,6 +148,7 @@ fn note(standing: &mut Standing, tells: Tells, why: &str, refusal: Option<Refusa
             Tells::Pods => "who waits for GPUs is not seen",
             Tells::HeldBack(_) => "what waits for GPUs before it has pods is not seen",
             Tells::Events => "what the autoscaler says is not seen",
+            Tells::Devices(_) => "GPUs that are given out by resource claims are not seen",
         };
         tracing::warn!(error = why, "{what}");
     }

@@ -11,7 +11,7 @@ use gpufleet_analysis::inventory::{Phase, Record, Waiting, queue};
 use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::known::{ClusterState, HOUR_NS, Maker, Moment};
+use super::known::{ClusterState, DeviceKind, HOUR_NS, Maker, Moment};
 use super::kubernetes::RIGHTS;
 use super::{Inventory, Source};
 use crate::words::text;
@@ -204,9 +204,8 @@ pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> 
         more_waiting += cut(rows);
     }
     let held = known.held().filter(|_| claims.is_known());
-    let nothing = BTreeMap::new();
     let all = || known.records();
-    let free = held.filter(|_| nodes.is_known());
+    let free = held.as_ref().filter(|_| nodes.is_known());
     let free = free.map(|held| Free::of(all(), held));
     let places = waiting.iter().flatten().map(|it| {
         let free = free.as_ref()?;
@@ -215,7 +214,7 @@ pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> 
     let places = places.collect();
     let pools = nodes
         .is_known()
-        .then(|| pools(all(), held.unwrap_or(&nothing)));
+        .then(|| pools(all(), held.as_ref().unwrap_or(&BTreeMap::new())));
     let is_recent = |at: Timestamp| now.at.since(at) <= HOUR_NS;
     let is_unwell = |it: &&Record| match it.phase() {
         Phase::Ready => false,
@@ -263,7 +262,9 @@ fn besides(inventory: &Inventory, known: &ClusterState, now: Moment) -> Vec<Told
         "What the autoscaler does".to_owned(),
         &known.scaler.standing,
     );
-    let all = held_back.chain([scaler]);
+    let devices = DeviceKind::ALL.iter().zip(&known.claimed.standings);
+    let devices = devices.map(|(kind, standing)| (kind.what().to_owned(), standing));
+    let all = held_back.chain([scaler]).chain(devices);
     let unseen = all.filter_map(|(what, standing)| {
         let sight = standing.sight(now);
         let is_wrong = matches!(sight, Sight::Stale { .. } | Sight::Never { .. });

@@ -8,6 +8,8 @@ use gpufleet_tests::harness::{World, agent, server, usage, wait};
 use gpufleet_tests::on_both_databases;
 use serde_json::{Value, json};
 
+mod claims;
+
 /// The longest pause between two questions, twice, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 

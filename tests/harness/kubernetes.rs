@@ -94,11 +94,21 @@ enum Asks {
 }
 
 /// Kinds of objects beside nodes and pods, with their paths; the first two every cluster has.
-const OTHERS: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 7] = [
     ("Event", "/api/v1/events"),
     ("Job", "/apis/batch/v1/jobs"),
     ("JobSet", "/apis/jobset.x-k8s.io/v1alpha2/jobsets"),
     ("Workload", "/apis/kueue.x-k8s.io/v1beta1/workloads"),
+    // A cluster of before the API was v1.
+    (
+        "ResourceSlice",
+        "/apis/resource.k8s.io/v1beta1/resourceslices",
+    ),
+    (
+        "ResourceClaim",
+        "/apis/resource.k8s.io/v1beta1/resourceclaims",
+    ),
+    ("DeviceClass", "/apis/resource.k8s.io/v1beta1/deviceclasses"),
 ];
 
 impl Asks {
@@ -295,7 +305,7 @@ impl Kubernetes {
         self.shared.lock().others.entry(kind).or_default();
     }
 
-    /// An object of another kind as a whole, new or changed: `Job`, `Event`, `JobSet`, `Workload`.
+    /// An object of another kind as a whole, new or changed: `Job`, `Event`, `JobSet`, `Workload`, `ResourceSlice` ….
     ///
     /// # Panics
     /// When it has no uid, or its kind is not installed.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::super::known::{Bound, Pod};
 use super::super::moment;
+use super::devices::{self, MadeClaim, PodClaim};
 
 /// Resources that are whole GPUs.
 const GPUS: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
@@ -149,6 +150,7 @@ pub(super) struct PodSpec {
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     node_selector: BTreeMap<String, String>,
+    resource_claims: Vec<PodClaim>,
     tolerations: Vec<TolerationObject>,
 }
 
@@ -176,10 +178,11 @@ struct Resources {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct PodStatus {
     phase: String,
     conditions: Vec<Condition>,
+    resource_claim_statuses: Vec<MadeClaim>,
 }
 
 /// What an object is to us; none where it has no GPUs and is to have none.
@@ -265,10 +268,19 @@ pub(super) fn pod(object: PodObject) -> Pod {
     } = object;
     let (whole, shares) = asked(&spec);
     let is_over = ["Succeeded", "Failed"].contains(&status.phase.as_str());
-    if is_over || whole + shares == 0 {
+    let claims = devices::of_pod(
+        &metadata.namespace,
+        &spec.resource_claims,
+        &status.resource_claim_statuses,
+    );
+    if is_over || (whole + shares == 0 && claims.is_empty()) {
         return Pod::Neither;
     }
     if !spec.node_name.is_empty() {
+        // What its claims were given these say themselves.
+        if whole + shares == 0 {
+            return Pod::Neither;
+        }
         return Pod::Bound(Bound {
             node: spec.node_name.into(),
             gpus: whole,
@@ -293,28 +305,37 @@ pub(super) fn pod(object: PodObject) -> Pod {
     let named = workload(&metadata.namespace, &metadata.labels, owner);
     let itself = || format!("pod:{}/{}", metadata.namespace, metadata.name);
     let named = named.unwrap_or_else(itself);
-    let claim = claim(&metadata, &named, &spec, 1);
-    Pod::Waits(Box::new(Claim {
+    let claim = Box::new(Claim {
         reason,
         words: scheduled.map(|it| cut(&it.message)).unwrap_or_default(),
-        ..claim.expect("it asks for GPUs")
-    }))
+        ..described(&metadata, &named, &spec, 1)
+    });
+    match claims.is_empty() {
+        true => Pod::Waits(claim),
+        false => Pod::WaitsByClaims(claim, claims),
+    }
 }
 
 /// What so many pods of this kind ask for, held back as long as nobody says otherwise; none where they ask
 /// for no GPU.
 pub(super) fn claim(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Option<Claim> {
+    let claim = described(meta, workload, spec, places);
+    (claim.gpus_each > 0 && places > 0).then_some(claim)
+}
+
+/// What so many pods of this kind are to us, with the GPUs that each asks for by count.
+fn described(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Claim {
     let (whole, shares) = asked(spec);
     let gpus_each = if whole > 0 { whole } else { shares };
     let since = meta.creation_timestamp.as_deref().and_then(moment);
-    (gpus_each > 0 && places > 0).then(|| Claim {
+    Claim {
         namespace: holder::cut(&meta.namespace).to_owned(),
         workload: holder::cut(workload).to_owned(),
         queue: holder::cut(queue(&meta.labels).unwrap_or_default()).to_owned(),
         model: first(&spec.node_selector, &MODELS),
         places,
         gpus_each,
-        is_shares: whole == 0,
+        is_shares: whole == 0 && shares > 0,
         since: since.unwrap_or_default(),
         reason: Reason::HeldBack,
         words: String::new(),
@@ -325,7 +346,7 @@ pub(super) fn claim(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) ->
             .map(tolerated)
             .collect(),
         scaler: None,
-    })
+    }
 }
 
 fn tolerated(it: &TolerationObject) -> Toleration {

@@ -1,0 +1,366 @@
+//! GPUs that a driver gives out by resource claims (Kubernetes' dynamic resource allocation) and not by a count
+//! on their node: which there are, who asks for how many, which are given out.
+//!
+//! A node's slices say which GPUs it has; they are laid over what it says itself. A claim says how many of a class it
+//! asks for, and once it is given some, which. So a GPU that several pods share by one claim is held once, and one
+//! that was asked for by count on a node without a device plugin is not held twice.
+//!
+//! Limits: [`MAX_SLICES`], [`MAX_CLAIMS`], [`MAX_CLASSES`]; with more claims than that it is not known what is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_analysis::inventory::{Claim, Node};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{ClusterState, MAX_BOUND, MAX_NODES, Moment, Standing};
+
+/// Most slices of GPUs: a driver writes another one for each 128 devices of a node.
+const MAX_SLICES: usize = 2 * MAX_NODES;
+
+/// Most claims.
+const MAX_CLAIMS: usize = MAX_BOUND;
+
+/// Most classes of devices.
+const MAX_CLASSES: usize = 1_000;
+
+/// Kinds of objects of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// What there is.
+    Slice,
+    /// What it is called.
+    Class,
+    /// What is asked for and given out.
+    Claim,
+}
+
+/// What a device, or every device of a class, is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    /// A whole GPU.
+    Whole,
+    /// A part of one.
+    Share,
+    /// No GPU, or one that another device stands for.
+    Nothing,
+}
+
+/// A device of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in its pool.
+    pub name: String,
+    /// What it is.
+    pub gives: Gives,
+    /// Whether it can be given out: a taint may keep it.
+    pub is_free_of_taints: bool,
+}
+
+/// GPUs of a node, as their driver tells them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Slice {
+    /// The node.
+    pub node: String,
+    /// The pool of devices: usually one a node.
+    pub pool: String,
+    /// Slices of an older generation than the newest of their pool say nothing any more.
+    pub generation: u64,
+    /// The type of GPU; empty where not told.
+    pub model: String,
+    /// The devices.
+    pub devices: Vec<Device>,
+}
+
+/// How many of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// So many.
+    Exactly(u32),
+    /// All of a node.
+    All,
+}
+
+/// What a claim asks for and was given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceClaim {
+    /// How many of which class.
+    pub asks: Vec<(String, Count)>,
+    /// Pool and name of each device that it was given.
+    pub given: Vec<(String, String)>,
+    /// Whether it was given what it asks for.
+    pub is_given: bool,
+}
+
+/// What a node says of its GPUs itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Itself {
+    gpus: u32,
+    allocatable: u32,
+    model: String,
+    is_shared: bool,
+}
+
+/// Everything that is known of it.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Who tells it, by [`DeviceKind`].
+    pub standings: [Standing; 3],
+    /// By node and name.
+    slices: BTreeMap<String, BTreeMap<String, Slice>>,
+    slice_count: usize,
+    classes: BTreeMap<String, Gives>,
+    /// By namespace and name.
+    claims: BTreeMap<String, DeviceClaim>,
+    /// Claims that have no place here.
+    left_out: BTreeSet<String>,
+    /// Of each node what it says itself.
+    nodes: BTreeMap<String, Itself>,
+}
+
+impl DeviceKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Slice, Self::Class, Self::Claim];
+
+    /// Its name in sentences.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::Slice => "Which GPUs are given out by resource claims (ResourceSlices)",
+            Self::Class => "Which classes of devices are GPUs (DeviceClasses)",
+            Self::Claim => "Who holds and asks for GPUs by resource claims (ResourceClaims)",
+        }
+    }
+}
+
+impl Claimed {
+    /// Who tells a kind.
+    pub fn standing(&mut self, kind: DeviceKind) -> &mut Standing {
+        &mut self.standings[kind as usize]
+    }
+
+    /// Whether it is known whether there are such GPUs: until then nodes are not to be taken for empty.
+    pub fn is_decided(&self) -> bool {
+        self.standings[DeviceKind::Slice as usize].is_decided()
+    }
+
+    /// All slices as they are now, by name; returns the nodes that it concerns.
+    pub fn all_slices(&mut self, all: Vec<(String, Slice)>, now: Moment) -> BTreeSet<String> {
+        let before = std::mem::take(&mut self.slices);
+        self.slice_count = 0;
+        for (name, slice) in all {
+            self.slice(&name, slice);
+        }
+        self.standing(DeviceKind::Slice).whole(now);
+        let both = before.keys().chain(self.slices.keys());
+        both.cloned().collect()
+    }
+
+    /// A slice as it is now.
+    pub fn slice(&mut self, name: &str, slice: Slice) {
+        self.slice_gone(name, &slice.node);
+        if self.slice_count < MAX_SLICES {
+            self.slice_count += 1;
+            let of_node = self.slices.entry(slice.node.clone()).or_default();
+            of_node.insert(name.to_owned(), slice);
+        }
+    }
+
+    /// A slice of this node is gone.
+    pub fn slice_gone(&mut self, name: &str, node: &str) {
+        let Some(of_node) = self.slices.get_mut(node) else {
+            return;
+        };
+        self.slice_count -= usize::from(of_node.remove(name).is_some());
+        if of_node.is_empty() {
+            self.slices.remove(node);
+        }
+    }
+
+    /// All classes as they are now.
+    pub fn all_classes(&mut self, all: BTreeMap<String, Gives>, now: Moment) {
+        self.classes = all.into_iter().take(MAX_CLASSES).collect();
+        self.standing(DeviceKind::Class).whole(now);
+    }
+
+    /// A class as it is now; none: it is gone.
+    pub fn class(&mut self, name: &str, gives: Option<Gives>) {
+        self.classes.remove(name);
+        if let Some(gives) = gives.filter(|_| self.classes.len() < MAX_CLASSES) {
+            self.classes.insert(name.to_owned(), gives);
+        }
+    }
+
+    /// All claims as they are now.
+    pub fn all_claims(&mut self, all: BTreeMap<String, DeviceClaim>, now: Moment) {
+        (self.claims, self.left_out) = (BTreeMap::new(), BTreeSet::new());
+        for (name, claim) in all {
+            self.claim(&name, Some(claim));
+        }
+        self.standing(DeviceKind::Claim).whole(now);
+    }
+
+    /// A claim as it is now, by namespace and name; none: it is gone.
+    pub fn claim(&mut self, name: &str, claim: Option<DeviceClaim>) {
+        self.claims.remove(name);
+        self.left_out.remove(name);
+        let Some(claim) = claim else { return };
+        if self.claims.len() < MAX_CLAIMS {
+            self.claims.insert(name.to_owned(), claim);
+        } else if self.left_out.len() < MAX_CLAIMS {
+            self.left_out.insert(name.to_owned());
+        }
+    }
+
+    /// A node with the GPUs that its slices tell, of which it says this itself.
+    pub fn over(&mut self, node: Node) -> Node {
+        let itself = Itself {
+            gpus: node.gpus,
+            allocatable: node.allocatable,
+            model: node.model.clone(),
+            is_shared: node.is_shared,
+        };
+        self.nodes.insert(node.name.clone(), itself);
+        self.laid_over(node)
+    }
+
+    /// The same of one that is known, when its slices changed; none where it is not known.
+    pub fn over_again(&self, mut node: Node) -> Option<Node> {
+        let itself = self.nodes.get(&node.name)?;
+        (node.gpus, node.allocatable) = (itself.gpus, itself.allocatable);
+        node.model.clone_from(&itself.model);
+        node.is_shared = itself.is_shared;
+        Some(self.laid_over(node))
+    }
+
+    fn laid_over(&self, mut node: Node) -> Node {
+        let (mut whole, mut can, mut is_shared) = (0_u32, 0_u32, false);
+        let slices = self.slices.get(&node.name).into_iter();
+        for (slice, device) in slices.flat_map(newest) {
+            is_shared |= device.gives == Gives::Share;
+            if device.gives == Gives::Whole {
+                whole += 1;
+                can += u32::from(device.is_free_of_taints);
+                if node.model.is_empty() {
+                    node.model.clone_from(&slice.model);
+                }
+            }
+        }
+        // A GPU that plugin and driver both tell is one.
+        node.gpus = node.gpus.max(whole);
+        node.allocatable = node.allocatable.max(can);
+        node.is_shared |= is_shared;
+        node
+    }
+
+    /// A node is forgotten.
+    pub fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.nodes.retain(|name, _| is_there(name));
+    }
+
+    /// All devices.
+    fn devices(&self) -> impl Iterator<Item = (&Slice, &Device)> {
+        self.slices.values().flat_map(newest)
+    }
+
+    /// Whole GPUs that are held on each node: what pods ask for by count, and what claims were given. None where not
+    /// all claims are known.
+    pub fn held(&self, by_count: &BTreeMap<String, u32>) -> Option<BTreeMap<String, u32>> {
+        if self.slices.is_empty() {
+            return Some(by_count.clone());
+        }
+        let claims = &self.standings[DeviceKind::Claim as usize];
+        if claims.whole_since.is_none() || !self.left_out.is_empty() {
+            return None;
+        }
+        // What is asked for by count where no plugin counts is given by a claim that the scheduler makes.
+        let counts = |node: &str| self.nodes.get(node).is_none_or(|it| it.gpus > 0);
+        let mut held: BTreeMap<String, u32> = by_count.clone();
+        held.retain(|node, _| counts(node));
+        let mut whole: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for (slice, device) in self.devices().filter(|it| it.1.gives == Gives::Whole) {
+            whole.insert((&slice.pool, &device.name), &slice.node);
+        }
+        for (pool, device) in self.claims.values().flat_map(|it| &it.given) {
+            // Taken away, so that one that two claims share is one.
+            if let Some(node) = whole.remove(&(pool.as_str(), device.as_str())) {
+                let held = held.entry(node.to_owned()).or_default();
+                *held = held.saturating_add(1);
+            }
+        }
+        Some(held)
+    }
+
+    /// What waits, with what its claims of these names ask for beside what it asks for itself; none where that
+    /// is no GPU.
+    pub fn waits(&self, claim: &Claim, names: &[String]) -> Option<Claim> {
+        let (mut whole, mut shares) = match claim.is_shares {
+            true => (0, claim.gpus_each),
+            false => (claim.gpus_each, 0),
+        };
+        let known = names.iter().filter_map(|it| self.claims.get(it));
+        for (class, count) in known.filter(|it| !it.is_given).flat_map(|it| &it.asks) {
+            let gives = self.classes.get(class).copied();
+            match gives.unwrap_or_else(|| by_name(class)) {
+                Gives::Whole => whole = whole.saturating_add(self.count(*count)),
+                Gives::Share => shares = shares.saturating_add(self.count(*count)),
+                Gives::Nothing => {}
+            }
+        }
+        let gpus_each = if whole > 0 { whole } else { shares };
+        (gpus_each > 0).then(|| Claim {
+            gpus_each,
+            is_shares: whole == 0,
+            ..claim.clone()
+        })
+    }
+
+    /// All of a node are as many as the largest has.
+    fn count(&self, count: Count) -> u32 {
+        match count {
+            Count::Exactly(count) => count,
+            Count::All => {
+                let whole = |it: &BTreeMap<String, Slice>| {
+                    let devices = newest(it);
+                    devices.filter(|it| it.1.gives == Gives::Whole).count()
+                };
+                let most = self.slices.values().map(whole).max().unwrap_or(1);
+                u32::try_from(most).unwrap_or(u32::MAX)
+            }
+        }
+    }
+}
+
+impl ClusterState {
+    /// Slices of the GPUs of these nodes changed.
+    pub fn slices_changed<'a>(&mut self, nodes: impl Iterator<Item = &'a str>, now: Timestamp) {
+        for name in nodes {
+            let known = self.records.get(name).filter(|it| it.gone_at.is_none());
+            let node = known.and_then(|it| self.claimed.over_again(it.node.clone()));
+            if let Some(node) = node {
+                self.take(node, now);
+            }
+        }
+    }
+}
+
+/// Devices of a node's slices that are of the newest generation of their pool.
+fn newest(slices: &BTreeMap<String, Slice>) -> impl Iterator<Item = (&Slice, &Device)> {
+    let is_newest = |it: &&Slice| {
+        let of_pool = slices.values().filter(|other| other.pool == it.pool);
+        of_pool.map(|it| it.generation).max() == Some(it.generation)
+    };
+    let slices = slices.values().filter(is_newest);
+    slices.flat_map(|it| it.devices.iter().map(move |device| (it, device)))
+}
+
+/// What a class gives that was not read: those that NVIDIA's driver comes with.
+fn by_name(class: &str) -> Gives {
+    match class {
+        "gpu.nvidia.com" | "vfio.gpu.nvidia.com" => Gives::Whole,
+        "mig.nvidia.com" => Gives::Share,
+        _ => Gives::Nothing,
+    }
+}
+
+#[cfg(test)]
+#[path = "claimed_tests.rs"]
+mod tests;

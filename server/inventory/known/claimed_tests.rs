@@ -1,0 +1,219 @@
+//! GPUs that are given out by resource claims, in what is known of the cluster.
+
+use std::time::Duration;
+
+use gpufleet_analysis::inventory::{Phase, Ready, Reason};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::super::{Bound, ClusterState, Pod};
+use super::*;
+
+fn now(seconds: i64) -> Moment {
+    Moment {
+        at: Timestamp::from_seconds(1_000_000 + seconds),
+        monotonic: Duration::from_secs(seconds.unsigned_abs()),
+    }
+}
+
+fn node(name: &str, gpus: u32) -> Node {
+    Node {
+        name: name.to_owned(),
+        gpus,
+        allocatable: gpus,
+        ready: Ready::Yes,
+        ..Node::default()
+    }
+}
+
+/// A slice with so many whole GPUs, `gpu-0` and on.
+fn slice(node: &str, generation: u64, gpus: u32) -> Slice {
+    let device = |number: u32| Device {
+        name: format!("gpu-{number}"),
+        gives: Gives::Whole,
+        is_free_of_taints: true,
+    };
+    Slice {
+        node: node.to_owned(),
+        pool: node.to_owned(),
+        generation,
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
+        devices: (0..gpus).map(device).collect(),
+    }
+}
+
+fn asks(class: &str, count: Count) -> DeviceClaim {
+    DeviceClaim {
+        asks: vec![(class.to_owned(), count)],
+        ..DeviceClaim::default()
+    }
+}
+
+fn given(devices: &[(&str, &str)]) -> DeviceClaim {
+    let given = devices.iter();
+    DeviceClaim {
+        given: given
+            .map(|(pool, it)| ((*pool).to_owned(), (*it).to_owned()))
+            .collect(),
+        is_given: true,
+        ..asks("gpu.nvidia.com", Count::Exactly(1))
+    }
+}
+
+fn waits(gpus_each: u32, is_shares: bool) -> Box<Claim> {
+    Box::new(Claim {
+        namespace: "team".to_owned(),
+        workload: "job:team/a".to_owned(),
+        queue: String::new(),
+        model: String::new(),
+        places: 1,
+        gpus_each,
+        is_shares,
+        since: now(0).at,
+        reason: Reason::NoPlace,
+        words: String::new(),
+        tolerates: Vec::new(),
+        scaler: None,
+    })
+}
+
+/// Two nodes: `a` gives out eight GPUs by claims, `b` eight by count.
+fn known() -> ClusterState {
+    let mut known = ClusterState::default();
+    known
+        .claimed
+        .all_slices(vec![("s".to_owned(), slice("a", 1, 8))], now(0));
+    known.all_nodes(vec![node("a", 0), node("b", 8)], now(1));
+    known
+}
+
+fn of<'a>(known: &'a ClusterState, name: &str) -> &'a gpufleet_analysis::inventory::Record {
+    let mut records = known.records();
+    records
+        .find(|it| it.node.name == name)
+        .expect("it is known")
+}
+
+#[test]
+fn a_node_has_the_gpus_of_its_slices_and_loses_them_with_these() {
+    let mut known = known();
+    let node = &of(&known, "a").node;
+    assert_eq!((node.gpus, node.allocatable), (8, 8));
+    assert_eq!(node.model, "NVIDIA H100 80GB HBM3");
+    assert_eq!(of(&known, "a").phase(), Phase::Ready);
+    // The driver tells anew, and the old slice is still there.
+    let mut newer = slice("a", 2, 8);
+    newer.devices[7].is_free_of_taints = false;
+    known.claimed.slice("t", newer);
+    known.slices_changed(["a"].into_iter(), now(2).at);
+    let node = &of(&known, "a").node;
+    assert_eq!(
+        (node.gpus, node.allocatable),
+        (8, 7),
+        "of the newest generation"
+    );
+    // What the node says itself does not take them away, nor count them twice.
+    let mut told = self::node("a", 8);
+    told.driver = "580".to_owned();
+    known.node(told, now(3).at);
+    assert_eq!(
+        (of(&known, "a").node.gpus, of(&known, "a").node.allocatable),
+        (8, 8)
+    );
+    known.node(self::node("a", 0), now(4).at);
+    for name in ["s", "t"] {
+        known.claimed.slice_gone(name, "a");
+    }
+    known.slices_changed(["a"].into_iter(), now(5).at);
+    assert_eq!(of(&known, "a").node.allocatable, 0);
+    assert_eq!(of(&known, "a").phase(), Phase::NotReady);
+    assert_eq!(of(&known, "b").node.gpus, 8);
+}
+
+#[test]
+fn what_claims_were_given_is_held_once_however_many_share_it() {
+    let mut known = known();
+    let held = |known: &ClusterState, node: &str| {
+        known.held().map(|it| it.get(node).copied().unwrap_or(0))
+    };
+    assert_eq!(held(&known, "a"), None, "no claim was told of yet");
+    known.claimed.all_claims(BTreeMap::new(), now(1));
+    assert_eq!((held(&known, "a"), held(&known, "b")), (Some(0), Some(0)));
+    known
+        .claimed
+        .claim("team/x", Some(given(&[("a", "gpu-0"), ("a", "gpu-1")])));
+    known.claimed.claim(
+        "team/y",
+        Some(given(&[("a", "gpu-1"), ("a", "no-gpu"), ("c", "gpu-0")])),
+    );
+    assert_eq!(held(&known, "a"), Some(2));
+    // By count: of `b` by its plugin; of `a` by a claim of the scheduler's, which is counted.
+    for (uid, node) in [("p", "a"), ("q", "b")] {
+        let (node, gpus) = (node.into(), 3);
+        known.pod(uid, Pod::Bound(Bound { node, gpus }));
+    }
+    assert_eq!((held(&known, "a"), held(&known, "b")), (Some(2), Some(3)));
+    known.claimed.claim("team/x", None);
+    assert_eq!(held(&known, "a"), Some(1));
+}
+
+#[test]
+fn who_waits_asks_for_what_its_claims_ask_for() {
+    let mut known = known();
+    let classes = [
+        ("ours".to_owned(), Gives::Whole),
+        ("nic".to_owned(), Gives::Nothing),
+    ];
+    known.claimed.all_classes(classes.into(), now(1));
+    for (name, claim) in [
+        ("team/four", asks("gpu.nvidia.com", Count::Exactly(4))),
+        ("team/all", asks("ours", Count::All)),
+        ("team/share", asks("mig.nvidia.com", Count::Exactly(2))),
+        ("team/nic", asks("nic", Count::Exactly(8))),
+        ("team/has", given(&[("a", "gpu-0")])),
+    ] {
+        known.claimed.claim(name, Some(claim));
+    }
+    for (names, by_count, expected) in [
+        (&["team/four"][..], (0, false), Some((4, false))),
+        (&["team/four", "team/nic"], (2, false), Some((6, false))),
+        (&["team/all"], (0, false), Some((8, false))),
+        (&["team/share"], (0, false), Some((2, true))),
+        (&["team/share"], (3, true), Some((5, true))),
+        (&["team/nic"], (0, false), None),
+        (&["team/has"], (0, false), None),
+        (&["team/not-told-yet"], (0, false), None),
+    ] {
+        let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+        let claim = waits(by_count.0, by_count.1);
+        known.pod("p", Pod::WaitsByClaims(claim, names.clone()));
+        let waiting = known.waiting();
+        let found = waiting.first().map(|it| (it.gpus_each, it.is_shares));
+        assert_eq!(found, expected, "{names:?}");
+    }
+    known.pod("p", Pod::Waits(waits(1, false)));
+    assert_eq!(
+        known.waiting()[0].gpus_each,
+        1,
+        "it names no claim any more"
+    );
+}
+
+#[test]
+fn beyond_the_limits_it_is_not_told_what_is_free() {
+    let mut known = known();
+    known.claimed.all_claims(BTreeMap::new(), now(1));
+    for number in 0..=MAX_CLAIMS {
+        known
+            .claimed
+            .claim(&format!("team/{number}"), Some(DeviceClaim::default()));
+    }
+    assert_eq!(known.held(), None);
+    known.claimed.claim(&format!("team/{MAX_CLAIMS}"), None);
+    assert!(known.held().is_some());
+    for number in 0..MAX_SLICES {
+        known
+            .claimed
+            .slice(&format!("s-{number}"), slice("b", 1, 1));
+    }
+    assert_eq!(known.claimed.slice_count, MAX_SLICES);
+}
