@@ -5,6 +5,13 @@
 #   tests/gpu/pack.sh                                builds all of it and packs it
 #   tests/gpu/pack.sh lay INTO AGENT PLUGIN WHEEL    only puts what was built where the suite looks for it; - is none
 set -euo pipefail
+given=()
+for it in "$@"; do
+    # Relative to where it was called.
+    [[ $it == lay || $it == - ]] || it=$(realpath -m "$it")
+    given+=("$it")
+done
+set -- "${given[@]}"
 cd "$(dirname "$0")/../.."
 
 MOST_BYTES=$((64 << 20))

@@ -1,10 +1,13 @@
-"""Several NCCL ranks on one GPU under our plugin: correct sums, one rank slowed, one that stops. 3: it
-cannot run here. For correctness and order; times on one GPU say nothing of a fleet."""
+"""Several NCCL ranks on one GPU under our plugin: correct sums, one rank slowed, one that stops, and what the agent
+tells of them by the plugin. 3: it cannot run here. For correctness and order; times on one GPU say nothing of a
+fleet."""
 
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 
 #: All ranks on one card over loopback, as NCCL allows it.
 ENVIRONMENT = {
@@ -13,6 +16,10 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571",
 }
 ROUNDS = 50
+#: How the agent says that what it knows of a rank's collectives is of our plugin.
+OF_OUR_PLUGIN = 1
+#: Until the agent has told of all ranks, seconds: it reads once a second.
+PATIENCE = 60
 
 
 def argument(name):
@@ -23,7 +30,10 @@ def rank():
     import torch
     import torch.distributed as distributed
 
+    import gpufleet
+
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    gpufleet.init(rank=number, world=world, job_name=os.environ["SUITE_JOB"])
     torch.cuda.set_device(0)
     distributed.init_process_group("nccl")
     values = torch.empty(1 << 20, device="cuda")
@@ -43,26 +53,59 @@ def rank():
     torch.cuda.synchronize()
 
 
+def told(text, job, metric):
+    """By rank of this job the greatest value that the agent tells."""
+    found = {}
+    for labels, value in re.findall(rf"^gpufleet_training_{metric}{{([^\n]*)}} (\S+)", text, re.M):
+        its = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if its.get("job") == job and "rank" in its:
+            number = int(its["rank"])
+            found[number] = max(float(value), found.get(number, 0.0))
+    return found
+
+
+def missing(text, job, world):
+    """What the agent does not tell yet of ranks of which the last one has stopped; empty where it is all there."""
+    ranks = set(range(world))
+    by_plugin = {rank for rank, code in told(text, job, "collectives_from_code").items() if code == OF_OUR_PLUGIN}
+    done = {rank for rank, calls in told(text, job, "collective_calls_total").items() if calls >= ROUNDS}
+    waits = {rank for rank, count in told(text, job, "collectives_in_flight").items() if count >= 1}
+    not_told = [
+        ("are not told by our plugin", ranks - by_plugin),
+        (f"have not {ROUNDS} collectives", ranks - done),
+        ("are not told to wait", ranks - {world - 1} - waits),
+        ("are told to wait and do not", {world - 1} & waits),
+    ]
+    return "; ".join(f"ranks {sorted(which)} {what}" for what, which in not_told if which)
+
+
 def main():
     try:
         import torch
         import torch.distributed as distributed
+
+        import gpufleet
     except ImportError as error:
-        print(f"PyTorch is not here: {error}")
+        print(f"PyTorch or the hooks are not here: {error}")
         sys.exit(3)
     if not torch.cuda.is_available() or not distributed.is_nccl_available():
         print("PyTorch is here without CUDA or NCCL")
         sys.exit(3)
     world = int(argument("--ranks"))
+    job = f"suite-{world}-ranks"
     started = []
     for number in range(world):
-        environment = dict(os.environ, **ENVIRONMENT, RANK=str(number), WORLD_SIZE=str(world), NCCL_HOSTID=f"rank{number}",
+        environment = dict(os.environ, **ENVIRONMENT, RANK=str(number), WORLD_SIZE=str(world), NCCL_HOSTID=f"rank{number}", SUITE_JOB=job,
                            NCCL_PROFILER_PLUGIN=argument("--plugin"), GPUFLEET_HOOKS_SOCKET=argument("--socket"))
         command = [sys.executable, __file__, "--rank"]
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
         said = started[-1].stdout.readline().strip()
-        time.sleep(3)
+        until, why = time.monotonic() + PATIENCE, "the ranks ended"
+        while why and said == "stops" and time.monotonic() < until:
+            time.sleep(1)
+            with urllib.request.urlopen(argument("--metrics"), timeout=10) as answer:
+                why = missing(answer.read().decode(), job, world)
         waits = [it.poll() is None for it in started]
     finally:
         for process in started:
@@ -70,7 +113,11 @@ def main():
     if said != "stops" or not all(waits):
         print(f"the last rank said {said!r}; still there: {waits}")
         sys.exit(1)
-    print(f"{ROUNDS} sums right under the plugin; {world - 1} ranks wait for the one that stopped")
+    if why:
+        print(f"{ROUNDS} sums right; of the agent's word: {why}")
+        sys.exit(1)
+    print(f"{ROUNDS} sums right under the plugin; the agent tells of it, and that {world - 1} ranks wait for the one that stopped")
 
 
-rank() if "--rank" in sys.argv else main()
+if __name__ == "__main__":
+    rank() if "--rank" in sys.argv else main()

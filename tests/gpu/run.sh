@@ -8,6 +8,8 @@
 # Prints a table, and leaves in FOLDER (default: gpu-results) the table as JSON, every reading of the
 # catalog with its value or reason, the probe's results, a recording, and logs. Exits 1 if a row FAILED; a
 # row that was NOT RUN says why and fails nothing.
+#
+# What is to be kept of it: recording.gz as tests/recordings/CARD-DRIVER.gz, the figures in docs/performance.md.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 exec python3 "$here/suite.py" "$@"

@@ -30,6 +30,8 @@ IS_SMALL = "--small" in sys.argv
 STEPS = 2 if IS_SMALL else 200
 #: Most that a probe every 30 s may add to training, and how long one may take to come to something, seconds.
 MOST_SLOWDOWN, EVERY, PATIENCE = 0.005, 30.0, 60.0
+#: Most that the hooks' count of FLOPs may be off.
+MOST_OFF = 0.01
 WORKS = ("arithmetic", "memory", "fp16", "int8", "bf16", "tf32", "fp8")
 WIDTH, BATCH, LAYERS = (8, 4, 1) if IS_SMALL else (2048, 1024, 8)
 
@@ -110,9 +112,26 @@ for _ in range(6):
 overhead = sorted(with_hooks / without - 1 for without, with_hooks in pairs[1:])[2]
 verdict = "ok" if overhead <= MOST_OVERHEAD else "FAILED"
 rows.append(("hooks: what a step costs more", verdict, f"{overhead:+.2%} of {pairs[-1][0] / STEPS * 1e3:.2f} ms"))
-flops = 6 * BATCH * WIDTH * WIDTH * LAYERS
+# A product forward and two backward in each layer, but that nobody asks for the gradient of the batch.
+flops = 2 * BATCH * WIDTH * WIDTH * (3 * LAYERS - 1)
 rate = flops * STEPS / pairs[-1][1]
-rows.append(("step: FLOPs counted here", "ok", f"{rate / 1e12:.1f} TFLOPS, {flops / 1e9:.0f} GFLOP a step"))
+
+
+def counted(run):
+    """The row of what the hooks tell that a step computes, which is what MFU is made of."""
+    name = "hooks: FLOPs of a step"
+    with run.measure_flops():
+        steps(watched, watched_optimizer, batch, 1)
+    before = run._recorder.snapshot()
+    if not (before["plan"] or {}).get("flops_per_step"):
+        return (name, "NOT RUN", "this PyTorch does not count FLOPs")
+    told = before["plan"]["flops_per_step"]
+    is_right = abs(told / flops - 1) <= MOST_OFF
+    says = f"{told / 1e9:.3g} GFLOP, {flops / 1e9:.3g} counted here; {rate / 1e12:.1f} TFLOPS"
+    return (name, "ok" if is_right else "FAILED", says)
+
+
+rows.append(counted(gpufleet.current()))
 
 inside(gpufleet.current())
 try:

@@ -63,6 +63,33 @@ class Dry(unittest.TestCase):
         self.assertIn("fp16 on SM 2", says)
 
 
+class Ranks(unittest.TestCase):
+    """What tests/gpu/ranks.py wants to hear from the agent of ranks that wait for one that stopped."""
+
+    TOLD = """gpufleet_training_collectives_from_code{node="n",job="j",rank="0"} 1
+gpufleet_training_collectives_from_code{node="n",job="j",rank="1"} 1
+gpufleet_training_collective_calls_total{job="j",rank="0",collective="AllReduce"} 50
+gpufleet_training_collective_calls_total{job="j",rank="1",collective="AllReduce"} 50
+gpufleet_training_collectives_in_flight{job="j",rank="0"} 1
+gpufleet_training_collectives_in_flight{job="j",rank="1"} 0
+gpufleet_training_collectives_in_flight{job="another",rank="1"} 1
+"""
+
+    def test_only_a_plugin_that_tells_of_every_rank_is_enough(self):
+        missing = runpy.run_path(str(ROOT / "tests/gpu/ranks.py"))["missing"]
+        self.assertEqual(missing(self.TOLD, "j", 2), "")
+        for what, instead, says in (
+            ('job="j",rank="1"} 1', 'job="j",rank="1"} 3', "ranks [1] are not told by our plugin"),
+            ('collective="AllReduce"} 50', 'collective="AllReduce"} 49', "ranks [0, 1] have not 50 collectives"),
+            ('rank="0"} 1\ngpufleet_training_collectives_in_flight', 'rank="0"} 0\ngpufleet_training_collectives_in_flight',
+             "ranks [0] are not told to wait"),
+            ('in_flight{job="j",rank="1"} 0', 'in_flight{job="j",rank="1"} 1', "ranks [1] are told to wait and do not"),
+        ):
+            self.assertIn(what, self.TOLD)
+            self.assertEqual(missing(self.TOLD.replace(what, instead), "j", 2), says)
+        self.assertIn("ranks [0, 1] are not told by our plugin", missing("", "j", 2))
+
+
 class Packed(unittest.TestCase):
     def test_the_package_is_found_where_it_is_unpacked(self):
         wheel = sorted((ROOT / "target/hooks/wheels").glob("*.whl"))[-1]
