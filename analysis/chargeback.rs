@@ -38,7 +38,7 @@ pub mod view;
 pub(crate) mod fixture;
 
 #[cfg(test)]
-mod day_tests;
+mod month_tests;
 
 #[cfg(test)]
 mod tests;

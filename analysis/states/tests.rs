@@ -49,39 +49,41 @@ pub(crate) fn rows(
 ) -> BTreeMap<Minute, MinuteRow> {
     let mut rows: BTreeMap<Minute, MinuteRow> = BTreeMap::new();
     let mut at = Timestamp::from_seconds(HOUR * 3_600 + offset_s);
-    let pieces = line
-        .iter()
-        .flat_map(|(piece, seconds)| vec![*piece; *seconds as usize]);
-    for piece in pieces {
-        if piece != Untold {
-            let row = rows.entry(at.minute()).or_default();
-            let bit = 1 << at.second_of_minute();
-            let mut set = |metric: &gpufleet_telemetry::catalog::Metric| {
-                row.bitmaps.set(metric.id, bit);
-            };
-            let evidence: &[_] = match piece {
-                Active => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::HELD, &gpu::ACTIVE],
-                Inactive => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::HELD],
-                Stalled => &[
-                    &gpu::OBSERVED,
-                    &gpu::HOLDER_KNOWN,
-                    &gpu::HELD,
-                    &gpu::ACTIVE,
-                    &gpu::STALLED,
-                ],
-                NotHeld => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN],
-                Unclaimed => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::ACTIVE],
-                HolderUnknown => &[&gpu::OBSERVED, &gpu::ACTIVE],
-                Unseen | Untold => &[],
-            };
-            evidence.iter().for_each(|it| set(it));
-            let point = |value| Aggregate::of_gauge(value, None).expect("finite");
-            row.metrics.insert(gpu::GRAPHICS_ACTIVE.id, point(0.5));
-            if let Some(bytes) = memory_bytes {
-                row.metrics.insert(gpu::MEMORY_USED.id, point(bytes));
+    for (piece, seconds) in line {
+        let mut left = *seconds;
+        while left > 0 {
+            let first = at.second_of_minute();
+            let some = left.min(60 - first);
+            if *piece != Untold {
+                let row = rows.entry(at.minute()).or_default();
+                let bits = ((1_u64 << some) - 1) << first;
+                let evidence: &[_] = match piece {
+                    Active => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::HELD, &gpu::ACTIVE],
+                    Inactive => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::HELD],
+                    Stalled => &[
+                        &gpu::OBSERVED,
+                        &gpu::HOLDER_KNOWN,
+                        &gpu::HELD,
+                        &gpu::ACTIVE,
+                        &gpu::STALLED,
+                    ],
+                    NotHeld => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN],
+                    Unclaimed => &[&gpu::OBSERVED, &gpu::HOLDER_KNOWN, &gpu::ACTIVE],
+                    HolderUnknown => &[&gpu::OBSERVED, &gpu::ACTIVE],
+                    Unseen | Untold => &[],
+                };
+                for metric in evidence {
+                    row.bitmaps.set(metric.id, bits);
+                }
+                let point = |value| Aggregate::of_gauge(value, None).expect("finite");
+                row.metrics.insert(gpu::GRAPHICS_ACTIVE.id, point(0.5));
+                if let Some(bytes) = memory_bytes {
+                    row.metrics.insert(gpu::MEMORY_USED.id, point(bytes));
+                }
             }
+            at = at.shifted(i64::from(some) * gpufleet_telemetry::time::NANOS_PER_SECOND);
+            left -= some;
         }
-        at = at.shifted(gpufleet_telemetry::time::NANOS_PER_SECOND);
     }
     rows
 }

@@ -1,4 +1,4 @@
-//! A day of 64 GPUs from seconds to money: what is charged is what was drawn.
+//! Thirty days of 64 GPUs from seconds to money: what is charged is what was drawn.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,10 @@ use crate::ledger::State;
 use crate::states::tests::{HOUR, Piece, rows};
 use crate::states::{Around, Carry, Hold, Hour, Policy, Span, account};
 
-const NODES: usize = 8;
-const HOURS: i64 = 24;
-const DAY_S: u32 = 86_400;
+/// Of each of four tests: together they are 64 GPUs.
+const NODES: usize = 2;
+const HOURS: i64 = 30 * 24;
+const ALL_S: u32 = 30 * 86_400;
 const BEGIN_S: i64 = FIRST_HOUR * 3_600;
 
 /// Seconds by state, and by holder's number (0 is nobody).
@@ -25,7 +26,7 @@ struct Truth {
     holders: BTreeMap<i64, i64>,
 }
 
-/// A day of one GPU, what it must come to, and who held it.
+/// The days of one GPU, what it must come to, and who held it.
 fn drawn(random: &mut ChaCha8Rng, holder: i64, truth: &mut Truth) -> (Vec<(Piece, u32)>, Around) {
     let kinds = [
         Piece::Active,
@@ -36,7 +37,7 @@ fn drawn(random: &mut ChaCha8Rng, holder: i64, truth: &mut Truth) -> (Vec<(Piece
     ];
     let (mut line, mut holds, mut at) = (Vec::new(), Vec::new(), 0_u32);
     let mut before = Piece::NotHeld;
-    while at < DAY_S {
+    while at < ALL_S {
         // It begins with work: before its first sample nothing is known of a GPU.
         let next = if at == 0 {
             Piece::Active
@@ -46,8 +47,8 @@ fn drawn(random: &mut ChaCha8Rng, holder: i64, truth: &mut Truth) -> (Vec<(Piece
         if next == before {
             continue;
         }
-        let seconds = random.random_range(30..3_000).min(DAY_S - at);
-        // Cut short by the end of the day it would be bridged by what was before.
+        let seconds = random.random_range(30..3_000).min(ALL_S - at);
+        // Cut short by the end it would be bridged by what was before.
         if next == Piece::Unseen && seconds <= 20 {
             continue;
         }
@@ -88,9 +89,9 @@ fn drawn(random: &mut ChaCha8Rng, holder: i64, truth: &mut Truth) -> (Vec<(Piece
     (line, around)
 }
 
-#[test]
-fn a_day_of_64_gpus_is_charged_second_by_second_as_it_was_and_costs_what_its_nodes_cost() {
-    let mut random = ChaCha8Rng::seed_from_u64(64);
+/// A month is charged second by second as it was, and costs what its nodes cost.
+fn check(seed: u64) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut truth = Truth::default();
     let fleet = fleet(NODES);
     let mut periods: BTreeMap<(usize, i64), NodePeriod> = BTreeMap::new();
@@ -105,7 +106,7 @@ fn a_day_of_64_gpus_is_charged_second_by_second_as_it_was_and_costs_what_its_nod
                 minutes: &minutes,
                 health: &[],
                 carry,
-                until: Timestamp::from_seconds(BEGIN_S + i64::from(DAY_S)),
+                until: Timestamp::from_seconds(BEGIN_S + i64::from(ALL_S)),
                 around: &around,
             };
             let accounted = account(&asked, &Policy::default());
@@ -137,7 +138,28 @@ fn a_day_of_64_gpus_is_charged_second_by_second_as_it_was_and_costs_what_its_nod
         .into_iter();
     let expected = named.zip(truth.holders.values().copied());
     assert_eq!(teams, expected.collect());
-    let node_day = (49 * 80 + 47 * 100) * 1_000_000_000 / 4;
-    assert_eq!(made.total().cost, NODES as i128 * node_day);
+    let quarters = i128::from(HOURS * 4);
+    let node = (49 * 80 + (quarters - 49) * 100) * 1_000_000_000 / 4;
+    assert_eq!(made.total().cost, NODES as i128 * node);
     assert_eq!(made.total().gpu_millis, NODES as i64 * 8 * HOURS * HOUR_MS);
+}
+
+#[test]
+fn a_month_is_charged_as_it_was_to_the_second_and_costs_what_its_nodes_cost_gpus_0_to_15() {
+    check(64);
+}
+
+#[test]
+fn a_month_is_charged_as_it_was_to_the_second_and_costs_what_its_nodes_cost_gpus_16_to_31() {
+    check(65);
+}
+
+#[test]
+fn a_month_is_charged_as_it_was_to_the_second_and_costs_what_its_nodes_cost_gpus_32_to_47() {
+    check(66);
+}
+
+#[test]
+fn a_month_is_charged_as_it_was_to_the_second_and_costs_what_its_nodes_cost_gpus_48_to_63() {
+    check(67);
 }
