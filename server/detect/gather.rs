@@ -47,6 +47,9 @@ struct Watched {
     links: LinkWatch,
     memory: LeakWatch,
     seen: Timestamp,
+    /// As they were told last: most say the same at each tick.
+    model: Arc<str>,
+    job: Option<Arc<str>>,
 }
 
 /// A GPU that was not seen for this long is forgotten, nanoseconds.
@@ -124,6 +127,8 @@ pub struct NodeSnapshot {
     pub(super) model: Arc<str>,
     resource: Option<Arc<Resource>>,
     host: Host,
+    /// What a second of one of its GPUs costs, once that was looked up.
+    price: Option<Option<i64>>,
 }
 
 /// GPUs by cluster and id.
@@ -192,7 +197,12 @@ pub fn gather(
             (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
             (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
             let node = of_node.resource.as_deref();
-            seen.price = prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
+            let of =
+                |prices: &mut Prices| prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
+            seen.price = match *of_node.model == *seen.model {
+                true => *of_node.price.get_or_insert_with(|| of(prices)),
+                false => of(prices),
+            };
         }
     }
     watches.gpus.retain(|_, it| now.since(it.seen) < FORGET_NS);
@@ -234,7 +244,10 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
     let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
-    let model: Arc<str> = text(attribute::GPU_MODEL).unwrap_or_default().into();
+    let model = text(attribute::GPU_MODEL).unwrap_or_default();
+    if *watched.model != *model {
+        watched.model = model.into();
+    }
     let (mut broken, mut healed_at) = (None, None);
     match live.health.map(|it| (it.edge, it.at)) {
         Some((Edge::Broken(reason), at)) => broken = Some((reason, at)),
@@ -245,6 +258,9 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
     let job = text(attribute::WORKLOAD)
         .or_else(|| text(attribute::HOLDER).map(job_of))
         .or_else(|| text(attribute::JOB));
+    if watched.job.as_deref() != job {
+        watched.job = job.map(Into::into);
+    }
     let status = judge(live, now);
     let owner = job.map(|it| leak::owner(it, &live.key.id));
     let used = gpu_used(live, now);
@@ -253,8 +269,8 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
         node: Arc::clone(&live.node),
         id: Arc::clone(&live.key.id),
         price: None,
-        model,
-        job: job.map(Into::into),
+        model: Arc::clone(&watched.model),
+        job: watched.job.clone(),
         status,
         last_point: live.last_point,
         is_removed: live.told.is_removed,

@@ -4,7 +4,7 @@
 //! the card could do says nothing of its slot. An idle card lowers its PCIe generation to save power, so
 //! a reading counts with whether the GPU worked at the time.
 //!
-//! Limits: 72 bytes a GPU. A link that was down before the server started is not seen.
+//! Limits: 40 bytes a GPU. A link that was down before the server started is not seen.
 
 use gpufleet_analysis::health::links::{NVLINK_READINGS, PCIE_READINGS};
 use gpufleet_analysis::health::{Links, Pcie};
@@ -44,11 +44,13 @@ pub(super) struct LinkReadings {
     most_nvlinks: u8,
 }
 
+const _: () = assert!(size_of::<LinkWatch>() <= 40);
+
 /// They in the words of the judgement.
 pub(super) struct LinkFacts {
-    pcie: Vec<Pcie>,
-    nvlinks: Vec<u32>,
-    most_nvlinks: u32,
+    pcie: [Pcie; PCIE_READINGS],
+    nvlinks: [u32; NVLINK_READINGS],
+    readings: LinkReadings,
 }
 
 impl LinkWatch {
@@ -110,19 +112,16 @@ impl LinkReadings {
     }
 
     pub(super) fn as_facts(&self) -> LinkFacts {
-        let pcie = &self.pcie[PCIE_READINGS - usize::from(self.pcie_count)..];
-        let nvlinks = &self.nvlinks[NVLINK_READINGS - usize::from(self.nvlinks_count)..];
-        let of = |it: &Lanes| Pcie {
-            width: it.width.into(),
-            best_width: self.best.width.into(),
-            generation: it.generation.into(),
-            best_generation: self.best.generation.into(),
-            is_active: it.is_active,
-        };
         LinkFacts {
-            pcie: pcie.iter().map(of).collect(),
-            nvlinks: nvlinks.iter().copied().map(u32::from).collect(),
-            most_nvlinks: self.most_nvlinks.into(),
+            pcie: self.pcie.map(|it| Pcie {
+                width: it.width.into(),
+                best_width: self.best.width.into(),
+                generation: it.generation.into(),
+                best_generation: self.best.generation.into(),
+                is_active: it.is_active,
+            }),
+            nvlinks: self.nvlinks.map(u32::from),
+            readings: *self,
         }
     }
 
@@ -144,10 +143,11 @@ impl LinkReadings {
 
 impl LinkFacts {
     pub(super) fn as_health(&self) -> Links<'_> {
+        let readings = &self.readings;
         Links {
-            pcie: &self.pcie,
-            nvlinks_up: &self.nvlinks,
-            nvlinks: self.most_nvlinks,
+            pcie: &self.pcie[PCIE_READINGS - usize::from(readings.pcie_count)..],
+            nvlinks_up: &self.nvlinks[NVLINK_READINGS - usize::from(readings.nvlinks_count)..],
+            nvlinks: readings.most_nvlinks.into(),
             edges: &[],
         }
     }
@@ -196,9 +196,10 @@ mod tests {
             (Some(0.5), Some(1))
         );
         let facts = last.as_facts();
-        let widths: Vec<u32> = facts.pcie.iter().map(|it| it.width).collect();
+        let told = facts.as_health();
+        let widths: Vec<u32> = told.pcie.iter().map(|it| it.width).collect();
         assert_eq!(widths, [16, 16, 8], "six looks at one reading are one");
-        assert_eq!(facts.nvlinks, [18, 18, 18, 17]);
+        assert_eq!(told.nvlinks_up, [18, 18, 18, 17]);
     }
 
     #[test]

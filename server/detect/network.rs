@@ -429,9 +429,8 @@ impl SlowPort {
 /// What a step waits in collectives on the rank that waits least; none where no rank tells its steps.
 fn waits(run: &Run) -> Option<Waits> {
     let of = |rank: &crate::runs::Rank| {
-        let blocks: Vec<_> = rank.ring.blocks().collect();
         let (mut steps, mut wall_ns, mut wait_ns) = (0_u64, 0_u64, 0_u64);
-        for block in blocks.iter().rev() {
+        for block in rank.ring.blocks().rev() {
             for times in &block.times {
                 wall_ns = wall_ns.saturating_add(times.wall_ns);
                 wait_ns = wait_ns.saturating_add(times.comm_wait_ns);

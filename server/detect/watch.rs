@@ -10,10 +10,11 @@
 //! Nothing is known of a counter before two readings that follow each other, and when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: about 250 bytes a GPU. Errors before the server started are not counted.
+//! Limits: 32 bytes a GPU for each part and [`ERRORS_BYTES`] for each kind of error; of errors 65,535 in five
+//! minutes at most. Errors before the server started are not counted.
 
 use gpufleet_telemetry::catalog::{Metric, gpu};
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::seconds_since;
 use crate::fleet::Live;
@@ -34,19 +35,22 @@ pub(super) const GAP_S: f64 = 120.0;
 const BUCKETS: usize = 12;
 
 /// How long a bucket is, seconds.
-const BUCKET_S: i64 = 3_600 / BUCKETS as i64;
+const BUCKET_S: u32 = 3_600 / BUCKETS as u32;
 
 /// One counter.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
-    last: Option<(f64, Timestamp)>,
+    last: f64,
+    /// When that was; the beginning of 1970 before the first reading.
+    at: Timestamp,
+    /// Growth a second over the last minutes.
+    rate: f32,
+    /// The same over the last seconds.
+    now: f32,
+    /// Seconds since 1970, rounded up.
+    grew_at_s: u32,
     /// Whether the newest reading followed one before it.
     is_joined: bool,
-    /// Growth a second over the last minutes.
-    rate: f64,
-    /// The same over the last seconds.
-    now: f64,
-    grew_at: Timestamp,
 }
 
 /// What a reading of a counter said.
@@ -63,10 +67,21 @@ enum CounterStep {
 /// Errors of the last hour.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hour {
-    buckets: [u32; BUCKETS],
+    buckets: [u16; BUCKETS],
     /// The number of the newest bucket, since 1970.
-    newest: i64,
+    newest: u32,
 }
+
+/// Errors of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Errors {
+    counted: Counted,
+    hour: Hour,
+}
+
+/// Most bytes that are kept of a GPU's errors of one kind.
+const ERRORS_BYTES: usize = 64;
+const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Counted>() <= 32);
 
 /// What is kept of one GPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,10 +89,8 @@ pub(super) struct Watch {
     heat: Counted,
     brake: Counted,
     cap: Counted,
-    corrected: Counted,
-    uncorrected: Counted,
-    corrected_hour: Hour,
-    uncorrected_hour: Hour,
+    corrected: Errors,
+    uncorrected: Errors,
     /// What was ever readable.
     had: Readable,
 }
@@ -136,15 +149,16 @@ impl Counted {
             self.is_joined = false;
             return CounterStep::Nothing;
         };
-        let Some((before, then)) = self.last else {
-            self.last = Some((value, at));
+        let (before, then) = (self.last, self.at);
+        if then == Timestamp::default() {
+            (self.last, self.at) = (value, at);
             return CounterStep::Nothing;
-        };
+        }
         let seconds = seconds_since(at, then);
         if seconds <= 0.0 {
             return CounterStep::Nothing;
         }
-        self.last = Some((value, at));
+        (self.last, self.at) = (value, at);
         let growth = value - before;
         self.is_joined = growth >= 0.0 && seconds <= GAP_S;
         if !self.is_joined {
@@ -155,31 +169,34 @@ impl Counted {
                 CounterStep::Nothing
             };
         }
-        let weight = |memory: f64| 1.0 - (-seconds / memory).exp();
-        self.rate += weight(MEMORY_S) * (growth / seconds - self.rate);
-        self.now += weight(NOW_S) * (growth / seconds - self.now);
+        let moved = |rate: f32, memory_s: f64| {
+            let weight = 1.0 - (-seconds / memory_s).exp();
+            (f64::from(rate) + weight * (growth / seconds - f64::from(rate))) as f32
+        };
+        self.rate = moved(self.rate, MEMORY_S);
+        self.now = moved(self.now, NOW_S);
         if growth > 0.0 {
-            self.grew_at = at;
+            self.grew_at_s = in_seconds(at);
         }
         CounterStep::Grew(growth)
     }
 
     /// Whether it is known how much it grew.
     fn is_known(&self, now: Timestamp) -> bool {
-        let is_fresh = |(_, at): (f64, Timestamp)| seconds_since(now, at) <= GAP_S;
-        self.is_joined && self.last.is_some_and(is_fresh)
+        self.is_joined && seconds_since(now, self.at) <= GAP_S
     }
 
     /// Growth a second over the last minutes, 0 at rest; none where it is not known.
     fn rate(&self, now: Timestamp) -> Option<f64> {
-        let is_over = seconds_since(now, self.grew_at) > OVER_S;
-        self.is_known(now)
-            .then_some(if is_over { 0.0 } else { self.rate })
+        let grew_at = Timestamp::from_seconds(self.grew_at_s.into());
+        let is_over = seconds_since(now, grew_at) > OVER_S;
+        let rate = if is_over { 0.0 } else { self.rate.into() };
+        self.is_known(now).then_some(rate)
     }
 
     /// Growth a second over the last seconds; none where it is not known.
     fn now(&self, now: Timestamp) -> Option<f64> {
-        self.is_known(now).then_some(self.now)
+        self.is_known(now).then_some(self.now.into())
     }
 }
 
@@ -190,24 +207,47 @@ impl Hour {
         match said {
             CounterStep::Nothing => {}
             CounterStep::Grew(growth) => {
-                let bucket = &mut self.buckets[self.newest.rem_euclid(BUCKETS as i64) as usize];
-                *bucket = bucket.saturating_add(growth as u32);
+                let bucket = &mut self.buckets[place(self.newest)];
+                *bucket = bucket.saturating_add(growth as u16);
             }
             CounterStep::Reset => *self = Self::default(),
         }
     }
 
     fn move_on(&mut self, now: Timestamp) {
-        let newest = now.seconds().div_euclid(BUCKET_S);
-        let passed = newest.saturating_sub(self.newest).max(0);
-        for step in 0..passed.min(BUCKETS as i64) {
-            self.buckets[(newest - step).rem_euclid(BUCKETS as i64) as usize] = 0;
+        let newest = in_seconds(now) / BUCKET_S;
+        let passed = newest.saturating_sub(self.newest);
+        for step in 0..passed.min(BUCKETS as u32) {
+            self.buckets[place(newest - step)] = 0;
         }
         self.newest = self.newest.max(newest);
     }
 
     fn count(&self) -> u64 {
         self.buckets.iter().copied().map(u64::from).sum()
+    }
+}
+
+/// Where the bucket of this number is.
+const fn place(bucket: u32) -> usize {
+    bucket as usize % BUCKETS
+}
+
+/// Whole seconds since 1970, rounded up; 0 before that.
+fn in_seconds(at: Timestamp) -> u32 {
+    let seconds = at.shifted(NANOS_PER_SECOND - 1).seconds().max(0);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+impl Errors {
+    fn read(&mut self, live: &Live, metric: &Metric, now: Timestamp) {
+        let said = self.counted.read(live, metric);
+        self.hour.take(said, now);
+    }
+
+    /// Errors of the last hour; none where they are not known.
+    fn count(&self, now: Timestamp) -> Option<u64> {
+        self.counted.is_known(now).then(|| self.hour.count())
     }
 }
 
@@ -230,15 +270,13 @@ impl Watch {
         self.heat.read(live, &gpu::THROTTLE_THERMAL);
         self.brake.read(live, &gpu::THROTTLE_BOARD_LIMIT);
         self.cap.read(live, &gpu::THROTTLE_POWER);
-        let better = self.corrected.read(live, &gpu::ECC_CORRECTED_VOLATILE);
-        self.corrected_hour.take(better, now);
-        let worse = self.uncorrected.read(live, &gpu::ECC_UNCORRECTED_VOLATILE);
-        self.uncorrected_hour.take(worse, now);
-        if healed.is_some_and(|at| at >= self.uncorrected.grew_at) {
-            self.uncorrected_hour = Hour::default();
+        self.corrected.read(live, &gpu::ECC_CORRECTED_VOLATILE, now);
+        let worse = &mut self.uncorrected;
+        worse.read(live, &gpu::ECC_UNCORRECTED_VOLATILE, now);
+        if healed.is_some_and(|at| at.seconds() >= worse.counted.grew_at_s.into()) {
+            worse.hour = Hour::default();
         }
         let part = |counted: &Counted| counted.rate(now).map(|it| it.min(1.0));
-        let count = |counted: &Counted, hour: &Hour| counted.is_known(now).then(|| hour.count());
         Rates {
             heat_part: part(&self.heat),
             brake_part: part(&self.brake),
@@ -246,8 +284,8 @@ impl Watch {
             heat_now: self.heat.now(now),
             brake_now: self.brake.now(now),
             cap_now: self.cap.now(now),
-            corrected: count(&self.corrected, &self.corrected_hour),
-            uncorrected: count(&self.uncorrected, &self.uncorrected_hour),
+            corrected: self.corrected.count(now),
+            uncorrected: self.uncorrected.count(now),
         }
     }
 

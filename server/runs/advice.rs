@@ -84,9 +84,8 @@ fn speakers(run: &Run) -> Vec<&Rank> {
 
 impl Times {
     fn of(rank: &Rank) -> Option<Self> {
-        let blocks: Vec<_> = rank.ring.blocks().collect();
         let (mut steps, mut data, mut together) = (0_u64, 0_u64, 0_u64);
-        for block in blocks.iter().rev() {
+        for block in rank.ring.blocks().rev() {
             if steps >= STEPS {
                 break;
             }

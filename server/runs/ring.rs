@@ -133,8 +133,9 @@ impl Ring {
         found.into_iter().flat_map(Held::unpack).collect()
     }
 
-    /// Every block, oldest first.
-    pub fn blocks(&self) -> impl Iterator<Item = StepBlock> + '_ {
+    /// Every block, oldest first; each is unpacked when it is come to, so that who looks at the newest takes them
+    /// from the end.
+    pub fn blocks(&self) -> impl DoubleEndedIterator<Item = StepBlock> + '_ {
         self.blocks.iter().flat_map(Held::unpack)
     }
 

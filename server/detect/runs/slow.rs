@@ -263,12 +263,11 @@ fn data_wait(rank: &RankSnapshot, others: &[&RankSnapshot]) -> Pair {
 /// Nanoseconds a step of waiting for data, and of its own time in all, over its last steps.
 fn means(rank: &RankSnapshot) -> Option<(f64, f64)> {
     let ring = rank.ring.as_ref()?;
-    let blocks: Vec<_> = ring.blocks().collect();
     let (mut steps, mut waits, mut own) = (0_u64, 0_u64, 0_u64);
-    for block in blocks.iter().rev() {
+    'newest: for block in ring.blocks().rev() {
         for times in block.times.iter().rev() {
             if steps >= STEPS as u64 {
-                break;
+                break 'newest;
             }
             steps += block.steps_per_entry();
             waits = waits.saturating_add(times.data_wait_ns);
