@@ -315,6 +315,12 @@ impl Runs {
         self.lock().runs.get(key).map(look)
     }
 
+    /// The GPUs that a run's ranks name; none of a run that is not in memory.
+    pub fn gpus(&self, key: &RunKey) -> Vec<String> {
+        let named = |run: &Run| run.gpus().into_iter().map(str::to_owned).collect();
+        self.look(key, named).unwrap_or_default()
+    }
+
     /// The steps of a run that are complete and were not handed out before at this place, oldest
     /// first, at most `most`.
     pub fn complete_steps(

@@ -231,12 +231,9 @@ impl Look<'_> {
 
     /// Who pays for a run: who pays for the first of its GPUs that is known.
     pub(crate) fn owner_of_run(&self, key: &RunKey) -> Option<&Payer> {
-        let gpus = self.app.fleet.runs().look(key, |run| {
-            let named = run.gpus().into_iter().map(str::to_owned);
-            named.collect::<Vec<String>>()
-        })?;
-        let cluster = &key.cluster;
-        gpus.iter().find_map(|it| self.owner_of_gpu(cluster, it))
+        let gpus = self.app.fleet.runs().gpus(key);
+        gpus.iter()
+            .find_map(|it| self.owner_of_gpu(&key.cluster, it))
     }
 }
 

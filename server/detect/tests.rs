@@ -173,6 +173,27 @@ fn falls_off(live: &mut Live, at: Timestamp) {
     }
 }
 
+/// A GPU falls off the bus at `at`.
+pub(super) fn breaks(node: &str, index: u32, at: Timestamp) -> impl Fn(&mut Live) {
+    move |live| {
+        if is_gpu(live, node, index) {
+            falls_off(live, at);
+        }
+    }
+}
+
+/// A GPU works again from `at` on.
+fn works_again(node: &str, index: u32, at: Timestamp) -> impl Fn(&mut Live) {
+    move |live| {
+        if is_gpu(live, node, index) {
+            live.health = Some(HealthEvent {
+                at,
+                edge: Edge::Whole,
+            });
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_it_is_back() {
     let mut world = World::new().await;
@@ -180,11 +201,7 @@ async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_
     assert_eq!(world.open(), [], "a fleet that is well has no incident");
     let whole = world.lives.clone();
     let at = world.hand.now();
-    world.ticks(1, |live| {
-        if is_gpu(live, "node-2", 3) {
-            falls_off(live, at);
-        }
-    });
+    world.ticks(1, breaks("node-2", 3, at));
     let open = world.open();
     assert_eq!(open.len(), 1, "{open:?}");
     let incident = &open[0];
@@ -204,24 +221,13 @@ async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_
         Some(10 * PER_SECOND),
         "since the XID"
     );
-    world.ticks(30, |live| {
-        if is_gpu(live, "node-2", 3) {
-            falls_off(live, at);
-        }
-    });
+    world.ticks(30, breaks("node-2", 3, at));
     assert_eq!(world.open().len(), 1);
     assert_eq!(world.open()[0].lost.nano_usd(), Some(310 * PER_SECOND));
     let id = world.open()[0].id;
     let back = world.hand.now();
     world.lives = whole;
-    world.ticks(3, |live| {
-        if is_gpu(live, "node-2", 3) {
-            live.health = Some(HealthEvent {
-                at: back,
-                edge: Edge::Whole,
-            });
-        }
-    });
+    world.ticks(3, works_again("node-2", 3, back));
     assert_eq!(world.open(), []);
     let over = world.app.incidents.get(id).expect("it was lately");
     assert_eq!(
@@ -270,11 +276,7 @@ async fn a_node_whose_cooling_failed_is_one_incident_that_costs_what_its_clocks_
 async fn a_silent_node_is_blind_and_nothing_else_and_resolves_nothing() {
     let mut world = World::new().await;
     let at = NOW;
-    world.ticks(2, |live| {
-        if is_gpu(live, "node-1", 0) {
-            falls_off(live, at);
-        }
-    });
+    world.ticks(2, breaks("node-1", 0, at));
     assert_eq!(world.open().len(), 1);
     let silent = |live: &mut Live| {
         if &*live.node == "node-1" {
@@ -347,12 +349,8 @@ async fn gpus_held_and_idle_for_an_hour_are_one_incident_of_their_job() {
 async fn a_server_that_starts_anew_goes_on_with_its_incidents() {
     let mut world = World::new().await;
     let at = NOW;
-    let broken = |live: &mut Live| {
-        if is_gpu(live, "node-1", 0) {
-            falls_off(live, at);
-        }
-    };
-    world.ticks(3, broken);
+    let broken = breaks("node-1", 0, at);
+    world.ticks(3, &broken);
     let before = world.open();
     world
         .app
@@ -388,11 +386,7 @@ async fn what_is_recorded_is_not_judged() {
         live.origin = Origin::Recorded;
     }
     let at = NOW;
-    world.ticks(5, |live| {
-        if is_gpu(live, "node-1", 0) {
-            falls_off(live, at);
-        }
-    });
+    world.ticks(5, breaks("node-1", 0, at));
     assert_eq!(world.open(), []);
 }
 
@@ -458,21 +452,10 @@ async fn a_card_that_broke_three_times_in_a_month_is_told_when_it_works_again() 
     let whole = world.lives.clone();
     for _ in 0..3 {
         let at = world.hand.now();
-        world.ticks(2, |live| {
-            if is_gpu(live, "node-1", 0) {
-                falls_off(live, at);
-            }
-        });
+        world.ticks(2, breaks("node-1", 0, at));
         let back = world.hand.now();
         world.lives = whole.clone();
-        world.ticks(370, |live| {
-            if is_gpu(live, "node-1", 0) {
-                live.health = Some(HealthEvent {
-                    at: back,
-                    edge: Edge::Whole,
-                });
-            }
-        });
+        world.ticks(370, works_again("node-1", 0, back));
         let written = world.app.incidents.write(&world.app.store).await;
         written.expect("it is written");
     }

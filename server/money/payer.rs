@@ -32,11 +32,7 @@ pub fn of_place(fleet: &Fleet, owners: &Owners, place: &Place, now: Timestamp) -
             cluster: place.cluster.as_str().into(),
             run: RunId::parse(run).ok()?,
         };
-        let gpus = fleet.runs().look(&key, |run| {
-            let named = run.gpus().into_iter().map(str::to_owned);
-            named.collect::<Vec<String>>()
-        })?;
-        gpus.iter().find_map(|it| of_gpu(it))
+        fleet.runs().gpus(&key).iter().find_map(|it| of_gpu(it))
     };
     let run = place.run.as_deref();
     run.and_then(of_run)

@@ -121,20 +121,13 @@ async fn a_block_in_which_machine_after_machine_broke_is_told_once_with_its_mach
     let at = world.hand.now();
     let broken = ["b1-n0", "b1-n2", "b1-n3", "b1-n5", "b1-n7"];
     world.ticks(2, |live| {
-        if broken.iter().any(|it| is_gpu(live, it, 0)) {
-            falls_off(live, at);
-        }
+        broken.iter().for_each(|it| breaks(it, 0, at)(live));
     });
     assert_eq!(world.open().len(), 5);
     let back = world.hand.now();
     world.lives = whole;
     world.ticks(5, |live| {
-        if broken.iter().any(|it| is_gpu(live, it, 0)) {
-            live.health = Some(HealthEvent {
-                at: back,
-                edge: Edge::Whole,
-            });
-        }
+        broken.iter().for_each(|it| works_again(it, 0, back)(live));
     });
     assert_eq!(world.open(), [], "each is over");
     let written = world.app.incidents.write(&world.app.store).await;

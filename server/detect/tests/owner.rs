@@ -56,11 +56,7 @@ async fn today_the_message_and_the_routes_name_one_owner_and_a_route_by_team_fin
         let (mut world, settings) = world(teams).await;
         world.ticks(2, |_| {});
         let at = world.hand.now();
-        world.ticks(1, |live| {
-            if is_gpu(live, "node-2", 3) {
-                falls_off(live, at);
-            }
-        });
+        world.ticks(1, breaks("node-2", 3, at));
         let open = world.open();
         assert_eq!(open.len(), 1, "{open:?}");
         let incidents = &world.app.incidents;
@@ -88,9 +84,7 @@ async fn an_incident_stays_whose_it_was_until_it_is_a_whole_nodes() {
     let at = world.hand.now();
     let breaks = |most: u32, holder: &'static str| {
         move |live: &mut Live| {
-            if (0..most).any(|it| is_gpu(live, "node-2", it)) {
-                falls_off(live, at);
-            }
+            (0..most).for_each(|it| breaks("node-2", it, at)(live));
             let held = (*live.resource).clone();
             live.resource = Arc::new(held.with(attribute::OWNER, holder));
         }
