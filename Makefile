@@ -61,6 +61,9 @@ bench-notify: ## Measure how soon people are told, and what a minute of trouble 
 bench-report: ## Measure the report of a month of 10,000 GPUs (ARGS=--short for a quick look)
 	@scripts/bench.sh report $(ARGS)
 
+bench-replay: ## Measure the replay of a stored day (ARGS="--gpus 20000 --minutes 10")
+	@scripts/bench.sh replay $(ARGS)
+
 bench-otlp: ## Measure OTLP decoding and folding alone
 	@scripts/bench.sh otlp $(ARGS)
 
@@ -102,4 +105,4 @@ package: ## Build a .deb and a tarball of agent and server into target/package
 image: ## Build the container image gpufleet:VERSION (needs docker)
 	@docker build -f deploy/Dockerfile -t "gpufleet:$$(awk -F'"' '/^version = / {print $$2; exit}' Cargo.toml)" .
 
-.PHONY: detection-report package image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters
+.PHONY: detection-report package image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters

@@ -9,6 +9,7 @@
 #   scripts/bench.sh detect  [--short]  a tick of the detectors over 100,000 GPUs (--gpus N)
 #   scripts/bench.sh notify  [--short]   from an incident until its first message; a minute of trouble
 #   scripts/bench.sh report  [--short]   a month of 10,000 GPUs as a report; SQLite and PostgreSQL
+#   scripts/bench.sh replay              minutes of 2,000 GPUs, stored and replayed (--gpus N --minutes N)
 #   scripts/bench.sh otlp                encoding and decoding alone
 #   scripts/bench.sh runs                one run of 20,000 ranks: fold, judgement, page's map
 #   scripts/bench.sh hooks               what a training process pays for a step record
@@ -30,13 +31,13 @@ detect | notify)
     cargo build --release -p gpufleet-tests --bin gpufleet-bench
     target/release/gpufleet-bench "$what" "$@"
     ;;
-report)
+report | replay)
     cargo build --release -p gpufleet-server -p gpufleet-tests --bin gpufleet-server --bin gpufleet-bench
     if [ -z "${GPUFLEET_TEST_POSTGRES:-}" ] && started="$(scripts/postgres.sh start)"; then
         eval "$started"
         trap 'scripts/postgres.sh stop' EXIT
     fi
-    target/release/gpufleet-bench report "$@"
+    target/release/gpufleet-bench "$what" "$@"
     ;;
 otlp)
     cargo bench -q -p gpufleet-telemetry --bench otlp
@@ -50,7 +51,7 @@ hooks)
     cargo bench -q -p gpufleet-nccl-profiler --bench callback
     ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -17,11 +17,9 @@ use gpufleet_agent::read::recorded::format;
 use gpufleet_agent::read::recorded::source::Source as File;
 use gpufleet_agent::sample::collect::Collector;
 use gpufleet_agent::sample::{Round, SampleConfig};
-use gpufleet_telemetry::catalog::{self, Kind};
 use gpufleet_telemetry::identity::{AgentId, Origin, Resource, ResourceKind};
-use gpufleet_telemetry::otlp::{DecodedEvent, DecodedPoint, DecodedResource};
+use gpufleet_telemetry::otlp::{DecodedEvent, DecodedResource};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples};
-use gpufleet_telemetry::tick::ResourceTick;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
@@ -118,10 +116,8 @@ pub(super) fn replay(
             let sender = Arc::clone(&sender);
             sent.event(DecodedEvent { sender, event });
         }
-        ticks
-            .into_iter()
-            .map(decoded)
-            .for_each(|it| sent.resource(it));
+        let resources = ticks.into_iter().map(DecodedResource::from);
+        resources.for_each(|it| sent.resource(it));
         replay.tick(end, BTreeMap::from([(AGENT, sent)]));
         start = end;
         if replay.ticks.is_multiple_of(TELL_EVERY) {
@@ -247,25 +243,6 @@ impl Naming {
         self.known
             .insert(key, (Arc::clone(recorded), Arc::clone(&shown)));
         shown
-    }
-}
-
-/// A tick as the server has it when it came over the wire.
-fn decoded(tick: ResourceTick) -> DecodedResource {
-    let points = tick.points.into_iter().filter_map(|it| {
-        let metric = catalog::by_id(it.metric)?;
-        let is_counter = metric.kind == Kind::Counter;
-        Some(DecodedPoint {
-            metric,
-            part: it.part,
-            value: it.value,
-            start: if is_counter { tick.end } else { tick.start },
-            at: tick.end,
-        })
-    });
-    DecodedResource {
-        resource: Arc::clone(&tick.resource),
-        points: points.collect(),
     }
 }
 

@@ -25,11 +25,11 @@ use self::sender::Sender;
 use super::limits::{Limits, Reject, Rejected, has_control};
 use super::meaning::{self, Dialect};
 use super::names;
-use crate::catalog::{Metric, MetricId};
+use crate::catalog::{self, Kind, Metric, MetricId};
 use crate::event::Event;
 use crate::identity::{Part, PartKind, Resource, ResourceKind};
 use crate::steps::StepBlock;
-use crate::tick::PointValue;
+use crate::tick::{Point, PointValue, ResourceTick};
 use crate::time::Timestamp;
 use crate::training::RankId;
 
@@ -98,6 +98,27 @@ pub struct DecodedSteps {
     pub rank: RankId,
     /// The steps.
     pub blocks: Vec<StepBlock>,
+}
+
+/// A tick as it is when it came over the wire, for who has it without one: replays, simulations and benches.
+impl From<ResourceTick> for DecodedResource {
+    fn from(tick: ResourceTick) -> Self {
+        let point = |it: Point| {
+            let metric = catalog::by_id(it.metric)?;
+            let is_counter = metric.kind == Kind::Counter;
+            Some(DecodedPoint {
+                metric,
+                part: it.part,
+                value: it.value,
+                start: if is_counter { tick.end } else { tick.start },
+                at: tick.end,
+            })
+        };
+        Self {
+            resource: tick.resource,
+            points: tick.points.into_iter().filter_map(point).collect(),
+        }
+    }
 }
 
 /// Reads a request, ours or someone else's. What is wrong or unknown is counted under its reason

@@ -11,6 +11,8 @@ mod detect;
 
 mod report;
 
+mod replay;
+
 mod training;
 
 mod notify;
@@ -24,6 +26,10 @@ mod exposition;
 mod figures;
 
 use clap::{Parser, Subcommand};
+
+/// The server's: what is measured in this process allocates as it does there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measures gpufleet.
 #[derive(Debug, Parser)]
@@ -77,6 +83,15 @@ enum What {
         #[arg(long, default_value_t = 100_000)]
         gpus: usize,
     },
+    /// A stored day, replayed: SQLite, and PostgreSQL where one runs for tests.
+    Replay {
+        /// How many GPUs.
+        #[arg(long, default_value_t = 2_000)]
+        gpus: usize,
+        /// How many minutes are stored and replayed.
+        #[arg(long, default_value_t = 30)]
+        minutes: u64,
+    },
     /// A month of 10,000 GPUs as a report, from the store: SQLite, and PostgreSQL where one runs for tests.
     Report {
         /// A quick look: 800 GPUs.
@@ -93,6 +108,7 @@ fn main() {
         What::Outage { short, gpus } => outage::run(short, gpus),
         What::Notify { short } => notify::run(short),
         What::Detect { short, gpus } => detect::run(short, gpus),
+        What::Replay { gpus, minutes } => replay::run(gpus, minutes),
         What::Report { short } => report::run(short),
     };
     std::process::exit(i32::from(!reached));

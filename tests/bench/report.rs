@@ -156,17 +156,31 @@ async fn load(kind: &str, url: &str, month: &mut Month) {
 
 /// The report as the server's own command prints it, and the most memory that it held, KiB.
 fn reported(place: &server::Place, world: &World, format: &str, by: &str) -> (String, f64) {
-    let path = world.path("report");
-    let file = File::create(&path).expect("the bench's own folder");
     let mut command: Command = place.command();
     command.args(["report", "chargeback", "--month", month::NAME]);
     command.args(["--by", by, "--format", format]);
+    printed(
+        &mut command,
+        world,
+        &format!("the report in {format}"),
+        PATIENCE,
+    )
+}
+
+/// What a command prints, and the most memory that it held, KiB.
+pub(crate) fn printed(
+    command: &mut Command,
+    world: &World,
+    what: &str,
+    patience: Duration,
+) -> (String, f64) {
+    let path = world.path("printed");
+    let file = File::create(&path).expect("the bench's own folder");
     let child = command.stdin(Stdio::null()).stdout(file).spawn();
     let mut child = child.expect("the server is built");
     let status = format!("/proc/{}/status", child.id());
     let mut most = 0.0;
-    let what = format!("the report in {format}");
-    let ended = wait::until(&what, PATIENCE, || {
+    let ended = wait::until(what, patience, || {
         let text = std::fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|it| it.strip_prefix("VmHWM:"));
         let kib = line.and_then(|it| it.split_whitespace().next()?.parse::<f64>().ok());

@@ -1,9 +1,10 @@
 //! Hours of a simulated fleet in seconds, judged: the simulator's nodes in front of the real fleet, runs,
 //! detectors and incidents of a server, on a clock that goes on tick by tick.
 //!
-//! What a server would commit is taken from it and thrown away, or stored where that is asked for.
+//! What a server would commit is taken from it and thrown away, or stored where that is asked for. Readings come
+//! to the fleet without OTLP, as they are when it was read; a test holds both ways against each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -18,11 +19,10 @@ use gpufleet_server::lead::Lead;
 use gpufleet_server::runs::watch::Watch;
 use gpufleet_server::store::model::{CursorKey, FencingToken};
 use gpufleet_server::store::{Store, StoreConfig};
-use gpufleet_telemetry::identity::Epoch;
-use gpufleet_telemetry::otlp::{Limits, decode_events, decode_metrics, encode_metrics};
+use gpufleet_telemetry::identity::{AgentId, Epoch};
+use gpufleet_telemetry::otlp::{DecodedMetrics, DecodedResource, Limits, decode_events};
 use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::wire::{Lane, Stream};
-use prost::Message as _;
 use uuid::Uuid;
 
 use crate::simulator::faults::Fault;
@@ -35,6 +35,8 @@ use crate::simulator::schedule::{Attempt, Schedule, Size};
 const TICK_SECONDS: u32 = 10;
 /// What the server has not written is taken from it this often, in ticks.
 const COMMIT_EVERY: u64 = 6;
+/// The right to write, for longer than any of these fleets is simulated.
+const LEASE: Duration = Duration::from_secs(7 * 86_400);
 /// A day on which prices are known.
 const AROUND: Timestamp = Timestamp::from_seconds(1_795_000_000);
 
@@ -58,7 +60,7 @@ pub struct Judged {
     fleet: SimulatedFleet,
     detectors: Detectors,
     watch: Watch,
-    seqs: BTreeMap<(usize, Stream), u64>,
+    seqs: HashMap<(AgentId, Stream), u64>,
     ticks: u64,
     seen: BTreeMap<Uuid, Incident>,
     /// The right to write; none where nothing is stored.
@@ -86,10 +88,31 @@ impl Judged {
     /// # Panics
     /// When no database can be made.
     pub async fn new(plan: &Plan, start: Timestamp) -> Self {
+        Self::over(plan, start, None).await
+    }
+
+    /// The same, whose data and incidents are stored: in the database of this URL, else in a file of its own.
+    ///
+    /// # Panics
+    /// When no database can be made.
+    pub async fn stored(plan: &Plan, start: Timestamp, url: Option<&str>) -> Self {
+        let mut world = Self::over(plan, start, url).await;
+        let store = &world.app.store;
+        let lease = store.acquire_lease("server", start, LEASE);
+        let token = lease.await.expect("nobody else wants it").token;
+        world.app.incidents.leads(token);
+        world.token = Some(token);
+        world
+    }
+
+    async fn over(plan: &Plan, start: Timestamp, url: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let hand = Arc::new(Hand(AtomicI64::new(start.0)));
         let mut config = Config::for_tests();
         config.store = StoreConfig::for_tests(folder.path());
+        if let Some(url) = url {
+            url.clone_into(&mut config.store.url);
+        }
         let store = Store::open(&config.store).await;
         let store = store.expect("a new database opens");
         let clock = Arc::clone(&hand);
@@ -103,26 +126,12 @@ impl Judged {
             hand,
             fleet: SimulatedFleet::new(plan),
             watch: Watch::default(),
-            seqs: BTreeMap::new(),
+            seqs: HashMap::new(),
             ticks: 0,
             seen: BTreeMap::new(),
             token: None,
             _folder: folder,
         }
-    }
-
-    /// The same, whose data and incidents are stored.
-    ///
-    /// # Panics
-    /// When no database can be made.
-    pub async fn stored(plan: &Plan, start: Timestamp) -> Self {
-        let mut world = Self::new(plan, start).await;
-        let store = &world.app.store;
-        let lease = store.acquire_lease("server", start, Duration::from_secs(15));
-        let token = lease.await.expect("nobody else wants it").token;
-        world.app.incidents.leads(token);
-        world.token = Some(token);
-        world
     }
 
     /// Writes what is not written yet; the configuration of the server whose store that is.
@@ -159,6 +168,7 @@ impl Judged {
 
     async fn tick(&mut self) {
         self.goes_on().await;
+        self.judge_runs().await;
         self.judge();
         let open = self.app.incidents.open(&Grant::default());
         let over = self
@@ -167,6 +177,12 @@ impl Judged {
             .filter_map(|id| self.app.incidents.get(*id));
         let news: Vec<Incident> = over.chain(open).collect();
         self.seen.extend(news.into_iter().map(|it| (it.id, it)));
+    }
+
+    /// A round over the runs: who is slow, which became slower, why one ended.
+    pub async fn judge_runs(&mut self) {
+        let (runs, now) = (self.app.fleet.runs(), self.hand.now());
+        self.watch.round(runs, &self.app.store, now).await;
     }
 
     /// A tick of the detectors.
@@ -178,28 +194,32 @@ impl Judged {
     pub async fn goes_on(&mut self) {
         let start = self.hand.now();
         let end = start.shifted(i64::from(TICK_SECONDS) * NANOS_PER_SECOND);
-        let mut sent = Vec::new();
-        for node in &mut self.fleet.nodes {
+        self.hand.0.store(end.0, Ordering::Relaxed);
+        for place in 0..self.fleet.nodes.len() {
+            let node = &mut self.fleet.nodes[place];
             let ticks = node.tick(start, TICK_SECONDS, &self.fleet.faults);
             let mut told = node.take_told();
-            let events = self.fleet.faults.take_events(node.index());
+            let events = self.fleet.faults.take_events(place);
             told.events.extend(events);
+            let agent = node.facts().agent_id;
             for request in told.requests(node.resource()) {
-                sent.push((node.index(), Stream::Logs, request));
+                let decoded = prost::Message::decode(&*request);
+                let decoded = decoded.expect("the simulator's own OTLP");
+                let events = decode_events(decoded, &Limits::default());
+                self.offer(agent, Stream::Logs, Body::Events(&events), end)
+                    .await;
             }
-            let metrics = encode_metrics(&ticks).encode_to_vec();
-            sent.push((node.index(), Stream::Metrics, metrics));
-        }
-        self.hand.0.store(end.0, Ordering::Relaxed);
-        for (node, stream, request) in sent {
-            self.offer(node, stream, &request, end).await;
+            let metrics = DecodedMetrics {
+                resources: ticks.into_iter().map(DecodedResource::from).collect(),
+                ..DecodedMetrics::default()
+            };
+            self.offer(agent, Stream::Metrics, Body::Metrics(&metrics), end)
+                .await;
         }
         self.ticks += 1;
         if self.ticks.is_multiple_of(COMMIT_EVERY) {
             self.commit(end).await;
         }
-        let runs = self.app.fleet.runs();
-        self.watch.round(runs, &self.app.store, end).await;
     }
 
     async fn commit(&self, now: Timestamp) {
@@ -212,26 +232,12 @@ impl Judged {
         }
     }
 
-    async fn offer(&mut self, node: usize, stream: Stream, request: &[u8], now: Timestamp) {
-        let seq = self.seqs.entry((node, stream)).or_default();
+    async fn offer(&mut self, agent: AgentId, stream: Stream, body: Body<'_>, now: Timestamp) {
+        let seq = self.seqs.entry((agent, stream)).or_default();
         *seq += 1;
-        let limits = Limits::default();
-        let (metrics, events);
-        let body = match stream {
-            Stream::Metrics => {
-                let decoded = prost::Message::decode(request).expect("the simulator's own OTLP");
-                metrics = decode_metrics(decoded, &limits);
-                Body::Metrics(&metrics)
-            }
-            Stream::Logs => {
-                let decoded = prost::Message::decode(request).expect("the simulator's own OTLP");
-                events = decode_events(decoded, &limits);
-                Body::Events(&events)
-            }
-        };
         let offer = Offer {
             key: CursorKey {
-                agent: self.fleet.nodes[node].facts().agent_id,
+                agent,
                 epoch: Epoch(Uuid::from_u128(1)),
                 stream,
             },
@@ -252,5 +258,41 @@ impl Judged {
             answer = self.app.fleet.offer(&offer);
         }
         assert!(matches!(answer.outcome, Outcome::Folded(_)), "{answer:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::identity::{Resource, attribute};
+    use gpufleet_telemetry::otlp::{DecodedPoint, decode_metrics, encode_metrics};
+
+    use super::*;
+
+    #[test]
+    fn what_comes_without_otlp_is_what_it_would_be_when_it_was_sent_and_read() {
+        let plan = Plan::demo();
+        let start = attempt(plan.seed).began.shifted(600 * NANOS_PER_SECOND);
+        let mut fleet = SimulatedFleet::new(&plan);
+        for node in &mut fleet.nodes {
+            for tick in node.tick(start, TICK_SECONDS, &fleet.faults) {
+                let sent = encode_metrics(std::slice::from_ref(&tick));
+                let decoded = decode_metrics(sent, &Limits::default());
+                let [mut there] = <[DecodedResource; 1]>::try_from(decoded.resources)
+                    .unwrap_or_else(|other| panic!("{} resources of one", other.len()));
+                let mut here = DecodedResource::from(tick);
+                // What says its kind is taken off on the way.
+                let mut resource = Resource::clone(&here.resource);
+                resource.attributes.remove(attribute::KIND);
+                here.resource = Arc::new(resource);
+                for one in [&mut here, &mut there] {
+                    // A request has the points of a metric together.
+                    one.points.sort_by(|one, other| {
+                        let key = |it: &DecodedPoint| (it.metric.id, it.part.clone());
+                        key(one).cmp(&key(other))
+                    });
+                }
+                assert_eq!(here, there);
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the minutes, events and steps of a day, a piece at a time, and remembers what is the same in all of it.
 //!
-//! Limits: [`MAX_EVENTS`] events and [`MAX_ENTRIES`] steps in memory, [`MAX_RUNS`] runs; what is beyond is left out and said.
+//! Limits: [`MAX_EVENTS`] events and [`MAX_ENTRIES`] steps in memory, [`MAX_RUNS`] runs; what is beyond is left out
+//! and said. Of [`MAX_KNOWN`] resources and holders it is remembered what is the same; then it is read anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -24,8 +25,11 @@ use crate::store::{self, RunFilter, Store};
 /// Most events of what is read at a time; of more the newest.
 const MAX_EVENTS: usize = 100_000;
 
-/// Most steps in memory, of all ranks, 32 bytes each.
-const MAX_ENTRIES: usize = 8_000_000;
+/// Most steps in memory, of all ranks, 32 bytes each: ten minutes of 20,000 ranks at a step a second, and a third more.
+const MAX_ENTRIES: usize = 16_000_000;
+
+/// Most resources, and most holders, that are remembered: as many as the fleet takes.
+const MAX_KNOWN: usize = crate::fleet::MAX_RESOURCES;
 
 /// Minutes of one row of steps.
 const BUCKET: i64 = 10;
@@ -98,6 +102,10 @@ impl<'a> Reader<'a> {
     pub(super) async fn read(&mut self, from: i64, until: i64) -> Result<Read, ReplayError> {
         let mut read = Read::default();
         let mut after = 0;
+        if self.ranks.len() >= MAX_KNOWN {
+            // Those that go on are in the pages that follow.
+            self.ranks.clear();
+        }
         loop {
             let minutes = Minute(from)..Minute(until);
             let page = self.store.minutes_page(minutes, after, store::MAX_EXPORTED);
@@ -175,10 +183,12 @@ impl<'a> Reader<'a> {
             true => minutes::holder(row, tick),
             false => None,
         };
-        if let Some((today, before, then)) = self.described.get(&known.key)
+        if let Some((today, before, then)) = self.described.get_mut(&known.key)
             && *before == number
             && (Arc::ptr_eq(today, &known.resource) || *today == known.resource)
         {
+            // Each read has copies of its own: the next tick of this one has the same.
+            *today = Arc::clone(&known.resource);
             return Arc::clone(then);
         }
         let mut then = Resource::clone(&known.resource);
@@ -192,12 +202,18 @@ impl<'a> Reader<'a> {
         }
         let (today, then) = (Arc::clone(&known.resource), Arc::new(then));
         let kept = (today, number, Arc::clone(&then));
+        if self.described.len() >= MAX_KNOWN {
+            self.described.clear();
+        }
         self.described.insert(known.key.clone(), kept);
         then
     }
 
     /// Looks up who holds what in these minutes.
     async fn know_holders(&mut self, read: &Read) -> Result<(), ReplayError> {
+        if self.holders.len() >= MAX_KNOWN {
+            self.holders.clear();
+        }
         let rows = read.rows.values().flatten();
         let numbers = rows.flat_map(|(_, row)| row.holders.keys().copied());
         let strangers = numbers.filter(|it| !self.holders.contains_key(it));
