@@ -357,11 +357,8 @@ impl Group {
     pub fn settle(&mut self, way: &Way, now: Timestamp) -> bool {
         let before = (self.members.len(), self.over_at);
         self.members.retain(|_, it| !it.is_done(way, now));
-        let nobody_waits = self.members.values().all(|it| it.resolved_at.is_some());
-        // What is wrong with the way will be mended, and the receiver may believe that it is so.
-        let is_final = self.refused == Some(self.version) && self.fault != Some(Fault::Way);
-        let is_refused = is_final && !way.kind.wants_each();
-        if self.members.is_empty() || is_refused && nobody_waits {
+        // An end that was refused is kept as well: the receiver may believe that it is so, and will be mended.
+        if self.members.is_empty() {
             self.over_at.get_or_insert(now);
         }
         before != (self.members.len(), self.over_at)

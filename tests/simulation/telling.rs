@@ -95,7 +95,7 @@ impl Day {
     /// # Panics
     /// When its settings cannot be used.
     pub fn new(seed: u64) -> Self {
-        let config = config();
+        let config = config(seed);
         let settings = Arc::new(Settings::read(&config).expect("they can be used"));
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),

@@ -235,11 +235,12 @@ fn a_failure_is_tried_again_after_a_pause_and_after_a_refusal_only_what_says_mor
     }
     let last = go(&mut outbox, after(9_100)).remove(0);
     outbox.done(&last, gone(Fault::Message), after(9_100), 0.5);
-    go(&mut outbox, after(9_101));
+    assert_eq!(go(&mut outbox, after(86_400)), [], "and is not sent again");
+    go(&mut outbox, after(9_101 + 7 * 86_400));
     assert_eq!(
         outbox.groups().count(),
         0,
-        "a receiver that is gone keeps nothing"
+        "a receiver that is gone keeps nothing for longer than a week"
     );
 }
 
