@@ -43,7 +43,10 @@ fn command(server: &server::Server, agent: &str, asked: &Value) -> (String, Stri
     (text("verdict"), text("reason"))
 }
 
-on_both_databases!(a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back);
+on_both_databases!(
+    a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back,
+    the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none,
+);
 
 fn a_command_goes_from_the_api_to_the_agent_and_its_result_comes_back(world: World) {
     let place = server::Place::new(&world).with("fleet.commit_interval_s=1");
@@ -96,9 +99,7 @@ const TRAINS_ON: Pace = Pace {
     steps: 10_000,
 };
 
-#[test]
-fn the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none() {
-    let world = World::new();
+fn the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none(world: World) {
     let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
         .start();
