@@ -149,6 +149,11 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
         told["losing_gpu_seconds_per_hour"].as_u64() > Some(0),
         "{told}"
     );
+    wait::until("the map of ranks and time shows it", SHOWN_LIMIT, || {
+        let page = server.get("/clusters/test/jobs/demo%2Fdemo-training%2F1/0");
+        let words = format!("Over this time rank {SLOW} computed longest");
+        page.text().contains(&words).then_some(())
+    });
     std::fs::remove_file(slow_file(&world)).expect("it was written");
     wait::until("it is over", SHOWN_LIMIT, || {
         ranks.iter_mut().for_each(Process::must_run);

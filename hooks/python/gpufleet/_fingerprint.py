@@ -104,7 +104,7 @@ def of_model(model):
     for _ in range(8):
         name = type(inner).__name__
         if name == "OptimizedModule":
-            found["compiled"] = True
+            found.update(_of_compiled(inner))
             inner = inner._orig_mod
         elif name in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"):
             wrappers.append(name)
@@ -118,6 +118,10 @@ def of_model(model):
             break
     if getattr(inner, "_is_fsdp_managed_module", False) or type(inner).__name__.startswith("FSDP"):
         wrappers.append("fully_shard")
+    # `model.compile()` leaves a model what it is, and keeps what calls it.
+    in_place = getattr(inner, "_compiled_call_impl", None)
+    if in_place is not None:
+        found.update(_of_compiled(in_place))
     found["model"] = type(inner).__name__
     found["wrappers"] = " ".join(wrappers)
     types = {str(parameter.dtype).replace("torch.", "") for parameter in inner.parameters()}
@@ -126,6 +130,16 @@ def of_model(model):
     attention = getattr(getattr(inner, "config", None), "_attn_implementation", None)
     found["attention"] = attention
     return _cleaned(found)
+
+
+#: What the modes of torch.compile stand for: they differ in these settings of its compiler.
+_OF_MODES = ("max_autotune", "triton.cudagraphs", "coordinate_descent_tuning")
+
+
+def _of_compiled(compiled):
+    """How torch.compile was told to compile; what another compiler than its own is told is not known."""
+    settings = _try(lambda: compiled.get_compiler_config()) or {}
+    return {"compiled": True, **{f"compiled.{name}": settings.get(name) for name in _OF_MODES}}
 
 
 def of_autocast():

@@ -309,6 +309,22 @@ class Identity(unittest.TestCase):
         self.check({"RANK": "x", "WORLD_SIZE": "2"}, rank=None, launcher=None)
         self.check({**slurm, "GPUFLEET_JOB_NAME": "mine", "GPUFLEET_ATTEMPT": "0"}, job_name="mine", attempt=0)
 
+    def test_a_worker_of_ray_is_asked_what_its_environment_does_not_say(self):
+        context = mock.Mock(**{
+            "get_world_rank.return_value": 5, "get_world_size.return_value": 8, "get_local_rank.return_value": 1,
+            "get_local_world_size.return_value": 4, "get_experiment_name.return_value": "llama",
+        })  # fmt: skip
+        ray = mock.Mock(**{"get_runtime_context.return_value.get_job_id.return_value": "02000000"})
+        train = mock.Mock(**{"get_context.return_value": context})
+        expected = {"launcher": "ray", "rank": 5, "world": 8, "local_rank": 1, "local_world": 4, "job_name": "llama",
+                    "job_uid": "02000000"}  # fmt: skip
+        with mock.patch.dict("sys.modules", {"ray": ray, "ray.train": train}):
+            found = _identity.from_frameworks()
+            self.assertEqual({key: found.get(key) for key in expected}, expected)
+            # The script that starts the workers is no rank.
+            train.get_context.side_effect = RuntimeError("not in a worker")
+            self.assertNotIn("launcher", _identity.from_frameworks())
+
     def test_the_mesh_comes_from_a_device_mesh_by_its_names(self):
         class DeviceMesh:
             mesh_dim_names = ("dp_replicate", "dp_shard", "tp")
@@ -339,6 +355,29 @@ class Fingerprint(unittest.TestCase):
             if name != "NCCL_ALGO":
                 self.assertNotIn(name, found)
                 self.assertNotIn(value, found.values())
+
+    def test_a_compiled_model_says_what_its_mode_stands_for(self):
+        settings = {"max_autotune": True, "triton.cudagraphs": False, "coordinate_descent_tuning": True, "debug": True}
+        told = {"compiled": "True", "compiled.max_autotune": "True", "compiled.triton.cudagraphs": "False",
+                "compiled.coordinate_descent_tuning": "True"}  # fmt: skip
+
+        class OptimizedModule(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self._orig_mod = model
+
+            def get_compiler_config(self):
+                return settings
+
+        plain, in_place, other = (torch.nn.Linear(2, 2) for _ in range(3))
+        wrapped = OptimizedModule(torch.nn.Linear(2, 2))
+        in_place._compiled_call_impl = mock.Mock(**{"get_compiler_config.return_value": settings})
+        # Another compiler than torch's own has no such settings.
+        other._compiled_call_impl = lambda *_arguments: None
+        for model, expected in [(plain, {}), (wrapped, told), (in_place, told), (other, {"compiled": "True"})]:
+            found = _fingerprint.of_model(model)
+            self.assertEqual({key: text for key, text in found.items() if key.startswith("compiled")}, expected)
+            self.assertEqual(found["model"], "Linear")
 
     def test_it_is_written_again_only_when_something_changed(self):
         run = run_of_test()

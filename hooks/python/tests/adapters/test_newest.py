@@ -4,6 +4,7 @@ import unittest
 
 import torch
 
+from gpufleet import _fingerprint
 from gpufleet._run import Run
 
 
@@ -27,6 +28,15 @@ class Newest(unittest.TestCase):
 
     def test_a_model_that_is_compiled_after_it_was_watched_stays_whole(self):
         self.check(watch_first=True)
+
+    def test_the_mode_of_a_compiled_model_is_in_its_fingerprint(self):
+        in_place = torch.nn.Linear(4, 4)
+        in_place.compile(mode="max-autotune")
+        for model in (torch.compile(torch.nn.Linear(4, 4), mode="max-autotune"), in_place):
+            found = _fingerprint.of_model(model)
+            self.assertEqual((found["compiled"], found["compiled.max_autotune"]), ("True", "True"), found)
+        usual = _fingerprint.of_model(torch.compile(torch.nn.Linear(4, 4)))
+        self.assertEqual((usual["compiled"], usual["compiled.max_autotune"]), ("True", "False"), usual)
 
 
 if __name__ == "__main__":
