@@ -262,7 +262,9 @@ impl Day {
                 _ => None,
             };
             if let Some(receiver) = self.receivers.values_mut().nth(which) {
-                (receiver.ill_until, receiver.refuses) = (until, refuses);
+                // What is refused is refused until it is mended, whatever fails beside it.
+                receiver.refuses = receiver.refuses.or(refuses);
+                receiver.ill_until = until.max(receiver.ill_until);
             }
         }
         self.people_mend();
