@@ -181,8 +181,12 @@ impl Owners {
     pub fn join(&mut self, other: Self) {
         self.rules.extend(other.rules);
         self.rules.sort_by_key(|it| it.kind);
-        self.idle.extend(other.idle);
         self.findings.extend(other.findings);
+        for policy in other.idle {
+            if let Err(why) = self.take(policy) {
+                self.findings.push(format!("idle policies: {why}"));
+            }
+        }
     }
 
     /// Who pays for what this holder held at a moment.

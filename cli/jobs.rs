@@ -288,11 +288,13 @@ fn ranks(run: &Value) -> Table {
     table
 }
 
-/// The run that was meant, `cluster/namespace/name/uid/attempt`: as it is, or the newest of a job
-/// that was named.
+/// The run that was meant, `cluster/namespace/name/uid/attempt`, its cluster encoded: as it is, or the
+/// newest of a job that was named.
 pub(crate) fn run(client: &Client, asked: &str) -> anyhow::Result<String> {
-    if asked.split('/').count() == PARTS_OF_A_RUN {
-        return Ok(asked.to_owned());
+    if asked.split('/').count() == PARTS_OF_A_RUN
+        && let Some((cluster, rest)) = asked.split_once('/')
+    {
+        return Ok(format!("{}/{rest}", ask::encoded(cluster)));
     }
     let job = Job {
         id: asked.to_owned(),

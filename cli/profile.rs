@@ -23,6 +23,8 @@ const PARTS_OF_A_RANK: usize = 6;
 const LONGEST_SECONDS: u64 = 660;
 /// How often is looked for the result.
 const EACH: Duration = Duration::from_secs(1);
+/// So often in a row may the server not answer, while it begins anew or another takes over.
+const MOST_FAILURES: u32 = 120;
 
 /// Which rank, and how much of it.
 #[derive(Debug, Args)]
@@ -157,8 +159,19 @@ fn wait(client: &Client, cluster: &str, command: &str, good_for: u64) -> anyhow:
     ];
     let path = ask::with_query("/events", &query);
     let longest = good_for + LONGEST_SECONDS;
+    let mut failures = 0;
     for _ in 0..longest / EACH.as_secs() {
-        let mut events = client.get(&path)?;
+        let mut events = match client.get(&path) {
+            Ok(events) => events,
+            // A server that begins anew is no reason not to hear what became of it.
+            Err(_) if failures < MOST_FAILURES => {
+                failures += 1;
+                client.pause(EACH);
+                continue;
+            }
+            Err(refusal) => return Err(refusal.into()),
+        };
+        failures = 0;
         let events = events["items"].as_array_mut().map(std::mem::take);
         let mut events = events.unwrap_or_default().into_iter();
         if let Some(found) = events.find(|it| it["attributes"]["command"] == command) {

@@ -50,6 +50,7 @@ pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
 /// US dollars.
 pub(crate) fn dollars(value: &Value) -> String {
     said(value, |dollars| match dollars.abs() < 0.1 {
+        true if dollars > 0.0 && dollars < 0.000_05 => "under $0.0001".to_owned(),
         true => format!("${dollars:.4}"),
         false => amount(dollars, "USD"),
     })

@@ -23,6 +23,8 @@ use crate::store::model::{CursorKey, ResourceKey};
 
 mod agent;
 
+mod commands;
+
 mod commit;
 
 mod drops;
@@ -63,7 +65,8 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{CommandRefused, MAX_COMMANDS, MAX_STREAMS};
+pub use agent::MAX_STREAMS;
+pub use commands::{CommandRefused, MAX_COMMANDS};
 pub use commit::Progress;
 pub use drops::{Drop, Drops};
 pub use fold::MAX_VALUES;
@@ -212,7 +215,7 @@ impl Fleet {
     /// Queues a command that rides in the next reply to the agent.
     ///
     /// # Errors
-    /// When the agent is not known, too many commands wait, or one about the same GPU does.
+    /// When the agent is not known, too many commands wait, or one about the same GPU or rank does.
     pub fn enqueue_command(
         &self,
         agent: AgentId,
@@ -221,7 +224,7 @@ impl Fleet {
     ) -> Result<(), CommandRefused> {
         let mut shard = lock(self.shard_of(agent));
         match shard.agents.get_mut(&agent) {
-            Some(state) if agent != FOREIGN_AGENT => state.enqueue(command, now),
+            Some(state) if agent != FOREIGN_AGENT => state.commands.enqueue(command, now),
             _ => Err(CommandRefused::UnknownAgent),
         }
     }

@@ -55,7 +55,7 @@ impl Owners {
     }
 
     /// Takes in a row: a team's quota joins the policy that the first of its rows began.
-    fn take(&mut self, new: IdlePolicy) -> Result<(), String> {
+    pub(super) fn take(&mut self, new: IdlePolicy) -> Result<(), String> {
         let is_same = |it: &&mut IdlePolicy| {
             (it.from_ms, it.until_ms, &it.pool) == (new.from_ms, new.until_ms, &new.pool)
         };
@@ -147,6 +147,21 @@ mod tests {
         assert_eq!(
             [keeper("prod"), keeper("rented")],
             [super::super::PLATFORM, "robots"]
+        );
+    }
+
+    #[test]
+    fn tables_together_are_as_one_table() {
+        let mut owners = read("2026-10-01,,prod,quota,science,48");
+        owners.join(read("2026-10-01,,prod,quota,vision,16"));
+        assert_eq!(owners.findings, [""; 0]);
+        let quotas = BTreeMap::from([("science".to_owned(), 48), ("vision".to_owned(), 16)]);
+        let at = table::moment("2026-10-01").expect("a date");
+        assert_eq!(owners.idle_to("prod", at), &IdleTo::Quota(quotas));
+        owners.join(read("2026-10-01,,prod,use,,"));
+        assert_eq!(
+            owners.findings,
+            ["idle policies: another row says of this time and pool who bears it"]
         );
     }
 

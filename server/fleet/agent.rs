@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::command::{ARGUMENT_GPU, Command};
 use gpufleet_telemetry::identity::{AgentId, Epoch, Origin};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
+use super::commands::Commands;
 use super::introduce::Introduced;
 use super::live::LiveAgent;
 use super::sender_clock::{Clocks, QUARANTINED, TOLERATED};
@@ -27,28 +27,8 @@ pub const MAX_STREAMS: usize = 4_096;
 /// Sessions that were replaced and are refused from then on.
 const MAX_RETIRED: usize = 16;
 
-/// Most commands waiting for one agent: one per GPU of the largest node.
-pub const MAX_COMMANDS: usize = 16;
-
 /// An event about one agent's identity or clock is told at most this often, nanoseconds.
 const TOLD_AGAIN: i64 = 600 * NANOS_PER_SECOND;
-
-/// Why a command was not queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CommandRefused {
-    /// No agent with this id has sent anything since the server started.
-    #[error("no agent with this id has been heard of")]
-    UnknownAgent,
-    /// Too many commands wait already.
-    #[error("{MAX_COMMANDS} commands wait for this agent already; it takes one with each request")]
-    QueueFull,
-    /// The command's time is over.
-    #[error("the command has expired")]
-    Expired,
-    /// A command of the same id, or one about the same GPU, waits already.
-    #[error("a command for the same GPU waits already: one at a time")]
-    InFlight,
-}
 
 /// What one stream's request is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +93,7 @@ pub(super) struct AgentState {
     speaker: Option<Speaker>,
     /// With when the process that replaced each first sent something.
     retired: VecDeque<(u64, Timestamp)>,
-    commands: VecDeque<Command>,
+    pub(super) commands: Commands,
     conflict_told: Option<Timestamp>,
     clock_told: Option<Timestamp>,
     pub(super) clocks: Clocks,
@@ -190,7 +170,7 @@ impl AgentState {
             cluster: None,
             speaker: None,
             retired: VecDeque::new(),
-            commands: VecDeque::new(),
+            commands: Commands::default(),
             conflict_told: None,
             clock_told: None,
             clocks: Clocks::default(),
@@ -321,45 +301,6 @@ impl AgentState {
             cluster: Arc::clone(&self.live.cluster),
         })
     }
-
-    /// Queues a command for the next reply.
-    pub(super) fn enqueue(
-        &mut self,
-        command: Command,
-        now: Timestamp,
-    ) -> Result<(), CommandRefused> {
-        self.commands.retain(|it| it.expires > now);
-        if command.expires <= now {
-            return Err(CommandRefused::Expired);
-        }
-        if self.commands.len() >= MAX_COMMANDS {
-            return Err(CommandRefused::QueueFull);
-        }
-        let same = |it: &Command| {
-            let same_gpu = it.arguments.get(ARGUMENT_GPU) == command.arguments.get(ARGUMENT_GPU);
-            let about_gpu = command.arguments.contains_key(ARGUMENT_GPU);
-            it.id == command.id || same_gpu && (about_gpu || it.action == command.action)
-        };
-        if self.commands.iter().any(same) {
-            return Err(CommandRefused::InFlight);
-        }
-        self.commands.push_back(command);
-        Ok(())
-    }
-
-    /// The next command. It stays queued until its result comes or its time is over, and goes round
-    /// to the others meanwhile: a reply can get lost, and an agent does an id only once.
-    pub(super) fn command(&mut self, now: Timestamp) -> Option<Command> {
-        self.commands.retain(|it| it.expires > now);
-        let command = self.commands.pop_front()?;
-        self.commands.push_back(command.clone());
-        Some(command)
-    }
-
-    /// Takes a command out because its result has come.
-    pub(super) fn answered(&mut self, id: Uuid) {
-        self.commands.retain(|it| it.id != id);
-    }
 }
 
 fn tell(told: &mut Option<Timestamp>, now: Timestamp) -> bool {
@@ -435,36 +376,6 @@ mod tests {
             "and the other one goes on"
         );
         assert_eq!(heard(3, 15, 94), Session::Current, "its clock went back");
-    }
-
-    #[test]
-    fn a_command_is_given_until_it_is_answered_or_expires() {
-        let mut agent = agent();
-        let command = |id: u128, gpu: &str, expires| Command {
-            id: Uuid::from_u128(id),
-            expires: Timestamp(expires),
-            action: "probe_now".to_owned(),
-            arguments: BTreeMap::from([("gpu".to_owned(), gpu.to_owned())]),
-        };
-        let now = Timestamp(10);
-        assert_eq!(agent.enqueue(command(1, "a", 20), now), Ok(()));
-        assert_eq!(agent.enqueue(command(2, "b", 30), now), Ok(()));
-        assert_eq!(
-            agent.enqueue(command(3, "a", 30), now),
-            Err(CommandRefused::InFlight)
-        );
-        assert_eq!(
-            agent.enqueue(command(4, "c", 10), now),
-            Err(CommandRefused::Expired)
-        );
-        let mut given = |now| agent.command(Timestamp(now)).map(|it| it.id.as_u128());
-        assert_eq!(
-            [given(10), given(11), given(12)],
-            [Some(1), Some(2), Some(1)]
-        );
-        assert_eq!(given(20), Some(2), "the first has expired");
-        agent.answered(Uuid::from_u128(2));
-        assert_eq!(agent.command(Timestamp(21)), None);
     }
 
     #[test]

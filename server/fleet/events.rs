@@ -37,7 +37,7 @@ pub(super) fn keep(
     if event.kind == EventKind::CommandResult {
         let id = event.attributes.get(COMMAND_ID);
         if let Some(id) = id.and_then(|it| Uuid::parse_str(it).ok()) {
-            agent.answered(id);
+            agent.commands.answered(id);
         }
     }
     let cluster = cluster(agent, offer, sender, sender.origin());

@@ -254,7 +254,7 @@ impl Fleet {
                     outcome: Outcome::Already,
                     durable_seq: seqs.0,
                     folded_seq: seqs.1,
-                    command: agent.command(offer.received),
+                    command: agent.commands.next(offer.received),
                 };
             }
             Place::Wrong { wanted } => return refused(Outcome::WrongSeq { wanted }, seqs),
@@ -282,7 +282,7 @@ impl Fleet {
             outcome: Outcome::Folded(drops),
             durable_seq: seqs.0,
             folded_seq: offer.seq,
-            command: agent.and_then(|agent| agent.command(offer.received)),
+            command: agent.and_then(|agent| agent.commands.next(offer.received)),
         }
     }
 

@@ -131,9 +131,10 @@ pub struct ClusterState {
 }
 
 impl Standing {
-    /// Whether it has told all of it, or that it does not.
+    /// Whether it has told all of it, or that it does not: it is not there, or not to be seen. What fails for a
+    /// moment says neither.
     pub fn is_decided(&self) -> bool {
-        self.whole_since.is_some() || self.trouble.is_some() || self.absent.is_some()
+        self.whole_since.is_some() || self.refusal.is_some() || self.absent.is_some()
     }
 
     /// It said something that fits.
@@ -363,16 +364,26 @@ impl ClusterState {
     /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
     /// some that wait is told by these; what is told twice by who says more.
     pub fn waiting(&self) -> Vec<Claim> {
-        let with_scaler = |(uid, it): (&String, &Claim)| {
-            let by_claims = self.pods.by_claims.get(uid);
-            let it = match by_claims {
-                Some(names) => self.claimed.waits(it, names)?,
+        // A claim that several pods share is waited for once.
+        let mut told = BTreeSet::new();
+        let mut with_scaler = |(uid, it): (&String, &Claim)| {
+            let it = match self.pods.by_claims.get(uid) {
+                Some(names) => {
+                    let new = names.iter().filter(|it| told.insert(it.as_str()));
+                    let new: Vec<String> = new.cloned().collect();
+                    self.claimed.waits(it, &new)?
+                }
                 None => it.clone(),
             };
             let scaler = self.scaler.of_pod.get(uid).cloned();
             Some(Claim { scaler, ..it })
         };
-        let mut all: Vec<Claim> = self.pods.waiting.iter().filter_map(with_scaler).collect();
+        let mut all: Vec<Claim> = self
+            .pods
+            .waiting
+            .iter()
+            .filter_map(&mut with_scaler)
+            .collect();
         let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
         for of_kind in &self.held_back {
             let claims = of_kind.claims.values().flatten();

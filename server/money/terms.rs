@@ -173,6 +173,8 @@ impl Terms {
                 Err(error) => findings.push(format!("{}: {error}", table.name)),
             }
         }
+        // What only the tables together say.
+        findings.append(&mut owners.findings);
         let mut budgets = Vec::new();
         for table in take(Kind::Budgets) {
             let (read, wrong) = tables::budgets(&table.text, currency);

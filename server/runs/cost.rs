@@ -63,10 +63,8 @@ impl Cost {
         Ok(self.a_second(run)? / tokens * 1e6)
     }
 
-    /// US dollars of all its GPUs a second.
     fn a_second(&self, run: &Run) -> Result<f64, String> {
-        let price = self.nano_usd_per_gpu_hour.clone()? as f64 / 1e9;
-        Ok(price * run.gpu_count() as f64 / HOUR_S as f64)
+        Ok(usd_a_second(self.nano_usd_per_gpu_hour.clone()?, run))
     }
 }
 
@@ -114,8 +112,12 @@ pub fn per_million_tokens(app: &App, run: (&RunKey, &Run), side: &Side) -> Resul
     let seconds = side.step_seconds.ok_or("not known: too few steps")?;
     let tokens = side.tokens_per_step.filter(|it| *it > 0.0);
     let tokens = tokens.ok_or("not said: the run gives no tokens")?;
-    let price = price(app, run)? as f64 / 1e9 / HOUR_S as f64;
-    Ok(price * run.1.gpu_count() as f64 * seconds / tokens * 1e6)
+    Ok(usd_a_second(price(app, run)?, run.1) * seconds / tokens * 1e6)
+}
+
+/// US dollars of all GPUs of a run a second, where one costs so many nano-USD an hour.
+fn usd_a_second(nano_usd_per_gpu_hour: i64, run: &Run) -> f64 {
+    nano_usd_per_gpu_hour as f64 / 1e9 * run.gpu_count() as f64 / HOUR_S as f64
 }
 
 async fn held(

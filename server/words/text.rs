@@ -234,6 +234,7 @@ pub fn dollars(nano: i64) -> String {
 /// US dollars of a part, to the hundredth of a cent: of a step, of a million tokens.
 pub fn small_dollars(usd: f64) -> String {
     match (usd * 1e9) as i64 {
+        1..50_000 => "under $0.0001".to_owned(),
         nano @ -999_999_999..1_000_000_000 => format!("${:.4}", nano as f64 / 1e9),
         nano => dollars(nano),
     }
@@ -356,7 +357,9 @@ mod tests {
             assert_eq!(dollars(nano), shown, "{nano}");
         }
         assert_eq!(small_dollars(0.5), "$0.5000");
-        assert_eq!(small_dollars(0.000_04), "$0.0000");
+        assert_eq!(small_dollars(0.000_04), "under $0.0001");
+        assert_eq!(small_dollars(0.000_05), "$0.0001");
+        assert_eq!(small_dollars(0.0), "$0.0000");
         assert_eq!(small_dollars(1_234.5), "$1\u{202f}234.50");
         let much = 1_234_567_890_000_000;
         assert_eq!(amount("USD", much), "$1\u{202f}234\u{202f}567.89");

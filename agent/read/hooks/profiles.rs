@@ -6,7 +6,7 @@
 //!
 //! Limits: [`MAX_ORDERS`], [`LONGEST`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gpufleet_hooks_shm::records::Profile;
@@ -111,6 +111,7 @@ impl Profiles {
             }
         }
         let mut asks = Vec::new();
+        let mut busy = BTreeSet::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
             let process = processes.get(&waiting.process);
             let client = process.and_then(Process::takes_profile);
@@ -124,7 +125,8 @@ impl Profiles {
                     say(waiting.order, came);
                 }
                 None => {
-                    if waiting.begun.is_none() {
+                    // One at a time of a process: what the next one writes would hide what became of this one.
+                    if busy.insert(waiting.process) && waiting.begun.is_none() {
                         asks.extend(ask(waiting.order.steps));
                     }
                     self.waiting.push(waiting);

@@ -19,11 +19,12 @@ _MOST_BYTES = 200_000_000
 #: Most files that are kept.
 _MOST_FILES = 10
 
-#: Largest trace before it is packed: it is about twenty times the file.
-_MOST_RAW_BYTES = 4_000_000_000
+#: Largest trace before it is packed, to a twentieth of that about.
+_MOST_RAW_BYTES = 2_000_000_000
 
-#: Bytes that must be free where it is to lie: a trace before it is packed, and the file.
-_LEAST_FREE_BYTES = 1_000_000_000
+#: Bytes that must be free where it is to lie: the largest trace before it is packed, and some for others. torch writes
+#: without a bound, and checkpoints may go to the same disk.
+_LEAST_FREE_BYTES = _MOST_RAW_BYTES + 1_000_000_000
 
 #: Bytes packed at once.
 _CHUNK_BYTES = 1 << 20
@@ -33,6 +34,9 @@ _LONGEST_PATH = 512
 
 #: Longest that the end of a script waits for a file that is being packed, seconds.
 _FINISH_SECONDS = 10.0
+
+#: Largest trace that is packed at the end of a script, which waits for it: some ten seconds.
+_MOST_AT_END_BYTES = 400_000_000
 
 #: A temporary folder of ours that nothing was written to for so long belongs to nobody any more, seconds.
 _LEFT_BEHIND_SECONDS = 3600.0
@@ -108,10 +112,15 @@ class Profiler:
             recording.fails(error)
             return
         if is_ending:
-            recording.pack(trace)
+            recording.pack(trace, _MOST_AT_END_BYTES)
             return
         self._thread = threading.Thread(target=recording.pack, args=(trace,), name="gpufleet-profile", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            # The limit of processes is reached; what was recorded is not lost for it.
+            self._thread = None
+            recording.pack(trace, _MOST_AT_END_BYTES)
 
     def _finish(self):
         """The script ends."""
@@ -235,11 +244,14 @@ class _Recording:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
-    def pack(self, trace):
-        """Makes the file of the trace, and room for it. In a thread of its own."""
+    def pack(self, trace, most_bytes=_MOST_RAW_BYTES):
+        """Makes the file of the trace, and room for it. In a thread of its own, or while the script waits."""
         import shutil
 
         try:
+            size = os.path.getsize(trace)
+            if size > most_bytes:
+                raise CannotBe(f"the trace has {size >> 20} MiB, too many to pack while the script waits")
             packed = trace + ".gz"
             _pack(trace, packed)
             os.unlink(trace)
@@ -330,7 +342,11 @@ def _own(folder_path, is_ours):
     with os.scandir(folder_path) as entries:
         for entry in entries:
             if is_ours(entry.name):
-                known = entry.stat(follow_symlinks=False)
+                try:
+                    known = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Another rank removed it meanwhile.
+                    continue
                 if known.st_uid == os.geteuid():
                     yield known.st_mtime, known.st_size, entry
 

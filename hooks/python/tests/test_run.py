@@ -379,6 +379,32 @@ class Fingerprint(unittest.TestCase):
             self.assertEqual({key: text for key, text in found.items() if key.startswith("compiled")}, expected)
             self.assertEqual(found["model"], "Linear")
 
+    def test_breaks_of_the_graph_and_the_type_of_autocast_are_told_where_there_are_any(self):
+        for counters, expected in [({}, None), ({"graph_break": {"print": 2, "item": 1}}, "3")]:
+            with mock.patch.dict("sys.modules", {"torch._dynamo.utils": mock.Mock(counters=counters)}):
+                self.assertEqual(_fingerprint.of_torch().get("graph_breaks"), expected)
+        self.assertEqual(_fingerprint.of_autocast(), {})
+        on = mock.patch.multiple(
+            torch, is_autocast_enabled=lambda: True, get_autocast_gpu_dtype=lambda: torch.bfloat16
+        )
+        with on:
+            self.assertEqual(_fingerprint.of_autocast(), {"autocast": "bfloat16"})
+
+    def test_a_model_says_how_it_is_wrapped_and_sharded_and_what_it_computes_again(self):
+        class FullyShardedDataParallel(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.module = model
+                self.sharding_strategy = mock.Mock()
+                self.sharding_strategy.name = "HYBRID_SHARD"
+
+        model = torch.nn.Linear(2, 2).to(torch.bfloat16)
+        model.is_gradient_checkpointing = True
+        model.config = mock.Mock(_attn_implementation="sdpa")
+        expected = {"model": "Linear", "wrappers": "FullyShardedDataParallel", "fsdp.strategy": "HYBRID_SHARD",
+                    "parameter_types": "bfloat16", "gradient_checkpointing": "True", "attention": "sdpa"}  # fmt: skip
+        self.assertEqual(_fingerprint.of_model(FullyShardedDataParallel(model)), expected)
+
     def test_it_is_written_again_only_when_something_changed(self):
         run = run_of_test()
         written = []

@@ -56,6 +56,14 @@ pub struct Device {
     pub is_free_of_taints: bool,
 }
 
+/// Devices of one kind on a node.
+#[derive(Debug, Default)]
+struct Offered {
+    all: u32,
+    /// Those that can be given out.
+    can: u32,
+}
+
 /// GPUs of a node, as their driver tells them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
@@ -232,22 +240,26 @@ impl Claimed {
     }
 
     fn laid_over(&self, mut node: Node) -> Node {
-        let (mut whole, mut can, mut is_shared) = (0_u32, 0_u32, false);
+        let (mut whole, mut shares) = (Offered::default(), Offered::default());
         let slices = self.slices.get(&node.name).into_iter();
         for (slice, device) in slices.flat_map(newest) {
-            is_shared |= device.gives == Gives::Share;
-            if device.gives == Gives::Whole {
-                whole += 1;
-                can += u32::from(device.is_free_of_taints);
-                if node.model.is_empty() {
-                    node.model.clone_from(&slice.model);
-                }
+            let offered = match device.gives {
+                Gives::Whole => &mut whole,
+                Gives::Share => &mut shares,
+                Gives::Nothing => continue,
+            };
+            offered.all += 1;
+            offered.can += u32::from(device.is_free_of_taints);
+            if node.model.is_empty() {
+                node.model.clone_from(&slice.model);
             }
         }
+        node.is_shared |= shares.all > 0;
+        // Shares beside whole GPUs may be parts of them, so they count only alone.
+        let told = if whole.all > 0 { whole } else { shares };
         // A GPU that plugin and driver both tell is one.
-        node.gpus = node.gpus.max(whole);
-        node.allocatable = node.allocatable.max(can);
-        node.is_shared |= is_shared;
+        node.gpus = node.gpus.max(told.all);
+        node.allocatable = node.allocatable.max(told.can);
         node
     }
 

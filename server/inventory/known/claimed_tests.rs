@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gpufleet_analysis::inventory::{Phase, Ready, Reason};
+use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::super::{Bound, ClusterState, Pod};
@@ -127,6 +128,53 @@ fn a_node_has_the_gpus_of_its_slices_and_loses_them_with_these() {
     assert_eq!(of(&known, "a").node.allocatable, 0);
     assert_eq!(of(&known, "a").phase(), Phase::NotReady);
     assert_eq!(of(&known, "b").node.gpus, 8);
+}
+
+#[test]
+fn a_node_that_gives_out_shares_alone_has_these() {
+    let mut known = ClusterState::default();
+    let mut shares = slice("a", 1, 7);
+    for device in &mut shares.devices {
+        device.gives = Gives::Share;
+    }
+    let all = vec![("s".to_owned(), shares.clone())];
+    known.claimed.all_slices(all, now(0));
+    known.all_nodes(vec![node("a", 0)], now(1));
+    let record = of(&known, "a");
+    assert_eq!((record.node.gpus, record.node.allocatable), (7, 7));
+    assert!(record.node.is_shared);
+    assert_eq!(record.node.model, "NVIDIA H100 80GB HBM3");
+    assert_eq!(record.phase(), Phase::Ready);
+    // Beside whole GPUs they may be parts of them.
+    shares.devices[0].gives = Gives::Whole;
+    known.claimed.slice("s", shares);
+    known.slices_changed(["a"].into_iter(), now(2).at);
+    assert_eq!(of(&known, "a").node.gpus, 1);
+}
+
+#[test]
+fn a_failure_of_a_moment_does_not_decide_that_there_are_no_slices() {
+    let mut known = ClusterState::default();
+    let slices = known.claimed.standing(DeviceKind::Slice);
+    slices.failed("500 Internal Server Error".to_owned(), None);
+    assert!(!known.claimed.is_decided());
+    let slices = known.claimed.standing(DeviceKind::Slice);
+    slices.failed("403 Forbidden".to_owned(), Some(Refusal::NoRight));
+    assert!(known.claimed.is_decided());
+}
+
+#[test]
+fn a_claim_that_pods_share_is_waited_for_once() {
+    let mut known = known();
+    let eight = asks("gpu.nvidia.com", Count::Exactly(8));
+    known.claimed.claim("team/shared", Some(eight));
+    for uid in ["p", "q", "r"] {
+        let claim = waits(u32::from(uid == "r"), false);
+        let names = vec!["team/shared".to_owned()];
+        known.pod(uid, Pod::WaitsByClaims(claim, names));
+    }
+    let waiting: Vec<u32> = known.waiting().iter().map(|it| it.gpus_each).collect();
+    assert_eq!(waiting, [8, 1], "the first that waits asks for it");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) struct Receiver {
 
 /// Every so many days there is an Alertmanager too: it is told of everything each minute, which takes as long as all
 /// other receivers of a day together.
-const WITH_ALERTMANAGER: u64 = 5;
+const WITH_ALERTMANAGER: u64 = 10;
 
 /// A channel of each kind, with a short interval so that a day has many messages.
 pub(super) fn config(seed: u64) -> NotifyConfig {

@@ -6,7 +6,7 @@ use gpufleet_hooks_shm::words::ProfileState;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::profiles::{Came, MAX_ORDERS, Whose};
+use super::profiles::{Came, MAX_ORDERS, Profiles, Whose};
 use super::*;
 
 const COMMAND: u128 = 0x67e5_5044_10b1_426f_9247_bb68_0e5f_e0c8;
@@ -114,6 +114,42 @@ fn what_a_process_says_of_the_profile_that_it_was_asked_for_is_the_answer_and_an
         assert_eq!(events[0].attributes.contains_key(about::BYTES), is_done);
         assert_eq!(round(&mut hooks).events, [], "it is told once");
     }
+}
+
+#[test]
+fn of_two_requests_to_one_process_the_second_waits_until_the_first_is_over() {
+    let folder = folder();
+    let (mut hooks, _orders) = asking(folder.path(), &Arc::default());
+    let writer = trains(&mut hooks);
+    let (orders, taken) = mpsc::channel(MAX_ORDERS);
+    let mut profiles = Profiles::new(taken);
+    let mut asked = |hooks: &mut Hooks| {
+        round(hooks);
+        let turn = Turn {
+            at: Timestamp(unix_ns()),
+            monotonic: Duration::ZERO,
+            node: Arc::new(NodeFacts::for_tests()),
+        };
+        let asks = profiles.round(&hooks.processes, &turn);
+        asks.iter().map(|it| it.1.number).collect::<Vec<u64>>()
+    };
+    let mut first = order(&orders, rank(0), unix_ns() + EXPIRES);
+    let (done, _second) = oneshot::channel();
+    let second = ProfileOrder {
+        id: Uuid::from_u128(COMMAND + 1),
+        whose: rank(0),
+        steps: 3,
+        expires: Timestamp(unix_ns() + EXPIRES),
+        done,
+    };
+    orders.try_send(second).expect("there is room");
+    assert_eq!(asked(&mut hooks), [number()]);
+    writer.profile(&became(ProfileState::Running, ""));
+    assert_eq!(asked(&mut hooks), [0; 0], "it is being recorded");
+    writer.profile(&became(ProfileState::Done, "/scratch/a.json.gz"));
+    assert_eq!(asked(&mut hooks), [0; 0]);
+    assert!(first.try_recv().is_ok(), "it is told what came of it");
+    assert_eq!(asked(&mut hooks), [number() + 1]);
 }
 
 #[test]
