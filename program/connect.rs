@@ -67,7 +67,8 @@ pub enum ConnectError {
     /// TLS fails: why, and the file that it is about.
     #[error("{0}")]
     Tls(String),
-    /// The server's certificate cannot be accepted: why, and who could sign it. Another attempt ends as this one.
+    /// The server's certificate cannot be accepted: why, and who could sign it. Another attempt ends as this one, which
+    /// is not so of one that is too old or not yet good: its owner renews it.
     #[error("{0}")]
     Certificate(String),
 }
@@ -198,7 +199,9 @@ impl Tls {
                 };
                 *self.failure() = Some(why.clone());
                 Err(match reason {
-                    Some(Error::InvalidCertificate(_)) => ConnectError::Certificate(why),
+                    Some(Error::InvalidCertificate(reason)) if !mends_itself(reason) => {
+                        ConnectError::Certificate(why)
+                    }
                     _ => ConnectError::Tls(why),
                 })
             }
@@ -208,6 +211,17 @@ impl Tls {
     fn failure(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a certificate is one of another time: its owner renews it, or a clock is set, and nothing changes here.
+fn mends_itself(reason: &CertificateError) -> bool {
+    matches!(
+        reason,
+        CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }
+    )
 }
 
 /// What TLS says of an error.

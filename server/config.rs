@@ -27,7 +27,6 @@ use crate::money::CostConfig;
 use crate::money::terms::{self, Terms};
 use crate::notify::Channels;
 use crate::notify::heartbeat;
-use crate::notify::route::Stranger;
 use crate::notify::settings::{NotifyConfig, Settings};
 use crate::retention::RetentionConfig;
 use crate::store::StoreConfig;
@@ -145,15 +144,19 @@ impl ProgramConfig for Config {
         Ok(())
     }
 
-    /// The owner rules in the database are not seen here, so that nothing of it is needed.
+    /// The owner rules in the database are not seen here, so that nothing of it is needed: the doctor sees all.
     fn doubts(&self) -> Vec<String> {
         let Ok(settings) = Settings::read(&self.notify) else {
             return Vec::new();
         };
         let terms = Terms::of(terms::Sources::of(self).read());
         let now = SystemClock::start().now();
-        let strangers = settings.strangers(&terms.owners, now);
-        strangers.iter().map(Stranger::words).collect()
+        let strangers = settings.strangers(&terms.owners, now).into_iter();
+        // What a label may name is most likely meant so, and the page Health says it too.
+        let named_by_none = strangers.filter(|it| !it.is_perhaps);
+        named_by_none
+            .map(|it| format!("{}, as far as this config says", it.words()))
+            .collect()
     }
 }
 

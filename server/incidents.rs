@@ -357,8 +357,8 @@ impl Incidents {
     }
 
     /// The same, where a test has shown that the receiver takes messages.
-    pub fn is_mended(&self, way: &str, now: Timestamp) {
-        self.lock().outbox.is_mended(way, now);
+    pub fn way_works(&self, way: &str, now: Timestamp) {
+        self.lock().outbox.works(way, now);
         self.to_say.notify_one();
     }
 

@@ -124,9 +124,6 @@ async fn run(sources: Sources, config: Config) -> anyhow::Result<()> {
     files::raise();
     // Before a database is opened, which may change its schema.
     config.rehearse().map_err(anyhow::Error::from_boxed)?;
-    for doubt in config.doubts() {
-        tracing::warn!("{doubt}");
-    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let channels = Channels::new(&config.notify, &clock).map_err(anyhow::Error::msg)?;
     let channels = Arc::new(channels);

@@ -217,7 +217,7 @@ impl Channels {
     /// The receivers whose secret or certificates have changed since they refused a message.
     fn mended(&self) -> impl Iterator<Item = &Arc<str>> {
         let receivers = self.receivers.iter();
-        receivers.filter_map(|(name, it)| it.is_mended().then_some(name))
+        receivers.filter_map(|(name, it)| it.take_mended().then_some(name))
     }
 }
 
@@ -236,18 +236,20 @@ impl Receiver {
         }
     }
 
-    /// Sends a message, and remembers what with when it is refused.
+    /// Sends a message, and remembers what with when it is refused: once that changes, all that was refused goes again.
     async fn send(&self, message: &Message) -> Outcome {
         // Before it goes out: what changes meanwhile is another.
         let with = self.sends_with();
         let outcome = self.wire.send(&self.channel, message).await;
-        let is_refused = matches!(outcome, Outcome::Refused { .. });
-        *self.refused_with() = is_refused.then_some(with);
+        // Another message that got through or failed says nothing of one that was refused.
+        if matches!(outcome, Outcome::Refused { .. }) {
+            *self.refused_with() = Some(with);
+        }
         outcome
     }
 
-    /// Whether something has changed since a message was refused; once for each change.
-    fn is_mended(&self) -> bool {
+    /// Whether something has changed since a message was refused; it is said once for each change.
+    fn take_mended(&self) -> bool {
         let mut refused_with = self.refused_with();
         let Some(before) = refused_with.as_ref() else {
             return false;
@@ -358,4 +360,60 @@ fn note(app: &App, sending: &Sending, outcome: Outcome) {
     }
     let dice = rand::random::<f64>();
     app.incidents.sent(sending, outcome, app.clock.now(), dice);
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_program::clock::SystemClock;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::settings::{ChannelConfig, Kind};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_secret_that_changes_mends_what_was_refused_whatever_became_of_others_since() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            for status in ["400 Bad Request", "503 Busy", "204 No Content"] {
+                let (mut stream, _) = listener.accept().await.expect("somebody asks");
+                let _ = stream.read(&mut [0; 65_536]).await;
+                let said =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                let _ = stream.write_all(said.as_bytes()).await;
+            }
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = folder.path().join("key");
+        std::fs::write(&key, "first-key").expect("written");
+        let mut channel = ChannelConfig::new("hook", Kind::Webhook);
+        channel.urls = vec![format!("http://{at}/x")];
+        channel.secret_file.clone_from(&key);
+        let mut config = NotifyConfig::default();
+        config.channels.push(channel);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let channels = Channels::new(&config, &clock).expect("it can be used");
+        let receiver = &channels.receivers["hook"];
+        let message = example::messages().remove(0);
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            outcomes.push(receiver.send(&message).await);
+        }
+        assert!(
+            matches!(
+                outcomes.as_slice(),
+                [
+                    Outcome::Refused { .. },
+                    Outcome::Later { .. },
+                    Outcome::Delivered
+                ]
+            ),
+            "{outcomes:?}"
+        );
+        assert_eq!(channels.mended().count(), 0, "nothing has changed");
+        std::fs::write(&key, "second-key").expect("written");
+        assert_eq!(channels.mended().count(), 1);
+        assert_eq!(channels.mended().count(), 0, "once for each change");
+    }
 }

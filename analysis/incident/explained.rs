@@ -116,6 +116,7 @@ impl Incident {
         (self.id, self.opened_at) = (own.id, own.opened_at);
         (self.since, self.severity) = (own.since.min(self.since), own.severity.max(self.severity));
         (self.acknowledged_by, self.silenced_until) = (own.acknowledged_by, own.silenced_until);
+        self.silenced_alone_until = own.silenced_alone_until;
         (self.lost, self.log) = (own.lost, own.log);
         self.owner = own.owner.or(self.owner.take());
         self.more_evidence += own.more_evidence;

@@ -267,12 +267,16 @@ fn a_broken_gpu_explains_the_run_that_waits_for_it_and_costs_what_that_loses() {
     let (id, now) = (Uuid::from_u128(1), world.now);
     let said = world.book.acknowledge(id, "ada", now);
     said.expect("it is open");
+    let hour = now.shifted(3_600_000_000_000);
+    let said = world.book.silence(id, "ada", hour, now);
+    said.expect("it is open");
     let both = [straggler.clone(), signal(Family::Heat, gpu(7, 3))];
     assert_eq!(world.tick(&both), [Change::Updated(id)], "no other one");
     let open = world.open();
     assert_eq!(open.len(), 1);
     assert_eq!((open[0].id, open[0].family), (id, Family::Heat));
     assert_eq!(open[0].acknowledged_by.as_deref(), Some("ada"));
+    assert_eq!(open[0].silenced_alone_until, Some(hour));
     assert_eq!(open[0].losing.milli_gpus, 64_000);
     assert_eq!(
         open[0].lost.gpu_seconds(),

@@ -212,7 +212,7 @@ pub async fn test(
     let late = |_| unusable(format!("no answer within {} s", TEST_WITHIN.as_secs()));
     let outcomes = outcomes.map_err(late)?.map_err(unusable)?;
     for (receiver, _) in outcomes.iter().filter(|it| it.1 == Outcome::Delivered) {
-        web.app.incidents.is_mended(receiver, web.app.clock.now());
+        web.app.incidents.way_works(receiver, web.app.clock.now());
     }
     let known = outcomes.into_iter().map(|(receiver, outcome)| TestKnown {
         receiver: receiver.to_string(),

@@ -102,7 +102,7 @@ pub struct Group {
     /// What is wrong; of a row that an older version wrote the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Refusals since the last message that got through.
+    /// Refusals since the last message that got through, but for those of a way that took nothing then.
     #[serde(default)]
     pub refusals: u32,
     /// When everything was over and told.
@@ -321,7 +321,6 @@ impl Group {
         self.attempts = self.attempts.saturating_add(1);
         self.error = Some(why);
         self.refused = fault.map(|_| as_sent.version);
-        self.refusals += u32::from(fault.is_some());
         self.fault = fault;
     }
 

@@ -3,6 +3,8 @@
 //! Failures are the receiver's and not the message's, so the pause is for all messages to it. A refusal makes no
 //! pause: what is refused is not sent again, and what is new may be taken.
 //!
+//! A way that refuses everything is broken, and looked at every [`LOOKS_EVERY`].
+//!
 //! Limits: [`MAX_PER_MINUTE`] attempts a minute, of which [`MAX_UPDATES_PER_MINUTE`] may say what is not
 //! new; pauses of [`FIRST_PAUSE`] doubled up to [`MAX_PAUSE`], with jitter; of what a receiver asks
 //! for at most [`MAX_ASKED`]. A receiver that forgets has shorter ones ([`Way::longest_pause`]).
@@ -24,6 +26,8 @@ pub const MAX_UPDATES_PER_MINUTE: usize = 10;
 pub const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause that we make ourselves.
 pub const MAX_PAUSE: Duration = Duration::from_secs(300);
+/// A broken way is looked at this often, with one message: the receiver may have been mended where nobody sees it here.
+pub const LOOKS_EVERY: Duration = Duration::from_secs(3_600);
 /// The longest pause that a receiver may ask for: one that says a year is not believed.
 pub const MAX_ASKED: Duration = Duration::from_secs(3_600);
 
@@ -165,7 +169,7 @@ impl Lane {
         match outcome {
             Outcome::Delivered => {
                 self.delivered += 1;
-                self.is_mended(now);
+                self.works(now);
             }
             Outcome::Later { why, after } => {
                 self.retried += 1;
@@ -187,6 +191,13 @@ impl Lane {
         }
     }
 
+    /// Whether it is broken, and nothing has gone out for so long that one message may look whether it still is.
+    pub fn may_look(&self, now: Timestamp) -> bool {
+        let last = self.attempts.back();
+        let is_due = last.is_none_or(|last| later(*last, LOOKS_EVERY) <= now);
+        self.broken_since.is_some() && !self.is_busy && is_due
+    }
+
     /// How it goes.
     pub fn goes(&self) -> Goes {
         match (self.broken_since, self.failing_since) {
@@ -197,7 +208,7 @@ impl Lane {
     }
 
     /// The receiver takes messages, as a test has shown.
-    pub fn is_mended(&mut self, now: Timestamp) {
+    pub fn works(&mut self, now: Timestamp) {
         self.succeeded_at = Some(now);
         (self.failures, self.failing_since, self.paused) = (0, None, None);
         self.broken_since = None;

@@ -276,8 +276,22 @@ impl Outbox {
                 let order = (it.attempts >= CHOKES, says, it.attempts, from, it.id);
                 (from <= now).then_some(order)
             })
-            .min()?;
-        let (_, says, _, _, id) = due;
+            .min();
+        let (says, id) = match due {
+            Some((_, says, _, _, id)) => (says, id),
+            None if lane.may_look(now) => {
+                let broken = self.groups.values().filter(|it| {
+                    it.way == way.name && it.over_at.is_none() && it.fault == Some(Fault::Way)
+                });
+                let looks = broken.filter_map(|it| {
+                    let (says, from) = it.undelivered(way)?;
+                    (from <= now).then_some((says, from, it.id))
+                });
+                let (says, _, id) = looks.min()?;
+                (says, id)
+            }
+            None => return None,
+        };
         if lane.free_at(says, way.kind.spacing(), now)? > now {
             return None;
         }
@@ -290,6 +304,8 @@ impl Outbox {
 
     /// What became of a message; `dice` is from 0 to 1.
     pub fn done(&mut self, sending: &Sending, outcome: Outcome, now: Timestamp, dice: f64) {
+        let lane = self.lanes.get(&sending.way.name);
+        let was_broken = lane.is_some_and(|it| it.broken_since.is_some());
         if let Some(lane) = self.lanes.get_mut(&sending.way.name) {
             lane.ended(&sending.way, &outcome, now, dice);
             let opened = sending.group.members.values().map(|it| it.opened_at).min();
@@ -309,6 +325,8 @@ impl Outbox {
             Outcome::Later { why, .. } => group.failed(&sending.group, why, None, now),
             Outcome::Refused { why, fault } => {
                 group.failed(&sending.group, why, Some(fault), now);
+                // Of a way that takes nothing it says nothing that one message more is refused.
+                group.refusals += u32::from(fault == Fault::Message || !was_broken);
             }
         }
         group.settle(&sending.way, now);
@@ -324,9 +342,9 @@ impl Outbox {
     }
 
     /// The same, and it is known that the receiver takes messages.
-    pub fn is_mended(&mut self, way: &str, now: Timestamp) {
+    pub fn works(&mut self, way: &str, now: Timestamp) {
         if let Some(lane) = self.lanes.get_mut(way) {
-            lane.is_mended(now);
+            lane.works(now);
         }
         self.try_again(way);
     }
@@ -405,3 +423,6 @@ mod tests;
 
 #[cfg(test)]
 mod hard_days;
+
+#[cfg(test)]
+mod refused;

@@ -83,7 +83,7 @@ impl Stranger {
         let Self { route, team, .. } = self;
         let but = match self.is_perhaps {
             true => "; only what a label, a queue or an account names so is told by it",
-            false => ": nobody is told by it",
+            false => ": nobody is told by it, but for what is told of with that owner",
         };
         format!(
             "notify.routes, number {route}: neither notify.teams nor an owner rule has a team {team:?}{but}"

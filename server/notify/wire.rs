@@ -330,7 +330,6 @@ mod tests {
         let of_it = "IP:127.0.0.1";
         let good = certificate(folder.path(), "good", "+0 days", of_it);
         let other = certificate(folder.path(), "other", "+0 days", of_it);
-        let old = certificate(folder.path(), "old", "-9 days", of_it);
         let elsewhere = certificate(folder.path(), "elsewhere", "+0 days", "IP:127.0.0.9");
         let authority = folder.path().join("ca.pem");
         let trust = |files: &ServerFiles| {
@@ -338,7 +337,6 @@ mod tests {
         };
         for (files, trusted, words) in [
             (&good, &other, "not signed by anyone in ca_file"),
-            (&old, &old, "cannot be accepted"),
             (&elsewhere, &elsewhere, "cannot be accepted"),
         ] {
             trust(trusted);
@@ -366,6 +364,20 @@ mod tests {
                 assert_eq!(sent_by(&wire, &url).await, Outcome::Delivered);
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_too_old_is_its_owners_to_renew_and_is_tried_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let old = certificate(folder.path(), "old", "-9 days", "IP:127.0.0.1");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let wire = Wire::new(&old.certificate.path, clock).expect("the file can be used");
+        let at = sealed(&old).await;
+        let outcome = sent_by(&wire, &format!("https://{at}/x")).await;
+        let Outcome::Later { why, after: None } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(why.contains(&format!("the certificate of {at}")), "{why}");
     }
 
     #[tokio::test]
