@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use gpufleet_telemetry::identity::{AgentId, Epoch, Origin};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use uuid::Uuid;
 
 use super::commands::Commands;
 use super::introduce::Introduced;
@@ -313,9 +312,9 @@ fn tell(told: &mut Option<Timestamp>, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use gpufleet_telemetry::wire::Stream;
+
+    use uuid::Uuid;
 
     use super::*;
 
