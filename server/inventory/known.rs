@@ -131,8 +131,7 @@ pub struct ClusterState {
 }
 
 impl Standing {
-    /// Whether it has told all of it, or that it does not: it is not there, or not to be seen. What fails for a
-    /// moment says neither.
+    /// Whether it has told all of it, or that it never will: what fails for a moment says neither.
     pub fn is_decided(&self) -> bool {
         self.whole_since.is_some() || self.refusal.is_some() || self.absent.is_some()
     }
@@ -364,14 +363,12 @@ impl ClusterState {
     /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
     /// some that wait is told by these; what is told twice by who says more.
     pub fn waiting(&self) -> Vec<Claim> {
-        // A claim that several pods share is waited for once.
-        let mut told = BTreeSet::new();
+        let mut told = BTreeSet::new(); // A claim that several pods share is waited for once.
         let mut with_scaler = |(uid, it): (&String, &Claim)| {
             let it = match self.pods.by_claims.get(uid) {
                 Some(names) => {
-                    let new = names.iter().filter(|it| told.insert(it.as_str()));
-                    let new: Vec<String> = new.cloned().collect();
-                    self.claimed.waits(it, &new)?
+                    let new = names.iter().filter(|it| told.insert(it.as_str())).cloned();
+                    self.claimed.waits(it, &new.collect::<Vec<_>>())?
                 }
                 None => it.clone(),
             };
