@@ -95,6 +95,8 @@ pub struct Lane {
     paused: Option<(Timestamp, Duration)>,
     /// Whether a message is on its way.
     pub is_busy: bool,
+    /// Whether somebody mended something while that message was on its way: what is said of it is of before.
+    pub was_mended_meanwhile: bool,
     /// Failures since the last message that got through.
     pub failures: u32,
     /// Since when it fails.
@@ -141,7 +143,7 @@ impl Lane {
 
     /// A message goes out.
     pub fn begins(&mut self, now: Timestamp) {
-        self.is_busy = true;
+        (self.is_busy, self.was_mended_meanwhile) = (true, false);
         self.attempts.push_back(now);
         if self.attempts.len() > MAX_PER_MINUTE {
             self.attempts.pop_front();

@@ -306,6 +306,7 @@ impl Outbox {
     pub fn done(&mut self, sending: &Sending, outcome: Outcome, now: Timestamp, dice: f64) {
         let lane = self.lanes.get(&sending.way.name);
         let was_broken = lane.is_some_and(|it| it.broken_since.is_some());
+        let was_mended = lane.is_some_and(|it| it.was_mended_meanwhile);
         if let Some(lane) = self.lanes.get_mut(&sending.way.name) {
             lane.ended(&sending.way, &outcome, now, dice);
             let opened = sending.group.members.values().map(|it| it.opened_at).min();
@@ -327,6 +328,9 @@ impl Outbox {
                 group.failed(&sending.group, why, Some(fault), now);
                 // Of a way that takes nothing it says nothing that one message more is refused.
                 group.refusals += u32::from(fault == Fault::Message || !was_broken);
+                if was_mended {
+                    group.try_again();
+                }
             }
         }
         group.settle(&sending.way, now);
@@ -338,6 +342,9 @@ impl Outbox {
 
     /// Somebody may have mended what a receiver refuses: all of it goes out once more.
     pub fn try_again(&mut self, way: &str) {
+        if let Some(lane) = self.lanes.get_mut(way) {
+            lane.was_mended_meanwhile = lane.is_busy;
+        }
         self.again(way, Group::try_again);
     }
 

@@ -199,3 +199,17 @@ fn alertmanager_is_told_with_the_next_repetition_after_it_refused_one() {
         assert_eq!(deliver(&mut outbox, after(600)), [Says::Updated]);
     }
 }
+
+#[test]
+fn what_is_refused_after_it_was_mended_on_its_way_goes_out_once_more() {
+    for fault in [Fault::Message, Fault::Way] {
+        let mut outbox = outbox(Kind::Webhook);
+        outbox.note(&elsewhere(1), START);
+        let sent = go(&mut outbox, START).remove(0);
+        outbox.try_again("it");
+        outbox.done(&sent, refused(fault), after(1), 0.5);
+        assert_eq!(refused_until(&mut outbox, 2..600, fault), 1, "{fault:?}");
+        let state = outbox.groups().next().map(Group::state);
+        assert_eq!(state, Some(State::Refused), "and is refused as it is now");
+    }
+}
