@@ -20,6 +20,14 @@ fn ways(nvml: mpsc::Sender<NvmlOrder>) -> Orders {
     }
 }
 
+/// Commands, and where what they ask of training processes arrives.
+fn asking_for_profiles() -> (Commands, mpsc::Receiver<ProfileOrder>) {
+    let (profile, profiles) = mpsc::channel(1);
+    let ways = ways(mpsc::channel(MAX_NVML_ORDERS).0);
+    let commands = Commands::new("node-1", Orders { profile, ..ways });
+    (commands, profiles)
+}
+
 async fn verdict(commands: &mut Commands, command: &Command, now: i64) -> String {
     let refuse = || Err("sample.period_ms = 0".to_owned());
     let event = commands.obey(command, Timestamp(now), refuse).await;
@@ -115,15 +123,7 @@ async fn a_probe_is_answered_with_its_verdict_and_one_of_no_gpu_with_what_is_mis
 
 #[tokio::test]
 async fn a_profile_is_waited_for_while_other_commands_are_done_and_answered_once_it_is_there() {
-    let (profile, mut profiles) = mpsc::channel::<ProfileOrder>(1);
-    let nvml = mpsc::channel(MAX_NVML_ORDERS).0;
-    let mut commands = Commands::new(
-        "node-1",
-        Orders {
-            profile,
-            ..ways(nvml)
-        },
-    );
+    let (mut commands, mut profiles) = asking_for_profiles();
     let refuse = || Err(String::new());
     let mut asked = command(1, CAPTURE_PROFILE);
     for (name, value, missing) in [("step", "3", "arguments.gpu"), (ARGUMENT_GPU, "GPU-7", "")] {
@@ -158,15 +158,7 @@ async fn a_profile_is_waited_for_while_other_commands_are_done_and_answered_once
 
 #[tokio::test]
 async fn a_profile_that_nobody_may_ask_for_is_refused_before_any_process_hears_of_it() {
-    let (profile, mut profiles) = mpsc::channel::<ProfileOrder>(1);
-    let nvml = mpsc::channel(MAX_NVML_ORDERS).0;
-    let mut commands = Commands::new(
-        "node-1",
-        Orders {
-            profile,
-            ..ways(nvml)
-        },
-    );
+    let (mut commands, mut profiles) = asking_for_profiles();
     let mut asked = command(1, CAPTURE_PROFILE);
     asked
         .arguments

@@ -54,6 +54,14 @@ fn another_breaks(server: &Fixture, node: &str) {
     server.incidents.tick(tick, &mut || LATER.parse().unwrap());
 }
 
+/// A person silences the incident alone, for so many seconds.
+async fn silence_by_hand(server: &Fixture, seconds: u32) {
+    let silence = format!(r#"{{"what":"silence","who":"ada","for_s":{seconds}}}"#);
+    let say = format!("/api/v1/incidents/{INCIDENT}/say");
+    let said = server.post(&say, "application/json", &silence, Some(OPERATOR));
+    assert_eq!(said.await.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn what_matches_is_silent_also_what_breaks_later_and_is_told_when_the_silence_ends() {
     let server = server().await;
@@ -112,10 +120,7 @@ async fn what_matches_is_silent_also_what_breaks_later_and_is_told_when_the_sile
 #[tokio::test]
 async fn what_does_not_match_is_told_and_a_longer_silence_by_hand_stays() {
     let server = server().await.with_an_incident().await;
-    let two_hours = r#"{"what":"silence","who":"ada","for_s":7200}"#;
-    let say = format!("/api/v1/incidents/{INCIDENT}/say");
-    let said = server.post(&say, "application/json", two_hours, Some(OPERATOR));
-    assert_eq!(said.await.status(), StatusCode::OK);
+    silence_by_hand(&server, 7200).await;
     let (_, kept) = keep(
         &server,
         r#"{"matches":{"node":"h100-0?","cluster":"prod"},"for_s":60,"who":"ada"}"#,
@@ -137,10 +142,7 @@ async fn what_does_not_match_is_told_and_a_longer_silence_by_hand_stays() {
 #[tokio::test]
 async fn a_shorter_silence_by_hand_holds_on_when_a_longer_one_by_pattern_ends_early() {
     let server = server().await.with_an_incident().await;
-    let minute = r#"{"what":"silence","who":"ada","for_s":60}"#;
-    let say = format!("/api/v1/incidents/{INCIDENT}/say");
-    let said = server.post(&say, "application/json", minute, Some(OPERATOR));
-    assert_eq!(said.await.status(), StatusCode::OK);
+    silence_by_hand(&server, 60).await;
     let by_hand = held(&server, INCIDENT).silenced_until;
     assert_eq!(by_hand, Some(fixture::NOW.shifted(60_000_000_000)));
     let hour = r#"{"matches":{"node":"h100-03"},"for_s":3600,"who":"mira"}"#;
