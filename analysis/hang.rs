@@ -28,7 +28,7 @@ mod tests;
 /// that say nothing of themselves.
 pub const LEAST_NS: i64 = 120_000_000_000;
 /// Multiple of the median gap.
-pub const GAPS: i64 = 10;
+pub const GAPS: f64 = 10.0;
 /// Tensor activity at or below this is none.
 pub const IDLE_ACTIVITY: f64 = 0.01;
 /// Most ranks that are named: more are not looked at one by one.
@@ -37,6 +37,31 @@ pub const MAX_SUSPECTS: usize = 8;
 const KEPT_GAPS: usize = 9;
 /// The state's version: another is not read, the watch begins anew.
 pub const VERSION: u8 = 1;
+
+/// From when a run stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Shortest stand-still, seconds.
+    pub after_s: f64,
+    /// Multiple of the median gap between steps.
+    pub gaps: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            after_s: LEAST_NS as f64 / 1e9,
+            gaps: GAPS,
+        }
+    }
+}
+
+impl Thresholds {
+    /// Shortest stand-still, nanoseconds.
+    pub fn least_ns(&self) -> i64 {
+        (self.after_s * 1e9) as i64
+    }
+}
 
 /// Where a rank is in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,12 +167,12 @@ impl Watch {
     }
 
     /// How long it may stand, nanoseconds.
-    pub fn limit_ns(&self) -> i64 {
+    pub fn limit_ns(&self, by: &Thresholds) -> i64 {
         let mut gaps = self.gaps_ms;
         gaps.sort_unstable();
         let known = &gaps[gaps.partition_point(|gap| *gap == 0)..];
         let middle = known.get(known.len() / 2).copied().unwrap_or(0);
-        (i64::from(middle) * 1_000_000 * GAPS).max(LEAST_NS)
+        ((f64::from(middle) * 1e6 * by.gaps) as i64).max(by.least_ns())
     }
 
     /// How long it has had no step, nanoseconds; 0 before the first.
@@ -159,8 +184,13 @@ impl Watch {
         }
     }
 
-    /// Judges a tick.
+    /// Judges a tick by the documented thresholds.
     pub fn observe(&mut self, tick: &Tick<'_>) -> Verdict {
+        self.observe_by(tick, &Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    pub fn observe_by(&mut self, tick: &Tick<'_>, by: &Thresholds) -> Verdict {
         let now = tick.now.0;
         if let Some(step) = tick
             .step
@@ -176,7 +206,7 @@ impl Watch {
         if !tick.is_heard {
             return Verdict::Unheard;
         }
-        let limit_ns = self.limit_ns();
+        let limit_ns = self.limit_ns(by);
         if now.saturating_sub(self.moved_at) < limit_ns {
             return Verdict::Moving;
         }

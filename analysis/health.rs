@@ -66,6 +66,36 @@ pub const LEAST_LIKE: usize = 4;
 /// A series is gone after this, nanoseconds: three ticks.
 pub const VANISHED_NS: i64 = 30_000_000_000;
 
+/// From when a GPU is not well.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Correctable ECC errors an hour.
+    pub corrected_per_hour: f64,
+    /// Hardware slowdowns a minute.
+    pub slowdowns_per_minute: f64,
+    /// Part of the window slowed down by heat or the brake.
+    pub throttled_part: f64,
+    /// Part of the window at the power cap, where like GPUs are below a quarter of it.
+    pub capped_part: f64,
+    /// Least °C above like GPUs.
+    pub hotter_celsius: f64,
+    /// Least part of like GPUs' power that is missing.
+    pub weaker_part: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            corrected_per_hour: CORRECTABLE_PER_HOUR,
+            slowdowns_per_minute: SLOWDOWNS_PER_MINUTE,
+            throttled_part: THROTTLED_PART,
+            capped_part: CAPPED_PART,
+            hotter_celsius: OUTLIER_CELSIUS,
+            weaker_part: OUTLIER_POWER_PART,
+        }
+    }
+}
+
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -186,6 +216,8 @@ pub struct Probed {
 /// What is known of a GPU over a window. None is unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gpu<'a> {
+    /// What it is judged by.
+    pub by: Thresholds,
     /// The window's end.
     pub now: Timestamp,
     /// The window's length, hours.
@@ -305,7 +337,8 @@ fn memory(gpu: &Gpu<'_>) -> Vec<Finding> {
     let per_hour = |count: u64| count as f64 / gpu.hours;
     let uncorrectable = gpu.ecc_uncorrectable.filter(|it| *it > 0);
     let often = gpu.ecc_correctable.map(per_hour);
-    let often = often.filter(|it| gpu.hours > 0.0 && *it > CORRECTABLE_PER_HOUR);
+    let limit = gpu.by.corrected_per_hour;
+    let often = often.filter(|it| gpu.hours > 0.0 && *it > limit);
     let is = |known: Option<bool>| known == Some(true);
     let rows = [
         uncorrectable.map(|it| {
@@ -316,7 +349,7 @@ fn memory(gpu: &Gpu<'_>) -> Vec<Finding> {
                 0.0,
             )
         }),
-        often.map(|it| over(Kind::EccRate, Action::Watch, it, CORRECTABLE_PER_HOUR)),
+        often.map(|it| over(Kind::EccRate, Action::Watch, it, limit)),
         is(gpu.has_remap_failure).then(|| over(Kind::RemapFailed, Action::Replace, 1.0, 0.0)),
         is(gpu.has_remap_pending)
             .then(|| over(Kind::RemapPending, Action::DrainAndReset, 1.0, 0.0)),
@@ -334,15 +367,16 @@ fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
             limit,
         ))
     };
-    let alone = gpu.like_cap_part.is_some_and(|it| it < CAPPED_PART / 4.0);
+    let (throttled, capped) = (gpu.by.throttled_part, gpu.by.capped_part);
+    let alone = gpu.like_cap_part.is_some_and(|it| it < capped / 4.0);
     let known = [
-        slow(Cause::Heat, gpu.heat_part, THROTTLED_PART),
-        slow(Cause::HardwareBrake, gpu.brake_part, THROTTLED_PART),
-        slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), CAPPED_PART),
+        slow(Cause::Heat, gpu.heat_part, throttled),
+        slow(Cause::HardwareBrake, gpu.brake_part, throttled),
+        slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), capped),
     ];
     let mut found: Vec<Finding> = known.into_iter().flatten().collect();
     let per_minute = gpu.slowdowns.map(|it| it as f64 / (gpu.hours * 60.0));
-    let often = per_minute.filter(|it| gpu.hours > 0.0 && *it > SLOWDOWNS_PER_MINUTE);
+    let often = per_minute.filter(|it| gpu.hours > 0.0 && *it > gpu.by.slowdowns_per_minute);
     // Heat and brake are the hardware's slowdowns with a cause: they are not told twice.
     if let Some(often) = often.filter(|_| found.is_empty()) {
         let kind = Kind::Throttled(Cause::Hardware);
@@ -350,7 +384,7 @@ fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
             kind,
             Action::CheckCoolingOrPower,
             often,
-            SLOWDOWNS_PER_MINUTE,
+            gpu.by.slowdowns_per_minute,
         ));
     }
     found
@@ -373,12 +407,12 @@ impl Usual {
 
 fn apart(gpu: &Gpu<'_>) -> Vec<Finding> {
     let hot = gpu.like_celsius.and_then(|usual| {
-        let limit = usual.middle + usual.far(OUTLIER_CELSIUS);
+        let limit = usual.middle + usual.far(gpu.by.hotter_celsius);
         let own = gpu.temperature_celsius.filter(|own| *own > limit)?;
         Some(over(Kind::Hot, Action::CheckCoolingOrPower, own, limit))
     });
     let low = gpu.like_watts.and_then(|usual| {
-        let limit = usual.middle - usual.far(usual.middle * OUTLIER_POWER_PART);
+        let limit = usual.middle - usual.far(usual.middle * gpu.by.weaker_part);
         let own = gpu.power_watts.filter(|own| *own < limit)?;
         let action = Action::CheckCoolingOrPower;
         Some(over(Kind::Underpowered, action, own, limit))

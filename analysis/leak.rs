@@ -29,11 +29,38 @@ pub const FIRE_Z: f64 = 3.29;
 /// See [`FIRE_Z`].
 pub const FIRE_TAU: f64 = 0.6;
 /// Part of the whole's slope that each third must have.
-const THIRD_PART: f64 = 0.15;
+pub const THIRD_PART: f64 = 0.15;
 /// The largest jump must be below this part of the growth.
-const JUMP_PART: f64 = 0.5;
+pub const JUMP_PART: f64 = 0.5;
 /// Least growth as a part of the capacity.
 pub const LEAST_GROWTH: f64 = 0.02;
+
+/// From when memory that rises leaks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Least z of the rise.
+    pub z: f64,
+    /// Least τ of the rise.
+    pub tau: f64,
+    /// Least growth in the window, as a part of the capacity.
+    pub growth: f64,
+    /// Part of the whole's slope that each third has to have.
+    pub third: f64,
+    /// Part of the growth that the largest jump has to be below.
+    pub jump: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            z: FIRE_Z,
+            tau: FIRE_TAU,
+            growth: LEAST_GROWTH,
+            third: THIRD_PART,
+            jump: JUMP_PART,
+        }
+    }
+}
 
 /// Memory in use at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,8 +95,18 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Judges the readings of a window, in any order, against the capacity in bytes.
+/// Judges the readings of a window, in any order, against the capacity in bytes, by the documented thresholds.
 pub fn judge(readings: &[Reading], from: Timestamp, to: Timestamp, capacity_bytes: f64) -> Verdict {
+    judge_by(readings, (from, to), capacity_bytes, &Thresholds::default())
+}
+
+/// The same by these thresholds.
+pub fn judge_by(
+    readings: &[Reading],
+    (from, to): (Timestamp, Timestamp),
+    capacity_bytes: f64,
+    by: &Thresholds,
+) -> Verdict {
     let length_ns = to.0.saturating_sub(from.0);
     if length_ns <= 0 || capacity_bytes.is_nan() || capacity_bytes <= 0.0 {
         return Verdict::Unknown;
@@ -85,7 +122,8 @@ pub fn judge(readings: &[Reading], from: Timestamp, to: Timestamp, capacity_byte
         return Verdict::Unknown;
     }
     let bucket_hours = length_ns as f64 / BUCKETS as f64 / 3.6e12;
-    rising(&all, &thirds, capacity_bytes).map_or(Verdict::Steady, |(slope, growth, z)| {
+    let rises = rising(&all, &thirds, capacity_bytes, by);
+    rises.map_or(Verdict::Steady, |(slope, growth, z)| {
         let last = all.last().map_or(0.0, |it| it.1);
         Verdict::Leaks(Leak {
             bytes_per_hour: slope / bucket_hours,
@@ -101,11 +139,12 @@ fn rising(
     all: &[(f64, f64)],
     thirds: &[Vec<(f64, f64)>; 3],
     capacity_bytes: f64,
+    by: &Thresholds,
 ) -> Option<(f64, f64, f64)> {
     let first = all.first()?;
     let last = all.last()?;
     // The cheap gate first: most series stop here.
-    if last.1 - first.1 <= LEAST_GROWTH * capacity_bytes / 2.0 {
+    if last.1 - first.1 <= by.growth * capacity_bytes / 2.0 {
         return None;
     }
     let slope = theil_sen(all)?;
@@ -117,11 +156,11 @@ fn rising(
     let (z, tau) = mann_kendall(all);
     let is_even = thirds
         .iter()
-        .all(|third| theil_sen(third).is_some_and(|it| it > THIRD_PART * slope));
-    let is_leak = z >= FIRE_Z
-        && tau >= FIRE_TAU
-        && growth > LEAST_GROWTH * capacity_bytes
-        && jump < JUMP_PART * growth
+        .all(|third| theil_sen(third).is_some_and(|it| it > by.third * slope));
+    let is_leak = z >= by.z
+        && tau >= by.tau
+        && growth > by.growth * capacity_bytes
+        && jump < by.jump * growth
         && is_even;
     is_leak.then_some((slope, growth, z))
 }

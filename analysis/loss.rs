@@ -37,7 +37,7 @@ pub const STUCK_STEPS: u16 = 50;
 /// Steps that only teach the trend.
 pub const LEARN_STEPS: u16 = 200;
 /// Steps above the trend after which it is the new one.
-const ACCEPT_STEPS: u8 = 200;
+pub const ACCEPT_STEPS: u8 = 200;
 /// Part of the way that a trend goes with a step.
 const PACE: f64 = 0.02;
 /// A step moves the trend at most by this many σ.
@@ -48,6 +48,30 @@ const DEVIATION_TO_SIGMA: f64 = 1.2533;
 const SIGMA_FLOOR: f64 = 1e-3;
 /// The state's version: another is not read, the watch begins anew.
 pub const VERSION: u8 = 1;
+
+/// From when numbers are wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// σ above its trend at which a loss, or a gradient norm, is too high.
+    pub sigmas: f64,
+    /// Steps that a loss has to be there; below [`ACCEPT_STEPS`].
+    pub steps: f64,
+    /// Steps in a row that are not finite.
+    pub not_finite_steps: f64,
+    /// Steps with a loss that is the same to the bit.
+    pub stuck_steps: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            sigmas: FIRE_SIGMAS,
+            steps: f64::from(DIVERGED_STEPS),
+            not_finite_steps: f64::from(NON_FINITE_STEPS),
+            stuck_steps: f64::from(STUCK_STEPS),
+        }
+    }
+}
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,9 +187,14 @@ impl Watch {
         }
     }
 
-    /// Takes in a step and says what is wrong now. A step that was seen before says nothing; a run
+    /// Takes in a step and says what is wrong now by the documented thresholds. A step that was seen before says nothing; a run
     /// that goes back to a checkpoint needs a new watch, or is silent until it is past its old end.
     pub fn observe(&mut self, step: &Step) -> Vec<Finding> {
+        self.observe_by(step, &Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    pub fn observe_by(&mut self, step: &Step, by: &Thresholds) -> Vec<Finding> {
         if step.step <= self.last_step && self.last_step > 0 {
             return Vec::new();
         }
@@ -178,16 +207,16 @@ impl Watch {
             self.not_finite = 0;
         }
         if let Some(loss) = step.loss.filter(|it| it.is_finite()) {
-            self.take_loss(loss);
+            self.take_loss(loss, by);
         }
         if let Some(norm) = step.gradient_norm.filter(|it| it.is_finite()) {
-            self.take_norm(norm);
+            self.take_norm(norm, by);
         }
         self.count_skip(step.is_skipped);
-        self.findings()
+        self.findings(by)
     }
 
-    fn take_loss(&mut self, loss: f64) {
+    fn take_loss(&mut self, loss: f64, by: &Thresholds) {
         let bits = loss.to_bits();
         let folded = (bits ^ (bits >> 32)) as u32;
         let is_same = folded == self.bits && self.loss.seen > 0;
@@ -197,7 +226,7 @@ impl Watch {
             1
         };
         self.bits = folded;
-        let is_above = self.loss.above(loss).is_some_and(|it| it >= FIRE_SIGMAS);
+        let is_above = self.loss.above(loss).is_some_and(|it| it >= by.sigmas);
         if !is_above {
             self.above = 0;
             self.loss.learn(loss);
@@ -210,9 +239,9 @@ impl Watch {
         }
     }
 
-    fn take_norm(&mut self, norm: f64) {
+    fn take_norm(&mut self, norm: f64, by: &Thresholds) {
         let is_high = norm > BURST_RATIO * f64::from(self.norm.middle);
-        let is_above = self.norm.above(norm).is_some_and(|it| it >= FIRE_SIGMAS);
+        let is_above = self.norm.above(norm).is_some_and(|it| it >= by.sigmas);
         self.burst = if is_high && is_above {
             self.burst.saturating_add(1)
         } else {
@@ -237,17 +266,17 @@ impl Watch {
         u32::from(self.skips) + u32::from(self.skips_before) * left / SKIP_STEPS
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    fn findings(&self, by: &Thresholds) -> Vec<Finding> {
         let since = |steps: u32| (self.last_step + 1).saturating_sub(u64::from(steps));
         let rows = [
             (
                 Trouble::NotFinite,
-                self.not_finite >= NON_FINITE_STEPS,
+                f64::from(self.not_finite) >= by.not_finite_steps,
                 u32::from(self.not_finite),
             ),
             (
                 Trouble::Diverged,
-                self.above >= DIVERGED_STEPS,
+                f64::from(self.above) >= by.steps,
                 u32::from(self.above),
             ),
             (
@@ -258,7 +287,7 @@ impl Watch {
             (Trouble::Skipping, self.skipped() > MOST_SKIPS, SKIP_STEPS),
             (
                 Trouble::Stuck,
-                self.same >= STUCK_STEPS,
+                f64::from(self.same) >= by.stuck_steps,
                 u32::from(self.same),
             ),
         ];

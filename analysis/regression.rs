@@ -50,6 +50,21 @@ pub const VERSION: u8 = 1;
 /// Findings that repeat at the same distance, give or take this part, are periodic.
 const PERIOD_TOLERANCE: f64 = 0.1;
 
+/// From when a run is slower.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Least change, as a part of the baseline.
+    pub change: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            change: LEAST_CHANGE,
+        }
+    }
+}
+
 /// Which way the times changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -102,7 +117,7 @@ struct Sum {
     beyond_sum: f32,
     /// How many of the last 20 were on this side of m, one bit each.
     side: Bits,
-    /// How many were beyond the least change.
+    /// How many were beyond the least change that held then.
     beyond: Bits,
 }
 
@@ -126,7 +141,7 @@ impl Bits {
 impl Sum {
     /// Takes in a step by what part it is beyond m and by how many σ, both turned so that this side
     /// is positive; says whether the change is confirmed.
-    fn add(&mut self, part: f64, z: f64, allowance: f64) -> bool {
+    fn add(&mut self, part: f64, z: f64, allowance: f64, by: &Thresholds) -> bool {
         let value = f64::from(self.value) + z.clamp(-CLIP, CLIP) - allowance;
         self.value = value.max(0.0) as f32;
         if value > 0.0 {
@@ -137,7 +152,7 @@ impl Sum {
             self.beyond_sum = 0.0;
         }
         self.side.push(z > 0.0);
-        self.beyond.push(part >= LEAST_CHANGE);
+        self.beyond.push(part >= by.change);
         let is_confirmed =
             self.side.count() >= CONFIRM_ABOVE && self.beyond.count() * 2 >= CONFIRM_STEPS;
         value >= FIRE_SUM && is_confirmed
@@ -173,8 +188,19 @@ impl Watch {
         (self.sigma_ns > 0.0).then(|| f64::from(self.middle_ns))
     }
 
-    /// Takes in a step. `is_quiet` leaves it out: it saved a checkpoint or evaluated.
+    /// Takes in a step by the documented thresholds. `is_quiet` leaves it out: it saved a checkpoint or evaluated.
     pub fn observe(&mut self, step: u64, wall_ns: u64, is_quiet: bool) -> Option<Change> {
+        self.observe_by(step, wall_ns, is_quiet, &Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    pub fn observe_by(
+        &mut self,
+        step: u64,
+        wall_ns: u64,
+        is_quiet: bool,
+        by: &Thresholds,
+    ) -> Option<Change> {
         // Numbers above 32 bits would take a step a millisecond for 49 days.
         let number = u32::try_from(step).unwrap_or(u32::MAX);
         if number <= self.last_step && (self.skipped > 0 || self.behind > 0) {
@@ -194,7 +220,7 @@ impl Watch {
             return None;
         }
         if self.sigma_ns > 0.0 {
-            return self.compare(step, wall_ns as f64);
+            return self.compare(step, wall_ns as f64, by);
         }
         self.learn(wall_ns as f32);
         None
@@ -216,14 +242,14 @@ impl Watch {
         }
     }
 
-    fn compare(&mut self, step: u64, wall_ns: f64) -> Option<Change> {
+    fn compare(&mut self, step: u64, wall_ns: f64, by: &Thresholds) -> Option<Change> {
         let middle = f64::from(self.middle_ns);
         let sigma = f64::from(self.sigma_ns);
         let z = (wall_ns - middle) / sigma;
-        let allowance = (0.5 * LEAST_CHANGE * middle / sigma).clamp(ALLOWANCE.0, ALLOWANCE.1);
+        let allowance = (0.5 * by.change * middle / sigma).clamp(ALLOWANCE.0, ALLOWANCE.1);
         let part = wall_ns / middle - 1.0;
-        let is_slower = self.up.add(part, z, allowance);
-        let is_faster = self.down.add(-part, -z, allowance);
+        let is_slower = self.up.add(part, z, allowance, by);
+        let is_faster = self.down.add(-part, -z, allowance, by);
         let (direction, sum) = match (is_slower, is_faster) {
             (true, _) => (Direction::Slower, self.up),
             (_, true) => (Direction::Faster, self.down),

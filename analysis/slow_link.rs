@@ -59,6 +59,19 @@ pub const MAX_GROUPS: usize = 65_536;
 /// Looks without a reading after which a communicator is forgotten.
 const FORGOTTEN_LOOKS: u8 = 60;
 
+/// From when a link is slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Bandwidth below this part of its like.
+    pub part: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { part: SLOW_RATIO }
+    }
+}
+
 /// One communicator with one function, as its ranks measured it since the last reading.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
@@ -175,11 +188,23 @@ impl Group {
 }
 
 impl Watch {
-    /// Looks at all communicators of a run that are to be judged.
+    /// Looks at all communicators of a run that are to be judged, by the documented thresholds.
     ///
     /// # Errors
     /// Why nothing can be said.
     pub fn observe(&mut self, groups: &[Group]) -> Result<Vec<Finding>, Silent> {
+        self.observe_by(groups, &Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    ///
+    /// # Errors
+    /// Why nothing can be said.
+    pub fn observe_by(
+        &mut self,
+        groups: &[Group],
+        by: &Thresholds,
+    ) -> Result<Vec<Finding>, Silent> {
         self.0.values_mut().for_each(|it| it.unread += 1);
         let mut classes: BTreeMap<(Function, usize, usize), Vec<&Group>> = BTreeMap::new();
         for group in groups.iter().filter(|it| it.is_judged()).take(MAX_GROUPS) {
@@ -192,7 +217,7 @@ impl Watch {
             for like in of_one_size(class) {
                 let count = like.len();
                 if count >= LEAST_LIKE {
-                    let paces = self.look(&like);
+                    let paces = self.look(&like, by);
                     judged.extend(std::iter::zip(like, paces).map(|(it, pace)| (it, pace, count)));
                 }
             }
@@ -225,11 +250,11 @@ impl Watch {
     }
 
     /// Notes how each of some like communicators is, and says how it was lately.
-    fn look(&mut self, like: &[&Group]) -> Vec<Pace> {
+    fn look(&mut self, like: &[&Group], by: &Thresholds) -> Vec<Pace> {
         let logarithms: Vec<f64> = like.iter().map(|it| it.bandwidth().ln()).collect();
         let usual = median(&mut logarithms.clone()).unwrap_or(0.0);
         let sigma = sigma_about(&mut logarithms.clone(), usual).unwrap_or(0.0);
-        let least = (1.0 / SLOW_RATIO).ln().max(FIRE_Z * sigma.max(SIGMA_FLOOR));
+        let least = (1.0 / by.part).ln().max(FIRE_Z * sigma.max(SIGMA_FLOOR));
         let look = |(group, own): (&&Group, &f64)| {
             let kept = self.0.entry(group.key()).or_default();
             kept.unread = 0;

@@ -7,7 +7,8 @@
 //! Method. Per step x = ln(busy / median of the other peers). Over the last 10, 20 and 40 steps
 //! σ = max(1.4826·MAD of x over the peers, 0.003) and z = median(x) / (1.2533·σ/√steps). A rank is
 //! blamed when in one window z ≥ 5, median(x) ≥ ln 1.05 and 70 % of its steps are above 0.025, and
-//! until its last 10 and 20 steps have a median below ln 1.025. A second look takes away the load
+//! until its last 10 and 20 steps have a median below ln 1.025. The 5 and the 1.05 are [`Thresholds`] that can be
+//! set; what is half of 5 % follows. A second look takes away the load
 //! that the other stages of the same column (same dp, tp, cp, ep) share, because they compute the
 //! same micro-batches: long sequences make all of a column slow, a sick GPU one stage of it. What is
 //! shared is x − β·(median x of the column's other stages), β by least squares over the peers.
@@ -48,10 +49,7 @@ const LONGEST: usize = 40;
 pub const FIRE_Z: f64 = 5.0;
 /// Least slowness that is worth a person's time: ×1.05.
 pub const FIRE_RATIO: f64 = 1.05;
-/// Slowness below which a blamed rank is cleared: half of it, so that it does not flap.
-pub const CLEAR_RATIO: f64 = 1.025;
-/// A step counts as slow above this x, and this share of the window has to be slow.
-const SLOW_STEP: f64 = 0.025;
+/// This share of the window has to be slow.
 const SLOW_SHARE: f64 = 0.7;
 /// Least σ: clocks and counters are not better than that.
 const SIGMA_FLOOR: f64 = 0.003;
@@ -73,6 +71,36 @@ pub const MAX_RANKS: usize = 131_072;
 pub const VERSION: u8 = 1;
 /// x is kept in ten-thousandths: a ratio up to 26 fits 16 bits.
 const SCALE: f64 = 10_000.0;
+
+/// From when a rank is slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Least busy time ÷ its peers'.
+    pub ratio: f64,
+    /// Least z.
+    pub z: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            ratio: FIRE_RATIO,
+            z: FIRE_Z,
+        }
+    }
+}
+
+impl Thresholds {
+    /// A step counts as slow above this x: half of what a rank is blamed for.
+    fn slow_step(&self) -> f64 {
+        (self.ratio - 1.0) / 2.0
+    }
+
+    /// The x below which a blamed rank is cleared: half of it, so that it does not flap.
+    fn clear(&self) -> f64 {
+        self.slow_step().ln_1p()
+    }
+}
 
 /// Where busy times come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use gpufleet_telemetry::time::Clock;
 
 use crate::auth::{Access, AuthConfig, Role, person};
 use crate::detect::DetectConfig;
-use crate::detect::{limits, prices};
+use crate::detect::{limits, prices, tuned};
 use crate::export::cloud_monitoring::CloudMonitoring;
 use crate::export::remote_write::RemoteWrite;
 use crate::export::{CloudMonitoringConfig, RemoteWriteConfig};
@@ -114,6 +114,7 @@ impl ProgramConfig for Config {
         self.retention.check()?;
         prices::check(&self.detect.gpu_hour_usd)?;
         limits::check(&self.detect.limits)?;
+        tuned::check(&self.detect)?;
         self.store.check()?;
         self.inventory.check()?;
         self.handoff.check()?;
@@ -218,6 +219,10 @@ mod tests {
         check(
             "inventory.kubernetes_url=\"http://10.0.0.1\"",
             &["inventory.kubernetes_url", "without TLS"],
+        );
+        check(
+            "detect.straggler_ratio=1",
+            &["detect.straggler_ratio = 1", "1.01 to 3"],
         );
         check(
             "gpu.peaks={ \"NVIDIA X\" = \"warp 9\" }",

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Incident, Signal, Tick};
+use gpufleet_analysis::{hang, health, leak as grows, loss, regression, slow_link, straggler};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,7 @@ pub mod prices;
 mod readers;
 mod runs;
 pub mod thresholds;
+pub mod tuned;
 mod watch;
 
 #[cfg(test)]
@@ -56,6 +58,7 @@ use offenders::Offenders;
 use prices::Prices;
 use runs::RunWatches;
 use thresholds::Thresholds;
+use tuned::Tuned;
 
 /// The time between two ticks: the agents'.
 const TICK: Duration = Duration::from_secs(10);
@@ -75,8 +78,55 @@ section! {
         /// Held and idle for this long is an incident, seconds.
         pub idle_after_s: i64 = 3_600,
         /// Limits of readings other than the built-in ones, by the kind of trouble in docs/alerts.md:
-        /// "node_cpu_stolen" = 0.2. These and idle_after_s are read again while the server runs.
+        /// "node_cpu_stolen" = 0.2. Of this section all but gpu_hour_usd is read again while the server runs.
         pub limits: BTreeMap<String, f64> = BTreeMap::new(),
+        /// Ticks of 10 s in a row, 1 to 360, that open an incident, by its kind: { "link" = 12, "heat" = 6 }.
+        /// Without a word 5 for link, 3 for blind, heat and power, 1 for all others.
+        pub open_after_ticks: BTreeMap<String, u32> = BTreeMap::new(),
+        /// A rank makes the others wait when its own time of a step is this many times its peers', 1.01 to 3;
+        /// it is over below half of what is above 1.
+        pub straggler_ratio: f64 = straggler::FIRE_RATIO,
+        /// … and this many standard errors above them, 2 to 50.
+        pub straggler_z: f64 = straggler::FIRE_Z,
+        /// A run without a step for this long stands still, seconds, 30 to 86400, …
+        pub hang_after_s: f64 = hang::Thresholds::default().after_s,
+        /// … and for this many times the median time between its steps, 3 to 1000.
+        pub hang_gaps: f64 = hang::GAPS,
+        /// A run is slower when its steps take this part longer than they did, 0.005 to 1.
+        pub slower_by: f64 = regression::LEAST_CHANGE,
+        /// A loss or a gradient's norm is too high this many standard deviations above its trend, 3 to 100.
+        pub loss_sigmas: f64 = loss::FIRE_SIGMAS,
+        /// A loss has left its trend when it is too high for this many steps, 1 to 199.
+        pub loss_steps: f64 = f64::from(loss::DIVERGED_STEPS),
+        /// Loss or gradient are not finite for this many steps in a row, 1 to 200.
+        pub loss_not_finite_steps: f64 = f64::from(loss::NON_FINITE_STEPS),
+        /// A loss does not change when it is the same to the bit for this many steps, 10 to 10000.
+        pub loss_stuck_steps: f64 = f64::from(loss::STUCK_STEPS),
+        /// Memory leaks when it rises with at least this z by Mann-Kendall, 1.65 to 10, …
+        pub leak_z: f64 = grows::FIRE_Z,
+        /// … this tau, 0.2 to 0.95, …
+        pub leak_tau: f64 = grows::FIRE_TAU,
+        /// … by this part of the capacity in the window, 0.005 to 0.5, …
+        pub leak_growth: f64 = grows::LEAST_GROWTH,
+        /// … each third of the window by more than this part of the whole's slope, 0 to 0.9, …
+        pub leak_third: f64 = grows::THIRD_PART,
+        /// … and with no jump larger than this part of the growth, 0.05 to 1.
+        pub leak_jump: f64 = grows::JUMP_PART,
+        /// Heat or the power brake slows a GPU down for more than this part of the time, 0.005 to 1.
+        pub throttled_part: f64 = health::THROTTLED_PART,
+        /// The power cap slows a GPU down for more than this part, 0.02 to 1, and like GPUs for less than a quarter
+        /// of it.
+        pub capped_part: f64 = health::CAPPED_PART,
+        /// The hardware slows a GPU down more than this many times a minute, 0.1 to 60.
+        pub slowdowns_per_minute: f64 = health::SLOWDOWNS_PER_MINUTE,
+        /// More corrected memory errors of a GPU in an hour than this, 1 to 100000.
+        pub ecc_corrected_per_hour: f64 = health::CORRECTABLE_PER_HOUR,
+        /// A GPU is hotter than like ones by this much at least, °C, 1 to 60.
+        pub hotter_by_celsius: f64 = health::OUTLIER_CELSIUS,
+        /// A GPU draws less power than like ones by this part at least, 0.05 to 0.9.
+        pub weaker_by: f64 = health::OUTLIER_POWER_PART,
+        /// A link is slow when its collectives have less than this part of the bandwidth of like ones, 0.3 to 0.95.
+        pub slow_link_part: f64 = slow_link::SLOW_RATIO,
         /// What an hour of one GPU costs where its node tells no machine type of which a price is known:
         /// by the card's name as NVML spells it, or by cluster and name, in the currency of cost.currency:
         /// "NVIDIA H100 80GB HBM3" = "11.06", "lab/NVIDIA H100 80GB HBM3" = "2.10". What has no price is
@@ -96,6 +146,7 @@ pub struct Detectors {
     leaking: Leaking,
     offenders: Offenders,
     runs: RunWatches,
+    tuned: Tuned,
 }
 
 /// What a tick looks at, beside what the detectors remember.
@@ -137,6 +188,8 @@ pub async fn run(app: App, mut thresholds: Option<Thresholds>, stop: Cancellatio
         }
     }
     let mut detectors = Detectors::new(&app.config.detect);
+    app.incidents
+        .open_after(tuned::open_after(&app.config.detect));
     let mut ticks: u32 = 0;
     while !stop.is_cancelled() {
         tokio::select! {
@@ -203,6 +256,8 @@ impl Detectors {
     pub fn set(&mut self, config: &DetectConfig) {
         self.idle.after_nanos = config.idle_after_s.saturating_mul(NANOS_PER_SECOND);
         self.watches.limits.set(&config.limits);
+        self.tuned = Tuned::of(config);
+        self.watches.leak = self.tuned.leak;
     }
 
     /// One tick over what is live.
@@ -238,8 +293,10 @@ impl Detectors {
             .collect();
         let (inventory, seen_at) = around.inventory;
         let told = inventory.told(nodes.keys().map(|it| &*it.1));
+        let by = self.tuned;
         let snapshot = TickSnapshot {
             now,
+            by: &by,
             seen: &seen,
             gpus: &gpus,
             nodes: &nodes,

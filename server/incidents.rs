@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpufleet_analysis::incident::{Book, Change, Incident, Place, Refused, Tick};
+use gpufleet_analysis::incident::{Book, Change, Family, Incident, Place, Refused, Tick};
 use gpufleet_analysis::owner::Owners;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
@@ -158,6 +158,11 @@ impl Incidents {
             held.outbox.note(incident, now);
         }
         self.to_say.notify_one();
+    }
+
+    /// From now on so many ticks in a row open an incident of these families.
+    pub fn open_after(&self, ticks: BTreeMap<Family, u32>) {
+        self.lock().book.open_after(ticks);
     }
 
     /// Moves the book on; what changed waits to be written. Nobody knows whose it is.

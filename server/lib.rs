@@ -129,13 +129,17 @@ impl App {
         access: auth::Access,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let fleet = fleet::Fleet::new(config.fleet.clone());
+        fleet
+            .runs()
+            .judge_by(&detect::tuned::Tuned::of(&config.detect));
         Self {
             inventory: Arc::new(inventory::Inventory::new(
                 &config.inventory,
                 &config.ingest.default_cluster,
             )),
             money: Arc::new(money::Money::new(&config)),
-            fleet: Arc::new(fleet::Fleet::new(config.fleet.clone())),
+            fleet: Arc::new(fleet),
             store,
             config: Arc::new(config),
             origins: None,

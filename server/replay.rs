@@ -23,6 +23,7 @@ use gpufleet_telemetry::wire::{Lane, Stream};
 use uuid::Uuid;
 
 use crate::config::Config;
+use crate::detect::tuned::{self, Tuned};
 use crate::detect::{Coverage, Detectors, TickInput};
 use crate::fleet::{Body, Fleet, Offer, Outcome};
 use crate::inventory::known::Moment;
@@ -220,11 +221,15 @@ impl Replay {
             source: "off".to_owned(),
             ..InventoryConfig::default()
         };
+        let fleet = Fleet::new(config.fleet.clone());
+        fleet.runs().judge_by(&Tuned::of(&config.detect));
+        let mut book = Book::default();
+        book.open_after(tuned::open_after(&config.detect));
         Self {
-            fleet: Fleet::new(config.fleet.clone()),
+            fleet,
             watch: Watch::default(),
             detectors: Detectors::new(&config.detect),
-            book: Book::default(),
+            book,
             terms,
             inventory: Inventory::new(&nobody, &config.ingest.default_cluster),
             gone: HashMap::new(),

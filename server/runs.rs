@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use gpufleet_analysis::{regression, straggler};
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind};
 use gpufleet_telemetry::steps::StepBlock;
@@ -24,6 +25,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{RankId, RunId};
 use gpufleet_telemetry::wire::Lane;
 
+use crate::detect::tuned::Tuned;
 use crate::fleet::{Live, LiveValue};
 use crate::store::model::ResourceKey;
 
@@ -210,6 +212,14 @@ struct Known {
     /// Of `runs` alone.
     ranks: usize,
     step_bytes: usize,
+    by: JudgedBy,
+}
+
+/// What the pace of runs and their ranks is judged by.
+#[derive(Debug, Clone, Copy, Default)]
+struct JudgedBy {
+    straggler: straggler::Thresholds,
+    slower: regression::Thresholds,
 }
 
 impl Runs {
@@ -298,6 +308,14 @@ impl Runs {
         rank.facts.heard = rank.facts.heard.max(at);
         (run.changed, rank.changed) = (true, true);
         Ok(())
+    }
+
+    /// From now on runs are judged by these thresholds.
+    pub fn judge_by(&self, tuned: &Tuned) {
+        self.lock().by = JudgedBy {
+            straggler: tuned.straggler,
+            slower: tuned.slower,
+        };
     }
 
     /// Every run in memory.

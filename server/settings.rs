@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use crate::App;
 use crate::config::Config;
-use crate::detect::thresholds::KEYS;
+use crate::detect::thresholds::keys;
 
 /// What stands where nothing is set.
 const NOT_SET: &str = "not set";
@@ -106,7 +106,7 @@ fn sections(config: &Config, newest: Option<&Config>, origins: Option<&Origins>)
     let table = |config: &Config| Table::try_from(config).expect("a config is plain TOML");
     let (mut now, default) = (table(config), table(&Config::default()));
     if let Some(newest) = newest.map(table) {
-        for (section, key) in KEYS {
+        for (section, key) in keys() {
             let value = newest.get(section).and_then(|it| it.get(key));
             if let (Some(Value::Table(of)), Some(value)) = (now.get_mut(section), value) {
                 of.insert(key.to_owned(), value.clone());

@@ -169,7 +169,7 @@ fn a_step_ends_it_and_a_restart_is_no_gap() {
         ..NOTHING
     };
     assert_eq!(watch.observe(&restarted), Verdict::Moving);
-    assert_eq!(watch.limit_ns(), LEAST_NS);
+    assert_eq!(watch.limit_ns(&Thresholds::default()), LEAST_NS);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn real_runs_never_hang_even_if_nothing_is_known_to_compute_and_all_do_when_they
             }
             at_ms += gap;
         }
-        let late = Timestamp(at_ms * 1_000_000 + watch.limit_ns());
+        let late = Timestamp(at_ms * 1_000_000 + watch.limit_ns(&Thresholds::default()));
         let told = watch.observe(&Tick {
             now: late,
             activity: Some(0.0),
@@ -233,4 +233,24 @@ fn real_runs_never_hang_even_if_nothing_is_known_to_compute_and_all_do_when_they
         });
         assert!(matches!(told, Verdict::Hung(_)), "{}: {told:?}", run["run"]);
     }
+}
+
+#[test]
+fn a_run_stands_after_the_time_and_the_gaps_that_are_set() {
+    let stands = |gap_s: i64, after_s: i64, by: Thresholds| {
+        let tick = Tick {
+            now: Timestamp((20 * gap_s + after_s) * SECOND),
+            step: Some(20),
+            activity: Some(0.0),
+            ..NOTHING
+        };
+        let verdict = begun(gap_s).observe_by(&tick, &by);
+        matches!(verdict, Verdict::Hung(_))
+    };
+    let usual = Thresholds::default();
+    let after = |after_s: f64| Thresholds { after_s, ..usual };
+    let gaps = |gaps: f64| Thresholds { gaps, ..usual };
+    assert!(!stands(1, 50, usual) && stands(1, 50, after(45.0)));
+    assert!(stands(1, 130, usual) && !stands(1, 130, after(200.0)));
+    assert!(stands(20, 210, usual) && !stands(20, 210, gaps(11.0)));
 }

@@ -422,3 +422,67 @@ fn a_probe_that_failed_names_the_sm_until_the_gpu_is_healed_and_one_that_is_not_
     assert_eq!(findings(&slow)[0].kind, Kind::ProbeSlow);
     assert_eq!(findings(&Gpu::default()), []);
 }
+
+#[test]
+fn a_gpu_is_judged_by_the_thresholds_that_are_set() {
+    type Set = fn(&mut Thresholds);
+    let (celsius, watts) = (usual(&[60.0; 8]), usual(&[600.0; 8]));
+    let rows: [(Gpu<'_>, Kind, Set); 6] = [
+        (
+            Gpu {
+                ecc_correctable: Some(80),
+                ..unknown()
+            },
+            Kind::EccRate,
+            |by| by.corrected_per_hour = 100.0,
+        ),
+        (
+            Gpu {
+                slowdowns: Some(60),
+                ..unknown()
+            },
+            Kind::Throttled(Cause::Hardware),
+            |by| by.slowdowns_per_minute = 2.0,
+        ),
+        (
+            Gpu {
+                heat_part: Some(0.1),
+                ..unknown()
+            },
+            Kind::Throttled(Cause::Heat),
+            |by| by.throttled_part = 0.2,
+        ),
+        (
+            Gpu {
+                cap_part: Some(0.3),
+                like_cap_part: Some(0.0),
+                ..unknown()
+            },
+            Kind::Throttled(Cause::PowerCap),
+            |by| by.capped_part = 0.5,
+        ),
+        (
+            Gpu {
+                temperature_celsius: Some(75.0),
+                like_celsius: celsius,
+                ..unknown()
+            },
+            Kind::Hot,
+            |by| by.hotter_celsius = 20.0,
+        ),
+        (
+            Gpu {
+                power_watts: Some(400.0),
+                like_watts: watts,
+                ..unknown()
+            },
+            Kind::Underpowered,
+            |by| by.weaker_part = 0.5,
+        ),
+    ];
+    for (mut gpu, kind, set) in rows {
+        assert_eq!(kinds(&gpu), [kind]);
+        set(&mut gpu.by);
+        assert_eq!(kinds(&gpu), [], "{kind:?} by {:?}", gpu.by);
+    }
+}

@@ -54,6 +54,8 @@ pub struct Book {
     left_out: u64,
     /// What there was no room for at the last tick: each is looked at again with the next one.
     beyond: BTreeSet<(Family, Place)>,
+    /// Ticks in a row that open an incident, of families of which it is not [`Family::ticks`].
+    open_after: BTreeMap<Family, u32>,
 }
 
 /// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
@@ -80,6 +82,11 @@ impl Book {
             incidents,
             ..Self::default()
         }
+    }
+
+    /// From now on so many ticks in a row open an incident of these families, and of the others [`Family::ticks`].
+    pub fn open_after(&mut self, ticks: BTreeMap<Family, u32>) {
+        self.open_after = ticks;
     }
 
     /// Open incidents, in the order in which they began.
@@ -154,7 +161,10 @@ impl Book {
         let is_told = |at: usize| seen.contains_key(&at);
         let mut told = BTreeSet::new();
         for (place, groups) in &seen {
-            let change = self.incidents[*place].signalled(groups, now);
+            let incident = &mut self.incidents[*place];
+            let own = self.open_after.get(&incident.family).copied();
+            let enough = own.unwrap_or_else(|| incident.family.ticks());
+            let change = incident.signalled(groups, enough, now);
             let explained: Vec<&Signal> = groups.iter().flat_map(|it| &it.explained).collect();
             let (place, change) = self.understand(*place, change, &explained, &is_told, now);
             changes.extend(change);
@@ -313,8 +323,8 @@ impl Incident {
         }
     }
 
-    /// Takes in what is signalled of it at a tick.
-    fn signalled(&mut self, groups: &[Group], now: Timestamp) -> Option<Change> {
+    /// Takes in what is signalled of it at a tick; so many in a row are enough to open it.
+    fn signalled(&mut self, groups: &[Group], enough: u32, now: Timestamp) -> Option<Change> {
         let before = (
             self.place.clone(),
             self.severity,
@@ -352,7 +362,7 @@ impl Incident {
         let heard_again = self.unheard_since.take().is_some();
         self.ticks = self.ticks.saturating_add(1);
         match self.state {
-            State::Pending if self.ticks < self.family.ticks() => None,
+            State::Pending if self.ticks < enough => None,
             State::Pending => {
                 self.state = State::Open;
                 self.opened_at = Some(now);

@@ -11,6 +11,10 @@ const HOURS: i64 = 24;
 
 /// A day of minutes; `used` says the share of the capacity at an hour.
 fn judged(seed: u64, noise: f64, used: impl Fn(f64) -> f64) -> Verdict {
+    judged_by(&Thresholds::default(), seed, noise, used)
+}
+
+fn judged_by(by: &Thresholds, seed: u64, noise: f64, used: impl Fn(f64) -> f64) -> Verdict {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let readings: Vec<Reading> = (0..HOURS * 60)
         .map(|minute| {
@@ -21,12 +25,29 @@ fn judged(seed: u64, noise: f64, used: impl Fn(f64) -> f64) -> Verdict {
             }
         })
         .collect();
-    judge(
-        &readings,
-        Timestamp(0),
-        Timestamp(HOURS * HOUR_NS),
-        CAPACITY,
-    )
+    let window = (Timestamp(0), Timestamp(HOURS * HOUR_NS));
+    judge_by(&readings, window, CAPACITY, by)
+}
+
+#[test]
+fn a_leak_is_judged_by_the_gates_that_are_set() {
+    let leaks = |by: &Thresholds| {
+        let verdict = judged_by(by, 1, 0.3, |hour| 0.2 + 0.01 * hour);
+        matches!(verdict, Verdict::Leaks(_))
+    };
+    assert!(leaks(&Thresholds::default()));
+    let gates: [fn(&mut Thresholds); 5] = [
+        |by| by.z = 10.0,
+        |by| by.tau = 0.95,
+        |by| by.growth = 0.5,
+        |by| by.third = 0.9,
+        |by| by.jump = 0.05,
+    ];
+    for (gate, set) in gates.into_iter().enumerate() {
+        let mut by = Thresholds::default();
+        set(&mut by);
+        assert!(!leaks(&by), "gate {gate}");
+    }
 }
 
 #[test]

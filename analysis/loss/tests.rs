@@ -188,3 +188,55 @@ fn the_state_is_at_most_64_bytes_and_another_version_begins_anew() {
         Watch::new()
     );
 }
+
+#[test]
+fn numbers_are_judged_by_the_thresholds_that_are_set() {
+    type Change = dyn Fn(&mut Step);
+    type Set = fn(&mut Thresholds);
+    fn late(step: &Step) -> bool {
+        step.step >= 1_000
+    }
+    let rows: [(Trouble, &Change, Set); 4] = [
+        (
+            Trouble::NotFinite,
+            &|it| it.loss = it.loss.map(|loss| if late(it) { f64::NAN } else { loss }),
+            |by| by.not_finite_steps = 100.0,
+        ),
+        (
+            Trouble::Diverged,
+            &|it| it.loss = it.loss.map(|loss| if late(it) { loss * 1.6 } else { loss }),
+            |by| by.sigmas = 100.0,
+        ),
+        (
+            Trouble::Diverged,
+            &|it| it.loss = it.loss.map(|loss| if late(it) { loss * 1.6 } else { loss }),
+            |by| by.steps = 100.0,
+        ),
+        (
+            Trouble::Stuck,
+            &|it| it.loss = if late(it) { Some(2.5) } else { it.loss },
+            |by| by.stuck_steps = 100.0,
+        ),
+    ];
+    for (trouble, change, set) in rows {
+        let told = |by: &Thresholds| {
+            let mut random = ChaCha8Rng::seed_from_u64(3);
+            let mut watch = Watch::new();
+            let mut found = Vec::new();
+            for number in 1..1_060 {
+                let mut step = Step {
+                    step: number,
+                    loss: Some(curve(&mut random, number)),
+                    ..Step::default()
+                };
+                change(&mut step);
+                found = watch.observe_by(&step, by);
+            }
+            found.iter().any(|it| it.trouble == trouble)
+        };
+        let mut laxer = Thresholds::default();
+        assert!(told(&laxer), "{trouble:?}");
+        set(&mut laxer);
+        assert!(!told(&laxer), "{trouble:?} by {laxer:?}");
+    }
+}

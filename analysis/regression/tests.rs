@@ -216,3 +216,19 @@ fn mann_whitney_gives_the_tables_chances() {
     assert!((apart / 6.8e-8 - 1.0).abs() < 0.3, "{apart}");
     assert_eq!(mann_whitney(&[1.0; 20], &[1.0; 20]), 1.0, "all ties");
 }
+
+#[test]
+fn a_run_is_slower_by_the_part_that_is_set() {
+    let count = |times: &[f64], change: f64| {
+        let (mut watch, by) = (Watch::default(), Thresholds { change });
+        let mut observe =
+            |(step, wall): (u64, &f64)| watch.observe_by(step, *wall as u64, false, &by);
+        (1..).zip(times).filter_map(&mut observe).count()
+    };
+    let (large, small) = (
+        steps(1, 300, 0.01, 150, 0.05),
+        steps(3, 600, 0.005, 300, 0.01),
+    );
+    assert_eq!((count(&large, 0.02), count(&large, 0.1)), (1, 0));
+    assert_eq!((count(&small, 0.02), count(&small, 0.005)), (0, 1));
+}

@@ -210,3 +210,18 @@ fn what_is_mended_is_fast_again() {
     assert_eq!(first, Some(5));
     assert_eq!(told.iter().rposition(|it| *it), Some(7), "{told:?}");
 }
+
+#[test]
+fn a_link_is_slow_below_the_part_that_is_set() {
+    let slow = |nodes: &[usize], rail: usize| {
+        let is_slow = nodes.contains(&1) && rail == 3;
+        USUAL * noise(nodes, rail) * if is_slow { 0.6 } else { 1.0 }
+    };
+    let told = |part: f64| {
+        let mut watch = Watch::default();
+        let looks = (0..6).map(|look| groups(&[&[0, 1], &[2, 3]], look, slow));
+        let said = looks.map(|it| watch.observe_by(&it, &Thresholds { part }));
+        said.last().expect("six looks").expect("it is judged").len()
+    };
+    assert_eq!((told(SLOW_RATIO), told(0.5)), (1, 0));
+}

@@ -4,9 +4,9 @@
 //! one's own, because one of four moves the spread of all.
 
 use super::{
-    CLEAR_RATIO, Confidence, FIRE_RATIO, FIRE_Z, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving,
-    Price, Rank, Run, SCALE, SIGMA_FLOOR, SLOW_SHARE, SLOW_STEP, STAGE_RATIO, Silent, Source,
-    StageImbalance, Straggler, WINDOWS,
+    Confidence, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving, Price, Rank, Run, SCALE,
+    SIGMA_FLOOR, SLOW_SHARE, STAGE_RATIO, Silent, Source, StageImbalance, Straggler, Thresholds,
+    WINDOWS,
 };
 use crate::robust::{MEDIAN_ERROR, median, sigma_about};
 use std::collections::BTreeMap;
@@ -46,8 +46,13 @@ struct Evidence {
 }
 
 impl Run {
-    /// Judges what is known, and remembers who is blamed.
+    /// Judges what is known by the documented thresholds, and remembers who is blamed.
     pub fn judge(&mut self) -> Verdict {
+        self.judge_by(&Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    pub fn judge_by(&mut self, by: &Thresholds) -> Verdict {
         let mut verdict = Verdict::default();
         let last = self.last_step.unwrap_or(0);
         self.ranks
@@ -65,7 +70,7 @@ impl Run {
             verdict.silent = Some(self.why_no_peers());
         } else {
             for (stage, peers) in &stages {
-                self.judge_stage(*stage, peers, &mut verdict);
+                self.judge_stage((*stage, peers), by, &mut verdict);
             }
             verdict.stages = self.imbalance();
             verdict.moving = self.moving(&verdict);
@@ -81,8 +86,13 @@ impl Run {
         }
     }
 
-    fn judge_stage(&mut self, stage: Option<u32>, peers: &[u32], verdict: &mut Verdict) {
-        let evidence = self.evidence(peers);
+    fn judge_stage(
+        &mut self,
+        (stage, peers): (Option<u32>, &[u32]),
+        by: &Thresholds,
+        verdict: &mut Verdict,
+    ) {
+        let evidence = self.evidence(peers, by);
         let most = match stage {
             Some(_) => peers.len(),
             None => (peers.len() / UNKNOWN_MESH_PART).max(1),
@@ -96,8 +106,8 @@ impl Run {
         }
         for number in peers {
             match evidence.get(number) {
-                Some(evidence) => self.blame(*number, evidence.window),
-                None if self.is_over(*number) => self.clear(*number),
+                Some(evidence) => self.blame(*number, evidence.window, by),
+                None if self.is_over(*number, by) => self.clear(*number),
                 None => {}
             }
         }
@@ -121,7 +131,7 @@ impl Run {
     }
 
     /// Ranks whose evidence is enough, by the window with the highest z.
-    fn evidence(&self, peers: &[u32]) -> BTreeMap<u32, Evidence> {
+    fn evidence(&self, peers: &[u32], by: &Thresholds) -> BTreeMap<u32, Evidence> {
         let mut found: BTreeMap<u32, Evidence> = BTreeMap::new();
         for window in WINDOWS {
             let own: Vec<(u32, Vec<f64>)> = self.looks(peers, window, |rank| &rank.slow);
@@ -138,7 +148,7 @@ impl Run {
                 let sigma = sigma(&x);
                 for (index, (rank, x)) in x.iter().enumerate() {
                     let plain = median(&mut own[index].1.clone()).unwrap_or(0.0);
-                    if let Some(now) = enough(x, sigma).filter(|_| plain >= CLEAR_RATIO.ln())
+                    if let Some(now) = enough(x, sigma, by).filter(|_| plain >= by.clear())
                         && found.get(rank).is_none_or(|before| before.z < now.z)
                     {
                         found.insert(*rank, now);
@@ -180,14 +190,14 @@ impl Run {
     }
 
     /// Whether a rank's last steps are as fast as its peers'.
-    fn is_over(&self, number: u32) -> bool {
+    fn is_over(&self, number: u32, by: &Thresholds) -> bool {
         WINDOWS[..2].iter().all(|window| {
             let kept = self.looks(&[number], *window, |rank| &rank.slow);
             let slowness = kept
                 .into_iter()
                 .next()
                 .and_then(|(_, mut x)| median(&mut x));
-            slowness.is_none_or(|it| it < CLEAR_RATIO.ln())
+            slowness.is_none_or(|it| it < by.clear())
         })
     }
 
@@ -198,7 +208,7 @@ impl Run {
         }
     }
 
-    fn blame(&mut self, number: u32, window: usize) {
+    fn blame(&mut self, number: u32, window: usize, by: &Thresholds) {
         let Some(rank) = self
             .ranks
             .get_mut(&number)
@@ -207,7 +217,9 @@ impl Run {
             return;
         };
         let slow = rank.slow.iter().rev().take(window).rev();
-        let first = slow.clone().position(|x| f64::from(*x) / SCALE > SLOW_STEP);
+        let first = slow
+            .clone()
+            .position(|x| f64::from(*x) / SCALE > by.slow_step());
         let steps = slow.len() - first.unwrap_or(0);
         let from = self.recent.len().saturating_sub(steps);
         let recent = &self.recent[from..];
@@ -317,12 +329,11 @@ fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
 }
 
 /// What a rank's values say, if it is enough to blame it.
-fn enough(x: &[f64], sigma: f64) -> Option<Evidence> {
-    let slow = x.iter().filter(|x| **x > SLOW_STEP).count() as f64;
+fn enough(x: &[f64], sigma: f64, by: &Thresholds) -> Option<Evidence> {
+    let slow = x.iter().filter(|x| **x > by.slow_step()).count() as f64;
     let slowness = median(&mut x.to_vec())?;
     let z = slowness / (MEDIAN_ERROR * sigma / (x.len() as f64).sqrt());
-    let is_enough =
-        z >= FIRE_Z && slowness >= FIRE_RATIO.ln() && slow >= SLOW_SHARE * x.len() as f64;
+    let is_enough = z >= by.z && slowness >= by.ratio.ln() && slow >= SLOW_SHARE * x.len() as f64;
     let window = x.len();
     is_enough.then_some(Evidence {
         window,

@@ -389,3 +389,27 @@ fn twenty_thousand_ranks_name_the_one() {
     run_steps(&mut run, 0..26, 20_000, 8, only(12_345, 0.2));
     assert_eq!(names(&run.judge()), [12_345]);
 }
+
+#[test]
+fn a_rank_is_judged_by_the_thresholds_that_are_set() {
+    let named = |part: f64, by: Thresholds| {
+        let mut run = Run::new(Source::Hooks);
+        run_steps(&mut run, 0..60, 8, 1, only(3, part));
+        names(&run.judge_by(&by))
+    };
+    let usual = Thresholds::default();
+    let ratio = |ratio: f64| Thresholds { ratio, ..usual };
+    assert_eq!((named(0.15, usual), named(0.03, usual)), (vec![3], vec![]));
+    assert_eq!(named(0.15, ratio(1.2)), [0_u32; 0]);
+    assert_eq!(named(0.03, ratio(1.02)), [3]);
+    assert_eq!(named(0.15, Thresholds { z: 1e3, ..usual }), [0_u32; 0]);
+    let mut run = Run::new(Source::Hooks);
+    run_steps(&mut run, 0..60, 8, 1, only(3, 0.3));
+    assert_eq!(names(&run.judge_by(&ratio(1.2))), [3]);
+    run_steps(&mut run, 60..120, 8, 1, only(3, 0.08));
+    assert_eq!(
+        names(&run.judge_by(&ratio(1.2))),
+        [0_u32; 0],
+        "below half of it"
+    );
+}

@@ -9,6 +9,7 @@ use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::gather::{GpuSnapshot, Gpus, NodeSnapshots};
+use super::tuned::Tuned;
 use super::watch::GAP_S;
 use crate::runs::Runs;
 
@@ -59,6 +60,8 @@ pub(crate) enum Need {
 /// What is live at a tick.
 pub(crate) struct TickSnapshot<'a> {
     pub(super) now: Timestamp,
+    /// What is judged by.
+    pub(super) by: &'a Tuned,
     /// Every GPU that is judged.
     pub(super) seen: &'a [GpuSnapshot],
     /// The same by cluster and id.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::health::Probed;
+use gpufleet_analysis::leak::Thresholds;
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::port::Port;
@@ -35,6 +36,8 @@ pub struct Watches {
     gpus: HashMap<ResourceKey, Watched>,
     /// The memory of the machines.
     machines: HashMap<ResourceKey, (LeakWatch, Timestamp)>,
+    /// From when memory that grows leaks.
+    pub(super) leak: Thresholds,
     pub(super) limits: Limits,
     pub(super) readers: Readers,
     pub(super) network: Network,
@@ -153,6 +156,7 @@ pub fn gather(
 ) -> (Vec<GpuSnapshot>, NodeSnapshots) {
     let mut all = Vec::new();
     let mut nodes = NodeSnapshots::new();
+    let by = watches.leak;
     watches.limits.begin();
     watches.readers.begin();
     watches.network.begin();
@@ -175,14 +179,14 @@ pub fn gather(
                 let kept = watches.machines.entry(live.key.clone()).or_default();
                 kept.1 = now;
                 let id = leak::owner(&live.key.cluster, &live.key.id);
-                of_node.leaks = kept.0.read(machine_used(live, now), Some(id), now);
+                of_node.leaks = kept.0.read(machine_used(live, now), Some(id), now, &by);
                 of_node.resource = Some(Arc::clone(&live.resource));
             }
             ResourceKind::Gpu => {
                 of_node.gpus += 1;
                 let watched = watches.gpus.entry(live.key.clone()).or_default();
                 watched.seen = now;
-                all.push(seen_of(live, watched, now));
+                all.push(seen_of(live, watched, now, &by));
             }
             ResourceKind::Rank => watches.network.rank(live, now),
             ResourceKind::Share | ResourceKind::Endpoint => {}
@@ -240,7 +244,7 @@ fn booted_at(live: &Live) -> Option<Timestamp> {
     Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
 }
 
-fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
+fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp, by: &Thresholds) -> GpuSnapshot {
     let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
@@ -283,7 +287,7 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp) -> GpuSnapshot {
         clock: value(&gpu::SM_CLOCK),
         tensor: value(&gpu::TENSOR_ACTIVE),
         links: watched.links.read(live, is_at_work(status.state), now),
-        leaks: watched.memory.read(used, owner, now),
+        leaks: watched.memory.read(used, owner, now, by),
         gone: Readable::default(),
         host: Host::default(),
         has_memory: used.is_some(),

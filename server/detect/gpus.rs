@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
-use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Usual, Xid, findings};
+use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Thresholds, Usual, Xid, findings};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
@@ -81,12 +81,14 @@ impl Detector for Faults {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        found.signals.extend(signals(tick.seen, tick.now));
+        found
+            .signals
+            .extend(signals(tick.seen, &tick.by.health, tick.now));
     }
 }
 
 /// Everything that is wrong with any GPU.
-fn signals(all: &[GpuSnapshot], now: Timestamp) -> Vec<Signal> {
+fn signals(all: &[GpuSnapshot], by: &Thresholds, now: Timestamp) -> Vec<Signal> {
     let mut places: HashMap<Group<'_>, usize> = HashMap::new();
     let mut members: Vec<Vec<&GpuSnapshot>> = Vec::new();
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(all.len());
@@ -107,7 +109,7 @@ fn signals(all: &[GpuSnapshot], now: Timestamp) -> Vec<Signal> {
     let mut signals = Vec::new();
     for (seen, group) in all.iter().zip(groups) {
         let peers = group.map_or(&none, |it| &like[it]);
-        signals.extend(of_gpu(seen, peers, group.is_some(), now));
+        signals.extend(of_gpu(seen, (peers, group.is_some()), by, now));
     }
     signals
 }
@@ -152,7 +154,12 @@ fn group(seen: &GpuSnapshot) -> Option<Group<'_>> {
     Some((&seen.cluster, &seen.model, job))
 }
 
-fn of_gpu(seen: &GpuSnapshot, like: &Like, has_peers: bool, now: Timestamp) -> Vec<Signal> {
+fn of_gpu(
+    seen: &GpuSnapshot,
+    (like, has_peers): (&Like, bool),
+    by: &Thresholds,
+    now: Timestamp,
+) -> Vec<Signal> {
     let is_broken = seen.status.state == State::Unhealthy;
     let is_told = |code: u32, at: Timestamp| {
         if FATAL_XIDS.contains(&code) {
@@ -179,6 +186,7 @@ fn of_gpu(seen: &GpuSnapshot, like: &Like, has_peers: bool, now: Timestamp) -> V
     };
     let links = seen.links.as_facts();
     let told = Gpu {
+        by: *by,
         now,
         hours: 1.0,
         booted_at: seen.booted_at,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::leak::{self, BUCKETS, Verdict};
+use gpufleet_analysis::leak::{self, BUCKETS, Thresholds, Verdict};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::{Unit, gpu, node};
 use gpufleet_telemetry::event::Severity;
@@ -88,6 +88,7 @@ impl LeakWatch {
         used: Option<f64>,
         owner: Option<u32>,
         now: Timestamp,
+        by: &Thresholds,
     ) -> Option<Leaks> {
         let Some(owner) = owner else {
             *self = Self::default();
@@ -107,7 +108,7 @@ impl LeakWatch {
         let bucket = self.bucket(now_s);
         if bucket > self.last {
             self.last = bucket;
-            self.judge();
+            self.judge(by);
         }
         let slot = &mut self.minima[usize::from(self.last)];
         let reading = 1 + (used * FULL).round() as u8;
@@ -159,7 +160,7 @@ impl LeakWatch {
     }
 
     /// Judges the buckets that are over.
-    fn judge(&mut self) {
+    fn judge(&mut self, by: &Thresholds) {
         let at = |bucket: usize| {
             let seconds = i64::from(self.start_s) + i64::from(self.width_s()) * bucket as i64;
             Timestamp::from_seconds(seconds)
@@ -172,7 +173,7 @@ impl LeakWatch {
                 used_bytes: f64::from(*it - 1),
             })
             .collect();
-        match leak::judge(&readings, at(0), at(BUCKETS), FULL) {
+        match leak::judge_by(&readings, (at(0), at(BUCKETS)), FULL, by) {
             Verdict::Leaks(leak) => self.hours_left = leak.hours_left as f32,
             Verdict::Steady => self.hours_left = f32::NAN,
             Verdict::Unknown => {}
@@ -286,6 +287,15 @@ mod tests {
 
     const START: i64 = 1_790_000_000;
 
+    fn read(
+        watch: &mut LeakWatch,
+        used: Option<f64>,
+        owner: Option<u32>,
+        at: Timestamp,
+    ) -> Option<Leaks> {
+        watch.read(used, owner, at, &Thresholds::default())
+    }
+
     /// Feeds a memory for so many hours, a reading each ten seconds; what is said each hour.
     fn hours(
         watch: &mut LeakWatch,
@@ -297,7 +307,7 @@ mod tests {
         for second in (from * 3_600..(from + hours) * 3_600).step_by(10) {
             let hour = second as f64 / 3_600.0;
             let at = Timestamp::from_seconds(START + second);
-            let last = watch.read(Some(used(hour)), Some(7), at);
+            let last = read(watch, Some(used(hour)), Some(7), at);
             if second % 3_600 == 3_590 {
                 said.push(last.map(|it| it.hours_left));
             }
@@ -335,14 +345,22 @@ mod tests {
         let mut watch = LeakWatch::default();
         hours(&mut watch, 0, 6, |hour| 0.3 + 0.04 * hour);
         let at = |second: i64| Timestamp::from_seconds(START + 6 * 3_600 + second);
-        assert!(watch.read(Some(0.54), Some(7), at(0)).is_some());
-        assert_eq!(watch.read(None, Some(7), at(10)), None, "it is not read");
+        assert!(read(&mut watch, Some(0.54), Some(7), at(0)).is_some());
+        assert_eq!(
+            read(&mut watch, None, Some(7), at(10)),
+            None,
+            "it is not read"
+        );
         assert!(
-            watch.read(Some(0.54), Some(7), at(20)).is_some(),
+            read(&mut watch, Some(0.54), Some(7), at(20)).is_some(),
             "it is again"
         );
-        assert_eq!(watch.read(Some(0.2), Some(8), at(30)), None, "another's");
-        assert_eq!(watch.read(Some(0.2), None, at(40)), None, "nobody's");
+        assert_eq!(
+            read(&mut watch, Some(0.2), Some(8), at(30)),
+            None,
+            "another's"
+        );
+        assert_eq!(read(&mut watch, Some(0.2), None, at(40)), None, "nobody's");
     }
 
     #[test]

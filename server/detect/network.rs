@@ -305,7 +305,7 @@ impl Watched {
             true => run.groups(),
             false => Vec::new(),
         };
-        let Ok(findings) = self.links.observe(&groups) else {
+        let Ok(findings) = self.links.observe_by(&groups, &run.tick.by.link) else {
             self.links_are_unread(found);
             return;
         };

@@ -148,11 +148,13 @@ impl Watched {
             let families = [Family::Straggler, Family::Slower];
             found.unjudged.extend(families.map(|it| unjudged(it, key)));
         }
-        let troubles = self.learning.observe(brief.learning.as_ref(), now);
+        let troubles = self
+            .learning
+            .observe(brief.learning.as_ref(), &tick.by.loss, now);
         if brief.learning.is_none() {
             found.unjudged.insert(unjudged(Family::Training, key));
         }
-        let may_stand = self.hang.stands_for(now) >= hang::LEAST_NS;
+        let may_stand = self.hang.stands_for(now) >= tick.by.hang.least_ns();
         let is_slow = is_told
             && brief
                 .judged
@@ -167,7 +169,7 @@ impl Watched {
         } else {
             RunSnapshot::default()
         };
-        let (standing, is_known) = standing::signal(&run, gpus, &mut self.hang, &brief, now);
+        let (standing, is_known) = standing::signal(&run, tick, &mut self.hang, &brief);
         if !is_known {
             found.unjudged.insert(unjudged(Family::Hang, key));
         }

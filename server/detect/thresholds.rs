@@ -1,5 +1,5 @@
 //! Thresholds that change while the server runs: the config file is looked at before each tick, and what it
-//! says of [`KEYS`] holds from then on, with a row in the audit that says what it was and is.
+//! says of [`keys`] holds from then on, with a row in the audit that says what it was and is.
 //!
 //! Limits: a file that cannot be used changes nothing and is told in the log. Prices of GPUs
 //! (`gpu_hour_usd`) hold until the next start: the hours of the ledger are priced with them too.
@@ -14,17 +14,25 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use super::Detectors;
+use super::tuned::{THRESHOLDS, Tuned, open_after};
 use crate::App;
 use crate::config::Config;
 use crate::store::StoreError;
 use crate::store::model::AuditEntry;
 
-/// The keys that are thresholds, each with its section. What else the file says holds from the next start.
-pub const KEYS: [(&str, &str); 3] = [
+/// The keys that are no numbers of one detector, each with its section.
+const OTHERS: [(&str, &str); 4] = [
     ("detect", "idle_after_s"),
     ("detect", "limits"),
+    ("detect", "open_after_ticks"),
     ("inventory", "agent_within_s"),
 ];
+
+/// The keys that are thresholds, each with its section. What else the file says holds from the next start.
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_detectors = THRESHOLDS.iter().map(|it| ("detect", it.key));
+    OTHERS.into_iter().chain(of_detectors)
+}
 
 /// Who changes it, as far as this server knows.
 const WHO: &str = "whoever wrote the config file";
@@ -111,6 +119,8 @@ impl Thresholds {
         app.store.audit(&entry).await?;
         tracing::info!(%before, %after, "the thresholds of the detectors changed");
         detectors.set(&wanted.detect);
+        app.fleet.runs().judge_by(&Tuned::of(&wanted.detect));
+        app.incidents.open_after(open_after(&wanted.detect));
         app.inventory.set_within(&wanted.inventory);
         self.now = wanted;
         self.tell(app, Some(entry.at));
@@ -134,7 +144,7 @@ impl Thresholds {
 fn thresholds(config: &Config) -> Table {
     let all = Table::try_from(config).expect("a config is plain TOML");
     let mut found = Table::new();
-    for (section, key) in KEYS {
+    for (section, key) in keys() {
         let value = all.get(section).and_then(|it| it.get(key)).cloned();
         let of_section = found.entry(section).or_insert(Value::Table(Table::new()));
         if let (Value::Table(of_section), Some(value)) = (of_section, value) {
@@ -146,10 +156,12 @@ fn thresholds(config: &Config) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::incident::Family;
     use gpufleet_analysis::inventory::{Node, Ready};
     use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
     use super::*;
+    use crate::detect::runs::tests::{Training, slow};
     use crate::detect::tests::World;
     use crate::inventory::known::Moment;
 
@@ -212,10 +224,45 @@ mod tests {
         assert_eq!(shown.map(|it| &it.value).collect::<Vec<_>>(), ["600"]);
     }
 
+    #[tokio::test]
+    async fn a_slow_rank_is_judged_by_what_the_file_says_now() {
+        let mut training = Training::new().await;
+        let sources = Sources {
+            file: Some(write(&training.world, "")),
+            ..Sources::default()
+        };
+        let thresholds = Thresholds::of(sources).expect("it can be read");
+        let mut thresholds = thresholds.expect("there is a file");
+        let app = training.world.app.clone();
+        // It is a third slower.
+        for (says, is_told) in [
+            ("straggler_ratio = 1.9", false),
+            ("open_after_ticks = { straggler = 30 }", false),
+            ("", true),
+        ] {
+            write(&training.world, &format!("[detect]\n{says}\n"));
+            let detectors = &mut training.world.detectors;
+            let taken = thresholds.take(&app, detectors).await;
+            taken.expect("the store takes the row");
+            training.ticks(8, slow(5), |_| {}).await;
+            let told: Vec<Family> = training.world.open().iter().map(|it| it.family).collect();
+            let expected: &[Family] = if is_told { &[Family::Straggler] } else { &[] };
+            assert_eq!(told, expected, "{says}");
+        }
+        let rows = app.store.audited(10).await.expect("it answers");
+        let all: String = rows.iter().map(|it| it.detail.as_str()).collect();
+        for said in [
+            "\"straggler_ratio\":1.9",
+            "\"open_after_ticks\":{\"straggler\":30}",
+        ] {
+            assert!(all.contains(said), "{said} not in {all}");
+        }
+    }
+
     #[test]
     fn every_threshold_is_a_key_of_the_config_and_stands_in_the_audit() {
         let found = thresholds(&Config::default());
-        for (section, key) in KEYS {
+        for (section, key) in keys() {
             assert!(found[section].get(key).is_some(), "{section}.{key}");
         }
     }

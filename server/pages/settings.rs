@@ -77,7 +77,7 @@ fn reread(it: &Thresholds, frame: &Frame) -> String {
         None => "none has changed since this server started".to_owned(),
     };
     format!(
-        "Thresholds (detect.idle_after_s and detect.limits) are read again from {file} while the server runs: last looked at {looked}; {changed}. Everything else holds until the next start."
+        "Thresholds (inventory.agent_within_s and all of detect but gpu_hour_usd) are read again from {file} while the server runs: last looked at {looked}; {changed}. Everything else holds until the next start."
     )
 }
 

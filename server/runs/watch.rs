@@ -18,7 +18,7 @@ use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::EndingFacts;
-use super::{CompleteStep, Place, Run, RunKey, Runs, State, recall};
+use super::{CompleteStep, JudgedBy, Place, Run, RunKey, Runs, State, recall};
 use crate::App;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
@@ -40,10 +40,6 @@ const PACE: usize = 20;
 
 /// Pages of faults that are read of 512 GPUs: ten thousand.
 const FAULT_PAGES: usize = 10;
-
-/// A run whose steps take less than this part longer than before it became slower is as fast again: half of
-/// what is a change.
-const OVER_PART: f64 = regression::LEAST_CHANGE / 2.0;
 
 /// Part of a step that may be neither computing nor waiting: clocks and rounding make some.
 const QUIET_PART: f64 = 0.1;
@@ -114,6 +110,7 @@ impl Watch {
     /// each with when.
     pub fn judge(&mut self, runs: &Runs, now: Timestamp) -> Vec<(RunKey, Timestamp)> {
         let mut ended = Vec::new();
+        let by = runs.lock().by;
         let keys = runs.keys();
         self.0.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
@@ -129,8 +126,8 @@ impl Watch {
                 Some((_, Some(_), _)) => runs.settle(&key, None, None),
                 Some((State::Running, None, _)) => {
                     let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
-                    watched.take(runs, &key);
-                    runs.judge(&key, watched.judged());
+                    watched.take(runs, &key, &by);
+                    runs.judge(&key, watched.judged(&by));
                 }
                 Some((State::Silent { .. }, None, _)) | None => {}
             }
@@ -152,12 +149,12 @@ impl Watched {
     }
 
     /// Takes in what is complete since the last round.
-    fn take(&mut self, runs: &Runs, key: &RunKey) {
+    fn take(&mut self, runs: &Runs, key: &RunKey, by: &JudgedBy) {
         loop {
             let steps = runs.complete_steps(key, &mut self.place, STEPS_AT_A_TIME);
             let is_all = steps.len() < STEPS_AT_A_TIME;
             for step in &steps {
-                self.observe(step);
+                self.observe(step, by);
             }
             if is_all || steps.is_empty() {
                 break;
@@ -165,7 +162,7 @@ impl Watched {
         }
     }
 
-    fn observe(&mut self, step: &CompleteStep) {
+    fn observe(&mut self, step: &CompleteStep, by: &JudgedBy) {
         let readings = step.readings.iter().map(|it| Reading {
             rank: it.rank,
             seat: it.seat,
@@ -177,10 +174,8 @@ impl Watched {
             wall_ns: step.wall_ns,
             readings: &readings.collect::<Vec<_>>(),
         });
-        match self
-            .regression
-            .observe(step.step, step.wall_ns, is_quiet(step))
-        {
+        let regression = &mut self.regression;
+        match regression.observe_by(step.step, step.wall_ns, is_quiet(step), &by.slower) {
             Some(change) if change.direction == Direction::Slower => self.slower = Some(change),
             Some(_) => self.slower = None,
             // Numbers that went back are another time of the run.
@@ -195,9 +190,9 @@ impl Watched {
     }
 
     /// What there is to say; nothing before the first complete step.
-    fn judged(&mut self) -> Option<Judged> {
+    fn judged(&mut self, by: &JudgedBy) -> Option<Judged> {
         let (step, ended_at, _) = *self.recent.back()?;
-        let verdict = self.straggler.judge();
+        let verdict = self.straggler.judge_by(&by.straggler);
         let is_blamed = |rank: &u32| verdict.stragglers.iter().any(|it| it.rank == *rank);
         self.since.retain(|rank, _| is_blamed(rank));
         for straggler in &verdict.stragglers {
@@ -208,8 +203,10 @@ impl Watched {
         let mut pace: Vec<u64> = self.recent.iter().rev().take(PACE).map(|it| it.2).collect();
         pace.sort_unstable();
         let step_ns = pace[pace.len() / 2];
-        // A baseline that was learnt while it was slow tells no change back.
-        let is_over = |it: &Change| (step_ns as f64) < it.baseline_ns * (1.0 + OVER_PART);
+        // A baseline that was learnt while it was slow tells no change back: within half of what is a change it is
+        // as fast again.
+        let over_part = by.slower.change / 2.0;
+        let is_over = |it: &Change| (step_ns as f64) < it.baseline_ns * (1.0 + over_part);
         self.slower = self.slower.filter(|it| !is_over(it));
         Some(Judged {
             verdict,

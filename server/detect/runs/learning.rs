@@ -9,7 +9,7 @@
 
 use gpufleet_analysis::cause::{Cause, Reading as Evidence};
 use gpufleet_analysis::incident::{Family, Signal};
-use gpufleet_analysis::loss::{Finding, NON_FINITE_STEPS, Step, Trouble, Watch};
+use gpufleet_analysis::loss::{Finding, Step, Thresholds, Trouble, Watch};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::event::Severity;
@@ -72,7 +72,12 @@ impl Reading {
 
 impl Learning {
     /// Takes in what was read and says what is wrong now.
-    pub(super) fn observe(&mut self, reading: Option<&Reading>, now: Timestamp) -> &[Wrong] {
+    pub(super) fn observe(
+        &mut self,
+        reading: Option<&Reading>,
+        by: &Thresholds,
+        now: Timestamp,
+    ) -> &[Wrong] {
         let Some(reading) = reading else {
             return &[];
         };
@@ -83,13 +88,13 @@ impl Learning {
             return &[];
         };
         if before.step < reading.step {
-            let found = self.take(&before, reading);
+            let found = self.take(&before, reading, by);
             self.found = self.kept(&found, reading, now);
         }
         &self.found
     }
 
-    fn take(&mut self, before: &Reading, reading: &Reading) -> Vec<Finding> {
+    fn take(&mut self, before: &Reading, reading: &Reading, by: &Thresholds) -> Vec<Finding> {
         let steps = ((reading.step - before.step) as u64).clamp(1, MOST_STEPS);
         let first = reading.step as u64 + 1 - steps.min(reading.step as u64);
         let grew = |of: fn(&Reading) -> Option<f64>| {
@@ -106,7 +111,7 @@ impl Learning {
             // Values that are not finite come last: a run that does not recover has only these.
             let is_broken = steps - step <= not_finite;
             let is_whole = is_last && is_read && not_finite == 0;
-            found = self.watch.observe(&Step {
+            let step = Step {
                 step: first + step,
                 loss: match is_broken {
                     true => Some(f64::NAN),
@@ -114,7 +119,8 @@ impl Learning {
                 },
                 gradient_norm: reading.gradient_norm.filter(|_| is_whole),
                 is_skipped: step < skips,
-            });
+            };
+            found = self.watch.observe_by(&step, by);
         }
         found
     }
@@ -174,14 +180,13 @@ impl Wrong {
         let reading = |name: &str, value: Option<f64>| {
             value.map(|it| Evidence::new(name, it, None, Unit::Count))
         };
-        let least = f64::from(NON_FINITE_STEPS);
         let readings = [
             reading("since step", Some(self.since_step as f64)),
             reading("loss", self.reading.loss),
             reading("gradient norm", self.reading.gradient_norm),
             reading(
                 "values not finite",
-                self.reading.not_finite.filter(|it| *it >= least),
+                (self.reading.not_finite).filter(|_| self.trouble == Trouble::NotFinite),
             ),
             reading("steps skipped", self.reading.skips.filter(|it| *it > 0.0)),
         ];
@@ -224,7 +229,7 @@ mod tests {
     fn troubles(learning: &mut Learning, readings: impl Iterator<Item = Reading>) -> Vec<Trouble> {
         let mut last = Vec::new();
         for reading in readings {
-            let found = learning.observe(Some(&reading), NOW);
+            let found = learning.observe(Some(&reading), &Thresholds::default(), NOW);
             last = found.iter().map(|it| it.trouble).collect();
         }
         last
@@ -287,7 +292,11 @@ mod tests {
         });
         troubles(&mut learning, skipping);
         assert_eq!(troubles(&mut learning, (20..40).map(well)), []);
-        assert!(learning.observe(None, NOW).is_empty());
+        assert!(
+            learning
+                .observe(None, &Thresholds::default(), NOW)
+                .is_empty()
+        );
         assert_eq!(Reading::of(&RankFacts::default()), None);
     }
 }

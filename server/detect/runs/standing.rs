@@ -10,17 +10,18 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{
-    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, gpu_of, is_broken, place, price_of, seconds,
+    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, gpu_of, is_broken, place,
+    price_of, seconds,
 };
 
 /// What is said of the run, and whether anything is known that could be.
 pub(super) fn signal(
     run: &RunSnapshot,
-    gpus: &Gpus<'_>,
+    around: &TickSnapshot<'_>,
     watch: &mut Watch,
     brief: &Brief,
-    now: Timestamp,
 ) -> (Option<Signal>, bool) {
+    let (gpus, now) = (around.gpus, around.now);
     let positions = positions(run, now);
     let tick = hang::Tick {
         now,
@@ -30,7 +31,7 @@ pub(super) fn signal(
         activity: activity(run, gpus),
         positions: &positions,
     };
-    match watch.observe(&tick) {
+    match watch.observe_by(&tick, &around.by.hang) {
         Verdict::Hung(hang) => (Some(told(run, gpus, &hang, &tick)), true),
         Verdict::Moving | Verdict::Quiet => (None, true),
         Verdict::Unheard | Verdict::NoEvidence => (None, false),
