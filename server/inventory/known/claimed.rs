@@ -5,8 +5,10 @@
 //! asks for, and once it is given some, which. So a GPU that several pods share by one claim is held once, and one
 //! that was asked for by count on a node without a device plugin is not held twice.
 //!
-//! Limits: [`MAX_SLICES`], [`MAX_CLAIMS`], [`MAX_CLASSES`]; with more claims than that it is not known what is free.
+//! Limits: [`MAX_SLICES`], [`MAX_CLAIMS`], [`MAX_CLASSES`]; with more slices or claims than that it is not known what is
+//! free, and a class beyond is taken for what its name says.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::{Claim, Node};
@@ -116,11 +118,15 @@ pub struct Claimed {
     /// By node and name.
     slices: BTreeMap<String, BTreeMap<String, Slice>>,
     slice_count: usize,
+    /// Slices that have no place here.
+    slices_left_out: BTreeSet<String>,
     classes: BTreeMap<String, Gives>,
     /// By namespace and name.
     claims: BTreeMap<String, DeviceClaim>,
     /// Claims that have no place here.
     left_out: BTreeSet<String>,
+    /// Whole GPUs of each node that claims were given, once somebody asked; every change forgets it.
+    given: OnceCell<BTreeMap<String, u32>>,
     /// Of each node what it says itself.
     nodes: BTreeMap<String, Itself>,
 }
@@ -153,7 +159,8 @@ impl Claimed {
     /// All slices as they are now, by name; returns the nodes that it concerns.
     pub fn all_slices(&mut self, all: Vec<(String, Slice)>, now: Moment) -> BTreeSet<String> {
         let before = std::mem::take(&mut self.slices);
-        self.slice_count = 0;
+        (self.slice_count, self.slices_left_out) = (0, BTreeSet::new());
+        self.given.take();
         for (name, slice) in all {
             self.slice(&name, slice);
         }
@@ -169,11 +176,15 @@ impl Claimed {
             self.slice_count += 1;
             let of_node = self.slices.entry(slice.node.clone()).or_default();
             of_node.insert(name.to_owned(), slice);
+        } else if self.slices_left_out.len() < MAX_SLICES {
+            self.slices_left_out.insert(name.to_owned());
         }
     }
 
     /// A slice of this node is gone.
     pub fn slice_gone(&mut self, name: &str, node: &str) {
+        self.given.take();
+        self.slices_left_out.remove(name);
         let Some(of_node) = self.slices.get_mut(node) else {
             return;
         };
@@ -200,6 +211,7 @@ impl Claimed {
     /// All claims as they are now.
     pub fn all_claims(&mut self, all: BTreeMap<String, DeviceClaim>, now: Moment) {
         (self.claims, self.left_out) = (BTreeMap::new(), BTreeSet::new());
+        self.given.take();
         for (name, claim) in all {
             self.claim(&name, Some(claim));
         }
@@ -208,6 +220,7 @@ impl Claimed {
 
     /// A claim as it is now, by namespace and name; none: it is gone.
     pub fn claim(&mut self, name: &str, claim: Option<DeviceClaim>) {
+        self.given.take();
         self.claims.remove(name);
         self.left_out.remove(name);
         let Some(claim) = claim else { return };
@@ -274,8 +287,11 @@ impl Claimed {
     }
 
     /// Whole GPUs that are held on each node: what pods ask for by count, and what claims were given. None where not
-    /// all claims are known.
+    /// all slices and claims are known.
     pub fn held(&self, by_count: &BTreeMap<String, u32>) -> Option<BTreeMap<String, u32>> {
+        if !self.slices_left_out.is_empty() {
+            return None;
+        }
         if self.slices.is_empty() {
             return Some(by_count.clone());
         }
@@ -287,18 +303,27 @@ impl Claimed {
         let counts = |node: &str| self.nodes.get(node).is_none_or(|it| it.gpus > 0);
         let mut held: BTreeMap<String, u32> = by_count.clone();
         held.retain(|node, _| counts(node));
+        for (node, given) in self.given.get_or_init(|| self.given()) {
+            let held = held.entry(node.clone()).or_default();
+            *held = held.saturating_add(*given);
+        }
+        Some(held)
+    }
+
+    /// Whole GPUs of each node that claims were given: a walk over all devices.
+    fn given(&self) -> BTreeMap<String, u32> {
         let mut whole: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for (slice, device) in self.devices().filter(|it| it.1.gives == Gives::Whole) {
             whole.insert((&slice.pool, &device.name), &slice.node);
         }
+        let mut given: BTreeMap<String, u32> = BTreeMap::new();
         for (pool, device) in self.claims.values().flat_map(|it| &it.given) {
             // Taken away, so that one that two claims share is one.
             if let Some(node) = whole.remove(&(pool.as_str(), device.as_str())) {
-                let held = held.entry(node.to_owned()).or_default();
-                *held = held.saturating_add(1);
+                *given.entry(node.to_owned()).or_default() += 1;
             }
         }
-        Some(held)
+        given
     }
 
     /// What waits, with what its claims of these names ask for beside what it asks for itself; none where that

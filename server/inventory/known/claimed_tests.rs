@@ -264,4 +264,36 @@ fn beyond_the_limits_it_is_not_told_what_is_free() {
             .slice(&format!("s-{number}"), slice("b", 1, 1));
     }
     assert_eq!(known.claimed.slice_count, MAX_SLICES);
+    assert_eq!(known.held(), None, "nor what a slice without room gives out");
+    let last = format!("s-{}", MAX_SLICES - 1);
+    known.claimed.slice_gone(&last, "b");
+    assert!(known.held().is_some());
+    known.claimed.slice(&last, slice("b", 1, 1));
+    assert_eq!(known.held(), None);
+    known.claimed.all_slices(Vec::new(), now(2));
+    assert!(known.held().is_some(), "all of them are there again");
+}
+
+#[test]
+fn what_claims_were_given_is_worked_out_once_and_anew_after_each_change() {
+    type Change = fn(&mut Claimed);
+    let changes: [(Change, u32); 5] = [
+        (|it| it.claim("team/x", Some(given(&[("a", "gpu-1")]))), 1),
+        (|it| it.claim("team/y", Some(given(&[("a", "gpu-2")]))), 2),
+        (|it| it.slice_gone("s", "a"), 0),
+        (|it| it.slice("s", slice("a", 1, 2)), 1),
+        (|it| it.all_claims(BTreeMap::new(), now(3)), 0),
+    ];
+    let mut known = known();
+    known.claimed.all_claims(BTreeMap::new(), now(1));
+    // Another slice, so that there is one when that of `a` is gone.
+    known.claimed.slice("other", slice("c", 1, 1));
+    for (place, (change, expected)) in changes.into_iter().enumerate() {
+        change(&mut known.claimed);
+        assert_eq!(known.claimed.given.get(), None, "change {place}");
+        let held = known.held().expect("all is known");
+        let of_node = held.get("a").copied().unwrap_or(0);
+        assert_eq!(of_node, expected, "change {place}");
+        assert!(known.claimed.given.get().is_some(), "change {place}");
+    }
 }
