@@ -6,7 +6,8 @@
 //!
 //! - *Clock*: like clock ÷ own clock − 1 is the time a compute-bound step gains. Of that: heat, the
 //!   board's brake and the power cap by the parts of the window that each slowed it down beyond what
-//!   its peers were slowed down by; none of them: clocks that somebody or something set.
+//!   its peers were slowed down by; none of them: clocks that somebody or something set. Where it is not known what
+//!   slowed it down, it is heat when it is [`HOTTER`] above its peers.
 //! - *Waiting for data*: own − usual waiting, as a part of the peers' step. The host's pressure says
 //!   what of: I/O → storage, CPU or steal → host CPU, memory → host memory, else the input pipeline.
 //! - *Host*: steal and pressure slow down what the host does between kernels too: own − usual, where
@@ -17,7 +18,8 @@
 //!   [`MARK_LEAST`] of the excess is left.
 //!
 //! A cause that explains [`NAMED`] of the excess is named, the greatest first; of the others those with
-//! [`ALSO`]. Nothing that large: unknown. What both the rank and its peers show explains nothing.
+//! [`ALSO`]. Beside any verdict stand its temperature and what it waits in collectives
+//! ([`Rank::beside`]): who makes others wait waits less than they do itself. Nothing that large: unknown. What both the rank and its peers show explains nothing.
 //!
 //! Measured (the test): of 20 seeded faults of each of 13 causes, among decoys and with readings
 //! missing, 17 to 20 are named, none wrongly, the rest is unknown; of 100 pairs 98 are named, none
@@ -43,6 +45,8 @@ pub const MARK_LEAST: f64 = 0.4;
 const CLOCK_NOISE: f64 = 0.015;
 /// A part of the window more than this beyond the peers' is no noise.
 const PART_NOISE: f64 = 0.05;
+/// °C above its peers from which heat slows a GPU down, where it is not known what does: inlet and slot alone make 8.
+const HOTTER: f64 = 10.0;
 /// Pressure of the host from which it says what a wait for data is of.
 const PRESSURE: f64 = 0.1;
 /// … and it has to be this many times the peers'.
@@ -133,6 +137,10 @@ pub struct Rank {
     pub brake_part: Pair,
     /// See `heat_part`.
     pub cap_part: Pair,
+    /// Temperature of its GPU, °C.
+    pub temperature: Pair,
+    /// Part of a step that it waits in collectives for others.
+    pub collective_wait: Pair,
     /// Time it waited for data in a step ÷ the peers' time for a step.
     pub data_wait: Pair,
     /// Part of the CPU time that the hypervisor took.
@@ -271,6 +279,17 @@ impl Pair {
     }
 }
 
+impl Rank {
+    /// What is shown beside every verdict, also where the cause is unknown.
+    pub fn beside(&self) -> Vec<Reading> {
+        let waits = self
+            .collective_wait
+            .reading("waiting in collectives, of a step", Unit::Ratio);
+        let celsius = self.temperature.reading("temperature", Unit::Celsius);
+        celsius.into_iter().chain(waits).collect()
+    }
+}
+
 impl Verdict {
     /// The likeliest cause.
     pub fn cause(&self) -> Cause {
@@ -328,8 +347,9 @@ fn of_clock(rank: &Rank) -> Vec<Explains> {
         // That nothing holds it down has to be known, and not only not be told.
         let reasons = [rank.heat_part, rank.brake_part, rank.cap_part];
         let is_known = reasons.iter().all(|it| it.beyond().is_some());
-        let clocks = is_known.then(|| Explains {
-            cause: Cause::Clocks,
+        let is_hot = rank.temperature.beyond().is_some_and(|it| it >= HOTTER);
+        let clocks = (is_known || is_hot).then(|| Explains {
+            cause: if is_known { Cause::Clocks } else { Cause::Heat },
             part: slower,
             readings: clock().into_iter().collect(),
         });

@@ -20,6 +20,7 @@ const SEEDS: u64 = 20;
 #[derive(Clone, Copy)]
 struct Machine {
     clock: f64,
+    celsius: f64,
     heat: f64,
     brake: f64,
     cap: f64,
@@ -29,6 +30,7 @@ struct Machine {
     memory: f64,
     io: f64,
     nic: f64,
+    nics_down: u32,
     corrected: f64,
     /// Time for its own part of a step, without waiting for data.
     compute: f64,
@@ -56,6 +58,8 @@ fn job(random: &mut ChaCha8Rng) -> Vec<Machine> {
     (0..RANKS)
         .map(|_| Machine {
             clock: 1.98e9 * noise(random, 0.004),
+            // Slots in the back of a machine are warmer.
+            celsius: between(random, 60.0, 68.0),
             heat: if random.random_bool(0.2) { 0.03 } else { 0.0 },
             brake: 0.0,
             cap: (cap * noise(random, 0.02)).max(0.0),
@@ -65,6 +69,7 @@ fn job(random: &mut ChaCha8Rng) -> Vec<Machine> {
             memory: between(random, 0.0, 0.01),
             io: (io * noise(random, 0.1)).max(0.0),
             nic: between(random, 0.0, 0.5),
+            nics_down: 0,
             corrected: between(random, 0.0, 20.0),
             compute: 0.95 * noise(random, 0.005),
             stands: false,
@@ -88,7 +93,10 @@ fn fault(machine: &mut Machine, cause: Cause, size: f64, random: &mut ChaCha8Rng
         ((1.0 - factor) / depth).clamp(0.08, 1.0)
     };
     match cause {
-        Cause::Heat => machine.heat += slower_clock(machine, random),
+        Cause::Heat => {
+            machine.heat += slower_clock(machine, random);
+            machine.celsius += between(random, 8.0, 25.0);
+        }
         Cause::PowerBrake => machine.brake += slower_clock(machine, random),
         Cause::PowerCap => machine.cap = (machine.cap + slower_clock(machine, random)).min(1.0),
         Cause::Clocks => _ = slower_clock(machine, random),
@@ -123,6 +131,7 @@ fn fault(machine: &mut Machine, cause: Cause, size: f64, random: &mut ChaCha8Rng
                 Cause::GpuMemory => machine.corrected += between(random, 80.0, 2_000.0),
                 Cause::Pcie => machine.pcie = 0.25,
                 Cause::Nvlink => machine.nvlinks = random.random_range(1..=4),
+                Cause::Network if random.random_bool(0.3) => machine.nics_down = 1,
                 Cause::Network => machine.nic += between(random, 10.0, 3_000.0),
                 _ => {}
             }
@@ -147,6 +156,7 @@ fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
     };
     let (sm_clock, heat_part) = (pair(driver, |it| it.clock), pair(driver, |it| it.heat));
     let (brake_part, cap_part) = (pair(driver, |it| it.brake), pair(driver, |it| it.cap));
+    let temperature = pair(driver, |it| it.celsius);
     let (data_wait, steal) = (pair(hooks, |it| it.data), pair(host, |it| it.steal));
     let (cpu_pressure, memory_pressure) = (pair(host, |it| it.cpu), pair(host, |it| it.memory));
     let (io_pressure, nic_errors) = (pair(host, |it| it.io), pair(network, |it| it.nic));
@@ -164,6 +174,8 @@ fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
         heat_part,
         brake_part,
         cap_part,
+        temperature,
+        collective_wait: Pair::default(),
         data_wait,
         steal,
         cpu_pressure,
@@ -176,7 +188,7 @@ fn read(machines: &[Machine], culprit: usize, random: &mut ChaCha8Rng) -> Rank {
         has_remap_trouble: is_told().then_some(own.remap),
         pcie_part: is_told().then_some(own.pcie),
         nvlinks_down: is_told().then_some(own.nvlinks),
-        nics_down: network.then_some(0),
+        nics_down: network.then_some(own.nics_down),
     }
 }
 
@@ -290,6 +302,16 @@ fn a_missing_reading_names_nobody_in_its_place() {
     assert_eq!(judge(&rank).cause(), Cause::Clocks);
     rank.heat_part.own = None;
     assert_eq!(judge(&rank).cause(), Cause::Unknown, "it may be heat");
+    rank.temperature = Pair::new(69.0, 60.0);
+    assert_eq!(judge(&rank).cause(), Cause::Unknown, "a warm slot");
+    rank.temperature = Pair::new(78.0, 60.0);
+    assert_eq!(judge(&rank).cause(), Cause::Heat, "it is hot");
+    rank.heat_part.own = Some(0.0);
+    assert_eq!(
+        judge(&rank).cause(),
+        Cause::Clocks,
+        "not by heat, as is known"
+    );
     let mut rank = usual();
     rank.data_wait.own = Some(0.2);
     assert_eq!(judge(&rank).cause(), Cause::Data);
@@ -319,4 +341,9 @@ fn a_verdict_shows_the_readings_beside_what_is_usual() {
     let shown: Vec<_> = readings.iter().map(|it| (it.value, it.usual)).collect();
     assert_eq!(shown, [(0.4, Some(0.0)), (1.65e9, Some(1.98e9))]);
     assert_eq!(readings[0].unit, "ratio");
+    rank.temperature = Pair::new(71.0, 62.0);
+    rank.collective_wait = Pair::new(0.02, 0.3);
+    let beside = rank.beside();
+    let shown: Vec<_> = beside.iter().map(|it| (it.value, it.usual)).collect();
+    assert_eq!(shown, [(71.0, Some(62.0)), (0.02, Some(0.3))]);
 }

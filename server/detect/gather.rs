@@ -104,13 +104,17 @@ pub struct GpuSnapshot {
     pub(super) price: Option<i64>,
 }
 
-/// How pressed a node is, as parts. None is not known.
+/// How pressed a node is, as parts, and how its network devices are. None is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Host {
     pub(super) steal: Option<f64>,
     pub(super) cpu_pressure: Option<f64>,
     pub(super) memory_pressure: Option<f64>,
     pub(super) io_pressure: Option<f64>,
+    /// Errors of all its network devices a second.
+    pub(super) nic_errors: Option<f64>,
+    /// Of them those that are down; some of every machine are not connected.
+    pub(super) nics_down: Option<u32>,
 }
 
 /// What all resources of a node say together.
@@ -174,8 +178,8 @@ pub fn gather(
         match live.key.kind {
             ResourceKind::Node => {
                 of_node.booted = booted_at(live);
-                of_node.host = host_of(live, now);
                 of_node.ports = watches.network.ports(live, now);
+                of_node.host = host_of(live, &of_node.ports, now);
                 let kept = watches.machines.entry(live.key.clone()).or_default();
                 kept.1 = now;
                 let id = leak::owner(&live.key.cluster, &live.key.id);
@@ -214,13 +218,17 @@ pub fn gather(
     (all, nodes)
 }
 
-fn host_of(live: &Live, now: Timestamp) -> Host {
+fn host_of(live: &Live, ports: &[Port], now: Timestamp) -> Host {
     let value = |metric: &Metric| fresh(live, metric, now);
+    let errors = ports.iter().filter_map(|it| it.errors);
+    let up = ports.iter().filter_map(|it| it.is_up);
     Host {
         steal: value(&node::CPU_STEAL),
         cpu_pressure: value(&node::PSI_CPU),
         memory_pressure: value(&node::PSI_MEMORY),
         io_pressure: value(&node::PSI_IO),
+        nic_errors: errors.reduce(|sum, it| sum + it),
+        nics_down: up.map(|is_up| u32::from(!is_up)).reduce(|sum, it| sum + it),
     }
 }
 

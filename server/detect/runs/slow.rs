@@ -88,7 +88,8 @@ fn of_straggler(
         let mut stragglers = judged.verdict.stragglers.iter();
         stragglers.any(|slow| slow.rank == it.rank)
     };
-    let why = why(run, &is_blamed, rank, straggler.ratio, gpus);
+    let around = read(run, &is_blamed, rank, straggler.ratio, gpus);
+    let why = cause::judge(&around);
     let price = price_of(run, gpus);
     let ranks = run.ranks.len() as u64;
     let losing = straggler.price.map_or(Losing::gpus(0, price), |it| {
@@ -106,6 +107,7 @@ fn of_straggler(
     }
     let causes = why.0.iter().flat_map(|it| it.readings.iter().cloned());
     readings.extend(causes);
+    readings.extend(around.beside());
     Signal {
         family: Family::Straggler,
         place: place(run, Some(rank)),
@@ -189,31 +191,32 @@ fn held_back(run: &RunSnapshot, change: &Change, gpus: &Gpus<'_>) -> Option<(Pla
         rank: own.rank.filter(|_| count == 1),
         ..own
     };
-    let why = why(run, &is_low, first, change.ratio, gpus);
+    let why = cause::judge(&read(run, &is_low, first, change.ratio, gpus));
     is_one_node.then(|| (place, why.cause()))
 }
 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
 /// not slow themselves.
-fn why(
+fn read(
     run: &RunSnapshot,
     is_blamed: &dyn Fn(&RankSnapshot) -> bool,
     rank: &RankSnapshot,
     ratio: f64,
     gpus: &Gpus<'_>,
-) -> cause::Verdict {
+) -> cause::Rank {
     let others = run
         .ranks
         .iter()
         .filter(|it| !is_blamed(it) && it.stage == rank.stage);
     let others: Vec<&RankSnapshot> = others.collect();
-    let data_wait = data_wait(rank, &others);
+    let (data_wait, collective_wait) = waits(rank, &others);
     let Some(own) = gpu_of(run, rank, gpus) else {
-        return cause::judge(&cause::Rank {
+        return cause::Rank {
             slowness: ratio,
             data_wait,
+            collective_wait,
             ..cause::Rank::default()
-        });
+        };
     };
     let peers: Vec<&GpuSnapshot> = others
         .iter()
@@ -223,14 +226,18 @@ fn why(
         own: of(own),
         like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
     };
+    let down = pair(|it| it.host.nics_down.map(f64::from));
+    let down = down.own.zip(down.like);
     let known = [own.has_remap_failure, own.has_remap_pending];
     let has_remap_trouble = known.iter().any(Option::is_some);
-    cause::judge(&cause::Rank {
+    cause::Rank {
         slowness: ratio,
         sm_clock: pair(|it| it.clock),
         heat_part: pair(|it| it.rates.heat_now),
         brake_part: pair(|it| it.rates.brake_now),
         cap_part: pair(|it| it.rates.cap_now),
+        temperature: pair(|it| it.temperature),
+        collective_wait,
         data_wait,
         steal: pair(|it| it.host.steal),
         cpu_pressure: pair(|it| it.host.cpu_pressure),
@@ -242,37 +249,63 @@ fn why(
         has_remap_trouble: has_remap_trouble.then(|| known.contains(&Some(true))),
         pcie_part: own.links.pcie_part(),
         nvlinks_down: own.links.nvlinks_down(),
-        ..cause::Rank::default()
-    })
-}
-
-/// How long a rank waits for data in a step, and its peers do, as parts of what the peers need for one.
-fn data_wait(rank: &RankSnapshot, others: &[&RankSnapshot]) -> Pair {
-    let peers: Vec<(f64, f64)> = others.iter().filter_map(|it| means(it)).collect();
-    let of = |part: fn(&(f64, f64)) -> f64| median(&mut peers.iter().map(part).collect::<Vec<_>>());
-    let (Some(waits), Some(own_time)) = (of(|it| it.0), of(|it| it.1)) else {
-        return Pair::default();
-    };
-    let part = |waits: f64| (own_time > 0.0).then_some(waits / own_time);
-    Pair {
-        own: means(rank).and_then(|it| part(it.0)),
-        like: part(waits),
+        nic_errors: pair(|it| it.host.nic_errors),
+        nics_down: down.map(|(own, like)| (own - like).max(0.0) as u32),
     }
 }
 
-/// Nanoseconds a step of waiting for data, and of its own time in all, over its last steps.
-fn means(rank: &RankSnapshot) -> Option<(f64, f64)> {
+/// What a rank's last steps are on average.
+#[derive(Clone, Copy)]
+struct Means {
+    /// Nanoseconds a step that it waits for data.
+    data: f64,
+    /// Nanoseconds a step of its own.
+    own: f64,
+    /// Part of a step that it waits in collectives.
+    collectives: f64,
+}
+
+/// How long a rank waits for data in a step, and its peers do, as parts of what the peers need for one; and what part
+/// of a step each waits in collectives.
+fn waits(rank: &RankSnapshot, others: &[&RankSnapshot]) -> (Pair, Pair) {
+    let peers: Vec<Means> = others.iter().filter_map(|it| means(it)).collect();
+    let of = |part: fn(&Means) -> f64| median(&mut peers.iter().map(part).collect::<Vec<_>>());
+    let own = means(rank);
+    let collectives = Pair {
+        own: own.map(|it| it.collectives),
+        like: of(|it| it.collectives),
+    };
+    let (Some(waits), Some(own_time)) = (of(|it| it.data), of(|it| it.own)) else {
+        return (Pair::default(), collectives);
+    };
+    let part = |waits: f64| (own_time > 0.0).then_some(waits / own_time);
+    let data = Pair {
+        own: own.and_then(|it| part(it.data)),
+        like: part(waits),
+    };
+    (data, collectives)
+}
+
+/// Of the last [`STEPS`] steps; none where there are none.
+fn means(rank: &RankSnapshot) -> Option<Means> {
     let ring = rank.ring.as_ref()?;
-    let (mut steps, mut waits, mut own) = (0_u64, 0_u64, 0_u64);
+    let (mut steps, mut data, mut own) = (0_u64, 0_u64, 0_u64);
+    let (mut collectives, mut wall) = (0_u64, 0_u64);
     'newest: for block in ring.blocks().rev() {
         for times in block.times.iter().rev() {
             if steps >= STEPS as u64 {
                 break 'newest;
             }
             steps += block.steps_per_entry();
-            waits = waits.saturating_add(times.data_wait_ns);
+            data = data.saturating_add(times.data_wait_ns);
             own = own.saturating_add(times.own_ns());
+            collectives = collectives.saturating_add(times.comm_wait_ns);
+            wall = wall.saturating_add(times.wall_ns);
         }
     }
-    (steps > 0).then(|| (waits as f64 / steps as f64, own as f64 / steps as f64))
+    (steps > 0).then(|| Means {
+        data: data as f64 / steps as f64,
+        own: own as f64 / steps as f64,
+        collectives: collectives as f64 / wall.max(1) as f64,
+    })
 }

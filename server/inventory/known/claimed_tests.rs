@@ -264,7 +264,11 @@ fn beyond_the_limits_it_is_not_told_what_is_free() {
             .slice(&format!("s-{number}"), slice("b", 1, 1));
     }
     assert_eq!(known.claimed.slice_count, MAX_SLICES);
-    assert_eq!(known.held(), None, "nor what a slice without room gives out");
+    assert_eq!(
+        known.held(),
+        None,
+        "nor what a slice without room gives out"
+    );
     let last = format!("s-{}", MAX_SLICES - 1);
     known.claimed.slice_gone(&last, "b");
     assert!(known.held().is_some());
