@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use gpufleet_analysis::health::REPEAT_NS;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,7 +19,7 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::commit::{Leased, Replaced};
-use crate::fleet::Restored;
+use crate::fleet::{MAX_XIDS, Restored};
 use crate::runs;
 use crate::store::model::{FencingToken, Lease};
 use crate::store::{CommitError, LeaseError};
@@ -259,6 +260,7 @@ async fn read_all(app: &App) -> anyhow::Result<()> {
         cursors: app.store.cursors().await?,
         resources,
         health: app.store.broken(since, now).await?,
+        xids: app.store.xids(now.shifted(-REPEAT_NS), MAX_XIDS).await?,
         foreign: app.store.foreign_marks().await?,
         runs: Vec::new(),
         steps: Vec::new(),

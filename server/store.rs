@@ -69,6 +69,8 @@ mod exports;
 
 mod broken;
 
+mod xids;
+
 mod retain;
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub enum EventKind {
     DriverHang,
     /// The driver answers again after a hang.
     DriverRecovered,
-    /// An XID; attributes: xid, action, and the process where the driver gives it.
+    /// An XID; attributes: xid, action, and the process where the driver gives it; the server adds the holder.
     Xid,
     /// The driver recommends an action (NVML field 230); attribute: action.
     RecoveryAction,

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::FOREIGN_AGENT;
 use super::agent::AgentState;
 use super::introduce::cluster;
+use super::live::XID_HOLDER;
 use super::offer::Offer;
 use super::sender_clock;
 use super::shard::Shard;
@@ -43,19 +44,23 @@ pub(super) fn keep(
     let cluster = cluster(agent, offer, sender, sender.origin());
     let mut event = event.clone();
     event.at = event.at.shifted(offset);
-    let texts = event
-        .attributes
-        .iter()
-        .map(|(name, text)| name.len() + text.len());
     let key = ResourceKey {
         cluster: Arc::clone(&cluster),
         kind: event.resource_kind,
         id: Arc::clone(&event.resource_id),
     };
-    shard.tell(&key, &event);
+    let holder = shard.tell(&key, &event);
+    if event.kind == EventKind::Xid
+        && let Some(holder) = holder
+    {
+        let told = event.attributes.entry(XID_HOLDER.to_owned());
+        told.or_insert(holder);
+    }
     if let Some(health) = states::edge(&event) {
         shard.note(&key, health);
     }
+    let texts = event.attributes.iter();
+    let texts = texts.map(|(name, text)| name.len() + text.len());
     let bytes = EVENT_BYTES + event.message.len() + texts.sum::<usize>();
     shard.events.push(StoredEvent {
         cluster,

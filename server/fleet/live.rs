@@ -45,12 +45,15 @@ pub struct Live {
     pub recent: Recent,
     /// The newest event since the server started that broke or healed it, or its work that healed it.
     pub health: Option<HealthEvent>,
-    /// What events said of it since the server started.
+    /// What events said of it since the server started, and its XIDs of the week before.
     pub told: Told,
 }
 
 /// Most XIDs that are remembered of a GPU, the newest: a storm of one code says nothing more.
 pub const MAX_XIDS: usize = 16;
+
+/// The attribute of a stored XID that says who held the GPU when it came: after a start nobody else knows.
+pub(super) const XID_HOLDER: &str = "holder";
 
 /// What events said of a GPU.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -75,7 +78,7 @@ pub struct LiveXid {
 }
 
 impl Told {
-    /// Takes in an event about the GPU.
+    /// Takes in an event about the GPU, which this one holds now.
     pub fn take(&mut self, event: &Event, holder: &str) {
         let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
         match event.kind {
@@ -92,7 +95,11 @@ impl Told {
                     at: event.at,
                     code,
                     action: text("action").into(),
-                    holder: holder.into(),
+                    holder: match text(XID_HOLDER) {
+                        "" => holder,
+                        told => told,
+                    }
+                    .into(),
                 });
             }
             _ => {}

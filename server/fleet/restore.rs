@@ -13,7 +13,7 @@ use super::fold::Tracked;
 use super::sender_clock::QUARANTINED;
 use super::{FOREIGN_AGENT, Fleet, MAX_FOREIGN_SERIES, MAX_RESOURCES, lock, lock_commit};
 use crate::runs::{KnownRun, StepDelta};
-use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey};
+use crate::store::model::{Cursor, ForeignMark, KnownResource, ResourceKey, StoredEvent};
 
 /// What the store knows at a start.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +26,8 @@ pub struct Restored {
     pub resources: Vec<KnownResource>,
     /// What last broke or healed resources, where nothing shows that they worked since.
     pub health: Vec<(ResourceKey, HealthEvent)>,
+    /// XIDs of the last days, the oldest first.
+    pub xids: Vec<StoredEvent>,
     /// How far foreign series have been seen.
     pub foreign: Vec<ForeignMark>,
     /// Runs that were heard of lately, with their ranks.
@@ -50,6 +52,15 @@ impl Fleet {
         for (key, health) in restored.health {
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
             lock(self.shard_of(reporter)).note(&key, health);
+        }
+        for stored in restored.xids {
+            let key = ResourceKey {
+                cluster: stored.cluster,
+                kind: stored.event.resource_kind,
+                id: Arc::clone(&stored.event.resource_id),
+            };
+            let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
+            lock(self.shard_of(reporter)).remember(&key, &stored.event);
         }
         self.runs.restore(restored.runs, restored.steps);
         let mut foreign = restored.foreign;

@@ -10,6 +10,28 @@ use crate::fleet::Restored;
 use crate::store::model::KnownResource;
 use crate::view::judge::judge;
 
+/// Sends these events.
+fn logs(fleet: &Fleet, seq: u64, decoded: &DecodedEvents) -> Outcome {
+    let at = decoded.events[0].event.at;
+    let answer = fleet.offer(&Offer {
+        key: CursorKey {
+            agent: AgentId(Uuid::from_u128(1)),
+            epoch: Epoch(Uuid::from_u128(1_001)),
+            stream: Stream::Logs,
+        },
+        seq,
+        session: 1,
+        lane: Lane::Live,
+        dropped: None,
+        sent_at: at,
+        received: at,
+        bound_cluster: None,
+        default_cluster: "default".into(),
+        body: Body::Events(decoded),
+    });
+    answer.outcome
+}
+
 #[test]
 fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
     let fleet = fleet();
@@ -28,23 +50,7 @@ fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
             events: vec![DecodedEvent { sender, event }],
             ..DecodedEvents::default()
         };
-        let answer = fleet.offer(&Offer {
-            key: CursorKey {
-                agent: AgentId(Uuid::from_u128(1)),
-                epoch: Epoch(Uuid::from_u128(1_001)),
-                stream: Stream::Logs,
-            },
-            seq,
-            session: 1,
-            lane: Lane::Live,
-            dropped: None,
-            sent_at: Timestamp::from_seconds(at),
-            received: Timestamp::from_seconds(at),
-            bound_cluster: None,
-            default_cluster: "default".into(),
-            body: Body::Events(&decoded),
-        });
-        folded(answer.outcome);
+        folded(logs(&fleet, seq, &decoded));
     };
     let works = |seq, end| {
         let mut tick = sent(seq, end);
@@ -73,6 +79,55 @@ fn a_fatal_event_is_seen_at_once_and_ends_with_a_healing_one_or_with_work() {
     assert_eq!(reason(T + 22), Some(Reason::DeviceLost));
     works(3, T + 90);
     assert_eq!(reason(T + 90), None, "it works again");
+}
+
+#[test]
+fn who_held_a_gpu_when_its_xids_came_is_stored_with_them_and_known_again_after_a_start() {
+    let fleet = fleet();
+    let sender = Arc::new(gpu_resource());
+    for (seq, holder) in (1..).zip(["pod:team/a-0", "pod:team/b-0"]) {
+        let mut tick = sent(seq, T + 10 * seq.cast_signed());
+        tick.resource = tick.resource.clone().with(attribute::HOLDER, holder);
+        folded(tick.offer(&fleet));
+        let event = Event {
+            at: Timestamp::from_seconds(T + 10 * seq.cast_signed()),
+            kind: EventKind::Xid,
+            severity: Severity::Warning,
+            resource_kind: ResourceKind::Gpu,
+            resource_id: "GPU-1".into(),
+            message: String::new(),
+            attributes: [("xid", "13"), ("action", "application_error")]
+                .map(|(name, text)| (name.to_owned(), text.to_owned()))
+                .into(),
+        };
+        let decoded = DecodedEvents {
+            events: vec![DecodedEvent {
+                sender: Arc::clone(&sender),
+                event,
+            }],
+            ..DecodedEvents::default()
+        };
+        folded(logs(&fleet, seq, &decoded));
+    }
+    let before = fleet.get(&key()).expect("live");
+    let holders: Vec<&str> = before.told.xids.iter().map(|it| &*it.holder).collect();
+    assert_eq!(holders, ["pod:team/a-0", "pod:team/b-0"]);
+    let stored = fleet.take_commit(Timestamp::from_seconds(T + 30));
+    let again = self::fleet();
+    let restored = Restored {
+        resources: vec![KnownResource {
+            key: key(),
+            resource: Arc::clone(&before.resource),
+            agent: before.agent,
+            first_seen: before.first_seen,
+            last_seen: before.last_point,
+        }],
+        xids: stored.expect("there are events").events.clone(),
+        ..Restored::default()
+    };
+    again.restore(restored, Timestamp::from_seconds(T + 60));
+    let after = again.get(&key()).expect("it is known");
+    assert_eq!(after.told.xids, before.told.xids);
 }
 
 #[test]

@@ -121,3 +121,29 @@ both! {
         assert_eq!(broken(31).await.unwrap(), []);
     }
 }
+
+both! {
+    async fn xids_of_the_last_days_are_known_after_a_start_of_each_gpu_its_newest(bench) {
+        let at = |second: i64| START.start().shifted(second * 1_000_000_000);
+        let mut first = commit(1, 2, START);
+        for second in [0, 10, 20, 30] {
+            first.events.push(event(EventKind::Xid, "GPU-0", at(second)));
+        }
+        first.events.push(event(EventKind::Xid, "GPU-1", at(15)));
+        first.events.push(event(EventKind::GpuLost, "GPU-1", at(25)));
+        bench.commit(&first).await;
+        let told = |since, most| {
+            let xids = bench.store.xids(at(since), most);
+            async move {
+                let found = xids.await.unwrap();
+                let of = |it: &StoredEvent| (it.event.resource_id.to_string(), it.event.at);
+                found.iter().map(of).collect::<Vec<_>>()
+            }
+        };
+        let named = |id: &str, second: i64| (id.to_owned(), at(second));
+        let newest = [named("GPU-1", 15), named("GPU-0", 20), named("GPU-0", 30)];
+        assert_eq!(told(0, 2).await, newest);
+        assert_eq!(told(11, 16).await, newest);
+        assert_eq!(told(31, 16).await, []);
+    }
+}
