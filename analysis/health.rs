@@ -61,6 +61,8 @@ pub const OUTLIER_SIGMAS: f64 = 5.0;
 pub const OUTLIER_CELSIUS: f64 = 10.0;
 /// See [`OUTLIER_SIGMAS`]: like GPUs of one job draw within a tenth.
 pub const OUTLIER_POWER_PART: f64 = 0.25;
+/// Over how long parts and rates are meant that forget, seconds.
+pub const MEMORY_S: f64 = 300.0;
 /// Fewest like GPUs that say what is usual.
 pub const LEAST_LIKE: usize = 4;
 /// A series is gone after this, nanoseconds: three ticks.
@@ -236,8 +238,8 @@ pub struct Gpu<'a> {
     pub has_remap_failure: Option<bool>,
     /// Whether a row is to be remapped.
     pub has_remap_pending: Option<bool>,
-    /// Hardware slowdowns that began in the window.
-    pub slowdowns: Option<u64>,
+    /// Hardware slowdowns that begin, a minute, lately.
+    pub slowdowns_per_minute: Option<f64>,
     /// Part of the window slowed down by heat, by the hardware's brake and by the power cap.
     pub heat_part: Option<f64>,
     /// See `heat_part`.
@@ -375,17 +377,12 @@ fn throttled(gpu: &Gpu<'_>) -> Vec<Finding> {
         slow(Cause::PowerCap, gpu.cap_part.filter(|_| alone), capped),
     ];
     let mut found: Vec<Finding> = known.into_iter().flatten().collect();
-    let per_minute = gpu.slowdowns.map(|it| it as f64 / (gpu.hours * 60.0));
-    let often = per_minute.filter(|it| gpu.hours > 0.0 && *it > gpu.by.slowdowns_per_minute);
+    let limit = gpu.by.slowdowns_per_minute;
+    let often = gpu.slowdowns_per_minute.filter(|it| *it > limit);
     // Heat and brake are the hardware's slowdowns with a cause: they are not told twice.
     if let Some(often) = often.filter(|_| found.is_empty()) {
         let kind = Kind::Throttled(Cause::Hardware);
-        found.push(over(
-            kind,
-            Action::CheckCoolingOrPower,
-            often,
-            gpu.by.slowdowns_per_minute,
-        ));
+        found.push(over(kind, Action::CheckCoolingOrPower, often, limit));
     }
     found
 }

@@ -98,6 +98,48 @@ fn ten_seconds_of_samples_become_one_tick_with_a_bit_a_second() {
 }
 
 #[test]
+fn slowdowns_by_the_hardware_are_counted_when_they_begin_by_the_reader_that_is_believed() {
+    let mut collector = collector(&[("nvml", 1), ("exporter:x", 1)]);
+    // Idle, slowed down twice by heat, then by the brake; the power cap is no hardware slowdown.
+    let reasons = [0x1, 0x48, 0x40, 0x0, 0x4, 0x80, 0x80, 0x0, 0x0, 0x0];
+    for (second, reasons) in (1_000..).zip(reasons) {
+        let readings = [(&gpu::THROTTLE_REASONS, f64::from(reasons))];
+        collector.round(gpu_round(0, second, "nvml", &readings));
+        // What lags behind sees the same at another moment.
+        let lags = f64::from(u8::from(second % 2 == 0)) * 8.0;
+        let readings = [(&gpu::THROTTLE_REASONS, lags)];
+        collector.round(gpu_round(1, second, "exporter:x", &readings));
+    }
+    let ticks = close(&mut collector, 1_000);
+    let total = |tick: &ResourceTick| match value(tick, &gpu::HARDWARE_SLOWDOWNS) {
+        Some(PointValue::Counter { value, .. }) => Some(value),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(total(&ticks[0]), Some(2.0));
+    for second in 1_010..1_020 {
+        let is_slow = f64::from(u8::from(second >= 1_015)) * 8.0;
+        let readings = [(&gpu::THROTTLE_REASONS, is_slow)];
+        collector.round(gpu_round(0, second, "nvml", &readings));
+    }
+    assert_eq!(total(&close(&mut collector, 1_010)[0]), Some(3.0));
+}
+
+#[test]
+fn one_that_is_slowed_down_when_it_is_first_seen_did_not_begin_to_be() {
+    let mut collector = collector(&[("nvml", 1)]);
+    for second in 1_000..1_010 {
+        let readings = [(&gpu::THROTTLE_REASONS, 8.0)];
+        collector.round(gpu_round(0, second, "nvml", &readings));
+    }
+    let ticks = close(&mut collector, 1_000);
+    let told = value(&ticks[0], &gpu::HARDWARE_SLOWDOWNS);
+    assert!(
+        matches!(told, Some(PointValue::Counter { value: 0.0, .. })),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn until_it_was_said_who_holds_a_gpu_it_is_not_known_that_nobody_does() {
     let mut collector = collector(&[("nvml", 1), ("attribute", 5)]);
     for second in 1_000..1_010 {

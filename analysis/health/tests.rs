@@ -42,7 +42,6 @@ fn what_is_not_known_finds_nothing() {
         findings(&Gpu {
             hours: 0.0,
             ecc_correctable: Some(9),
-            slowdowns: Some(9),
             ..unknown()
         }),
         []
@@ -125,7 +124,7 @@ fn memory_errors_are_told_by_count_and_by_rate() {
 fn throttling_is_told_with_its_cause_and_the_power_cap_only_where_others_are_not_at_theirs() {
     let heat = Gpu {
         heat_part: Some(0.06),
-        slowdowns: Some(60),
+        slowdowns_per_minute: Some(1.0),
         ..unknown()
     };
     assert_eq!(
@@ -139,13 +138,13 @@ fn throttling_is_told_with_its_cause_and_the_power_cap_only_where_others_are_not
     };
     assert_eq!(kinds(&brake), [Kind::Throttled(Cause::HardwareBrake)]);
     let hardware = Gpu {
-        slowdowns: Some(37),
+        slowdowns_per_minute: Some(0.61),
         ..unknown()
     };
     assert_eq!(kinds(&hardware), [Kind::Throttled(Cause::Hardware)]);
     assert_eq!(
         kinds(&Gpu {
-            slowdowns: Some(36),
+            slowdowns_per_minute: Some(0.6),
             heat_part: Some(0.05),
             ..unknown()
         }),
@@ -438,7 +437,7 @@ fn a_gpu_is_judged_by_the_thresholds_that_are_set() {
         ),
         (
             Gpu {
-                slowdowns: Some(60),
+                slowdowns_per_minute: Some(1.0),
                 ..unknown()
             },
             Kind::Throttled(Cause::Hardware),

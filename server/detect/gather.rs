@@ -348,6 +348,7 @@ impl GpuSnapshot {
             Readable::PCIE.when(self.links.has_pcie()),
             Readable::NVLINK.when(self.links.has_nvlinks()),
             Readable::MEMORY.when(self.has_memory),
+            Readable::SLOWDOWNS.when(rates.slowdowns_per_minute.is_some()),
         ]
         .into_iter()
         .fold(Readable::default(), Readable::and)

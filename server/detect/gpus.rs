@@ -74,6 +74,11 @@ impl Detector for Faults {
                 &gpu::THROTTLE_BOARD_LIMIT,
             ),
             alike("slowed down by its power cap", Power, &gpu::THROTTLE_POWER),
+            read(
+                "slowed down by the hardware again and again",
+                Power,
+                &gpu::HARDWARE_SLOWDOWNS,
+            ),
             alike("draws less power than like GPUs", Power, &gpu::POWER),
             Finds::of("PCIe below what it was", Link, pcie),
             read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE),
@@ -137,6 +142,7 @@ pub(super) fn is_readable(family: Family, seen: &GpuSnapshot) -> bool {
         Family::Heat => Readable::HEAT_PART.and(Readable::TEMPERATURE),
         Family::Power => Readable::BRAKE_PART
             .and(Readable::CAP_PART)
+            .and(Readable::SLOWDOWNS)
             .and(Readable::POWER),
         Family::Link => Readable::PCIE.and(Readable::NVLINK),
         Family::Leak => Readable::MEMORY,
@@ -196,7 +202,7 @@ fn of_gpu(
         ecc_correctable: seen.rates.corrected,
         has_remap_failure: seen.has_remap_failure,
         has_remap_pending: seen.has_remap_pending,
-        slowdowns: None,
+        slowdowns_per_minute: seen.rates.slowdowns_per_minute,
         heat_part: seen.rates.heat_part,
         brake_part: seen.rates.brake_part,
         cap_part: seen.rates.cap_part.filter(|_| has_peers),
@@ -321,7 +327,7 @@ fn what(kind: Kind) -> String {
         Kind::Throttled(Slowed::Heat) => "slowed down by heat",
         Kind::Throttled(Slowed::HardwareBrake) => "slowed down by the power brake",
         Kind::Throttled(Slowed::PowerCap) => "slowed down by its power cap",
-        Kind::Throttled(Slowed::Hardware) => "slowed down by the hardware",
+        Kind::Throttled(Slowed::Hardware) => "slowed down by the hardware again and again",
         Kind::Hot => "hotter than like GPUs",
         Kind::Underpowered => "draws less power than like GPUs",
         Kind::PcieDegraded => "PCIe below what it was",
@@ -356,6 +362,7 @@ fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> 
     let unit = match finding.kind {
         Kind::Hot => Unit::Celsius,
         Kind::Underpowered => Unit::Watts,
+        Kind::Throttled(health::Cause::Hardware) => Unit::Count,
         Kind::Throttled(_) | Kind::PcieDegraded => Unit::Ratio,
         Kind::Lost | Kind::DriverHung | Kind::Vanished => Unit::Seconds,
         _ => Unit::Count,
@@ -363,6 +370,7 @@ fn readings(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Vec<Reading> 
     let name = match finding.kind {
         Kind::Hot => "temperature",
         Kind::Underpowered => "power",
+        Kind::Throttled(health::Cause::Hardware) => "a minute",
         Kind::Throttled(_) => "part of the last minutes",
         Kind::Lost | Kind::DriverHung | Kind::Vanished => "for",
         _ => "count",

@@ -195,6 +195,29 @@ fn works_again(node: &str, index: u32, at: Timestamp) -> impl Fn(&mut Live) {
 }
 
 #[tokio::test]
+async fn a_gpu_that_the_hardware_slows_down_again_and_again_is_an_incident_and_once_is_none() {
+    for (every_s, is_told) in [(30, true), (600, false)] {
+        let mut world = World::new().await;
+        world.ticks(40, move |live| {
+            if is_gpu(live, "node-1", 3) {
+                let seconds = live.last_point.since(NOW) / NANOS_PER_SECOND;
+                let count = (seconds / every_s) as f64;
+                set(live, &gpu::HARDWARE_SLOWDOWNS, count);
+            }
+        });
+        let open = world.open();
+        assert_eq!(!open.is_empty(), is_told, "each {every_s} s: {open:#?}");
+        if let [told] = &open[..] {
+            assert_eq!(told.family, Family::Power);
+            assert!(told.what.contains("again and again"), "{}", told.what);
+            let read = &told.evidence[0].readings[0];
+            assert_eq!((&*read.name, read.usual), ("a minute", Some(0.6)));
+            assert!(read.value > 0.6, "{}", read.value);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_gpu_that_fell_off_the_bus_is_one_incident_with_cause_and_price_until_it_is_back() {
     let mut world = World::new().await;
     world.ticks(6, |_| {});

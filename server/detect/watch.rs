@@ -13,14 +13,12 @@
 //! Limits: 32 bytes a GPU for each part and [`ERRORS_BYTES`] for each kind of error; of errors 65,535 in five
 //! minutes at most. Errors before the server started are not counted.
 
+use gpufleet_analysis::health::MEMORY_S;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::seconds_since;
-use crate::fleet::Live;
-
-/// Over how long a rate is meant, seconds.
-pub(super) const MEMORY_S: f64 = 300.0;
+use crate::fleet::{Live, LiveValue};
 
 /// Over how long a part is meant that is to explain what is slow now, seconds.
 const NOW_S: f64 = 30.0;
@@ -83,12 +81,23 @@ struct Errors {
 const ERRORS_BYTES: usize = 64;
 const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Counted>() <= 32);
 
+/// What is counted of a GPU, in the catalog's order.
+const COUNTED: [&Metric; 6] = [
+    &gpu::THROTTLE_POWER,
+    &gpu::THROTTLE_THERMAL,
+    &gpu::THROTTLE_BOARD_LIMIT,
+    &gpu::HARDWARE_SLOWDOWNS,
+    &gpu::ECC_CORRECTED_VOLATILE,
+    &gpu::ECC_UNCORRECTED_VOLATILE,
+];
+
 /// What is kept of one GPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Watch {
     heat: Counted,
     brake: Counted,
     cap: Counted,
+    slowdowns: Counted,
     corrected: Errors,
     uncorrected: Errors,
     /// What was ever readable.
@@ -101,6 +110,8 @@ pub(super) struct Rates {
     pub(super) heat_part: Option<f64>,
     pub(super) brake_part: Option<f64>,
     pub(super) cap_part: Option<f64>,
+    /// How often the hardware begins to slow it down.
+    pub(super) slowdowns_per_minute: Option<f64>,
     /// The same three over the last seconds.
     pub(super) heat_now: Option<f64>,
     pub(super) brake_now: Option<f64>,
@@ -126,6 +137,7 @@ impl Readable {
     pub(super) const PCIE: Self = Self(1 << 8);
     pub(super) const NVLINK: Self = Self(1 << 9);
     pub(super) const MEMORY: Self = Self(1 << 10);
+    pub(super) const SLOWDOWNS: Self = Self(1 << 11);
 
     pub(super) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -143,9 +155,9 @@ impl Readable {
 }
 
 impl Counted {
-    /// Takes in a reading.
-    fn read(&mut self, live: &Live, metric: &Metric) -> CounterStep {
-        let Some((value, at)) = reading(live, metric) else {
+    /// Takes in a reading with its time; none while it is gone.
+    fn read(&mut self, read: Option<(f64, Timestamp)>) -> CounterStep {
+        let Some((value, at)) = read else {
             self.is_joined = false;
             return CounterStep::Nothing;
         };
@@ -240,8 +252,8 @@ fn in_seconds(at: Timestamp) -> u32 {
 }
 
 impl Errors {
-    fn read(&mut self, live: &Live, metric: &Metric, now: Timestamp) {
-        let said = self.counted.read(live, metric);
+    fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
+        let said = self.counted.read(read);
         self.hour.take(said, now);
     }
 
@@ -259,20 +271,45 @@ pub(super) fn fresh(live: &Live, metric: &Metric, now: Timestamp) -> Option<f64>
 
 /// The newest reading of a metric and its time; none while it is gone.
 pub(super) fn reading(live: &Live, metric: &Metric) -> Option<(f64, Timestamp)> {
-    let known = live.value(metric.id)?;
+    of_value(live.value(metric.id)?)
+}
+
+fn of_value(known: &LiveValue) -> Option<(f64, Timestamp)> {
     let value = known.reading.ok().filter(|it| it.is_finite())?;
     Some((value, known.at))
+}
+
+/// The same of metrics that stand near each other in the catalog, in its order: looked for once, for every GPU at
+/// every tick.
+fn readings<const COUNT: usize>(
+    live: &Live,
+    metrics: [&Metric; COUNT],
+) -> [Option<(f64, Timestamp)>; COUNT] {
+    let mut found = [None; COUNT];
+    let first = metrics[0].id;
+    let mut from = live.values.partition_point(|it| it.metric < first);
+    for (metric, found) in metrics.iter().zip(&mut found) {
+        let rest = &live.values[from..];
+        from += rest.iter().take_while(|it| it.metric < metric.id).count();
+        let known = live.values.get(from);
+        *found = known
+            .filter(|it| it.metric == metric.id && it.part.is_none())
+            .and_then(of_value);
+    }
+    found
 }
 
 impl Watch {
     /// Takes in what is live and says what it means. Errors before the GPU was `healed` are over.
     pub(super) fn read(&mut self, live: &Live, healed: Option<Timestamp>, now: Timestamp) -> Rates {
-        self.heat.read(live, &gpu::THROTTLE_THERMAL);
-        self.brake.read(live, &gpu::THROTTLE_BOARD_LIMIT);
-        self.cap.read(live, &gpu::THROTTLE_POWER);
-        self.corrected.read(live, &gpu::ECC_CORRECTED_VOLATILE, now);
+        let [cap, heat, brake, slowdowns, corrected, uncorrected] = readings(live, COUNTED);
+        self.heat.read(heat);
+        self.brake.read(brake);
+        self.cap.read(cap);
+        self.slowdowns.read(slowdowns);
+        self.corrected.read(corrected, now);
         let worse = &mut self.uncorrected;
-        worse.read(live, &gpu::ECC_UNCORRECTED_VOLATILE, now);
+        worse.read(uncorrected, now);
         if healed.is_some_and(|at| at.seconds() >= worse.counted.grew_at_s.into()) {
             worse.hour = Hour::default();
         }
@@ -281,6 +318,7 @@ impl Watch {
             heat_part: part(&self.heat),
             brake_part: part(&self.brake),
             cap_part: part(&self.cap),
+            slowdowns_per_minute: self.slowdowns.rate(now).map(|it| it * 60.0),
             heat_now: self.heat.now(now),
             brake_now: self.brake.now(now),
             cap_now: self.cap.now(now),
@@ -303,7 +341,6 @@ mod tests {
     use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
     use super::*;
-    use crate::fleet::LiveValue;
     use crate::view::fixture::{self, Does, NOW};
 
     fn at(seconds: i64) -> Timestamp {
@@ -341,6 +378,48 @@ mod tests {
             "what lies between is not known"
         );
         assert_eq!(read(&mut watch, metric, 9.0, 160).cap_part, Some(0.0));
+    }
+
+    #[test]
+    fn counters_are_found_among_all_readings_of_a_gpu() {
+        assert!(COUNTED.is_sorted_by_key(|it| it.id));
+        let mut whole = live(&gpu::POWER, Ok(0.0), 0);
+        let of = |metric: &Metric| LiveValue {
+            metric: metric.id,
+            ..whole.values[0].clone()
+        };
+        let mut values: Vec<LiveValue> = gpu::ALL.iter().map(of).collect();
+        values.sort_by_key(|it| it.metric);
+        for (place, value) in values.iter_mut().enumerate() {
+            value.reading = Ok(place as f64);
+        }
+        values.retain(|it| it.metric != gpu::THROTTLE_BOARD_LIMIT.id);
+        whole.values = values;
+        let expected = COUNTED.map(|it| reading(&whole, it));
+        assert_eq!(expected.iter().flatten().count(), 5);
+        assert_eq!(readings(&whole, COUNTED), expected);
+    }
+
+    #[test]
+    fn slowdowns_that_come_again_and_again_are_a_rate_and_one_that_is_over_is_none() {
+        let mut watch = Watch::default();
+        let metric = &gpu::HARDWARE_SLOWDOWNS;
+        let at = |watch: &mut Watch, seconds: i64, every: i64| {
+            let count = (seconds / every) as f64;
+            read(watch, metric, count, seconds).slowdowns_per_minute
+        };
+        let mut last = None;
+        for seconds in (0..1_200).step_by(10) {
+            last = at(&mut watch, seconds, 40);
+        }
+        let often = last.expect("it is known");
+        assert!((1.2..1.8).contains(&often), "one each 40 s: {often}");
+        let one = read(&mut Watch::default(), metric, 1.0, 0);
+        assert_eq!(one.slowdowns_per_minute, None, "nobody knows when that was");
+        for seconds in (1_200..1_270).step_by(10) {
+            last = read(&mut watch, metric, 29.0, seconds).slowdowns_per_minute;
+        }
+        assert_eq!(last, Some(0.0));
     }
 
     #[test]

@@ -52,6 +52,7 @@ metrics! {
     THROTTLE_RELIABILITY = counter(60, "gpufleet_gpu_throttle_reliability_seconds_total", Gpu, Unit::Seconds, "Time slowed down for reliability (field 79).").dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION", 1e9);
     THROTTLE_APPLICATION_CLOCKS = counter(61, "gpufleet_gpu_throttle_application_clocks_seconds_total", Gpu, Unit::Seconds, "Time in which the application clocks held the card back (field 80).");
     THROTTLE_BASE_CLOCKS = counter(62, "gpufleet_gpu_throttle_base_clocks_seconds_total", Gpu, Unit::Seconds, "Time below the base clocks for any reason (field 81).");
+    HARDWARE_SLOWDOWNS = counter(63, "gpufleet_gpu_hardware_slowdowns_total", Gpu, Unit::Count, "Times since the agent started that the hardware began to slow the card down (bits 0x8, 0x40 and 0x80 of the throttle reasons), as far as samples show: of two within one period one counts.");
     ECC_MODE = last(64, "gpufleet_gpu_ecc_enabled_flag", Gpu, Unit::Flag, "Whether ECC is on (field 1); without it memory errors go uncounted.").slow();
     MIG_MODE = last(66, "gpufleet_gpu_mig_enabled_flag", Gpu, Unit::Flag, "Whether the card is in MIG mode, cut into instances or ready to be; 0 too on cards that cannot.").slow();
 

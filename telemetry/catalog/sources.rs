@@ -191,6 +191,7 @@ const TABLE: &[(Metric, &[Source])] = &[
         gpu::THROTTLE_REASONS,
         &[Function("nvmlDeviceGetCurrentClocksThrottleReasons")],
     ),
+    (gpu::HARDWARE_SLOWDOWNS, &[Derived("throttle reasons")]),
     (gpu::THROTTLE_POWER, &[Field(74)]),
     (gpu::THROTTLE_THERMAL, &[Field(75)]),
     (gpu::THROTTLE_SYNC_BOOST, &[Field(76)]),
