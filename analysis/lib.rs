@@ -47,9 +47,13 @@ pub mod port;
 
 pub mod robust;
 
+pub mod silent;
+
 pub mod slow_link;
 
 pub mod straggler;
+
+pub mod unused;
 
 pub mod wrong_network;
 

@@ -9,6 +9,8 @@
 //! Limits: made worlds are kinder than real ones in what they leave out, which is why the real data is
 //! beside them; an interval is of the seeds, not of what was left out.
 
+mod endings;
+mod fleet;
 mod gpus;
 mod network;
 mod offenders;
@@ -83,6 +85,8 @@ fn faults() -> Vec<Faults> {
     rows.extend(gpus::faults());
     rows.extend(network::faults());
     rows.extend(offenders::faults());
+    rows.extend(fleet::faults());
+    rows.extend(endings::faults());
     rows
 }
 
@@ -91,6 +95,8 @@ fn well() -> Vec<Well> {
     rows.extend(gpus::well());
     rows.extend(network::well());
     rows.extend(offenders::well());
+    rows.extend(fleet::well());
+    rows.extend(endings::well());
     rows
 }
 

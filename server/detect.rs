@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::incident::{Incident, Signal, Tick};
+use gpufleet_analysis::unused::IDLE_AFTER_S;
 use gpufleet_analysis::{hang, health, leak as grows, loss, regression, slow_link, straggler};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -76,7 +77,7 @@ section! {
     /// What is judged, and what a GPU costs.
     pub struct DetectConfig {
         /// Held and idle for this long is an incident, seconds.
-        pub idle_after_s: i64 = 3_600,
+        pub idle_after_s: i64 = IDLE_AFTER_S,
         /// Limits of readings other than the built-in ones, by the kind of trouble in docs/alerts.md:
         /// "node_cpu_stolen" = 0.2. Of this section all but gpu_hour_usd is read again while the server runs.
         pub limits: BTreeMap<String, f64> = BTreeMap::new(),
@@ -254,7 +255,7 @@ impl Detectors {
 
     /// From now on with these thresholds.
     pub fn set(&mut self, config: &DetectConfig) {
-        self.idle.after_nanos = config.idle_after_s.saturating_mul(NANOS_PER_SECOND);
+        self.idle.after_s = config.idle_after_s;
         self.watches.limits.set(&config.limits);
         self.tuned = Tuned::of(config);
         self.watches.leak = self.tuned.leak;

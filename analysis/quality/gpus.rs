@@ -4,13 +4,17 @@ use gpufleet_telemetry::time::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Faults, Well, normal};
-use crate::health::{self, Gpu, Kind, Links, Pcie, Usual, findings};
+use super::{Faults, Well, middle, normal};
+use crate::health::{self, Gpu, Kind, Links, Pcie, Usual, Xid, findings};
 use crate::leak::{self, Verdict};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const CAPACITY: f64 = 80e9;
+const NOW: Timestamp = Timestamp(HOUR_NS * 1_000);
 const SEEDS: u32 = 50;
+/// Looks at a GPU that became ill, ten seconds each: an hour.
+const LOOKS: i64 = 360;
+const LOOK_S: i64 = 10;
 
 /// GPUs of a node.
 const LIKE: usize = 8;
@@ -43,7 +47,7 @@ fn hour(random: &mut ChaCha8Rng) -> Hour {
 /// What is found of the first GPU, with `change` done to it.
 fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
     let mut gpu = Gpu {
-        now: Timestamp(HOUR_NS * 1_000),
+        now: NOW,
         hours: 1.0,
         booted_at: Some(Timestamp(0)),
         ecc_uncorrectable: Some(0),
@@ -58,7 +62,7 @@ fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
         like_celsius: Usual::of(&mut hour.celsius.to_vec()),
         power_watts: Some(hour.watts[0]),
         like_watts: Usual::of(&mut hour.watts.to_vec()),
-        last_seen: Some(Timestamp(HOUR_NS * 1_000)),
+        last_seen: Some(NOW),
         is_expected: true,
         ..Gpu::default()
     };
@@ -66,21 +70,37 @@ fn found(hour: &Hour, change: &dyn Fn(&mut Gpu<'_>)) -> Vec<Kind> {
     findings(&gpu).into_iter().map(|it| it.kind).collect()
 }
 
-fn broken(fault: &str, kind: Kind, least: u32, change: impl Fn(&mut Gpu<'_>)) -> Faults {
-    let is_found = |seed: &u32| {
-        let mut random = ChaCha8Rng::seed_from_u64(u64::from(*seed));
-        found(&hour(&mut random), &change).contains(&kind)
-    };
-    let count = (0..SEEDS).filter(is_found).count();
+/// A GPU that is ill, looked at each ten seconds; `change` is given what it reads this many seconds after it became so.
+fn broken(fault: &str, kind: Kind, least: u32, change: impl Fn(&mut Gpu<'_>, i64)) -> Faults {
+    let mut delays = Vec::new();
+    for seed in 0..SEEDS {
+        let hour = hour(&mut ChaCha8Rng::seed_from_u64(seed.into()));
+        let is_told = |seconds: &i64| found(&hour, &|it| change(it, *seconds)).contains(&kind);
+        let told = (1..=LOOKS).map(|it| it * LOOK_S).find(is_told);
+        delays.extend(told.map(|it| it as f64));
+    }
     Faults {
         detector: "health",
         fault: fault.to_owned(),
         of: SEEDS,
-        found: u32::try_from(count).unwrap_or(0),
-        delay: None,
+        found: u32::try_from(delays.len()).unwrap_or(0),
+        delay: middle(&mut delays, "s"),
         least,
     }
 }
+
+/// What a part or a rate that forgets reads so many seconds after it became 1.
+fn remembered(seconds: i64) -> f64 {
+    1.0 - (-(seconds as f64) / health::MEMORY_S).exp()
+}
+
+/// A GPU that fell off the bus.
+static OFF_THE_BUS: [Xid<'static>; 1] = [Xid {
+    at: NOW,
+    code: 79,
+    action: "reboot_node",
+    job: "a",
+}];
 
 /// Half the lanes, three readings in a row.
 static SLOW_LINK: [Pcie; 3] = [Pcie {
@@ -104,8 +124,9 @@ const SHAPES: [(&str, Shape); 3] = [
     }),
 ];
 
-/// Whether a leak of this share an hour is told after a window of so many hours.
-fn leaks(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> bool {
+/// The hours after which a leak of this share an hour is told, looked at each second hour and after all; none where the
+/// last look does not tell it.
+fn leaks(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> Option<f64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let begins = 24.0 * random.random::<f64>();
     let readings: Vec<leak::Reading> = (0..hours * 60)
@@ -118,20 +139,26 @@ fn leaks(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> bool {
             }
         })
         .collect();
-    let end = Timestamp(hours * HOUR_NS);
-    let verdict = leak::judge(&readings, Timestamp(0), end, CAPACITY);
-    matches!(verdict, Verdict::Leaks(_))
+    let is_told = |end: &i64| {
+        let until = &readings[..usize::try_from(end * 60).unwrap_or(0)];
+        let verdict = leak::judge(until, Timestamp(0), Timestamp(end * HOUR_NS), CAPACITY);
+        matches!(verdict, Verdict::Leaks(_))
+    };
+    is_told(&hours)
+        .then(|| (2..=hours).step_by(2).find(is_told))
+        .flatten()
+        .map(|it| it as f64)
 }
 
 fn leak(name: &str, shape: Shape, per_hour: f64, hours: i64, least: u32) -> Faults {
-    let is_found = |seed: &u32| leaks(u64::from(*seed), hours, per_hour, shape);
-    let count = (0..SEEDS).filter(is_found).count();
+    let told = (0..SEEDS).filter_map(|seed| leaks(u64::from(seed), hours, per_hour, shape));
+    let mut delays: Vec<f64> = told.collect();
     Faults {
         detector: "leak",
         fault: format!("{} % an hour over {hours} h, {name}", per_hour * 100.0),
         of: SEEDS,
-        found: u32::try_from(count).unwrap_or(0),
-        delay: None,
+        found: u32::try_from(delays.len()).unwrap_or(0),
+        delay: middle(&mut delays, "h"),
         least,
     }
 }
@@ -143,21 +170,22 @@ pub(super) fn faults() -> Vec<Faults> {
             "slowed down by heat for 6 % of the time",
             Kind::Throttled(Cause::Heat),
             SEEDS,
-            |it| {
-                it.heat_part = it.heat_part.map(|part| part + 0.06);
+            |it, seconds| {
+                let more = 0.06 * remembered(seconds);
+                it.heat_part = it.heat_part.map(|part| part + more);
             },
         ),
-        broken("15 °C above like GPUs", Kind::Hot, 40, |it| {
+        broken("15 °C above like GPUs", Kind::Hot, 40, |it, _| {
             it.temperature_celsius = it.temperature_celsius.map(|own| own + 15.0);
         }),
-        broken("25 °C above like GPUs", Kind::Hot, SEEDS, |it| {
+        broken("25 °C above like GPUs", Kind::Hot, SEEDS, |it, _| {
             it.temperature_celsius = it.temperature_celsius.map(|own| own + 25.0);
         }),
         broken(
             "a third less power than like GPUs",
             Kind::Underpowered,
             SEEDS,
-            |it| {
+            |it, _| {
                 it.power_watts = it.power_watts.map(|own| own * 0.67);
             },
         ),
@@ -165,44 +193,52 @@ pub(super) fn faults() -> Vec<Faults> {
             "the power cap alone, a third of the time",
             Kind::Throttled(Cause::PowerCap),
             45,
-            |it| {
-                it.cap_part = it.cap_part.map(|part| part + 0.33);
+            |it, seconds| {
+                let more = 0.33 * remembered(seconds);
+                it.cap_part = it.cap_part.map(|part| part + more);
             },
         ),
         broken(
-            "80 corrected errors in the hour",
+            "slowed down by the hardware once a minute",
+            Kind::Throttled(Cause::Hardware),
+            SEEDS,
+            |it, seconds| it.slowdowns_per_minute = Some(remembered(seconds)),
+        ),
+        broken(
+            "80 corrected errors an hour",
             Kind::EccRate,
             SEEDS,
-            |it| {
-                it.ecc_correctable = Some(80);
+            |it, seconds| {
+                it.ecc_correctable = Some(80 * seconds.unsigned_abs() / 3_600);
             },
         ),
         broken(
             "one error that was not corrected",
             Kind::EccUncorrectable,
             SEEDS,
-            |it| {
-                it.ecc_uncorrectable = Some(1);
-            },
+            |it, _| it.ecc_uncorrectable = Some(1),
         ),
+        broken("XID 79", Kind::Xid(79), SEEDS, |it, _| {
+            it.xids = &OFF_THE_BUS
+        }),
         broken(
             "PCIe with half its lanes",
             Kind::PcieDegraded,
             SEEDS,
-            |it| {
+            |it, seconds| {
+                // A reading a minute.
+                let readings = usize::try_from(seconds / 60).unwrap_or(0);
                 it.links = Links {
-                    pcie: &SLOW_LINK,
+                    pcie: &SLOW_LINK[..readings.min(SLOW_LINK.len())],
                     ..Links::default()
                 };
             },
         ),
         broken(
-            "readings that stopped 40 s ago",
+            "readings that stop",
             Kind::Vanished,
             SEEDS,
-            |it| {
-                it.last_seen = Some(Timestamp(it.now.0 - 40_000_000_000));
-            },
+            |it, seconds| it.last_seen = Some(NOW.shifted(-seconds * 1_000_000_000)),
         ),
     ];
     let sizes = [(0.005, 24), (0.01, 12), (0.01, 24), (0.05, 6)];
@@ -224,7 +260,7 @@ pub(super) fn well() -> Vec<Well> {
         .sum();
     let mut leaking = 0;
     for (_, shape) in SHAPES {
-        let told = (1_000..1_100).filter(|seed| leaks(*seed, 24, 0.0, shape));
+        let told = (1_000..1_100).filter(|seed| leaks(*seed, 24, 0.0, shape).is_some());
         leaking += u32::try_from(told.count()).unwrap_or(u32::MAX);
     }
     vec![

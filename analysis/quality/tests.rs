@@ -5,7 +5,7 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 9] = [
+const DETECTORS: [&str; 14] = [
     "straggler",
     "hang",
     "regression",
@@ -15,6 +15,11 @@ const DETECTORS: [&str; 9] = [
     "slow link",
     "wrong network",
     "offender",
+    "port",
+    "limit",
+    "idle",
+    "blind",
+    "ending",
 ];
 
 /// What is below its least or above its most; a detector without rows that promise something too.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::unused::unused;
 use gpufleet_telemetry::catalog::{Unit, gpu};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -19,8 +19,8 @@ use super::seconds_since;
 /// GPUs that are held and do no work.
 #[derive(Default)]
 pub(super) struct Idle {
-    /// For so long, where they do not even seem to work, nanoseconds.
-    pub(super) after_nanos: i64,
+    /// For so long, where they do not even seem to work, seconds.
+    pub(super) after_s: i64,
 }
 
 /// Nodes that nothing is heard from.
@@ -42,7 +42,7 @@ impl Detector for Idle {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let waiting = waiting(tick.seen, tick.now, self.after_nanos);
+        let waiting = waiting(tick.seen, tick.now, self.after_s);
         let holders = runs::holders(tick.runs, &waiting, tick.now);
         found.signals.extend(idle(&waiting, &holders, tick.now));
     }
@@ -87,21 +87,9 @@ impl Detector for WithoutAgent {
 }
 
 /// GPUs that are stalled, or were idle for so long.
-fn waiting(
-    all: &[GpuSnapshot],
-    now: Timestamp,
-    idle_after_nanos: i64,
-) -> Vec<(Family, &GpuSnapshot)> {
-    let family = |gpu: &GpuSnapshot| match gpu.status.state {
-        State::Stalled => Some(Family::Stalled),
-        State::Parked | State::HeldEmpty => {
-            let since = gpu.status.since.unwrap_or(now);
-            (now.since(since) >= idle_after_nanos).then_some(Family::Idle)
-        }
-        _ => None,
-    };
-    let of = |gpu| Some((family(gpu)?, gpu));
-    all.iter().filter_map(of).collect()
+fn waiting(all: &[GpuSnapshot], now: Timestamp, idle_after_s: i64) -> Vec<(Family, &GpuSnapshot)> {
+    let of = |gpu: &GpuSnapshot| unused(&gpu.status, idle_after_s, now);
+    all.iter().filter_map(|it| Some((of(it)?, it))).collect()
 }
 
 /// One signal a job, however many of its GPUs wait: of a training run by the run's own name, so that

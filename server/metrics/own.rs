@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use gpufleet_analysis::silent::DEFAULT_TICK;
 use gpufleet_telemetry::catalog::{Metric, server};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use prometheus::core::Collector as _;
@@ -25,7 +26,6 @@ use crate::fleet::{Drop, LiveAgent, ServerClock};
 use crate::incidents::{Channel, Incidents};
 use crate::jobs::Jobs;
 use crate::refusals::Refusals;
-use crate::view::gather::DEFAULT_TICK;
 use crate::web::Web;
 
 /// An agent that was not heard for this many ticks counts as silent.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use gpufleet_analysis::silent::is_silent;
 use gpufleet_telemetry::catalog::{Metric, gpu, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -13,15 +14,6 @@ use super::{ClusterView, Counts, FleetView, GpuView, NodeView, Shown, Told};
 use crate::App;
 use crate::fleet::ServerClock;
 use crate::fleet::live::Live;
-
-/// The tick of a sender that has not said how long its tick is: the agents' default.
-pub const DEFAULT_TICK: Duration = Duration::from_secs(10);
-
-/// A node is called silent after this many ticks without a point …
-const SILENT_AFTER_TICKS: u32 = 2;
-
-/// … and this much on top, for the way and the aligned start of a tick.
-const SILENT_SLACK: Duration = Duration::from_secs(5);
 
 /// The picture at this moment.
 pub fn gather(app: &App) -> FleetView {
@@ -136,13 +128,6 @@ impl NodeParts {
         self.node.silent_since = (is_silent && origin != Origin::Recorded).then_some(self.heard);
         self.node
     }
-}
-
-/// Whether a node with this longest tick, of which something last arrived at `heard`, is silent.
-pub fn is_silent(tick: Duration, heard: Timestamp, now: Timestamp) -> bool {
-    let tick = if tick.is_zero() { DEFAULT_TICK } else { tick };
-    let patience = tick * SILENT_AFTER_TICKS + SILENT_SLACK;
-    Duration::from_nanos(now.since(heard).max(0).unsigned_abs()) > patience
 }
 
 /// When something last arrived; for what was only read from the store, its newest point.
