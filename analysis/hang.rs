@@ -66,7 +66,8 @@ impl Thresholds {
 /// Where a rank is in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The communicator.
+    /// The communicator, and where sequence numbers are by function the function too: any number for it. The lowest
+    /// that somebody stands in is asked first.
     pub communicator: u64,
     /// The rank.
     pub rank: u32,
@@ -117,7 +118,7 @@ pub struct Hang {
     pub communicator: Option<u64>,
     /// The collective that the others are in.
     pub sequence: Option<u64>,
-    /// Who they wait for; empty when it cannot be told.
+    /// Who they wait for, the one that is least far first; empty when it cannot be told.
     pub suspects: Vec<u32>,
 }
 
@@ -266,11 +267,10 @@ impl Watch {
             else {
                 continue;
             };
-            let behind: Vec<u32> = ranks
-                .iter()
-                .filter(|it| it.sequence < newest)
-                .map(|it| it.rank)
-                .collect();
+            let mut behind: Vec<&&Position> =
+                ranks.iter().filter(|it| it.sequence < newest).collect();
+            behind.sort_unstable_by_key(|it| (it.sequence, it.rank));
+            let behind: Vec<u32> = behind.iter().map(|it| it.rank).collect();
             let mut free: Vec<u32> = behind
                 .iter()
                 .copied()
@@ -287,7 +287,7 @@ impl Watch {
             };
             let is_better = found
                 .as_ref()
-                .is_none_or(|it| it.suspects.is_empty() || is_last_word);
+                .is_none_or(|it| is_last_word || (it.suspects.is_empty() && !free.is_empty()));
             if is_better {
                 found = Some(Hang {
                     communicator: Some(communicator),

@@ -2,7 +2,7 @@
 //!
 //! Synchronisation gives every rank the same wall time, so what is compared is the time a rank
 //! computed or waited for its own data (hooks), did not wait in collectives ([`collectives`]), or needs at its clock
-//! ([`busy_of_clock`], GPU telemetry alone). Peers are the ranks of the same pipeline stage.
+//! ([`busy_of_clock`], GPU telemetry alone, [`clocks`]). Peers are the ranks of the same pipeline stage.
 //!
 //! Method. Per step x = ln(busy / median of the other peers). Over the last 10, 20 and 40 steps
 //! σ = max(1.4826·MAD of x over the peers, 0.003) and z = median(x) / (1.2533·σ/√steps). A rank is
@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub mod clocks;
 pub mod collectives;
 mod judge;
 mod observe;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Breaks something in the demo fleet of `make up`, and says what.
 #
-#   scripts/demo_fault.sh [xid79|lost|hang|stall|thermal|slow|slowlink|wrongnet|heal]
+#   scripts/demo_fault.sh [xid79|lost|hang|stall|thermal|slow|lowclock|slowlink|wrongnet|heal]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -166,6 +166,6 @@ say "open http://127.0.0.1:$web_port/ and see:"
 for line in "${shown[@]}"; do say "  - $line"; done
 say "agents ship to 127.0.0.1:$grpc_port (OTLP/gRPC); any OTLP sender to 127.0.0.1:$http_port too"
 say "this node's metrics for Prometheus: http://127.0.0.1:$agent_port/metrics"
-has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, slow, slowlink, wrongnet, heal)"
+has_gpu || say "break something: make demo-fault FAULT=xid79 (or lost, hang, stall, thermal, slow, lowclock, slowlink, wrongnet, heal)"
 say "at the prompt: $programs/gpufleet --server http://127.0.0.1:$web_port status (or gpus --idle, jobs)"
 say "logs: $logs; stop and remove all of it: make down"

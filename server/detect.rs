@@ -29,6 +29,7 @@ use crate::money::{Terms, payer};
 use crate::notify::own;
 use crate::store::StoreError;
 
+mod clocks;
 pub(crate) mod detector;
 mod fleet;
 pub mod gather;
@@ -49,6 +50,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+use clocks::Clocks;
 use detector::{Detector, Findings, Finds, TickSnapshot};
 use fleet::{Idle, Silent, WithoutAgent};
 use gather::{Gpus, Watches};
@@ -148,6 +150,7 @@ pub struct Detectors {
     offenders: Offenders,
     runs: RunWatches,
     tuned: Tuned,
+    clocks: Clocks,
 }
 
 /// What a tick looks at, beside what the detectors remember.
@@ -301,6 +304,7 @@ impl Detectors {
             seen: &seen,
             gpus: &gpus,
             nodes: &nodes,
+            fleet: around.fleet,
             runs: around.fleet.runs(),
             is_gone: around.is_gone,
             is_told: &|node| told.has(node),
@@ -334,8 +338,9 @@ impl Detectors {
         self.all().iter().flat_map(|it| it.finds()).collect()
     }
 
-    /// Every detector. That of the network comes before that of runs, which it tells why one became slower.
-    fn all(&mut self) -> [&mut dyn Detector; 10] {
+    /// Every detector. That of the network comes before that of runs, which it tells why one became slower, and
+    /// that before clocks, which are asked of jobs alone whose runs tell nothing.
+    fn all(&mut self) -> [&mut dyn Detector; 11] {
         [
             &mut self.faults,
             &mut self.idle,
@@ -347,6 +352,7 @@ impl Detectors {
             &mut self.watches.readers,
             &mut self.watches.network,
             &mut self.runs,
+            &mut self.clocks,
         ]
     }
 }

@@ -189,11 +189,18 @@ impl Fleet {
 
     /// One resource as it is now.
     pub fn get(&self, key: &ResourceKey) -> Option<Live> {
-        self.shards.iter().find_map(|shard| {
+        self.look(key, Live::clone)
+    }
+
+    /// Shows one resource to `look`. A shard is locked meanwhile: copy what is needed.
+    pub fn look<T>(&self, key: &ResourceKey, look: impl FnOnce(&Live) -> T) -> Option<T> {
+        for shard in &self.shards {
             let shard = lock(shard);
-            let tracked = shard.resources.get(key).filter(|it| it.visible)?;
-            Some(tracked.live.clone())
-        })
+            if let Some(tracked) = shard.resources.get(key).filter(|it| it.visible) {
+                return Some(look(&tracked.live));
+            }
+        }
+        None
     }
 
     /// The runs of training jobs as they are now.

@@ -73,6 +73,8 @@ pub mod advice;
 
 mod stored;
 
+pub mod stuck;
+
 #[cfg(test)]
 mod tests;
 
@@ -81,6 +83,7 @@ pub use facts::{RankFacts, RunFacts};
 pub use recall::recall;
 pub use state::State;
 pub use stored::{stored, stored_steps};
+pub use stuck::Stuck;
 pub use watch::Judged;
 
 use ring::Ring;
@@ -108,13 +111,14 @@ const STEPS_KEPT: i64 = 3_600 * NANOS_PER_SECOND;
 pub const RUN_KEPT: i64 = 86_400 * NANOS_PER_SECOND;
 
 /// Events that say something of a run.
-const OF_RUNS: [EventKind; 6] = [
+const OF_RUNS: [EventKind; 7] = [
     EventKind::RunStarted,
     EventKind::RunEnded,
     EventKind::RankException,
     EventKind::CheckpointSaved,
     EventKind::CheckpointRestored,
     EventKind::FingerprintChanged,
+    EventKind::CollectiveStuck,
 ];
 
 /// Catalog numbers of what a rank tells of itself.
@@ -138,6 +142,10 @@ pub struct Run {
     pub ranks: BTreeMap<u32, Rank>,
     /// What was judged of it in the last round; nothing before its first complete step.
     pub judged: Option<Judged>,
+    /// The same by the times of its collectives; none where its steps say it, or these do not.
+    pub by_collectives: Option<Judged>,
+    /// Collectives that its ranks were told not to come out of, the newest last.
+    pub stuck: Vec<Stuck>,
     /// Who told of it first; none of one that the store told of.
     opened_by: Option<AgentId>,
     /// Whether what the store knows of it is in it. Until then the store merges what it is told.
@@ -296,17 +304,23 @@ impl Runs {
         let Ok(id) = RankId::parse(&event.resource_id) else {
             return Ok(());
         };
+        let is_stuck = event.kind == EventKind::CollectiveStuck;
         let known = &mut *self.lock();
         let run = known.run(&RunKey::of(cluster, &id), id.rank, heard)?;
         if run.counts(id.rank) {
             run.facts.learn(id.rank, event);
+            if let Some(stuck) = is_stuck.then(|| Stuck::of(event)).flatten() {
+                stuck.keep(&mut run.stuck);
+            }
         }
         let at = heard.at(event.at);
         run.facts.heard = run.facts.heard.max(at);
         let rank = run.ranks.entry(id.rank).or_default();
         rank.facts.learn(event);
         rank.facts.heard = rank.facts.heard.max(at);
-        (run.changed, rank.changed) = (true, true);
+        if !is_stuck {
+            (run.changed, rank.changed) = (true, true);
+        }
         Ok(())
     }
 
@@ -366,13 +380,6 @@ impl Runs {
         if let Some(run) = self.lock().runs.get_mut(key) {
             run.changed |= run.facts.ended != ended || run.facts.ending != ending;
             (run.facts.ended, run.facts.ending) = (ended, ending);
-        }
-    }
-
-    /// Notes what was judged of a run that goes on.
-    pub fn judge(&self, key: &RunKey, judged: Option<Judged>) {
-        if let Some(run) = self.lock().runs.get_mut(key) {
-            run.judged = judged;
         }
     }
 

@@ -120,6 +120,27 @@ fn evaluation_is_quiet_and_the_clock_begins_anew_after_it() {
 }
 
 #[test]
+fn of_several_ranks_behind_the_one_that_is_least_far_comes_first() {
+    let behind = [
+        position(1, 0, 9, Some(20)),
+        position(1, 1, 8, None),
+        position(1, 2, 8, None),
+        position(1, 3, 5, None),
+    ];
+    assert_eq!(suspects(&behind).1, [3, 1, 2]);
+}
+
+#[test]
+fn of_several_that_all_are_in_the_first_is_named() {
+    let all_in = [1, 2, 3].map(|it| [position(it, 0, 7, Some(20)), position(it, 1, 7, Some(20))]);
+    let Verdict::Hung(hang) = stood(&mut begun(1), 200, None, &all_in.concat()) else {
+        panic!("it stands");
+    };
+    assert_eq!((hang.communicator, hang.suspects), (Some(1), vec![]));
+    assert_eq!(hang.evidence, Evidence::CollectiveStands);
+}
+
+#[test]
 fn the_rank_behind_is_the_suspect_and_one_that_waits_itself_is_not() {
     let never_entered = [
         position(1, 0, 7, Some(20)),

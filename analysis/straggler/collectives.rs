@@ -7,7 +7,9 @@
 //! its cause. When the shortest durations grow themselves, the network is slow and no rank is.
 //!
 //! Limits: durations of AllReduce, AllGather and ReduceScatter only ([`Function::synchronises`]);
-//! waits below [`FLOOR_NS`] are noise; a rank without a measured collective gets no reading.
+//! waits below [`FLOOR_NS`] are noise; a rank without a measured collective gets no reading. Collectives that run
+//! beside one another, and beside what is computed, can wait for longer in all than there was time: at most
+//! [`MOST_WAIT`] of it is taken for waiting.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +20,8 @@ use crate::robust::median;
 pub const FLOOR_NS: u64 = 50_000;
 /// Growth of the shortest durations from which the network is called slow.
 pub const SLOW_NETWORK_RATIO: f64 = 1.2;
+/// The greatest part of the time that is taken for waiting.
+pub const MOST_WAIT: f64 = 0.9;
 /// Operations it takes to say so.
 pub const LEAST_OPERATIONS: usize = 10;
 
@@ -34,12 +38,14 @@ pub enum Function {
     Other,
 }
 
-/// One collective on the ranks that reported it.
+/// One collective, or several alike, on the ranks that reported it.
 #[derive(Debug, Clone, Copy)]
 pub struct Operation<'a> {
     /// What it does.
     pub function: Function,
-    /// Ranks and how long it ran on each, nanoseconds.
+    /// How many there were.
+    pub calls: u64,
+    /// Ranks and how long it ran on each, nanoseconds; of several their mean.
     pub durations: &'a [(u32, u64)],
 }
 
@@ -61,7 +67,7 @@ impl Function {
     }
 }
 
-/// The busy times of a step, for [`super::Source::Collectives`].
+/// The busy times of a step, or of another stretch of time, for [`super::Source::Collectives`].
 pub fn readings(
     wall_ns: u64,
     operations: &[Operation<'_>],
@@ -75,13 +81,14 @@ pub fn readings(
             let wait_ns = duration_ns - least;
             let wait_ns = if wait_ns > FLOOR_NS { wait_ns } else { 0 };
             let sum = waits.entry(*rank).or_default();
-            *sum = sum.saturating_add(wait_ns);
+            *sum = sum.saturating_add(wait_ns.saturating_mul(operation.calls));
         }
     }
+    let most = (wall_ns as f64 * MOST_WAIT) as u64;
     let reading = |(rank, wait_ns): (u32, u64)| Reading {
         rank,
         seat: seats.get(&rank).copied().unwrap_or_default(),
-        busy_ns: wall_ns.saturating_sub(wait_ns),
+        busy_ns: wall_ns - wait_ns.min(most),
     };
     waits.into_iter().map(reading).collect()
 }

@@ -309,6 +309,7 @@ fn collectives_of_a_step(late_ns: u64) -> Vec<Reading> {
     let operations: Vec<Operation<'_>> = all
         .map(|durations| Operation {
             function,
+            calls: 1,
             durations,
         })
         .collect();
@@ -344,13 +345,32 @@ fn collectives_that_do_not_end_together_and_lone_reports_give_no_reading() {
     let broadcast = [(0, 1_000_000), (1, 9_000_000)];
     let other = Operation {
         function: Function::Other,
+        calls: 1,
         durations: &broadcast,
     };
     let lone = Operation {
         function: Function::AllReduce,
+        calls: 1,
         durations: &broadcast[..1],
     };
     assert_eq!(readings(100_000_000, &[other, lone], &seats), []);
+}
+
+#[test]
+fn collectives_alike_are_told_together_and_nobody_waits_for_longer_than_there_was_time() {
+    let durations = [(0, 300_000), (1, 900_000), (2, 330_000)];
+    let operation = |calls| Operation {
+        function: Function::ReduceScatter,
+        calls,
+        durations: &durations,
+    };
+    let busy = |calls| -> Vec<u64> {
+        let all = readings(100_000_000, &[operation(calls)], &BTreeMap::new());
+        all.iter().map(|it| it.busy_ns).collect()
+    };
+    // 30 µs more than the shortest are jitter, however often.
+    assert_eq!(busy(50), [100_000_000, 70_000_000, 100_000_000]);
+    assert_eq!(busy(5_000), [100_000_000, 10_000_000, 100_000_000]);
 }
 
 #[test]

@@ -375,15 +375,13 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         Category::ALL.iter().map(of).collect()
     });
     let facts = &run.facts;
-    let verdict = run.judged.as_ref().map(|it| &it.verdict);
+    let judged = run.who_waits();
+    let verdict = judged.map(|it| &it.verdict);
     let slow = verdict
         .map_or(&[][..], |it| it.stragglers.as_slice())
         .iter()
         .map(|it| {
-            let since = run
-                .judged
-                .as_ref()
-                .and_then(|judged| judged.since.get(&it.rank));
+            let since = judged.and_then(|judged| judged.since.get(&it.rank));
             SlowRank {
                 rank: it.rank,
                 ratio: it.ratio,

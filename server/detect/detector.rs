@@ -11,7 +11,8 @@ use gpufleet_telemetry::time::Timestamp;
 use super::gather::{GpuSnapshot, Gpus, NodeSnapshots};
 use super::tuned::Tuned;
 use super::watch::GAP_S;
-use crate::runs::Runs;
+use crate::fleet::Fleet;
+use crate::runs::{RunKey, Runs};
 
 /// Readings further apart than this say nothing together, seconds.
 pub(crate) const MOST_SPACING_S: f64 = GAP_S;
@@ -67,6 +68,8 @@ pub(crate) struct TickSnapshot<'a> {
     /// The same by cluster and id.
     pub(super) gpus: &'a Gpus<'a>,
     pub(super) nodes: &'a NodeSnapshots,
+    /// What is live, for what is seldom asked of one resource.
+    pub(super) fleet: &'a Fleet,
     pub(super) runs: &'a Runs,
     /// Whether a node of a cluster was there and is gone.
     pub(super) is_gone: &'a dyn Fn(&str, &str) -> bool,
@@ -88,6 +91,8 @@ pub(crate) struct Findings {
     pub(super) unjudged: BTreeSet<(Family, String, String)>,
     /// Runs that start, evaluate, save or restore: cluster and run.
     pub(super) quiet: BTreeSet<(String, String)>,
+    /// Runs of which it is judged by the times of their collectives who makes the others wait.
+    pub(super) by_collectives: BTreeSet<RunKey>,
     /// The slow link of a run, by cluster and run: why it became slower, if it did.
     pub(super) slow_links: BTreeMap<(String, String), Place>,
 }

@@ -34,6 +34,8 @@ use crate::view::judge::judge;
 #[derive(Default)]
 pub struct Watches {
     gpus: HashMap<ResourceKey, Watched>,
+    /// How many were ever numbered.
+    numbered: u32,
     /// The memory of the machines.
     machines: HashMap<ResourceKey, (LeakWatch, Timestamp)>,
     /// From when memory that grows leaks.
@@ -46,6 +48,7 @@ pub struct Watches {
 /// What is kept of one.
 #[derive(Default)]
 struct Watched {
+    number: u32,
     counters: Watch,
     links: LinkWatch,
     memory: LeakWatch,
@@ -61,6 +64,8 @@ const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 /// One GPU as the detectors see it.
 #[derive(Debug, Clone)]
 pub struct GpuSnapshot {
+    /// A number of its own, from 1, for as long as it is remembered.
+    pub(super) number: u32,
     pub(super) cluster: Arc<str>,
     pub(super) node: Arc<str>,
     pub(super) id: Arc<str>,
@@ -190,6 +195,10 @@ pub fn gather(
                 of_node.gpus += 1;
                 let watched = watches.gpus.entry(live.key.clone()).or_default();
                 watched.seen = now;
+                if watched.number == 0 {
+                    watches.numbered = watches.numbered.wrapping_add(1).max(1);
+                    watched.number = watches.numbered;
+                }
                 all.push(seen_of(live, watched, now, &by));
             }
             ResourceKind::Rank => watches.network.rank(live, now),
@@ -277,6 +286,7 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp, by: &Thresholds) 
     let owner = job.map(|it| leak::owner(it, &live.key.id));
     let used = gpu_used(live, now);
     let mut seen = GpuSnapshot {
+        number: watched.number,
         cluster: Arc::clone(&live.key.cluster),
         node: Arc::clone(&live.node),
         id: Arc::clone(&live.key.id),

@@ -151,7 +151,7 @@ pub(super) fn is_readable(family: Family, seen: &GpuSnapshot) -> bool {
     seen.gone.within(needed) == Readable::default()
 }
 
-type Group<'a> = (&'a str, &'a str, &'a str);
+pub(super) type Group<'a> = (&'a str, &'a str, &'a str);
 
 /// Which GPUs are like it; none while it does not work for a known job.
 fn group(seen: &GpuSnapshot) -> Option<Group<'_>> {

@@ -372,12 +372,8 @@ impl Brief {
     fn of(run: &Run, now: Timestamp) -> Self {
         let living = || run.members().filter(|(_, it)| it.facts.end.is_none());
         let is_quiet = living().any(|(_, it)| runs::is_quiet(it));
-        let blamed = run.judged.iter().flat_map(|it| &it.verdict.stragglers);
-        let part = |rank: &crate::runs::Rank| {
-            let waits = rank.facts.reading(training::STEP_COMMUNICATION_WAIT.id)?;
-            let all = rank.facts.reading(training::STEP_WALL.id)?;
-            (all > 0.0).then(|| waits / all)
-        };
+        let blamed = run.who_waits().into_iter();
+        let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
         let nodes = living().map(|(_, it)| &it.facts.node);
         let settings = run.facts.fingerprint.iter();
         let settings = settings.filter(|(key, _)| key.starts_with("NCCL_"));
@@ -386,7 +382,7 @@ impl Brief {
             nodes: nodes.filter(|it| !it.is_empty()).cloned().collect(),
             members: living().map(|(number, _)| *number).collect(),
             blamed: blamed.map(|it| it.rank).collect(),
-            waits: living().find_map(|(_, it)| part(it)),
+            waits: living().find_map(|(_, it)| runs::waits_of(it)),
             settings: settings
                 .map(|(key, it)| (key.clone(), it.clone()))
                 .collect(),

@@ -2,11 +2,10 @@
 //! slower, or learns nothing; each with its cause, as far as readings say, and what its GPUs lose to it.
 //!
 //! Who is slow and whether a run became slower is judged beside the runs ([`crate::runs::watch`]), with
-//! their steps; here it is given cause and price. That a run stands, and its numbers, are judged here.
-//! A run is looked at whole only when something may be wrong with it.
+//! their steps; here it is given cause and price. That a run stands, its numbers, and who is slow where steps do
+//! not say so ([`waits`]), are judged here. A run is looked at whole only when something may be wrong with it.
 //!
-//! Limits: state is 200 bytes a run; collectives are known by how many are in flight and for how long,
-//! not by their numbers, so that a hang names a suspect only where a rank is in none of them.
+//! Limits: state is 200 bytes a run, and 512 a rank of one whose collectives are judged.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,29 +14,36 @@ use gpufleet_analysis::hang;
 use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::Phase;
+use gpufleet_telemetry::training::{CollectivesFrom, Phase};
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
 use crate::runs::ring::Ring;
-use crate::runs::{Judged, Rank, Run, RunKey, Runs, State};
+use crate::runs::{Judged, Rank, Run, RunKey, Runs, State, Stuck};
 
 mod learning;
-mod slow;
+pub(super) mod slow;
 mod standing;
 #[cfg(test)]
 pub(super) mod tests;
+mod waits;
 
 use learning::Learning;
+use waits::Waits;
 
 /// A rank that was heard within two ticks and what a tick needs.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
 /// For so long a run that saves, restores, evaluates or starts is let alone, seconds: then it is late.
 const QUIET_S: f64 = 3_600.0;
+
+/// Part of a step's time that ranks spend waiting for one another from which it counts as told: who tells none has it
+/// in the time of its own.
+const LEAST_WAITS: f64 = 0.005;
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
 const PEERS: usize = 64;
@@ -49,6 +55,8 @@ pub(super) struct RunWatches(BTreeMap<RunKey, Watched>);
 struct Watched {
     hang: hang::Watch,
     learning: Learning,
+    /// Of a run whose steps do not say who makes the others wait.
+    waits: Option<Box<Waits>>,
 }
 
 /// What is needed of every run.
@@ -58,6 +66,8 @@ struct Brief {
     is_quiet: bool,
     stands: bool,
     judged: Option<Judged>,
+    /// Whether who makes the others wait is to be judged by the times of its collectives.
+    asks_collectives: bool,
     learning: Option<learning::Reading>,
 }
 
@@ -67,6 +77,8 @@ pub(super) struct RunSnapshot {
     pub(super) cluster: String,
     pub(super) name: String,
     pub(super) ranks: Vec<RankSnapshot>,
+    /// Collectives that its ranks were told not to come out of.
+    pub(super) stuck: Vec<Stuck>,
 }
 
 /// One of its ranks.
@@ -78,6 +90,8 @@ pub(super) struct RankSnapshot {
     pub(super) stage: Option<u32>,
     /// How many collectives it is in, and for how long in the oldest; none is not known.
     pub(super) in_flight: Option<(f64, f64)>,
+    /// Where what is known of its collectives comes from.
+    pub(super) collectives: Option<CollectivesFrom>,
     /// Its last steps, of those that are compared.
     pub(super) ring: Option<Ring>,
 }
@@ -89,8 +103,17 @@ impl Detector for RunWatches {
             Need::Reading(&training::LAST_STEP),
         ];
         let steps = |name, family| Finds::of(name, family, &[Need::Steps]);
+        let times = &[
+            Need::Reading(&training::COLLECTIVE_DURATION),
+            Need::Reading(&training::COLLECTIVE_CALLS),
+        ];
         vec![
             steps("a rank that makes the others wait", Family::Straggler),
+            Finds::of(
+                "a rank that the others wait for in collectives",
+                Family::Straggler,
+                times,
+            ),
             steps("a run that became slower", Family::Slower),
             steps("a run that stands still", Family::Hang),
             Finds::of(
@@ -128,7 +151,31 @@ impl Watched {
         Self {
             hang: hang::Watch::new(),
             learning: Learning::default(),
+            waits: None,
         }
+    }
+
+    /// Who makes the others wait by the times of collectives, where steps do not say it.
+    fn by_collectives(
+        &mut self,
+        key: &RunKey,
+        brief: &Brief,
+        tick: &TickSnapshot<'_>,
+    ) -> Option<Judged> {
+        if !brief.asks_collectives {
+            if self.waits.take().is_some() {
+                tick.runs.judge_collectives(key, None);
+            }
+            return None;
+        }
+        if brief.is_quiet || brief.stands {
+            return None;
+        }
+        let waits = self.waits.get_or_insert_with(|| Box::new(Waits::new()));
+        let step_ns = brief.judged.as_ref().map_or(0, |it| it.step_ns);
+        let judged = waits.judge(key, tick, step_ns);
+        tick.runs.judge_collectives(key, judged.clone());
+        judged
     }
 
     /// One run that goes on.
@@ -144,10 +191,22 @@ impl Watched {
         let verdict = brief.judged.as_ref().map(|it| &it.verdict);
         // A run that stands repeats its last verdict, which says nothing of now.
         let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
-        if !is_told {
-            let families = [Family::Straggler, Family::Slower];
-            found.unjudged.extend(families.map(|it| unjudged(it, key)));
+        let by_collectives = self.by_collectives(key, &brief, tick);
+        if by_collectives.is_some() {
+            found.by_collectives.insert(key.clone());
         }
+        // Steps in which nobody tells waits name nobody who makes the others wait.
+        let is_straggler_told = match brief.asks_collectives {
+            true => by_collectives.is_some(),
+            false => is_told,
+        };
+        if !is_straggler_told {
+            found.unjudged.insert(unjudged(Family::Straggler, key));
+        }
+        if !is_told {
+            found.unjudged.insert(unjudged(Family::Slower, key));
+        }
+        let pace = together(brief.judged.as_ref().filter(|_| is_told), by_collectives);
         let troubles = self
             .learning
             .observe(brief.learning.as_ref(), &tick.by.loss, now);
@@ -155,26 +214,29 @@ impl Watched {
             found.unjudged.insert(unjudged(Family::Training, key));
         }
         let may_stand = self.hang.stands_for(now) >= tick.by.hang.least_ns();
-        let is_slow = is_told
-            && brief
-                .judged
-                .as_ref()
-                .is_some_and(|it| !it.verdict.stragglers.is_empty() || it.slower.is_some());
-        let run = if may_stand || is_slow || !troubles.is_empty() {
-            let blamed = verdict.map_or(Vec::new(), |it| {
-                it.stragglers.iter().map(|it| it.rank).collect()
-            });
+        let run = if may_stand || pace.is_some() || !troubles.is_empty() {
+            let blamed = pace.iter().flat_map(|it| &it.verdict.stragglers);
+            let blamed: Vec<u32> = blamed.map(|it| it.rank).collect();
             let seen = tick.runs.look(key, |run| seen(key, run, &blamed));
             seen.unwrap_or_default()
         } else {
             RunSnapshot::default()
         };
-        let (standing, is_known) = standing::signal(&run, tick, &mut self.hang, &brief);
+        let entered = match may_stand {
+            true => standing::entered(key, &run, tick.fleet),
+            false => standing::Entered::default(),
+        };
+        let around = standing::Around {
+            run: &run,
+            gpus,
+            entered: &entered,
+        };
+        let (standing, is_known) = standing::signal(&around, &mut self.hang, &brief, tick);
         if !is_known {
             found.unjudged.insert(unjudged(Family::Hang, key));
         }
         found.signals.extend(standing);
-        if let Some(judged) = brief.judged.as_ref().filter(|_| is_slow) {
+        if let Some(judged) = &pace {
             let mut signals = slow::signals(&run, judged, gpus);
             let key = (run.cluster.clone(), run.name.clone());
             if let Some(link) = found.slow_links.get(&key) {
@@ -186,6 +248,16 @@ impl Watched {
         let troubles = troubles.iter().map(|it| it.signal(&run, price(), now));
         found.signals.extend(troubles);
     }
+}
+
+/// What is wrong with the pace of a run by its steps and by its collectives: who is slow by what names somebody, and that
+/// it became slower by its steps. None where nothing is.
+fn together(by_steps: Option<&Judged>, by_collectives: Option<Judged>) -> Option<Judged> {
+    let slower = by_steps.and_then(|it| it.slower);
+    let names = |it: &Judged| !it.verdict.stragglers.is_empty();
+    let judged = by_collectives.filter(names).or(by_steps.cloned())?;
+    let judged = Judged { slower, ..judged };
+    (names(&judged) || slower.is_some()).then_some(judged)
 }
 
 /// Which run holds a GPU, by cluster and GPU.
@@ -228,6 +300,36 @@ pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
 }
 
+/// Part of its steps' time that a rank waited for others; none where it tells no steps.
+pub(super) fn waits_of(rank: &Rank) -> Option<f64> {
+    let waits = rank.facts.reading(training::STEP_COMMUNICATION_WAIT.id)?;
+    let all = rank.facts.reading(training::STEP_WALL.id)?;
+    (all > 0.0).then(|| waits / all)
+}
+
+/// Whether its steps say who makes the others wait: they name somebody, or somebody tells what it waits for others.
+/// Where all tell that they do not, each has that in the time of its own, and all look alike.
+pub(super) fn steps_tell(run: &Run) -> bool {
+    let Some(judged) = &run.judged else {
+        return false;
+    };
+    let none = [Silent::NoPeers, Silent::RanksMissing];
+    let is_judged = judged.verdict.silent.is_none_or(|it| !none.contains(&it));
+    let mut living = run.ranks.values().filter(|it| it.facts.end.is_none());
+    let tells = |rank: &Rank| waits_of(rank).is_none_or(|it| it >= LEAST_WAITS);
+    is_judged && (!judged.verdict.stragglers.is_empty() || living.any(tells))
+}
+
+/// Whether our plugin times what a rank does together with others.
+fn is_timed(rank: &Rank) -> bool {
+    collectives_from(rank) == Some(CollectivesFrom::Plugin)
+}
+
+fn collectives_from(rank: &Rank) -> Option<CollectivesFrom> {
+    let code = rank.facts.reading(training::COLLECTIVES_FROM.id)?;
+    CollectivesFrom::from_number(code as u64)
+}
+
 fn brief(run: &Run, now: Timestamp) -> Brief {
     let living = || run.ranks.values().filter(|it| it.facts.end.is_none());
     let heard = living().map(|it| it.facts.heard).max();
@@ -237,6 +339,7 @@ fn brief(run: &Run, now: Timestamp) -> Brief {
         is_quiet: living().any(is_quiet),
         stands: run.stands_since(now).is_some(),
         judged: run.judged.clone(),
+        asks_collectives: !steps_tell(run) && living().any(is_timed),
         learning: living().find_map(|it| learning::Reading::of(&it.facts)),
     }
 }
@@ -260,6 +363,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         stage: it.facts.mesh.pp.map(|it| it.at),
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
+        collectives: collectives_from(it),
         ring: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
             .then(|| it.ring.clone()),
     };
@@ -267,6 +371,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         cluster: key.cluster.to_string(),
         name: key.run.to_string(),
         ranks: ranks.enumerate().map(of).collect(),
+        stuck: run.stuck.clone(),
     }
 }
 

@@ -136,6 +136,31 @@ impl Watch {
     }
 }
 
+impl Runs {
+    /// Notes what was judged of a run that goes on.
+    pub fn judge(&self, key: &RunKey, judged: Option<Judged>) {
+        if let Some(run) = self.lock().runs.get_mut(key) {
+            run.judged = judged;
+        }
+    }
+
+    /// Notes who of a run makes the others wait by the times of its collectives.
+    pub fn judge_collectives(&self, key: &RunKey, judged: Option<Judged>) {
+        if let Some(run) = self.lock().runs.get_mut(key) {
+            run.by_collectives = judged;
+        }
+    }
+}
+
+impl Run {
+    /// Who makes the others wait, by steps or by collectives: what names somebody, else what was judged at all.
+    pub fn who_waits(&self) -> Option<&Judged> {
+        let by_collectives = self.by_collectives.as_ref();
+        let names = by_collectives.filter(|it| !it.verdict.stragglers.is_empty());
+        names.or(self.judged.as_ref()).or(by_collectives)
+    }
+}
+
 impl Watched {
     fn new() -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
-use gpufleet_analysis::straggler::{Silent, Verdict};
+use gpufleet_analysis::straggler::{Confidence, Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Judged, Run, State};
@@ -40,9 +40,13 @@ pub fn sentence(run: &Run, open: &[Incident], now: Timestamp) -> String {
 
 fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
     let Some(judged) = &run.judged else {
-        return match run.last_step() {
+        let runs = match run.last_step() {
             Some(step) => format!("Runs, at step {step}; how fast is not known yet."),
             None => "Runs, and has not told a step yet.".to_owned(),
+        };
+        return match &run.by_collectives {
+            Some(judged) => format!("{} {runs}", slow(run, open, judged)),
+            None => runs,
         };
     };
     if let Some(since) = run.stands_since(now) {
@@ -71,6 +75,7 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
         tokens.unwrap_or_default(),
         text::grouped(judged.step as f64)
     );
+    let judged = run.who_waits().unwrap_or(judged);
     let slow = slow(run, open, judged);
     // What is wrong comes first.
     match judged.verdict.stragglers.is_empty() {
@@ -137,8 +142,12 @@ fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
             .get(&it.rank)
             .copied()
             .unwrap_or(judged.ended_at);
+        let makes = match it.confidence {
+            Confidence::Low => "probably makes",
+            Confidence::Medium | Confidence::High => "makes",
+        };
         format!(
-            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and makes the others wait{}.",
+            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and {makes} the others wait{}.",
             it.rank,
             node.unwrap_or_default(),
             it.ratio,

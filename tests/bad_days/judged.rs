@@ -54,7 +54,7 @@ const fn broken_gpu(fault: Fault) -> Expected {
     }
 }
 
-const EXPECTED: [Expected; 8] = [
+const EXPECTED: [Expected; 9] = [
     broken_gpu(Fault::Xid79),
     broken_gpu(Fault::Lost),
     broken_gpu(Fault::Hang),
@@ -80,6 +80,15 @@ const EXPECTED: [Expected; 8] = [
         fault: Fault::Slow,
         family: Family::Heat,
         cause: Cause::Heat,
+        node: NODE,
+        is_one_gpu: true,
+        rank: Some(11),
+        takes: 4.0,
+    },
+    Expected {
+        fault: Fault::LowClock,
+        family: Family::Straggler,
+        cause: Cause::Clocks,
         node: NODE,
         is_one_gpu: true,
         rank: Some(11),
@@ -199,4 +208,82 @@ async fn the_rank_of_the_demo_that_throttles_is_one_incident_each_time() {
         let lost = incident.lost.gpu_seconds() / 1_200.0;
         assert!((4.0..=7.0).contains(&lost), "{lost} GPUs: {text}");
     }
+}
+
+/// The whole demo, whose processes tell nothing: what is left is what its GPUs and their pods say.
+fn without_hooks() -> Plan {
+    Plan {
+        seed: SEED,
+        training: false,
+        workloads: true,
+        ..Plan::demo()
+    }
+}
+
+const JOB: &str = "jobset:foundation/llama-70b-pretrain";
+/// Two minutes to come up, and what is compared before anybody is judged.
+const UNTIL_IT_IS_JUDGED: u64 = 8;
+
+fn stragglers(world: &Judged) -> Vec<&Incident> {
+    let all = world.incidents().into_iter();
+    all.filter(|it| it.family == Family::Straggler).collect()
+}
+
+#[tokio::test]
+async fn a_low_clock_in_a_job_that_tells_nothing_is_probably_why_it_waits_until_it_is_mended() {
+    let began = attempt(SEED).began;
+    let mut world = Judged::new(&without_hooks(), began).await;
+    world.minutes(UNTIL_IT_IS_JUDGED).await;
+    let early = stragglers(&world);
+    assert!(early.is_empty(), "nobody is slow: {}", shown(&early));
+    let said = world.inject(Fault::LowClock);
+    world.minutes(BROKEN).await;
+    let open = stragglers(&world);
+    let all = shown(&open);
+    let [one] = open.as_slice() else {
+        panic!("{said}: {all}");
+    };
+    assert_eq!(
+        (one.state, one.cause),
+        (State::Open, Cause::Clocks),
+        "{all}"
+    );
+    assert!(one.what.starts_with("probably"), "{all}");
+    assert_eq!(one.place.run.as_deref(), Some(JOB), "{all}");
+    let gpu = one.place.gpu.as_deref().expect("a GPU is named");
+    assert!(said.contains(gpu), "{said}: {all}");
+    let injected = began.shifted(UNTIL_IT_IS_JUDGED as i64 * MINUTE_NS);
+    let opened = one.opened_at.expect("people were told of it");
+    let late = opened.since(injected) / NANOS_PER_SECOND;
+    assert!((60..=120).contains(&late), "{late} s: {all}");
+    let takes = one.losing.milli_gpus as f64 / 1_000.0;
+    assert!((4.0..=8.0).contains(&takes), "{takes} of 32 GPUs: {all}");
+    assert!(one.lost.nano_usd() > Some(0), "{all}");
+    world.inject(Fault::Heal);
+    world.minutes(MENDED).await;
+    let over = stragglers(&world);
+    assert_eq!(over.len(), 1, "{}", shown(&over));
+    assert_eq!(over[0].state, State::Resolved, "{}", shown(&over));
+}
+
+#[tokio::test]
+async fn a_gpu_that_throttles_in_a_job_that_tells_nothing_is_the_heats_and_names_nobody_else() {
+    let mut world = Judged::new(&without_hooks(), attempt(SEED).began).await;
+    // Two minutes to come up, 19 at full speed, and some in which a GPU is hot.
+    world.minutes(2 + 19 + 5).await;
+    let slow = stragglers(&world);
+    assert!(slow.is_empty(), "{}", shown(&slow));
+    let all = world.incidents().into_iter();
+    let heat: Vec<&Incident> = all.filter(|it| it.family == Family::Heat).collect();
+    let text = shown(&heat);
+    assert_eq!(heat.len(), 1, "{text}");
+    let place = heat[0].place_and_run();
+    assert_eq!(place.node.as_deref(), Some("demo-node-3"), "{text}");
+    assert_eq!(
+        place.run.as_deref(),
+        Some(JOB),
+        "its job waits for it: {text}"
+    );
+    let takes = heat[0].losing.milli_gpus;
+    assert!(takes >= 4_000, "what all 32 GPUs lose: {takes}, {text}");
 }

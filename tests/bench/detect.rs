@@ -1,6 +1,7 @@
 //! What a tick of the detectors takes: everything that judges GPUs, machines, ranks and runs, over a fleet
 //! of simulated nodes, on one core. First while all train at full speed, then while one GPU in 64 throttles
-//! and makes the others of its run wait: a worse day than any fleet has.
+//! and makes the others of its run wait: a worse day than any fleet has. Jobs tell their steps, or nothing of
+//! themselves.
 
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ const THROTTLES_AFTER_S: i64 = 21 * 60;
 const TICK_S: i64 = 10;
 const TICKS: usize = 10;
 const SHORT_TICKS: usize = 4;
+/// Ticks after which a job that tells nothing is judged.
+const LEARNT_TICKS: usize = 25;
 
 /// What the fleet does, and the ticks before the first that counts.
 struct Stage {
@@ -38,7 +41,7 @@ const STAGES: [Stage; 2] = [
     },
 ];
 
-pub(crate) fn run(short: bool, gpus: usize) -> bool {
+pub(crate) fn run(short: bool, gpus: usize, untold: bool) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -46,6 +49,8 @@ pub(crate) fn run(short: bool, gpus: usize) -> bool {
     let plan = Plan {
         nodes: gpus / GPUS_PER_NODE,
         gpus_per_node: GPUS_PER_NODE,
+        training: !untold,
+        workloads: untold,
         ..Plan::demo()
     };
     let ticks = if short { SHORT_TICKS } else { TICKS };
@@ -54,14 +59,16 @@ pub(crate) fn run(short: bool, gpus: usize) -> bool {
 
 async fn measured(plan: &Plan, ticks: usize) -> bool {
     let clock = SystemClock::start();
-    let first = (STAGES[0].warm_up + ticks) as i64;
+    let mut learnt = if plan.training { 0 } else { LEARNT_TICKS };
+    let first = (learnt + STAGES[0].warm_up + ticks) as i64;
     let ahead = (THROTTLES_AFTER_S - first * TICK_S) * NANOS_PER_SECOND;
     let mut world = Judged::new(plan, attempt(plan.seed).began.shifted(ahead)).await;
     let mut are_kept = true;
     for stage in &STAGES {
         let (mut all, mut of_runs, mut feeding) =
             (Spread::default(), Spread::default(), Spread::default());
-        for tick in 0..stage.warm_up + ticks {
+        let warm_up = stage.warm_up + std::mem::take(&mut learnt);
+        for tick in 0..warm_up + ticks {
             let began = clock.monotonic();
             world.goes_on().await;
             let fed = clock.monotonic();
@@ -69,7 +76,7 @@ async fn measured(plan: &Plan, ticks: usize) -> bool {
             let runs = clock.monotonic();
             world.judge();
             let ended = clock.monotonic();
-            if tick >= stage.warm_up {
+            if tick >= warm_up {
                 let seconds = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
                 feeding.add(seconds(began, fed));
                 of_runs.add(seconds(fed, runs));

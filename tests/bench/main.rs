@@ -82,6 +82,9 @@ enum What {
         /// How many GPUs.
         #[arg(long, default_value_t = 100_000)]
         gpus: usize,
+        /// Jobs tell nothing of themselves, so that their GPUs are judged by their clocks.
+        #[arg(long)]
+        untold: bool,
     },
     /// A stored day, replayed: SQLite, and PostgreSQL where one runs for tests.
     Replay {
@@ -107,7 +110,11 @@ fn main() {
         What::Server { short } => server::run(short),
         What::Outage { short, gpus } => outage::run(short, gpus),
         What::Notify { short } => notify::run(short),
-        What::Detect { short, gpus } => detect::run(short, gpus),
+        What::Detect {
+            short,
+            gpus,
+            untold,
+        } => detect::run(short, gpus, untold),
         What::Replay { gpus, minutes } => replay::run(gpus, minutes),
         What::Report { short } => report::run(short),
     };

@@ -83,7 +83,7 @@ impl Day {
             gpus_per_node: 1,
             metrics: POINTS,
             training: false,
-            cluster: "demo".to_owned(),
+            ..Plan::demo()
         };
         let often = |random: &mut Random, least: u64| least + random.below(least * 4);
         let trouble = Trouble {

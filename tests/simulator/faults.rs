@@ -27,6 +27,8 @@ pub enum Condition {
     Hot,
     /// Its fan is worn: it slows down a little, and with it the rank that computes on it.
     Worn,
+    /// Somebody set its clock low: the rank that computes on it is slow, and nothing is hot.
+    LowClock,
     /// The job that held it ended, and nobody came after it.
     Abandoned,
     /// The port that its data leaves the node by came up at half its speed.
@@ -50,6 +52,8 @@ pub enum Fault {
     Thermal,
     /// One GPU slows down, and everyone waits for its rank.
     Slow,
+    /// Somebody sets the clock of one GPU low, and everyone waits for its rank.
+    LowClock,
     /// One RDMA port comes up at half its speed.
     SlowLink,
     /// The training job's traffic goes over the host's port.
@@ -75,13 +79,14 @@ struct State {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Xid79,
         Self::Lost,
         Self::Hang,
         Self::Stall,
         Self::Thermal,
         Self::Slow,
+        Self::LowClock,
         Self::SlowLink,
         Self::WrongNetwork,
         Self::Heal,
@@ -96,6 +101,7 @@ impl Fault {
             Self::Stall => "stall",
             Self::Thermal => "thermal",
             Self::Slow => "slow",
+            Self::LowClock => "lowclock",
             Self::SlowLink => "slowlink",
             Self::WrongNetwork => "wrongnet",
             Self::Heal => "heal",
@@ -223,6 +229,13 @@ impl Faults {
                 state.set(target, Condition::Worn);
                 format!(
                     "GPU {} of {node_name} ({id}) runs hot and slows down: the other ranks wait for its own",
+                    target.1
+                )
+            }
+            Fault::LowClock => {
+                state.set(target, Condition::LowClock);
+                format!(
+                    "the clock of GPU {} of {node_name} ({id}) is set low: the other ranks wait for its own",
                     target.1
                 )
             }

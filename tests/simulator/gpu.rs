@@ -68,6 +68,20 @@ struct Sums {
     capped: f64,
     /// Whether it is a fan that slows it down.
     is_worn: bool,
+    /// Whether somebody set its clock low.
+    is_set_low: bool,
+}
+
+impl Sums {
+    /// What is left of the clock while it computes, but for the power cap.
+    fn clock_left(&self) -> f64 {
+        match self.slowed > 0.0 {
+            _ if self.is_set_low => WORN_CLOCK,
+            true if self.is_worn => WORN_CLOCK,
+            true => SLOWDOWN_CLOCK,
+            false => 1.0,
+        }
+    }
 }
 
 impl SimulatedGpu {
@@ -120,6 +134,22 @@ impl SimulatedGpu {
             corrected_errors: (noise.bits(0, 7) % 3) as f64,
             last_xid: None,
         }
+    }
+
+    /// The same, saying what started the pod that holds it; each group of nodes has jobs of its own.
+    #[must_use]
+    pub fn with_workload(mut self, group: usize) -> Self {
+        let job = self.job;
+        if job.role != Role::Free {
+            let number = match group {
+                0 => String::new(),
+                group => format!("-{group}"),
+            };
+            let name = format!("{}:{}/{}{number}", job.started_by, job.namespace, job.name);
+            let resource = Resource::clone(&self.resource);
+            self.resource = Arc::new(resource.with(attribute::WORKLOAD, name));
+        }
+        self
     }
 
     /// The GPU with its attributes.
@@ -193,6 +223,7 @@ impl SimulatedGpu {
             + warm * effort.max(0.3);
         sums.looks += 1.0;
         sums.is_worn = self.is_worn || condition == Condition::Worn;
+        sums.is_set_low = condition == Condition::LowClock;
         for (sum, value) in [
             (&mut sums.load.engine, load.engine),
             (&mut sums.load.tensor, load.tensor),
@@ -235,7 +266,7 @@ impl SimulatedGpu {
         evidence.points(seconds, &mut points);
         self.electrical(sums, mean, &mut points);
         self.memory(mean, &mut points);
-        self.pipes(mean, &mut points);
+        self.pipes(mean, sums.clock_left(), &mut points);
         self.links(mean, &mut points);
         self.totals(&mut points);
         points
@@ -244,13 +275,13 @@ impl SimulatedGpu {
     fn electrical(&self, sums: &Sums, mean: Load, points: &mut Vec<Point>) {
         let slowed = sums.slowed > 0.0;
         let idle = mean.engine < 0.001;
-        let clock = match (idle, slowed) {
+        let clock = match (idle, sums.clock_left()) {
             (true, _) => 345e6,
-            (_, true) if sums.is_worn => self.card.sm_clock_hertz * WORN_CLOCK,
-            (_, true) => self.card.sm_clock_hertz * SLOWDOWN_CLOCK,
+            (_, left) if left < 1.0 => self.card.sm_clock_hertz * left,
             _ => self.card.sm_clock_hertz * (1.0 - 0.05 * sums.capped / sums.looks),
         };
-        let reasons = u32::from(idle) | (u32::from(slowed) * 0x60);
+        let set_low = u32::from(sums.is_set_low) * 2;
+        let reasons = u32::from(idle) | set_low | (u32::from(slowed) * 0x60);
         let power = sums.power / sums.looks;
         let temperature = sums.temperature / sums.looks;
         gauge(
@@ -307,18 +338,20 @@ impl SimulatedGpu {
         gauge(points, &gpu::PROCESSES, processes, None);
     }
 
-    fn pipes(&self, mean: Load, points: &mut Vec<Point>) {
+    fn pipes(&self, mean: Load, clock_left: f64, points: &mut Vec<Point>) {
+        // What its job waits for it computes as well, and its cores are busy with it for longer.
+        let tensor = (mean.tensor / clock_left).min(1.0);
         for (metric, value) in [
             (&gpu::GRAPHICS_ACTIVE, mean.engine),
             (&gpu::SM_ACTIVE, mean.engine * 0.93),
             (&gpu::SM_OCCUPANCY, mean.engine * 0.24),
-            (&gpu::TENSOR_ACTIVE, mean.tensor),
+            (&gpu::TENSOR_ACTIVE, tensor),
             (&gpu::DRAM_ACTIVE, mean.dram),
             (&gpu::FP64_ACTIVE, 0.0),
-            (&gpu::FP32_ACTIVE, mean.tensor * 0.11),
-            (&gpu::FP16_ACTIVE, mean.tensor * 0.05),
+            (&gpu::FP32_ACTIVE, tensor * 0.11),
+            (&gpu::FP16_ACTIVE, tensor * 0.05),
             (&gpu::INTEGER_ACTIVE, mean.engine * 0.13),
-            (&gpu::HMMA_ACTIVE, mean.tensor),
+            (&gpu::HMMA_ACTIVE, tensor),
             (&gpu::IMMA_ACTIVE, 0.0),
             (&gpu::DFMA_ACTIVE, 0.0),
             (&gpu::DMMA_ACTIVE, 0.0),

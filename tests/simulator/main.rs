@@ -79,6 +79,7 @@ impl Arguments {
             gpus_per_node: self.gpus,
             metrics: self.metrics,
             training: !self.no_training,
+            workloads: false,
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Plan {
     pub metrics: usize,
     /// Whether the processes of its training jobs tell of themselves.
     pub training: bool,
+    /// Whether GPUs say what started the pods that hold them, as where the agent may ask Kubernetes.
+    pub workloads: bool,
 }
 
 /// One node with its agent's identity.
@@ -60,6 +62,7 @@ impl Plan {
             gpus_per_node: 8,
             metrics: usize::MAX,
             training: true,
+            workloads: false,
         }
     }
 }
@@ -93,6 +96,10 @@ impl SimulatedNode {
         };
         let gpus: Vec<_> = (0..plan.gpus_per_node)
             .map(|gpu| SimulatedGpu::new(plan.seed, index, gpu, &facts))
+            .map(|gpu| match plan.workloads {
+                true => gpu.with_workload(index / GROUP),
+                false => gpu,
+            })
             .collect();
         let gpu_ids = gpus.iter().map(|it| it.resource().id.to_string()).collect();
         let fleet_noise = Noise::new(plan.seed, 0, 0);

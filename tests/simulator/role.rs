@@ -35,6 +35,8 @@ pub struct Job {
     pub name: &'static str,
     /// The namespace of its pod.
     pub namespace: &'static str,
+    /// What started that pod.
+    pub started_by: &'static str,
     /// The team that owns it.
     pub team: &'static str,
 }
@@ -63,36 +65,42 @@ const JOBS: [Job; 6] = [
         role: Role::Pretraining,
         name: "llama-70b-pretrain",
         namespace: "foundation",
+        started_by: "jobset",
         team: "foundation-models",
     },
     Job {
         role: Role::Finetuning,
         name: "support-assistant-sft",
         namespace: "search",
+        started_by: "job",
         team: "search",
     },
     Job {
         role: Role::Serving,
         name: "chat-serving",
         namespace: "inference",
+        started_by: "deployment",
         team: "inference-platform",
     },
     Job {
         role: Role::HeldEmpty,
         name: "notebook-mira",
         namespace: "research",
+        started_by: "statefulset",
         team: "research",
     },
     Job {
         role: Role::Stalled,
         name: "moe-8x7b-ablation",
         namespace: "research",
+        started_by: "jobset",
         team: "research",
     },
     Job {
         role: Role::Free,
         name: "",
         namespace: "",
+        started_by: "",
         team: "",
     },
 ];

@@ -48,7 +48,9 @@ impl Trouble {
                 (Condition::Hot, Self::None | Self::SlowRank(_)) => Self::Slow(node),
                 (Condition::SlowPort, Self::None) => Self::SlowLink(RankGpu { node, gpu: *gpu }),
                 (Condition::WrongNetwork, Self::None) => Self::WrongNetwork,
-                (Condition::Worn, Self::None) => Self::SlowRank(RankGpu { node, gpu: *gpu }),
+                (Condition::Worn | Condition::LowClock, Self::None) => {
+                    Self::SlowRank(RankGpu { node, gpu: *gpu })
+                }
                 _ => worst,
             };
         }

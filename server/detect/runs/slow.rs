@@ -97,7 +97,8 @@ fn of_straggler(
     });
     let name = "its own time of a step, beside its peers'";
     let mut readings = vec![Reading::new(name, straggler.ratio, Some(1.0), Unit::Count)];
-    if let Some(price) = straggler.price {
+    // What is judged by collectives alone has no step that could be told.
+    if let Some(price) = straggler.price.filter(|_| judged.step_ns > 0) {
         let without = Some(price.without_ns as f64);
         readings.push(seconds(
             "a step, and without it",
@@ -127,7 +128,7 @@ fn of_straggler(
 }
 
 /// What to do about a slow rank.
-const fn action(cause: Cause) -> &'static str {
+pub(in crate::detect) const fn action(cause: Cause) -> &'static str {
     match cause {
         Cause::Heat | Cause::PowerBrake | Cause::PowerCap => {
             "Look at the node's cooling and power; have the scheduler avoid it meanwhile."
@@ -222,6 +223,16 @@ fn read(
         .iter()
         .filter_map(|it| gpu_of(run, it, gpus))
         .collect();
+    cause::Rank {
+        slowness: ratio,
+        data_wait,
+        collective_wait,
+        ..read_of_gpu(own, &peers)
+    }
+}
+
+/// What the readings of a GPU and its node say beside those of its peers.
+pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) -> cause::Rank {
     let pair = |of: fn(&GpuSnapshot) -> Option<f64>| Pair {
         own: of(own),
         like: median(&mut peers.iter().filter_map(|it| of(it)).collect::<Vec<_>>()),
@@ -231,14 +242,11 @@ fn read(
     let known = [own.has_remap_failure, own.has_remap_pending];
     let has_remap_trouble = known.iter().any(Option::is_some);
     cause::Rank {
-        slowness: ratio,
         sm_clock: pair(|it| it.clock),
         heat_part: pair(|it| it.rates.heat_now),
         brake_part: pair(|it| it.rates.brake_now),
         cap_part: pair(|it| it.rates.cap_now),
         temperature: pair(|it| it.temperature),
-        collective_wait,
-        data_wait,
         steal: pair(|it| it.host.steal),
         cpu_pressure: pair(|it| it.host.cpu_pressure),
         memory_pressure: pair(|it| it.host.memory_pressure),
@@ -251,6 +259,7 @@ fn read(
         nvlinks_down: own.links.nvlinks_down(),
         nic_errors: pair(|it| it.host.nic_errors),
         nics_down: down.map(|(own, like)| (own - like).max(0.0) as u32),
+        ..cause::Rank::default()
     }
 }
 

@@ -1,57 +1,195 @@
-//! A run that stands still: whether it does, which rank it waits for, and what all its GPUs lose.
+//! A run that stands still: whether it does, in which collective, which rank it waits for, and what all its GPUs lose.
+//!
+//! How far a rank is on a communicator is how many collectives of a function it has done there, and one more where it
+//! is in one. Which of its communicators that one is on is not told, so that of the communicators on which ranks differ
+//! the one is named that agents say is stuck, else the one whose ranks wait for longest: whoever needs the rank next
+//! waits first. Where nothing is counted, who is in no collective is behind those that are in one.
+//!
+//! Limits: counts of NCCL's own service are a minute old, so that they count once the run stands for
+//! [`ASKED_NS`]; those of NCCL Inspector's files do not. Collectives that are counted when they are enqueued say how far the
+//! program is, not the GPU.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
 use gpufleet_analysis::incident::{Family, Signal};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
-use gpufleet_telemetry::catalog::Unit;
+use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::CollectivesFrom;
 
 use super::{
     Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, gpu_of, is_broken, place,
     price_of, seconds,
 };
+use crate::fleet::{Fleet, Live};
+use crate::runs::RunKey;
+use crate::words::text;
+
+/// After so long every rank was asked again by NCCL's service, nanoseconds: it is asked each minute, and what it said
+/// counts for three.
+const ASKED_NS: i64 = 240 * NANOS_PER_SECOND;
+
+/// Longest name of a function that is shown.
+const SHOWN_FUNCTION: usize = 24;
+
+/// How many collectives each rank has entered or done, by rank; by communicator and function.
+#[derive(Debug, Default)]
+pub(super) struct Entered(BTreeMap<u32, Vec<(Name, u64)>>);
+
+/// A communicator and a function.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    communicator: u64,
+    function: String,
+}
+
+/// What surrounds a run.
+pub(super) struct Around<'a> {
+    pub(super) run: &'a RunSnapshot,
+    pub(super) gpus: &'a Gpus<'a>,
+    pub(super) entered: &'a Entered,
+}
+
+/// Where its ranks are, and what the numbers of the communicators stand for: the first names, then what is not known.
+struct Places {
+    positions: Vec<Position>,
+    names: Vec<Name>,
+}
+
+/// What the ranks of a run count of their collectives.
+pub(super) fn entered(key: &RunKey, run: &RunSnapshot, fleet: &Fleet) -> Entered {
+    let of = |rank: &RankSnapshot| {
+        let counted = fleet.look(&key.rank(rank.rank), counted)?;
+        (!counted.is_empty()).then_some((rank.rank, counted))
+    };
+    Entered(run.ranks.iter().filter_map(of).collect())
+}
+
+fn counted(live: &Live) -> Vec<(Name, u64)> {
+    let counts = live.parts(training::COLLECTIVE_CALLS.id);
+    let one = |value: &crate::fleet::LiveValue| {
+        let (communicator, function) = value.part.as_ref()?.id.rsplit_once('/')?;
+        let name = Name {
+            communicator: u64::from_str_radix(communicator, 16).ok()?,
+            function: function.to_owned(),
+        };
+        Some((name, value.reading.ok()? as u64))
+    };
+    counts.filter_map(one).collect()
+}
 
 /// What is said of the run, and whether anything is known that could be.
 pub(super) fn signal(
-    run: &RunSnapshot,
-    around: &TickSnapshot<'_>,
+    around: &Around<'_>,
     watch: &mut Watch,
     brief: &Brief,
+    tick: &TickSnapshot<'_>,
 ) -> (Option<Signal>, bool) {
-    let (gpus, now) = (around.gpus, around.now);
-    let positions = positions(run, now);
-    let tick = hang::Tick {
+    let now = tick.now;
+    let places = places(around, watch.stands_for(now), now);
+    let at = hang::Tick {
         now,
         step: brief.step,
         is_heard: now.since(brief.heard) < HEARD_NS,
         is_quiet: brief.is_quiet,
-        activity: activity(run, gpus),
-        positions: &positions,
+        activity: activity(around.run, around.gpus),
+        positions: &places.positions,
     };
-    match watch.observe_by(&tick, &around.by.hang) {
-        Verdict::Hung(hang) => (Some(told(run, gpus, &hang, &tick)), true),
+    match watch.observe_by(&at, &tick.by.hang) {
+        Verdict::Hung(hang) => (Some(told(around, &hang, &at, &places.names)), true),
         Verdict::Moving | Verdict::Quiet => (None, true),
         Verdict::Unheard | Verdict::NoEvidence => (None, false),
     }
 }
 
-/// Where the ranks are: in a collective, or in none. Their numbers are not known, so that all are taken
-/// for the same one, and who is in none is behind.
-fn positions(run: &RunSnapshot, now: Timestamp) -> Vec<Position> {
-    let of = |rank: &RankSnapshot| {
-        let (in_flight, age_s) = rank.in_flight?;
-        let since = now.shifted(-((age_s * 1e9) as i64));
-        Some(Position {
+/// Where the ranks of a run that stands for `stood_ns` are.
+fn places(around: &Around<'_>, stood_ns: i64, now: Timestamp) -> Places {
+    let mut known: BTreeMap<&Name, Vec<Position>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for rank in &around.run.ranks {
+        let since = |age_s: f64| now.shifted(-((age_s * 1e9) as i64));
+        let in_flight = rank.in_flight.map(|(count, age_s)| (count > 0.0, age_s));
+        let in_since = in_flight.and_then(|(is_in, age_s)| is_in.then(|| since(age_s)));
+        let position = |sequence| Position {
             communicator: 0,
             rank: rank.rank,
-            sequence: u64::from(in_flight > 0.0),
-            in_since: (in_flight > 0.0).then_some(since),
+            sequence,
+            in_since,
+        };
+        // Whether what it is in counts already.
+        let counts_entered = match rank.collectives {
+            Some(CollectivesFrom::Plugin) => Some(false),
+            Some(CollectivesFrom::PluginUntimed | CollectivesFrom::Silent) => Some(true),
+            Some(CollectivesFrom::Ras) => (stood_ns >= ASKED_NS).then_some(true),
+            _ => None,
+        };
+        let counts = around.entered.0.get(&rank.rank);
+        for (name, count) in counts.into_iter().flatten() {
+            if let Some(counts_entered) = counts_entered {
+                let one_more = u64::from(in_since.is_some() && !counts_entered);
+                let known = known.entry(name).or_default();
+                known.push(position(count + one_more));
+            }
+        }
+        if in_flight.is_some() {
+            all.push(position(u64::from(in_since.is_some())));
+        }
+    }
+    known.retain(|_, it| it.len() > 1);
+    for positions in known.values_mut() {
+        are_in(positions, now.shifted(-stood_ns));
+    }
+    let mut named: Vec<(&Name, Vec<Position>)> = known.into_iter().collect();
+    let stood = now.shifted(-stood_ns);
+    let is_stuck = |name: &Name| {
+        let mut stuck = around.run.stuck.iter().filter(|it| it.at >= stood);
+        stuck.any(|it| {
+            let is_function = it.function.is_empty() || it.function == name.function;
+            it.communicator == name.communicator && is_function
         })
     };
-    run.ranks.iter().filter_map(of).collect()
+    named.sort_by_key(|(name, positions)| {
+        let oldest = positions.iter().filter_map(|it| it.in_since).min();
+        let waits = Reverse(oldest.map(|it| now.since(it)));
+        (!is_stuck(name), waits, positions.len(), (*name).clone())
+    });
+    let mut places = Places {
+        positions: Vec::new(),
+        names: Vec::with_capacity(named.len()),
+    };
+    for (number, (name, positions)) in (0_u64..).zip(named) {
+        let of = |it| Position {
+            communicator: number,
+            ..it
+        };
+        places.positions.extend(positions.into_iter().map(of));
+        places.names.push(name.clone());
+    }
+    let last = places.names.len() as u64;
+    let of = |it| Position {
+        communicator: last,
+        ..it
+    };
+    places.positions.extend(all.into_iter().map(of));
+    places
+}
+
+/// Ranks of a communicator of which nobody says what is in flight and whose counts differ: who is furthest waits there
+/// since the run stands.
+fn are_in(positions: &mut [Position], stood: Timestamp) {
+    let is_told = positions.iter().any(|it| it.in_since.is_some());
+    let most = positions.iter().map(|it| it.sequence).max();
+    let differ = positions.iter().any(|it| Some(it.sequence) != most);
+    if !is_told && differ {
+        for it in positions {
+            it.in_since = (Some(it.sequence) == most).then_some(stood);
+        }
+    }
 }
 
 /// How busy the tensor cores of its GPUs are at most; none where one of them may compute unseen.
@@ -69,70 +207,104 @@ fn activity(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<f64> {
     all?.into_iter().reduce(f64::max)
 }
 
-fn told(run: &RunSnapshot, gpus: &Gpus<'_>, hang: &Hang, tick: &hang::Tick<'_>) -> Signal {
+fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name]) -> Signal {
+    let (run, gpus) = (around.run, around.gpus);
     let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
     let broken = |it: &&RankSnapshot| gpu_of(run, it, gpus).is_some_and(is_broken);
+    let is_broken = run.ranks.iter().find(broken);
     // Who waits for a rank whose GPU is broken waits for that.
-    let suspect = run
-        .ranks
-        .iter()
-        .find(broken)
-        .or_else(|| hang.suspects.first().and_then(named));
-    let cause = match run.ranks.iter().find(broken) {
-        Some(_) => Cause::GpuFault,
-        None => Cause::Unknown,
+    let suspect = is_broken.or_else(|| hang.suspects.first().and_then(named));
+    let name = name_of(run, hang, names);
+    let of_collective = name.as_ref().map_or_else(String::new, |it| {
+        let function = text::harmless(&it.function, SHOWN_FUNCTION);
+        let what = match function.is_empty() {
+            true => "a collective".to_owned(),
+            false => function,
+        };
+        format!(" in {what} on communicator {:x}", it.communicator)
+    });
+    let what = match (hang.evidence, suspect) {
+        (_, Some(_)) => format!("the run stands still{of_collective} and waits for this rank"),
+        (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) if name.is_some() => {
+            format!("the run stands still{of_collective}, which all its ranks are in")
+        }
+        (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) => {
+            "the run stands still in a collective that all ranks are in".to_owned()
+        }
+        (Evidence::NothingComputes, None) => "the run stands still and computes nothing".to_owned(),
     };
+    let action = match suspect {
+        Some(_) => {
+            "Look at the stack of this rank and at its GPU; end the run if it does not go on."
+        }
+        None => "Look at the ranks' stacks and at the network; end the run if it does not go on.",
+    };
+    Signal {
+        family: Family::Hang,
+        place: place(run, suspect),
+        severity: Severity::Error,
+        what,
+        action: action.to_owned(),
+        cause: is_broken.map_or(Cause::Unknown, |_| Cause::GpuFault),
+        since: Some(hang.since),
+        readings: readings(hang, tick, suspect, names),
+        losing: Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
+        booted_at: None,
+    }
+}
+
+/// What it stands in: by what its ranks count, else by what an agent told first of those that are stuck.
+fn name_of(run: &RunSnapshot, hang: &Hang, names: &[Name]) -> Option<Name> {
+    let number = usize::try_from(hang.communicator?).ok()?;
+    let told = || {
+        let stuck = run.stuck.iter().find(|it| it.at >= hang.since)?;
+        Some(Name {
+            communicator: stuck.communicator,
+            function: stuck.function.clone(),
+        })
+    };
+    names.get(number).cloned().or_else(told)
+}
+
+fn readings(
+    hang: &Hang,
+    tick: &hang::Tick<'_>,
+    suspect: Option<&RankSnapshot>,
+    names: &[Name],
+) -> Vec<Reading> {
     let stood = seconds(
         "without a step for",
         tick.now.since(hang.since) as f64,
         Some(hang.limit_ns as f64),
     );
-    let waiting = tick.positions.iter().filter(|it| it.in_since.is_some());
     let mut readings = vec![stood];
-    if !tick.positions.is_empty() {
-        let count = waiting.count() as f64;
-        let all = Some(tick.positions.len() as f64);
-        readings.push(Reading::new(
-            "ranks in a collective",
-            count,
-            all,
-            Unit::Count,
-        ));
+    // Each rank is there once behind the names.
+    let last = names.len() as u64;
+    let ranks = || tick.positions.iter().filter(|it| it.communicator == last);
+    let count = |name, value: usize, usual: Option<f64>| {
+        Reading::new(name, value as f64, usual, Unit::Count)
+    };
+    let waiting = ranks().filter(|it| it.in_since.is_some()).count();
+    let all = ranks().count();
+    if all > 0 {
+        let all = Some(all as f64);
+        readings.push(count("ranks in a collective", waiting, all));
+    }
+    let is_counted = |it: &&Position| {
+        it.communicator < last
+            && Some(it.communicator) == hang.communicator
+            && suspect.is_some_and(|rank| rank.rank == it.rank)
+    };
+    let own = tick.positions.iter().find(is_counted);
+    if let (Some(own), Some(others)) = (own, hang.sequence) {
+        let (own, others) = (own.sequence as f64, Some(others as f64));
+        let name = "such collectives that it entered";
+        readings.push(Reading::new(name, own, others, Unit::Count));
     }
     if let Some(activity) = tick.activity {
         let limit = Some(hang::IDLE_ACTIVITY);
-        readings.push(Reading::new(
-            "tensor cores active",
-            activity,
-            limit,
-            Unit::Ratio,
-        ));
+        let name = "tensor cores active";
+        readings.push(Reading::new(name, activity, limit, Unit::Ratio));
     }
-    Signal {
-        family: Family::Hang,
-        place: place(run, suspect),
-        severity: Severity::Error,
-        what: match (hang.evidence, suspect) {
-            (_, Some(_)) => "the run stands still and waits for this rank",
-            (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) => {
-                "the run stands still in a collective that all ranks are in"
-            }
-            (Evidence::NothingComputes, None) => "the run stands still and computes nothing",
-        }
-        .to_owned(),
-        action: match suspect {
-            Some(_) => {
-                "Look at the stack of this rank and at its GPU; end the run if it does not go on."
-            }
-            None => {
-                "Look at the ranks' stacks and at the network; end the run if it does not go on."
-            }
-        }
-        .to_owned(),
-        cause,
-        since: Some(hang.since),
-        readings,
-        losing: Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
-        booted_at: None,
-    }
+    readings
 }

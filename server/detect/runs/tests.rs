@@ -16,6 +16,8 @@ use crate::fleet::{Live, LiveValue};
 use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
+mod together;
+
 /// A rank for each GPU of the world.
 const RANKS: u32 = 16;
 pub(in crate::detect) const RUN: &str = "research/train-7b/u/0";
@@ -54,13 +56,18 @@ pub(in crate::detect) struct Training {
 pub(in crate::detect) type Says = Box<dyn Fn(u32, &mut Live)>;
 
 impl Training {
-    pub(in crate::detect) async fn new() -> Self {
-        let mut training = Self {
+    /// A run of which nothing is heard yet.
+    pub(in crate::detect) async fn without_steps() -> Self {
+        Self {
             world: World::new().await,
             watch: Watch::default(),
             step: 100,
             says: None,
-        };
+        }
+    }
+
+    pub(in crate::detect) async fn new() -> Self {
+        let mut training = Self::without_steps().await;
         training.ticks(6, |_| WELL, |_| {}).await;
         assert_eq!(training.world.open(), [], "a run that is well");
         training
