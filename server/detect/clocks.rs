@@ -46,9 +46,12 @@ const PEERS: usize = 64;
 /// A reading that a cause names too.
 const CLOCK: &str = "clock of the SMs";
 
-/// What is kept of each group, by cluster, model and job.
+/// A group: cluster, model and job.
+type GroupName = (Arc<str>, Arc<str>, Arc<str>);
+
+/// What is kept of each group.
 #[derive(Default)]
-pub(super) struct Clocks(BTreeMap<(Arc<str>, Arc<str>, Arc<str>), Watched>);
+pub(super) struct Clocks(BTreeMap<GroupName, Watched>);
 
 /// What is kept of one.
 struct Watched {

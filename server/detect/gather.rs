@@ -19,9 +19,9 @@ use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::leak::{self, LeakWatch, Leaks};
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::links::{LinkReadings, LinkWatch};
-use super::network::Network;
+use super::network::{Network, PortsWatch};
 use super::prices::Prices;
 use super::readers::Readers;
 use super::watch::{Rates, Readable, Watch, fresh};
@@ -30,14 +30,13 @@ use crate::store::model::ResourceKey;
 use crate::view::gather as view;
 use crate::view::judge::judge;
 
-/// What is kept of the GPUs from tick to tick.
+/// What is kept of the resources from tick to tick: in one place, because looking one of a hundred thousand
+/// up costs more than judging it.
 #[derive(Default)]
 pub struct Watches {
-    gpus: HashMap<ResourceKey, Watched>,
-    /// How many were ever numbered.
+    kept: HashMap<ResourceKey, Kept>,
+    /// How many GPUs were ever numbered.
     numbered: u32,
-    /// The memory of the machines.
-    machines: HashMap<ResourceKey, (LeakWatch, Timestamp)>,
     /// From when memory that grows leaks.
     pub(super) leak: Thresholds,
     pub(super) limits: Limits,
@@ -45,20 +44,42 @@ pub struct Watches {
     pub(super) network: Network,
 }
 
-/// What is kept of one.
+/// What is kept of one resource.
+struct Kept {
+    seen: Timestamp,
+    /// Where its node was in [`Nodes`] at the last tick.
+    node: usize,
+    limits: limits::Kept,
+    kind: KeptOf,
+}
+
+/// What is kept of a resource of its kind.
+enum KeptOf {
+    Gpu(Box<Watched>),
+    Machine(Box<Machine>),
+    Other,
+}
+
+/// What is kept of a GPU.
 #[derive(Default)]
 struct Watched {
     number: u32,
     counters: Watch,
     links: LinkWatch,
     memory: LeakWatch,
-    seen: Timestamp,
     /// As they were told last: most say the same at each tick.
     model: Arc<str>,
     job: Option<Arc<str>>,
 }
 
-/// A GPU that was not seen for this long is forgotten, nanoseconds.
+/// What is kept of a node.
+#[derive(Default)]
+struct Machine {
+    memory: LeakWatch,
+    ports: PortsWatch,
+}
+
+/// A resource that was not seen for this long is forgotten, nanoseconds.
 const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// One GPU as the detectors see it.
@@ -107,6 +128,8 @@ pub struct GpuSnapshot {
     pub(super) node_point: Timestamp,
     /// What a second of it costs, nano-USD.
     pub(super) price: Option<i64>,
+    /// Where its node is in [`Nodes`].
+    at_node: usize,
 }
 
 /// How pressed a node is, as parts, and how its network devices are. None is not known.
@@ -146,8 +169,11 @@ pub struct NodeSnapshot {
 /// GPUs by cluster and id.
 pub(super) type Gpus<'a> = HashMap<(&'a str, &'a str), &'a GpuSnapshot>;
 
+/// Cluster and name of a node.
+pub(super) type NodeName = (Arc<str>, Arc<str>);
+
 /// Every node that is judged, by cluster and name.
-pub type NodeSnapshots = HashMap<(Arc<str>, Arc<str>), NodeSnapshot>;
+pub type NodeSnapshots = HashMap<NodeName, NodeSnapshot>;
 
 impl NodeSnapshot {
     /// Whether nothing is heard from it.
@@ -163,68 +189,114 @@ pub fn gather(
     prices: &mut Prices,
     now: Timestamp,
 ) -> (Vec<GpuSnapshot>, NodeSnapshots) {
-    let mut all = Vec::new();
-    let mut nodes = NodeSnapshots::new();
-    let by = watches.leak;
-    watches.limits.begin();
-    watches.readers.begin();
-    watches.network.begin();
+    let mut all = Vec::with_capacity(watches.kept.len() / 2);
+    let mut nodes = Nodes::default();
+    let Watches {
+        kept,
+        numbered,
+        leak: by,
+        limits,
+        readers,
+        network,
+    } = watches;
+    limits.begin();
+    readers.begin();
+    network.begin();
     fleet.visit(|live| {
         if live.origin == Origin::Recorded {
             return;
         }
-        let name = (Arc::clone(&live.key.cluster), Arc::clone(&live.node));
-        let of_node = nodes.entry(name).or_default();
+        if !kept.contains_key(&live.key) {
+            kept.insert(live.key.clone(), Kept::new(live.key.kind, numbered));
+        }
+        let kept = kept.get_mut(&live.key).expect("it was just put in");
+        kept.seen = now;
+        let of_node = nodes.of(live, &mut kept.node);
         of_node.heard = view::heard(live).max(of_node.heard);
         of_node.tick = live.interval.max(of_node.tick);
         of_node.point = live.last_point.max(of_node.point);
-        watches.limits.look(live, now);
-        watches.readers.look(live, now);
-        match live.key.kind {
-            ResourceKind::Node => {
+        limits.look(live, &mut kept.limits, now);
+        readers.look(live, now);
+        match &mut kept.kind {
+            KeptOf::Machine(machine) => {
                 of_node.booted = booted_at(live);
-                of_node.ports = watches.network.ports(live, now);
+                of_node.ports = machine.ports.read(live, now);
                 of_node.host = host_of(live, &of_node.ports, now);
-                let kept = watches.machines.entry(live.key.clone()).or_default();
-                kept.1 = now;
                 let id = leak::owner(&live.key.cluster, &live.key.id);
-                of_node.leaks = kept.0.read(machine_used(live, now), Some(id), now, &by);
+                of_node.leaks = machine
+                    .memory
+                    .read(machine_used(live, now), Some(id), now, by);
                 of_node.resource = Some(Arc::clone(&live.resource));
             }
-            ResourceKind::Gpu => {
+            KeptOf::Gpu(watched) => {
                 of_node.gpus += 1;
-                let watched = watches.gpus.entry(live.key.clone()).or_default();
-                watched.seen = now;
-                if watched.number == 0 {
-                    watches.numbered = watches.numbered.wrapping_add(1).max(1);
-                    watched.number = watches.numbered;
-                }
-                all.push(seen_of(live, watched, now, &by));
+                all.push(seen_of(live, watched, kept.node, now, by));
             }
-            ResourceKind::Rank => watches.network.rank(live, now),
-            ResourceKind::Share | ResourceKind::Endpoint => {}
+            KeptOf::Other if live.key.kind == ResourceKind::Rank => network.rank(live, now),
+            KeptOf::Other => {}
         }
     });
     for seen in &mut all {
-        let name = (Arc::clone(&seen.cluster), Arc::clone(&seen.node));
-        if let Some(of_node) = nodes.get_mut(&name) {
-            if of_node.model.is_empty() {
-                of_node.model = Arc::clone(&seen.model);
-            }
-            (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
-            (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
-            let node = of_node.resource.as_deref();
-            let of =
-                |prices: &mut Prices| prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
-            seen.price = match *of_node.model == *seen.model {
-                true => *of_node.price.get_or_insert_with(|| of(prices)),
-                false => of(prices),
-            };
+        let of_node = &mut nodes.all[seen.at_node].1;
+        if of_node.model.is_empty() {
+            of_node.model = Arc::clone(&seen.model);
+        }
+        (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
+        (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
+        let node = of_node.resource.as_deref();
+        let of = |prices: &mut Prices| prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
+        seen.price = match *of_node.model == *seen.model {
+            true => *of_node.price.get_or_insert_with(|| of(prices)),
+            false => of(prices),
+        };
+    }
+    kept.retain(|_, it| now.since(it.seen) < FORGET_NS);
+    (all, nodes.all.into_iter().collect())
+}
+
+impl Kept {
+    fn new(kind: ResourceKind, numbered: &mut u32) -> Self {
+        let gpu = |numbered: &mut u32| {
+            *numbered = numbered.wrapping_add(1).max(1);
+            Box::new(Watched {
+                number: *numbered,
+                ..Watched::default()
+            })
+        };
+        Self {
+            seen: Timestamp::default(),
+            node: 0,
+            limits: limits::Kept::default(),
+            kind: match kind {
+                ResourceKind::Gpu => KeptOf::Gpu(gpu(numbered)),
+                ResourceKind::Node => KeptOf::Machine(Box::default()),
+                ResourceKind::Rank | ResourceKind::Share | ResourceKind::Endpoint => KeptOf::Other,
+            },
         }
     }
-    watches.gpus.retain(|_, it| now.since(it.seen) < FORGET_NS);
-    watches.machines.retain(|_, it| now.since(it.1) < FORGET_NS);
-    (all, nodes)
+}
+
+/// The nodes of one tick, in the order in which they are met: mostly that of the tick before.
+#[derive(Default)]
+struct Nodes {
+    all: Vec<(NodeName, NodeSnapshot)>,
+    places: HashMap<NodeName, usize>,
+}
+
+impl Nodes {
+    /// The node that a resource is on. Tried first is `place`, where it was at the last tick.
+    fn of(&mut self, live: &Live, place: &mut usize) -> &mut NodeSnapshot {
+        let (cluster, node) = (&live.key.cluster, &live.node);
+        let is_it = |it: &(NodeName, NodeSnapshot)| it.0.1 == *node && it.0.0 == *cluster;
+        if !self.all.get(*place).is_some_and(is_it) {
+            let name = (Arc::clone(cluster), Arc::clone(node));
+            *place = *self.places.entry(name.clone()).or_insert_with(|| {
+                self.all.push((name, NodeSnapshot::default()));
+                self.all.len() - 1
+            });
+        }
+        &mut self.all[*place].1
+    }
 }
 
 fn host_of(live: &Live, ports: &[Port], now: Timestamp) -> Host {
@@ -261,7 +333,13 @@ fn booted_at(live: &Live) -> Option<Timestamp> {
     Some(uptime.at.shifted(-((seconds * 1e9) as i64)))
 }
 
-fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp, by: &Thresholds) -> GpuSnapshot {
+fn seen_of(
+    live: &Live,
+    watched: &mut Watched,
+    at_node: usize,
+    now: Timestamp,
+    by: &Thresholds,
+) -> GpuSnapshot {
     let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
@@ -315,6 +393,7 @@ fn seen_of(live: &Live, watched: &mut Watched, now: Timestamp, by: &Thresholds) 
         booted_at: None,
         node_heard: Timestamp::default(),
         node_point: Timestamp::default(),
+        at_node,
     };
     seen.gone = watched.counters.gone(seen.readable());
     seen

@@ -10,7 +10,6 @@
 //! says nothing for 3 h 20 min.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
@@ -22,7 +21,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::{Holders, Length, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::{GpuSnapshot, NodeSnapshot, NodeSnapshots};
+use super::gather::{GpuSnapshot, NodeName, NodeSnapshot, NodeSnapshots};
 
 /// The narrowest bucket, seconds.
 const LEAST_WIDTH_S: u32 = 300;
@@ -55,9 +54,6 @@ pub(super) struct LeakWatch {
     /// How often the buckets have doubled.
     width: u8,
 }
-
-/// A node, by its cluster and its name.
-type NodeName = (Arc<str>, Arc<str>);
 
 /// A memory that grows.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,7 +7,7 @@
 //! Limits: [`MAX_STATES`] readings of a resource, of limits of which one is not as it should be; what is
 //! beyond is not judged. What was wrong before the server started is seen when it grows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::Reading;
@@ -22,7 +22,6 @@ use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{Gpus, NodeSnapshots};
 use super::watch::reading;
 use crate::fleet::Live;
-use crate::store::model::ResourceKey;
 
 mod table;
 
@@ -33,9 +32,6 @@ use table::{COUNT, LIMITS, Limit, Read};
 
 /// Most readings of a resource that are kept: 18 NVLinks and 16 network devices are a large machine.
 const MAX_STATES: usize = 64;
-
-/// A resource that was not seen for this long is forgotten, nanoseconds.
-const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// From one reading to the next, nanoseconds, for what was well and is not.
 const TICK_NS: i64 = 10 * NANOS_PER_SECOND;
@@ -71,17 +67,15 @@ pub fn check(limits: &BTreeMap<String, f64>) -> Result<(), LimitError> {
 pub(super) struct Limits {
     /// The tests of [`LIMITS`], with the limits of the config.
     tests: [Test; COUNT],
-    kept: HashMap<ResourceKey, Kept>,
     found: Vec<Exceeded>,
     unread: Vec<(Family, Place)>,
 }
 
-/// What is kept of one.
+/// What is kept of one resource.
 #[derive(Default)]
-struct Kept {
+pub(super) struct Kept {
     /// The limits of which every reading was as it should be, one bit each.
     well: u32,
-    seen: Timestamp,
     states: Vec<(u8, Option<Arc<Part>>, State)>,
 }
 
@@ -120,7 +114,6 @@ impl Default for Limits {
     fn default() -> Self {
         let mut limits = Self {
             tests: [Test::Down; COUNT],
-            kept: HashMap::new(),
             found: Vec::new(),
             unread: Vec::new(),
         };
@@ -146,12 +139,7 @@ impl Limits {
     }
 
     /// Takes in what is live of one resource.
-    pub(super) fn look(&mut self, live: &Live, now: Timestamp) {
-        if !self.kept.contains_key(&live.key) {
-            self.kept.insert(live.key.clone(), Kept::default());
-        }
-        let kept = self.kept.get_mut(&live.key).expect("it was just put in");
-        kept.seen = now;
+    pub(super) fn look(&mut self, live: &Live, kept: &mut Kept, now: Timestamp) {
         for (index, limit) in (0_u8..).zip(&LIMITS) {
             if limit.read.of() == live.key.kind {
                 kept.take(index, limit, self.tests[usize::from(index)], live);
@@ -179,8 +167,7 @@ impl Limits {
     }
 
     /// What is wrong at this tick; of a kind of trouble one signal a place, and one a run, whatever its ranks.
-    fn signals(&mut self, nodes: &NodeSnapshots, gpus: &Gpus<'_>, now: Timestamp) -> Vec<Signal> {
-        self.kept.retain(|_, it| now.since(it.seen) < FORGET_NS);
+    fn signals(&self, nodes: &NodeSnapshots, gpus: &Gpus<'_>) -> Vec<Signal> {
         let mut signals: BTreeMap<(&str, Place), Signal> = BTreeMap::new();
         for found in &self.found {
             let key = (found.limit.kind, run_of(&found.place));
@@ -229,7 +216,7 @@ impl Detector for Limits {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let signals = self.signals(tick.nodes, tick.gpus, tick.now);
+        let signals = self.signals(tick.nodes, tick.gpus);
         found.signals.extend(signals);
         found.unread.append(&mut self.unread);
     }

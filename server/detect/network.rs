@@ -9,7 +9,7 @@
 //! Limits: runs over two nodes and more, for what goes between nodes; the speeds of ports are compared once a
 //! minute, as often as they are read; waits are those of the last [`STEPS`] steps of at most [`RANKS`] ranks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
@@ -20,7 +20,7 @@ use gpufleet_analysis::robust::median;
 use gpufleet_analysis::{slow_link, wrong_network};
 use gpufleet_telemetry::catalog::{Unit, node, training};
 use gpufleet_telemetry::event::Severity;
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::detector::Need::Reading as Read;
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
@@ -28,7 +28,6 @@ use super::gather::{GpuSnapshot, NodeSnapshots};
 use super::runs;
 use crate::fleet::Live;
 use crate::runs::{Run, RunKey, State};
-use crate::store::model::ResourceKey;
 
 mod collectives;
 mod ports;
@@ -38,10 +37,8 @@ mod tests;
 mod wrong;
 
 use collectives::{Measured, RankMeasured};
-use ports::PortsWatch;
+pub(super) use ports::PortsWatch;
 
-/// A machine that was not seen for this long is forgotten, nanoseconds.
-const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 /// The speeds of ports are compared this often, in ticks: they are read once a minute.
 const SPEEDS_EVERY_TICKS: u32 = 6;
 /// Steps of which waits are a mean: the straggler's longest window.
@@ -58,7 +55,6 @@ const SLOWED: f64 = 0.05;
 /// What is kept from tick to tick.
 #[derive(Default)]
 pub(super) struct Network {
-    ports: HashMap<ResourceKey, (PortsWatch, Timestamp)>,
     measured: Measured,
     runs: BTreeMap<RunKey, Watched>,
     slow_ports: Vec<SlowPort>,
@@ -117,13 +113,6 @@ impl Network {
     /// A new tick.
     pub(super) fn begin(&mut self) {
         self.measured.begin();
-    }
-
-    /// The ports of a machine.
-    pub(super) fn ports(&mut self, live: &Live, now: Timestamp) -> Vec<Port> {
-        let kept = self.ports.entry(live.key.clone()).or_default();
-        kept.1 = now;
-        kept.0.read(live, now)
     }
 
     /// Takes in what a rank measured.
@@ -195,7 +184,6 @@ impl Detector for Network {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let now = tick.now;
-        self.ports.retain(|_, it| now.since(it.1) < FORGET_NS);
         let keys = tick.runs.keys();
         self.runs.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {

@@ -21,6 +21,7 @@ use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
+use super::gather::NodeName;
 use super::seconds_since;
 use super::watch::GAP_S;
 use crate::fleet::{Live, LiveValue};
@@ -36,9 +37,6 @@ const MAX_READERS: usize = 32;
 
 /// A node that was not seen for this long is forgotten, nanoseconds.
 const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
-
-/// Cluster and name.
-type NodeName = (Arc<str>, Arc<str>);
 
 /// What is kept of every node from tick to tick.
 #[derive(Default)]

@@ -62,12 +62,12 @@ fn readings(limit: &Limit, is_bad: bool, seconds: i64) -> Vec<(&'static Metric, 
 
 /// What is found of a limit over two hours of such readings.
 fn found(limit: &'static Limit, is_bad: bool) -> Vec<&'static str> {
-    let mut limits = Limits::default();
+    let (mut limits, mut kept) = (Limits::default(), Kept::default());
     let mut found = Vec::new();
     for seconds in (0..7_200).step_by(10) {
         let live = live(limit.read.of(), &readings(limit, is_bad, seconds), seconds);
         limits.begin();
-        limits.look(&live, live.values[0].at);
+        limits.look(&live, &mut kept, live.values[0].at);
         found.extend(limits.found.iter().map(|it| it.limit.what));
     }
     found.sort_unstable();
@@ -81,13 +81,13 @@ fn every_limit_fires_beyond_it_is_quiet_within_it_and_says_nothing_without_readi
         let what = limit.what;
         assert!(found(limit, true).contains(&what), "{what} does not fire");
         assert_eq!(found(limit, false), [""; 0], "{what}");
-        let mut limits = Limits::default();
+        let (mut limits, mut kept) = (Limits::default(), Kept::default());
         for seconds in (0..7_200).step_by(10) {
             let mut live = live(limit.read.of(), &readings(limit, true, seconds), seconds);
             for value in &mut live.values {
                 value.reading = Err(Missing::NotSupported);
             }
-            limits.look(&live, live.values[0].at);
+            limits.look(&live, &mut kept, live.values[0].at);
         }
         assert!(limits.found.is_empty(), "{what} without readings");
     }
@@ -97,18 +97,18 @@ fn every_limit_fires_beyond_it_is_quiet_within_it_and_says_nothing_without_readi
 fn a_reading_that_is_no_longer_there_is_not_over() {
     let limit = LIMITS.iter().find(|it| it.kind == "node_memory_short");
     let limit = limit.expect("it is a limit");
-    let mut limits = Limits::default();
+    let (mut limits, mut kept) = (Limits::default(), Kept::default());
     for seconds in (0..600).step_by(10) {
         let live = live(ResourceKind::Node, &readings(limit, true, seconds), seconds);
         limits.begin();
-        limits.look(&live, live.values[0].at);
+        limits.look(&live, &mut kept, live.values[0].at);
     }
     assert_eq!(limits.found.len(), 1);
     let unread = [(Family::Leak, Place::node("prod", "node-1"))];
     assert_eq!(limits.unread, []);
     let later = live(ResourceKind::Node, &[], 0);
     limits.begin();
-    limits.look(&later, NOW.shifted(1_000 * NANOS_PER_SECOND));
+    limits.look(&later, &mut kept, NOW.shifted(1_000 * NANOS_PER_SECOND));
     assert!(limits.found.is_empty());
     assert_eq!(limits.unread, unread);
 }
@@ -232,9 +232,10 @@ async fn a_gpu_that_is_held_and_hardly_used_costs_what_it_does_not_use() {
 #[test]
 fn the_ranks_of_a_run_are_one_signal() {
     let mut limits = Limits::default();
+    let mut kept: [Kept; 8] = Default::default();
     for seconds in [0, 10] {
         limits.begin();
-        for rank in 0..8 {
+        for (rank, kept) in kept.iter_mut().enumerate() {
             let grew = if rank > 4 { seconds as f64 } else { 0.0 };
             let mut live = live(
                 ResourceKind::Rank,
@@ -242,10 +243,10 @@ fn the_ranks_of_a_run_are_one_signal() {
                 seconds,
             );
             live.key.id = format!("ns/job/uid/0/{rank}").into();
-            limits.look(&live, live.values[0].at);
+            limits.look(&live, kept, live.values[0].at);
         }
     }
-    let signals = limits.signals(&NodeSnapshots::new(), &Gpus::new(), NOW);
+    let signals = limits.signals(&NodeSnapshots::new(), &Gpus::new());
     assert_eq!(signals.len(), 1, "{signals:?}");
     let place = &signals[0].place;
     assert_eq!(
@@ -256,26 +257,19 @@ fn the_ranks_of_a_run_are_one_signal() {
 
 #[test]
 fn a_model_server_that_nobody_asks_is_not_stuck() {
-    let mut limits = Limits::default();
+    let (mut limits, mut kept) = (Limits::default(), Kept::default());
     for seconds in (0..3_600).step_by(10) {
         let readings = [(&serving::REQUESTS, 5.0), (&serving::QUEUED, 0.0)];
         let live = live(ResourceKind::Endpoint, &readings, seconds);
-        limits.look(&live, live.values[0].at);
+        limits.look(&live, &mut kept, live.values[0].at);
     }
     assert!(limits.found.is_empty());
-    assert_eq!(
-        limits
-            .kept
-            .values()
-            .map(|it| it.states.len())
-            .sum::<usize>(),
-        0
-    );
+    assert!(kept.states.is_empty());
 }
 
 #[test]
 fn a_link_that_was_never_up_is_no_news_and_one_of_many_is_named() {
-    let mut limits = Limits::default();
+    let (mut limits, mut kept) = (Limits::default(), Kept::default());
     let nics = |first: f64, seconds: i64| {
         let mut live = live(ResourceKind::Node, &[(&node::NIC_UP, first)], seconds);
         let mut other = live.values[0].clone();
@@ -287,7 +281,7 @@ fn a_link_that_was_never_up_is_no_news_and_one_of_many_is_named() {
     for seconds in (0..600).step_by(10) {
         limits.begin();
         let live = nics(if seconds < 300 { 1.0 } else { 0.0 }, seconds);
-        limits.look(&live, live.values[0].at);
+        limits.look(&live, &mut kept, live.values[0].at);
     }
     let found: Vec<_> = limits
         .found
@@ -301,12 +295,12 @@ fn a_link_that_was_never_up_is_no_news_and_one_of_many_is_named() {
 fn a_limit_of_the_config_holds_and_one_that_is_none_is_refused_by_its_name() {
     let own = |kind: &str, limit: f64| BTreeMap::from([(kind.to_owned(), limit)]);
     let stolen = |limits: &BTreeMap<String, f64>| {
-        let mut all = Limits::default();
+        let (mut all, mut kept) = (Limits::default(), Kept::default());
         all.set(limits);
         for seconds in (0..3_600).step_by(10) {
             all.begin();
             let live = live(ResourceKind::Node, &[(&node::CPU_STEAL, 0.2)], seconds);
-            all.look(&live, live.values[0].at);
+            all.look(&live, &mut kept, live.values[0].at);
         }
         all.found.len()
     };

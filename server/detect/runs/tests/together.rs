@@ -53,8 +53,11 @@ fn stand(seconds: impl Fn(u32) -> Option<f64>) -> impl Fn(u32) -> Does {
     }
 }
 
+/// A reading and what it is with the others.
+type Beside = (f64, Option<f64>);
+
 /// The rank that the run waits for, what is said, and what it entered of the others'.
-fn hung(training: &Training) -> (Option<u32>, String, Option<(f64, Option<f64>)>) {
+fn hung(training: &Training) -> (Option<u32>, String, Option<Beside>) {
     let told = training.one();
     assert_eq!(told.family, Family::Hang);
     let readings = told.evidence[0].readings.iter();
