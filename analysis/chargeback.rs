@@ -28,7 +28,11 @@ mod spread;
 
 pub mod budget;
 
+pub mod commitments;
+
 pub mod reconcile;
+
+pub mod spot;
 
 pub mod variance;
 
@@ -258,6 +262,8 @@ pub struct Chargeback {
     pub nodes: NodeTime,
     /// The same by day, pool and payer.
     pub days: BTreeMap<Day, Sum>,
+    /// What was bought at Spot, and what it would have cost on demand.
+    pub spot: BTreeMap<spot::Place, spot::Bought>,
     /// What did not fit together and how often.
     pub notes: BTreeMap<String, u64>,
 }

@@ -17,7 +17,9 @@ mod tests;
 pub use html::html;
 
 use crate::chargeback::budget::Standing;
+use crate::chargeback::commitments::Commitments;
 use crate::chargeback::reconcile::Reconciled;
+use crate::chargeback::spot::{Outcome, Place, Spot};
 use crate::chargeback::variance::Variance;
 use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum};
@@ -45,6 +47,8 @@ pub struct Report<'a> {
     pub variance: Option<Variance>,
     /// Where teams stand.
     pub budgets: Vec<Standing>,
+    /// What Spot came to.
+    pub spot: Spot,
     /// What was wrong with prices and rules, in words.
     pub findings: Vec<String>,
 }
@@ -156,12 +160,68 @@ pub fn json(report: &Report<'_>) -> String {
             "gone_on": it.gone_on_day.map(day_text),
             "is_over": it.is_over(),
         })).collect::<Vec<_>>(),
+        "spot": spot_json(&report.spot),
+        "commitments": Commitments::of(made).as_ref().map(commitments_json),
         "notes": made.notes,
         "findings": report.findings,
     });
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
     text.push('\n');
     text
+}
+
+/// What Spot came to; none where none was bought.
+fn spot_json(spot: &Spot) -> Option<serde_json::Value> {
+    let place = |(place, outcome): (&Place, &Outcome)| {
+        let mut value = outcome_json(outcome);
+        value["pool"] = place.pool.as_str().into();
+        value["zone"] = place.zone.as_str().into();
+        value["machine_type"] = place.machine_type.as_str().into();
+        value
+    };
+    let mut value = outcome_json(&spot.total());
+    value["places"] = spot.places.iter().map(place).collect();
+    value["preemptions_elsewhere"] = spot.elsewhere.into();
+    (!spot.is_empty()).then_some(value)
+}
+
+fn outcome_json(it: &Outcome) -> serde_json::Value {
+    let thousandths = it.preemptions_per_1000_hours();
+    serde_json::json!({
+        "gpu_millis": it.bought.gpu_millis,
+        "cost": decimal(it.bought.spot),
+        "on_demand_cost": decimal(it.bought.on_demand),
+        "unknown_gpu_millis": it.bought.unknown_gpu_millis,
+        "saved": decimal(it.saved()),
+        "preemptions": it.preemptions,
+        "preemptions_of_unknown_loss": it.unknown_losses,
+        "preemptions_per_1000_gpu_hours": thousandths.map(|it| decimal(it * 1_000_000)),
+        "lost_gpu_millis": it.lost_gpu_millis,
+        "lost": decimal(it.lost),
+        "net_saved": decimal(it.net()),
+    })
+}
+
+fn commitments_json(it: &Commitments) -> serde_json::Value {
+    let part = |millionths: Option<i128>| millionths.map(|it| decimal(it * 1_000));
+    let each = it.by_id.iter().map(|(id, it)| {
+        serde_json::json!({
+            "id": id,
+            "used": decimal(it.used),
+            "unused": decimal(it.unused),
+            "utilisation": part(it.utilisation()),
+        })
+    });
+    serde_json::json!({
+        "coverage": part(it.coverage()),
+        "utilisation": part(it.total().utilisation()),
+        "effective_savings_rate": part(it.savings_rate()),
+        "covered_gpu_millis": it.covered_gpu_millis,
+        "on_demand_gpu_millis": it.on_demand_gpu_millis,
+        "paid": decimal(it.paid),
+        "list": decimal(it.list),
+        "each": each.collect::<Vec<_>>(),
+    })
 }
 
 /// Each day of each payer, the days in their order. They add up to the total.

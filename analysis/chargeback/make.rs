@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use super::Tariff;
 use super::price::{self, Coverage, Priced};
+use super::spot::Place;
 use super::spread;
 use super::{Asked, Chargeback, Day, Detail, Key, MILLIS_PER_DAY, NodePeriod, Sum};
 use crate::ledger::{Reason, State};
 use crate::owner::{PLATFORM, Payer};
+use crate::price_book::Basis;
 
 /// Accounts a month.
 pub fn chargeback(asked: &Asked<'_>) -> Chargeback {
@@ -82,6 +84,14 @@ impl<'a> Maker<'a> {
         let since_ms = self.edges.iter().rev().find(|it| **it <= period.from_ms);
         let since_ms = since_ms.copied().unwrap_or(i64::MIN);
         let gpus = spread.gpus;
+        if node.basis == Basis::Spot {
+            let bought = prices.bought(period, gpus);
+            self.made
+                .spot
+                .entry(Place::of(node))
+                .or_default()
+                .add(&bought);
+        }
         let mut left: Vec<i64> = spread.pieces.iter().map(|it| it.gpu_millis).collect();
         let slices = prices.slices(index, period, coverage);
         let count = slices.len();

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::spot::Bought;
 use super::{Asked, MILLIS_PER_DAY, Node, NodePeriod, Tariff};
 use crate::money::{apportion, ratio};
 use crate::price_book::{Ask, Basis, Commitment, Stretch};
@@ -199,7 +200,7 @@ impl<'a> Prices<'a> {
     ) -> Vec<Slice> {
         let node = &self.asked.fleet.nodes[period.node];
         let mut raws: BTreeMap<Tariff, Raw> = BTreeMap::new();
-        let stretches = self.stretches(node);
+        let stretches = self.stretches(node, node.basis);
         for (from, until) in &period.billed {
             add_interval(&mut raws, stretches, node.basis, *from, *until);
         }
@@ -262,13 +263,46 @@ impl<'a> Prices<'a> {
         }
     }
 
-    fn stretches(&mut self, node: &'a Node) -> &[Stretch] {
+    /// A node's billed time at Spot beside what it costs on demand, where both are known.
+    pub(super) fn bought(&mut self, period: &NodePeriod, gpus: i64) -> Bought {
+        let node = &self.asked.fleet.nodes[period.node];
+        let spot = self.stretches(node, Basis::Spot).to_vec();
+        let on_demand = self.stretches(node, Basis::OnDemand);
+        let (mut millis, mut known_millis) = (0, 0);
+        let (mut at_spot, mut at_on_demand) = (0, 0);
+        for (from, until) in &period.billed {
+            millis += until - from;
+            for (one, other) in spot
+                .iter()
+                .flat_map(|it| on_demand.iter().map(move |on| (it, on)))
+            {
+                let until = one.until_ms.min(other.until_ms).min(*until);
+                let time = until - one.from_ms.max(other.from_ms).max(*from);
+                let (Ok(one), Ok(other)) = (&one.quote, &other.quote) else {
+                    continue;
+                };
+                if time > 0 {
+                    known_millis += time;
+                    at_spot += i128::from(one.hour) * i128::from(time);
+                    at_on_demand += i128::from(other.hour) * i128::from(time);
+                }
+            }
+        }
+        Bought {
+            gpu_millis: known_millis * gpus,
+            spot: cost(at_spot),
+            on_demand: cost(at_on_demand),
+            unknown_gpu_millis: (millis - known_millis) * gpus,
+        }
+    }
+
+    fn stretches(&mut self, node: &'a Node, basis: Basis) -> &[Stretch] {
         let kind = (
             node.machine_type.as_str(),
             node.region.as_str(),
             node.gpu_model.as_str(),
             node.gpus,
-            node.basis,
+            basis,
         );
         let asked = self.asked;
         self.known.entry(kind).or_insert_with(|| {

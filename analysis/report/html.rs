@@ -3,6 +3,8 @@
 //! Nothing is fetched, nothing moves: inline SVG and CSS. Charts carry no text, so that they can be
 //! as wide as the screen; their words stand beside them and in the tables.
 
+mod terms;
+
 use askama::Template;
 
 use super::{Report, STACK, day_text, efficiency};
@@ -50,6 +52,9 @@ struct Page {
     invoice: Vec<(&'static str, String)>,
     is_invoice_off: bool,
     budgets: Vec<Row>,
+    spot: Vec<Row>,
+    spot_notes: Vec<String>,
+    commitments: Vec<(String, String)>,
     notes: Vec<String>,
     findings: Vec<String>,
 }
@@ -138,6 +143,9 @@ pub fn html(report: &Report<'_>) -> String {
         invoice: invoice(report),
         is_invoice_off: report.reconciled.as_ref().is_some_and(|it| it.is_off()),
         budgets: report.budgets.iter().map(budget_row).collect(),
+        spot: terms::spot(report),
+        spot_notes: terms::spot_notes(report),
+        commitments: terms::commitments(report),
         notes: made
             .notes
             .iter()

@@ -1,6 +1,7 @@
 //! The same numbers in every form.
 
 use super::*;
+use crate::chargeback::spot::Preempted;
 use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
@@ -60,8 +61,19 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         reconciled: Some(made.reconciled(&invoice)),
         variance: Some(made.variance(made)),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
+        spot: Spot::of(made, fleet, &preempted()),
         findings: vec!["rates line 7: <odd>".to_owned()],
     }
+}
+
+/// One run on the node at Spot, and one of which nobody knows where it was.
+fn preempted() -> [Preempted; 2] {
+    ["node-2", ""].map(|node| Preempted {
+        cluster: "c".to_owned(),
+        node: node.to_owned(),
+        lost_gpu_millis: Some(HOUR),
+        recovery_gpu_millis: None,
+    })
 }
 
 fn account() -> focus::Account {
@@ -209,6 +221,33 @@ fn the_page_escapes_names_says_whether_it_balances_and_fetches_nothing() {
         .filter_map(|it| it.split('"').next()?.parse::<i64>().ok());
     let widths: Vec<i64> = widths.collect();
     assert!(widths.len() > 31 && widths.iter().all(|it| (0..=10_000).contains(it)));
+}
+
+#[test]
+fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let value: serde_json::Value = serde_json::from_str(&json(&report)).expect("JSON");
+    let (spot, committed) = (&value["spot"], &value["commitments"]);
+    // Eight GPUs for an hour at 40 instead of 80; one GPU-hour of them was lost.
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    assert_eq!(text(&spot["saved"]), "40.0");
+    assert_eq!((text(&spot["lost"]), text(&spot["net_saved"])), ("5.0".to_owned(), "35.0".to_owned()));
+    assert_eq!(text(&spot["preemptions_per_1000_gpu_hours"]), "125.0");
+    assert_eq!((&spot["preemptions_of_unknown_loss"], &spot["preemptions_elsewhere"]), (&1.into(), &1.into()));
+    assert_eq!(text(&spot["places"][0]["zone"]), "here-a");
+    // One of 25 hours of one node was used, and is one of three node-hours on demand.
+    assert_eq!(text(&committed["utilisation"]), "0.04");
+    assert_eq!(text(&committed["coverage"]), "0.333333");
+    let page = html(&report);
+    for words in ["<h2>Spot</h2>", "+35.00", "the net saving is at most that", "<h2>Commitments</h2>", "4.0 %"] {
+        assert!(page.contains(words), "{words}");
+    }
+    let mut none = made.clone();
+    none.spot.clear();
+    let none = Report { spot: Spot::of(&none, &fleet, &[]), ..report };
+    let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");
+    assert!(value["spot"].is_null() && !html(&none).contains("<h2>Spot</h2>"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use gpufleet_analysis::chargeback::spot::{Preempted, Spot};
 use gpufleet_analysis::chargeback::{
     Asked, Chargeback, Detail, Fleet, MILLIS_PER_DAY, NodePeriod, Part, chargeback,
 };
@@ -29,6 +30,8 @@ use crate::store::{MAX_DIRTY_DAYS, MAX_LIVES, Store, StoreError};
 mod lives;
 
 mod nodes;
+
+mod preempted;
 
 mod spans;
 
@@ -48,6 +51,8 @@ pub struct Days {
     pub unreadable: usize,
     /// Nodes that the inventory had in that time, by cluster, name and when they began.
     pub lives: Vec<NodeLife>,
+    /// Runs that were preempted in that time.
+    pub preempted: Vec<Preempted>,
 }
 
 /// A stretch of days as money.
@@ -57,6 +62,8 @@ pub struct Month {
     pub fleet: Fleet,
     /// The lines.
     pub made: Chargeback,
+    /// What Spot came to.
+    pub spot: Spot,
     /// What was wrong, one sentence each.
     pub findings: Vec<String>,
 }
@@ -97,11 +104,13 @@ pub async fn read(
     let times = days.iter().flat_map(|it| &it.times);
     let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
     let holders = store.holders(&held_by).await?;
+    let preempted = preempted::read(store, &(time.0..time.1), cluster).await?;
     Ok(Days {
         days,
         holders,
         unreadable,
         lives,
+        preempted,
     })
 }
 
@@ -150,9 +159,17 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
         book: &terms.book,
         owners: &terms.owners,
     });
+    if days.preempted.len() >= preempted::MAX_RUNS {
+        findings.push(format!(
+            "more than {} runs were preempted: the others are not in what Spot came to",
+            preempted::MAX_RUNS
+        ));
+    }
+    let spot = Spot::of(&made, &fleet, &days.preempted);
     Month {
         fleet,
         made,
+        spot,
         findings,
     }
 }

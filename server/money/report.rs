@@ -276,6 +276,7 @@ pub fn render(
         reconciled: invoice.map(|it| made.reconciled(it)),
         variance: earlier.as_ref().map(|it| made.variance(&it.made)),
         budgets: made.budgets(&budgets, now.millis(), end_ms),
+        spot: month.spot,
         findings,
     };
     match (asked.what, asked.form) {

@@ -12,6 +12,8 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use gpufleet_analysis::chargeback::commitments::Commitments;
+use gpufleet_analysis::chargeback::spot::Outcome;
 use gpufleet_analysis::chargeback::view::{By, Headline};
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::ledger;
@@ -30,6 +32,8 @@ use crate::words;
 use crate::words::text::{self, Name, amount, segment};
 
 mod idle;
+
+mod terms;
 
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
@@ -105,6 +109,8 @@ struct Made {
     forecast: Option<i128>,
     teams: Vec<(String, Sum, Sum, Sum)>,
     budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
+    spot: Outcome,
+    commitments: Option<Commitments>,
     findings: Vec<String>,
     currency: String,
 }
@@ -242,6 +248,8 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
         teams: groups.into_iter().map(team).collect(),
         budgets: month.made.budgets(&budgets, now_ms, end_ms),
         currency: month.made.currency.clone(),
+        spot: month.spot.total(),
+        commitments: Commitments::of(&month.made),
         findings: month.findings,
     }
 }
@@ -266,6 +274,7 @@ fn section(
         (name, money(&made.currency, sum), hours)
     };
     let (idle_rows, idle_more) = idle::rows(&idle, &made.currency, at);
+    let of_terms = terms::tiles(&made.currency, &made.spot, made.commitments.as_ref());
     Section {
         origin,
         title: cluster
@@ -276,14 +285,17 @@ fn section(
         query: cluster
             .map(|it| format!("&cluster={}", segment(&it)))
             .unwrap_or_default(),
-        tiles: vec![
+        tiles: [
             tile("Total", &headline.total),
             tile("Active", &headline.active),
             tile("Idle", &headline.idle),
             tile("Stalled", &headline.stalled),
             tile("Not observed", &headline.unobserved),
             tile("Unowned", &headline.unowned),
-        ],
+        ]
+        .into_iter()
+        .chain(of_terms)
+        .collect(),
         teams: made
             .teams
             .iter()
@@ -388,6 +400,8 @@ mod tests {
             forecast: forecast.map(|it| it * 1_000_000_000),
             teams: Vec::new(),
             budgets: Vec::new(),
+            spot: Outcome::default(),
+            commitments: None,
             findings: Vec::new(),
             currency: "USD".to_owned(),
         })

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use gpufleet_analysis::ending::Cause;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{JobId, RunId};
 use serde::de::DeserializeOwned;
@@ -33,6 +34,8 @@ pub struct RunFilter {
     pub only_last: bool,
     /// Heard of since then.
     pub heard_since: Option<Timestamp>,
+    /// Ended by this.
+    pub cause: Option<Cause>,
 }
 
 impl Store {
@@ -65,6 +68,7 @@ impl Store {
             Value::Int(id),
             Value::Text(&self.0.lease),
             Value::Text(&name),
+            Value::Text(filter.cause.map_or("", Cause::name)),
         ];
         let length = name.chars().count();
         let only_last = match filter.only_last {
@@ -77,7 +81,7 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS}, r.started_ms FROM run r
              WHERE r.lease = $6 AND ($1 = '' OR r.cluster = $1) AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
-             AND substr(r.job, 1, {length}) = $7
+             AND substr(r.job, 1, {length}) = $7 AND ($8 = '' OR r.cause = $8)
              {only_last} AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
              ORDER BY r.started_ms DESC, r.id DESC LIMIT {limit}"
         );

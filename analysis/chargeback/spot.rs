@@ -1,0 +1,301 @@
+//! What Spot saved: what the same time costs on demand, less what was paid, less what preemptions lost.
+//!
+//! Method. By pool, zone and machine type:
+//!
+//! - saved = Σ over the billed time of nodes that are paid at Spot of (on-demand rate − Spot rate) × time,
+//!   each period rounded once. Both rates are those that hold at that time, after discounts. Time for which
+//!   one of them is not known is counted apart and in no sum.
+//! - lost = what preempted runs did in vain (steps since their last checkpoint) and what the attempt after
+//!   took until its first step again, × the mean Spot price of a GPU-hour of that place.
+//! - net = saved − lost. It may be below 0.
+//! - preemptions per 1,000 GPU-hours at Spot, as counted for saved.
+//!
+//! A preemption counts where its run was on nodes that are paid at Spot: one that lost its nodes to a
+//! run of higher priority on nodes on demand is no price of Spot, and is counted as elsewhere.
+//!
+//! Numbers. Nano-units (i128), GPU-milliseconds (i64); rates of preemptions in thousandths.
+//!
+//! Limits. Of a preemption whose lost steps or whose way back nobody told, that part is not known: it is in
+//! no sum and counted, so a net saving beside such a count is the most that it can be. Machines that went
+//! without a run on them are no preemption here.
+//!
+//! Source: the rule is that of the cloud's own calculators, with losses taken off; the published shares
+//! (“60 to 91 %”) are not used, because they do not hold for GPU machines.
+
+use std::collections::BTreeMap;
+
+use super::{Chargeback, Fleet, Node};
+use crate::money::ratio;
+use crate::price_book::Basis;
+
+/// Milliseconds of a thousand hours.
+const THOUSAND_HOURS_MS: i128 = 3_600_000_000;
+
+/// Where Spot was bought.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The pool.
+    pub pool: String,
+    /// The zone; empty when not known.
+    pub zone: String,
+    /// The machine type.
+    pub machine_type: String,
+}
+
+/// Time at Spot and what it cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bought {
+    /// GPU-milliseconds of which both rates are known.
+    pub gpu_millis: i64,
+    /// What they cost, nano-units.
+    pub spot: i128,
+    /// What they would have cost on demand.
+    pub on_demand: i128,
+    /// GPU-milliseconds of which one of the two is not known.
+    pub unknown_gpu_millis: i64,
+}
+
+/// A run that was preempted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preempted {
+    /// Its cluster.
+    pub cluster: String,
+    /// The node of the rank that went first, or of another of its ranks.
+    pub node: String,
+    /// Work done in vain, GPU-milliseconds; none when not known.
+    pub lost_gpu_millis: Option<i64>,
+    /// What the next attempt took until its first step, GPU-milliseconds; none when not known.
+    pub recovery_gpu_millis: Option<i64>,
+}
+
+/// What Spot came to in one place, or in all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Time and money.
+    pub bought: Bought,
+    /// Runs that were preempted.
+    pub preemptions: u64,
+    /// Preemptions of which not everything that they lost is known.
+    pub unknown_losses: u64,
+    /// Work in vain and ways back, GPU-milliseconds, as far as they are known.
+    pub lost_gpu_millis: i64,
+    /// The same in nano-units.
+    pub lost: i128,
+}
+
+/// What Spot came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spot {
+    /// By place.
+    pub places: BTreeMap<Place, Outcome>,
+    /// Preempted runs on nodes that are not paid at Spot, or that are not known.
+    pub elsewhere: u64,
+}
+
+impl Place {
+    /// Where a node is.
+    pub(super) fn of(node: &Node) -> Self {
+        Self {
+            pool: node.pool.clone(),
+            zone: node.zone.clone(),
+            machine_type: node.machine_type.clone(),
+        }
+    }
+}
+
+impl Bought {
+    /// Adds another.
+    pub fn add(&mut self, other: &Self) {
+        self.gpu_millis += other.gpu_millis;
+        self.spot += other.spot;
+        self.on_demand += other.on_demand;
+        self.unknown_gpu_millis += other.unknown_gpu_millis;
+    }
+}
+
+impl Outcome {
+    /// On demand less Spot, nano-units.
+    pub const fn saved(&self) -> i128 {
+        self.bought.on_demand - self.bought.spot
+    }
+
+    /// The same less what preemptions lost.
+    pub const fn net(&self) -> i128 {
+        self.saved() - self.lost
+    }
+
+    /// Preemptions per 1,000 GPU-hours, thousandths; none without time.
+    pub fn preemptions_per_1000_hours(&self) -> Option<i128> {
+        let count = i128::from(self.preemptions) * 1_000;
+        ratio(count, THOUSAND_HOURS_MS, self.bought.gpu_millis.into())
+    }
+
+    /// Takes a preemption in, priced by the time that was bought here.
+    fn take(&mut self, it: &Preempted) {
+        self.preemptions += 1;
+        let parts = [it.lost_gpu_millis, it.recovery_gpu_millis];
+        self.unknown_losses += u64::from(parts.contains(&None));
+        let lost: i64 = parts.into_iter().flatten().sum();
+        let all = i128::from(self.bought.gpu_millis);
+        match ratio(self.bought.spot, lost.into(), all) {
+            Some(cost) => {
+                self.lost_gpu_millis += lost;
+                self.lost += cost;
+            }
+            // Without a price of its time it is not known what was lost.
+            None => self.unknown_losses += u64::from(!parts.contains(&None)),
+        }
+    }
+}
+
+impl Spot {
+    /// What Spot came to, with these runs that were preempted in that time.
+    pub fn of(made: &Chargeback, fleet: &Fleet, preempted: &[Preempted]) -> Self {
+        let bought = made.spot.iter();
+        let outcome = |(place, bought): (&Place, &Bought)| {
+            let outcome = Outcome {
+                bought: *bought,
+                ..Outcome::default()
+            };
+            (place.clone(), outcome)
+        };
+        let mut spot = Self {
+            places: bought.map(outcome).collect(),
+            elsewhere: 0,
+        };
+        let mut nodes: BTreeMap<(&str, &str), &Node> = BTreeMap::new();
+        for node in fleet.nodes.iter().filter(|it| it.basis == Basis::Spot) {
+            nodes.insert((&node.cluster, &node.name), node);
+        }
+        for it in preempted {
+            let node = nodes.get(&(it.cluster.as_str(), it.node.as_str()));
+            let place = node.map(|it| Place::of(it));
+            match place.and_then(|it| spot.places.get_mut(&it)) {
+                Some(outcome) => outcome.take(it),
+                None => spot.elsewhere += 1,
+            }
+        }
+        spot
+    }
+
+    /// All places together.
+    pub fn total(&self) -> Outcome {
+        let mut total = Outcome::default();
+        for it in self.places.values() {
+            total.bought.add(&it.bought);
+            total.preemptions += it.preemptions;
+            total.unknown_losses += it.unknown_losses;
+            total.lost_gpu_millis += it.lost_gpu_millis;
+            total.lost += it.lost;
+        }
+        total
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{FIRST_HOUR, HOUR, RATES, book, fleet, october, part, period};
+    use super::*;
+    use crate::ledger::State;
+
+    const USD: i128 = 1_000_000_000;
+
+    /// Two nodes, the first on Spot, of which each hour of these is charged.
+    fn made(rates: &str, hours: i64) -> (Fleet, Chargeback) {
+        let mut fleet = fleet(2);
+        fleet.nodes[0].basis = Basis::Spot;
+        let parts = [part(Some(0), State::ActiveUnrated, HOUR)];
+        let hours = 0..hours;
+        let periods: Vec<_> = hours
+            .flat_map(|hour| [period(0, hour, &parts), period(1, hour, &parts)])
+            .collect();
+        let made = october(&fleet, &periods, &book(rates, ""));
+        (fleet, made)
+    }
+
+    fn preempted(node: &str, lost: Option<i64>, recovery: Option<i64>) -> Preempted {
+        Preempted {
+            cluster: "c".to_owned(),
+            node: node.to_owned(),
+            lost_gpu_millis: lost,
+            recovery_gpu_millis: recovery,
+        }
+    }
+
+    #[test]
+    fn spot_saves_the_difference_of_the_rates_that_held_less_what_was_lost_to_preemptions() {
+        // 100 hours at 40 instead of 80; from the 51st on at 50.
+        let at = crate::table::moment_text((FIRST_HOUR + 50) * HOUR);
+        let rates = format!("{RATES}box-8g,here,spot,USD,50,5,{at},,list,b\n");
+        let (fleet, made) = made(&rates, 100);
+        let lost = [
+            preempted("node-0", Some(8 * HOUR), Some(2 * HOUR)),
+            preempted("node-0", Some(6 * HOUR), Some(0)),
+        ];
+        let spot = Spot::of(&made, &fleet, &lost);
+        assert_eq!(spot.places.len(), 1, "on demand is no place of Spot");
+        let (place, outcome) = spot.places.first_key_value().expect("a place");
+        assert_eq!(
+            (place.zone.as_str(), place.pool.as_str()),
+            ("here-a", "pool")
+        );
+        assert_eq!(outcome.bought.gpu_millis, 800 * HOUR);
+        assert_eq!(outcome.saved(), (50 * 40 + 50 * 30) * USD);
+        // 16 GPU-hours of 800 that cost 4,500.
+        assert_eq!(
+            (outcome.lost, outcome.lost_gpu_millis),
+            (90 * USD, 16 * HOUR)
+        );
+        assert_eq!(outcome.net(), 3_410 * USD);
+        assert_eq!(outcome.preemptions_per_1000_hours(), Some(2_500));
+        assert_eq!((outcome.unknown_losses, spot.elsewhere), (0, 0));
+        assert_eq!(spot.total(), *outcome);
+        let paid = made.lines.iter().filter(|it| it.0.node == Some(0));
+        let paid: i128 = paid.map(|it| it.1.cost).sum();
+        assert_eq!(outcome.bought.spot, paid, "as the lines have it");
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_loss_is_counted_and_makes_no_saving() {
+        let (fleet, made) = made(RATES, 10);
+        let told = preempted("node-0", Some(HOUR), Some(0));
+        let partly = preempted("node-0", Some(HOUR), None);
+        let not = preempted("node-0", None, None);
+        let spot = Spot::of(&made, &fleet, &[told, partly, not]);
+        let total = spot.total();
+        assert_eq!((total.preemptions, total.unknown_losses), (3, 2));
+        assert_eq!(total.lost, 10 * USD, "two GPU-hours of 5");
+    }
+
+    #[test]
+    fn a_run_that_lost_nodes_on_demand_or_unknown_ones_is_no_price_of_spot() {
+        let (fleet, made) = made(RATES, 10);
+        let lost = [
+            preempted("node-1", Some(HOUR), Some(HOUR)),
+            preempted("", Some(HOUR), Some(HOUR)),
+        ];
+        let spot = Spot::of(&made, &fleet, &lost);
+        assert_eq!(spot.elsewhere, 2);
+        let total = spot.total();
+        assert_eq!((total.preemptions, total.lost), (0, 0));
+    }
+
+    #[test]
+    fn time_without_one_of_the_two_rates_saves_nothing_and_is_told() {
+        let only_spot = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+            box-8g,here,spot,USD,40,4.5,2026-10-01,,list,a\n";
+        let (fleet, made) = made(only_spot, 10);
+        let spot = Spot::of(&made, &fleet, &[preempted("node-0", Some(HOUR), Some(0))]);
+        let total = spot.total();
+        assert_eq!((total.bought.spot, total.saved(), total.lost), (0, 0, 0));
+        assert_eq!(total.bought.unknown_gpu_millis, 80 * HOUR);
+        assert_eq!(total.preemptions_per_1000_hours(), None);
+        assert_eq!(total.unknown_losses, 1, "its time has no price");
+        assert!(Spot::of(&Chargeback::default(), &fleet, &[]).is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! The page's sections on the terms of paying: what Spot and commitments came to.
+
+use super::super::Report;
+use super::{Row, hours, money, or_dash, percent, signed};
+use crate::chargeback::commitments::Commitments;
+use crate::chargeback::spot::Outcome;
+
+/// Spot by place, and in all where there is more than one.
+pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
+    let spot = &report.spot;
+    let places = spot.places.iter();
+    let mut rows: Vec<Row> = places
+        .map(|(place, outcome)| {
+            let words = [&place.pool, &place.zone, &place.machine_type];
+            row(words.map(|it| or_dash(it)).to_vec(), outcome)
+        })
+        .collect();
+    if rows.len() > 1 {
+        let words = vec!["all".to_owned(), String::new(), String::new()];
+        rows.push(row(words, &spot.total()));
+    }
+    rows
+}
+
+fn row(words: Vec<String>, it: &Outcome) -> Row {
+    let rate = it.preemptions_per_1000_hours();
+    Row {
+        words,
+        numbers: vec![
+            hours(it.bought.gpu_millis),
+            money(it.bought.spot),
+            money(it.bought.on_demand),
+            it.preemptions.to_string(),
+            rate.map_or("–".to_owned(), |it| tenths(it / 100)),
+            money(it.lost),
+            signed(it.net()),
+        ],
+        is_bad: it.net() < 0,
+    }
+}
+
+fn tenths(number: i128) -> String {
+    format!("{}.{}", number / 10, number % 10)
+}
+
+/// What is to be known beside the table of Spot.
+pub(super) fn spot_notes(report: &Report<'_>) -> Vec<String> {
+    let (spot, mut notes) = (&report.spot, Vec::new());
+    let total = spot.total();
+    if total.unknown_losses > 0 {
+        notes.push(format!(
+            "Of {} preemptions not everything that they lost is known: the net saving is at most that.",
+            total.unknown_losses
+        ));
+    }
+    if total.bought.unknown_gpu_millis > 0 {
+        notes.push(format!(
+            "{} GPU-hours at Spot have no Spot price or no price on demand, and are in no sum.",
+            hours(total.bought.unknown_gpu_millis)
+        ));
+    }
+    if spot.elsewhere > 0 && !spot.is_empty() {
+        notes.push(format!(
+            "{} runs more were preempted on nodes that are not paid at Spot, or that are not known.",
+            spot.elsewhere
+        ));
+    }
+    notes
+}
+
+/// The figures of commitments; nothing where there was none.
+pub(super) fn commitments(report: &Report<'_>) -> Vec<(String, String)> {
+    let Some(it) = Commitments::of(report.chargeback) else {
+        return Vec::new();
+    };
+    let part = |millionths: Option<i128>| {
+        millionths.map_or("–".to_owned(), |it| {
+            let sign = if it < 0 { "−" } else { "" };
+            format!("{sign}{}", percent(it.abs(), 1_000_000))
+        })
+    };
+    let total = it.total();
+    let mut rows = vec![
+        (
+            "coverage: of the time that is paid on demand or committed".to_owned(),
+            part(it.coverage()),
+        ),
+        (
+            "utilisation: of what is paid for commitments".to_owned(),
+            part(total.utilisation()),
+        ),
+        (
+            "effective savings rate: against the list price of what was used".to_owned(),
+            part(it.savings_rate()),
+        ),
+        ("saved, after what nobody used".to_owned(), signed(it.list - it.paid)),
+        ("paid for nothing".to_owned(), money(total.unused)),
+    ];
+    let each = it.by_id.iter().filter(|_| it.by_id.len() > 1);
+    rows.extend(each.map(|(id, used)| (format!("utilisation of {id}"), part(used.utilisation()))));
+    rows
+}
