@@ -25,6 +25,8 @@
 
 use gpufleet_telemetry::time::Timestamp;
 
+pub mod totals;
+
 /// Multiples of the median absolute deviation above the median that a step may have to count
 /// towards the ideal one.
 pub const IDEAL_DEVIATIONS: u64 = 3;

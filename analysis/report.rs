@@ -49,6 +49,8 @@ pub struct Report<'a> {
     pub budgets: Vec<Standing>,
     /// What Spot came to.
     pub spot: Spot,
+    /// Training runs, where they are shown.
+    pub runs: Vec<efficiency::RunTime>,
     /// What was wrong with prices and rules, in words.
     pub findings: Vec<String>,
 }

@@ -17,6 +17,7 @@ use gpufleet_server::money::report::{self, Asked, Form, What};
 use gpufleet_server::money::tables::{self, Kind};
 use gpufleet_server::store::Store;
 use gpufleet_server::store::model::MoneyTable;
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 
 mod replay;
@@ -119,7 +120,8 @@ async fn report(
     let terms = Money::default().refresh(store, config).await?;
     let invoice = flags.invoice.as_deref().map(read).transpose()?;
     let invoice = invoice.map(|it| Invoice::read(&it, &month, &terms.book.currency));
-    let days = report::read(store, &asked).await?;
+    let specs = Specs::with(&config.gpu.peaks)?;
+    let days = report::read(store, &specs, &asked).await?;
     Ok(report::render(&asked, &days, &terms, invoice.as_ref(), now))
 }
 

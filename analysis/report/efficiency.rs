@@ -4,9 +4,13 @@
 //! state that is money for nothing, by team, job and state, the dearest first. Inefficiency (active
 //! below its target) is apart, as the money of the time that was missing to the target.
 //!
-//! Limits. MFU and goodput are of runs, not of ledger hours; they are not in it.
+//! Goodput and MFU are of training runs, joined by who pays ([`training`]).
 
 use std::collections::BTreeMap;
+
+mod training;
+
+pub use training::{Mean, RunTime, Training};
 
 use super::{Report, hours};
 use crate::chargeback::Sum;
@@ -32,6 +36,8 @@ pub struct Use {
     pub cost_per_useful_hour: Option<i128>,
     /// What inefficiency cost, nano-units; none where no active time was held against a target.
     pub inefficiency: Option<i128>,
+    /// What its training runs came to.
+    pub training: Training,
 }
 
 /// A kind of waste.
@@ -50,6 +56,7 @@ pub struct Waste {
 /// Use by payer, the dearest first.
 pub fn uses(report: &Report<'_>) -> Vec<Use> {
     let groups = report.chargeback.grouped(report.fleet, &[By::Team]);
+    let trained = training::training(report);
     let of = |group: crate::chargeback::view::Group| {
         let (mut active, mut waste) = (Sum::default(), Sum::default());
         for (state, sum) in &group.states {
@@ -69,8 +76,10 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
         let is_rated = [State::ActiveEfficient, State::ActiveInefficient]
             .iter()
             .any(|it| group.states.contains_key(it));
+        let payer = group.words.concat();
         Use {
-            payer: group.words.concat(),
+            training: trained.get(payer.as_str()).copied().unwrap_or_default(),
+            payer,
             total: group.sum,
             active,
             waste,
@@ -107,6 +116,11 @@ pub fn waste(report: &Report<'_>) -> Vec<Waste> {
     all
 }
 
+/// Millionths as a decimal.
+fn part(millionths: Option<i128>) -> Option<String> {
+    millionths.map(|it| decimal(it * 1_000))
+}
+
 /// Use by payer as CSV.
 pub fn csv(report: &Report<'_>) -> String {
     let mut out = String::new();
@@ -120,6 +134,11 @@ pub fn csv(report: &Report<'_>) -> String {
         "inefficiency_cost",
         "cost_per_useful_gpu_hour",
         "currency",
+        "training_runs",
+        "goodput",
+        "goodput_covered_ratio",
+        "mfu",
+        "mfu_covered_ratio",
     ];
     table::write(&mut out, &header);
     for it in uses(report) {
@@ -133,6 +152,11 @@ pub fn csv(report: &Report<'_>) -> String {
             it.inefficiency.map(decimal).unwrap_or_default(),
             it.cost_per_useful_hour.map(decimal).unwrap_or_default(),
             report.chargeback.currency.clone(),
+            it.training.runs.to_string(),
+            part(it.training.goodput.millionths()).unwrap_or_default(),
+            part(it.training.covered(&it.training.goodput)).unwrap_or_default(),
+            part(it.training.mfu.millionths()).unwrap_or_default(),
+            part(it.training.covered(&it.training.mfu)).unwrap_or_default(),
         ];
         table::write_shown(&mut out, &row.each_ref().map(String::as_str));
     }
@@ -152,6 +176,11 @@ pub fn json(report: &Report<'_>) -> String {
             "inefficiency_cost": it.inefficiency.map(decimal),
             "cost_per_useful_gpu_hour": it.cost_per_useful_hour.map(decimal),
             "unpriced_gpu_millis": it.total.unpriced_millis,
+            "training_runs": it.training.runs,
+            "goodput": part(it.training.goodput.millionths()),
+            "goodput_covered_ratio": part(it.training.covered(&it.training.goodput)),
+            "mfu": part(it.training.mfu.millionths()),
+            "mfu_covered_ratio": part(it.training.covered(&it.training.mfu)),
         })
     });
     let waste = waste(report).into_iter().map(|it| {

@@ -344,8 +344,21 @@ fn use_row(it: &efficiency::Use) -> Row {
             it.cost_per_useful_hour.map_or("–".to_owned(), money),
             money(it.waste.cost),
             it.inefficiency.map_or("–".to_owned(), money),
+            mean(&it.training, &it.training.goodput),
+            mean(&it.training, &it.training.mfu),
         ],
         is_bad: false,
+    }
+}
+
+/// A figure of training, and how much of the team's time is behind it.
+fn mean(training: &efficiency::Training, mean: &efficiency::Mean) -> String {
+    let whole = 1_000_000;
+    match mean.millionths().zip(training.covered(mean)) {
+        Some((figure, covered)) => {
+            format!("{} of {}", percent(figure, whole), percent(covered, whole))
+        }
+        None => "–".to_owned(),
     }
 }
 

@@ -1,10 +1,10 @@
 //! The same numbers in every form.
 
 use super::*;
-use crate::chargeback::spot::Preempted;
 use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
+use crate::chargeback::spot::Preempted;
 use crate::chargeback::{Part, Tariff};
 use crate::money;
 use crate::price_book::Basis;
@@ -62,6 +62,7 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         variance: Some(made.variance(made)),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
         spot: Spot::of(made, fleet, &preempted()),
+        runs: runs(),
         findings: vec!["rates line 7: <odd>".to_owned()],
     }
 }
@@ -74,6 +75,22 @@ fn preempted() -> [Preempted; 2] {
         lost_gpu_millis: Some(HOUR),
         recovery_gpu_millis: None,
     })
+}
+
+/// Two runs of one team, of which one says no FLOPs, and one of a team that no line has.
+fn runs() -> Vec<efficiency::RunTime> {
+    let run =
+        |payer: &str, hours: i64, goodput: Option<i64>, mfu: Option<i64>| efficiency::RunTime {
+            payer: payer.to_owned(),
+            gpu_millis: hours * HOUR,
+            goodput,
+            mfu,
+        };
+    vec![
+        run("science", 2, Some(900_000), Some(400_000)),
+        run("science", 1, Some(600_000), None),
+        run("elsewhere", 5, None, None),
+    ]
 }
 
 fn account() -> focus::Account {
@@ -232,20 +249,38 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     // Eight GPUs for an hour at 40 instead of 80; one GPU-hour of them was lost.
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     assert_eq!(text(&spot["saved"]), "40.0");
-    assert_eq!((text(&spot["lost"]), text(&spot["net_saved"])), ("5.0".to_owned(), "35.0".to_owned()));
+    assert_eq!(
+        (text(&spot["lost"]), text(&spot["net_saved"])),
+        ("5.0".to_owned(), "35.0".to_owned())
+    );
     assert_eq!(text(&spot["preemptions_per_1000_gpu_hours"]), "125.0");
-    assert_eq!((&spot["preemptions_of_unknown_loss"], &spot["preemptions_elsewhere"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (
+            &spot["preemptions_of_unknown_loss"],
+            &spot["preemptions_elsewhere"]
+        ),
+        (&1.into(), &1.into())
+    );
     assert_eq!(text(&spot["places"][0]["zone"]), "here-a");
     // One of 25 hours of one node was used, and is one of three node-hours on demand.
     assert_eq!(text(&committed["utilisation"]), "0.04");
     assert_eq!(text(&committed["coverage"]), "0.333333");
     let page = html(&report);
-    for words in ["<h2>Spot</h2>", "+35.00", "the net saving is at most that", "<h2>Commitments</h2>", "4.0 %"] {
+    for words in [
+        "<h2>Spot</h2>",
+        "+35.00",
+        "the net saving is at most that",
+        "<h2>Commitments</h2>",
+        "4.0 %",
+    ] {
         assert!(page.contains(words), "{words}");
     }
     let mut none = made.clone();
     none.spot.clear();
-    let none = Report { spot: Spot::of(&none, &fleet, &[]), ..report };
+    let none = Report {
+        spot: Spot::of(&none, &fleet, &[]),
+        ..report
+    };
     let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");
     assert!(value["spot"].is_null() && !html(&none).contains("<h2>Spot</h2>"));
 }
@@ -259,6 +294,36 @@ fn a_page_that_does_not_balance_says_so() {
     assert!(
         page.contains("<p class=\"bad\">The lines do NOT add up") && page.contains("off by 1.00")
     );
+}
+
+#[test]
+fn goodput_and_mfu_of_a_team_are_those_of_its_runs_and_say_how_much_is_behind_them() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let held = made.lines.iter().filter(|it| it.0.holder.is_some());
+    let theirs = held.filter(|it| made.payers[it.0.payer].name() == "science");
+    let theirs: i64 = theirs.map(|it| it.1.gpu_millis).sum();
+    let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
+    let teams = value["teams"].as_array().expect("teams");
+    let team = |name: &str| teams.iter().find(|it| it["team"] == name).expect("a team");
+    let science = team("science");
+    assert_eq!(
+        (&science["goodput"], &science["mfu"]),
+        (&"0.8".into(), &"0.4".into())
+    );
+    let covered = |hours: i64| {
+        decimal(ratio(i128::from(hours * HOUR), 1_000_000, theirs.into()).expect("a share") * 1_000)
+    };
+    assert_eq!(science["goodput_covered_ratio"], covered(3));
+    assert_eq!(science["mfu_covered_ratio"], covered(2));
+    assert!(team("money")["mfu"].is_null());
+    assert_eq!(science["training_runs"], 2);
+    assert!(
+        efficiency::csv(&report)
+            .lines()
+            .any(|it| it.starts_with("science,") && it.contains(",2,0.8,"))
+    );
+    assert!(html(&report).contains("80.0 % of "));
 }
 
 #[test]

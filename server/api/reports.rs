@@ -86,7 +86,7 @@ async fn answer(
     // One at a time, also of those that nobody waits for any more: a month of a large fleet is large.
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();
-    let days = report::read(&web.app.store, &asked).await;
+    let days = report::read(&web.app.store, &web.specs, &asked).await;
     let days = days.map_err(|error| Problem::store(&error))?;
     let name = asked.file_name();
     let rendered = tokio::task::spawn_blocking(move || {

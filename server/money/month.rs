@@ -19,6 +19,7 @@ use gpufleet_analysis::chargeback::{
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::report;
+use gpufleet_analysis::report::efficiency::RunTime;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -32,6 +33,8 @@ mod lives;
 mod nodes;
 
 mod preempted;
+
+pub mod training;
 
 mod spans;
 
@@ -53,6 +56,8 @@ pub struct Days {
     pub lives: Vec<NodeLife>,
     /// Runs that were preempted in that time.
     pub preempted: Vec<Preempted>,
+    /// Training runs of that time, where they were asked for.
+    pub trained: Vec<training::Trained>,
 }
 
 /// A stretch of days as money.
@@ -64,6 +69,8 @@ pub struct Month {
     pub made: Chargeback,
     /// What Spot came to.
     pub spot: Spot,
+    /// Training runs, where they were read.
+    pub runs: Vec<RunTime>,
     /// What was wrong, one sentence each.
     pub findings: Vec<String>,
 }
@@ -111,6 +118,7 @@ pub async fn read(
         unreadable,
         lives,
         preempted,
+        trained: Vec::new(),
     })
 }
 
@@ -170,6 +178,7 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
         fleet,
         made,
         spot,
+        runs: training::times(days, &range, terms),
         findings,
     }
 }

@@ -8,6 +8,7 @@ use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::report::{self, Report, efficiency, focus};
 use gpufleet_analysis::table;
+use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::month::{self, Days};
@@ -164,6 +165,11 @@ impl Asked {
         self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json
     }
 
+    /// Whether it shows what training came to.
+    fn shows_training(&self) -> bool {
+        self.form == Form::Html || self.what == What::Efficiency
+    }
+
     /// How far the lines of it are told apart.
     fn detail(&self) -> Detail {
         match self.form {
@@ -214,11 +220,16 @@ fn title(month: &str) -> String {
     name.map_or_else(|| month.to_owned(), |name| format!("{name} {year}"))
 }
 
-/// Reads the days of the month and, where both are compared, of the one before it.
+/// Reads the days of the month and, where both are compared, of the one before it; and where training is
+/// shown its runs, whose cards' peaks are these.
 ///
 /// # Errors
 /// When the store does not answer.
-pub async fn read(store: &Store, asked: &Asked) -> Result<[Days; 2], StoreError> {
+pub async fn read(
+    store: &Store,
+    specs: &Specs,
+    asked: &Asked,
+) -> Result<[Days; 2], StoreError> {
     let cluster = asked.cluster.as_deref();
     let before = asked.before_day..asked.days.start;
     let earlier = async {
@@ -228,7 +239,12 @@ pub async fn read(store: &Store, asked: &Asked) -> Result<[Days; 2], StoreError>
         }
     };
     let month = month::read(store, asked.days.clone(), cluster);
-    let (month, earlier) = tokio::try_join!(month, earlier)?;
+    let (mut month, earlier) = tokio::try_join!(month, earlier)?;
+    if asked.shows_training() {
+        let moment = |day: i64| Timestamp::from_millis(day * MILLIS_PER_DAY);
+        let time = moment(asked.days.start)..moment(asked.days.end);
+        month.trained = month::training::read(store, &month, &time, cluster, specs).await?;
+    }
     Ok([month, earlier])
 }
 
@@ -277,6 +293,7 @@ pub fn render(
         variance: earlier.as_ref().map(|it| made.variance(&it.made)),
         budgets: made.budgets(&budgets, now.millis(), end_ms),
         spot: month.spot,
+        runs: month.runs,
         findings,
     };
     match (asked.what, asked.form) {

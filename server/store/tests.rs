@@ -47,6 +47,8 @@ mod inventory;
 
 mod money;
 
+mod terms;
+
 mod exports;
 
 use forgetting::keep_all;

@@ -93,7 +93,10 @@ pub(super) fn commitments(report: &Report<'_>) -> Vec<(String, String)> {
             "effective savings rate: against the list price of what was used".to_owned(),
             part(it.savings_rate()),
         ),
-        ("saved, after what nobody used".to_owned(), signed(it.list - it.paid)),
+        (
+            "saved, after what nobody used".to_owned(),
+            signed(it.list - it.paid),
+        ),
         ("paid for nothing".to_owned(), money(total.unused)),
     ];
     let each = it.by_id.iter().filter(|_| it.by_id.len() > 1);

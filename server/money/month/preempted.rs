@@ -42,9 +42,11 @@ pub(super) async fn read(
         heard_since: Some(time.start),
         ..RunFilter::default()
     };
-    let (mut keys, mut after) = (Vec::new(), Some((time.end.millis(), i64::MIN)));
-    while keys.len() < MAX_RUNS {
+    let (mut keys, mut looked_at) = (Vec::new(), 0);
+    let mut after = Some((time.end.millis(), i64::MIN));
+    while looked_at < MAX_RUNS {
         let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
+        looked_at += page.len();
         let is_in = |it: &KnownRun| {
             let is_asked = cluster.is_some() || it.facts.origin == Origin::Live;
             is_asked && it.facts.ended.is_some_and(|at| time.contains(&at))
@@ -55,7 +57,6 @@ pub(super) async fn read(
             break;
         }
     }
-    keys.truncate(MAX_RUNS);
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {
         let next: Vec<RunKey> = keys.iter().filter_map(next_attempt).collect();

@@ -5,6 +5,7 @@ use gpufleet_analysis::chargeback::{Chargeback, Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::{Holder, Owners};
 use gpufleet_analysis::report::focus;
+use gpufleet_telemetry::gpu_specs::Specs;
 
 use super::hours::{at, hour};
 use super::*;
@@ -55,7 +56,7 @@ fn held(
 
 /// Eight GPUs of one a3-highgpu-8g for two hours from [`START`] on: six train for `a`, of which one is
 /// parked in the second hour, one is of somebody whom no rule knows, one is free.
-fn node_of_eight() -> Commit {
+pub(super) fn node_of_eight() -> Commit {
     let mut all = commit(1, 0, START);
     let (a, b) = (holder("a"), holder("b"));
     let node = ResourceKey {
@@ -88,7 +89,7 @@ fn node_of_eight() -> Commit {
     all
 }
 
-fn terms(stored: Vec<MoneyTable>) -> Terms {
+pub(super) fn terms(stored: Vec<MoneyTable>) -> Terms {
     Terms::of(Sources {
         cost: CostConfig::default(),
         gpu_hour_usd: BTreeMap::new(),
@@ -97,7 +98,7 @@ fn terms(stored: Vec<MoneyTable>) -> Terms {
     })
 }
 
-fn table(name: &str, kind: &str, content: &str) -> MoneyTable {
+pub(super) fn table(name: &str, kind: &str, content: &str) -> MoneyTable {
     MoneyTable {
         name: name.to_owned(),
         kind: kind.to_owned(),
@@ -107,7 +108,7 @@ fn table(name: &str, kind: &str, content: &str) -> MoneyTable {
 }
 
 /// The rate of April 2026 and the team of `a`; none of `b`.
-fn tables() -> Vec<MoneyTable> {
+pub(super) fn tables() -> Vec<MoneyTable> {
     let rates = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
         a3-highgpu-8g,us-central1,on_demand,USD,80.000000001,,2026-01-01,,list,contract\n";
     let owners = "from,until,kind,key,value,team\n2026-01-01,,namespace,,of-a,science\n";
@@ -406,7 +407,7 @@ both! {
             let asked = Asked::new(what, form, &month, "team", Some("live".to_owned()), now);
             let asked = asked.unwrap();
             assert!(asked.days.end * MILLIS_PER_DAY > now.millis());
-            let days = crate::money::report::read(&bench.store, &asked).await.unwrap();
+            let days = crate::money::report::read(&bench.store, &Specs::default(), &asked).await.unwrap();
             let text = render(&asked, &days, &terms, None, now);
             assert!(text.contains(word), "{what:?} {form:?}: {text}");
             if form == Form::Focus {

@@ -1,0 +1,223 @@
+//! The training runs of a month with their goodput and MFU, and who pays for each.
+//!
+//! A run is its first [`FIRST_RANKS`] ranks here: the one that stands for it is among them, and its MFU is theirs.
+//! Goodput is by what the processes said of their whole life (`analysis::goodput::totals`), because their steps are
+//! kept for days and reports are of months. Who pays is who held its GPUs on the days of the run for most of the
+//! time, of holders of the run's name where there are any.
+//!
+//! Limits: [`MAX_RUNS`] runs, the last started ones. A run without a start, of which no rank names a GPU, or
+//! that no day of the ledger knows, is left out: it is not covered.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
+use gpufleet_analysis::goodput::totals::{Totals, of_totals};
+use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::report::efficiency::RunTime;
+use gpufleet_telemetry::catalog::{Metric, training};
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{Days, Terms, is_held};
+use crate::runs::{KnownRun, Run, RunKey};
+use crate::store::model::LedgerDay;
+use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
+
+/// Most runs of a report: a new one every two minutes for a month.
+pub const MAX_RUNS: usize = 20_000;
+
+/// Ranks that are read of a run.
+const FIRST_RANKS: u32 = 8;
+
+/// Runs whose ranks are read at a time.
+const AT_A_TIME: usize = 64;
+
+/// A run as far as a month's report needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    cluster: String,
+    job: String,
+    /// GPUs that its first ranks name.
+    gpus: Vec<String>,
+    /// From when to when it held its GPUs, Unix milliseconds.
+    held_ms: Range<i64>,
+    /// How many it has.
+    count: i64,
+    goodput: Option<i64>,
+    mfu: Option<i64>,
+}
+
+/// Runs that held GPUs in the time of these days, of one cluster or of all live ones.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn read(
+    store: &Store,
+    days: &Days,
+    time: &Range<Timestamp>,
+    cluster: Option<&str>,
+    specs: &Specs,
+) -> Result<Vec<Trained>, StoreError> {
+    let filter = RunFilter {
+        cluster: cluster.map(Into::into),
+        heard_since: Some(time.start),
+        ..RunFilter::default()
+    };
+    let cards = Cards::of(days);
+    let (mut found, mut looked_at) = (Vec::new(), 0);
+    let mut after = Some((time.end.millis(), i64::MIN));
+    while looked_at < MAX_RUNS {
+        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
+        looked_at += page.len();
+        let is_in = |it: &KnownRun| cluster.is_some() || it.facts.origin == Origin::Live;
+        let keys: Vec<RunKey> = page.into_iter().filter(is_in).map(|it| it.key).collect();
+        for keys in keys.chunks(AT_A_TIME) {
+            let runs = store.with_first_ranks(keys, FIRST_RANKS).await?;
+            found.extend(runs.into_iter().filter_map(|it| cards.trained(it, specs)));
+        }
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The cards of GPUs by cluster and id, as the days have them.
+struct Cards<'a>(HashMap<(&'a str, &'a str), &'a str>);
+
+impl<'a> Cards<'a> {
+    fn of(days: &'a Days) -> Self {
+        let of = |it: &'a LedgerDay| {
+            let key = (it.of.cluster.as_str(), it.of.id.as_str());
+            (key, it.of.facts.gpu_model.as_str())
+        };
+        Self(days.days.iter().map(of).collect())
+    }
+
+    fn trained(&self, known: KnownRun, specs: &Specs) -> Option<Trained> {
+        let cluster = known.key.cluster.to_string();
+        let job = known.key.run.job.name.clone();
+        let run = Run::of_store(known);
+        let from = run.facts.started?;
+        let until = run.facts.ended.unwrap_or(run.facts.heard).max(from);
+        let gpus: Vec<String> = run.gpus().into_iter().map(str::to_owned).collect();
+        let card = |gpu: &str| {
+            self.0
+                .get(&(cluster.as_str(), gpu))
+                .map(|it| (*it).to_owned())
+        };
+        let mfu = run.mfu(card, specs).ok();
+        let goodput = goodput(&run, until.since(from));
+        let count = run.gpu_count().max(run.facts.world as usize);
+        (!gpus.is_empty()).then(|| Trained {
+            job,
+            gpus,
+            held_ms: from.millis()..until.millis(),
+            count: i64::try_from(count).unwrap_or(i64::MAX),
+            goodput: goodput.map(millionths),
+            mfu: mfu.map(|it| millionths(it.ratio)),
+            cluster,
+        })
+    }
+}
+
+fn millionths(ratio: f64) -> i64 {
+    (ratio * 1e6).round() as i64
+}
+
+/// The goodput of an attempt; none where nobody told its steps, or what its end lost.
+fn goodput(run: &Run, held_ns: i64) -> Option<f64> {
+    let (_, rank) = run.speaker()?;
+    let told = |metric: Metric| rank.facts.reading(metric.id);
+    let nanos = |metric: Metric| (told(metric).unwrap_or(0.0) * 1e9) as u64;
+    let ending = run.facts.ending.as_ref();
+    let broke_off = ending.filter(|it| it.is_interruption());
+    let steps_lost = match broke_off {
+        Some(ending) => ending.steps_lost?,
+        None => 0,
+    };
+    let totals = Totals {
+        held_ns: held_ns.max(0).unsigned_abs(),
+        steps: told(training::STEPS)? as u64,
+        wall_ns: (told(training::STEP_WALL)? * 1e9) as u64,
+        data_wait_ns: nanos(training::PHASE_DATA_WAIT),
+        steps_lost,
+        startup_ns: nanos(training::PHASE_STARTUP),
+        checkpoint_save_ns: nanos(training::PHASE_CHECKPOINT_SAVE),
+        checkpoint_restore_ns: nanos(training::PHASE_CHECKPOINT_RESTORE),
+        custom_ns: nanos(training::PHASE_EVALUATION).saturating_add(nanos(training::PHASE_OTHER)),
+    };
+    of_totals(&totals)?.ratio()
+}
+
+/// The runs of a range of days with who pays for each.
+pub(super) fn times(days: &Days, range: &Range<i64>, terms: &Terms) -> Vec<RunTime> {
+    let of_runs = days.trained.iter();
+    let named: HashSet<(&str, &str)> = of_runs
+        .flat_map(|it| {
+            it.gpus
+                .iter()
+                .map(|gpu| (it.cluster.as_str(), gpu.as_str()))
+        })
+        .collect();
+    let mut by_gpu: HashMap<(&str, &str), Vec<&LedgerDay>> = HashMap::new();
+    for day in &days.days {
+        let key = (day.of.cluster.as_str(), day.of.id.as_str());
+        if named.contains(&key) {
+            by_gpu.entry(key).or_default().push(day);
+        }
+    }
+    let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
+    let time = |it: &Trained| {
+        let held = it.held_ms.end.min(until_ms) - it.held_ms.start.max(from_ms);
+        let payer = payer(it, &by_gpu, &days.holders, terms)?;
+        (held > 0).then(|| RunTime {
+            payer: payer.name().to_owned(),
+            gpu_millis: held.saturating_mul(it.count),
+            goodput: it.goodput,
+            mfu: it.mfu,
+        })
+    };
+    days.trained.iter().filter_map(time).collect()
+}
+
+fn payer(
+    run: &Trained,
+    by_gpu: &HashMap<(&str, &str), Vec<&LedgerDay>>,
+    holders: &HashMap<i64, Holder>,
+    terms: &Terms,
+) -> Option<Payer> {
+    let days =
+        run.held_ms.start.div_euclid(MILLIS_PER_DAY)..=run.held_ms.end.div_euclid(MILLIS_PER_DAY);
+    let mut held: BTreeMap<i64, i64> = BTreeMap::new();
+    let all = run
+        .gpus
+        .iter()
+        .map(|gpu| (run.cluster.as_str(), gpu.as_str()));
+    let theirs = all.filter_map(|it| by_gpu.get(&it)).flatten();
+    for day in theirs.filter(|it| days.contains(&it.day)) {
+        for time in day
+            .times
+            .iter()
+            .filter(|it| it.holder != 0 || is_held(it.state))
+        {
+            *held.entry(time.holder).or_default() += time.millis;
+        }
+    }
+    let is_named = |number: &i64| holders.get(number).is_some_and(|it| is_of(it, &run.job));
+    let has_name = held.keys().any(is_named);
+    let fit = held.iter().filter(|it| !has_name || is_named(it.0));
+    let (number, _) = fit.max_by_key(|it| (it.1, std::cmp::Reverse(it.0)))?;
+    let unknown = Holder::default();
+    let holder = holders.get(number).unwrap_or(&unknown);
+    Some(terms.owners.payer(holder, run.held_ms.start))
+}
+
+/// Whether a holder's job is called so: `job:ml/train`, `pod:ml/train`, `slurm:77`, `process:ada/train`.
+fn is_of(holder: &Holder, job: &str) -> bool {
+    let name = holder.job.rsplit(['/', ':']).next();
+    !job.is_empty() && name == Some(job)
+}
