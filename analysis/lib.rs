@@ -29,6 +29,10 @@ pub mod scaling;
 
 pub mod plan;
 
+pub mod right_size;
+
+pub mod shutdown;
+
 pub mod hang;
 
 pub mod health;

@@ -303,6 +303,11 @@ impl Book {
         self.machines.get(machine_type)
     }
 
+    /// Every machine type, by name.
+    pub fn machines(&self) -> impl Iterator<Item = (&str, &Machine)> {
+        self.machines.iter().map(|(name, it)| (name.as_str(), it))
+    }
+
     /// What is committed.
     pub fn commitments(&self) -> &[Commitment] {
         &self.commitments

@@ -53,6 +53,8 @@ pub mod exports;
 
 pub mod reports;
 
+pub mod savings;
+
 pub mod health;
 
 pub mod doctor;
@@ -128,6 +130,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(agents::agents))
         .routes(routes!(reports::chargeback))
         .routes(routes!(reports::efficiency))
+        .routes(routes!(savings::savings))
         .routes(routes!(incidents::incidents))
         .routes(routes!(incidents::incident))
         .routes(routes!(deliveries::told))

@@ -28,6 +28,8 @@ pub mod now;
 
 pub mod payer;
 
+pub mod savings;
+
 pub use terms::{Machine, Terms};
 
 /// How often files and tables are looked at.

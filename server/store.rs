@@ -61,6 +61,8 @@ mod hours;
 
 mod days;
 
+mod habit;
+
 mod holders;
 
 mod tables;
@@ -83,6 +85,7 @@ pub use days::{DirtyDay, MAX_DIRTY_DAYS};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
 pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};
+pub use habit::{FreeHours, MAX_HOLDER_HOURS};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use incidents::MAX_INCIDENTS;
 pub use inventory::MAX_LIVES;

@@ -33,6 +33,8 @@ use crate::words::text::{self, Name, amount, segment};
 
 mod idle;
 
+mod savings;
+
 mod terms;
 
 /// How old the month may be: the ledger's hours change every five minutes.
@@ -54,6 +56,8 @@ struct CostPage {
     unpriced: Vec<Notice>,
     unowned: Vec<Notice>,
     findings: Vec<String>,
+    /// Of which holders it is not said whether they could do with less.
+    not_judged: String,
 }
 
 /// Live clusters, or one that is not.
@@ -70,6 +74,7 @@ struct Section {
     idle: Vec<idle::Row>,
     idle_more: usize,
     idle_sum: String,
+    saved: savings::Part,
 }
 
 /// A team's month.
@@ -124,6 +129,13 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let mut findings = terms.findings.clone();
     let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
     for cluster in view
+    let saved = web
+        .savings
+        .get(&web.app, &web.specs, &frame.grant, frame.at);
+    let saved = match saved.await {
+        Ok(saved) => saved,
+        Err(error) => return problem::store_failed(frame, &error),
+    };
         .clusters
         .iter()
         .filter(|it| it.origin != Origin::Recorded)
@@ -147,7 +159,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
                 .filter(|it| !terms.findings.contains(it))
                 .cloned(),
         );
-        sections.push(section(origin, cluster, &made, &found, frame.at));
+        let mut section = section(origin, cluster.clone(), &made, &found, frame.at);
+        section.saved = savings::part(&saved, origin, cluster.as_deref());
+        sections.push(section);
     }
     let unpriced = found.unpriced.iter().map(|(it, count)| Notice {
         what: Name::new(&format!(
@@ -179,6 +193,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         unowned: unowned.take(MAX_ROWS).collect(),
         findings,
         frame,
+        not_judged: savings::not_said(&saved),
     };
     frame::page(StatusCode::OK, &page)
 }
@@ -311,6 +326,7 @@ fn section(
 
 fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Team {
     let currency = made.currency.as_str();
+        saved: savings::Part::default(),
     let standing = made.budgets.iter().find(|it| it.team == *name);
     let share = ratio(active.gpu_millis.into(), 100, sum.gpu_millis.into());
     Team {

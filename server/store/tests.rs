@@ -49,6 +49,8 @@ mod money;
 
 mod terms;
 
+mod habit;
+
 mod exports;
 
 use forgetting::keep_all;

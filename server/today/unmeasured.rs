@@ -39,7 +39,7 @@ pub(super) fn of(
     let is_unknown = |it: &&Waste| it.kind == Kind::FailedRun && it.day_cost.is_none();
     let failed = waste.iter().filter(is_unknown).count();
     let gpus = |count| counted(count, "GPU", "GPUs");
-    let mut all = vec![
+    let all = [
         one(
             blind,
             format!(
@@ -81,13 +81,6 @@ pub(super) fn of(
             Some("/jobs"),
         ),
     ];
-    // Said always: nobody is to think that it was looked for and not found.
-    all.push(Some(Unmeasured {
-        what: "Right-size is not judged: whether a job could do with fewer or smaller GPUs."
-            .to_owned(),
-        fix: "A GPU's page has what its holder uses of memory and engine.",
-        address: None,
-    }));
     all.into_iter().flatten().collect()
 }
 

@@ -52,11 +52,7 @@ async fn what_nobody_holds_is_ranked_by_its_price_with_what_to_do_and_what_is_si
     let simulated = row(&today, "simulated", "free").expect("three nodes are free");
     assert_eq!(dollars(&simulated["nano_per_day"]), 24 * 240);
     let said = live["not_measured"].to_string();
-    for words in [
-        "11 GPUs are not measured",
-        "1 running job is not compared",
-        "Right-size",
-    ] {
+    for words in ["11 GPUs are not measured", "1 running job is not compared"] {
         assert!(said.contains(words), "{words} is not in {said}");
     }
     assert_eq!(today["recorded_gpus"], 1);
@@ -72,6 +68,24 @@ async fn what_nobody_holds_is_ranked_by_its_price_with_what_to_do_and_what_is_si
     ] {
         assert!(page.contains(words), "{words} is not in {page}");
     }
+}
+
+#[tokio::test]
+async fn who_could_do_with_less_is_said_of_nobody_who_was_not_measured_for_a_day() {
+    let server = priced(fixture::fleet()).await;
+    let savings = server.json("/api/v1/savings").await;
+    assert_eq!(
+        (&savings["right_size"], &savings["shutdown"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let why = savings["not_proposed"].to_string();
+    assert!(why.contains("held for less than a day"), "{savings}");
+    let (status, page) = server.get("/cost").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        page.contains("held for less than a day") && !page.contains("Could be saved"),
+        "{page}"
+    );
 }
 
 #[tokio::test]

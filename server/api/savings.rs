@@ -1,0 +1,177 @@
+//! `/savings`: who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use crate::auth::Grant;
+use crate::money::savings::{Off, RightSize};
+use crate::web::Web;
+use crate::words::text;
+
+/// What could be saved.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Savings {
+    /// When it began to be made. An answer serves for an hour.
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// What money is counted in, as ISO 4217 has it. All money is in its billionths.
+    #[schema(example = "USD")]
+    pub currency: String,
+    /// Holders that could do with fewer or smaller GPUs by the last seven days, the most saving first.
+    pub right_size: Vec<RightSizeRow>,
+    /// Holders of which nothing is proposed, and why.
+    pub not_proposed: Vec<NotProposed>,
+    /// Nodes that nobody held at that time of the week in any of the last four weeks, the most saving first.
+    pub shutdown: Vec<ShutdownRow>,
+}
+
+/// A holder that could do with less.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RightSizeRow {
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// `live` or `simulated`.
+    pub origin: &'static str,
+    /// Its job.
+    pub job: String,
+    /// A team, or `unowned`.
+    pub owner: String,
+    /// How many GPUs it has.
+    pub gpus: u32,
+    /// Of which card.
+    pub card: String,
+    /// How many of them were looked at.
+    pub gpus_looked_at: usize,
+    /// For how many hours at least each.
+    pub hours_measured: f64,
+    /// How many GPUs would do.
+    pub proposed_gpus: u32,
+    /// Of which card.
+    pub proposed_card: String,
+    /// What that saves a day.
+    pub saved_nano_per_day: i64,
+    /// `low`, `medium` or `high`.
+    pub confidence: &'static str,
+    /// The most memory in use of any of them, bytes.
+    pub memory_peak_bytes: Option<f64>,
+    /// Memory in use, 95th percentile, bytes.
+    pub memory_p95_bytes: Option<f64>,
+    /// How busy tensor cores were, 95th percentile, 0 to 1.
+    pub tensor_p95_ratio: Option<f64>,
+    /// How busy the memory's bandwidth was, 95th percentile, 0 to 1.
+    pub dram_p95_ratio: Option<f64>,
+}
+
+/// Holders of which nothing is proposed.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NotProposed {
+    /// How many.
+    pub holders: usize,
+    /// Why.
+    pub why: String,
+}
+
+/// Nodes that could be off.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ShutdownRow {
+    /// Their cluster.
+    pub cluster: String,
+    /// `live` or `simulated`.
+    pub origin: &'static str,
+    /// Their machine type.
+    pub machine_type: String,
+    /// How many.
+    pub nodes: u32,
+    /// The first hour of the week, 0 is Monday 00:00 UTC.
+    pub from_hour_of_week: usize,
+    /// How many hours.
+    pub hours: usize,
+    /// The same in words.
+    pub when: String,
+    /// What that saves a week.
+    pub saved_nano_per_week: i64,
+}
+
+/// Who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week.
+#[utoipa::path(get, path = "/api/v1/savings", tag = "Money",
+    responses((status = 200, body = Savings), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub async fn savings(
+    State(web): State<Arc<Web>>,
+    Extension(grant): Extension<Grant>,
+) -> Result<Json<Savings>, Problem> {
+    let now = web.app.clock.now();
+    let made = web.savings.get(&web.app, &web.specs, &grant, now).await;
+    let made = made.map_err(|error| Problem::store(&error))?;
+    let mut not_proposed: Vec<NotProposed> = made
+        .silent
+        .iter()
+        .map(|(why, holders)| NotProposed {
+            holders: *holders,
+            why: why.to_string(),
+        })
+        .collect();
+    for (holders, why) in [
+        (
+            made.unknown,
+            "its card has no price, or its figures are not known",
+        ),
+        (made.more, "there are so many that it was not looked at"),
+    ] {
+        not_proposed.extend((holders > 0).then(|| NotProposed {
+            holders,
+            why: why.to_owned(),
+        }));
+    }
+    Ok(Json(Savings {
+        at: text::rfc3339(made.at),
+        currency: made.currency.clone(),
+        right_size: made.right_size.iter().map(right_size).collect(),
+        not_proposed,
+        shutdown: made.off.iter().map(shutdown).collect(),
+    }))
+}
+
+/// Beyond nine billion an amount stays where it is.
+fn nano(amount: i128) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
+fn right_size(it: &RightSize) -> RightSizeRow {
+    let measured = &it.proposal.measured;
+    RightSizeRow {
+        cluster: Arc::clone(&it.cluster),
+        origin: it.origin.name(),
+        job: it.job.clone(),
+        owner: it.payer.name().to_owned(),
+        gpus: it.gpus,
+        card: it.card.clone(),
+        gpus_looked_at: it.looked_at,
+        hours_measured: measured.hours,
+        proposed_gpus: it.proposal.gpus,
+        proposed_card: it.proposal.card.clone(),
+        saved_nano_per_day: nano(it.proposal.saved_per_day),
+        confidence: it.proposal.confidence.name(),
+        memory_peak_bytes: measured.memory_peak,
+        memory_p95_bytes: measured.memory_p95,
+        tensor_p95_ratio: measured.tensor_p95,
+        dram_p95_ratio: measured.dram_p95,
+    }
+}
+
+fn shutdown(it: &Off) -> ShutdownRow {
+    ShutdownRow {
+        cluster: it.cluster.clone(),
+        origin: it.origin.name(),
+        machine_type: it.machine_type.clone(),
+        nodes: it.window.nodes,
+        from_hour_of_week: it.window.from,
+        hours: it.window.hours,
+        when: it.window.words(),
+        saved_nano_per_week: nano(it.window.saved_per_week),
+    }
+}

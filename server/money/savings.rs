@@ -1,0 +1,376 @@
+//! What could be saved: holders that could do with fewer or smaller GPUs, and whole nodes that stand free by habit.
+//!
+//! The judgement is analysis' (`right_size`, `shutdown`); here is what it is asked with. Of each holder of the
+//! moment the last seven days: the hours in which it had each of its GPUs (the ledger), and of these the ten-minute rows. They
+//! hold the peak and the mean of each metric and are kept for a month on either database; minutes are not. Of nodes the
+//! last four whole weeks of the ledger.
+//!
+//! Limits: [`MAX_GPUS`] GPUs are looked at, [`MAX_OF_ONE`] of one holder, the dearest holders first; who is not
+//! looked at is counted. An answer is made again at most once in [`FRESH_FOR`], one at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::right_size::{Held, Measured, Proposal, Silent, p95, right_size};
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::now::{self, MoneySnapshot, PricedGpu};
+use super::{Machine, Terms};
+use crate::App;
+use crate::answers::Answers;
+use crate::auth::Grant;
+use crate::store::model::{ResourceKey, TenMinutes};
+use crate::store::{Store, StoreError};
+
+mod cards;
+
+mod nodes;
+
+pub use nodes::Off;
+
+/// How long an answer is kept: it is of days and weeks.
+const FRESH_FOR: Duration = Duration::from_secs(3_600);
+
+/// Most readers with rights of their own whose answers are kept.
+const KEPT: usize = 16;
+
+/// Most GPUs that are looked at: each is a thousand rows.
+const MAX_GPUS: usize = 128;
+
+/// Most GPUs of one holder that are looked at.
+const MAX_OF_ONE: usize = 4;
+
+/// Hours that are looked at: a week.
+const HOURS: i64 = 7 * 24;
+
+/// Ten-minute rows of an hour.
+const ROWS_OF_AN_HOUR: f64 = 6.0;
+
+/// A holder that could do with less.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RightSize {
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// Its job.
+    pub job: String,
+    /// Who pays.
+    pub payer: Payer,
+    /// How many GPUs it has.
+    pub gpus: u32,
+    /// Of which card.
+    pub card: String,
+    /// How many were looked at.
+    pub looked_at: usize,
+    /// What would do.
+    pub proposal: Proposal,
+}
+
+/// What could be saved.
+#[derive(Debug, Default)]
+pub struct Savings {
+    /// When it began to be made.
+    pub at: Timestamp,
+    /// What money is counted in.
+    pub currency: String,
+    /// Holders that could do with less, the most saving first.
+    pub right_size: Vec<RightSize>,
+    /// Holders of which nothing is said, by why, counted.
+    pub silent: BTreeMap<Silent, usize>,
+    /// Holders whose card has no price or no known figures.
+    pub unknown: usize,
+    /// Holders that were not looked at, because there are so many.
+    pub more: usize,
+    /// Nodes that could be off, the most saving first.
+    pub off: Vec<Off>,
+}
+
+/// Answers as they were last made, by the cluster that a reader is bound to.
+pub struct Kept(Answers<Option<Arc<str>>, Savings, Arc<str>>);
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, 1))
+    }
+}
+
+impl Kept {
+    /// The answer for a reader.
+    ///
+    /// # Errors
+    /// When the store does not answer, with its words.
+    pub async fn get(
+        &self,
+        app: &App,
+        specs: &Arc<Specs>,
+        grant: &Grant,
+        at: Timestamp,
+    ) -> Result<Arc<Savings>, Arc<str>> {
+        let (own, specs, seen) = (app.clone(), Arc::clone(specs), grant.clone());
+        let making = async move {
+            let made = make(&own, &specs, &seen, at).await;
+            made.map_err(|error| Arc::from(error.to_string()))
+        };
+        self.0.get(grant.cluster.clone(), &app.clock, making).await
+    }
+}
+
+async fn make(
+    app: &App,
+    specs: &Arc<Specs>,
+    grant: &Grant,
+    at: Timestamp,
+) -> Result<Savings, StoreError> {
+    let terms = app.money.terms();
+    let (fleet, walked, seen) = (Arc::clone(&app.fleet), Arc::clone(&terms), grant.clone());
+    let walk = move || now::now(&fleet, &walked, &seen, at);
+    let found = tokio::task::spawn_blocking(walk).await;
+    let found = found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let mut savings = Savings {
+        at,
+        currency: terms.sources.cost.currency.clone(),
+        ..Savings::default()
+    };
+    let mut room = MAX_GPUS;
+    for holder in holders(&found) {
+        if room == 0 {
+            savings.more += 1;
+            continue;
+        }
+        let look_at = holder.gpus.len().min(MAX_OF_ONE).min(room);
+        let Some(asked) = asked(app, &terms, specs, &holder, at) else {
+            savings.unknown += 1;
+            continue;
+        };
+        room -= look_at;
+        let mut measured = Vec::with_capacity(look_at);
+        for key in &holder.gpus[..look_at] {
+            measured.push(measure(&app.store, key, holder.number, at).await?);
+        }
+        let held = Held {
+            gpus: u32::try_from(holder.gpus.len()).unwrap_or(u32::MAX),
+            measured,
+            card: asked.card,
+        };
+        match right_size(&held, &asked.others) {
+            Ok(proposal) => savings.right_size.push(RightSize {
+                cluster: Arc::clone(&holder.gpus[0].cluster),
+                origin: holder.first.resource.origin(),
+                job: holder.holder.job.clone(),
+                payer: holder.first.payer.clone(),
+                gpus: held.gpus,
+                card: held.card.name,
+                looked_at: look_at,
+                proposal,
+            }),
+            Err(why) => *savings.silent.entry(why).or_default() += 1,
+        }
+    }
+    let saved = |it: &RightSize| std::cmp::Reverse(it.proposal.saved_per_day);
+    savings.right_size.sort_by_key(saved);
+    savings.off = nodes::off(app, &terms, &found, at).await?;
+    Ok(savings)
+}
+
+/// GPUs that one holder has now, all of one card.
+struct Holding<'a> {
+    holder: Holder,
+    number: i64,
+    first: &'a PricedGpu,
+    gpus: Vec<ResourceKey>,
+}
+
+/// Every holder of whole GPUs, the one with the most GPUs first.
+fn holders(found: &MoneySnapshot) -> Vec<Holding<'_>> {
+    let mut all: BTreeMap<(&Arc<str>, i64, &str), Holding<'_>> = BTreeMap::new();
+    for (cluster, gpus) in &found.all {
+        for (id, gpu) in gpus {
+            let resource = &gpu.resource;
+            if resource.kind != ResourceKind::Gpu || gpu.payer == Payer::Nobody {
+                continue;
+            }
+            let Some(holder) = Holder::told_by(resource) else {
+                continue;
+            };
+            let model = resource.attribute(attribute::GPU_MODEL).unwrap_or_default();
+            let number = holder.number();
+            let holding = all.entry((cluster, number, model));
+            let holding = holding.or_insert_with(|| Holding {
+                holder,
+                number,
+                first: gpu,
+                gpus: Vec::new(),
+            });
+            holding.gpus.push(ResourceKey {
+                cluster: Arc::clone(cluster),
+                kind: ResourceKind::Gpu,
+                id: Arc::clone(id),
+            });
+        }
+    }
+    let mut all: Vec<Holding<'_>> = all.into_values().collect();
+    for it in &mut all {
+        it.gpus.sort();
+    }
+    // What is simulated stands behind what is live.
+    let rank = |it: &Holding<'_>| {
+        let second = i128::from(it.first.second.unwrap_or(0));
+        let dear = second * i128::try_from(it.gpus.len()).unwrap_or(0);
+        (
+            it.first.resource.origin() != Origin::Live,
+            std::cmp::Reverse(dear),
+        )
+    };
+    all.sort_by_key(rank);
+    all
+}
+
+/// A holder's card and what it could have instead.
+struct Choice {
+    card: gpufleet_analysis::right_size::Card,
+    others: Vec<gpufleet_analysis::right_size::Card>,
+}
+
+/// None where its card has no price or no known figures.
+fn asked(
+    app: &App,
+    terms: &Terms,
+    specs: &Specs,
+    holding: &Holding<'_>,
+    at: Timestamp,
+) -> Option<Choice> {
+    let resource = &holding.first.resource;
+    let model = resource.attribute(attribute::GPU_MODEL)?;
+    let card = cards::card(specs.lookup(model)?, holding.first.second?)?;
+    let cluster = &holding.gpus[0].cluster;
+    let node = node(
+        app,
+        cluster,
+        resource.attribute(attribute::NODE).unwrap_or_default(),
+    );
+    let machine = Machine::told(cluster, node.as_deref(), model, 1);
+    let (priced_as, basis, _) = terms.machine(&machine, at.millis(), at.millis() + 1);
+    // Of a machine that is bought nothing else is to be had.
+    let is_rented = priced_as == machine.machine_type;
+    let others = match is_rented {
+        true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),
+        false => Vec::new(),
+    };
+    Some(Choice { card, others })
+}
+
+fn node(
+    app: &App,
+    cluster: &Arc<str>,
+    name: &str,
+) -> Option<Arc<gpufleet_telemetry::identity::Resource>> {
+    let key = ResourceKey {
+        cluster: Arc::clone(cluster),
+        kind: ResourceKind::Node,
+        id: name.into(),
+    };
+    app.fleet.get(&key).map(|it| it.resource)
+}
+
+/// What was measured of a GPU in the hours in which this holder had it.
+pub(crate) async fn measure(
+    store: &Store,
+    key: &ResourceKey,
+    holder: i64,
+    at: Timestamp,
+) -> Result<Measured, StoreError> {
+    let end = at.seconds().div_euclid(3_600) + 1;
+    let hours = store.hours_held_by(key, holder, end - HOURS..end).await?;
+    let (Some(first), Some(last)) = (hours.first(), hours.last()) else {
+        return Ok(Measured::default());
+    };
+    let mut rows = store.ten_minutes(key, first * 6..(last + 1) * 6).await?;
+    rows.retain(|it| hours.binary_search(&it.bucket.div_euclid(6)).is_ok());
+    Ok(measured(&rows))
+}
+
+fn measured(rows: &[TenMinutes]) -> Measured {
+    let of = |metric: Metric| rows.iter().filter_map(move |it| it.metrics.get(&metric.id));
+    let known = |metric: Metric| of(metric).filter(|it| it.count > 0);
+    let peaks = || {
+        known(gpu::MEMORY_USED)
+            .map(|it| it.max)
+            .collect::<Vec<f64>>()
+    };
+    let means = |metric: Metric| {
+        known(metric)
+            .map(|it| it.sum / f64::from(it.count))
+            .collect()
+    };
+    let seen = rows.iter().filter(|it| it.observed_s > 0).count();
+    Measured {
+        hours: seen as f64 / ROWS_OF_AN_HOUR,
+        memory_peak: peaks().into_iter().reduce(f64::max),
+        memory_p95: p95(peaks()),
+        tensor_p95: p95(means(gpu::TENSOR_ACTIVE)),
+        dram_p95: p95(means(gpu::DRAM_ACTIVE)),
+    }
+}
+
+/// GPUs and shares by the node that they are on.
+fn by_node(found: &MoneySnapshot) -> HashMap<(&str, &str), Vec<(&str, &PricedGpu)>> {
+    let mut nodes: HashMap<(&str, &str), Vec<(&str, &PricedGpu)>> = HashMap::new();
+    for (cluster, gpus) in &found.all {
+        for (id, gpu) in gpus {
+            if let Some(node) = gpu.resource.attribute(attribute::NODE) {
+                nodes.entry((cluster, node)).or_default().push((id, gpu));
+            }
+        }
+    }
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::minute::Aggregate;
+
+    use super::*;
+
+    /// Ten minutes with so much memory at the peak and on average, and so busy tensor cores.
+    fn row(bucket: i64, peak: f64, mean: f64, tensor: Option<f64>) -> TenMinutes {
+        let aggregate = |mean: f64, max: f64| Aggregate {
+            count: 10,
+            sum: mean * 10.0,
+            min: 0.0,
+            max,
+        };
+        let mut metrics = BTreeMap::from([(gpu::MEMORY_USED.id, aggregate(mean, peak))]);
+        metrics.extend(tensor.map(|it| (gpu::TENSOR_ACTIVE.id, aggregate(it, 1.0))));
+        TenMinutes {
+            bucket,
+            observed_s: 600,
+            active_s: 0,
+            stalled_s: 0,
+            held_s: 600,
+            holder_known_s: 600,
+            metrics,
+            counters: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn memory_counts_by_its_peaks_and_tensor_cores_by_their_means() {
+        let mut rows: Vec<TenMinutes> = (0..59).map(|it| row(it, 20.0, 10.0, Some(0.2))).collect();
+        rows.push(row(59, 70.0, 10.0, None));
+        let found = measured(&rows);
+        assert_eq!(
+            (found.memory_peak, found.memory_p95),
+            (Some(70.0), Some(20.0))
+        );
+        let tensor = found.tensor_p95.expect("it was told");
+        assert!((tensor - 0.2).abs() < 1e-12, "{tensor}");
+        assert_eq!((found.hours, found.dram_p95), (10.0, None));
+        assert_eq!(measured(&[]), Measured::default());
+    }
+}

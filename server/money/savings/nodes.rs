@@ -1,0 +1,131 @@
+//! Nodes that stand free by habit: of each kind in a cluster how many were free as a whole, hour by hour.
+//!
+//! Only nodes that are there now count, that are rented by the hour, and that no commitment covers: one that is
+//! bought or committed costs the same when it is off. The ledger is read a day at a time.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
+use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{PricedGpu, by_node, node};
+use crate::App;
+use crate::money::now::MoneySnapshot;
+use crate::money::{Machine, Terms};
+use crate::store::StoreError;
+
+/// Hours of a day.
+const HOURS: i64 = 24;
+
+/// Nodes of one kind that could be off at a time of the week.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Off {
+    /// Their cluster.
+    pub cluster: String,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// Their machine type.
+    pub machine_type: String,
+    /// When, how many, and what that saves.
+    pub window: Window,
+}
+
+/// Nodes of one kind: cluster, machine type, and what one costs an hour, nano-units.
+type Kind = (String, String, i64);
+
+/// A node with its GPUs and shares.
+struct Whole<'a> {
+    cluster: &'a str,
+    ids: Vec<&'a str>,
+}
+
+/// What could be off, the most saving first.
+///
+/// # Errors
+/// When the store does not answer.
+pub(super) async fn off(
+    app: &App,
+    terms: &Terms,
+    found: &MoneySnapshot,
+    at: Timestamp,
+) -> Result<Vec<Off>, StoreError> {
+    let mut kinds: BTreeMap<Kind, Vec<Whole<'_>>> = BTreeMap::new();
+    let mut origins: HashMap<&str, Origin> = HashMap::new();
+    for ((cluster, name), gpus) in by_node(found) {
+        if let Some(kind) = kind(app, terms, (cluster, name), &gpus, at) {
+            let origin = gpus[0].1.resource.origin();
+            origins.insert(cluster, origin);
+            let ids = gpus.iter().map(|it| it.0).collect();
+            kinds.entry(kind).or_default().push(Whole { cluster, ids });
+        }
+    }
+    if kinds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let today = at.seconds().div_euclid(86_400);
+    let span = i64::try_from(WEEKS * WEEK).unwrap_or(0) / HOURS;
+    let days = today - span..today;
+    let first = app.store.first_days(days.clone()).await?;
+    let mut seen: BTreeMap<&Kind, Vec<HourSeen>> = BTreeMap::new();
+    for day in days {
+        let free = app.store.free_hours(day * HOURS..(day + 1) * HOURS).await?;
+        let empty = Vec::new();
+        for hour in day * HOURS..(day + 1) * HOURS {
+            let free = free.get(&hour).unwrap_or(&empty).iter();
+            let free: HashSet<(&str, &str)> = free.map(|it| (&*it.0, &*it.1)).collect();
+            for (kind, nodes) in &kinds {
+                // The day in which the record begins is not a whole one.
+                if first.get(&kind.0).is_none_or(|first| day <= *first) {
+                    continue;
+                }
+                let is_free =
+                    |it: &&Whole<'_>| it.ids.iter().all(|id| free.contains(&(it.cluster, *id)));
+                let count = nodes.iter().filter(is_free).count();
+                let free = u32::try_from(count).unwrap_or(u32::MAX);
+                seen.entry(kind).or_default().push(HourSeen { hour, free });
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for ((cluster, machine_type, hour), seen) in seen {
+        let off = |window| Off {
+            cluster: cluster.clone(),
+            origin: origins.get(cluster.as_str()).copied().unwrap_or_default(),
+            machine_type: machine_type.clone(),
+            window,
+        };
+        found.extend(windows(&seen, *hour).into_iter().map(off));
+    }
+    found.sort_by_key(|it| std::cmp::Reverse(it.window.saved_per_week));
+    Ok(found)
+}
+
+/// The kind of a node; none of one that costs the same when it is off, or has no price.
+fn kind(
+    app: &App,
+    terms: &Terms,
+    (cluster, name): (&str, &str),
+    gpus: &[(&str, &PricedGpu)],
+    at: Timestamp,
+) -> Option<Kind> {
+    let first = &gpus.first()?.1.resource;
+    let model = first.attribute(attribute::GPU_MODEL).unwrap_or_default();
+    let resource = node(app, &Arc::from(cluster), name);
+    let machine = Machine::told(cluster, resource.as_deref(), model, 1);
+    let at_ms = at.millis();
+    let (priced_as, _, _) = terms.machine(&machine, at_ms, at_ms + 1);
+    let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
+    let commitments = terms.book.commitments();
+    let is_committed = commitments.iter().any(|it| {
+        let is_its = it.machine_type == machine.machine_type && it.region == machine.region;
+        is_its && (it.from_ms..it.until_ms).contains(&at_ms)
+    });
+    if !is_rented || is_committed {
+        return None;
+    }
+    let seconds: Option<i64> = gpus.iter().map(|it| it.1.second).sum();
+    let hour = seconds?.checked_mul(3_600)?;
+    Some((cluster.to_owned(), machine.machine_type.to_owned(), hour))
+}
