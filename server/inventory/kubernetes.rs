@@ -6,8 +6,13 @@
 //! those that ask for no GPU are forgotten as they are read, so that 100,000 of them cost nothing. Lists
 //! come in pages.
 //!
+//! Of kinds that came in several versions the newest that the server serves is taken; one that it serves in none is asked
+//! for again, because it may be installed or upgraded any day.
+//!
 //! GPUs that are given out by resource claims ([`devices`]) are told by the driver's slices and the claims; nodes are
 //! listed when it is known whether there are such, so that none is taken for one without GPUs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpufleet_analysis::inventory::{Claim, Node};
 use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE};
@@ -48,11 +53,21 @@ const NODES: &str = "/api/v1/nodes";
 const EVENTS: &str =
     "/api/v1/events?fieldSelector=source%3Dcluster-autoscaler%2CinvolvedObject.kind%3DPod";
 
-const JOBS: &str = "/apis/batch/v1/jobs";
+const JOBS: [&str; 1] = ["/apis/batch/v1/jobs"];
 
-const JOB_SETS: &str = "/apis/jobset.x-k8s.io/v1alpha2/jobsets";
+/// Where JobSets are, the newest version first: what is read of them is the same in all.
+const JOB_SETS: [&str; 3] = [
+    "/apis/jobset.x-k8s.io/v1/jobsets",
+    "/apis/jobset.x-k8s.io/v1beta1/jobsets",
+    "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+];
 
-const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta1/workloads";
+/// Where Kueue's workloads are, the newest version first.
+const WORKLOADS: [&str; 3] = [
+    "/apis/kueue.x-k8s.io/v1/workloads",
+    "/apis/kueue.x-k8s.io/v1beta2/workloads",
+    "/apis/kueue.x-k8s.io/v1beta1/workloads",
+];
 
 /// Why a kind of object is not told.
 const NOT_INSTALLED: &str = "the cluster does not have this kind of object";
@@ -85,6 +100,7 @@ fn follow_of<'a, K>(app: &'a App, api: &'a Api) -> Following<'a, K> {
     Following {
         app,
         api,
+        version: AtomicUsize::new(0),
         kind: std::marker::PhantomData,
     }
 }
@@ -158,7 +174,14 @@ fn note(standing: &mut Standing, tells: Tells, why: &str, refusal: Option<Refusa
 struct Following<'a, K> {
     app: &'a App,
     api: &'a Api,
+    /// Which version is asked for, of a kind that has several; counts up with each that is not served.
+    version: AtomicUsize,
     kind: std::marker::PhantomData<fn() -> K>,
+}
+
+/// The path that is asked for when so many were not served.
+fn served<'a>(paths: &[&'a str], not_served: usize) -> &'a str {
+    paths[not_served % paths.len()]
 }
 
 struct OfNodes;
@@ -167,7 +190,8 @@ struct OfEvents;
 
 /// An object that may wait before it has pods.
 trait MayBeHeldBack: serde::de::DeserializeOwned + Send {
-    const PATH: &str;
+    /// Where they are, the newest version first; one at least.
+    const PATHS: &'static [&'static str];
     const MAKER: Maker;
 
     fn meta(&self) -> &Meta;
@@ -175,7 +199,7 @@ trait MayBeHeldBack: serde::de::DeserializeOwned + Send {
 }
 
 impl MayBeHeldBack for JobObject {
-    const PATH: &str = JOBS;
+    const PATHS: &'static [&'static str] = &JOBS;
     const MAKER: Maker = Maker::Job;
 
     fn meta(&self) -> &Meta {
@@ -188,7 +212,7 @@ impl MayBeHeldBack for JobObject {
 }
 
 impl MayBeHeldBack for JobSetObject {
-    const PATH: &str = JOB_SETS;
+    const PATHS: &'static [&'static str] = &JOB_SETS;
     const MAKER: Maker = Maker::JobSet;
 
     fn meta(&self) -> &Meta {
@@ -201,7 +225,7 @@ impl MayBeHeldBack for JobSetObject {
 }
 
 impl MayBeHeldBack for WorkloadObject {
-    const PATH: &str = WORKLOADS;
+    const PATHS: &'static [&'static str] = &WORKLOADS;
     const MAKER: Maker = Maker::Workload;
 
     fn meta(&self) -> &Meta {
@@ -216,11 +240,6 @@ impl MayBeHeldBack for WorkloadObject {
 impl<K> Following<'_, K> {
     fn failed_at(&self, tells: Tells, why: &ApiError) {
         let mut known = self.app.inventory.known();
-        if why.is_not_found() && matches!(tells, Tells::HeldBack(_)) {
-            // Asked again all the same: it may be installed any day.
-            tells.of(&mut known).is_absent(NOT_INSTALLED);
-            return;
-        }
         note(tells.of(&mut known), tells, &why.to_string(), why.refusal());
     }
 }
@@ -325,7 +344,7 @@ impl<K: MayBeHeldBack> Follow for Following<'_, K> {
     const IS_SHORT: bool = false;
 
     fn path(&self) -> String {
-        K::PATH.to_owned()
+        served(K::PATHS, self.version.load(Ordering::Relaxed)).to_owned()
     }
 
     async fn api(&self) -> &Api {
@@ -359,7 +378,15 @@ impl<K: MayBeHeldBack> Follow for Following<'_, K> {
     }
 
     fn failed(&self, why: &ApiError) {
-        self.failed_at(Tells::HeldBack(K::MAKER), why);
+        let tells = Tells::HeldBack(K::MAKER);
+        if !why.is_not_found() {
+            return self.failed_at(tells, why);
+        }
+        let not_served = self.version.fetch_add(1, Ordering::Relaxed) + 1;
+        if not_served >= K::PATHS.len() {
+            let mut known = self.app.inventory.known();
+            tells.of(&mut known).is_absent(NOT_INSTALLED);
+        }
     }
 }
 
@@ -430,5 +457,23 @@ mod tests {
         let selector = "status.phase!=Succeeded,status.phase!=Failed";
         let escaped = gpufleet_program::kubernetes::escaped(selector);
         assert!(PODS.ends_with(&escaped), "{escaped}");
+    }
+
+    #[test]
+    fn the_newest_version_is_asked_for_first_and_when_none_is_served_all_are_asked_for_again() {
+        for paths in [&JOB_SETS[..], &WORKLOADS[..]] {
+            let asked: Vec<&str> = (0..=paths.len()).map(|it| served(paths, it)).collect();
+            assert_eq!(asked[..paths.len()], *paths);
+            assert_eq!(asked[paths.len()], paths[0]);
+        }
+        let version = |path: &str| path.split('/').nth(3).map(str::to_owned);
+        let all = |paths: &[&str]| {
+            paths
+                .iter()
+                .filter_map(|it| version(it))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(all(&WORKLOADS), ["v1", "v1beta2", "v1beta1"]);
+        assert_eq!(all(&JOB_SETS), ["v1", "v1beta1", "v1alpha2"]);
     }
 }
