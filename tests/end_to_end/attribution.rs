@@ -1,8 +1,18 @@
 //! Who holds a GPU, the whole way: kubelet and Kubernetes API → agent → server → API.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use gpufleet_agent::attribute::Attribution;
+use gpufleet_agent::attribute::users::Users;
+use gpufleet_agent::config::Config;
+use gpufleet_agent::read::{NodeFacts, Read, Turn};
+use gpufleet_program::clock::SystemClock;
 use gpufleet_standin_nvml::load::Load;
+use gpufleet_telemetry::catalog::gpu;
+use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
+use gpufleet_telemetry::sample::{ResourceSamples, Sample};
+use gpufleet_telemetry::time::Clock as _;
 use gpufleet_tests::harness::kubelet::{Given, Kubelet};
 use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
 use gpufleet_tests::harness::{World, agent, server, wait};
@@ -248,4 +258,73 @@ fn an_api_server_that_forgets_refuses_or_is_gone_costs_labels_for_a_while_and_no
         .show(&[Given::gpus("team-a", "a", &[&node.gpus[0]])]);
     is(&node, "a change while it was gone", "4");
     node.stop();
+}
+
+/// Who has the GPU by one round of the reader; nobody where it does not say.
+fn holder(reader: &mut Attribution, runtime: &tokio::runtime::Runtime) -> Option<String> {
+    let clock = SystemClock::start();
+    let turn = Turn {
+        at: clock.now(),
+        monotonic: clock.monotonic(),
+        node: Arc::new(NodeFacts::for_tests()),
+    };
+    let readings = runtime
+        .block_on(reader.read(turn))
+        .expect("it never fails as a whole");
+    let mut gpus = readings.resources.iter().map(|it| &it.resource);
+    let gpu = gpus.find(|it| it.kind == ResourceKind::Gpu)?;
+    gpu.attribute(attribute::HOLDER).map(str::to_owned)
+}
+
+#[test]
+fn a_change_of_pods_is_in_the_very_next_round_and_rounds_are_no_further_apart_than_ticks() {
+    let world = World::new();
+    let kubelet = Kubelet::start(&world.path("kubelet"));
+    let mut config = Config::for_tests();
+    config.attribute.enabled = true;
+    config.attribute.kubelet_socket = kubelet.socket().to_owned();
+    config.attribute.slurm_jobs_folder = world.path("jobs");
+    config.attribute.scontrol_path = world.path("no-scontrol");
+    config.host.proc_folder = world.path("proc");
+    config.node.metadata_server = String::new();
+    let shipped = Config::default();
+    assert!(
+        shipped.attribute.period_seconds <= u64::from(shipped.sample.ship_interval_seconds),
+        "a round in each tick"
+    );
+    let users: Arc<Users> = Arc::default();
+    let count = Sample {
+        metric: gpu::PROCESSES.id,
+        part: None,
+        reading: Ok(0.0),
+    };
+    let card = Resource::new(ResourceKind::Gpu, "GPU-0").with(attribute::GPU_INDEX, "0");
+    users.note(&[ResourceSamples {
+        resource: Arc::new(card),
+        samples: vec![count],
+    }]);
+    let mut reader = Attribution::new(&config, users).expect("it is enabled");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a test may have one");
+    for (pods, expected) in [
+        (
+            vec![Given::gpus("team-a", "a", &["GPU-0"])],
+            Some("pod:team-a/a"),
+        ),
+        (
+            vec![Given::gpus("team-b", "b", &["GPU-0"])],
+            Some("pod:team-b/b"),
+        ),
+        (Vec::new(), None),
+        (
+            vec![Given::gpus("team-a", "a", &["GPU-0"])],
+            Some("pod:team-a/a"),
+        ),
+    ] {
+        let before = kubelet.show(&pods);
+        assert_eq!(holder(&mut reader, &runtime).as_deref(), expected);
+        assert_eq!(kubelet.answers(), before + 1, "one question a round");
+    }
 }
