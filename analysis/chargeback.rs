@@ -30,6 +30,8 @@ pub mod budget;
 
 pub mod commitments;
 
+pub mod quota;
+
 pub mod reconcile;
 
 pub mod spot;

@@ -18,6 +18,7 @@ pub use html::html;
 
 use crate::chargeback::budget::Standing;
 use crate::chargeback::commitments::Commitments;
+use crate::chargeback::quota;
 use crate::chargeback::reconcile::Reconciled;
 use crate::chargeback::spot::{Outcome, Place, Spot};
 use crate::chargeback::variance::Variance;
@@ -47,6 +48,8 @@ pub struct Report<'a> {
     pub variance: Option<Variance>,
     /// Where teams stand.
     pub budgets: Vec<Standing>,
+    /// Where teams stand with the GPUs that they may hold.
+    pub quotas: Vec<quota::Standing>,
     /// What Spot came to.
     pub spot: Spot,
     /// Training runs, where they are shown.
@@ -162,6 +165,14 @@ pub fn json(report: &Report<'_>) -> String {
             "gone_on": it.gone_on_day.map(day_text),
             "is_over": it.is_over(),
         })).collect::<Vec<_>>(),
+        "quotas": report.quotas.iter().map(|it| serde_json::json!({
+            "team": it.team,
+            "quota_gpus": it.quota,
+            "mean_gpus": it.mean.map(milli),
+            "most_gpus_of_a_day": it.most_of_a_day.map(milli),
+            "forecast_gpus": it.forecast.map(milli),
+            "is_over": it.is_over(),
+        })).collect::<Vec<_>>(),
         "spot": spot_json(&report.spot),
         "commitments": Commitments::of(made).as_ref().map(commitments_json),
         "notes": made.notes,
@@ -170,6 +181,11 @@ pub fn json(report: &Report<'_>) -> String {
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");
     text.push('\n');
     text
+}
+
+/// Thousandths as a decimal.
+fn milli(thousandths: i128) -> String {
+    decimal(thousandths * 1_000_000)
 }
 
 /// What Spot came to; none where none was bought.

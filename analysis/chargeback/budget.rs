@@ -35,9 +35,9 @@ impl Standing {
     }
 }
 
-/// What was spent day by day, and what that says of days to come.
-struct Course {
-    /// Nano-units by day, counted from the epoch.
+/// What was spent or held day by day, and what that says of days to come.
+pub(super) struct Course {
+    /// Nano-units, or GPU-milliseconds, by day, counted from the epoch.
     costs: BTreeMap<i64, i128>,
     /// The first day of the month.
     first: i64,
@@ -50,7 +50,7 @@ struct Course {
 }
 
 impl Course {
-    fn spent(&self) -> i128 {
+    pub(super) fn spent(&self) -> i128 {
         self.costs.values().sum()
     }
 
@@ -70,7 +70,12 @@ impl Course {
         ratio(recent, days.into(), recent_days.into())
     }
 
-    fn forecast(&self) -> Option<i128> {
+    /// What the whole days came to, each.
+    pub(super) fn whole_days(&self) -> impl Iterator<Item = i128> {
+        self.costs.range(..self.today).map(|it| *it.1)
+    }
+
+    pub(super) fn forecast(&self) -> Option<i128> {
         let to_come = self.of_days(self.end - self.today)?;
         Some((self.whole() + to_come).max(self.spent()))
     }
@@ -119,6 +124,18 @@ impl Chargeback {
         budgets.iter().map(standing).collect()
     }
 
+    /// GPU-milliseconds that a payer held. What it pays for a commitment that nobody used is in no pool.
+    pub(super) fn held_course(&self, payer: &Payer, now_ms: i64, end_ms: i64) -> Course {
+        let theirs = self.days.iter().filter(|(day, _)| {
+            self.payers[day.payer] == *payer && !self.pools[day.pool].is_empty()
+        });
+        let mut held: BTreeMap<i64, i128> = BTreeMap::new();
+        for (day, sum) in theirs {
+            *held.entry(day.day).or_default() += i128::from(sum.gpu_millis);
+        }
+        self.course_of(held, now_ms, end_ms)
+    }
+
     /// What these payers spent.
     fn course(&self, is_in: impl Fn(&Payer) -> bool, now_ms: i64, end_ms: i64) -> Course {
         let mut costs: BTreeMap<i64, i128> = BTreeMap::new();
@@ -126,6 +143,10 @@ impl Chargeback {
         for (day, sum) in theirs.filter(|it| is_in(&self.payers[it.0.payer])) {
             *costs.entry(day.day).or_default() += sum.cost;
         }
+        self.course_of(costs, now_ms, end_ms)
+    }
+
+    fn course_of(&self, costs: BTreeMap<i64, i128>, now_ms: i64, end_ms: i64) -> Course {
         let first = self.from_ms.div_euclid(MILLIS_PER_DAY);
         let end = end_ms.div_euclid(MILLIS_PER_DAY);
         let today = now_ms.div_euclid(MILLIS_PER_DAY).clamp(first, end);

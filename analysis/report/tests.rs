@@ -61,6 +61,11 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         reconciled: Some(made.reconciled(&invoice)),
         variance: Some(made.variance(made)),
         budgets: made.budgets(&budgets, (FIRST_HOUR + 48) * HOUR, made.until_ms),
+        quotas: made.quotas(
+            &BTreeMap::from([("science".to_owned(), 1)]),
+            FIRST_HOUR * HOUR + 2 * HOUR,
+            made.until_ms,
+        ),
         spot: Spot::of(made, fleet, &preempted()),
         runs: runs(),
         findings: vec!["rates line 7: <odd>".to_owned()],
@@ -283,6 +288,24 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     };
     let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");
     assert!(value["spot"].is_null() && !html(&none).contains("<h2>Spot</h2>"));
+}
+
+#[test]
+fn a_quota_stands_beside_what_was_held() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let value: serde_json::Value = serde_json::from_str(&json(&report)).expect("JSON");
+    let quota = &value["quotas"][0];
+    assert_eq!(
+        (&quota["team"], &quota["quota_gpus"]),
+        (&"science".into(), &1.into())
+    );
+    assert_eq!(
+        (&quota["is_over"], &quota["forecast_gpus"]),
+        (&true.into(), &serde_json::Value::Null)
+    );
+    let page = html(&report);
+    assert!(page.contains("<h2>Quotas in GPUs</h2>") && page.contains("<td>science (over)</td>"));
 }
 
 #[test]

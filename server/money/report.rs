@@ -184,6 +184,12 @@ impl Asked {
         tables::budgets_at(&terms.budgets, cluster, self.days.start * MILLIS_PER_DAY)
     }
 
+    /// How many GPUs each team may hold in it, in the same clusters.
+    pub fn quotas(&self, terms: &Terms) -> BTreeMap<String, i64> {
+        let cluster = self.cluster.as_deref();
+        tables::quotas_at(&terms.quotas, cluster, self.days.start * MILLIS_PER_DAY)
+    }
+
     /// The name of a file with it.
     pub fn file_name(&self) -> String {
         let what = match self.what {
@@ -225,11 +231,7 @@ fn title(month: &str) -> String {
 ///
 /// # Errors
 /// When the store does not answer.
-pub async fn read(
-    store: &Store,
-    specs: &Specs,
-    asked: &Asked,
-) -> Result<[Days; 2], StoreError> {
+pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 2], StoreError> {
     let cluster = asked.cluster.as_deref();
     let before = asked.before_day..asked.days.start;
     let earlier = async {
@@ -292,6 +294,7 @@ pub fn render(
         reconciled: invoice.map(|it| made.reconciled(it)),
         variance: earlier.as_ref().map(|it| made.variance(&it.made)),
         budgets: made.budgets(&budgets, now.millis(), end_ms),
+        quotas: made.quotas(&asked.quotas(terms), now.millis(), end_ms),
         spot: month.spot,
         runs: month.runs,
         findings,

@@ -1,9 +1,13 @@
-//! Tables of prices, owners and budgets: known by the names of their columns.
+//! Tables of prices, owners, budgets and quotas: known by the names of their columns.
 //!
 //! Limits: [`MAX_BYTES`] a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+
+mod quotas;
+
+pub use quotas::{Quota, quotas, quotas_at};
 
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::{self, idle};
@@ -37,6 +41,8 @@ pub enum Kind {
     Idle,
     /// Budgets.
     Budgets,
+    /// Quotas in GPUs.
+    Quotas,
 }
 
 /// A text that is no table that is known.
@@ -44,7 +50,7 @@ pub enum Kind {
 pub enum NoTable {
     /// Its columns are those of none.
     #[error(
-        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies and budgets"
+        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets and quotas"
     )]
     Columns(String),
     /// It cannot be read.
@@ -56,7 +62,7 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 8] = [
+    const ALL: [(Self, &str, &[&str]); 9] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
@@ -65,6 +71,7 @@ impl Kind {
         (Self::Idle, "idle policies", &idle::COLUMNS),
         (Self::Budgets, "budgets", &BUDGETS),
         (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),
+        (Self::Quotas, "quotas", &quotas::QUOTAS),
     ];
 
     /// Its name.

@@ -20,7 +20,7 @@ use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::CostConfig;
-use super::tables::{self, Budget, File, Kind};
+use super::tables::{self, Budget, File, Kind, Quota};
 use crate::config::Config;
 use crate::store::model::MoneyTable;
 
@@ -52,6 +52,8 @@ pub struct Terms {
     pub owners: Owners,
     /// What teams may spend.
     pub budgets: Vec<Budget>,
+    /// How many GPUs they may hold.
+    pub quotas: Vec<Quota>,
     /// What is wrong with tables and rules, one sentence each.
     pub findings: Vec<String>,
     /// What they were made from, beside what is shipped.
@@ -181,11 +183,18 @@ impl Terms {
             budgets.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        let mut quotas = Vec::new();
+        for table in take(Kind::Quotas) {
+            let (read, wrong) = tables::quotas(&table.text);
+            quotas.extend(read);
+            findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
+        }
         let findings = some(findings);
         Self {
             book,
             owners,
             budgets,
+            quotas,
             findings,
             sources,
         }

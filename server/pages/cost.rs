@@ -85,6 +85,9 @@ struct Team {
     active: String,
     waste: String,
     budget: Option<Budget>,
+    /// GPUs held on average of those it may hold; empty without a quota.
+    quota: String,
+    is_over_quota: bool,
 }
 
 struct Budget {
@@ -114,6 +117,7 @@ struct Made {
     forecast: Option<i128>,
     teams: Vec<(String, Sum, Sum, Sum)>,
     budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
+    quotas: Vec<gpufleet_analysis::chargeback::quota::Standing>,
     spot: Outcome,
     commitments: Option<Commitments>,
     findings: Vec<String>,
@@ -125,10 +129,6 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let terms = web.app.money.terms();
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     let found = found_now(&web, &terms, &frame).await;
-    let mut sections = Vec::new();
-    let mut findings = terms.findings.clone();
-    let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
-    for cluster in view
     let saved = web
         .savings
         .get(&web.app, &web.specs, &frame.grant, frame.at);
@@ -136,6 +136,10 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         Ok(saved) => saved,
         Err(error) => return problem::store_failed(frame, &error),
     };
+    let mut sections = Vec::new();
+    let mut findings = terms.findings.clone();
+    let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
+    for cluster in view
         .clusters
         .iter()
         .filter(|it| it.origin != Origin::Recorded)
@@ -189,11 +193,11 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let page = CostPage {
         headline: headline(&sections),
         sections,
+        not_judged: savings::not_said(&saved),
         unpriced: unpriced.take(MAX_ROWS).collect(),
         unowned: unowned.take(MAX_ROWS).collect(),
         findings,
         frame,
-        not_judged: savings::not_said(&saved),
     };
     frame::page(StatusCode::OK, &page)
 }
@@ -262,6 +266,7 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
         forecast: month.made.forecast(now_ms, end_ms),
         teams: groups.into_iter().map(team).collect(),
         budgets: month.made.budgets(&budgets, now_ms, end_ms),
+        quotas: month.made.quotas(&asked.quotas(terms), now_ms, end_ms),
         currency: month.made.currency.clone(),
         spot: month.spot.total(),
         commitments: Commitments::of(&month.made),
@@ -321,13 +326,14 @@ fn section(
         idle_sum: idle::sum(&idle, &made.currency),
         idle: idle_rows,
         idle_more,
+        saved: savings::Part::default(),
     }
 }
 
 fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Team {
     let currency = made.currency.as_str();
-        saved: savings::Part::default(),
     let standing = made.budgets.iter().find(|it| it.team == *name);
+    let quota = made.quotas.iter().find(|it| it.team == *name);
     let share = ratio(active.gpu_millis.into(), 100, sum.gpu_millis.into());
     Team {
         name: Name::new(name),
@@ -335,6 +341,11 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
         hours: hours(sum.gpu_millis),
         active: share.map_or("–".to_owned(), |it| format!("{it} %")),
         waste: money(currency, waste),
+        quota: quota.map_or(String::new(), |it| {
+            let mean = it.mean.unwrap_or(0);
+            format!("{}.{} of {}", mean / 1_000, mean % 1_000 / 100, it.quota)
+        }),
+        is_over_quota: quota.is_some_and(|it| it.is_over()),
         budget: standing.map(|it| Budget {
             amount: amount(currency, it.budget),
             forecast: it
@@ -416,6 +427,7 @@ mod tests {
             forecast: forecast.map(|it| it * 1_000_000_000),
             teams: Vec::new(),
             budgets: Vec::new(),
+            quotas: Vec::new(),
             spot: Outcome::default(),
             commitments: None,
             findings: Vec::new(),

@@ -3,6 +3,7 @@
 use super::super::Report;
 use super::{Row, hours, money, or_dash, percent, signed};
 use crate::chargeback::commitments::Commitments;
+use crate::chargeback::quota;
 use crate::chargeback::spot::Outcome;
 
 /// Spot by place, and in all where there is more than one.
@@ -20,6 +21,21 @@ pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
         rows.push(row(words, &spot.total()));
     }
     rows
+}
+
+/// A team and the GPUs that it may hold.
+pub(super) fn quota_row(it: &quota::Standing) -> Row {
+    let gpus = |milli: Option<i128>| milli.map_or("–".to_owned(), |it| tenths(it / 100));
+    Row {
+        words: vec![it.team.clone()],
+        numbers: vec![
+            it.quota.to_string(),
+            gpus(it.mean),
+            gpus(it.most_of_a_day),
+            gpus(it.forecast),
+        ],
+        is_bad: it.is_over(),
+    }
 }
 
 fn row(words: Vec<String>, it: &Outcome) -> Row {

@@ -1,0 +1,103 @@
+//! Quotas: how many GPUs a team may hold, from a date until a date, in one cluster or in all live ones together.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::table;
+
+/// Columns of the table; a row without a cluster is of all live clusters together.
+pub(super) const QUOTAS: [&str; 5] = ["from", "until", "cluster", "team", "gpus"];
+
+/// A team's quota in a stretch of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    from_ms: i64,
+    until_ms: Option<i64>,
+    /// Of this cluster; empty of all live ones together.
+    pub cluster: String,
+    team: String,
+    gpus: i64,
+}
+
+/// Reads a table of quotas; what cannot be used is told.
+pub fn quotas(text: &str) -> (Vec<Quota>, Vec<String>) {
+    let rows = match table::read(text, &QUOTAS) {
+        Ok(rows) => rows,
+        Err(error) => return (Vec::new(), vec![error.to_string()]),
+    };
+    let (mut found, mut findings) = (Vec::new(), Vec::new());
+    for row in rows {
+        match quota(&row.fields) {
+            Ok(quota) => found.push(quota),
+            Err(why) => findings.push(format!("line {}: {why}", row.line)),
+        }
+    }
+    (found, findings)
+}
+
+fn quota(fields: &[String]) -> Result<Quota, String> {
+    let [from, until, cluster, team, gpus] = fields else {
+        return Err("it has not as many fields as columns".to_owned());
+    };
+    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
+    if team.is_empty() {
+        return Err("`team` is empty".to_owned());
+    }
+    let number: u32 = gpus
+        .parse()
+        .map_err(|_| format!("`{gpus}` is no number of GPUs"))?;
+    Ok(Quota {
+        from_ms: moment(from)?,
+        until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        cluster: cluster.clone(),
+        team: team.clone(),
+        gpus: i64::from(number),
+    })
+}
+
+/// How many GPUs each team may hold in the month that begins here, in one cluster or in all live ones together; the
+/// first quota that holds counts.
+pub fn quotas_at(quotas: &[Quota], cluster: Option<&str>, month_ms: i64) -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    let holds = |it: &&Quota| {
+        it.cluster == cluster.unwrap_or_default()
+            && it.from_ms <= month_ms
+            && it.until_ms.is_none_or(|until| month_ms < until)
+    };
+    for quota in quotas.iter().filter(holds) {
+        found.entry(quota.team.clone()).or_insert(quota.gpus);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_hold_in_their_time_and_cluster_and_what_is_wrong_is_named() {
+        let text = "from,until,cluster,team,gpus\n\
+            2026-01-01,2026-11-01,,science,64\n\
+            2026-11-01,,,science,96\n\
+            2026-01-01,,prod,science,32\n\
+            soon,,,a,1\n2026-01-01,,,,1\n2026-01-01,,,a,-1\n2026-01-01,,,a,1.5\n";
+        let (found, findings) = quotas(text);
+        let at = |cluster, month| {
+            let month = table::moment(month).expect("a date");
+            quotas_at(&found, cluster, month).get("science").copied()
+        };
+        assert_eq!(at(None, "2026-10-01"), Some(64));
+        assert_eq!(at(None, "2026-11-01"), Some(96));
+        assert_eq!(at(Some("prod"), "2026-11-01"), Some(32));
+        assert_eq!(
+            (at(Some("other"), "2026-11-01"), at(None, "2025-12-01")),
+            (None, None)
+        );
+        let expected = [
+            "line 5: `soon` is no date",
+            "line 6: `team` is empty",
+            "line 7: `-1` is no number of GPUs",
+            "line 8: `1.5` is no number of GPUs",
+        ];
+        assert_eq!(findings, expected);
+    }
+}
