@@ -209,7 +209,7 @@ fn late(run: &Value) -> String {
         return String::new();
     };
     let side = if seconds > 0.0 { "after" } else { "before" };
-    format!(", {:.1} h {side} its deadline", seconds.abs() / 3_600.0)
+    format!(", {} {side} its deadline", words::span(seconds.abs()))
 }
 
 /// What it has cost, and what it will have cost.
@@ -310,6 +310,26 @@ pub(crate) fn run(client: &Client, asked: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_with_a_deadline_says_how_late_it_will_be() {
+        let job = json!({"job": "team/llama/u1", "cluster": "prod"});
+        for (late, expected) in [
+            (
+                json!(120.0),
+                "2026-11-23 06:10:00, 2 min after its deadline\n",
+            ),
+            (
+                json!(-9_000.0),
+                "2026-11-23 06:10:00, 2 h 30 min before its deadline\n",
+            ),
+            (Value::Null, "2026-11-23 06:10:00\n"),
+        ] {
+            let run = json!({"finish_at": "2026-11-23T06:10:00.000Z", "late_seconds": late});
+            let text = about(&job, &run);
+            assert!(text.contains(&format!("done      {expected}")), "{text}");
+        }
+    }
 
     #[test]
     fn a_job_is_meant_by_its_id_its_name_or_both() {

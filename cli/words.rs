@@ -91,6 +91,21 @@ pub(crate) fn pace(value: &Value) -> String {
     })
 }
 
+/// A length of time in its two largest units, as the pages have it: `4 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn span(seconds: f64) -> String {
+    let seconds = seconds.ceil() as u64;
+    let (large, small) = match seconds {
+        0..60 => return format!("{seconds} s"),
+        60..3_600 => ((seconds / 60, "min"), (seconds % 60, "s")),
+        3_600..86_400 => ((seconds / 3_600, "h"), (seconds % 3_600 / 60, "min")),
+        _ => ((seconds / 86_400, "d"), (seconds % 86_400 / 3_600, "h")),
+    };
+    match small.0 {
+        0 => format!("{} {}", large.0, large.1),
+        _ => format!("{} {} {} {}", large.0, large.1, small.0, small.1),
+    }
+}
+
 /// A moment without its fraction: `2026-11-21 18:06:20`.
 pub(crate) fn moment(value: &Value) -> String {
     match value.as_str() {
@@ -127,6 +142,19 @@ mod tests {
             moment(&json!("2026-11-21T18:06:20.5Z")),
             "2026-11-21 18:06:20"
         );
+    }
+
+    #[test]
+    fn a_length_of_time_has_its_two_largest_units() {
+        for (seconds, shown) in [
+            (0.0, "0 s"),
+            (59.2, "1 min"),
+            (200.0, "3 min 20 s"),
+            (7_500.0, "2 h 5 min"),
+            (273_600.0, "3 d 4 h"),
+        ] {
+            assert_eq!(span(seconds), shown);
+        }
     }
 
     #[test]

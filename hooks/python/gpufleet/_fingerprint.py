@@ -50,9 +50,9 @@ def _version(package):
         return ""
 
 
-def _driver():
+def _driver(path="/proc/driver/nvidia/version"):
     try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             words = file.readline().split()
         return next((word for word in words if word[:1].isdigit() and "." in word), "")
     except OSError:
@@ -116,17 +116,24 @@ def of_model(model):
             inner = inner.module
         else:
             break
-    if getattr(inner, "_is_fsdp_managed_module", False) or type(inner).__name__.startswith("FSDP"):
+    name = type(inner).__name__
+    # FSDP marks what is inside its wrapper in the same way as `fully_shard` its model.
+    is_marked = getattr(inner, "_is_fsdp_managed_module", False) and "FullyShardedDataParallel" not in wrappers
+    if is_marked or name.startswith("FSDP"):
         wrappers.append("fully_shard")
+        # It makes a class of its own of the model's.
+        name = name[4:] if name.startswith("FSDP") else name
     # `model.compile()` leaves a model what it is, and keeps what calls it.
     in_place = getattr(inner, "_compiled_call_impl", None)
     if in_place is not None:
         found.update(_of_compiled(in_place))
-    found["model"] = type(inner).__name__
+    found["model"] = name
     found["wrappers"] = " ".join(wrappers)
     types = {str(parameter.dtype).replace("torch.", "") for parameter in inner.parameters()}
     found["parameter_types"] = " ".join(sorted(types))
     found["gradient_checkpointing"] = getattr(inner, "is_gradient_checkpointing", None)
+    # How many blocks are computed again: of a script that wraps some of them nothing follows for the whole.
+    found["checkpointed_modules"] = sum(type(it).__name__ == "CheckpointWrapper" for it in inner.modules()) or None
     attention = getattr(getattr(inner, "config", None), "_attn_implementation", None)
     found["attention"] = attention
     return _cleaned(found)
@@ -143,11 +150,34 @@ def _of_compiled(compiled):
 
 
 def of_autocast():
-    """The type that autocast computes in now."""
+    """The type that autocast computes in now; the GPU's, where it is on for both."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.is_autocast_enabled():
+    if torch is None:
         return {}
-    return {"autocast": str(torch.get_autocast_gpu_dtype()).replace("torch.", "")}
+    for device in ("cuda", "cpu"):
+        data_type = autocast_on(torch, device)
+        if data_type is not None:
+            return {"autocast": str(data_type).replace("torch.", "")}
+    return {}
+
+
+def autocast_on(torch, device):
+    """The type of autocast on this kind of device; None while it is off."""
+    # The names by device came with torch 2.4, which warns whoever uses those before.
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+def of_accelerate():
+    """The precision that Accelerate runs a model in: it switches autocast on inside the model's own forward."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    # Where nobody has made one, a question would make it.
+    if not getattr(state, "_shared_state", None):
+        return {}
+    return _cleaned({"accelerate.precision": _try(lambda: str(state().mixed_precision))})
 
 
 def _try(function):

@@ -108,9 +108,9 @@ def _script():
 
 
 def from_frameworks():
-    """What frameworks that are loaded already say: torch.distributed, Ray. Loads none itself."""
+    """What frameworks that are loaded already say: torch.distributed, JAX, Ray. Loads and starts none itself."""
     found = {}
-    torch = sys.modules.get("torch")
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None:
         found["framework"] = f"pytorch {torch.__version__}"
         distributed = getattr(torch, "distributed", None)
@@ -118,10 +118,23 @@ def from_frameworks():
             found["rank"] = distributed.get_rank()
             found["world"] = distributed.get_world_size()
         found.update(_device(torch))
-    elif "jax" in sys.modules:
-        found["framework"] = f"jax {sys.modules['jax'].__version__}"
+    if jax is not None and "rank" not in found:
+        said = _jax()
+        # A job of JAX may have torch for its loaders.
+        if said or torch is None:
+            found.update(said, framework=f"jax {jax.__version__}")
     found.update(_ray())
     return found
+
+
+def _jax():
+    """Process and world of a job of several, where jax.distributed was started."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(state, "client", None) is None:
+        return {}
+    # As it was told them. jax.process_index() would start JAX's back end, and before the script has set it up.
+    found = {"rank": getattr(state, "process_id", None), "world": getattr(state, "num_processes", None)}
+    return found if None not in found.values() else {}
 
 
 def _device(torch):

@@ -40,7 +40,10 @@ class GpuClock:
 
     def end(self, begun):
         self._recorder.now_in()
-        if begun is None or self._cuda.is_current_stream_capturing():
+        if begun is None:
+            return
+        if self._cuda.is_current_stream_capturing():
+            self.drop(begun)
             return
         begun[1][1].record()
         self._on_the_way.append(begun)

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from gpufleet import _fingerprint
+from gpufleet import _arithmetic, _fingerprint
 from gpufleet._safe import FAILURES, debug, failed
 from gpufleet._timing import clock_for
 
@@ -37,6 +37,8 @@ class Watch:
         self._counts_steps = False
         self._counts_tokens = True
         self._is_step_ended = False
+        self._knows_precision = False
+        self._arithmetic = None
         self._knows_flops = False
         self._optimizer_steps = 0
         self._seen = weakref.WeakSet()
@@ -129,16 +131,31 @@ class Watch:
             if not torch.is_grad_enabled() or self._recorder.is_stalled():
                 return
             self._recorder.begin()
+            if not self._knows_precision:
+                self._knows_precision = True
+                self._know_precision(module)
             if self._counts_tokens:
                 self.count(module, given, named or {})
             self.enter("forward")
         except FAILURES as error:
             failed("forward", error)
 
+    def _know_precision(self, model):
+        self._run.fingerprint({**_fingerprint.of_autocast(), **_fingerprint.of_accelerate()})
+        if not self._run._plan.get("dtype"):
+            self._arithmetic = _arithmetic.Arithmetic(model, self._computes_in)
+
+    def _computes_in(self, data_type, source):
+        self._run.plan(dtype=data_type)
+        self._run.fingerprint(dtype_by=source)
+
     def _after_forward(self, _module, _given, output):
         if _is_compiling():
             return
         try:
+            if self._arithmetic is not None:
+                self._arithmetic.over()
+                self._arithmetic = None
             begun = self._open.pop("forward", None)
             if begun is None and not torch.is_grad_enabled():
                 return
@@ -164,7 +181,6 @@ class Watch:
                 self._know_flops(module, ids.shape[1])
 
     def _know_flops(self, model, sequence_length):
-        self._run.fingerprint(_fingerprint.of_autocast())
         plan = self._run._plan
         if getattr(_unwrapped(model), "config", None) is None:
             return

@@ -13,17 +13,19 @@ read when it is there.
 import sys
 
 import gpufleet
-from gpufleet._safe import FAILURES, debug, failed
+from gpufleet._safe import FAILURES, failed
 
 #: What JAX calls the time that its compiler takes, in its versions since 0.4.
 _COMPILED = ("/jax/core/compile/backend_compile_duration", "/jax/core/compile/backend_compile_time")
 
 
 def init(**settings):
-    """`gpufleet.init`, with process, world and compilations as JAX says them."""
-    run = gpufleet.init(**settings)
+    """`gpufleet.init`, and the compilations that JAX tells of."""
+    jax = sys.modules.get("jax")
+    # The process is JAX's whatever else it has loaded.
+    named = {} if jax is None else {"framework": f"jax {jax.__version__}"}
+    run = gpufleet.init(**{**named, **settings})
     try:
-        run.identify(**_identity())
         Compilations(run).listen()
     except FAILURES as error:
         failed("gpufleet.jax.init", error)
@@ -84,17 +86,3 @@ class Compilations:
         except FAILURES as error:
             failed("compilation", error)
 
-
-def _identity():
-    """Process and world of a job of several; JAX is not asked where nobody has started that."""
-    jax = sys.modules.get("jax")
-    try:
-        from jax._src import distributed
-
-        is_one_of_several = distributed.global_state.client is not None
-    except Exception:  # a version that keeps it elsewhere
-        debug("whether jax.distributed was started is not known: rank and world are the launcher's")
-        return {}
-    if not is_one_of_several:
-        return {}
-    return {"rank": jax.process_index(), "world": jax.process_count()}

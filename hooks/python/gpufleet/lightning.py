@@ -35,6 +35,11 @@ def _open(function):
     return event
 
 
+def _dtype(trainer):
+    """The type of the matrix products, where the trainer's precision says it: `bf16-mixed`, `16-true`."""
+    return {"bf16": "bf16", "16": "fp16"}.get(str(trainer.precision).split("-")[0])
+
+
 class GpufleetCallback(Callback):
     """Records a Trainer's run; what it is given goes to `gpufleet.init`."""
 
@@ -48,7 +53,8 @@ class GpufleetCallback(Callback):
     def on_train_start(self, trainer, module):
         planned = trainer.estimated_stepping_batches
         # Infinite where nobody said an end.
-        settings = {"total_steps": int(planned) if 0 < planned < 2**62 else None, **self._settings}
+        settings = {"total_steps": int(planned) if 0 < planned < 2**62 else None, "dtype": _dtype(trainer)}
+        settings.update(self._settings)
         self._run = gpufleet.init(**settings)
         self._recorder = self._run._recorder
         self._watch = Watch(self._run)

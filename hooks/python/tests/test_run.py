@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 import gpufleet
-from gpufleet import _fingerprint, _identity, _mesh
+from gpufleet import _identity, _mesh
 from gpufleet._flops import of_shape
 from gpufleet._run import Run
 from gpufleet._timing import GpuClock
@@ -227,6 +227,12 @@ class Hooks(unittest.TestCase):
         cuda.is_capturing = True
         clock.end(clock.begin("optimizer"))
         self.assertEqual(len(clock._on_the_way), 2, "nothing goes into a graph that is captured")
+        cuda.is_capturing = False
+        begun = clock.begin("forward")
+        cuda.is_capturing = True
+        clock.end(begun)
+        cuda.is_capturing = False
+        self.assertIn(begun[1], clock._free, "its events are not lost to a capture that began meanwhile")
 
 
 class FailingOpen(unittest.TestCase):
@@ -325,6 +331,31 @@ class Identity(unittest.TestCase):
             train.get_context.side_effect = RuntimeError("not in a worker")
             self.assertNotIn("launcher", _identity.from_frameworks())
 
+    def test_a_process_of_jax_says_what_jax_distributed_was_told_and_no_back_end_is_started_for_it(self):
+        # Whatever of jax is called would start one.
+        jax = mock.Mock(spec=["__version__"], __version__="0.10.2")
+        state = mock.Mock(spec=["client", "process_id", "num_processes"], client=None, process_id=5, num_processes=8)
+        loaded = {"jax": jax, "jax._src.distributed": mock.Mock(global_state=state)}
+
+        def found(torch_too):
+            with mock.patch.dict("sys.modules", {**loaded, "torch": torch if torch_too else None}):
+                said = _identity.from_frameworks()
+            return {key: said.get(key) for key in ("rank", "world", "framework")}
+
+        nobody = {"rank": None, "world": None}
+        self.assertEqual(found(False), {**nobody, "framework": "jax 0.10.2"})
+        self.assertEqual(found(True), {**nobody, "framework": f"pytorch {torch.__version__}"})
+        state.client = object()
+        for torch_too in (False, True):
+            self.assertEqual(found(torch_too), {"rank": 5, "world": 8, "framework": "jax 0.10.2"})
+        with mock.patch.multiple(
+            torch.distributed, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
+        ):
+            self.assertEqual((found(True)["rank"], found(True)["world"]), (1, 2), "torch.distributed goes before")
+        # A version that keeps them elsewhere.
+        del state.num_processes
+        self.assertEqual(found(False), {**nobody, "framework": "jax 0.10.2"})
+
     def test_the_mesh_comes_from_a_device_mesh_by_its_names(self):
         class DeviceMesh:
             mesh_dim_names = ("dp_replicate", "dp_shard", "tp")
@@ -343,79 +374,6 @@ class Identity(unittest.TestCase):
         state.get_tensor_model_parallel_world_size.return_value = 2
         with mock.patch.dict("sys.modules", {"megatron.core.parallel_state": state}):
             self.assertEqual(_mesh.find(), {"tp": (1, 2), "mesh_source": "megatron"})
-
-
-class Fingerprint(unittest.TestCase):
-    def test_no_variable_outside_the_list_is_told(self):
-        secrets = {"HF_TOKEN": "hf_secret", "NCCL_SECRET_KEY": "hush", "WANDB_API_KEY": "k", "NCCL_ALGO": "Ring"}
-        with mock.patch.dict(os.environ, secrets):
-            found = _fingerprint.of_process()
-        self.assertEqual(found["NCCL_ALGO"], "Ring")
-        for name, value in secrets.items():
-            if name != "NCCL_ALGO":
-                self.assertNotIn(name, found)
-                self.assertNotIn(value, found.values())
-
-    def test_a_compiled_model_says_what_its_mode_stands_for(self):
-        settings = {"max_autotune": True, "triton.cudagraphs": False, "coordinate_descent_tuning": True, "debug": True}
-        told = {"compiled": "True", "compiled.max_autotune": "True", "compiled.triton.cudagraphs": "False",
-                "compiled.coordinate_descent_tuning": "True"}  # fmt: skip
-
-        class OptimizedModule(torch.nn.Module):
-            def __init__(self, model):
-                super().__init__()
-                self._orig_mod = model
-
-            def get_compiler_config(self):
-                return settings
-
-        plain, in_place, other = (torch.nn.Linear(2, 2) for _ in range(3))
-        wrapped = OptimizedModule(torch.nn.Linear(2, 2))
-        in_place._compiled_call_impl = mock.Mock(**{"get_compiler_config.return_value": settings})
-        # Another compiler than torch's own has no such settings.
-        other._compiled_call_impl = lambda *_arguments: None
-        for model, expected in [(plain, {}), (wrapped, told), (in_place, told), (other, {"compiled": "True"})]:
-            found = _fingerprint.of_model(model)
-            self.assertEqual({key: text for key, text in found.items() if key.startswith("compiled")}, expected)
-            self.assertEqual(found["model"], "Linear")
-
-    def test_breaks_of_the_graph_and_the_type_of_autocast_are_told_where_there_are_any(self):
-        for counters, expected in [({}, None), ({"graph_break": {"print": 2, "item": 1}}, "3")]:
-            with mock.patch.dict("sys.modules", {"torch._dynamo.utils": mock.Mock(counters=counters)}):
-                self.assertEqual(_fingerprint.of_torch().get("graph_breaks"), expected)
-        self.assertEqual(_fingerprint.of_autocast(), {})
-        on = mock.patch.multiple(
-            torch, is_autocast_enabled=lambda: True, get_autocast_gpu_dtype=lambda: torch.bfloat16
-        )
-        with on:
-            self.assertEqual(_fingerprint.of_autocast(), {"autocast": "bfloat16"})
-
-    def test_a_model_says_how_it_is_wrapped_and_sharded_and_what_it_computes_again(self):
-        class FullyShardedDataParallel(torch.nn.Module):
-            def __init__(self, model):
-                super().__init__()
-                self.module = model
-                self.sharding_strategy = mock.Mock()
-                self.sharding_strategy.name = "HYBRID_SHARD"
-
-        model = torch.nn.Linear(2, 2).to(torch.bfloat16)
-        model.is_gradient_checkpointing = True
-        model.config = mock.Mock(_attn_implementation="sdpa")
-        expected = {"model": "Linear", "wrappers": "FullyShardedDataParallel", "fsdp.strategy": "HYBRID_SHARD",
-                    "parameter_types": "bfloat16", "gradient_checkpointing": "True", "attention": "sdpa"}  # fmt: skip
-        self.assertEqual(_fingerprint.of_model(FullyShardedDataParallel(model)), expected)
-
-    def test_it_is_written_again_only_when_something_changed(self):
-        run = run_of_test()
-        written = []
-        recorder = mock.Mock(wraps=run._recorder)
-        recorder.fingerprint = written.append
-        run._recorder = recorder
-        run.fingerprint(precision="bf16")
-        run.fingerprint(precision="bf16")
-        run.fingerprint(precision="fp8", note=1)
-        self.assertEqual(len(written), 2)
-        self.assertEqual(written[-1]["precision"], "fp8")
 
 
 class Flops(unittest.TestCase):

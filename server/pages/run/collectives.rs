@@ -22,8 +22,8 @@ pub(super) struct Collective {
 
 /// Collectives by function, or why there are none.
 pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, String> {
-    /// Calls, bytes, seconds waited; the least and the greatest bandwidth.
-    type Sums = ([f64; 3], Option<(f64, f64)>);
+    /// Calls, bytes, seconds waited, as far as a rank tells them; the least and the greatest bandwidth.
+    type Sums = ([Option<f64>; 3], Option<(f64, f64)>);
     let mut found: BTreeMap<String, Sums> = BTreeMap::new();
     let counted = [
         training::COLLECTIVE_CALLS,
@@ -34,7 +34,8 @@ pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, 
         for (place, metric) in counted.iter().enumerate() {
             for value in live.parts(metric.id) {
                 if let (Some(name), Ok(value)) = (function(value.part.as_deref()), value.reading) {
-                    found.entry(name).or_default().0[place] += value;
+                    let sum = &mut found.entry(name).or_default().0[place];
+                    *sum = Some(sum.unwrap_or(0.0) + value);
                 }
             }
         }
@@ -49,10 +50,14 @@ pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, 
     if found.is_empty() {
         return Err(no_collectives(lives, run));
     }
+    // NCCL's RAS service counts calls and nothing else.
+    let told = |unit: Unit, sum: Option<f64>| {
+        sum.map_or_else(|| "not told".to_owned(), |it| quantity(unit, it))
+    };
     let line = |(name, ([calls, bytes, waited], bandwidth)): (String, Sums)| Collective {
         name,
-        calls: text::grouped(calls),
-        moved: quantity(Unit::Bytes, bytes),
+        calls: told(Unit::Count, calls),
+        moved: told(Unit::Bytes, bytes),
         bandwidth: bandwidth.map_or_else(
             || "not measured".to_owned(),
             |(least, most)| {
@@ -60,7 +65,7 @@ pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, 
                 format!("{} to {}", shown(least), shown(most))
             },
         ),
-        waited: quantity(Unit::Seconds, waited),
+        waited: told(Unit::Seconds, waited),
     };
     Ok(found.into_iter().map(line).collect())
 }

@@ -13,6 +13,8 @@ use crate::runs::watch::Watch;
 use crate::runs::{Heard, RunKey, Runs};
 use crate::words::text::segment;
 
+mod values;
+
 /// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
 /// more than a name.
 pub(super) const JOB: &str = "team/%3Cb%3Ellama/u1";

@@ -224,38 +224,42 @@ impl Write for Bounded {
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::net::TcpListener;
+    use std::sync::mpsc;
 
     use super::*;
+
+    /// An answer with a rank on this machine and one elsewhere.
+    const TWO_RANKS: &str = r#"{"communicators": [{"hash": "0x1", "size": 2, "ranks": [
+        {"rank": 0, "host": "127.0.0.1"}, {"rank": 1, "host": "203.0.113.9"}]}]}"#;
 
     /// A service that answers each line, the last one with `answer`.
     fn service(answer: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
-            for line in lines.map_while(Result::ok) {
-                let reply = match line.split(' ').next() {
-                    Some("CLIENT") => "SERVER PROTOCOL 2\n",
-                    Some("TIMEOUT" | "SET") => "OK\n",
-                    _ => answer,
-                };
-                stream.write_all(reply.as_bytes()).expect("it is read");
-                if line.ends_with("STATUS") {
-                    return;
-                }
-            }
-        });
+        std::thread::spawn(move || serve(&listener, answer));
         address
+    }
+
+    /// Takes one connection and answers.
+    fn serve(listener: &TcpListener, answer: &str) {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+        for line in lines.map_while(Result::ok) {
+            let reply = match line.split(' ').next() {
+                Some("CLIENT") => "SERVER PROTOCOL 2\n",
+                Some("TIMEOUT" | "SET") => "OK\n",
+                _ => answer,
+            };
+            stream.write_all(reply.as_bytes()).expect("it is read");
+            if line.ends_with("STATUS") {
+                return;
+            }
+        }
     }
 
     #[test]
     fn an_answer_says_which_of_its_ranks_are_on_this_machine() {
-        let address = service(
-            r#"{"communicators": [{"hash": "0x1", "size": 2, "ranks": [
-                {"rank": 0, "host": "127.0.0.1"}, {"rank": 1, "host": "203.0.113.9"}]}]}"#,
-        );
-        let gathered = here(address).expect("an answer");
+        let gathered = here(service(TWO_RANKS)).expect("an answer");
         assert_eq!(gathered.own, BTreeSet::from(["127.0.0.1".to_owned()]));
         assert!(matches!(gathered.answer, Answer::Status(_)));
     }
@@ -307,6 +311,74 @@ mod tests {
             assert!(!target.is_there());
             assert!(matches!(enter(&target), Err(ReachError::Moved)));
         }
+    }
+
+    /// Brings this thread into a network namespace of its own, in which loopback works.
+    fn leave() -> io::Result<()> {
+        // SAFETY: it takes flags and changes this thread alone.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // In a new one nothing is up.
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket needs no network");
+        // SAFETY: a structure of numbers may be all zeros.
+        let mut loopback: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in loopback.ifr_name.iter_mut().zip(b"lo") {
+            *to = *from as libc::c_char;
+        }
+        loopback.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+        // SAFETY: the socket is open, and this request reads a structure of this kind.
+        let up =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const loopback) };
+        assert_eq!(up, 0, "{}", io::Error::last_os_error());
+        Ok(())
+    }
+
+    #[test]
+    fn another_network_namespace_is_entered_where_that_is_wanted_and_asked_in() {
+        let (told, heard) = mpsc::channel();
+        let job = std::thread::spawn(move || {
+            if let Err(error) = leave() {
+                return told.send(Err(error)).expect("it is heard");
+            }
+            let listener = TcpListener::bind(ADDRESS).expect("nobody else is here");
+            let own = fs::read_link("/proc/thread-self").expect("it is in /proc");
+            let thread = own.file_name().and_then(|it| it.to_str());
+            let thread = thread.expect("it is a number");
+            let target = Target {
+                pid: thread.parse().expect("it is a number"),
+                start_ticks: start_ticks(thread).expect("it is in /proc"),
+                namespace: namespace(thread).expect("it is in /proc"),
+                may_enter: false,
+            };
+            told.send(Ok(target)).expect("it is heard");
+            serve(&listener, TWO_RANKS);
+        });
+        let target = match heard.recv().expect("it says one or the other") {
+            Ok(target) => target,
+            Err(error) => {
+                eprintln!("NOT RUN: RAS in another network namespace, none may be made: {error}");
+                return;
+            }
+        };
+        let before = namespace("thread-self").expect("it is in /proc");
+        assert_ne!(target.namespace, before);
+        assert!(target.is_there());
+        let refused = ask_at(target.clone()).and_then(Question::answer);
+        let refused = refused.expect_err("it is off unless somebody wants it");
+        assert!(matches!(refused, ReachError::NotPermitted(_)), "{refused}");
+        let wanted = Target {
+            may_enter: true,
+            ..target
+        };
+        let gathered = ask_at(wanted).and_then(Question::answer);
+        let gathered = gathered.expect("the service of that namespace answers");
+        assert!(matches!(gathered.answer, Answer::Status(_)));
+        assert_eq!(gathered.own, BTreeSet::from(["127.0.0.1".to_owned()]));
+        assert_eq!(gathered.uid, rustix::process::geteuid().as_raw());
+        job.join().expect("it has answered");
+        let after = namespace("thread-self").expect("it is in /proc");
+        assert_eq!(after, before, "no other thread went there");
     }
 
     #[test]

@@ -51,6 +51,7 @@ trainer.train()
         plan = said["plan"]
         self.assertEqual((plan["total_steps"], plan["flops_source"]), (4, "model_shape"))
         self.assertGreater(said["model_flops"], 0)
+        self.assertEqual((plan["dtype"], said["fingerprint"]["dtype_by"]), ("fp32", "output"))
         self.assertEqual(said["fingerprint"]["trainer.gradient_accumulation_steps"], "2")
         self.assertEqual((said["end"][0], said["refused"]), ("finished", []))
 

@@ -2,7 +2,7 @@
 
 import unittest
 
-from support import Agent
+from support import Agent, free_port
 
 
 class Jax(unittest.TestCase):
@@ -36,7 +36,28 @@ class Jax(unittest.TestCase):
         self.assertEqual(said["learning"]["loss"][1], 4)
         self.assertGreaterEqual(said["phases"]["other"][1], 2, "compiled for each shape")
         self.assertGreaterEqual(int(said["fingerprint"]["jax.compilations_at_least"]), 2)
-        self.assertTrue(said["identity"]["framework"].startswith(("jax ", "pytorch ")))
+        self.assertTrue(said["identity"]["framework"].startswith("jax "))
+
+    def test_processes_of_a_job_say_what_jax_distributed_was_told_and_start_no_back_end_for_it(self):
+        script = """
+            import os, jax
+            rank, port = os.environ["PROCESS"], os.environ["PORT"]
+            jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=int(rank))
+            run = gpufleet.init()
+            from jax._src import xla_bridge
+            print("started", xla_bridge.backends_are_initialized())
+            run.step()
+            print("is", jax.process_index(), jax.process_count())
+        """
+        port = str(free_port())
+        with Agent() as agent:
+            said = agent.run(*((script, {"PROCESS": str(rank), "PORT": port}) for rank in range(2)))
+            for rank, (code, output, standard_error) in enumerate(agent.endings):
+                self.assertEqual(code, 0, standard_error)
+                self.assertEqual(output, f"started False\nis {rank} 2\n")
+        self.assertEqual([(it["identity"]["rank"], it["identity"]["world"]) for it in said], [(0, 2), (1, 2)])
+        for one in said:
+            self.assertTrue(one["identity"]["framework"].startswith("jax "), "torch is loaded beside it")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class Lightning(unittest.TestCase):
             said = agent.run_one(MODULE + """
 trainer = pl.Trainer(max_steps=4, accumulate_grad_batches=2, val_check_interval=4, accelerator="cpu", devices=1,
                      default_root_dir=sys.argv[0] + ".out", logger=False, enable_progress_bar=False,
+                     precision="bf16-mixed",
                      callbacks=[GpufleetCallback(), pl.callbacks.ModelCheckpoint(every_n_train_steps=4)])
 trainer.fit(Module(), loader(8), loader(2))
 """)
@@ -45,6 +46,7 @@ trainer.fit(Module(), loader(8), loader(2))
         self.assertGreater(said["evaluation"]["total_ns"], 4 * 20_000_000)
         self.assertEqual(said["checkpoint_saved"]["last_step"], 4)
         self.assertEqual((said["learning"]["loss"][1], said["plan"]["total_steps"]), (4, 4))
+        self.assertEqual(said["plan"]["dtype"], "bf16")
         self.assertEqual((said["end"][0], said["refused"]), ("finished", []))
 
 
@@ -53,7 +55,7 @@ class Accelerate(unittest.TestCase):
         with Agent() as agent:
             said = agent.run_one("""
                 from accelerate import Accelerator
-                accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+                accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
                 model, optimizer, data = accelerator.prepare(model, optimizer, loader(8))
                 gpufleet.watch(model, optimizer, data)
                 for (ids,) in data:
@@ -68,6 +70,9 @@ class Accelerate(unittest.TestCase):
         counts = {name: count for name, (_, count) in said["phases"].items()}
         self.assertEqual((counts["forward"], counts["backward"], counts["optimizer"]), (8, 8, 4))
         self.assertGreaterEqual(counts["data_wait"], 8)
+        # Which it switches on inside the model's own forward.
+        self.assertEqual(said["fingerprint"]["accelerate.precision"], "bf16")
+        self.assertEqual(said["plan"]["dtype"], "bf16")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What only a new torch has: torch.compile and counted FLOPs."""
+"""What only a new torch has: torch.compile and fully_shard."""
 
 import unittest
 
@@ -37,6 +37,35 @@ class Newest(unittest.TestCase):
             self.assertEqual((found["compiled"], found["compiled.max_autotune"]), ("True", "True"), found)
         usual = _fingerprint.of_model(torch.compile(torch.nn.Linear(4, 4)))
         self.assertEqual((usual["compiled"], usual["compiled.max_autotune"]), ("True", "False"), usual)
+
+    def test_the_type_of_what_is_compiled_is_that_of_autocast_around_it_or_left_open(self):
+        for is_on, expected in [(True, "bf16"), (False, "")]:
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+            compiled = torch.compile(model, backend="eager", fullgraph=True)
+            run = Run("/nowhere/hooks.sock")
+            run.watch(compiled)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+                compiled(torch.ones(2, 4)).float().sum().backward()
+            said = run.snapshot()["plan"]
+            self.assertEqual((said or {}).get("dtype", ""), expected)
+            self.assertEqual(len(model[0]._forward_hooks), 0)
+
+    def test_what_fully_shard_made_of_a_model_is_told_with_the_models_name(self):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)), mp_policy=in_bf16)
+        found = _fingerprint.of_model(model)
+        self.assertEqual((found["model"], found["wrappers"]), ("Sequential", "fully_shard"))
+        run = Run("/nowhere/hooks.sock")
+        run.watch(model)
+        model(torch.ones(2, 4))
+        said = run.snapshot()
+        self.assertEqual((said["plan"]["dtype"], said["fingerprint"]["dtype_by"]), ("bf16", "output"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""What a run is made of: versions, settings, precision, how its model is wrapped and compiled."""
+
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import torch
+
+from gpufleet import _fingerprint
+from gpufleet._run import Run
+
+
+def run_of_test():
+    """A run without hooks into the interpreter and without an agent."""
+    return Run("/nowhere/hooks.sock")
+
+
+class Fingerprint(unittest.TestCase):
+    def test_no_variable_outside_the_list_is_told(self):
+        secrets = {"HF_TOKEN": "hf_secret", "NCCL_SECRET_KEY": "hush", "WANDB_API_KEY": "k", "NCCL_ALGO": "Ring"}
+        with mock.patch.dict(os.environ, secrets):
+            found = _fingerprint.of_process()
+        self.assertEqual(found["NCCL_ALGO"], "Ring")
+        for name, value in secrets.items():
+            if name != "NCCL_ALGO":
+                self.assertNotIn(name, found)
+                self.assertNotIn(value, found.values())
+
+    def test_a_compiled_model_says_what_its_mode_stands_for(self):
+        settings = {"max_autotune": True, "triton.cudagraphs": False, "coordinate_descent_tuning": True, "debug": True}
+        told = {"compiled": "True", "compiled.max_autotune": "True", "compiled.triton.cudagraphs": "False",
+                "compiled.coordinate_descent_tuning": "True"}  # fmt: skip
+
+        class OptimizedModule(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self._orig_mod = model
+
+            def get_compiler_config(self):
+                return settings
+
+        plain, in_place, other = (torch.nn.Linear(2, 2) for _ in range(3))
+        wrapped = OptimizedModule(torch.nn.Linear(2, 2))
+        in_place._compiled_call_impl = mock.Mock(**{"get_compiler_config.return_value": settings})
+        # Another compiler than torch's own has no such settings.
+        other._compiled_call_impl = lambda *_arguments: None
+        for model, expected in [(plain, {}), (wrapped, told), (in_place, told), (other, {"compiled": "True"})]:
+            found = _fingerprint.of_model(model)
+            self.assertEqual({key: text for key, text in found.items() if key.startswith("compiled")}, expected)
+            self.assertEqual(found["model"], "Linear")
+
+    def test_breaks_of_the_graph_and_the_type_of_autocast_are_told_where_there_are_any(self):
+        for counters, expected in [({}, None), ({"graph_break": {"print": 2, "item": 1}}, "3")]:
+            with mock.patch.dict("sys.modules", {"torch._dynamo.utils": mock.Mock(counters=counters)}):
+                self.assertEqual(_fingerprint.of_torch().get("graph_breaks"), expected)
+        self.assertEqual(_fingerprint.of_autocast(), {})
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.assertEqual(_fingerprint.of_autocast(), {"autocast": "bfloat16"})
+        # As the GPU's is; this machine has none to switch it on for.
+        older = {"is_autocast_enabled": lambda: True, "get_autocast_gpu_dtype": lambda: torch.float16}
+        newer = {"is_autocast_enabled": lambda device: device == "cuda", "get_autocast_dtype": lambda _: torch.float16}
+        names = newer if hasattr(torch, "get_autocast_dtype") else older
+        with mock.patch.multiple(torch, **names):
+            self.assertEqual(_fingerprint.of_autocast(), {"autocast": "float16"})
+
+    def test_a_watched_model_tells_the_type_of_autocast_whatever_it_is_given(self):
+        run = run_of_test()
+        model = torch.nn.Linear(2, 2)
+        run.watch(model, tokens=False)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(torch.ones(1, 2))
+        self.assertEqual(run.snapshot()["fingerprint"]["autocast"], "bfloat16")
+
+    def test_the_drivers_version_is_that_of_the_kernels_module(self):
+        texts = {
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:  x\n":
+                "535.104.05",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build  (dvs-builder)\n":
+                "580.95.05",
+            "something else\n": "",
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "version")
+            self.assertEqual(_fingerprint._driver(path), "", "no driver is here")
+            for text, expected in texts.items():
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                self.assertEqual(_fingerprint._driver(path), expected)
+
+    def test_the_versions_of_nccl_and_cudnn_are_told_where_cuda_is_in_use(self):
+        names = ("gpu", "nccl", "cudnn")
+        told = {key: text for key, text in _fingerprint.of_torch().items() if key in names}
+        self.assertEqual(told, {}, "to ask for them would load CUDA")
+        in_use = mock.patch.multiple(
+            torch.cuda, is_initialized=lambda: True, get_device_name=lambda: "NVIDIA H100 80GB HBM3"
+        )
+        # torch gives NCCL's as numbers.
+        nccl = mock.patch.object(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+        with in_use, nccl, mock.patch.object(torch.backends.cudnn, "version", lambda: 91002):
+            found = _fingerprint.of_torch()
+        self.assertEqual([found[name] for name in names], ["NVIDIA H100 80GB HBM3", "2.28.9", "91002"])
+
+    def test_a_model_says_how_it_is_wrapped_and_sharded_and_what_it_computes_again(self):
+        class FullyShardedDataParallel(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.module = model
+                self.sharding_strategy = mock.Mock()
+                self.sharding_strategy.name = "HYBRID_SHARD"
+
+        model = torch.nn.Linear(2, 2).to(torch.bfloat16)
+        model.is_gradient_checkpointing = True
+        model.config = mock.Mock(_attn_implementation="sdpa")
+        expected = {"model": "Linear", "wrappers": "FullyShardedDataParallel", "fsdp.strategy": "HYBRID_SHARD",
+                    "parameter_types": "bfloat16", "gradient_checkpointing": "True", "attention": "sdpa"}  # fmt: skip
+        self.assertEqual(_fingerprint.of_model(FullyShardedDataParallel(model)), expected)
+        # What it has wrapped it marks, as `fully_shard` does what it shards.
+        model._is_fsdp_managed_module = True
+        self.assertEqual(_fingerprint.of_model(FullyShardedDataParallel(model)), expected)
+
+    def test_what_fully_shard_made_of_a_model_keeps_the_models_name(self):
+        class FSDPLinear(torch.nn.Linear):
+            pass
+
+        for model in (FSDPLinear(2, 2), torch.nn.Linear(2, 2)):
+            model._is_fsdp_managed_module = True
+            found = _fingerprint.of_model(torch.nn.parallel.DataParallel(model))
+            self.assertEqual((found["model"], found["wrappers"]), ("Linear", "DataParallel fully_shard"))
+
+    def test_blocks_that_are_computed_again_are_counted(self):
+        class CheckpointWrapper(torch.nn.Linear):
+            pass
+
+        model = torch.nn.Sequential(CheckpointWrapper(2, 2), torch.nn.Linear(2, 2), CheckpointWrapper(2, 2))
+        self.assertEqual(_fingerprint.of_model(model)["checkpointed_modules"], "2")
+        self.assertNotIn("checkpointed_modules", _fingerprint.of_model(torch.nn.Linear(2, 2)))
+
+    def test_it_is_written_again_only_when_something_changed(self):
+        run = run_of_test()
+        written = []
+        recorder = mock.Mock(wraps=run._recorder)
+        recorder.fingerprint = written.append
+        run._recorder = recorder
+        run.fingerprint(precision="bf16")
+        run.fingerprint(precision="bf16")
+        run.fingerprint(precision="fp8", note=1)
+        self.assertEqual(len(written), 2)
+        self.assertEqual(written[-1]["precision"], "fp8")
+
+
+if __name__ == "__main__":
+    unittest.main()
