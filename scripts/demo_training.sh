@@ -18,21 +18,29 @@ if [ "${1:-}" = --ranks ]; then
     shift 2
 fi
 python=target/hooks/python/bin/python
-workers=()
 
 say() {
     echo "demo-training: $*"
 }
 
-# A port that nobody has, for torch's meeting point.
+# A port that nobody has, for torch's meeting point; none of those that the system gives to who connects, because torch
+# takes it seconds later.
 free_port() {
-    "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    "$python" -c '
+import contextlib, random, socket
+while True:
+    port = random.randrange(12_000, 32_000)
+    with socket.socket() as attempt, contextlib.suppress(OSError):
+        attempt.bind(("127.0.0.1", port))
+        print(port)
+        break'
 }
 
+# bash knows each of them from the moment it starts it. Some may have ended by themselves, as they do when one was killed.
 stop_ranks() {
     trap - EXIT INT TERM
-    # kill fails where ranks have ended by themselves, as they do when one was killed: the rest is stopped.
-    [ ${#workers[@]} -eq 0 ] || kill -TERM "${workers[@]}" 2>/dev/null || true
+    local rank
+    for rank in $(jobs -p); do kill -TERM "$rank" 2>/dev/null || true; done
     wait
 }
 
@@ -45,7 +53,6 @@ start_rank() {
         GPUFLEET_JOB_NAMESPACE=demo GPUFLEET_JOB_NAME=demo-training GPUFLEET_JOB_UID="$job" GPUFLEET_ATTEMPT=0 \
         GPUFLEET_HOOKS_SOCKET="$hooks/hooks.sock" \
         "$python" scripts/demo_training.py --folder "$home" "$@" >>"$logs/training.log" 2>&1 &
-    workers+=("$!")
 }
 
 # Where the server shows the job, from its list of jobs; nothing while that does not have it.
@@ -57,10 +64,11 @@ ids = [job['job'] for job in jobs if job['job'].endswith('/$job')]
 print('clusters/local/jobs/' + urllib.parse.quote(ids[0], safe='') if ids else '')"
 }
 
-# The page of the job, once the server has heard of it.
+# The page of the job, once the server has heard of it. Importing torch takes many seconds on a busy machine; of ranks
+# that have ended nothing more comes after a while.
 page() {
-    local waited=0 jobs found
-    while [ "$waited" -lt 60 ]; do
+    local waited=0 ended=0 jobs found
+    while [ "$waited" -lt 300 ] && [ "$ended" -lt 30 ]; do
         # A server that is being restarted is asked again.
         if jobs=$(curl -sSf --max-time 5 "${address}api/v1/jobs?cluster=local" 2>>"$logs/training.log"); then
             found=$(address_of_job <<<"$jobs")
@@ -71,8 +79,10 @@ page() {
         fi
         sleep 1
         waited=$((waited + 1))
+        [ -n "$(jobs -rp)" ] || ended=$((ended + 1))
     done
-    say "the server has not heard of it after 60 s; see $logs/training.log and $logs/agent.log" >&2
+    say "the server has not heard of it after $waited s; see $logs/agent.log and the last lines of $logs/training.log:" >&2
+    tail -n 15 "$logs/training.log" >&2
     exit 1
 }
 
@@ -85,8 +95,11 @@ if ! runs server || ! runs agent; then
     say "server and agent do not run here yet: starting them as make up does"
     scripts/up.sh
 fi
-say "installing Debian's PyTorch and building the wheel, where they are not there"
-scripts/hooks.sh install
+# Who has built the programs has the package as well.
+if [ -z "${GPUFLEET_PROGRAMS:-}" ]; then
+    say "installing Debian's PyTorch and building the wheel, where they are not there"
+    scripts/hooks.sh install
+fi
 address=$(cat "$run/address")
 job=$(date +%s)
 port=$(free_port)
@@ -97,3 +110,4 @@ say "$ranks ranks train; what they print is in $logs/training.log"
 page
 say "Ctrl-C ends it"
 wait
+say "its ranks have ended; its page says why"

@@ -1,10 +1,11 @@
-//! Real PyTorch under the real agent and server: what a person sees of a training job while it runs,
+//! Real PyTorch under the real agent and server: what a person sees of the job of `make demo-training` while it runs,
 //! with a rank that is slow, one that is asked for a profile, and after one of its ranks was killed; of one where no
 //! agent is; and of one that probes its GPU from inside.
 //!
 //! A stage of its own (`scripts/test.sh hooks-setup hooks torch`), because it needs Debian's torch
 //! and the package of the hooks, which that stage installs.
 
+mod demo;
 mod inside;
 mod profile;
 
@@ -12,8 +13,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use demo::{CLUSTER, Demo};
 use gpufleet_tests::harness::process::Process;
-use gpufleet_tests::harness::{World, agent, free_port, repository, server, training, wait};
+use gpufleet_tests::harness::{World, agent, repository, server, wait};
 use serde_json::Value;
 
 const RANKS: usize = 3;
@@ -35,51 +37,21 @@ fn python() -> PathBuf {
     python
 }
 
-/// While this file is there the slow rank is slow.
-fn slow_file(world: &World) -> PathBuf {
-    world.path("slow")
-}
-
 /// Every incident about a rank. That all steps take longer than they did is another one, of the run, and true where
 /// the machine has other work to do meanwhile.
 fn incidents(server: &server::Server) -> Vec<Value> {
-    let answer = server.get("/api/v1/incidents?cluster=test").json();
-    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let answer = server.get(&format!("/api/v1/incidents?cluster={CLUSTER}"));
+    let items = answer.json()["items"].as_array().cloned();
+    let items = items.unwrap_or_default();
     let of_rank = items
         .into_iter()
         .filter(|it| it["place"]["rank"].is_number());
     of_rank.collect()
 }
 
-/// One process of the job: it trains until it is killed.
-fn rank(world: &World, rank: usize, port: u16) -> Process {
-    let mut command = Command::new(python());
-    command
-        .arg(repository().join("scripts/demo_training.py"))
-        .args(["--step-seconds", "0.15", "--slow-by", "1.0"])
-        .args(["--slow-rank", &SLOW.to_string()])
-        .arg("--slow-while")
-        .arg(slow_file(world))
-        .arg("--folder")
-        .arg(world.path(""))
-        .env("RANK", rank.to_string())
-        .env("WORLD_SIZE", RANKS.to_string())
-        .env("LOCAL_RANK", rank.to_string())
-        .env("LOCAL_WORLD_SIZE", RANKS.to_string())
-        .env("MASTER_ADDR", "127.0.0.1")
-        .env("MASTER_PORT", port.to_string())
-        .env("GPUFLEET_JOB_NAMESPACE", "demo")
-        .env("GPUFLEET_JOB_NAME", "demo-training")
-        .env("GPUFLEET_JOB_UID", "1")
-        .env("GPUFLEET_ATTEMPT", "0")
-        .env("GPUFLEET_PROFILE_DIR", profile::folder(world))
-        .env("GPUFLEET_HOOKS_SOCKET", training::socket(world));
-    Process::start("python", command, &world.path(&format!("rank-{rank}.log")))
-}
-
 /// The run as the API has it; none while it has not heard of it.
-fn run(server: &server::Server) -> Option<Value> {
-    let answer = server.get("/api/v1/runs/test/demo%2Fdemo-training%2F1/0");
+fn run(server: &server::Server, job: &str) -> Option<Value> {
+    let answer = server.get(&format!("/api/v1/runs/{CLUSTER}/{job}/0"));
     (answer.status == 200).then(|| answer.json())
 }
 
@@ -108,13 +80,28 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
         .with("fleet.commit_interval_s=2")
         .start();
     let endpoint = format!("http://{}", server.place.grpc);
-    let agent = agent::Place::new(&world, "node-1", &endpoint, &training::config(&world)).start();
-    let port = free_port();
-    world.file("slow", "");
-    let mut ranks: Vec<_> = (0..RANKS).map(|it| rank(&world, it, port)).collect();
+    demo::folders(&world);
+    let place = agent::Place::new(&world, "node-1", &endpoint, &demo::config(&world));
+    place.replace_in_config("cluster = \"test\"", &format!("cluster = \"{CLUSTER}\""));
+    let agent = place.start();
+    demo::are_up(&world, &server, &agent);
+    let slow_while = world.file("slow", "").display().to_string();
+    let slow_rank = SLOW.to_string();
+    let mut demo = Demo::start(
+        &world,
+        "demo",
+        &[
+            ["--step-seconds", "0.15"],
+            ["--slow-by", "1.0"],
+            ["--slow-rank", &slow_rank],
+            ["--slow-while", &slow_while],
+        ]
+        .concat(),
+    );
+    let job = demo.job(&server);
     let shown = wait::until("the slow rank is named", SHOWN_LIMIT, || {
-        ranks.iter_mut().for_each(Process::must_run);
-        let run = run(&server)?;
+        demo.must_train();
+        let run = run(&server, &job)?;
         let slow = run["slow_ranks"].as_array()?;
         let is_named = !slow.is_empty();
         // What ranks read comes with their ticks, beside their steps.
@@ -150,23 +137,23 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
         "{told}"
     );
     wait::until("the map of ranks and time shows it", SHOWN_LIMIT, || {
-        let page = server.get("/clusters/test/jobs/demo%2Fdemo-training%2F1/0");
+        let page = server.get(&format!("/clusters/{CLUSTER}/jobs/{job}/0"));
         let words = format!("Over this time rank {SLOW} computed longest");
         page.text().contains(&words).then_some(())
     });
-    std::fs::remove_file(slow_file(&world)).expect("it was written");
+    std::fs::remove_file(slow_while).expect("it was written");
     wait::until("it is over", SHOWN_LIMIT, || {
-        ranks.iter_mut().for_each(Process::must_run);
+        demo.must_train();
         let all = incidents(&server);
         assert_eq!(all.len(), 1, "one rank, one incident: {all:#?}");
         (all[0]["state"] == "resolved" && all[0]["id"] == told["id"]).then_some(())
     });
     // Here, because another job for it would take as long as all of this again to come up.
-    profile::of_two_steps_lies_where_the_client_says(&world, &server);
-    ranks.iter_mut().for_each(Process::must_run);
-    ranks.remove(KILLED).kill();
+    profile::of_two_steps_lies_where_the_client_says(&world, &server, &job);
+    demo.must_train();
+    demo.kill(KILLED);
     let ended = wait::until("the run has ended", ENDED_LIMIT, || {
-        let run = run(&server)?;
+        let run = run(&server, &job)?;
         (run["state"] == "ended" && run["ending"].is_object()).then_some(run)
     });
     assert_eq!(ended["ending"]["first_rank"], KILLED, "{ended}");
@@ -179,6 +166,8 @@ fn a_job_shows_its_slow_rank_gives_a_profile_while_it_runs_and_says_who_failed_f
     for it in (0..RANKS).filter(|it| *it != KILLED) {
         assert_eq!(rank_of(&ended, it)["ended"], "exception", "{ended}");
     }
+    demo.ends();
+    demo::ends_when_it_is_told_to(&world);
     agent.stop();
     server.stop();
 }

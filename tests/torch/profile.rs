@@ -7,6 +7,7 @@ use std::process::Command;
 use gpufleet_tests::harness::{World, built, server, wait};
 use serde_json::Value;
 
+use super::demo::CLUSTER;
 use super::{SHOWN_LIMIT, python};
 
 /// What reads a trace as a viewer does: the steps that are marked in it, and whether operators are in it. A torch
@@ -26,7 +27,11 @@ pub(super) fn folder(world: &World) -> PathBuf {
 }
 
 /// Asks rank 0 of the job at the prompt, while it trains.
-pub(super) fn of_two_steps_lies_where_the_client_says(world: &World, server: &server::Server) {
+pub(super) fn of_two_steps_lies_where_the_client_says(
+    world: &World,
+    server: &server::Server,
+    job: &str,
+) {
     let asked = Command::new(built("gpufleet"))
         .env_clear()
         .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
@@ -39,10 +44,11 @@ pub(super) fn of_two_steps_lies_where_the_client_says(world: &World, server: &se
     let came: Value = serde_json::from_str(&said).expect("it is JSON");
     assert_eq!(came["attributes"]["verdict"], "done", "{came}");
     let told = wait::until("the event of the rank", SHOWN_LIMIT, || {
-        let events = server.get("/api/v1/events?cluster=test&kind=profiled");
+        let events = server.get(&format!("/api/v1/events?cluster={CLUSTER}&kind=profiled"));
         events.json()["items"].as_array()?.first().cloned()
     });
-    assert_eq!(told["resource_id"], "demo/demo-training/1/0/0", "{told}");
+    let rank = format!("{}/0/0", job.replace("%2F", "/"));
+    assert_eq!(told["resource_id"], rank, "{told}");
     assert_eq!(told["attributes"]["steps"], "2", "{told}");
     let path = told["attributes"]["path"].as_str().expect("a path");
     let reason = came["attributes"]["reason"].as_str().unwrap_or_default();
@@ -58,7 +64,7 @@ pub(super) fn of_two_steps_lies_where_the_client_says(world: &World, server: &se
         "2 True",
         "{error}"
     );
-    let page = server.get("/clusters/test/jobs/demo%2Fdemo-training%2F1/0");
+    let page = server.get(&format!("/clusters/{CLUSTER}/jobs/{job}/0"));
     let page = page.text();
     assert!(page.contains(path), "the job's page has it: {page}");
 }
