@@ -96,7 +96,7 @@ impl World {
         self.record().url(&self.path(DATABASE_FILE))
     }
 
-    /// Runs SQL in it; with SQLite while no server has it open.
+    /// Runs SQL in it, also beside servers.
     ///
     /// # Panics
     /// When it fails.

@@ -21,6 +21,9 @@ pub mod server;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+mod renamed;
+
 /// What a service answers: status and body.
 pub type Reply = (u16, String);
 

@@ -191,15 +191,19 @@ impl Book {
         if self.incidents.len() + groups.len() <= least {
             return;
         }
-        let is_known = |group: &&Group| self.incidents.iter().any(|it| it.is_about(group));
-        let new = groups.iter().filter(|it| !is_known(it));
-        let rooms: Vec<usize> = new.map(Group::room).collect();
-        let least = rooms.iter().min().copied().unwrap_or(MAX_INCIDENTS);
-        let wanted = (self.incidents.len() + rooms.len()).saturating_sub(least);
+        let (mut goes_on, mut new, mut least) = (BTreeSet::new(), 0, MAX_INCIDENTS);
+        for group in groups {
+            let known = self.incidents.iter().filter(|it| it.is_about(group));
+            let known: Vec<Uuid> = known.map(|it| it.id).collect();
+            if known.is_empty() {
+                (new, least) = (new + 1, least.min(group.room()));
+            }
+            goes_on.extend(known);
+        }
+        let wanted = (self.incidents.len() + new).saturating_sub(least);
         let over = self.incidents.iter().filter_map(|it| {
-            let comes_back = || groups.iter().any(|group| it.is_about(group));
             let at = it.resolved_at.filter(|_| it.state == State::Resolved)?;
-            (!comes_back()).then_some((at, it.id))
+            (!goes_on.contains(&it.id)).then_some((at, it.id))
         });
         let mut over: Vec<(Timestamp, Uuid)> = over.collect();
         over.sort_unstable();

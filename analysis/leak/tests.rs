@@ -32,7 +32,9 @@ fn judged_by(by: &Thresholds, seed: u64, noise: f64, used: impl Fn(f64) -> f64) 
 #[test]
 fn a_leak_is_judged_by_the_gates_that_are_set() {
     let leaks = |by: &Thresholds| {
-        let verdict = judged_by(by, 1, 0.3, |hour| 0.2 + 0.012 * hour - 0.000_15 * hour * hour);
+        let verdict = judged_by(by, 1, 0.3, |hour| {
+            0.2 + 0.012 * hour - 0.000_15 * hour * hour
+        });
         matches!(verdict, Verdict::Leaks(_))
     };
     assert!(leaks(&Thresholds::default()));

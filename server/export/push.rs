@@ -50,7 +50,8 @@ pub struct Pushed {
     pub skipped: AtomicU64,
     /// Pieces that failed and are sent again.
     pub failed: AtomicU64,
-    /// The newest minute that was pushed whole, Unix minutes; 0 before the first.
+    /// The newest minute that was pushed whole, by this server or the one before it; the one before the first that is to
+    /// be pushed where none was. Unix minutes; 0 while that is not known.
     pub newest: AtomicI64,
 }
 
@@ -177,6 +178,8 @@ pub(super) async fn round<W: Way>(
         let cursor = app.store.export_cursor(W::NAME).await?;
         // Without a cursor nothing was ever pushed: it begins now, not with the whole past.
         let minute = cursor.map_or(due, |it| it.0 + 1);
+        // A target that takes nothing since this server began is behind as well.
+        pushed.newest.store(minute - 1, Ordering::Relaxed);
         *kept = Some(Progress::at(minute));
     }
     let progress = kept.as_mut().expect("it was just made");

@@ -118,6 +118,11 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
         ("live", health.live_bytes as f64),
         ("backfill", health.backfill_bytes as f64),
     ];
+    let fleet = &web.app.config.fleet;
+    let limits = [
+        ("live", fleet.live_bytes as f64),
+        ("backfill", fleet.backfill_bytes as f64),
+    ];
     let agents = web.app.fleet.agents();
     let silent = agents.iter().filter(|agent| is_silent(agent, at)).count();
     let states = [
@@ -130,6 +135,7 @@ fn health(web: &Web, at: Timestamp) -> Vec<MetricFamily> {
         counters(&server::REQUESTS, "outcome", outcomes),
         counters(&server::POINTS, "", [("", health.points as f64)]),
         gauges(&server::UNCOMMITTED_BYTES, "lane", bytes),
+        gauges(&server::UNCOMMITTED_LIMIT, "lane", limits),
         gauges(&server::AGENTS, "state", states),
         gauges(&server::RESOURCES, "", [("", health.resources as f64)]),
     ]
@@ -175,7 +181,7 @@ fn commits(health: &CommitHealth) -> Vec<MetricFamily> {
     families
 }
 
-/// How far the newest minute that was pushed lies behind; none before the first.
+/// How far the newest minute that was pushed lies behind; none while it is not known.
 fn behind(pushed: &Pushed, at: Timestamp) -> Option<(&'static str, f64)> {
     let newest = pushed.newest.load(Ordering::Relaxed);
     let end = Minute(newest + 1).start();

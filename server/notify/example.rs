@@ -6,7 +6,7 @@ use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
 use super::group::Says;
-use super::message::{Item, Message};
+use super::message::{Called, Item, Message};
 
 fn item(number: u128) -> Item {
     Item {
@@ -37,6 +37,17 @@ fn item(number: u128) -> Item {
         grafana: Some("https://grafana.example.org/d/gpu?node=node-7".to_owned()),
         acknowledged_by: None,
         times: (Timestamp::from_seconds(1_767_323_045), None),
+        called: vec![Called {
+            kind: "gpu_fault",
+            severity: "error",
+            owner: "research".to_owned(),
+            cluster: "prod".to_owned(),
+            node: Some("node-7".to_owned()),
+            gpu: Some("GPU-00000000-0000-0000-0000-000000000003".to_owned()),
+            run: None,
+            rank: None,
+            is_open: true,
+        }],
     }
 }
 
@@ -69,6 +80,7 @@ fn message(says: Says, incidents: Vec<Item>) -> Message {
 pub fn messages() -> Vec<Message> {
     let mut over = item(2);
     (over.state, over.until) = ("resolved", Some("2026-01-02T04:04:05Z".to_owned()));
+    over.called[0].is_open = false;
     let mut bare = item(3);
     (bare.node, bare.gpu, bare.grafana) = (None, None, None);
     bare.evidence.clear();
@@ -92,8 +104,8 @@ pub fn messages() -> Vec<Message> {
 /// A message that says that it is a test; a receiver may throw it away.
 pub fn test(way: &Arc<str>, now: Timestamp) -> Message {
     let mut one = item(Uuid::now_v7().as_u128());
-    one.severity = "info";
-    one.kind = "test";
+    (one.severity, one.kind) = ("info", "test");
+    (one.called[0].severity, one.called[0].kind) = ("info", "test");
     one.what = "This is a test of gpufleet's notifications, nothing is wrong".to_owned();
     one.cause = "somebody testing the channel";
     one.action = String::new();

@@ -23,7 +23,10 @@ use super::settings::Way;
 
 mod member;
 
+mod name;
+
 pub use member::{Delivered, Member};
+pub use name::{Name, Names};
 
 /// Most incidents of one group: as many as the book has. A longer message nobody reads.
 pub const MAX_MEMBERS: usize = 1_000;
@@ -145,15 +148,16 @@ impl Group {
         format!("{}/{}", self.key(), self.version)
     }
 
-    /// Takes in an incident as it is now; whether that is a change.
-    pub fn take(&mut self, incident: &Incident, now: Timestamp) -> bool {
-        let mut new = Member::of(incident, now);
+    /// Takes in an incident as it is now; whether that is a change. `name` is for receivers that know it by that.
+    pub fn take(&mut self, incident: &Incident, name: Option<Name>, now: Timestamp) -> bool {
+        let mut new = Member::of(incident, name, now);
         let is_full = self.members.len() >= MAX_MEMBERS;
         match self.members.get_mut(&incident.id) {
             Some(known) => {
                 (new.told, new.told_severity) = (known.told, known.told_severity);
                 (new.opened_at, new.may_be_told) = (known.opened_at, known.may_be_told);
                 new.is_linked = known.is_linked;
+                new.names = known.names.clone().become_now(new.names.now);
                 if new.resolved_at.is_some() && known.resolved_at.is_none() {
                     // Silent while it was so is silent for ever; what was loud was not.
                     new.silenced_until = known.silenced_until;
@@ -285,6 +289,7 @@ impl Group {
     pub fn goes_out(&mut self) {
         for member in self.members.values_mut().filter(|it| it.is_loud()) {
             member.may_be_told = true;
+            member.names.go_out();
             if member.told == Delivered::Over {
                 // It came back: from now on the receiver may believe either.
                 member.told = Delivered::Nothing;
@@ -303,6 +308,7 @@ impl Group {
             } else if sent.is_loud() || sent.told == Delivered::Open {
                 member.told = Delivered::Open;
                 member.told_severity = sent.severity;
+                member.names.are_told(&sent.names, sent.is_loud());
             }
         }
         self.is_raised = says != Says::Resolved;
@@ -315,13 +321,22 @@ impl Group {
         self.version += 1;
     }
 
-    /// A message did not get through.
-    pub fn failed(&mut self, as_sent: &Self, why: String, fault: Option<Fault>, now: Timestamp) {
+    /// A message did not get through. Of a way that takes nothing, as `was_broken` says, it says nothing of this group
+    /// that one message more is refused.
+    pub fn failed(
+        &mut self,
+        as_sent: &Self,
+        (why, fault): (String, Option<Fault>),
+        was_broken: bool,
+        now: Timestamp,
+    ) {
         self.tried_at = Some(now);
         self.attempts = self.attempts.saturating_add(1);
         self.error = Some(why);
         self.refused = fault.map(|_| as_sent.version);
         self.fault = fault;
+        let says_something = fault == Some(Fault::Message) || fault.is_some() && !was_broken;
+        self.refusals += u32::from(says_something);
     }
 
     /// What was wrong may be mended: what was refused may go out again; whether there was something.

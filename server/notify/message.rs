@@ -11,7 +11,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::group::{Delivered, Group, Says};
+use super::group::{Delivered, Group, Name, Says};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
@@ -78,6 +78,33 @@ pub struct Item {
     /// When it opened and when it was over: for receivers that want moments.
     #[serde(skip)]
     pub times: (Timestamp, Option<Timestamp>),
+    /// What it is called in this message, and what it may be known by from before: for receivers that know it by
+    /// that.
+    #[serde(skip)]
+    pub called: Vec<Called>,
+}
+
+/// What an incident is called, by receivers that know it by its labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Called {
+    /// What kind of trouble.
+    pub kind: &'static str,
+    /// `info`, `warning` or `error`.
+    pub severity: &'static str,
+    /// Whose it is.
+    pub owner: String,
+    /// The cluster.
+    pub cluster: String,
+    /// The node, if it is about one.
+    pub node: Option<String>,
+    /// The GPU, if it is about one.
+    pub gpu: Option<String>,
+    /// The run, if it is about one.
+    pub run: Option<String>,
+    /// The rank, if it is about one.
+    pub rank: Option<u32>,
+    /// Whether it is so under this name.
+    pub is_open: bool,
 }
 
 /// One message to one receiver.
@@ -202,7 +229,10 @@ pub fn write(
     let items: Vec<Item> = all
         .iter()
         .take(wanted)
-        .map(|it| item(it, settings, addresses, place))
+        .map(|it| Item {
+            called: called(it, group, settings),
+            ..item(it, settings, addresses, place)
+        })
         .collect();
     let common: Vec<String> = group
         .common
@@ -309,6 +339,40 @@ fn item(
         grafana: addresses.grafana(at),
         acknowledged_by: some(&incident.acknowledged_by),
         times: (incident.since, incident.resolved_at),
+        called: Vec::new(),
+    }
+}
+
+/// The names of an incident in a message: those that are over first. None has several but Alertmanager's.
+fn called(incident: &Incident, group: &Group, settings: &Settings) -> Vec<Called> {
+    let member = group.members.get(&incident.id);
+    let known = member.filter(|it| it.names.now.is_some());
+    let Some(member) = known else {
+        let name = Name::of(incident, settings.owner_words(incident));
+        return vec![call(&name, incident.resolved_at.is_none())];
+    };
+    let open = member.names.open(member.is_loud());
+    let open = open.filter(|_| member.resolved_at.is_none());
+    let over = member.names.all().filter(|it| Some(*it) != open);
+    over.map(|it| call(it, false))
+        .chain(open.map(|it| call(it, true)))
+        .collect()
+}
+
+fn call(name: &Name, is_open: bool) -> Called {
+    let short = |it: &str| harmless(it, MAX_TEXT);
+    let some = |it: &Option<String>| it.as_deref().map(short);
+    let place = &name.place;
+    Called {
+        kind: name.family.name(),
+        severity: name.severity.name(),
+        owner: short(&name.owner),
+        cluster: short(&place.cluster),
+        node: some(&place.node),
+        gpu: some(&place.gpu),
+        run: some(&place.run),
+        rank: place.rank,
+        is_open,
     }
 }
 

@@ -20,7 +20,7 @@ use gpufleet_analysis::incident::{Incident, State as Life};
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
-use super::group::{Group, Says, later};
+use super::group::{Group, Name, Says, later};
 use super::lane::{Fault, Lane, Outcome};
 use super::settings::{By, Settings, Way};
 
@@ -135,7 +135,9 @@ impl Outbox {
         for id in known {
             if let Some(group) = self.groups.get_mut(&id) {
                 told.push(Arc::clone(&group.way));
-                if group.take(incident, now) {
+                let way = settings.way(&group.way);
+                let name = way.and_then(|way| name(way, incident, &settings));
+                if group.take(incident, name, now) {
                     self.unwritten.entry(id).or_default();
                 }
             }
@@ -180,8 +182,9 @@ impl Outbox {
                 }
             }
         };
+        let name = name(way, incident, &self.settings);
         if let Some(group) = self.groups.get_mut(&id)
-            && group.take(incident, now)
+            && group.take(incident, name, now)
         {
             self.unwritten.entry(id).or_default();
         }
@@ -323,11 +326,11 @@ impl Outbox {
         let is_well = outcome == Outcome::Delivered;
         match outcome {
             Outcome::Delivered => group.delivered(&sending.group, sending.says, now),
-            Outcome::Later { why, .. } => group.failed(&sending.group, why, None, now),
+            Outcome::Later { why, .. } => {
+                group.failed(&sending.group, (why, None), was_broken, now);
+            }
             Outcome::Refused { why, fault } => {
-                group.failed(&sending.group, why, Some(fault), now);
-                // Of a way that takes nothing it says nothing that one message more is refused.
-                group.refusals += u32::from(fault == Fault::Message || !was_broken);
+                group.failed(&sending.group, (why, Some(fault)), was_broken, now);
                 if was_mended {
                     group.try_again();
                 }
@@ -412,6 +415,12 @@ fn common(way: &Way, incident: &Incident, settings: &Settings) -> Vec<(String, S
         (name.to_owned(), value)
     };
     way.by.iter().map(pair).collect()
+}
+
+/// What a receiver calls an incident that knows it by its labels.
+fn name(way: &Way, incident: &Incident, settings: &Settings) -> Option<Name> {
+    let owner = || settings.owner_words(incident);
+    way.kind.wants_each().then(|| Name::of(incident, owner()))
 }
 
 /// An id for ever: version 7 like all of ours, its random part made of the incident, the receiver and

@@ -14,6 +14,7 @@ metrics! {
     COMMITS = counter(611, "gpufleet_server_commits_total", Node, Unit::Count, "Commits tried, by outcome (success, failure).");
     LAST_COMMIT = last(612, "gpufleet_server_last_commit_timestamp_seconds", Node, Unit::Seconds, "When the last commit succeeded, Unix time.");
     UNCOMMITTED_BYTES = last(613, "gpufleet_server_uncommitted_bytes", Node, Unit::Bytes, "Memory of what is folded and not yet committed, by lane (live, backfill).");
+    UNCOMMITTED_LIMIT = last(694, "gpufleet_server_uncommitted_limit_bytes", Node, Unit::Bytes, "Memory that may wait for a commit before agents are told to wait, by lane (live: fleet.live_bytes, backfill: fleet.backfill_bytes).");
     UNREADABLE_ROWS = counter(614, "gpufleet_server_unreadable_rows_total", Node, Unit::Count, "Rows of the database that could not be read and were set aside, by table.");
     AGENTS = last(620, "gpufleet_server_agents", Node, Unit::Count, "Agents heard of, by state (live, silent).");
     RESOURCES = last(621, "gpufleet_server_resources", Node, Unit::Count, "Resources in memory, live, recorded and simulated together.");
@@ -50,13 +51,13 @@ metrics! {
     REMOTE_WRITE_FAILURES = counter(681, "gpufleet_server_remote_write_failures_total", Node, Unit::Count, "Messages of remote write that did not get through and are sent again.");
     REMOTE_WRITE_SKIPPED = counter(682, "gpufleet_server_remote_write_skipped_total", Node, Unit::Count, "Minutes that are not pushed because the target was away for longer than remote_write.max_age_h.");
     REMOTE_WRITE_LEFT_OUT = counter(683, "gpufleet_server_remote_write_left_out_total", Node, Unit::Count, "Resources that were left out of a pushed minute because a name of theirs is too long for a label.");
-    REMOTE_WRITE_BEHIND = last(684, "gpufleet_server_remote_write_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was pushed lies behind. Absent before the first.");
+    REMOTE_WRITE_BEHIND = last(684, "gpufleet_server_remote_write_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was pushed lies behind, by this server or the one before it. Absent until the server has looked where it goes on.");
 
     CLOUD_MONITORING_SAMPLES = counter(685, "gpufleet_server_cloud_monitoring_samples_total", Node, Unit::Count, "Samples written to Cloud Monitoring, by outcome: taken, or why not: refused (a rule of its own), denied, failed (on its side), sent_again (after an answer that did not come: it has them), descriptor (it does not take what the metric is), kind (the metric is not one of such a resource), too_many (counters beyond those that are followed). None of them is sent again.");
     CLOUD_MONITORING_FAILURES = counter(686, "gpufleet_server_cloud_monitoring_failures_total", Node, Unit::Count, "Requests to Cloud Monitoring that did not get through and are sent again.");
     CLOUD_MONITORING_SKIPPED = counter(687, "gpufleet_server_cloud_monitoring_skipped_total", Node, Unit::Count, "Minutes that are not written because Cloud Monitoring was away for longer than cloud_monitoring.max_age_h.");
     CLOUD_MONITORING_LEFT_OUT = counter(688, "gpufleet_server_cloud_monitoring_left_out_total", Node, Unit::Count, "Resources that were left out of a written minute because a name of theirs is too long for a label.");
-    CLOUD_MONITORING_BEHIND = last(689, "gpufleet_server_cloud_monitoring_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was written lies behind. Absent before the first.");
+    CLOUD_MONITORING_BEHIND = last(689, "gpufleet_server_cloud_monitoring_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was written lies behind, by this server or the one before it. Absent until the server has looked where it goes on.");
     CLOUD_MONITORING_SERIES = last(690, "gpufleet_server_cloud_monitoring_series", Node, Unit::Count, "Series that the newest minute was written to. Absent before the first.");
     CLOUD_MONITORING_MONTH = last(691, "gpufleet_server_cloud_monitoring_month_bytes", Node, Unit::Bytes, "What Cloud Monitoring bills for a month of as many series, at one point each cloud_monitoring.every_minutes. Absent before the first minute.");
     CLOUD_MONITORING_COST = last(692, "gpufleet_server_cloud_monitoring_month_usd", Node, Unit::Count, "What that costs in dollars at cloud_monitoring.price_usd_per_mib, without what is free and without discounts. Absent before the first minute, and where the price is 0: then it is not known.");

@@ -59,7 +59,7 @@ impl Record {
         match self {
             Self::Postgres(database) => database.execute(statement),
             Self::Sqlite => {
-                let python = "import sqlite3, sys; it = sqlite3.connect(sys.argv[1]); \
+                let python = "import sqlite3, sys; it = sqlite3.connect(sys.argv[1], timeout=60); \
                     it.execute(sys.argv[2]); it.commit()";
                 let mut command = Command::new("python3");
                 let ran = command.args(["-c", python]).arg(file).arg(statement);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_telemetry::time::Timestamp;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -70,8 +71,12 @@ impl Alertmanager {
 
     /// The alerts that it takes for active at a moment, Unix seconds.
     pub fn active(&self, now_seconds: i64) -> impl Iterator<Item = &Labels> {
-        let now = i128::from(now_seconds) * 1_000_000_000;
-        let is_active = move |it: &(&Labels, &Alert)| it.1.ends > now;
+        self.active_at(Timestamp::from_seconds(now_seconds))
+    }
+
+    /// The same, to the nanosecond.
+    pub fn active_at(&self, now: Timestamp) -> impl Iterator<Item = &Labels> {
+        let is_active = move |it: &(&Labels, &Alert)| it.1.ends > i128::from(now.0);
         self.alerts.iter().filter(is_active).map(|it| it.0)
     }
 

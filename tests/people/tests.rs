@@ -82,6 +82,7 @@ fn over_every_limit() -> Message {
     for item in &mut message.incidents {
         item.node = Some(long.clone());
         item.gpu = Some(long.clone());
+        item.called[0].node = Some(long.clone());
         item.evidence = vec![long.clone(); 100];
     }
     message

@@ -4,24 +4,22 @@
 //!
 //! What must hold, whatever happens: every incident that is in the database and was not silenced is told
 //! to every receiver; in the end each receiver believes what is true; a receiver that knows keys shows
-//! nothing twice (Alertmanager: one alert for each severity that an incident had, however often it is told); one
-//! that does not, once more for each death and each lost answer at most; what is refused is sent once until
-//! somebody mends it, and is told then; not more than [`MOST_A_MINUTE`] messages a minute.
+//! nothing twice (Alertmanager: one alert for each severity, place and owner that an incident had, however often it is
+//! told, and never two of them at once); one that does not, once more for each death and each lost answer at most;
+//! what is refused is sent once until somebody mends it, and is told then; not more than [`MOST_A_MINUTE`] messages a
+//! minute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::cause::Cause;
-use gpufleet_analysis::incident::{Family, Incident, Place, State};
-use gpufleet_analysis::lost::{Losing, Lost};
+use gpufleet_analysis::incident::{Incident, Place, State};
 use gpufleet_server::notify::group::Group;
 use gpufleet_server::notify::lane::{Fault, Outcome};
 use gpufleet_server::notify::message::{self, Addresses};
 use gpufleet_server::notify::outbox::{Outbox, Sending, Unread};
 use gpufleet_server::notify::settings::{NotifyConfig, Settings};
 use gpufleet_server::notify::template::Templates;
-use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -29,9 +27,12 @@ use uuid::Uuid;
 
 mod receiver;
 
+pub mod trouble;
+
 mod check;
 
 use receiver::{Receiver, config, receivers};
+use trouble::{Name, name};
 
 /// How long there is trouble, seconds.
 const TROUBLE_S: i64 = 600;
@@ -80,6 +81,8 @@ pub struct Day {
     /// What is true; the server's book.
     book: BTreeMap<Uuid, Incident>,
     unwritten: BTreeSet<Uuid>,
+    /// What each incident was called by its labels since it began.
+    names: BTreeMap<Uuid, BTreeSet<Name>>,
     outbox: Outbox,
     on_the_way: Vec<(Timestamp, Sending, Outcome)>,
     /// What receivers have refused since somebody last mended something, by receiver and message.
@@ -106,6 +109,7 @@ impl Day {
             database_ill_until: START,
             book: BTreeMap::new(),
             unwritten: BTreeSet::new(),
+            names: BTreeMap::new(),
             outbox: Outbox::new(Arc::clone(&settings)),
             settings,
             on_the_way: Vec::new(),
@@ -160,85 +164,11 @@ impl Day {
         self.rng.random_range(0..one_in) == 0
     }
 
-    fn incidents_come_and_go(&mut self) {
-        if self.happens(40) {
-            let many = if self.happens(10) { 40 } else { 1 };
-            for _ in 0..many {
-                self.open();
-            }
-        }
-        let open: Vec<Uuid> = self.open_ones();
-        if open.is_empty() || !self.happens(20) {
-            return;
-        }
-        let id = open[self.rng.random_range(0..open.len())];
-        let (now, kind) = (self.now, self.rng.random_range(0..10));
-        self.change(id, |incident| match kind {
-            0 => incident.severity = Severity::Error,
-            1 => incident.silenced_until = Some(now.shifted(120 * NANOS_PER_SECOND)),
-            _ => (incident.state, incident.resolved_at) = (State::Resolved, Some(now)),
-        });
-        let over: Vec<Uuid> = self
-            .book
-            .values()
-            .filter(|it| it.state == State::Resolved)
-            .map(|it| it.id)
-            .collect();
-        if self.happens(3) && !over.is_empty() {
-            // It comes back.
-            let id = over[self.rng.random_range(0..over.len())];
-            self.change(id, |it| (it.state, it.resolved_at) = (State::Open, None));
-        }
-    }
-
-    fn open_ones(&self) -> Vec<Uuid> {
-        let open = self.book.values().filter(|it| it.state == State::Open);
-        open.map(|it| it.id).collect()
-    }
-
-    fn open(&mut self) {
-        let id = Uuid::from_u128(self.next_id);
-        self.next_id += 1;
-        self.came.incidents += 1;
-        let family = Family::ALL[self.rng.random_range(0..4)];
-        let is_silent = self.next_id > 2 && self.happens(10);
-        let silenced = is_silent.then(|| self.now.shifted(90 * NANOS_PER_SECOND));
-        let cluster = format!("cluster-{}", self.rng.random_range(0..3));
-        let incident = Incident {
-            id,
-            family,
-            place: Place::gpu(&cluster, "node-<&>-1", &format!("GPU-{id}")),
-            severity: Severity::Warning,
-            what: "XID 79".to_owned(),
-            action: "Drain & reboot".to_owned(),
-            cause: Cause::GpuFault,
-            places: 1,
-            state: State::Open,
-            since: self.now,
-            opened_at: Some(self.now),
-            seen_at: self.now,
-            clear_from: self.now,
-            unheard_since: None,
-            resolved_at: None,
-            ticks: 1,
-            losing: Losing::gpus(1, Some(3_000_000_000)),
-            lost: Lost::default(),
-            counted_to: self.now,
-            evidence: Vec::new(),
-            more_evidence: 0,
-            owner: None,
-            acknowledged_by: None,
-            silenced_until: silenced,
-            silenced_alone_until: None,
-            log: Vec::new(),
-        };
-        self.book.insert(id, incident);
-        self.change(id, |_| ());
-    }
-
     fn change(&mut self, id: Uuid, change: impl FnOnce(&mut Incident)) {
         if let Some(incident) = self.book.get_mut(&id) {
             change(incident);
+            let names = self.names.entry(id).or_default();
+            names.insert(name(incident, &self.settings));
             self.outbox.note(incident, self.now);
             self.unwritten.insert(id);
         }

@@ -201,6 +201,17 @@ async fn without_a_cursor_it_begins_now_and_not_with_the_whole_past() {
 }
 
 #[tokio::test]
+async fn a_target_that_took_nothing_since_the_start_is_as_far_behind_as_the_last_minute_before_it()
+{
+    let mut bench = bench().await.filled().await;
+    bench.starts_at(Minute(FIRST.0 - 1)).await;
+    bench.answers(&[StatusCode::SERVICE_UNAVAILABLE]);
+    bench.round(&mut None).await.expect_err("the target failed");
+    let newest = bench.app.pushed.newest.load(Ordering::Relaxed);
+    assert_eq!(newest, FIRST.0 - 1);
+}
+
+#[tokio::test]
 async fn what_was_not_taken_is_sent_again_in_the_same_place_and_nothing_twice() {
     let mut bench = bench().await.filled().await;
     bench.starts_at(Minute(FIRST.0 - 1)).await;

@@ -1,5 +1,6 @@
 //! Alertmanager's API v2: the alerts as they are, told again and again; what is not told again is over.
-//! It groups, silences and removes what comes twice by itself, by the labels.
+//! It groups, silences and removes what comes twice by itself, by the labels: what changes one of them is another alert
+//! to it, and the message that begins that one ends the one of before.
 //!
 //! Limits: [`BATCH`] alerts a request, [`LABEL`] characters a label, [`ANNOTATION`] an annotation.
 
@@ -13,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Answer, Outcome, Post, Speaks, address, failure, json_headers};
 use crate::notify::group::later;
-use crate::notify::message::{Item, Message, cut};
+use crate::notify::message::{Called, Item, Message, cut};
 use crate::notify::secret::Secret;
 #[cfg(doc)]
 use crate::notify::settings::Way;
@@ -48,12 +49,18 @@ impl Alertmanager {
     }
 }
 
-fn alert(item: &Item, at: Timestamp) -> Value {
+/// What is said of one incident: that it is so, or over, under each name that it may be known by.
+fn alerts(item: &Item, at: Timestamp) -> impl Iterator<Item = Value> {
+    item.called.iter().map(move |it| alert(item, it, at))
+}
+
+fn alert(item: &Item, called: &Called, at: Timestamp) -> Value {
     let (since, until) = item.times;
     let since = at.min(since);
-    let rank = item.rank.map(|it| it.to_string());
+    let until = until.or((!called.is_open).then_some(at));
+    let rank = called.rank.map(|it| it.to_string());
     let id = item.id.to_string();
-    let severity = match item.severity {
+    let severity = match called.severity {
         "error" => "critical",
         other => other,
     };
@@ -61,15 +68,15 @@ fn alert(item: &Item, at: Timestamp) -> Value {
     let labels = text(
         [
             ("alertname", Some("GpufleetIncident")),
-            ("incident", Some(item.kind)),
+            ("incident", Some(called.kind)),
             ("incident_id", Some(&id)),
             ("severity", Some(severity)),
             ("owner", Some("server")),
-            ("team", Some(&item.owner)),
-            ("cluster", Some(&item.cluster)),
-            ("node", item.node.as_deref()),
-            ("gpu", item.gpu.as_deref()),
-            ("run", item.run.as_deref()),
+            ("team", Some(&called.owner)),
+            ("cluster", Some(&called.cluster)),
+            ("node", called.node.as_deref()),
+            ("gpu", called.gpu.as_deref()),
+            ("run", called.run.as_deref()),
             ("rank", rank.as_deref()),
         ],
         LABEL,
@@ -129,7 +136,7 @@ impl Speaks for Alertmanager {
         let alerts: Vec<Value> = message
             .incidents
             .iter()
-            .map(|it| alert(it, message.at))
+            .flat_map(|it| alerts(it, message.at))
             .collect();
         let posts = alerts.chunks(BATCH).map(|batch| Post {
             to: self.to.clone(),
@@ -161,7 +168,7 @@ mod tests {
     fn times(since: i64, until: Option<i64>) -> (Value, Value) {
         let mut item = example::test(&"am".into(), START).incidents.remove(0);
         item.times = (after(since), until.map(after));
-        let alert = alert(&item, START);
+        let alert = alerts(&item, START).next().expect("it has a name");
         (alert["startsAt"].clone(), alert["endsAt"].clone())
     }
 

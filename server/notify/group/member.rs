@@ -8,6 +8,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::later;
+use super::name::{Name, Names};
 use crate::notify::settings::Way;
 
 /// What a receiver was last told of an incident.
@@ -40,14 +41,17 @@ pub struct Member {
     /// Whether a message that says it is so went out: where its answer was lost, or the server died
     /// meanwhile, the receiver may believe it although `told` says nothing.
     pub may_be_told: bool,
+    /// What the receiver knows it by, of those that do not know it by its id.
+    #[serde(default, skip_serializing_if = "Names::is_none")]
+    pub names: Names,
     /// Whether the store knows that it is in the group.
     #[serde(skip)]
     pub is_linked: bool,
 }
 
 impl Member {
-    /// What is known of an incident that has opened.
-    pub fn of(incident: &Incident, now: Timestamp) -> Self {
+    /// What is known of an incident that has opened; `name` is for receivers that know it by that.
+    pub fn of(incident: &Incident, name: Option<Name>, now: Timestamp) -> Self {
         Self {
             opened_at: incident.opened_at.unwrap_or(now),
             severity: incident.severity,
@@ -56,6 +60,7 @@ impl Member {
             told: Delivered::Nothing,
             told_severity: Severity::Info,
             may_be_told: false,
+            names: Names::default().become_now(name),
             is_linked: false,
         }
     }
@@ -73,7 +78,8 @@ impl Member {
     /// Whether there is something of it that the receiver does not know.
     pub(super) fn is_news(&self) -> bool {
         let is_worse = self.told == Delivered::Open && self.severity > self.told_severity;
-        self.is_loud() && (self.told != Delivered::Open || is_worse)
+        let is_renamed = self.told == Delivered::Open && self.names.is_news();
+        self.is_loud() && (self.told != Delivered::Open || is_worse || is_renamed)
     }
 
     /// Whether it is over, and the receiver believes that it is not.

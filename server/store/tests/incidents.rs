@@ -142,7 +142,7 @@ both! {
         for incident in &all {
             let mut open = incident.clone();
             open.resolved_at = None;
-            group.take(&open, START.start());
+            group.take(&open, None, START.start());
         }
         bench.store.write_incidents(&all, &[group], bench.token).await.unwrap();
         assert_eq!(bench.int("SELECT COUNT(*) FROM delivery_incident").await, 2);

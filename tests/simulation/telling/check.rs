@@ -5,20 +5,33 @@ use std::collections::BTreeSet;
 use gpufleet_analysis::incident::State;
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
+use super::trouble::{Name, name, name_in};
 use super::{Day, MOST_A_MINUTE};
 use crate::people::{Service, alertmanager};
 
 impl Day {
-    /// Alerts of one incident that Alertmanager did not take for one: its severity is a label, all else stays.
+    /// Alerts of one incident that Alertmanager did not take for one: each of its names is an alert, and the only one
+    /// that is active is the last.
     fn told_apart(&self, receiver: &alertmanager::Alertmanager) -> Vec<String> {
         let mut wrong = Vec::new();
-        for id in self.database.incidents.keys() {
+        for (id, incident) in &self.database.incidents {
             let is_its = |it: &&alertmanager::Labels| it["incident_id"] == id.to_string();
-            let all: Vec<_> = receiver.alerts.keys().filter(is_its).collect();
-            let severities: BTreeSet<&String> = all.iter().map(|it| &it["severity"]).collect();
-            let active = receiver.active_of(&id.to_string(), self.now.seconds());
-            if all.len() != severities.len() || active > 1 {
-                wrong.push(format!("Alertmanager has {} alerts of {id}", all.len()));
+            let all: Vec<Name> = receiver.alerts.keys().filter(is_its).map(name_in).collect();
+            let names = self.names.get(id).cloned().unwrap_or_default();
+            let is_one = |it: &Name| names.contains(it);
+            let distinct: BTreeSet<&Name> = all.iter().collect();
+            if distinct.len() != all.len() || !all.iter().all(is_one) {
+                wrong.push(format!("Alertmanager has {all:?} of {id}, not {names:?}"));
+            }
+            let active = receiver.active(self.now.seconds()).filter(is_its);
+            let active: Vec<Name> = active.map(name_in).collect();
+            let expected = Vec::from_iter(
+                (incident.state == State::Open).then(|| name(incident, &self.settings)),
+            );
+            if active != expected {
+                wrong.push(format!(
+                    "{id} is {expected:?}, and {active:?} to Alertmanager"
+                ));
             }
         }
         wrong

@@ -122,6 +122,15 @@ impl Receiver {
                 return Err(answer.body);
             }
         }
+        if let Service::Alertmanager(it) = &self.service {
+            let mut active = BTreeSet::new();
+            for labels in it.active_at(now) {
+                let id = &labels["incident_id"];
+                if !active.insert(id) {
+                    return Err(format!("two alerts of {id} are active"));
+                }
+            }
+        }
         self.heard.times.push(now);
         let is_new = self.heard.keys.insert(message.message_key.clone());
         let takes_keys_once = matches!(self.service, Service::Webhook(_));
