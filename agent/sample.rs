@@ -11,6 +11,7 @@ pub mod collect;
 mod evidence;
 pub mod own;
 mod series;
+mod slowdowns;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -17,7 +17,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gpufleet_analysis::{regression, straggler};
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{AgentId, Resource, ResourceKind};
 use gpufleet_telemetry::steps::StepBlock;
@@ -85,6 +84,7 @@ pub use state::State;
 pub use stored::{stored, stored_steps};
 pub use stuck::Stuck;
 pub use watch::Judged;
+use watch::JudgedBy;
 
 use ring::Ring;
 
@@ -221,13 +221,6 @@ struct Known {
     ranks: usize,
     step_bytes: usize,
     by: JudgedBy,
-}
-
-/// What the pace of runs and their ranks is judged by.
-#[derive(Debug, Clone, Copy, Default)]
-struct JudgedBy {
-    straggler: straggler::Thresholds,
-    slower: regression::Thresholds,
 }
 
 impl Runs {

@@ -1,8 +1,7 @@
 //! Rounds in, ticks and the newest readings out. No I/O, no clock: driven by the loop and by tests.
 //!
-//! Limits: [`MAX_RESOURCES`], [`MAX_SERIES`], [`MAX_EVENTS`]; what is beyond them is left out and
-//! counted by reason. Memory stays flat: a series lives until it was not read for
-//! [`FORGET_AFTER`], and its numbers are kept in place.
+//! Limits: [`MAX_RESOURCES`], [`MAX_SERIES`], [`MAX_EVENTS`]; what is beyond them is left out and counted by reason.
+//! Memory stays flat: a series lives until it was not read for [`FORGET_AFTER`], and its numbers are kept in place.
 
 mod named;
 mod times;
@@ -11,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_telemetry::catalog::{self, MetricId, gpu, own};
+use gpufleet_telemetry::catalog::{self, MetricId, own};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
@@ -24,8 +23,7 @@ use super::{Latest, LatestResource, LatestValue, ReaderHealth, Round, SampleConf
 use crate::attribute::SOURCE;
 use crate::read::{NodeFacts, ReadError};
 
-/// Most resources of one node: 16 GPUs of 7 MIG instances, their endpoints, and the machine, eight
-/// times over.
+/// Most resources of one node: 16 GPUs of 7 MIG instances, their endpoints, and the machine, eight times over.
 pub const MAX_RESOURCES: usize = 1_024;
 
 /// Most series of one node, at about 150 bytes each: 16 GPUs with 100 metrics, 18 links of 9
@@ -88,15 +86,7 @@ struct Entry {
     witness: usize,
     witnessed: Timestamp,
     seen: Timestamp,
-    slowdowns: Slowdowns,
-}
-
-/// How often the hardware slowed a GPU down.
-#[derive(Debug, Default)]
-struct Slowdowns {
-    count: u32,
-    /// By which reader it was seen last, and whether it was slowed down then.
-    last: Option<(usize, bool)>,
+    slowdowns: super::slowdowns::Slowdowns,
 }
 
 #[derive(Debug)]
@@ -106,9 +96,6 @@ struct Source {
     resource: Arc<Resource>,
     seen: Timestamp,
 }
-
-/// NVML's throttle reasons that are the hardware's: slowdown, heat, power brake.
-const SLOWED_BY_HARDWARE: u32 = 0x8 | 0x40 | 0x80;
 
 /// The rank of NVML.
 const NVML: u8 = 0;
@@ -357,7 +344,7 @@ impl Collector {
             .or_insert_with(|| Entry::new(reader, at));
         entry.introduce(reader, rank, at, &round.resource);
         entry.witness(&self.readers, reader, at, &round.samples);
-        let slowdowns = entry.slowdowns(reader, &round.samples);
+        let slowdowns = entry.slowdowns.next(reader, &entry.series, &round.samples);
         for Sample {
             metric,
             part,
@@ -401,7 +388,7 @@ impl Entry {
             witness: reader,
             witnessed: at,
             seen: at,
-            slowdowns: Slowdowns::default(),
+            slowdowns: super::slowdowns::Slowdowns::default(),
         }
     }
 
@@ -459,29 +446,6 @@ impl Entry {
             .attributes
             .insert(attribute::SOURCE.to_owned(), names.join(","));
         self.resource = Arc::new(merged);
-    }
-
-    /// How often the hardware slowed it down, where this round says whether it does: each time that it did not at the
-    /// reading before. Two readers see the same at other moments, so only the one that is believed counts.
-    fn slowdowns(&mut self, reader: usize, samples: &[Sample]) -> Option<Sample> {
-        let id = gpu::THROTTLE_REASONS.id;
-        let is_it = |it: &&Sample| it.metric == id && it.part.is_none();
-        let reading = samples.iter().find(is_it)?.reading;
-        let place = self.places.get(&(id, None));
-        if place.is_some_and(|it| self.series[*it].producer != reader) {
-            return None;
-        }
-        if let Ok(reasons) = reading {
-            let is_slow = reasons as u32 & SLOWED_BY_HARDWARE != 0;
-            let began = is_slow && self.slowdowns.last == Some((reader, false));
-            self.slowdowns.count += u32::from(began);
-            self.slowdowns.last = Some((reader, is_slow));
-        }
-        Some(Sample {
-            metric: gpu::HARDWARE_SLOWDOWNS.id,
-            part: None,
-            reading: reading.map(|_| f64::from(self.slowdowns.count)),
-        })
     }
 
     /// Takes the evidence of a round, if this reader is the one to say or the other is silent.

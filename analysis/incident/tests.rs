@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod readers;
 
+mod opens;
+
 mod full;
 
 const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
@@ -153,22 +155,6 @@ fn what_a_tick_shows_opens_only_after_its_number_of_ticks_in_a_row() {
             assert_eq!(world.tick(&[]), []);
             assert_eq!(world.ticks(before, &trouble), [], "{family:?}: in a row");
         }
-        assert_eq!(world.tick(&trouble).len(), 1, "{family:?}");
-    }
-}
-
-#[test]
-fn an_incident_opens_after_the_ticks_that_are_set_for_its_family_alone() {
-    for (family, ticks) in [
-        (Family::Link, 2),
-        (Family::Straggler, 4),
-        (Family::Heat, Family::Heat.ticks() as usize),
-    ] {
-        let mut world = World::new();
-        let set = BTreeMap::from([(Family::Link, 2), (Family::Straggler, 4)]);
-        world.book.open_after(set);
-        let trouble = [signal(family, gpu(7, 3))];
-        assert_eq!(world.ticks(ticks - 1, &trouble), [], "{family:?}");
         assert_eq!(world.tick(&trouble).len(), 1, "{family:?}");
     }
 }

@@ -18,7 +18,7 @@ use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::EndingFacts;
-use super::{CompleteStep, JudgedBy, Place, Run, RunKey, Runs, State, recall};
+use super::{CompleteStep, Place, Run, RunKey, Runs, State, recall};
 use crate::App;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
@@ -62,6 +62,13 @@ pub struct Judged {
     pub ended_at: Timestamp,
     /// How long a step takes, median of the last [`PACE`], nanoseconds.
     pub step_ns: u64,
+}
+
+/// What the pace of runs and their ranks is judged by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct JudgedBy {
+    pub(super) straggler: straggler::Thresholds,
+    pub(super) slower: regression::Thresholds,
 }
 
 /// What is known of a run between two rounds.

@@ -210,7 +210,7 @@ async fn a_slow_rank_whose_gpu_is_hot_is_the_heats_incident_with_the_runs_price(
             grow(live, &gpu::THROTTLE_BOARD_LIMIT, 0.0);
             grow(live, &gpu::THROTTLE_POWER, 0.0);
             set(live, &gpu::SM_CLOCK, if is_hot { 1.52e9 } else { 1.98e9 });
-            set(live, &gpu::TEMPERATURE, if is_hot { 86.0 } else { 61.0 });
+            set(live, &gpu::TEMPERATURE, if is_hot { 69.0 } else { 61.0 });
         }
     };
     training.ticks(8, slow(5), heat).await;
@@ -227,7 +227,7 @@ async fn a_slow_rank_whose_gpu_is_hot_is_the_heats_incident_with_the_runs_price(
         let found = readings.find(|it| it.name == name);
         found.map(|it| (it.value, it.usual))
     };
-    assert_eq!(of("temperature"), Some((86.0, Some(61.0))));
+    assert_eq!(of("temperature"), Some((69.0, Some(61.0))));
     // It computes 910 to 914 ms of a second and waits 20 ms for data, its peers 700 to 704 ms.
     let (own, like) = of("waiting in collectives, of a step").expect("ranks tell it");
     let like = like.expect("its peers tell it");

@@ -259,9 +259,8 @@ fn beyond_the_limits_it_is_not_told_what_is_free() {
     known.claimed.claim(&format!("team/{MAX_CLAIMS}"), None);
     assert!(known.held().is_some());
     for number in 0..MAX_SLICES {
-        known
-            .claimed
-            .slice(&format!("s-{number}"), slice("b", 1, 1));
+        let node = format!("n-{number}");
+        known.claimed.slice(&node, slice(&node, 1, 1));
     }
     assert_eq!(known.claimed.slice_count, MAX_SLICES);
     assert_eq!(
@@ -269,10 +268,10 @@ fn beyond_the_limits_it_is_not_told_what_is_free() {
         None,
         "nor what a slice without room gives out"
     );
-    let last = format!("s-{}", MAX_SLICES - 1);
-    known.claimed.slice_gone(&last, "b");
+    let last = format!("n-{}", MAX_SLICES - 1);
+    known.claimed.slice_gone(&last, &last);
     assert!(known.held().is_some());
-    known.claimed.slice(&last, slice("b", 1, 1));
+    known.claimed.slice(&last, slice(&last, 1, 1));
     assert_eq!(known.held(), None);
     known.claimed.all_slices(Vec::new(), now(2));
     assert!(known.held().is_some(), "all of them are there again");
