@@ -95,7 +95,7 @@ pub struct DeliveryKnown {
     pub tried_at: Option<String>,
     /// Attempts since a message last got through.
     pub attempts: u32,
-    /// Why the last attempt failed.
+    /// Why the last attempt failed; null for a token of one cluster.
     pub error: Option<String>,
 }
 
@@ -159,8 +159,7 @@ pub async fn channels(
 ) -> Json<Vec<ChannelKnown>> {
     let now = web.app.clock.now();
     let channels = web.app.incidents.channels(now);
-    let shows_why = grant.cluster.is_none();
-    let known = channels.iter().map(|it| channel(it, shows_why));
+    let known = channels.iter().map(|it| channel(it, shows_why(&grant)));
     Json(known.collect())
 }
 
@@ -259,7 +258,10 @@ pub async fn told(
                 why_not: it.why_not,
             })
             .collect(),
-        deliveries: deliveries.iter().map(delivery).collect(),
+        deliveries: deliveries
+            .iter()
+            .map(|it| delivery(it, shows_why(&grant)))
+            .collect(),
         silenced_until: found.silenced_until.map(text::rfc3339),
     }))
 }
@@ -275,6 +277,11 @@ pub async fn deliveries(web: &Web, id: Uuid) -> Result<Vec<Group>, Problem> {
     let by_id = stored.into_iter().chain(held).map(|it| (it.id, it));
     let newest: BTreeMap<Uuid, Group> = by_id.collect();
     Ok(newest.into_values().collect())
+}
+
+/// Whether a reader is shown why messages do not get through, which may name hosts and proxies.
+pub fn shows_why(grant: &Grant) -> bool {
+    grant.cluster.is_none()
 }
 
 fn channel(channel: &Channel, shows_why: bool) -> ChannelKnown {
@@ -298,7 +305,7 @@ fn channel(channel: &Channel, shows_why: bool) -> ChannelKnown {
     }
 }
 
-fn delivery(group: &Group) -> DeliveryKnown {
+fn delivery(group: &Group, shows_why: bool) -> DeliveryKnown {
     let time = |at: Option<Timestamp>| at.map(text::rfc3339);
     DeliveryKnown {
         id: group.id,
@@ -312,6 +319,6 @@ fn delivery(group: &Group) -> DeliveryKnown {
         last_said: group.last.map(|(_, says)| says.name()),
         tried_at: time(group.tried_at),
         attempts: group.attempts,
-        error: group.error.clone(),
+        error: group.error.clone().filter(|_| shows_why),
     }
 }

@@ -72,6 +72,8 @@ pub trait Speaks: Send + Sync {
 pub struct Channel {
     speaks: Protocol,
     secret: Secret,
+    /// The address of a webhook: its path may be all that keeps others from it.
+    address: Secret,
 }
 
 #[derive(Debug)]
@@ -92,7 +94,20 @@ impl Channel {
         if secret.get().is_none() && matches!(config.kind, Kind::Pagerduty | Kind::Slack) {
             return Err(format!("{key}: secret_file or secret_env is needed"));
         }
+        let has_user = |it: &&String| {
+            let authority = it.split("://").nth(1).and_then(|it| it.split('/').next());
+            authority.is_some_and(|it| it.contains('@'))
+        };
+        if config.urls.iter().any(|it| has_user(&it)) {
+            return Err(format!(
+                "{key}: an address in urls has a user or a password, which is not sent: a secret belongs into secret_file or secret_env"
+            ));
+        }
         let first = config.urls.first().map(String::as_str);
+        let address = match (config.kind, first) {
+            (Kind::Webhook, Some(url)) => Secret::given(url),
+            _ => Secret::default(),
+        };
         let made = || -> Result<Vec<Protocol>, String> {
             Ok(match config.kind {
                 Kind::Pagerduty => vec![Protocol::Pagerduty(pagerduty::Pagerduty::new(
@@ -118,6 +133,7 @@ impl Channel {
         let channel = |speaks| Self {
             speaks,
             secret: secret.clone(),
+            address: address.clone(),
         };
         Ok(made.into_iter().map(channel).collect())
     }
@@ -136,9 +152,9 @@ impl Channel {
         &self.secret
     }
 
-    /// A text without the channel's secret.
+    /// A text without the channel's secret, and without the path of a webhook.
     pub fn hidden(&self, text: &str) -> String {
-        self.secret.hidden(text)
+        self.address.hidden(&self.secret.hidden(text))
     }
 }
 
@@ -323,6 +339,13 @@ mod tests {
         let cut = format!("{}R0UT1NGKEY0000000000000000000000", "x".repeat(290));
         let outcome = channel.judge(&answer(400, &cut));
         assert!(!format!("{outcome:?}").contains("R0UT"), "{outcome:?}");
+        let mut config = ChannelConfig::new("hook", Kind::Webhook);
+        config.urls = vec!["https://chat.example.org/webhook/0f1e2d3c4b5a".to_owned()];
+        let channel = Channel::all(&config, &Secret::default())
+            .expect("one")
+            .remove(0);
+        let outcome = channel.judge(&answer(404, "Cannot POST /webhook/0f1e2d3c4b5a"));
+        assert!(!format!("{outcome:?}").contains("0f1e2d"), "{outcome:?}");
     }
 
     #[test]
@@ -335,6 +358,12 @@ mod tests {
         let mut config = ChannelConfig::new("hook", Kind::Webhook);
         config.urls = vec!["ftp://x/y".to_owned()];
         assert!(refused(&config, &Secret::default()).contains("http://"));
+        config.urls = vec!["https://ada:s3cr3t@hook.example.org/x".to_owned()];
+        let said = refused(&config, &Secret::default());
+        assert!(
+            said.contains("secret_file") && !said.contains("s3cr3t"),
+            "{said}"
+        );
         let config = ChannelConfig::new("chat", Kind::Slack);
         let said = refused(&config, &Secret::given("no address but a secret"));
         assert!(

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::frame::{self, Frame};
 use super::{problem, runbook};
-use crate::api::deliveries::deliveries;
+use crate::api::deliveries::{deliveries, shows_why};
 use crate::api::incidents::find;
 use crate::fleet::naming::origin_of;
 use crate::notify::group::{Group, State as Told};
@@ -210,7 +210,10 @@ pub async fn show_one(
     };
     let view = web.views.get(&web.app).await;
     let page = OnePage {
-        told: told.iter().map(told_entry).collect(),
+        told: told
+            .iter()
+            .map(|it| told_entry(it, shows_why(&frame.grant)))
+            .collect(),
         row: row(&incident, &view, frame.at),
         job: run_of(&incident.place_and_run())
             .map(|key| (address::run(&key), Name::new(&key.run.job.name))),
@@ -320,7 +323,7 @@ fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
 }
 
 /// What was said to one receiver.
-fn told_entry(group: &Group) -> Entry {
+fn told_entry(group: &Group, shows_why: bool) -> Entry {
     let at = group.tried_at.unwrap_or(group.began_at);
     let state = match group.state() {
         Told::Waiting => "has not been told yet",
@@ -331,7 +334,8 @@ fn told_entry(group: &Group) -> Entry {
         }
         Told::Over => "was told that it is over",
     };
-    let why = group.error.as_deref().unwrap_or_default();
+    let why = group.error.as_deref().filter(|_| shows_why);
+    let why = why.unwrap_or_default();
     let why = text::harmless(why, text::SHOWN_CHARACTERS);
     let because = if why.is_empty() { "" } else { ": " };
     Entry {
