@@ -5,10 +5,8 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 16] = [
+const DETECTORS: [&str; 14] = [
     "straggler",
-    "straggler by collectives",
-    "straggler by clocks",
     "hang",
     "regression",
     "loss",
