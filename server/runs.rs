@@ -297,23 +297,18 @@ impl Runs {
         let Ok(id) = RankId::parse(&event.resource_id) else {
             return Ok(());
         };
-        let is_stuck = event.kind == EventKind::CollectiveStuck;
         let known = &mut *self.lock();
         let run = known.run(&RunKey::of(cluster, &id), id.rank, heard)?;
         if run.counts(id.rank) {
             run.facts.learn(id.rank, event);
-            if let Some(stuck) = is_stuck.then(|| Stuck::of(event)).flatten() {
-                stuck.keep(&mut run.stuck);
-            }
+            Stuck::learn(&mut run.stuck, event);
         }
         let at = heard.at(event.at);
         run.facts.heard = run.facts.heard.max(at);
         let rank = run.ranks.entry(id.rank).or_default();
         rank.facts.learn(event);
         rank.facts.heard = rank.facts.heard.max(at);
-        if !is_stuck {
-            (run.changed, rank.changed) = (true, true);
-        }
+        (run.changed, rank.changed) = (true, true);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Limits: the newest [`MAX_STUCK`] of a run; a server that begins anew knows of none before the next.
 
-use gpufleet_telemetry::event::Event;
+use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::attribute;
 
@@ -25,8 +25,11 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// What an event tells; none of one that names no communicator.
+    /// What an event tells; none of another kind, or that names no communicator.
     pub fn of(event: &Event) -> Option<Self> {
+        if event.kind != EventKind::CollectiveStuck {
+            return None;
+        }
         let communicator = event.attributes.get(attribute::COMMUNICATOR)?;
         let function = event.attributes.get(attribute::FUNCTION);
         let function = function.map_or("", String::as_str);
@@ -37,14 +40,14 @@ impl Stuck {
         })
     }
 
-    /// Keeps it behind the others, once for each time.
-    pub(super) fn keep(self, all: &mut Vec<Self>) {
-        if all.contains(&self) {
-            return;
+    /// Keeps what an event tells behind the others, once for each time.
+    pub(super) fn learn(all: &mut Vec<Self>, event: &Event) {
+        let new = Self::of(event).filter(|it| !all.contains(it));
+        if let Some(new) = new {
+            if all.len() >= MAX_STUCK {
+                all.remove(0);
+            }
+            all.push(new);
         }
-        if all.len() >= MAX_STUCK {
-            all.remove(0);
-        }
-        all.push(self);
     }
 }
