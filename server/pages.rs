@@ -65,6 +65,8 @@ pub mod settings;
 
 pub mod live;
 
+mod marks;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
+use super::marks;
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
 use super::strip::{self, Strip};
@@ -189,7 +190,16 @@ pub async fn show(
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
     let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
+    let day = strip::span(end);
+    let range = (drawn.minutes.start.start(), drawn.minutes.end.start());
+    let since = day.0.min(range.0);
+    let happened = past::happened(&web.app, &live.key, &live.node, since).await;
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
+    page.strip.marks = marks::marks(&happened, day, page.strip.width);
+    for one in &mut page.series {
+        let width = i64::try_from(one.curve.columns).unwrap_or(0);
+        one.marks = marks::marks(&happened, range, width);
+    }
     let jobs = web.app.fleet.runs();
     let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
     let job = jobs.into_values().next();

@@ -4,6 +4,7 @@
 use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::marks::Mark;
 use crate::words::{self, text};
 
 /// Hours shown.
@@ -59,6 +60,15 @@ pub struct Strip {
     pub height: i64,
     /// Width of a column.
     pub column_width: i64,
+    /// What was changed in that time.
+    pub marks: Vec<Mark>,
+}
+
+/// From when to when a strip up to `now` goes: whole hours.
+pub fn span(now: Timestamp) -> (Timestamp, Timestamp) {
+    let end = now.minute().hour() + 1;
+    let moment = |hour: i64| Timestamp::from_millis(hour * MILLIS_PER_HOUR);
+    (moment(end - HOURS), moment(end))
 }
 
 /// Draws the [`HOURS`] hours up to `now` from the ledger; an hour that the ledger does not have was
@@ -165,6 +175,13 @@ mod tests {
             .map(|(state, minutes)| ((*state, Reason::Unknown), minutes * 60_000))
             .collect();
         LedgerHour::new(hour, time)
+    }
+
+    #[test]
+    fn a_strip_goes_from_the_first_of_its_hours_to_the_end_of_the_last() {
+        let hour = |it: i64| Timestamp::from_seconds(it * 3_600);
+        assert_eq!(span(NOW), (hour(977), hour(1_001)));
+        assert_eq!(strip(&[], EVER, NOW).columns.len(), 24);
     }
 
     #[test]
