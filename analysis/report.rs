@@ -54,6 +54,10 @@ pub struct Report<'a> {
     pub spot: Spot,
     /// Training runs, where they are shown.
     pub runs: Vec<efficiency::RunTime>,
+    /// What was waited for, where it is shown and was seen.
+    pub demand: Vec<efficiency::Demand>,
+    /// How much of the time has passed, milliseconds.
+    pub passed_ms: i64,
     /// What was wrong with prices and rules, in words.
     pub findings: Vec<String>,
 }

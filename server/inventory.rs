@@ -26,6 +26,7 @@ use crate::auth::Grant;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 
+mod demand;
 pub mod fixed;
 pub mod known;
 pub mod kubernetes;
@@ -33,6 +34,7 @@ pub mod look;
 pub mod names;
 pub mod slurm;
 
+use demand::Tally;
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
@@ -95,6 +97,7 @@ pub struct Inventory {
     /// Nanoseconds.
     within: AtomicI64,
     held: Mutex<ClusterState>,
+    demand: Mutex<Tally>,
     token: Mutex<Option<FencingToken>>,
 }
 
@@ -159,6 +162,7 @@ impl Inventory {
             cluster: config.cluster(default_cluster).into(),
             within: AtomicI64::default(),
             held: Mutex::default(),
+            demand: Mutex::default(),
             token: Mutex::default(),
         };
         inventory.set_within(config);
@@ -249,10 +253,26 @@ impl Inventory {
         }
         // After them: nobody may take a node for seen that is gone.
         let seen = self.known().seen_unwritten(now);
-        match seen {
-            Some(seen) => store.write_inventory_seen(&self.cluster, seen, token).await,
-            None => Ok(()),
+        if let Some(seen) = seen {
+            store
+                .write_inventory_seen(&self.cluster, seen, token)
+                .await?;
         }
+        let due = {
+            let waited_for = look::waited_for(self, &self.known(), now);
+            let mut demand = self.demand();
+            demand.sample(waited_for, now);
+            demand.due(now)
+        };
+        if !due.is_empty() {
+            store.write_demand(&self.cluster, &due, token).await?;
+            self.demand().written(&due, now);
+        }
+        Ok(())
+    }
+
+    fn demand(&self) -> MutexGuard<'_, Tally> {
+        self.demand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -308,6 +328,9 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let changes = app.store.inventory_changes(cluster, since).await?;
     let seen = app.store.inventory_seen(cluster).await?;
     app.inventory.known().restore(records, changes, seen);
+    let hour = app.clock.now().minute().hour();
+    let demand = app.store.demand_hour(cluster, hour).await?;
+    app.inventory.demand().restore(demand);
     Ok(())
 }
 

@@ -47,6 +47,8 @@ mod silences;
 
 mod inventory;
 
+mod demand;
+
 mod steps;
 
 mod audit;

@@ -8,8 +8,11 @@
 
 use std::collections::BTreeMap;
 
+mod demand;
+
 mod training;
 
+pub use demand::{Balance, Demand, balances};
 pub use training::{Mean, RunTime, Training};
 
 use super::{Report, hours};
@@ -116,6 +119,19 @@ pub fn waste(report: &Report<'_>) -> Vec<Waste> {
     all
 }
 
+/// Demand and supply of a cluster.
+fn balance_json(it: &Balance) -> serde_json::Value {
+    let gpus = |thousandths: i128| decimal(thousandths * 1_000_000);
+    serde_json::json!({
+        "cluster": it.cluster,
+        "gpus": gpus(it.gpus),
+        "held_gpus": gpus(it.held),
+        "free_gpus": gpus(it.free),
+        "waited_for_gpus": it.waited_for.map(gpus),
+        "waiting_seen_ratio": part(Some(it.seen)),
+    })
+}
+
 /// Millionths as a decimal.
 fn part(millionths: Option<i128>) -> Option<String> {
     millionths.map(|it| decimal(it * 1_000))
@@ -200,6 +216,7 @@ pub fn json(report: &Report<'_>) -> String {
         "currency": report.chargeback.currency,
         "teams": uses.collect::<Vec<_>>(),
         "waste": waste.collect::<Vec<_>>(),
+        "demand": balances(report).iter().map(balance_json).collect::<Vec<_>>(),
         "findings": report.findings,
     });
     let mut text = serde_json::to_string_pretty(&value).expect("it is made of text and numbers");

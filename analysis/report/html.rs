@@ -47,6 +47,7 @@ struct Page {
     day_most: String,
     borne: Vec<(String, String)>,
     uses: Vec<Row>,
+    demand: Vec<Row>,
     waste: Vec<Row>,
     variance: Vec<(&'static str, String)>,
     invoice: Vec<(&'static str, String)>,
@@ -134,6 +135,10 @@ pub fn html(report: &Report<'_>) -> String {
             .iter()
             .take(MAX_ROWS)
             .map(use_row)
+            .collect(),
+        demand: efficiency::balances(report)
+            .iter()
+            .map(terms::balance_row)
             .collect(),
         waste: efficiency::waste(report)
             .iter()

@@ -68,6 +68,12 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
         ),
         spot: Spot::of(made, fleet, &preempted()),
         runs: runs(),
+        demand: vec![efficiency::Demand {
+            cluster: "c".to_owned(),
+            seen_millis: HOUR,
+            waiting_gpu_millis: 12 * HOUR,
+        }],
+        passed_ms: 2 * HOUR,
         findings: vec!["rates line 7: <odd>".to_owned()],
     }
 }
@@ -347,6 +353,37 @@ fn goodput_and_mfu_of_a_team_are_those_of_its_runs_and_say_how_much_is_behind_th
             .any(|it| it.starts_with("science,") && it.contains(",2,0.8,"))
     );
     assert!(html(&report).contains("80.0 % of "));
+}
+
+#[test]
+fn demand_stands_beside_supply_and_a_queue_that_nobody_sees_is_not_known() {
+    let (fleet, made) = month();
+    let mut report = report(&fleet, &made);
+    let balance = efficiency::balances(&report).remove(0);
+    // Five node-hours of eight GPUs in two hours.
+    assert_eq!((balance.cluster.as_str(), balance.gpus), ("c", 20_000));
+    let of = |is_in: fn(&crate::chargeback::Key) -> bool| {
+        let lines = made.lines.iter().filter(|it| is_in(it.0));
+        i128::from(lines.map(|it| it.1.gpu_millis).sum::<i64>()) * 1_000 / i128::from(2 * HOUR)
+    };
+    let near = |one: i128, other: i128| (one - other).abs() <= 1;
+    assert!(
+        near(balance.held, of(|it| it.holder.is_some())),
+        "{balance:?}"
+    );
+    let is_free = |it: &crate::chargeback::Key| it.node.is_some() && it.state == State::Unallocated;
+    assert!(
+        near(balance.free, of(is_free)) && balance.free > 0,
+        "{balance:?}"
+    );
+    assert_eq!((balance.waited_for, balance.seen), (Some(12_000), 500_000));
+    let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
+    assert_eq!(value["demand"][0]["waited_for_gpus"], "12.0");
+    assert!(html(&report).contains("<td class=\"n\">12.0</td><td class=\"n\">50.0 %</td>"));
+    report.demand.clear();
+    let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
+    assert!(value["demand"][0]["waited_for_gpus"].is_null());
+    assert!(html(&report).contains("not seen"));
 }
 
 #[test]

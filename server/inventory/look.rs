@@ -187,6 +187,15 @@ impl Source {
     }
 }
 
+/// How many GPUs are waited for now; none where that is not seen at this moment.
+pub(super) fn waited_for(inventory: &Inventory, known: &ClusterState, now: Moment) -> Option<u64> {
+    let is_seen = inventory.source != Source::Off && known.claims.sight(now) == Sight::Seen;
+    is_seen.then(|| {
+        let all = queue(known.waiting().iter()).into_iter();
+        all.filter(|it| !it.first.is_shares).map(|it| it.gpus).sum()
+    })
+}
+
 /// What is known now.
 pub(super) fn look(inventory: &Inventory, known: &ClusterState, now: Moment) -> Look {
     let sight = |standing: &super::known::Standing| match &inventory.source {

@@ -19,7 +19,7 @@ use gpufleet_analysis::chargeback::{
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::report;
-use gpufleet_analysis::report::efficiency::RunTime;
+use gpufleet_analysis::report::efficiency::{Demand, RunTime};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -56,6 +56,8 @@ pub struct Days {
     pub lives: Vec<NodeLife>,
     /// Runs that were preempted in that time.
     pub preempted: Vec<Preempted>,
+    /// What was waited for in that time, where it was asked for.
+    pub demand: Vec<Demand>,
     /// Training runs of that time, where they were asked for.
     pub trained: Vec<training::Trained>,
 }
@@ -118,6 +120,7 @@ pub async fn read(
         unreadable,
         lives,
         preempted,
+        demand: Vec::new(),
         trained: Vec::new(),
     })
 }

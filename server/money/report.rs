@@ -245,6 +245,8 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     if asked.shows_training() {
         let moment = |day: i64| Timestamp::from_millis(day * MILLIS_PER_DAY);
         let time = moment(asked.days.start)..moment(asked.days.end);
+        let hours = asked.days.start * HOURS..asked.days.end * HOURS;
+        month.demand = store.demand(hours, cluster).await?;
         month.trained = month::training::read(store, &month, &time, cluster, specs).await?;
     }
     Ok([month, earlier])
@@ -297,6 +299,8 @@ pub fn render(
         quotas: made.quotas(&asked.quotas(terms), now.millis(), end_ms),
         spot: month.spot,
         runs: month.runs,
+        demand: days.demand.clone(),
+        passed_ms: now.millis().clamp(made.from_ms, made.until_ms) - made.from_ms,
         findings,
     };
     match (asked.what, asked.form) {

@@ -16,6 +16,7 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 use serde::{Deserialize, Serialize};
 
+pub use super::demand::DemandHour;
 use crate::runs::{KnownRun, StepDelta};
 
 /// The place in the world of one spool's stream.

@@ -155,6 +155,10 @@ const LIVES: &str = "DELETE FROM inventory_life WHERE (lease, cluster, name, bil
     SELECT n.lease, n.cluster, n.name, n.billed_ms FROM inventory_life n
     WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
 
+const DEMAND: &str = "DELETE FROM demand_hour WHERE (lease, cluster, hour) IN (
+    SELECT d.lease, d.cluster, d.hour FROM demand_hour d
+    WHERE d.lease = $3 AND d.hour < $1 LIMIT $2)";
+
 const CHANGES: &str = "DELETE FROM inventory_change WHERE (lease, cluster, at_ms, node, what) IN (
     SELECT c.lease, c.cluster, c.at_ms, c.node, c.what FROM inventory_change c
     WHERE c.lease = $3 AND c.at_ms < $1 LIMIT $2)";
@@ -319,6 +323,7 @@ impl Store {
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),
+            (DEMAND, expiry.hours),
             (DAYS, expiry.days),
             (HOLDERS, expiry.days.saturating_mul(MILLIS_PER_DAY)),
             (LIVES, expiry.days.saturating_mul(MILLIS_PER_DAY)),

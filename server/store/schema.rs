@@ -53,6 +53,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(18, "0018_holder_by_met.sql"),
     migration!(19, "0019_inventory_life.sql"),
     migration!(20, "0020_silence.sql"),
+    migration!(21, "0021_demand.sql"),
 ];
 
 /// The newest schema that this server knows.

@@ -1,6 +1,7 @@
 //! The page's sections on the terms of paying: what Spot and commitments came to.
 
 use super::super::Report;
+use super::super::efficiency::Balance;
 use super::{Row, hours, money, or_dash, percent, signed};
 use crate::chargeback::commitments::Commitments;
 use crate::chargeback::quota;
@@ -21,6 +22,22 @@ pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
         rows.push(row(words, &spot.total()));
     }
     rows
+}
+
+/// Demand and supply of a cluster.
+pub(super) fn balance_row(it: &Balance) -> Row {
+    let gpus = |thousandths: i128| tenths(thousandths / 100);
+    Row {
+        words: vec![or_dash(&it.cluster)],
+        numbers: vec![
+            gpus(it.gpus),
+            gpus(it.held),
+            gpus(it.free),
+            it.waited_for.map_or("not seen".to_owned(), gpus),
+            percent(it.seen, 1_000_000),
+        ],
+        is_bad: false,
+    }
 }
 
 /// A team and the GPUs that it may hold.

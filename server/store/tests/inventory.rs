@@ -140,3 +140,25 @@ both! {
         assert!(matches!(fenced, Err(CommitError::Fenced { .. })));
     }
 }
+
+both! {
+    async fn hours_of_demand_are_replaced_and_added_up_by_cluster(bench) {
+        let (store, token) = (&bench.store, bench.token);
+        let hour = |hour: i64, seen_ms: i64, waiting_gpu_ms: i64| DemandHour { hour, seen_ms, waiting_gpu_ms };
+        store.write_demand("live", &[hour(10, 60, 480), hour(11, 30, 0)], token).await.unwrap();
+        store.write_demand("live", &[hour(11, 90, 90)], token).await.unwrap();
+        store.write_demand("other", &[hour(10, 5, 5)], token).await.unwrap();
+        assert_eq!(store.demand_hour("live", 11).await.unwrap(), Some(hour(11, 90, 90)));
+        assert_eq!(store.demand_hour("live", 12).await.unwrap(), None);
+        let sums = async |hours: std::ops::Range<i64>, cluster: Option<&str>| {
+            let found = store.demand(hours, cluster).await.unwrap().into_iter();
+            found.map(|it| (it.cluster, it.seen_millis, it.waiting_gpu_millis)).collect::<Vec<_>>()
+        };
+        let live = ("live".to_owned(), 150, 570);
+        assert_eq!(sums(0..20, None).await, [live.clone(), ("other".to_owned(), 5, 5)]);
+        assert_eq!(sums(0..20, Some("live")).await, [live]);
+        assert_eq!(sums(11..12, Some("live")).await, [("live".to_owned(), 90, 90)]);
+        let fenced = store.write_demand("live", &[hour(12, 1, 1)], FencingToken(token.0 - 1)).await;
+        assert!(fenced.is_err() && store.demand_hour("live", 12).await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,116 @@
+//! How many GPUs were waited for, hour by hour: replaced while an hour runs, read by range.
+
+use std::ops::Range;
+
+use gpufleet_analysis::report::efficiency::Demand;
+
+use super::Store;
+use super::database::{Column, Value};
+use super::error::{CommitError, Doing, StoreError};
+use super::lease::fence;
+use super::model::FencingToken;
+
+/// GPUs that were waited for in an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DemandHour {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// For how long it was seen who waits, milliseconds.
+    pub seen_ms: i64,
+    /// GPUs that were waited for × that time.
+    pub waiting_gpu_ms: i64,
+}
+
+impl Store {
+    /// Makes hours of a cluster durable as they are; each replaces what was written of it.
+    ///
+    /// # Errors
+    /// When another server has the right to write, or the database refuses; then nothing is written.
+    pub async fn write_demand(
+        &self,
+        cluster: &str,
+        hours: &[DemandHour],
+        token: FencingToken,
+    ) -> Result<(), CommitError> {
+        let doing = "writing how many GPUs were waited for";
+        let unknown = CommitError::Unknown;
+        let mut transaction = self.write().await.map_err(unknown)?;
+        fence(&mut transaction, &self.0.lease, token).await?;
+        let columns = [
+            Column::Texts(vec![self.0.lease.as_str(); hours.len()]),
+            Column::Texts(vec![cluster; hours.len()]),
+            Column::Ints(hours.iter().map(|it| it.hour).collect()),
+            Column::Ints(hours.iter().map(|it| it.seen_ms).collect()),
+            Column::Ints(hours.iter().map(|it| it.waiting_gpu_ms).collect()),
+        ];
+        let before = "INSERT INTO demand_hour (lease, cluster, hour, seen_ms, waiting_gpu_ms)";
+        let after = "ON CONFLICT (lease, cluster, hour) DO UPDATE
+            SET seen_ms = excluded.seen_ms, waiting_gpu_ms = excluded.waiting_gpu_ms";
+        let written = transaction.rows(before, &columns, after).await;
+        written.doing(doing).map_err(unknown)?;
+        let committed = transaction.commit().await.doing(doing);
+        committed.map_err(unknown)
+    }
+
+    /// What is written of one hour of a cluster; none where nothing is.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn demand_hour(
+        &self,
+        cluster: &str,
+        hour: i64,
+    ) -> Result<Option<DemandHour>, StoreError> {
+        let doing = "reading how many GPUs were waited for";
+        let sql = "SELECT seen_ms, waiting_gpu_ms FROM demand_hour
+            WHERE lease = $1 AND cluster = $2 AND hour = $3";
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Text(cluster),
+            Value::Int(hour),
+        ];
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(Some(DemandHour {
+            hour,
+            seen_ms: row.int(0).doing(doing)?,
+            waiting_gpu_ms: row.int(1).doing(doing)?,
+        }))
+    }
+
+    /// What was waited for in a range of hours, by cluster; of one cluster where one is named.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn demand(
+        &self,
+        hours: Range<i64>,
+        cluster: Option<&str>,
+    ) -> Result<Vec<Demand>, StoreError> {
+        let doing = "reading how many GPUs were waited for";
+        let sql =
+            "SELECT cluster, CAST(SUM(seen_ms) AS BIGINT), CAST(SUM(waiting_gpu_ms) AS BIGINT)
+            FROM demand_hour WHERE lease = $1 AND hour >= $2 AND hour < $3
+            AND ($4 = '' OR cluster = $4) GROUP BY cluster ORDER BY cluster";
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Int(hours.start),
+            Value::Int(hours.end),
+            Value::Text(cluster.unwrap_or_default()),
+        ];
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            found.push(Demand {
+                cluster: row.text(0).doing(doing)?.to_owned(),
+                seen_millis: row.int(1).doing(doing)?,
+                waiting_gpu_millis: row.int(2).doing(doing)?,
+            });
+        }
+        Ok(found)
+    }
+}
