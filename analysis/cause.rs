@@ -347,7 +347,9 @@ fn of_clock(rank: &Rank) -> Vec<Explains> {
         // That nothing holds it down has to be known, and not only not be told.
         let reasons = [rank.heat_part, rank.brake_part, rank.cap_part];
         let is_known = reasons.iter().all(|it| it.beyond().is_some());
-        let is_hot = rank.temperature.beyond().is_some_and(|it| it >= HOTTER);
+        // Heat that is read and slows nothing down is not why.
+        let is_hotter = rank.temperature.beyond().is_some_and(|it| it >= HOTTER);
+        let is_hot = is_hotter && rank.heat_part.beyond().is_none();
         let clocks = (is_known || is_hot).then(|| Explains {
             cause: if is_known { Cause::Clocks } else { Cause::Heat },
             part: slower,

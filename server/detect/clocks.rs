@@ -108,7 +108,8 @@ impl Detector for Clocks {
             };
             match signals {
                 Ok(signals) => found.signals.extend(signals),
-                Err(_) if watched.told.is_empty() => {}
+                // Of what was told before the server started it is not known yet whether it is over.
+                Err(why) if watched.told.is_empty() && why != Silent::Starting => {}
                 Err(_) => {
                     let (cluster, job) = ((*cluster).to_owned(), (*job).to_owned());
                     found.unjudged.insert((Family::Straggler, cluster, job));
@@ -155,7 +156,10 @@ impl Watched {
     ) -> Result<Vec<Signal>, Silent> {
         let now = tick.now;
         if now.since(self.worked) > FORGET_NS {
-            *self = Self::new(now);
+            *self = Self {
+                told: std::mem::take(&mut self.told),
+                ..Self::new(now)
+            };
         }
         self.worked = now;
         self.ticks += 1;

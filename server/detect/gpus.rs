@@ -11,6 +11,7 @@ use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Thresholds, Usual, Xid
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::states::FATAL_XIDS;
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
@@ -182,7 +183,7 @@ fn of_gpu(
             at: it.at,
             code: it.code,
             action: &it.action,
-            job: &it.holder,
+            job: job_of(&it.holder),
         })
         .collect();
     let since = |reason: Reason| {

@@ -139,7 +139,9 @@ impl Detector for RunWatches {
                     found.unjudged.extend(all.map(|it| unjudged(it, &key)));
                 }
                 _ => {
-                    self.0.remove(&key);
+                    if self.0.remove(&key).is_some() {
+                        tick.runs.judge_collectives(&key, None);
+                    }
                 }
             }
         }
@@ -168,7 +170,9 @@ impl Watched {
             }
             return None;
         }
+        // What was said before says nothing of now.
         if brief.is_quiet || brief.stands {
+            tick.runs.judge_collectives(key, None);
             return None;
         }
         let waits = self.waits.get_or_insert_with(|| Box::new(Waits::new()));
@@ -223,7 +227,7 @@ impl Watched {
             RunSnapshot::default()
         };
         let entered = match may_stand {
-            true => standing::entered(key, &run, tick.fleet),
+            true => standing::entered(key, &run, tick.fleet, now),
             false => standing::Entered::default(),
         };
         let around = standing::Around {
@@ -307,17 +311,19 @@ pub(super) fn waits_of(rank: &Rank) -> Option<f64> {
     (all > 0.0).then(|| waits / all)
 }
 
-/// Whether its steps say who makes the others wait: they name somebody, or somebody tells what it waits for others.
-/// Where all tell that they do not, each has that in the time of its own, and all look alike.
+/// Whether its steps say who makes the others wait: they name somebody, or somebody tells what it waits for others, or
+/// nobody says whether it does. Where all tell that they do not, each has that in the time of its own, and all look
+/// alike.
 pub(super) fn steps_tell(run: &Run) -> bool {
     let Some(judged) = &run.judged else {
         return false;
     };
     let none = [Silent::NoPeers, Silent::RanksMissing];
     let is_judged = judged.verdict.silent.is_none_or(|it| !none.contains(&it));
-    let mut living = run.ranks.values().filter(|it| it.facts.end.is_none());
-    let tells = |rank: &Rank| waits_of(rank).is_none_or(|it| it >= LEAST_WAITS);
-    is_judged && (!judged.verdict.stragglers.is_empty() || living.any(tells))
+    let living = run.ranks.values().filter(|it| it.facts.end.is_none());
+    let mut told = living.filter_map(waits_of).peekable();
+    let tell = told.peek().is_none() || told.any(|it| it >= LEAST_WAITS);
+    is_judged && (tell || !judged.verdict.stragglers.is_empty())
 }
 
 /// Whether our plugin times what a rank does together with others.

@@ -49,6 +49,10 @@ pub(super) fn keep(
         kind: event.resource_kind,
         id: Arc::clone(&event.resource_id),
     };
+    if event.kind == EventKind::Xid {
+        // Who held it is known here, and nobody else's to say.
+        event.attributes.remove(XID_HOLDER);
+    }
     let holder = shard.tell(&key, &event);
     if event.kind == EventKind::Xid
         && let Some(holder) = holder

@@ -20,13 +20,15 @@ use super::model::{EventFilter, StoredEvent};
 const MAX_PAGES: usize = 20;
 
 impl Store {
-    /// The XIDs of GPUs since this moment, of each GPU its newest `most`; the oldest first.
+    /// The XIDs of GPUs since this moment that have one of these numbers, of each GPU its newest `most`; the oldest
+    /// first.
     ///
     /// # Errors
     /// When the database refuses.
     pub async fn xids(
         &self,
         since: Timestamp,
+        numbers: &[u32],
         most: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let filter = EventFilter {
@@ -35,11 +37,15 @@ impl Store {
             from: Some(since),
             ..EventFilter::default()
         };
+        let is_asked = |it: &StoredEvent| {
+            let number = it.event.attributes.get("xid");
+            number.is_some_and(|it| it.parse().is_ok_and(|it| numbers.contains(&it)))
+        };
         let mut counts: HashMap<(Arc<str>, Arc<str>), usize> = HashMap::new();
         let (mut found, mut before) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
             let page = self.events(&filter, before, MAX_EVENTS).await?;
-            for stored in page.events {
+            for stored in page.events.into_iter().filter(is_asked) {
                 let gpu = (
                     Arc::clone(&stored.cluster),
                     Arc::clone(&stored.event.resource_id),

@@ -22,11 +22,13 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::CollectivesFrom;
 
+use super::waits::HOLDS_S;
 use super::{
     Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, gpu_of, is_broken, place,
     price_of, seconds,
 };
-use crate::fleet::{Fleet, Live};
+use crate::detect::seconds_since;
+use crate::fleet::{Fleet, Live, LiveValue};
 use crate::runs::RunKey;
 use crate::words::text;
 
@@ -62,17 +64,19 @@ struct Places {
 }
 
 /// What the ranks of a run count of their collectives.
-pub(super) fn entered(key: &RunKey, run: &RunSnapshot, fleet: &Fleet) -> Entered {
+pub(super) fn entered(key: &RunKey, run: &RunSnapshot, fleet: &Fleet, now: Timestamp) -> Entered {
     let of = |rank: &RankSnapshot| {
-        let counted = fleet.look(&key.rank(rank.rank), counted)?;
+        let counted = fleet.look(&key.rank(rank.rank), |live| counted(live, now))?;
         (!counted.is_empty()).then_some((rank.rank, counted))
     };
     Entered(run.ranks.iter().filter_map(of).collect())
 }
 
-fn counted(live: &Live) -> Vec<(Name, u64)> {
-    let counts = live.parts(training::COLLECTIVE_CALLS.id);
-    let one = |value: &crate::fleet::LiveValue| {
+/// What a rank counts as of now: a communicator that it no longer tells of is gone.
+fn counted(live: &Live, now: Timestamp) -> Vec<(Name, u64)> {
+    let is_told = |it: &&LiveValue| seconds_since(now, it.at) <= HOLDS_S;
+    let counts = live.parts(training::COLLECTIVE_CALLS.id).filter(is_told);
+    let one = |value: &LiveValue| {
         let (communicator, function) = value.part.as_ref()?.id.rsplit_once('/')?;
         let name = Name {
             communicator: u64::from_str_radix(communicator, 16).ok()?,
@@ -112,7 +116,7 @@ fn places(around: &Around<'_>, stood_ns: i64, now: Timestamp) -> Places {
     let mut known: BTreeMap<&Name, Vec<Position>> = BTreeMap::new();
     let mut all = Vec::new();
     for rank in &around.run.ranks {
-        let since = |age_s: f64| now.shifted(-((age_s * 1e9) as i64));
+        let since = |age_s: f64| now.shifted(((age_s * 1e9) as i64).saturating_neg());
         let in_flight = rank.in_flight.map(|(count, age_s)| (count > 0.0, age_s));
         let in_since = in_flight.and_then(|(is_in, age_s)| is_in.then(|| since(age_s)));
         let position = |sequence| Position {
@@ -133,7 +137,7 @@ fn places(around: &Around<'_>, stood_ns: i64, now: Timestamp) -> Places {
             if let Some(counts_entered) = counts_entered {
                 let one_more = u64::from(in_since.is_some() && !counts_entered);
                 let known = known.entry(name).or_default();
-                known.push(position(count + one_more));
+                known.push(position(count.saturating_add(one_more)));
             }
         }
         if in_flight.is_some() {

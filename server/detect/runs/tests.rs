@@ -228,10 +228,11 @@ async fn a_slow_rank_whose_gpu_is_hot_is_the_heats_incident_with_the_runs_price(
         found.map(|it| (it.value, it.usual))
     };
     assert_eq!(of("temperature"), Some((69.0, Some(61.0))));
-    // It computes 910 to 914 ms of a second and waits 20 ms for data, its peers 700 to 704 ms.
+    // Its peers compute some 702 ms of a second and wait 20 ms for data. So did it in half of the last 40 steps when it
+    // was first told; in the others it computed some 912 ms.
     let (own, like) = of("waiting in collectives, of a step").expect("ranks tell it");
     let like = like.expect("its peers tell it");
-    assert!((own - 0.068).abs() < 0.003, "{own}");
+    assert!((own - 0.173).abs() < 0.003, "{own}");
     assert!((like - 0.278).abs() < 0.003, "{like}");
 }
 

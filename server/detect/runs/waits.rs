@@ -30,7 +30,7 @@ const MOST: usize = 8;
 
 /// Longer than this between two readings of a rank, seconds, and they say nothing together; nor does what was judged
 /// hold for longer without new ones.
-const HOLDS_S: f64 = 90.0;
+pub(super) const HOLDS_S: f64 = 90.0;
 
 /// What is kept of a run.
 pub(super) struct Waits {
@@ -232,7 +232,7 @@ impl Counted {
             let seconds = total.seconds - before.seconds;
             let calls = total.calls.wrapping_sub(before.calls);
             // A process that began anew counts from 0 again.
-            let has_grown = seconds > 0.0 && calls > 0;
+            let has_grown = seconds > 0.0 && (1..u32::MAX / 2).contains(&calls);
             let mean_ns = seconds * NANOS_PER_SECOND as f64 / f64::from(calls);
             has_grown.then_some((name, calls.into(), mean_ns as u64))
         };

@@ -130,10 +130,14 @@ both! {
             first.events.push(event(EventKind::Xid, "GPU-0", at(second)));
         }
         first.events.push(event(EventKind::Xid, "GPU-1", at(15)));
+        let mut other = event(EventKind::Xid, "GPU-1", at(28));
+        let number = other.event.attributes.get_mut("xid").expect("it has one");
+        "31".clone_into(number);
+        first.events.push(other);
         first.events.push(event(EventKind::GpuLost, "GPU-1", at(25)));
         bench.commit(&first).await;
         let told = |since, most| {
-            let xids = bench.store.xids(at(since), most);
+            let xids = bench.store.xids(at(since), &[79], most);
             async move {
                 let found = xids.await.unwrap();
                 let of = |it: &StoredEvent| (it.event.resource_id.to_string(), it.event.at);
