@@ -110,6 +110,9 @@ pub enum Silent {
     /// Not for long enough.
     #[error("held for less than a day of the last seven")]
     TooShort,
+    /// Less of it would cost the same.
+    #[error("its machines are committed to: less of them costs the same")]
+    Committed,
     /// Nobody told its memory.
     #[error("no reading of the memory in use")]
     NoMemory,
@@ -189,7 +192,8 @@ pub fn right_size(held: &Held, cards: &[Card]) -> Result<Proposal, Silent> {
         let work = tensor * own.flops <= BUSY * card.flops && bandwidth;
         memory <= FILL * card.memory && work && links
     };
-    let smaller = cards.iter().filter(fits);
+    // Its own card in a cheaper machine is no smaller card: what that saves is the host's.
+    let smaller = cards.iter().filter(|it| it.name != own.name).filter(fits);
     let others = smaller.map(|it| (held.gpus, it.name.as_str(), it.day_cost * count));
     let same = (fewer, own.name.as_str(), own.day_cost * i128::from(fewer));
     let cheapest = others.chain([same]).min_by_key(|it| it.2).unwrap_or(same);
@@ -289,6 +293,14 @@ mod tests {
         );
         assert_eq!(proposed(75.0, 0.05, 0.05), Err(Silent::Fits), "it is full");
         assert_eq!(proposed(10.0, 0.69, 0.05), Err(Silent::Fits), "it is busy");
+    }
+
+    #[test]
+    fn its_own_card_in_a_cheaper_machine_is_no_smaller_card() {
+        let busy = held(60.0, 0.65, 0.05);
+        let mut cheaper = h100();
+        cheaper.day_cost = 100 * USD;
+        assert_eq!(right_size(&busy, &[cheaper]), Err(Silent::Fits));
     }
 
     #[test]

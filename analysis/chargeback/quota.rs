@@ -45,6 +45,14 @@ impl Standing {
 }
 
 impl Chargeback {
+    /// From when on there is a record in the time asked for: before it nobody knows what was held.
+    pub fn begun_ms(&self) -> i64 {
+        let held = self.days.keys();
+        let mut held = held.filter(|it| !self.pools[it.pool].is_empty());
+        let first = held.next().map(|it| it.day * MILLIS_PER_DAY);
+        first.map_or(self.from_ms, |it| it.max(self.from_ms))
+    }
+
     /// Where teams stand at a moment in a month that ends at `end_ms`, in the order of their names.
     pub fn quotas(
         &self,
@@ -52,7 +60,8 @@ impl Chargeback {
         now_ms: i64,
         end_ms: i64,
     ) -> Vec<Standing> {
-        let passed = now_ms.clamp(self.from_ms, end_ms) - self.from_ms;
+        let begun = self.begun_ms();
+        let passed = now_ms.clamp(begun, end_ms) - begun;
         let mean = |gpu_millis: i128, millis: i64| ratio(gpu_millis, MILLI, millis.into());
         let standing = |(team, quota): (&String, &i64)| {
             let payer = Payer::Team(team.clone());
@@ -63,9 +72,7 @@ impl Chargeback {
                 quota: *quota,
                 mean: mean(held.spent(), passed),
                 most_of_a_day: most.and_then(|it| mean(it, MILLIS_PER_DAY)),
-                forecast: held
-                    .forecast()
-                    .and_then(|it| mean(it, end_ms - self.from_ms)),
+                forecast: held.forecast().and_then(|it| mean(it, end_ms - begun)),
             }
         };
         quotas.iter().map(standing).collect()

@@ -135,11 +135,11 @@ impl Outcome {
         self.preemptions += 1;
         let parts = [it.lost_gpu_millis, it.recovery_gpu_millis];
         self.unknown_losses += u64::from(parts.contains(&None));
-        let lost: i64 = parts.into_iter().flatten().sum();
+        let lost = parts.into_iter().flatten().fold(0, i64::saturating_add);
         let all = i128::from(self.bought.gpu_millis);
         match ratio(self.bought.spot, lost.into(), all) {
             Some(cost) => {
-                self.lost_gpu_millis += lost;
+                self.lost_gpu_millis = self.lost_gpu_millis.saturating_add(lost);
                 self.lost += cost;
             }
             // Without a price of its time it is not known what was lost.
@@ -185,7 +185,7 @@ impl Spot {
             total.bought.add(&it.bought);
             total.preemptions += it.preemptions;
             total.unknown_losses += it.unknown_losses;
-            total.lost_gpu_millis += it.lost_gpu_millis;
+            total.lost_gpu_millis = total.lost_gpu_millis.saturating_add(it.lost_gpu_millis);
             total.lost += it.lost;
         }
         total

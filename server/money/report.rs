@@ -300,7 +300,7 @@ pub fn render(
         spot: month.spot,
         runs: month.runs,
         demand: days.demand.clone(),
-        passed_ms: now.millis().clamp(made.from_ms, made.until_ms) - made.from_ms,
+        passed_ms: now.millis().clamp(made.begun_ms(), made.until_ms) - made.begun_ms(),
         findings,
     };
     match (asked.what, asked.form) {

@@ -148,6 +148,10 @@ async fn make(
             savings.unknown += 1;
             continue;
         };
+        if asked.is_committed {
+            *savings.silent.entry(Silent::Committed).or_default() += 1;
+            continue;
+        }
         room -= look_at;
         let mut measured = Vec::with_capacity(look_at);
         for key in &holder.gpus[..look_at] {
@@ -235,6 +239,8 @@ fn holders(found: &MoneySnapshot) -> Vec<Holding<'_>> {
 struct Choice {
     card: gpufleet_analysis::right_size::Card,
     others: Vec<gpufleet_analysis::right_size::Card>,
+    /// Whether its machines are paid for whether they are used or not.
+    is_committed: bool,
 }
 
 /// None where its card has no price or no known figures.
@@ -262,7 +268,20 @@ fn asked(
         true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),
         false => Vec::new(),
     };
-    Some(Choice { card, others })
+    Some(Choice {
+        card,
+        others,
+        is_committed: is_committed(terms, &machine, at.millis()),
+    })
+}
+
+/// Whether somebody committed to machines of this type in this region.
+fn is_committed(terms: &Terms, machine: &Machine<'_>, at_ms: i64) -> bool {
+    let commitments = terms.book.commitments();
+    commitments.iter().any(|it| {
+        let is_its = it.machine_type == machine.machine_type && it.region == machine.region;
+        is_its && (it.from_ms..it.until_ms).contains(&at_ms)
+    })
 }
 
 fn node(
@@ -309,6 +328,10 @@ fn measured(rows: &[TenMinutes]) -> Measured {
             .collect()
     };
     let seen = rows.iter().filter(|it| it.observed_s > 0).count();
+    // Of what is judged the least: an hour of tensor cores in a week of memory is an hour.
+    let told = [gpu::MEMORY_USED, gpu::TENSOR_ACTIVE, gpu::DRAM_ACTIVE];
+    let told = told.map(|it| known(it).count()).into_iter();
+    let seen = told.filter(|it| *it > 0).fold(seen, usize::min);
     Measured {
         hours: seen as f64 / ROWS_OF_AN_HOUR,
         memory_peak: peaks().into_iter().reduce(f64::max),
@@ -370,7 +393,11 @@ mod tests {
         );
         let tensor = found.tensor_p95.expect("it was told");
         assert!((tensor - 0.2).abs() < 1e-12, "{tensor}");
-        assert_eq!((found.hours, found.dram_p95), (10.0, None));
+        assert_eq!(
+            (found.hours, found.dram_p95),
+            (59.0 / 6.0, None),
+            "as long as its tensor cores were told"
+        );
         assert_eq!(measured(&[]), Measured::default());
     }
 }

@@ -40,6 +40,9 @@ mod terms;
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 
+/// How long the page waits for what could be saved: of a large fleet that takes longer, and the rest need not.
+const SAVINGS_WITHIN: Duration = Duration::from_secs(8);
+
 /// Most rows of a table.
 const MAX_ROWS: usize = 50;
 
@@ -132,9 +135,11 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let saved = web
         .savings
         .get(&web.app, &web.specs, &frame.grant, frame.at);
-    let saved = match saved.await {
-        Ok(saved) => saved,
-        Err(error) => return problem::store_failed(frame, &error),
+    let saved = match tokio::time::timeout(SAVINGS_WITHIN, saved).await {
+        Ok(Ok(saved)) => Some(saved),
+        Ok(Err(error)) => return problem::store_failed(frame, &error),
+        // It is made to its end, for who asks next.
+        Err(_) => None,
     };
     let mut sections = Vec::new();
     let mut findings = terms.findings.clone();
@@ -164,7 +169,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
                 .cloned(),
         );
         let mut section = section(origin, cluster.clone(), &made, &found, frame.at);
-        section.saved = savings::part(&saved, origin, cluster.as_deref());
+        if let Some(saved) = &saved {
+            section.saved = savings::part(saved, origin, cluster.as_deref());
+        }
         sections.push(section);
     }
     let unpriced = found.unpriced.iter().map(|(it, count)| Notice {
@@ -193,7 +200,10 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let page = CostPage {
         headline: headline(&sections),
         sections,
-        not_judged: savings::not_said(&saved),
+        not_judged: match &saved {
+            Some(saved) => savings::not_said(saved),
+            None => "anybody yet: it is being worked out, load the page again".to_owned(),
+        },
         unpriced: unpriced.take(MAX_ROWS).collect(),
         unowned: unowned.take(MAX_ROWS).collect(),
         findings,
@@ -342,8 +352,9 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
         active: share.map_or("–".to_owned(), |it| format!("{it} %")),
         waste: money(currency, waste),
         quota: quota.map_or(String::new(), |it| {
-            let mean = it.mean.unwrap_or(0);
-            format!("{}.{} of {}", mean / 1_000, mean % 1_000 / 100, it.quota)
+            let tenths = it.mean.and_then(|it| ratio(it, 1, 100));
+            let mean = tenths.map_or("–".to_owned(), |it| format!("{}.{}", it / 10, it % 10));
+            format!("{mean} of {}", it.quota)
         }),
         is_over_quota: quota.is_some_and(|it| it.is_over()),
         budget: standing.map(|it| Budget {

@@ -58,7 +58,7 @@ impl Mean {
     fn add(&mut self, millionths: Option<i64>, gpu_millis: i64) {
         if let Some(it) = millionths {
             self.sum += i128::from(it) * i128::from(gpu_millis);
-            self.gpu_millis += gpu_millis;
+            self.gpu_millis = self.gpu_millis.saturating_add(gpu_millis);
         }
     }
 

@@ -10,7 +10,7 @@ use gpufleet_analysis::shutdown::{HourSeen, WEEK, WEEKS, Window, windows};
 use gpufleet_telemetry::identity::{Origin, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{PricedGpu, by_node, node};
+use super::{PricedGpu, by_node, is_committed, node};
 use crate::App;
 use crate::money::now::MoneySnapshot;
 use crate::money::{Machine, Terms};
@@ -117,12 +117,7 @@ fn kind(
     let at_ms = at.millis();
     let (priced_as, _, _) = terms.machine(&machine, at_ms, at_ms + 1);
     let is_rented = !priced_as.is_empty() && priced_as == machine.machine_type;
-    let commitments = terms.book.commitments();
-    let is_committed = commitments.iter().any(|it| {
-        let is_its = it.machine_type == machine.machine_type && it.region == machine.region;
-        is_its && (it.from_ms..it.until_ms).contains(&at_ms)
-    });
-    if !is_rented || is_committed {
+    if !is_rented || is_committed(terms, &machine, at_ms) {
         return None;
     }
     let seconds: Option<i64> = gpus.iter().map(|it| it.1.second).sum();

@@ -35,13 +35,19 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
     };
     let lost = match (it.lost, it.unknown_losses) {
         (0, 0) => String::new(),
+        (0, unknown) => format!(", what {unknown} of them lost is not known"),
         (lost, 0) => format!(", {} lost to them", amount(currency, lost)),
         (lost, unknown) => format!(
             ", {} lost to them; of {unknown} not everything is known",
             amount(currency, lost)
         ),
     };
-    let value = amount(currency, it.net());
+    let most = if it.unknown_losses > 0 {
+        "at most "
+    } else {
+        ""
+    };
+    let value = format!("{most}{}", amount(currency, it.net()));
     ("Saved by Spot, net", value, format!("{count}{rate}{lost}"))
 }
 
@@ -103,7 +109,7 @@ mod tests {
             .expect("two");
         assert_eq!(
             (saved.0, saved.1.as_str()),
-            ("Saved by Spot, net", "$499.00")
+            ("Saved by Spot, net", "at most $499.00")
         );
         let note = "2 preemptions, 2.5 per 1,000 GPU-hours, $1.00 lost to them; of 1 not everything is known";
         assert_eq!(saved.2, note);
