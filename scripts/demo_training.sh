@@ -96,7 +96,7 @@ if ! runs server || ! runs agent; then
     scripts/up.sh
 fi
 # Who has built the programs has the package as well.
-if [ -z "${GPUFLEET_PROGRAMS:-}" ]; then
+if [ -z "${GPUFLEET_PROGRAMS:-}" ] || [ ! -x "$python" ]; then
     say "installing Debian's PyTorch and building the wheel, where they are not there"
     scripts/hooks.sh install
 fi

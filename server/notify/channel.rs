@@ -95,7 +95,8 @@ impl Channel {
             return Err(format!("{key}: secret_file or secret_env is needed"));
         }
         let has_user = |it: &&String| {
-            let authority = it.split("://").nth(1).and_then(|it| it.split('/').next());
+            let after = it.split("://").nth(1);
+            let authority = after.and_then(|it| it.split(['/', '?', '#']).next());
             authority.is_some_and(|it| it.contains('@'))
         };
         if config.urls.iter().any(|it| has_user(&it)) {

@@ -145,7 +145,7 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
     let rows = rows();
     for user in USERS {
         let count = rows.iter().filter(|it| it.user == user).count();
-        assert_eq!(count, 10, "{user} has ten questions");
+        assert!(count >= 10, "{user} has {count} questions of at least ten");
     }
     let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=2")
