@@ -217,7 +217,7 @@ fn outcome_json(it: &Outcome) -> serde_json::Value {
         "saved": decimal(it.saved()),
         "preemptions": it.preemptions,
         "preemptions_of_unknown_loss": it.unknown_losses,
-        "preemptions_per_1000_gpu_hours": thousandths.map(|it| decimal(it * 1_000_000)),
+        "preemptions_per_1000_gpu_hours": thousandths.map(milli),
         "lost_gpu_millis": it.lost_gpu_millis,
         "lost": decimal(it.lost),
         "net_saved": decimal(it.net()),
@@ -225,7 +225,7 @@ fn outcome_json(it: &Outcome) -> serde_json::Value {
 }
 
 fn commitments_json(it: &Commitments) -> serde_json::Value {
-    let part = |millionths: Option<i128>| millionths.map(|it| decimal(it * 1_000));
+    let part = efficiency::part;
     let each = it.by_id.iter().map(|(id, it)| {
         serde_json::json!({
             "id": id,

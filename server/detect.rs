@@ -305,7 +305,6 @@ impl Detectors {
             gpus: &gpus,
             nodes: &nodes,
             fleet: around.fleet,
-            runs: around.fleet.runs(),
             is_gone: around.is_gone,
             is_told: &|node| told.has(node),
             blind: (

@@ -15,7 +15,7 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-pub use collectives::CollectivesFrom;
+pub use collectives::{CollectivesFrom, collective_id, collective_of};
 pub use fingerprint::{
     MAX_FINGERPRINT_BYTES, MAX_FINGERPRINT_PARTS, fingerprint_attributes, fingerprint_of,
 };

@@ -5,6 +5,7 @@
 //! it is paid for all the same and is a line of its own, also in hours without any node.
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use super::spot::Bought;
 use super::{Asked, MILLIS_PER_DAY, Node, NodePeriod, Tariff};
@@ -168,10 +169,13 @@ fn cost(rate_millis: i128) -> i128 {
     ratio(rate_millis, 1, HOUR_MS).expect("a rate is below 2^63 and a time below 2^62")
 }
 
+/// What has one price: machine type, region, card, how many of it, how it is paid.
+type Kind<'a> = (&'a str, &'a str, &'a str, u32, Basis);
+
 /// The price of each kind of node over the whole month, looked up once.
 pub(super) struct Prices<'a> {
     asked: &'a Asked<'a>,
-    known: HashMap<(&'a str, &'a str, &'a str, u32, Basis), Vec<Stretch>>,
+    known: HashMap<Kind<'a>, Rc<[Stretch]>>,
 }
 
 /// Rate × time of one tariff, before it is divided by an hour.
@@ -202,7 +206,7 @@ impl<'a> Prices<'a> {
         let mut raws: BTreeMap<Tariff, Raw> = BTreeMap::new();
         let stretches = self.stretches(node, node.basis);
         for (from, until) in &period.billed {
-            add_interval(&mut raws, stretches, node.basis, *from, *until);
+            add_interval(&mut raws, &stretches, node.basis, *from, *until);
         }
         let covered = coverage.covered.get(&index).map_or(&[][..], Vec::as_slice);
         let billed: i64 = raws.values().map(|it| it.node_millis).sum();
@@ -266,7 +270,7 @@ impl<'a> Prices<'a> {
     /// A node's billed time at Spot beside what it costs on demand, where both are known.
     pub(super) fn bought(&mut self, period: &NodePeriod, gpus: i64) -> Bought {
         let node = &self.asked.fleet.nodes[period.node];
-        let spot = self.stretches(node, Basis::Spot).to_vec();
+        let spot = self.stretches(node, Basis::Spot);
         let on_demand = self.stretches(node, Basis::OnDemand);
         let (mut millis, mut known_millis) = (0, 0);
         let (mut at_spot, mut at_on_demand) = (0, 0);
@@ -296,7 +300,7 @@ impl<'a> Prices<'a> {
         }
     }
 
-    fn stretches(&mut self, node: &'a Node, basis: Basis) -> &[Stretch] {
+    fn stretches(&mut self, node: &'a Node, basis: Basis) -> Rc<[Stretch]> {
         let kind = (
             node.machine_type.as_str(),
             node.region.as_str(),
@@ -305,8 +309,8 @@ impl<'a> Prices<'a> {
             basis,
         );
         let asked = self.asked;
-        self.known.entry(kind).or_insert_with(|| {
-            asked.book.quote(&Ask {
+        let known = self.known.entry(kind).or_insert_with(|| {
+            let quoted = asked.book.quote(&Ask {
                 machine_type: kind.0,
                 region: kind.1,
                 gpu_model: kind.2,
@@ -314,8 +318,10 @@ impl<'a> Prices<'a> {
                 basis: kind.4,
                 from_ms: asked.from_ms,
                 until_ms: asked.until_ms,
-            })
-        })
+            });
+            quoted.into()
+        });
+        Rc::clone(known)
     }
 }
 

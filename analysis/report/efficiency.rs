@@ -15,7 +15,7 @@ mod training;
 pub use demand::{Balance, Demand, balances};
 pub use training::{Mean, RunTime, Training};
 
-use super::{Report, hours};
+use super::{Report, hours, milli};
 use crate::chargeback::Sum;
 use crate::chargeback::view::By;
 use crate::ledger::State;
@@ -121,19 +121,18 @@ pub fn waste(report: &Report<'_>) -> Vec<Waste> {
 
 /// Demand and supply of a cluster.
 fn balance_json(it: &Balance) -> serde_json::Value {
-    let gpus = |thousandths: i128| decimal(thousandths * 1_000_000);
     serde_json::json!({
         "cluster": it.cluster,
-        "gpus": gpus(it.gpus),
-        "held_gpus": gpus(it.held),
-        "free_gpus": gpus(it.free),
-        "waited_for_gpus": it.waited_for.map(gpus),
+        "gpus": milli(it.gpus),
+        "held_gpus": milli(it.held),
+        "free_gpus": milli(it.free),
+        "waited_for_gpus": it.waited_for.map(milli),
         "waiting_seen_ratio": part(Some(it.seen)),
     })
 }
 
 /// Millionths as a decimal.
-fn part(millionths: Option<i128>) -> Option<String> {
+pub(super) fn part(millionths: Option<i128>) -> Option<String> {
     millionths.map(|it| decimal(it * 1_000))
 }
 

@@ -8,6 +8,7 @@ use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::sample::{Missing, Reading, Sample};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::collective_id;
 
 /// Most collectives of a rank that have series, by communicator and function: a mesh of four
 /// dimensions with four functions each.
@@ -259,8 +260,7 @@ fn collective(
     traffic: &mut Traffic,
     samples: &mut Samples,
 ) {
-    let hash = communicator.communicator.hash;
-    let name = format!("{hash:016x}/{}", total.function.text());
+    let name = collective_id(communicator.communicator.hash, total.function.text());
     let part = Part::new(PartKind::Collective, name.as_str());
     let values = [
         (&training::COLLECTIVE_CALLS, total.count as f64),

@@ -122,8 +122,8 @@ impl Detector for Clocks {
 /// The numbers of the GPUs of runs of which it is judged who makes the others wait.
 fn of_judged_runs(tick: &TickSnapshot<'_>, found: &Findings) -> HashSet<u32> {
     let mut numbers = HashSet::new();
-    for key in tick.runs.keys() {
-        tick.runs.look(&key, |run| {
+    for key in tick.runs().keys() {
+        tick.runs().look(&key, |run| {
             let goes_on = runs::is_judged(run) && run.state(tick.now) == State::Running;
             let is_told = found.by_collectives.contains(&key) || runs::steps_tell(run);
             if !goes_on || !is_told {

@@ -70,7 +70,6 @@ pub(crate) struct TickSnapshot<'a> {
     pub(super) nodes: &'a NodeSnapshots,
     /// What is live, for what is seldom asked of one resource.
     pub(super) fleet: &'a Fleet,
-    pub(super) runs: &'a Runs,
     /// Whether a node of a cluster was there and is gone.
     pub(super) is_gone: &'a dyn Fn(&str, &str) -> bool,
     /// Whether an agent tells of a node of this name, whatever it calls the cluster: two names for one are no
@@ -95,6 +94,13 @@ pub(crate) struct Findings {
     pub(super) by_collectives: BTreeSet<RunKey>,
     /// The slow link of a run, by cluster and run: why it became slower, if it did.
     pub(super) slow_links: BTreeMap<(String, String), Place>,
+}
+
+impl<'a> TickSnapshot<'a> {
+    /// The runs of training jobs.
+    pub(super) const fn runs(&self) -> &'a Runs {
+        self.fleet.runs()
+    }
 }
 
 impl Finds {

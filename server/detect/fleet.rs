@@ -43,7 +43,7 @@ impl Detector for Idle {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let waiting = waiting(tick.seen, tick.now, self.after_s);
-        let holders = runs::holders(tick.runs, &waiting, tick.now);
+        let holders = runs::holders(tick.runs(), &waiting, tick.now);
         found.signals.extend(idle(&waiting, &holders, tick.now));
     }
 }

@@ -206,10 +206,12 @@ pub fn gather(
         if live.origin == Origin::Recorded {
             return;
         }
-        if !kept.contains_key(&live.key) {
-            kept.insert(live.key.clone(), Kept::new(live.key.kind, numbered));
-        }
-        let kept = kept.get_mut(&live.key).expect("it was just put in");
+        let kept = match kept.get_mut(&live.key) {
+            Some(kept) => kept,
+            None => kept
+                .entry(live.key.clone())
+                .or_insert_with(|| Kept::new(live.key.kind, numbered)),
+        };
         kept.seen = now;
         let of_node = nodes.of(live, &mut kept.node);
         of_node.heard = view::heard(live).max(of_node.heard);

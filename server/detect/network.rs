@@ -184,13 +184,13 @@ impl Detector for Network {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let now = tick.now;
-        let keys = tick.runs.keys();
+        let keys = tick.runs().keys();
         self.runs.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
             let look = |run: &Run| (run.state(now), runs::is_judged(run));
-            match tick.runs.look(&key, look) {
+            match tick.runs().look(&key, look) {
                 Some((State::Running, true)) => {
-                    let brief = tick.runs.look(&key, |run| Brief::of(run, now));
+                    let brief = tick.runs().look(&key, |run| Brief::of(run, now));
                     let watched = self.runs.entry(key.clone()).or_default();
                     if let Some(brief) = brief {
                         let of_run = OfRun {
@@ -235,7 +235,7 @@ impl OfRun<'_> {
     /// What its ranks are and wait, of a run of which something is to be told.
     fn seen(&self) -> (runs::RunSnapshot, Option<Waits>) {
         let look = |run: &Run| (runs::seen(self.key, run, &[]), waits(run));
-        self.tick.runs.look(self.key, look).unwrap_or_default()
+        self.tick.runs().look(self.key, look).unwrap_or_default()
     }
 
     /// Its communicators, other than those that are slow because of a rank or its GPU.

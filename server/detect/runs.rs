@@ -125,11 +125,11 @@ impl Detector for RunWatches {
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let keys = tick.runs.keys();
+        let keys = tick.runs().keys();
         self.0.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
             let look = |run: &Run| (run.state(tick.now), is_judged(run));
-            match tick.runs.look(&key, look) {
+            match tick.runs().look(&key, look) {
                 Some((State::Running, true)) => {
                     let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
                     watched.judge(&key, tick, found);
@@ -140,7 +140,7 @@ impl Detector for RunWatches {
                 }
                 _ => {
                     if self.0.remove(&key).is_some() {
-                        tick.runs.judge_collectives(&key, None);
+                        tick.runs().judge_collectives(&key, None);
                     }
                 }
             }
@@ -166,26 +166,26 @@ impl Watched {
     ) -> Option<Judged> {
         if !brief.asks_collectives {
             if self.waits.take().is_some() {
-                tick.runs.judge_collectives(key, None);
+                tick.runs().judge_collectives(key, None);
             }
             return None;
         }
         // What was said before says nothing of now.
         if brief.is_quiet || brief.stands {
-            tick.runs.judge_collectives(key, None);
+            tick.runs().judge_collectives(key, None);
             return None;
         }
         let waits = self.waits.get_or_insert_with(|| Box::new(Waits::new()));
         let step_ns = brief.judged.as_ref().map_or(0, |it| it.step_ns);
         let judged = waits.judge(key, tick, step_ns);
-        tick.runs.judge_collectives(key, judged.clone());
+        tick.runs().judge_collectives(key, judged.clone());
         judged
     }
 
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (gpus, now) = (tick.gpus, tick.now);
-        let Some(brief) = tick.runs.look(key, |run| brief(run, now)) else {
+        let Some(brief) = tick.runs().look(key, |run| brief(run, now)) else {
             return;
         };
         if brief.is_quiet {
@@ -221,7 +221,7 @@ impl Watched {
         let run = if may_stand || pace.is_some() || !troubles.is_empty() {
             let blamed = pace.iter().flat_map(|it| &it.verdict.stragglers);
             let blamed: Vec<u32> = blamed.map(|it| it.rank).collect();
-            let seen = tick.runs.look(key, |run| seen(key, run, &blamed));
+            let seen = tick.runs().look(key, |run| seen(key, run, &blamed));
             seen.unwrap_or_default()
         } else {
             RunSnapshot::default()

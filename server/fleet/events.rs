@@ -52,14 +52,11 @@ pub(super) fn keep(
     if event.kind == EventKind::Xid {
         // Who held it is known here, and nobody else's to say.
         event.attributes.remove(XID_HOLDER);
+        let holder = shard.holder(&key);
+        let holder = holder.map(|it| (XID_HOLDER.to_owned(), it.to_owned()));
+        event.attributes.extend(holder);
     }
-    let holder = shard.tell(&key, &event);
-    if event.kind == EventKind::Xid
-        && let Some(holder) = holder
-    {
-        let told = event.attributes.entry(XID_HOLDER.to_owned());
-        told.or_insert(holder);
-    }
+    shard.tell(&key, &event);
     if let Some(health) = states::edge(&event) {
         shard.note(&key, health);
     }

@@ -78,8 +78,8 @@ pub struct LiveXid {
 }
 
 impl Told {
-    /// Takes in an event about the GPU, which this one holds now.
-    pub fn take(&mut self, event: &Event, holder: &str) {
+    /// Takes in an event about the GPU; an XID says itself who held it.
+    pub fn take(&mut self, event: &Event) {
         let text = |name: &str| event.attributes.get(name).map_or("", String::as_str);
         match event.kind {
             EventKind::GpuRemoved => self.is_removed = true,
@@ -95,11 +95,7 @@ impl Told {
                     at: event.at,
                     code,
                     action: text("action").into(),
-                    holder: match text(XID_HOLDER) {
-                        "" => holder,
-                        told => told,
-                    }
-                    .into(),
+                    holder: text(XID_HOLDER).into(),
                 });
             }
             _ => {}

@@ -60,7 +60,7 @@ impl Fleet {
                 id: Arc::clone(&stored.event.resource_id),
             };
             let reporter = self.owners.agent(&key).unwrap_or(FOREIGN_AGENT);
-            lock(self.shard_of(reporter)).remember(&key, &stored.event);
+            lock(self.shard_of(reporter)).tell(&key, &stored.event);
         }
         self.runs.restore(restored.runs, restored.steps);
         let mut foreign = restored.foreign;

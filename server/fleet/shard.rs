@@ -32,19 +32,18 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Notes what an event says of the resource it is about, if that is known; who holds it, if somebody does.
-    pub(super) fn tell(&mut self, key: &ResourceKey, event: &Event) -> Option<String> {
-        let live = &mut self.resources.get_mut(key)?.live;
-        let holder = live.resource.attribute(attribute::HOLDER);
-        live.told.take(event, holder.unwrap_or_default());
-        holder.filter(|it| !it.is_empty()).map(str::to_owned)
+    /// Notes what an event says of the resource it is about, if that is known.
+    pub(super) fn tell(&mut self, key: &ResourceKey, event: &Event) {
+        if let Some(tracked) = self.resources.get_mut(key) {
+            tracked.live.told.take(event);
+        }
     }
 
-    /// Notes an event of before the start: who held the resource then is told with it, and not who does now.
-    pub(super) fn remember(&mut self, key: &ResourceKey, event: &Event) {
-        if let Some(tracked) = self.resources.get_mut(key) {
-            tracked.live.told.take(event, "");
-        }
+    /// Who holds a resource now, if somebody does.
+    pub(super) fn holder(&self, key: &ResourceKey) -> Option<&str> {
+        let live = &self.resources.get(key)?.live;
+        let holder = live.resource.attribute(attribute::HOLDER);
+        holder.filter(|it| !it.is_empty())
     }
 
     /// Notes what an event says of the health of a GPU, and of all its shares.

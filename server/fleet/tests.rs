@@ -47,6 +47,26 @@ struct Sent {
     points: Vec<(Metric, Option<Part>, PointValue)>,
 }
 
+/// A live request of agent 1 that comes at the moment at which it is sent.
+fn request(seq: u64, at: Timestamp, stream: Stream, body: Body<'_>) -> Offer<'_> {
+    Offer {
+        key: CursorKey {
+            agent: AgentId(Uuid::from_u128(1)),
+            epoch: Epoch(Uuid::from_u128(1_001)),
+            stream,
+        },
+        seq,
+        session: 1,
+        lane: Lane::Live,
+        dropped: None,
+        sent_at: at,
+        received: at,
+        bound_cluster: None,
+        default_cluster: "default".into(),
+        body,
+    }
+}
+
 fn gpu_resource() -> Resource {
     Resource::new(ResourceKind::Gpu, "GPU-1")
         .with(attribute::CLUSTER, "c")
@@ -278,22 +298,8 @@ fn points_that_cannot_be_are_left_out_and_counted() {
             }],
             rejected: Rejected::default(),
         };
-        let answer = fleet.offer(&Offer {
-            key: CursorKey {
-                agent: AgentId(Uuid::from_u128(1)),
-                epoch: Epoch(Uuid::from_u128(1_001)),
-                stream: Stream::Metrics,
-            },
-            seq: 2,
-            session: 1,
-            lane: Lane::Live,
-            dropped: None,
-            sent_at: Timestamp::from_seconds(T),
-            received: Timestamp::from_seconds(T),
-            bound_cluster: None,
-            default_cluster: "default".into(),
-            body: Body::Metrics(&decoded),
-        });
+        let at = Timestamp::from_seconds(T);
+        let answer = fleet.offer(&request(2, at, Stream::Metrics, Body::Metrics(&decoded)));
         let drops = folded(answer.outcome);
         assert_eq!(
             (drops.count(reason), drops.total()),

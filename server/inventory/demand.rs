@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use gpufleet_analysis::ledger::MILLIS_PER_HOUR as HOUR_MS;
+
 use super::known::Moment;
 use crate::store::model::DemandHour;
 
@@ -19,9 +21,6 @@ const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// Hours that wait to be written: two days; what is older is given up.
 const MAX_UNWRITTEN: usize = 48;
-
-/// Milliseconds of an hour.
-const HOUR_MS: i64 = 3_600_000;
 
 /// What was seen and is being added up.
 #[derive(Debug, Default)]

@@ -77,7 +77,13 @@ pub struct Month {
     pub findings: Vec<String>,
 }
 
-/// Reads the days of one cluster, or of all live ones.
+/// From when until when these days go.
+pub(super) fn time_of(days: &Range<i64>) -> Range<Timestamp> {
+    let moment = |day: i64| Timestamp::from_millis(day.saturating_mul(MILLIS_PER_DAY));
+    moment(days.start)..moment(days.end)
+}
+
+/// Reads the days of one cluster, or of all live ones, and the runs that were preempted in them.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -86,12 +92,28 @@ pub async fn read(
     days: Range<i64>,
     cluster: Option<&str>,
 ) -> Result<Days, StoreError> {
+    let time = time_of(&days);
+    let mut read = ledger(store, days, cluster).await?;
+    read.preempted = preempted::read(store, &time, cluster).await?;
+    Ok(read)
+}
+
+/// Reads the days alone.
+///
+/// # Errors
+/// When the store does not answer.
+pub(super) async fn ledger(
+    store: &Store,
+    days: Range<i64>,
+    cluster: Option<&str>,
+) -> Result<Days, StoreError> {
     // The marks first: a day that is put together meanwhile is then read twice, and never not at all.
     let dirty = store.dirty_days_of(days.clone()).await?;
-    let moment = |day: i64| Timestamp::from_millis(day.saturating_mul(MILLIS_PER_DAY));
-    let time = (moment(days.start), moment(days.end));
+    let time = time_of(&days);
     // Before the days: what is seen of a node later than these is not missed in them.
-    let lives = store.inventory_lives(time, cluster).await?;
+    let lives = store
+        .inventory_lives((time.start, time.end), cluster)
+        .await?;
     let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
     let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
@@ -113,13 +135,12 @@ pub async fn read(
     let times = days.iter().flat_map(|it| &it.times);
     let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
     let holders = store.holders(&held_by).await?;
-    let preempted = preempted::read(store, &(time.0..time.1), cluster).await?;
     Ok(Days {
         days,
         holders,
         unreadable,
         lives,
-        preempted,
+        preempted: Vec::new(),
         demand: Vec::new(),
         trained: Vec::new(),
     })

@@ -13,6 +13,7 @@ use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Machine, Terms};
+use crate::App;
 use crate::auth::Grant;
 use crate::fleet::{Fleet, Live};
 use crate::ledger::days;
@@ -105,7 +106,15 @@ struct IdleCandidate {
     is_share: bool,
 }
 
-/// Looks at everything that this reader may see.
+/// The same as [`now`], where it keeps nobody waiting.
+pub async fn walked(app: &App, terms: &Arc<Terms>, grant: &Grant, at: Timestamp) -> MoneySnapshot {
+    let (fleet, terms, grant) = (Arc::clone(&app.fleet), Arc::clone(terms), grant.clone());
+    let walk = move || now(&fleet, &terms, &grant, at);
+    let found = tokio::task::spawn_blocking(walk).await;
+    found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Looks at everything that this reader may see: a walk over every GPU.
 pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> MoneySnapshot {
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
     let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();

@@ -236,15 +236,14 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     let before = asked.before_day..asked.days.start;
     let earlier = async {
         match asked.compares() {
-            true => month::read(store, before, cluster).await,
+            true => month::ledger(store, before, cluster).await,
             false => Ok(Days::default()),
         }
     };
     let month = month::read(store, asked.days.clone(), cluster);
     let (mut month, earlier) = tokio::try_join!(month, earlier)?;
     if asked.shows_training() {
-        let moment = |day: i64| Timestamp::from_millis(day * MILLIS_PER_DAY);
-        let time = moment(asked.days.start)..moment(asked.days.end);
+        let time = month::time_of(&asked.days);
         let hours = asked.days.start * HOURS..asked.days.end * HOURS;
         month.demand = store.demand(hours, cluster).await?;
         month.trained = month::training::read(store, &month, &time, cluster, specs).await?;

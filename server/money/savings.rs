@@ -128,10 +128,7 @@ async fn make(
     at: Timestamp,
 ) -> Result<Savings, StoreError> {
     let terms = app.money.terms();
-    let (fleet, walked, seen) = (Arc::clone(&app.fleet), Arc::clone(&terms), grant.clone());
-    let walk = move || now::now(&fleet, &walked, &seen, at);
-    let found = tokio::task::spawn_blocking(walk).await;
-    let found = found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let found = now::walked(app, &terms, grant, at).await;
     let mut savings = Savings {
         at,
         currency: terms.sources.cost.currency.clone(),
@@ -262,16 +259,17 @@ fn asked(
     );
     let machine = Machine::told(cluster, node.as_deref(), model, 1);
     let (priced_as, basis, _) = terms.machine(&machine, at.millis(), at.millis() + 1);
-    // Of a machine that is bought nothing else is to be had.
+    // Of a machine that is bought nothing else is to be had, and of one that is committed to nobody asks.
+    let is_committed = is_committed(terms, &machine, at.millis());
     let is_rented = priced_as == machine.machine_type;
-    let others = match is_rented {
+    let others = match is_rented && !is_committed {
         true => cards::to_be_had(terms, specs, (machine.region, basis), at.millis()),
         false => Vec::new(),
     };
     Some(Choice {
         card,
         others,
-        is_committed: is_committed(terms, &machine, at.millis()),
+        is_committed,
     })
 }
 

@@ -123,11 +123,31 @@ pub fn read(path: &str) -> Result<String, NoTable> {
     }
 }
 
+/// From when until when a row holds; without an end for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    from_ms: i64,
+    until_ms: Option<i64>,
+}
+
+impl Span {
+    fn read(from: &str, until: &str) -> Result<Self, String> {
+        let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
+        Ok(Self {
+            from_ms: moment(from)?,
+            until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        })
+    }
+
+    fn holds_at(self, at_ms: i64) -> bool {
+        self.from_ms <= at_ms && self.until_ms.is_none_or(|until| at_ms < until)
+    }
+}
+
 /// A team's budget in a stretch of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    from_ms: i64,
-    until_ms: Option<i64>,
+    span: Span,
     /// Of this cluster; empty of all live ones together.
     pub cluster: String,
     team: String,
@@ -163,7 +183,6 @@ fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
     let [from, until, cluster, team, amount, of] = fields else {
         return Err("it has not as many fields as columns".to_owned());
     };
-    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
     if of != currency {
         return Err(format!("it is in `{of}`, prices are in `{currency}`"));
     }
@@ -175,8 +194,7 @@ fn budget(fields: &[String], currency: &str) -> Result<Budget, String> {
         return Err("a budget is not below 0".to_owned());
     }
     Ok(Budget {
-        from_ms: moment(from)?,
-        until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        span: Span::read(from, until)?,
         cluster: cluster.clone(),
         team: team.clone(),
         amount,
@@ -191,11 +209,8 @@ pub fn budgets_at(
     month_ms: i64,
 ) -> BTreeMap<String, i128> {
     let mut found = BTreeMap::new();
-    let holds = |it: &&Budget| {
-        it.cluster == cluster.unwrap_or_default()
-            && it.from_ms <= month_ms
-            && it.until_ms.is_none_or(|until| month_ms < until)
-    };
+    let of = cluster.unwrap_or_default();
+    let holds = |it: &&Budget| it.cluster == of && it.span.holds_at(month_ms);
     for budget in budgets.iter().filter(holds) {
         let amount = i128::from(budget.amount);
         found.entry(budget.team.clone()).or_insert(amount);

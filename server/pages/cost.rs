@@ -131,7 +131,7 @@ struct Made {
 pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let terms = web.app.money.terms();
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
-    let found = found_now(&web, &terms, &frame).await;
+    let found = now::walked(&web.app, &terms, &frame.grant, frame.at).await;
     let saved = web
         .savings
         .get(&web.app, &web.specs, &frame.grant, frame.at);
@@ -216,15 +216,6 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
 fn headline(sections: &[Section]) -> String {
     let live = sections.iter().find(|it| it.origin == Origin::Live);
     live.map_or_else(|| "No GPU is live".to_owned(), |it| it.line.clone())
-}
-
-/// What is idle, unpriced and unowned at this moment: a walk over every GPU, where it keeps nobody waiting.
-async fn found_now(web: &Arc<Web>, terms: &Arc<Terms>, frame: &Frame) -> now::MoneySnapshot {
-    let (fleet, terms) = (Arc::clone(&web.app.fleet), Arc::clone(terms));
-    let (grant, at) = (frame.grant.clone(), frame.at);
-    let walk = move || now::now(&fleet, &terms, &grant, at);
-    let found = tokio::task::spawn_blocking(walk).await;
-    found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 impl Default for Months {

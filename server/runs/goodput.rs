@@ -171,7 +171,7 @@ fn did_steps(run: &Run) -> bool {
 }
 
 /// What a phase took of a rank, nanoseconds.
-fn spent(rank: &Rank, phase: Metric) -> u64 {
+pub(crate) fn spent(rank: &Rank, phase: Metric) -> u64 {
     let seconds = rank.facts.reading(phase.id).unwrap_or(0.0);
     (seconds * NANOS_PER_SECOND as f64) as u64
 }

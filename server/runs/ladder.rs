@@ -84,17 +84,8 @@ async fn tagged(app: &App, cluster: &Arc<str>, name: &str) -> Result<Vec<RunKey>
         only_last: true,
         ..RunFilter::default()
     };
-    let (mut found, mut after, mut looked_at) = (Vec::new(), None, 0);
-    while looked_at < MAX_LOOKED_AT {
-        let (page, next) = app.store.runs(&filter, after, MAX_RUNS_READ).await?;
-        looked_at += page.len();
-        let of_ladder =
-            |it: &crate::runs::KnownRun| it.facts.tags.get(TAG).is_some_and(|it| it == name);
-        found.extend(page.into_iter().filter(of_ladder).map(|it| it.key));
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
-    Ok(found)
+    let of_ladder =
+        |it: &crate::runs::KnownRun| it.facts.tags.get(TAG).is_some_and(|it| it == name);
+    let keys = app.store.run_keys(&filter, None, MAX_LOOKED_AT, of_ladder);
+    keys.await
 }

@@ -6,8 +6,8 @@
 use gpufleet_telemetry::steps;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
-use super::{KnownRun, MAX_RUNS, MAX_STEP_BYTES, RUN_KEPT, RunKey, StepDelta};
-use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
+use super::{KnownRun, MAX_RUNS, MAX_STEP_BYTES, RUN_KEPT, StepDelta};
+use crate::store::{RunFilter, Store, StoreError};
 
 /// How far back steps are read, in buckets of ten minutes: the one that runs and the one before it.
 const STEPS_BACK: i64 = 2;
@@ -24,16 +24,7 @@ pub async fn stored(store: &Store, now: Timestamp) -> Result<Vec<KnownRun>, Stor
         heard_since: Some(now.shifted(-RUN_KEPT)),
         ..RunFilter::default()
     };
-    let mut keys: Vec<RunKey> = Vec::new();
-    let mut after = None;
-    while keys.len() < MAX_RUNS {
-        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
-        keys.extend(page.into_iter().map(|it| it.key));
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let mut keys = store.run_keys(&filter, None, MAX_RUNS, |_| true).await?;
     keys.truncate(MAX_RUNS);
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {

@@ -39,6 +39,31 @@ pub struct RunFilter {
 }
 
 impl Store {
+    /// Keys of the runs that are `asked` for, the last started first, from behind `after` on; pages are read until
+    /// `most` runs were looked at.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn run_keys(
+        &self,
+        filter: &RunFilter,
+        mut after: Option<(i64, i64)>,
+        most: usize,
+        asked: impl Fn(&KnownRun) -> bool,
+    ) -> Result<Vec<RunKey>, StoreError> {
+        let (mut keys, mut looked_at) = (Vec::new(), 0);
+        while looked_at < most {
+            let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
+            looked_at += page.len();
+            keys.extend(page.into_iter().filter(&asked).map(|it| it.key));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(keys)
+    }
+
     /// Runs, the last started first, without their ranks; at most [`MAX_RUNS_READ`], from behind
     /// `after` on, which is the start and the number of the last one of the page before.
     ///

@@ -1,4 +1,4 @@
-//! Where what is known of a rank's collectives comes from, or why nothing is.
+//! Where what is known of a rank's collectives comes from, or why nothing is; and what a part of their metrics is called.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,5 +68,32 @@ impl CollectivesFrom {
     pub fn from_number(number: u64) -> Option<Self> {
         let mut all = Self::ALL.iter().copied();
         all.find(|it| it.number() == number)
+    }
+}
+
+/// The id of the part of a rank's metrics that is about one function on one communicator: the communicator's hash as
+/// 16 hexadecimal digits, a slash, and the function as NCCL calls it.
+pub fn collective_id(communicator: u64, function: &str) -> String {
+    format!("{communicator:016x}/{function}")
+}
+
+/// Communicator and function of such an id; none of another.
+pub fn collective_of(id: &str) -> Option<(u64, &str)> {
+    let (communicator, function) = id.rsplit_once('/')?;
+    Some((u64::from_str_radix(communicator, 16).ok()?, function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_collective_says_its_communicator_and_function_again() {
+        let id = collective_id(0xab, "AllReduce");
+        assert_eq!(id, "00000000000000ab/AllReduce");
+        assert_eq!(collective_of(&id), Some((0xab, "AllReduce")));
+        for other in ["AllReduce", "xyz/AllReduce", "/AllReduce"] {
+            assert_eq!(collective_of(other), None, "{other}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::sample::{ResourceSamples, Sample};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::CollectivesFrom;
+use gpufleet_telemetry::training::{CollectivesFrom, collective_id};
 
 use super::outside::Told;
 use super::process::Process;
@@ -37,7 +37,7 @@ pub(super) fn of(
 /// Its collectives as NCCL itself tells them. What the process tells of one comes first.
 fn told_outside(outside: Option<&Told>, samples: &mut Vec<Sample>) {
     for told in outside.into_iter().flat_map(|it| &it.counts) {
-        let name = format!("{:016x}/{}", told.communicator, told.function);
+        let name = collective_id(told.communicator, &told.function);
         let part = Part::new(PartKind::Collective, name);
         let is_told = |metric: &Metric| {
             let is_it = |it: &Sample| it.metric == metric.id && it.part.as_ref() == Some(&part);

@@ -97,7 +97,7 @@ fn of_field(id: u32) -> f64 {
 }
 
 /// Whether the reader has it: the seconds' evidence and the count of slowdowns the sample loop makes, out of these.
-fn is_read_here(metric: &Metric) -> bool {
+pub(crate) fn is_read_here(metric: &Metric) -> bool {
     metric.kind != Kind::SecondBits && metric.id != gpu::HARDWARE_SLOWDOWNS.id
 }
 

@@ -3,11 +3,12 @@
 use gpufleet_agent::read::nvml::NvmlConfig;
 use gpufleet_standin_nvml::load::Load;
 use gpufleet_standin_nvml::{Fault, FaultKind, Process, Scenario};
-use gpufleet_telemetry::catalog::{Kind, gpu};
+use gpufleet_telemetry::catalog::gpu;
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 
 use crate::bench::{Bench, assert_close, index, reading};
+use crate::every_metric::is_read_here;
 
 const H100: &str = "NVIDIA H100 80GB HBM3";
 const A100: &str = "NVIDIA A100-SXM4-80GB";
@@ -91,9 +92,7 @@ async fn every_gpu_metric_is_told_as_a_value_or_a_reason() {
     let mut bench = Bench::new(Scenario::of(1, H100, Load::Training));
     let round = bench.settled().await;
     for metric in gpu::ALL.iter().filter(|it| it.part.is_none()) {
-        // These the loop makes of what is read.
-        let is_made = metric.kind == Kind::SecondBits || metric.id == gpu::HARDWARE_SLOWDOWNS.id;
-        if !is_made {
+        if is_read_here(metric) {
             // Panics when it was not told.
             let _ = round.of(0, metric);
         }

@@ -11,6 +11,7 @@ import textwrap
 import time
 
 from gpufleet import _native
+from gpufleet._run import Run
 
 #: How long a script may take: importing torch on a busy machine takes many seconds.
 SCRIPT_SECONDS = 240
@@ -33,6 +34,11 @@ def learn(ids, model=model, optimizer=optimizer):
     optimizer.zero_grad()
     return loss
 """
+
+
+def run_of_test():
+    """A run without hooks into the interpreter and without an agent."""
+    return Run("/nowhere/hooks.sock")
 
 
 def free_port():

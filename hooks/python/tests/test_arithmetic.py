@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from gpufleet import _arithmetic, _fingerprint
-from gpufleet._run import Run
+from support import run_of_test
 
 
 class Inner(torch.nn.Module):
@@ -33,7 +33,7 @@ def small():
 
 def told(model, dtype=torch.float32, autocast=None, said=None):
     """What a run says of itself after a forward pass of a watched model: the type, and by what."""
-    run = Run("/nowhere/hooks.sock")
+    run = run_of_test()
     run.plan(dtype=said)
     run.watch(model)
     with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
@@ -79,7 +79,7 @@ class Arithmetic(unittest.TestCase):
         told(model)
         self.assertEqual(len(model.layer._forward_hooks), 0)
         model = Inner()
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         run.watch(model)
         with self.assertRaises(RuntimeError):
             model(torch.ones(2, 5))

@@ -8,12 +8,7 @@ from unittest import mock
 import torch
 
 from gpufleet import _fingerprint
-from gpufleet._run import Run
-
-
-def run_of_test():
-    """A run without hooks into the interpreter and without an agent."""
-    return Run("/nowhere/hooks.sock")
+from support import run_of_test
 
 
 class Fingerprint(unittest.TestCase):

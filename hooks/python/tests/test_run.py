@@ -13,11 +13,7 @@ from gpufleet import _identity, _mesh
 from gpufleet._flops import of_shape
 from gpufleet._run import Run
 from gpufleet._timing import GpuClock
-
-
-def run_of_test():
-    """A run without hooks into the interpreter and without an agent."""
-    return Run("/nowhere/hooks.sock")
+from support import run_of_test
 
 
 class Recording(unittest.TestCase):

@@ -12,6 +12,7 @@ use gpufleet_analysis::straggler::collectives::Function;
 use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::attribute;
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::collective_of;
 
 use crate::detect::seconds_since;
 use crate::fleet::{Live, LiveValue};
@@ -129,7 +130,7 @@ pub(super) fn is_across(ranks: &[RankMeasured]) -> bool {
 fn collective(live: &Live, measured: &LiveValue) -> Option<Collective> {
     let part = measured.part.as_ref()?;
     let bytes_per_second = measured.reading.ok()?;
-    let (communicator, function) = part.id.rsplit_once('/')?;
+    let (communicator, function) = collective_of(&part.id)?;
     let total = |metric: &Metric| {
         let mut of_part = live
             .parts(metric.id)
@@ -138,7 +139,7 @@ fn collective(live: &Live, measured: &LiveValue) -> Option<Collective> {
     };
     let calls = total(&training::COLLECTIVE_CALLS).filter(|it| *it > 0.0)?;
     Some(Collective {
-        communicator: u64::from_str_radix(communicator, 16).ok()?,
+        communicator,
         function: Function::of(function),
         bytes_per_call: total(&training::COLLECTIVE_TRAFFIC)? / calls,
         bytes_per_second,

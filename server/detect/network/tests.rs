@@ -1,17 +1,14 @@
 //! The network under a run of 16 ranks on two nodes, whose GPUs of one place do collectives together.
 
 use gpufleet_telemetry::catalog::{Metric, node};
-use gpufleet_telemetry::event::{Event, EventKind};
-use gpufleet_telemetry::identity::{AgentId, Origin, Part, PartKind, ResourceKind};
+use gpufleet_telemetry::event::EventKind;
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading as Sample};
-use gpufleet_telemetry::time::Clock as _;
 use gpufleet_telemetry::training::attribute;
-use gpufleet_telemetry::wire::Lane;
 
 use super::*;
 use crate::detect::runs::tests::{RUN, Training, WELL, slow};
 use crate::fleet::LiveValue;
-use crate::runs::Heard;
 use crate::view::fixture::{self, Does};
 
 const USUAL: f64 = 45e9;
@@ -161,25 +158,8 @@ async fn a_slow_link_that_is_measured_no_more_is_not_over_and_what_was_never_mea
 
 /// The run's fingerprint says so of NCCL.
 fn is_set(training: &Training, pairs: &str) {
-    let world = &training.world;
-    let now = world.hand.now();
-    let event = Event {
-        at: now,
-        kind: EventKind::RunStarted,
-        severity: Severity::Info,
-        resource_kind: ResourceKind::Rank,
-        resource_id: format!("{RUN}/0").into(),
-        message: "a rank came up".to_owned(),
-        attributes: [(attribute::FINGERPRINT.to_owned(), pairs.to_owned())].into(),
-    };
-    let heard = Heard {
-        agent: AgentId(uuid::Uuid::from_u128(1)),
-        lane: Lane::Live,
-        received: now,
-    };
-    let runs = world.app.fleet.runs();
-    runs.event(&"prod".into(), &event, heard)
-        .expect("there is room");
+    let told = [(attribute::FINGERPRINT, pairs)];
+    training.hears((EventKind::RunStarted, Severity::Info), 0, &told);
 }
 
 #[tokio::test]

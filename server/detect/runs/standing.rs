@@ -20,7 +20,7 @@ use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::CollectivesFrom;
+use gpufleet_telemetry::training::{CollectivesFrom, collective_of};
 
 use super::waits::HOLDS_S;
 use super::{
@@ -77,9 +77,9 @@ fn counted(live: &Live, now: Timestamp) -> Vec<(Name, u64)> {
     let is_told = |it: &&LiveValue| seconds_since(now, it.at) <= HOLDS_S;
     let counts = live.parts(training::COLLECTIVE_CALLS.id).filter(is_told);
     let one = |value: &LiveValue| {
-        let (communicator, function) = value.part.as_ref()?.id.rsplit_once('/')?;
+        let (communicator, function) = collective_of(&value.part.as_ref()?.id)?;
         let name = Name {
-            communicator: u64::from_str_radix(communicator, 16).ok()?,
+            communicator,
             function: function.to_owned(),
         };
         Some((name, value.reading.ok()? as u64))

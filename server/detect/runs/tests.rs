@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, State};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
+use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
 use gpufleet_telemetry::time::{Clock, NANOS_PER_SECOND, Timestamp};
@@ -151,6 +152,35 @@ impl Training {
         let id = RankId::parse(&id).expect("an id");
         let key = RunKey::of(&"prod".into(), &id);
         runs.steps(&key, rank, &block, heard)
+            .expect("there is room");
+    }
+
+    /// An agent tells this of a rank of the run now.
+    pub(in crate::detect) fn hears(
+        &self,
+        (kind, severity): (EventKind, Severity),
+        rank: u32,
+        told: &[(&str, &str)],
+    ) {
+        let now = self.world.hand.now();
+        let told = told.iter();
+        let told = told.map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        let event = Event {
+            at: now,
+            kind,
+            severity,
+            resource_kind: ResourceKind::Rank,
+            resource_id: format!("{RUN}/{rank}").into(),
+            message: kind.name().to_owned(),
+            attributes: told.collect(),
+        };
+        let heard = Heard {
+            agent: AgentId(uuid::Uuid::from_u128(1)),
+            lane: Lane::Live,
+            received: now,
+        };
+        let runs = self.world.app.fleet.runs();
+        runs.event(&"prod".into(), &event, heard)
             .expect("there is room");
     }
 

@@ -17,6 +17,7 @@ use gpufleet_analysis::straggler::collectives::{Function, Operation, readings};
 use gpufleet_analysis::straggler::{self, Price, Seat, Silent, Source, Verdict};
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::training::collective_of;
 
 use crate::detect::detector::TickSnapshot;
 use crate::detect::{TICK, seconds_since};
@@ -90,7 +91,7 @@ impl Waits {
         step_ns: u64,
     ) -> Option<Judged> {
         let now = tick.now;
-        let seats = tick.runs.look(key, seats)?;
+        let seats = tick.runs().look(key, seats)?;
         self.before.retain(|rank, _| seats.contains_key(rank));
         let mut calls: BTreeMap<(u64, Function), Vec<Took>> = BTreeMap::new();
         let mut walls = Vec::new();
@@ -244,12 +245,12 @@ impl Total {
     fn of(live: &Live, timed: &LiveValue) -> Option<Self> {
         let part = timed.part.as_ref()?;
         let seconds = timed.reading.ok().filter(|it| *it > 0.0)?;
-        let (communicator, function) = part.id.rsplit_once('/')?;
+        let (communicator, function) = collective_of(&part.id)?;
         let function = Function::of(function);
         let mut counted = live.parts(training::COLLECTIVE_CALLS.id);
         let calls = counted.find(|it| it.part.as_ref() == Some(part))?;
         Some(Self {
-            communicator: u64::from_str_radix(communicator, 16).ok()?,
+            communicator,
             seconds,
             calls: calls.reading.ok()? as u64 as u32,
             function,

@@ -13,22 +13,7 @@ use crate::view::judge::judge;
 /// Sends these events.
 fn logs(fleet: &Fleet, seq: u64, decoded: &DecodedEvents) -> Outcome {
     let at = decoded.events[0].event.at;
-    let answer = fleet.offer(&Offer {
-        key: CursorKey {
-            agent: AgentId(Uuid::from_u128(1)),
-            epoch: Epoch(Uuid::from_u128(1_001)),
-            stream: Stream::Logs,
-        },
-        seq,
-        session: 1,
-        lane: Lane::Live,
-        dropped: None,
-        sent_at: at,
-        received: at,
-        bound_cluster: None,
-        default_cluster: "default".into(),
-        body: Body::Events(decoded),
-    });
+    let answer = fleet.offer(&request(seq, at, Stream::Logs, Body::Events(decoded)));
     answer.outcome
 }
 

@@ -16,7 +16,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::runs::{KnownRun, Run, RunKey};
-use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
+use crate::store::{RunFilter, Store, StoreError};
 
 /// Most runs that are looked at: twenty preemptions an hour for a month.
 pub(super) const MAX_RUNS: usize = 15_000;
@@ -42,21 +42,12 @@ pub(super) async fn read(
         heard_since: Some(time.start),
         ..RunFilter::default()
     };
-    let (mut keys, mut looked_at) = (Vec::new(), 0);
-    let mut after = Some((time.end.millis(), i64::MIN));
-    while looked_at < MAX_RUNS {
-        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
-        looked_at += page.len();
-        let is_in = |it: &KnownRun| {
-            let is_asked = cluster.is_some() || it.facts.origin == Origin::Live;
-            is_asked && it.facts.ended.is_some_and(|at| time.contains(&at))
-        };
-        keys.extend(page.into_iter().filter(is_in).map(|it| it.key));
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let is_in = |it: &KnownRun| {
+        let is_asked = cluster.is_some() || it.facts.origin == Origin::Live;
+        is_asked && it.facts.ended.is_some_and(|at| time.contains(&at))
+    };
+    let after = Some((time.end.millis(), i64::MIN));
+    let keys = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {
         let next: Vec<RunKey> = keys.iter().filter_map(next_attempt).collect();

@@ -21,9 +21,10 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::{Days, Terms, is_held};
-use crate::runs::{KnownRun, Run, RunKey};
+use crate::runs::goodput::spent;
+use crate::runs::{KnownRun, Run};
 use crate::store::model::LedgerDay;
-use crate::store::{MAX_RUNS_READ, RunFilter, Store, StoreError};
+use crate::store::{RunFilter, Store, StoreError};
 
 /// Most runs of a report: a new one every two minutes for a month.
 pub const MAX_RUNS: usize = 20_000;
@@ -66,21 +67,13 @@ pub async fn read(
         ..RunFilter::default()
     };
     let cards = Cards::of(days);
-    let (mut found, mut looked_at) = (Vec::new(), 0);
-    let mut after = Some((time.end.millis(), i64::MIN));
-    while looked_at < MAX_RUNS {
-        let (page, next) = store.runs(&filter, after, MAX_RUNS_READ).await?;
-        looked_at += page.len();
-        let is_in = |it: &KnownRun| cluster.is_some() || it.facts.origin == Origin::Live;
-        let keys: Vec<RunKey> = page.into_iter().filter(is_in).map(|it| it.key).collect();
-        for keys in keys.chunks(AT_A_TIME) {
-            let runs = store.with_first_ranks(keys, FIRST_RANKS).await?;
-            found.extend(runs.into_iter().filter_map(|it| cards.trained(it, specs)));
-        }
-        after = next;
-        if after.is_none() {
-            break;
-        }
+    let is_in = |it: &KnownRun| cluster.is_some() || it.facts.origin == Origin::Live;
+    let after = Some((time.end.millis(), i64::MIN));
+    let keys = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
+    let mut found = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(AT_A_TIME) {
+        let runs = store.with_first_ranks(keys, FIRST_RANKS).await?;
+        found.extend(runs.into_iter().filter_map(|it| cards.trained(it, specs)));
     }
     Ok(found)
 }
@@ -132,7 +125,7 @@ fn millionths(ratio: f64) -> i64 {
 fn goodput(run: &Run, held_ns: i64) -> Option<f64> {
     let (_, rank) = run.speaker()?;
     let told = |metric: Metric| rank.facts.reading(metric.id);
-    let nanos = |metric: Metric| (told(metric).unwrap_or(0.0) * 1e9) as u64;
+    let nanos = |metric: Metric| spent(rank, metric);
     let ending = run.facts.ending.as_ref();
     let broke_off = ending.filter(|it| it.is_interruption());
     let steps_lost = match broke_off {

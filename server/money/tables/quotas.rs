@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::table;
 
+use super::Span;
+
 /// Columns of the table; a row without a cluster is of all live clusters together.
 pub(super) const QUOTAS: [&str; 5] = ["from", "until", "cluster", "team", "gpus"];
 
 /// A team's quota in a stretch of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
-    from_ms: i64,
-    until_ms: Option<i64>,
+    span: Span,
     /// Of this cluster; empty of all live ones together.
     pub cluster: String,
     team: String,
@@ -38,7 +39,6 @@ fn quota(fields: &[String]) -> Result<Quota, String> {
     let [from, until, cluster, team, gpus] = fields else {
         return Err("it has not as many fields as columns".to_owned());
     };
-    let moment = |text: &str| table::moment(text).ok_or(format!("`{text}` is no date"));
     if team.is_empty() {
         return Err("`team` is empty".to_owned());
     }
@@ -46,8 +46,7 @@ fn quota(fields: &[String]) -> Result<Quota, String> {
         .parse()
         .map_err(|_| format!("`{gpus}` is no number of GPUs"))?;
     Ok(Quota {
-        from_ms: moment(from)?,
-        until_ms: (!until.is_empty()).then(|| moment(until)).transpose()?,
+        span: Span::read(from, until)?,
         cluster: cluster.clone(),
         team: team.clone(),
         gpus: i64::from(number),
@@ -58,11 +57,8 @@ fn quota(fields: &[String]) -> Result<Quota, String> {
 /// first quota that holds counts.
 pub fn quotas_at(quotas: &[Quota], cluster: Option<&str>, month_ms: i64) -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
-    let holds = |it: &&Quota| {
-        it.cluster == cluster.unwrap_or_default()
-            && it.from_ms <= month_ms
-            && it.until_ms.is_none_or(|until| month_ms < until)
-    };
+    let of = cluster.unwrap_or_default();
+    let holds = |it: &&Quota| it.cluster == of && it.span.holds_at(month_ms);
     for quota in quotas.iter().filter(holds) {
         found.entry(quota.team.clone()).or_insert(quota.gpus);
     }

@@ -1,6 +1,5 @@
 //! What ranks do together: in which collective a run stands, and whom the others wait for where steps do not say it.
 
-use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::training::{CollectivesFrom, attribute as about};
 
@@ -133,29 +132,11 @@ async fn what_an_agent_says_is_stuck_is_named_where_nothing_is_counted() {
     let mut training = Training::new().await;
     let seconds = |rank| (rank != 9).then_some(150.0);
     training.ticks(8, stand(seconds), |_| {}).await;
-    let now = training.world.hand.now();
-    let event = Event {
-        at: now,
-        kind: EventKind::CollectiveStuck,
-        severity: Severity::Error,
-        resource_kind: ResourceKind::Rank,
-        resource_id: format!("{RUN}/3").into(),
-        message: String::new(),
-        attributes: [
-            (about::COMMUNICATOR, "00000000000000ab"),
-            (about::FUNCTION, "AllGather"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into(),
-    };
-    let heard = Heard {
-        agent: AgentId(uuid::Uuid::from_u128(1)),
-        lane: Lane::Live,
-        received: now,
-    };
-    let runs = training.world.app.fleet.runs();
-    runs.event(&"prod".into(), &event, heard)
-        .expect("there is room");
+    let told = [
+        (about::COMMUNICATOR, "00000000000000ab"),
+        (about::FUNCTION, "AllGather"),
+    ];
+    training.hears((EventKind::CollectiveStuck, Severity::Error), 3, &told);
     training.ticks(6, stand(seconds), |_| {}).await;
     let (rank, what, _) = hung(&training);
     assert_eq!(rank, Some(9));
