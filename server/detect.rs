@@ -326,10 +326,12 @@ impl Detectors {
             quiet_runs: &found.quiet,
             nodes: &heard.nodes,
         });
-        Coverage {
+        let judged = Coverage {
             gpus: seen.len(),
             nodes: nodes.len(),
-        }
+        };
+        self.watches.keep(seen);
+        judged
     }
 
     /// What all of them find.

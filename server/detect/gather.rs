@@ -16,25 +16,29 @@ use gpufleet_analysis::port::Port;
 use gpufleet_analysis::states::{Edge, Status};
 use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
-use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 
 use super::leak::{self, LeakWatch, Leaks};
 use super::limits::{self, Limits};
 use super::links::{LinkReadings, LinkWatch};
 use super::network::{Network, PortsWatch};
 use super::prices::Prices;
-use super::readers::Readers;
+use super::readers::{self, Readers};
 use super::watch::{Rates, Readable, Watch, fresh};
 use crate::fleet::{Fleet, Live, LiveXid};
-use crate::store::model::ResourceKey;
 use crate::view::gather as view;
 use crate::view::judge::judge;
 
-/// What is kept of the resources from tick to tick: in one place, because looking one of a hundred thousand
-/// up costs more than judging it.
+mod table;
+
+use table::Table;
+
+/// What is kept of the resources from tick to tick.
 #[derive(Default)]
 pub struct Watches {
-    kept: HashMap<ResourceKey, Kept>,
+    kept: Table<Kept>,
+    /// Room for the GPUs of a tick, some 60 MB for 100,000: not asked of the system anew each time.
+    room: Vec<GpuSnapshot>,
     /// How many GPUs were ever numbered.
     numbered: u32,
     /// From when memory that grows leaks.
@@ -46,7 +50,6 @@ pub struct Watches {
 
 /// What is kept of one resource.
 struct Kept {
-    seen: Timestamp,
     /// Where its node was in [`Nodes`] at the last tick.
     node: usize,
     limits: limits::Kept,
@@ -78,9 +81,6 @@ struct Machine {
     memory: LeakWatch,
     ports: PortsWatch,
 }
-
-/// A resource that was not seen for this long is forgotten, nanoseconds.
-const FORGET_NS: i64 = 3_600 * NANOS_PER_SECOND;
 
 /// One GPU as the detectors see it.
 #[derive(Debug, Clone)]
@@ -189,16 +189,18 @@ pub fn gather(
     prices: &mut Prices,
     now: Timestamp,
 ) -> (Vec<GpuSnapshot>, NodeSnapshots) {
-    let mut all = Vec::with_capacity(watches.kept.len() / 2);
     let mut nodes = Nodes::default();
     let Watches {
         kept,
+        room,
         numbered,
         leak: by,
         limits,
         readers,
         network,
     } = watches;
+    let mut all = std::mem::take(room);
+    kept.begin();
     limits.begin();
     readers.begin();
     network.begin();
@@ -206,19 +208,15 @@ pub fn gather(
         if live.origin == Origin::Recorded {
             return;
         }
-        let kept = match kept.get_mut(&live.key) {
-            Some(kept) => kept,
-            None => kept
-                .entry(live.key.clone())
-                .or_insert_with(|| Kept::new(live.key.kind, numbered)),
-        };
-        kept.seen = now;
+        // All readings once from first to last, before the others jump about in them: memory is slow to jump in.
+        let refused = readers::refused(live, now);
+        let kept = kept.meet(&live.key, now, || Kept::new(live.key.kind, numbered));
         let of_node = nodes.of(live, &mut kept.node);
         of_node.heard = view::heard(live).max(of_node.heard);
         of_node.tick = live.interval.max(of_node.tick);
         of_node.point = live.last_point.max(of_node.point);
         limits.look(live, &mut kept.limits, now);
-        readers.look(live, now);
+        readers.look(live, refused, now);
         match &mut kept.kind {
             KeptOf::Machine(machine) => {
                 of_node.booted = booted_at(live);
@@ -252,8 +250,16 @@ pub fn gather(
             false => of(prices),
         };
     }
-    kept.retain(|_, it| now.since(it.seen) < FORGET_NS);
+    kept.forget(now);
     (all, nodes.all.into_iter().collect())
+}
+
+impl Watches {
+    /// Takes back the room of a tick that is over.
+    pub(super) fn keep(&mut self, mut room: Vec<GpuSnapshot>) {
+        room.clear();
+        self.room = room;
+    }
 }
 
 impl Kept {
@@ -266,7 +272,6 @@ impl Kept {
             })
         };
         Self {
-            seen: Timestamp::default(),
             node: 0,
             limits: limits::Kept::default(),
             kind: match kind {

@@ -81,11 +81,11 @@ impl Readers {
         }
     }
 
-    /// Takes in what is live of one resource.
-    pub(super) fn look(&mut self, live: &Live, now: Timestamp) {
+    /// Takes in what is live of one resource, of which so many readings are [`refused`]; those of a GPU count.
+    pub(super) fn look(&mut self, live: &Live, refused: usize, now: Timestamp) {
         let is_node = live.key.kind == ResourceKind::Node;
         let refused = match live.key.kind {
-            ResourceKind::Gpu => live.values.iter().filter(|it| is_refused(it, now)).count(),
+            ResourceKind::Gpu => refused,
             _ => 0,
         };
         if live.node.is_empty() || !is_node && refused == 0 {
@@ -223,6 +223,11 @@ impl Kept {
 }
 
 /// Whether a reading is missing because the agent lacks a right, or its driver is not the one any more.
+/// How many readings of a resource the driver refuses.
+pub(super) fn refused(live: &Live, now: Timestamp) -> usize {
+    live.values.iter().filter(|it| is_refused(it, now)).count()
+}
+
 fn is_refused(value: &LiveValue, now: Timestamp) -> bool {
     let is_so = matches!(
         value.reading,
