@@ -10,7 +10,7 @@
 //! steps that are more shorten the rank they are of.
 //!
 //! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`],
-//! [`watch`]; then what
+//! [`watch`], [`blind`]; then what
 //! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`], [`scaling`],
 //! [`reliability`], [`compare`], [`ladder`], [`words`], [`advice`].
 
@@ -43,6 +43,8 @@ pub mod complete;
 pub mod state;
 
 pub mod watch;
+
+pub mod blind;
 
 pub mod history;
 

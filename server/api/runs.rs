@@ -159,7 +159,7 @@ pub struct RunDetail {
     pub observed_ratio: Figure,
     /// Ranks that make the others wait.
     pub slow_ranks: Vec<SlowRank>,
-    /// Why nobody is judged to be slow.
+    /// Why nobody is judged to be slow, or cannot be; none where somebody is named, or it is known that nobody is slow.
     pub not_judged: Option<&'static str>,
     /// Why it ended.
     pub ending: Option<Ending>,
@@ -430,7 +430,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         observed_ratio: Figure::of(share(goodput.as_ref(), Goodput::observed)),
         goodput_missing: goodput.err().map(str::to_owned),
         slow_ranks: slow.collect(),
-        not_judged: verdict.and_then(|it| it.silent).map(words::not_judged),
+        not_judged: verdict.and_then(|it| words::not_named(run, it)),
         ending,
         finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
         deadline: deadline.map(text::rfc3339),

@@ -125,7 +125,7 @@ fn of_judged_runs(tick: &TickSnapshot<'_>, found: &Findings) -> HashSet<u32> {
     for key in tick.runs().keys() {
         tick.runs().look(&key, |run| {
             let goes_on = runs::is_judged(run) && run.state(tick.now) == State::Running;
-            let is_told = found.by_collectives.contains(&key) || runs::steps_tell(run);
+            let is_told = found.by_collectives.contains(&key) || run.steps_tell();
             if !goes_on || !is_told {
                 return;
             }

@@ -370,7 +370,7 @@ impl Brief {
             nodes: nodes.filter(|it| !it.is_empty()).cloned().collect(),
             members: living().map(|(number, _)| *number).collect(),
             blamed: blamed.map(|it| it.rank).collect(),
-            waits: living().find_map(|(_, it)| runs::waits_of(it)),
+            waits: living().find_map(|(_, it)| it.waits_of()),
             settings: settings
                 .map(|(key, it)| (key.clone(), it.clone()))
                 .collect(),

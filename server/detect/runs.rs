@@ -14,7 +14,6 @@ use gpufleet_analysis::hang;
 use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::lost::Losing;
-use gpufleet_analysis::straggler::Silent;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -40,10 +39,6 @@ const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
 /// For so long a run that saves, restores, evaluates or starts is let alone, seconds: then it is late.
 const QUIET_S: f64 = 3_600.0;
-
-/// Part of a step's time that ranks spend waiting for one another from which it counts as told: who tells none has it
-/// in the time of its own.
-const LEAST_WAITS: f64 = 0.005;
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
 const PEERS: usize = 64;
@@ -304,40 +299,9 @@ pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
 }
 
-/// Part of its steps' time that a rank waited for others; none where it tells no steps.
-pub(super) fn waits_of(rank: &Rank) -> Option<f64> {
-    let waits = rank.facts.reading(training::STEP_COMMUNICATION_WAIT.id)?;
-    let all = rank.facts.reading(training::STEP_WALL.id)?;
-    (all > 0.0).then(|| waits / all)
-}
-
-/// Whether its steps say who makes the others wait: they name somebody, or somebody tells what it waits for others, or
-/// nobody says whether it does. Where all tell that they do not, each has that in the time of its own, and all look
-/// alike.
-pub(super) fn steps_tell(run: &Run) -> bool {
-    let Some(judged) = &run.judged else {
-        return false;
-    };
-    let none = [Silent::NoPeers, Silent::RanksMissing];
-    let is_judged = judged.verdict.silent.is_none_or(|it| !none.contains(&it));
-    let living = run.ranks.values().filter(|it| it.facts.end.is_none());
-    let mut told = living.filter_map(waits_of).peekable();
-    let tell = told.peek().is_none() || told.any(|it| it >= LEAST_WAITS);
-    is_judged && (tell || !judged.verdict.stragglers.is_empty())
-}
-
-/// Whether our plugin times what a rank does together with others.
-fn is_timed(rank: &Rank) -> bool {
-    collectives_from(rank) == Some(CollectivesFrom::Plugin)
-}
-
-fn collectives_from(rank: &Rank) -> Option<CollectivesFrom> {
-    let code = rank.facts.reading(training::COLLECTIVES_FROM.id)?;
-    CollectivesFrom::from_number(code as u64)
-}
-
 fn brief(run: &Run, now: Timestamp) -> Brief {
-    let living = || run.ranks.values().filter(|it| it.facts.end.is_none());
+    let living = || run.living();
+    let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
     let heard = living().map(|it| it.facts.heard).max();
     Brief {
         step: living().filter_map(|it| Some(it.ring.span()?.1)).max(),
@@ -345,7 +309,7 @@ fn brief(run: &Run, now: Timestamp) -> Brief {
         is_quiet: living().any(is_quiet),
         stands: run.stands_since(now).is_some(),
         judged: run.judged.clone(),
-        asks_collectives: !steps_tell(run) && living().any(is_timed),
+        asks_collectives: !run.steps_tell() && living().any(is_timed),
         learning: living().find_map(|it| learning::Reading::of(&it.facts)),
     }
 }
@@ -369,7 +333,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         stage: it.facts.mesh.pp.map(|it| it.at),
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
-        collectives: collectives_from(it),
+        collectives: it.collectives_from(),
         ring: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
             .then(|| it.ring.clone()),
     };

@@ -230,7 +230,7 @@ fn page(
             .iter()
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
             .collect(),
-        heat: parts::heat(&past.heat, past.cut),
+        heat: parts::heat(&past.heat, past.cut, run),
         phases: parts::phases(run),
         goodput: past
             .goodput

@@ -160,11 +160,12 @@ impl Runs {
 }
 
 impl Run {
-    /// Who makes the others wait, by steps or by collectives: what names somebody, else what was judged at all.
+    /// Who makes the others wait, by steps or by collectives: what names somebody, else what can say it at all.
     pub fn who_waits(&self) -> Option<&Judged> {
-        let by_collectives = self.by_collectives.as_ref();
-        let names = by_collectives.filter(|it| !it.verdict.stragglers.is_empty());
-        names.or(self.judged.as_ref()).or(by_collectives)
+        let both = [self.by_collectives.as_ref(), self.judged.as_ref()];
+        let names = |it: &&Judged| !it.verdict.stragglers.is_empty();
+        let mut known = both.into_iter().flatten();
+        known.clone().find(names).or_else(|| known.next())
     }
 }
 

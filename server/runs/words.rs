@@ -4,6 +4,7 @@ use gpufleet_analysis::incident::{Family, Incident, Place};
 use gpufleet_analysis::straggler::{Confidence, Silent, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::blind::Blind;
 use super::{Judged, Run, State};
 use crate::words::{incident, text};
 
@@ -126,7 +127,7 @@ fn of_rank<'a>(run: &Run, rank: u32, open: &'a [Incident]) -> Option<&'a Inciden
 }
 
 /// Who is slow, or why nobody is named.
-fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
+pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     let Verdict {
         stragglers,
         stages,
@@ -161,6 +162,9 @@ fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
         let more = (more > 0).then(|| format!(" And {more} more."));
         return named.join(" ") + &more.unwrap_or_default();
     }
+    if let Some(blind) = run.blind() {
+        return format!("Who is slow is not known: {}.", blind.words());
+    }
     if let Some(stage) = stages.first() {
         return format!(
             "No rank is slow; pipeline stage {} has {:.2} × the work of the others.",
@@ -174,9 +178,17 @@ fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
         );
     }
     match silent {
-        None => "No rank is slower than its peers.".to_owned(),
+        None if run.steps_tell() => "No rank is slower than its peers.".to_owned(),
+        None => "No rank is slower than its peers, by the times of its collectives.".to_owned(),
         Some(why) => format!("Who is slow is not judged: {}.", not_judged(*why)),
     }
+}
+
+/// Why nobody is named of a run as it was judged: the end of a sentence; none where somebody is, or nobody is slow.
+pub fn not_named(run: &Run, verdict: &Verdict) -> Option<&'static str> {
+    let is_named = !verdict.stragglers.is_empty();
+    let blind = run.blind().filter(|_| !is_named).map(Blind::words);
+    blind.or_else(|| verdict.silent.map(not_judged))
 }
 
 /// Why nobody is judged or blamed.

@@ -264,13 +264,17 @@ fn class(ratio: Option<f64>) -> char {
     }
 }
 
-pub(super) fn heat(rows: &[heat::Row], cut: Option<Cut>) -> HeatMap {
+pub(super) fn heat(rows: &[heat::Row], cut: Option<Cut>, run: &Run) -> HeatMap {
     let slowest = rows.iter().filter_map(|it| it.slowest);
     let slowest = slowest.max_by(|a, b| a.1.total_cmp(&b.1));
     let has_steps = rows.iter().any(|it| it.has_steps);
     let words = match slowest {
         None if !has_steps => "No step was told in this time.".to_owned(),
         None => "There is one rank only, or one a stage: nobody to compare with.".to_owned(),
+        Some((_, ratio)) if ratio < 1.025 && !run.tells_waits() => {
+            "All ranks look alike here, because no step says what of it is waiting for other ranks."
+                .to_owned()
+        }
         Some((rank, ratio)) if ratio < 1.025 => {
             format!(
                 "All ranks compute equally long; the slowest, rank {rank}, {ratio:.2} × its peers."
@@ -410,10 +414,8 @@ pub(super) fn ending(facts: &EndingFacts) -> Ending {
 
 /// The ranks, those that ended badly or are slow first; how many are left out.
 pub(super) fn ranks(run: &Run, now: Timestamp, cluster: &Arc<str>) -> (Vec<RankLine>, usize) {
-    let blamed = run
-        .judged
-        .as_ref()
-        .map(|it| it.verdict.stragglers.as_slice());
+    let judged = run.who_waits();
+    let blamed = judged.map(|it| it.verdict.stragglers.as_slice());
     let blamed = blamed.unwrap_or_default();
     let ratio = |number: u32| {
         blamed
