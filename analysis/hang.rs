@@ -4,6 +4,9 @@
 //! computes either: tensor activity of all its GPUs at most 1 %, or collectives that do not move:
 //! one in flight for as long, or sequence numbers of one communicator that differ while it stands.
 //! Quiet while the run starts, evaluates, saves or restores: the clock begins anew when it is over.
+//! Before its first step it is let alone for [`FIRST_STEP_NS`], counted from when its ranks came up and said that they
+//! have made none, or from when something of it last computed: images, data, compilers and checkpoints take their time,
+//! a group that waits for a rank that never comes takes all of it.
 //!
 //! Suspect: in a communicator that stands, the ranks with the lowest sequence number, or that never
 //! entered what the others are in; of those the ones that are in no collective themselves, because
@@ -29,6 +32,9 @@ mod tests;
 pub const LEAST_NS: i64 = 120_000_000_000;
 /// Multiple of the median gap.
 pub const GAPS: f64 = 10.0;
+/// Longest start-up that computes nothing, nanoseconds: the largest compilations and checkpoints take some 20 minutes,
+/// and NCCL's own time-outs, where they are set, 10 to 30.
+pub const FIRST_STEP_NS: i64 = 1_800_000_000_000;
 /// Tensor activity at or below this is none.
 pub const IDLE_ACTIVITY: f64 = 0.01;
 /// Most ranks that are named: more are not looked at one by one.
@@ -45,6 +51,8 @@ pub struct Thresholds {
     pub after_s: f64,
     /// Multiple of the median gap between steps.
     pub gaps: f64,
+    /// Longest start-up, seconds.
+    pub first_step_s: f64,
 }
 
 impl Default for Thresholds {
@@ -52,6 +60,7 @@ impl Default for Thresholds {
         Self {
             after_s: LEAST_NS as f64 / 1e9,
             gaps: GAPS,
+            first_step_s: FIRST_STEP_NS as f64 / 1e9,
         }
     }
 }
@@ -60,6 +69,11 @@ impl Thresholds {
     /// Shortest stand-still, nanoseconds.
     pub fn least_ns(&self) -> i64 {
         (self.after_s * 1e9) as i64
+    }
+
+    /// Longest start-up, nanoseconds.
+    pub fn first_step_ns(&self) -> i64 {
+        (self.first_step_s * 1e9) as i64
     }
 }
 
@@ -84,9 +98,11 @@ pub struct Tick<'a> {
     pub now: Timestamp,
     /// The newest step of any rank; none before the first.
     pub step: Option<u64>,
+    /// Since when its ranks are up that say that they have made no step; none where one has, or nobody says.
+    pub up_since: Option<Timestamp>,
     /// Whether its ranks were heard from, so that no step means something.
     pub is_heard: bool,
-    /// Whether it starts, evaluates, saves or restores a checkpoint.
+    /// Whether it evaluates, saves or restores a checkpoint; that it starts counts after its first step alone.
     pub is_quiet: bool,
     /// Highest tensor activity of its GPUs over the last minute; none is unknown.
     pub activity: Option<f64>,
@@ -108,8 +124,10 @@ pub enum Evidence {
 /// A run that stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hang {
-    /// When its last step ended.
+    /// When its last step ended; before the first, when it was last busy or came up.
     pub since: Timestamp,
+    /// Whether it has made no step at all.
+    pub is_first: bool,
     /// How long it had to stand to be called so, nanoseconds.
     pub limit_ns: i64,
     /// What shows it.
@@ -176,13 +194,26 @@ impl Watch {
         ((f64::from(middle) * 1e6 * by.gaps) as i64).max(by.least_ns())
     }
 
-    /// How long it has had no step, nanoseconds; 0 before the first.
+    /// How long it has had no step, nanoseconds; before the first, how long it was not busy.
     pub fn stands_for(&self, now: Timestamp) -> i64 {
-        if self.has_begun {
-            now.0.saturating_sub(self.moved_at)
-        } else {
-            0
+        match self.moved_at {
+            0 => 0,
+            at => now.0.saturating_sub(at),
         }
+    }
+
+    /// Whether it has had no step for so long that it may be a hang.
+    pub fn may_stand(&self, now: Timestamp, by: &Thresholds) -> bool {
+        let least_ns = match self.has_begun {
+            true => by.least_ns(),
+            false => by.first_step_ns(),
+        };
+        self.stands_for(now) >= least_ns
+    }
+
+    /// Whether it has made a step.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Judges a tick by the documented thresholds.
@@ -200,7 +231,10 @@ impl Watch {
             self.move_on(step, now);
             return Verdict::Moving;
         }
-        if tick.is_quiet || !self.has_begun {
+        if !self.has_begun {
+            return self.before_first(tick, by);
+        }
+        if tick.is_quiet {
             self.moved_at = now;
             return Verdict::Quiet;
         }
@@ -213,6 +247,36 @@ impl Watch {
         }
         self.hang(tick, limit_ns)
             .map_or(Verdict::NoEvidence, Verdict::Hung)
+    }
+
+    /// Judges a tick of a run that has made no step.
+    fn before_first(&mut self, tick: &Tick<'_>, by: &Thresholds) -> Verdict {
+        let now = tick.now.0;
+        let Some(up_since) = tick.up_since else {
+            self.moved_at = 0;
+            return Verdict::Quiet;
+        };
+        let is_busy = tick.activity.is_some_and(|it| it > IDLE_ACTIVITY);
+        if tick.is_quiet || is_busy {
+            self.moved_at = now;
+            return Verdict::Quiet;
+        }
+        // Whoever comes to watch it later knows of no time before.
+        if self.moved_at == 0 {
+            self.moved_at = now;
+        }
+        if !tick.is_heard {
+            return Verdict::Unheard;
+        }
+        let limit_ns = by.first_step_ns();
+        if now.saturating_sub(self.moved_at) >= limit_ns {
+            let found = self.hang(tick, limit_ns);
+            return found.map_or(Verdict::NoEvidence, Verdict::Hung);
+        }
+        match now.saturating_sub(up_since.0) >= limit_ns {
+            true => Verdict::NoEvidence,
+            false => Verdict::Quiet,
+        }
     }
 
     fn move_on(&mut self, step: u64, now: i64) {
@@ -233,6 +297,7 @@ impl Watch {
     fn hang(&self, tick: &Tick<'_>, limit_ns: i64) -> Option<Hang> {
         let hang = |evidence| Hang {
             since: Timestamp(self.moved_at),
+            is_first: !self.has_begun,
             limit_ns,
             evidence,
             communicator: None,

@@ -95,6 +95,9 @@ section! {
         pub hang_after_s: f64 = hang::Thresholds::default().after_s,
         /// … and for this many times the median time between its steps, 3 to 1000.
         pub hang_gaps: f64 = hang::GAPS,
+        /// A run whose ranks are up, make no first step and compute nothing for this long stands too, seconds,
+        /// 300 to 86400: images, data, compilers and checkpoints take their time.
+        pub first_step_after_s: f64 = hang::Thresholds::default().first_step_s,
         /// A run is slower when its steps take this part longer than they did, 0.005 to 1.
         pub slower_by: f64 = regression::LEAST_CHANGE,
         /// A loss or a gradient's norm is too high this many standard deviations above its trend, 3 to 100.

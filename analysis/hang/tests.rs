@@ -9,6 +9,7 @@ const SECOND: i64 = 1_000_000_000;
 const NOTHING: Tick<'static> = Tick {
     now: Timestamp(0),
     step: None,
+    up_since: None,
     is_heard: true,
     is_quiet: false,
     activity: None,
@@ -98,6 +99,111 @@ fn a_long_step_that_computes_and_silence_alone_are_no_hang() {
         ..NOTHING
     };
     assert_eq!(Watch::new().observe(&before_the_first), Verdict::Quiet);
+}
+
+/// What is said at this second of a run that came up at second 10 and has made no step.
+fn unbegun(at_s: i64, activity: Option<f64>) -> Tick<'static> {
+    Tick {
+        now: Timestamp(at_s * SECOND),
+        up_since: Some(Timestamp(10 * SECOND)),
+        activity,
+        ..NOTHING
+    }
+}
+
+#[test]
+fn a_run_that_makes_no_first_step_and_computes_nothing_stands_after_half_an_hour() {
+    let mut watch = Watch::new();
+    let of = |watch: &mut Watch, at_s| watch.observe(&unbegun(at_s, Some(0.0)));
+    for at_s in (10..1_810).step_by(10) {
+        assert_eq!(of(&mut watch, at_s), Verdict::Quiet, "{at_s}");
+        assert!(!watch.may_stand(Timestamp(at_s * SECOND), &Thresholds::default()));
+    }
+    let Verdict::Hung(hang) = of(&mut watch, 1_810) else {
+        panic!("half an hour has passed");
+    };
+    assert!(hang.is_first && watch.may_stand(Timestamp(1_810 * SECOND), &Thresholds::default()));
+    assert_eq!(
+        (hang.since, hang.limit_ns),
+        (Timestamp(10 * SECOND), FIRST_STEP_NS)
+    );
+    let begins = Tick {
+        step: Some(0),
+        ..unbegun(1_820, Some(0.0))
+    };
+    assert_eq!(watch.observe(&begins), Verdict::Moving);
+    assert_eq!(watch.stands_for(Timestamp(1_830 * SECOND)), 10 * SECOND);
+    let stands = Tick {
+        step: Some(0),
+        ..unbegun(1_950, Some(0.0))
+    };
+    let Verdict::Hung(later) = watch.observe(&stands) else {
+        panic!("after its first step two minutes are long");
+    };
+    assert!(!later.is_first);
+}
+
+#[test]
+fn before_its_first_step_a_run_that_computes_restores_or_is_not_known_is_let_alone() {
+    let judged = |change: fn(&mut Tick<'_>, i64)| {
+        let mut watch = Watch::new();
+        let ticks = (10..7_200).step_by(10).map(|at_s| {
+            let mut tick = unbegun(at_s, Some(0.0));
+            change(&mut tick, at_s);
+            watch.observe(&tick)
+        });
+        let mut all: Vec<Verdict> = ticks.collect();
+        all.dedup();
+        all
+    };
+    let computes = judged(|tick, at_s| {
+        // A minute of each half hour is enough: it compiles, warms up, measures.
+        tick.activity = Some(if at_s % 1_800 < 60 { 0.3 } else { 0.0 });
+    });
+    assert!(
+        !computes.iter().any(|it| matches!(it, Verdict::Hung(_))),
+        "{computes:?}"
+    );
+    assert_eq!(judged(|tick, _| tick.is_quiet = true), [Verdict::Quiet]);
+    assert_eq!(judged(|tick, _| tick.up_since = None), [Verdict::Quiet]);
+    let unknown = judged(|tick, _| tick.activity = None);
+    assert_eq!(unknown, [Verdict::Quiet, Verdict::NoEvidence]);
+    let unheard = judged(|tick, _| tick.is_heard = false);
+    assert_eq!(unheard, [Verdict::Unheard]);
+}
+
+#[test]
+fn a_collective_that_stands_before_the_first_step_names_who_never_came() {
+    let mut watch = Watch::new();
+    let positions = [
+        position(1, 0, 1, Some(60)),
+        position(1, 1, 1, Some(70)),
+        position(1, 2, 0, None),
+    ];
+    for at_s in (10..1_860).step_by(10) {
+        let tick = Tick {
+            positions: &positions,
+            ..unbegun(at_s, None)
+        };
+        assert!(!matches!(watch.observe(&tick), Verdict::Hung(_)), "{at_s}");
+    }
+    let tick = Tick {
+        positions: &positions,
+        ..unbegun(1_860, None)
+    };
+    let Verdict::Hung(hang) = watch.observe(&tick) else {
+        panic!("it stands for half an hour");
+    };
+    assert_eq!((hang.is_first, hang.suspects), (true, vec![2]));
+}
+
+#[test]
+fn a_run_that_is_met_late_is_not_known_to_have_stood_before() {
+    let mut watch = Watch::new();
+    let late = watch.observe(&unbegun(9_000, Some(0.0)));
+    assert_eq!(late, Verdict::NoEvidence, "neither true nor over");
+    let later = watch.observe(&unbegun(10_800, Some(0.0)));
+    assert!(matches!(later, Verdict::Hung(_)), "{later:?}");
 }
 
 #[test]
@@ -271,6 +377,14 @@ fn a_run_stands_after_the_time_and_the_gaps_that_are_set() {
     let usual = Thresholds::default();
     let after = |after_s: f64| Thresholds { after_s, ..usual };
     let gaps = |gaps: f64| Thresholds { gaps, ..usual };
+    let first = Thresholds {
+        first_step_s: 600.0,
+        ..usual
+    };
+    let mut watch = Watch::new();
+    watch.observe_by(&unbegun(10, Some(0.0)), &first);
+    let told = watch.observe_by(&unbegun(610, Some(0.0)), &first);
+    assert!(matches!(told, Verdict::Hung(_)), "{told:?}");
     assert!(!stands(1, 50, usual) && stands(1, 50, after(45.0)));
     assert!(stands(1, 130, usual) && !stands(1, 130, after(200.0)));
     assert!(stands(20, 210, usual) && !stands(20, 210, gaps(11.0)));

@@ -94,6 +94,7 @@ fn stands(gap_s: i64, seed: u64) -> Option<i64> {
         let verdict = watch.observe(&hang::Tick {
             now,
             step: Some(u64::try_from(at.min(stops_at) / gap_s).unwrap_or(0)),
+            up_since: None,
             is_heard: true,
             is_quiet: false,
             activity: Some(if at > stops_at { 0.0 } else { 0.5 }),
@@ -354,6 +355,7 @@ fn pauses() -> u32 {
             let verdict = watch.observe(&hang::Tick {
                 now: Timestamp(at * SECOND),
                 step: Some(seed + moved.unsigned_abs()),
+                up_since: None,
                 is_heard: true,
                 is_quiet: false,
                 activity: Some(0.0),

@@ -359,7 +359,7 @@ impl Watched {
 impl Brief {
     fn of(run: &Run, now: Timestamp) -> Self {
         let living = || run.members().filter(|(_, it)| it.facts.end.is_none());
-        let is_quiet = living().any(|(_, it)| runs::is_quiet(it));
+        let is_quiet = living().any(|(_, it)| runs::is_quiet(it, runs::QUIET_S));
         let blamed = run.who_waits().into_iter();
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
         let nodes = living().map(|(_, it)| &it.facts.node);

@@ -37,8 +37,9 @@ use waits::Waits;
 /// A rank that was heard within two ticks and what a tick needs.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
 
-/// For so long a run that saves, restores, evaluates or starts is let alone, seconds: then it is late.
-const QUIET_S: f64 = 3_600.0;
+/// For so long a run that saves, restores or evaluates is let alone, seconds: then it is late. How long one may start
+/// is a threshold of [`hang`].
+pub(super) const QUIET_S: f64 = 3_600.0;
 
 /// Ranks whose steps are looked at beside a slow one's: more change no median.
 const PEERS: usize = 64;
@@ -57,6 +58,8 @@ struct Watched {
 /// What is needed of every run.
 struct Brief {
     step: Option<u64>,
+    /// What there is to say of its first step, before it.
+    first: Option<BeforeFirst>,
     heard: Timestamp,
     is_quiet: bool,
     stands: bool,
@@ -66,12 +69,23 @@ struct Brief {
     learning: Option<learning::Reading>,
 }
 
+/// A run whose ranks say that they have made no step.
+#[derive(Debug, Clone, Copy)]
+struct BeforeFirst {
+    up_since: Timestamp,
+    /// Whether it evaluates, saves or restores.
+    is_quiet: bool,
+    activity: Option<f64>,
+}
+
 /// A run in which something may be wrong.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunSnapshot {
     pub(super) cluster: String,
     pub(super) name: String,
     pub(super) ranks: Vec<RankSnapshot>,
+    /// How many it says it has; 0 is not said.
+    pub(super) world: u32,
     /// Collectives that its ranks were told not to come out of.
     pub(super) stuck: Vec<Stuck>,
 }
@@ -180,7 +194,7 @@ impl Watched {
     /// One run that goes on.
     fn judge(&mut self, key: &RunKey, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let (gpus, now) = (tick.gpus, tick.now);
-        let Some(brief) = tick.runs().look(key, |run| brief(run, now)) else {
+        let Some(brief) = tick.runs().look(key, |run| brief(key, run, tick)) else {
             return;
         };
         if brief.is_quiet {
@@ -212,7 +226,7 @@ impl Watched {
         if brief.learning.is_none() {
             found.unjudged.insert(unjudged(Family::Training, key));
         }
-        let may_stand = self.hang.stands_for(now) >= tick.by.hang.least_ns();
+        let may_stand = self.hang.may_stand(now, &tick.by.hang);
         let run = if may_stand || pace.is_some() || !troubles.is_empty() {
             let blamed = pace.iter().flat_map(|it| &it.verdict.stragglers);
             let blamed: Vec<u32> = blamed.map(|it| it.rank).collect();
@@ -299,27 +313,59 @@ pub(super) fn is_judged(run: &Run) -> bool {
     run.facts.origin != Origin::Recorded
 }
 
-fn brief(run: &Run, now: Timestamp) -> Brief {
+fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
     let living = || run.living();
     let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
     let heard = living().map(|it| it.facts.heard).max();
+    let startup_s = tick.by.hang.first_step_s;
+    let step = living().filter_map(|it| Some(it.ring.span()?.1)).max();
+    let up_since = step.is_none().then(|| run.up_without_step(tick.now));
+    let first = |up_since| BeforeFirst {
+        up_since,
+        is_quiet: living().any(|it| is_quiet(it, 0.0)),
+        activity: activity(living().map(|it| {
+            let gpu = tick.gpus.get(&(&*key.cluster, &*it.facts.gpu));
+            gpu.copied()
+        })),
+    };
     Brief {
-        step: living().filter_map(|it| Some(it.ring.span()?.1)).max(),
+        step,
+        first: up_since.flatten().map(first),
         heard: heard.unwrap_or_default(),
-        is_quiet: living().any(is_quiet),
-        stands: run.stands_since(now).is_some(),
+        is_quiet: living().any(|it| is_quiet(it, startup_s)),
+        stands: run.stands_since(tick.now).is_some(),
         judged: run.judged.clone(),
         asks_collectives: !run.steps_tell() && living().any(is_timed),
         learning: living().find_map(|it| learning::Reading::of(&it.facts)),
     }
 }
 
-/// Whether a rank does what takes long: the others wait for it, and that is as it should be.
-pub(super) fn is_quiet(rank: &Rank) -> bool {
+/// How busy the tensor cores of ranks' GPUs are at most; none where one of them may compute unseen.
+fn activity<'a>(gpus: impl Iterator<Item = Option<&'a GpuSnapshot>>) -> Option<f64> {
+    let of = |seen: Option<&GpuSnapshot>| {
+        let seen = seen?;
+        match seen.status.state {
+            // Busy without work, idle or broken: neither computes.
+            GpuState::Stalled | GpuState::Gap | GpuState::Parked | GpuState::HeldEmpty => Some(0.0),
+            _ if is_broken(seen) => Some(0.0),
+            _ => seen.tensor,
+        }
+    };
+    let all: Option<Vec<f64>> = gpus.map(of).collect();
+    all?.into_iter().reduce(f64::max)
+}
+
+/// Whether a rank does what takes long: the others wait for it, and that is as it should be; a start-up may take so
+/// many seconds.
+pub(super) fn is_quiet(rank: &Rank, startup_s: f64) -> bool {
     let now = rank.facts.reading(training::PHASE_NOW.id);
     let age = rank.facts.reading(training::PHASE_AGE.id);
-    let is_in = |it: Phase| now == Some(it.code());
-    Phase::QUIET.into_iter().any(is_in) && age.is_none_or(|it| it < QUIET_S)
+    let mut quiet = Phase::QUIET.into_iter();
+    let most = quiet.find(|it| now == Some(it.code())).map(|it| match it {
+        Phase::Startup => startup_s,
+        _ => QUIET_S,
+    });
+    most.is_some_and(|most| age.unwrap_or(0.0) < most)
 }
 
 pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
@@ -341,6 +387,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         cluster: key.cluster.to_string(),
         name: key.run.to_string(),
         ranks: ranks.enumerate().map(of).collect(),
+        world: run.facts.world,
         stuck: run.stuck.clone(),
     }
 }

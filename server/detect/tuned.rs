@@ -71,6 +71,7 @@ thresholds! {
     straggler_z in 2.0 to 50.0 is straggler.z;
     hang_after_s in 30.0 to 86_400.0 is hang.after_s;
     hang_gaps in 3.0 to 1_000.0 is hang.gaps;
+    first_step_after_s in 300.0 to 86_400.0 is hang.first_step_s;
     slower_by in 0.005 to 1.0 is slower.change;
     loss_sigmas in 3.0 to 100.0 is loss.sigmas;
     loss_steps in 1.0 to 199.0 is loss.steps;

@@ -1,6 +1,7 @@
 //! How a run stands: it runs, it ended, or nobody knows because nothing is heard of it.
 
 use gpufleet_analysis::ending::{self, Attempt, GpuFault};
+use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::{Run, RunFacts};
@@ -96,6 +97,23 @@ impl Run {
         let most = STANDS_AFTER.max(step.saturating_mul(STANDS_AFTER_STEPS));
         let stands = self.state(now) == State::Running && now.since(judged.ended_at) > most;
         stands.then_some(judged.ended_at)
+    }
+
+    /// Since when all of its ranks that are known are up, where they say that they have made no step; none where one of
+    /// them has, or nobody says.
+    pub fn up_without_step(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.last_step().is_some() {
+            return None;
+        }
+        let (mut says, mut up_since) = (false, self.facts.started);
+        for (_, rank) in self.members() {
+            match rank.facts.reading(training::STEPS.id) {
+                Some(steps) if steps > 0.0 => return None,
+                told => says |= told.is_some() && rank.facts.end.is_none(),
+            }
+            up_since = up_since.max(rank.facts.started);
+        }
+        says.then(|| up_since.map_or(now, |it| it.min(now)))
     }
 
     /// Why it ended, from what its ranks left behind and the faults of its GPUs.

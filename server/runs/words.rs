@@ -43,7 +43,7 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
     let Some(judged) = &run.judged else {
         let runs = match run.last_step() {
             Some(step) => format!("Runs, at step {step}; how fast is not known yet."),
-            None => "Runs, and has not told a step yet.".to_owned(),
+            None => without_a_step(run, open, now),
         };
         return match &run.by_collectives {
             Some(judged) => format!("{} {runs}", slow(run, open, judged)),
@@ -83,6 +83,19 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
         true => format!("{runs} {slow}{gone}"),
         false => format!("{slow} {runs}{gone}"),
     }
+}
+
+/// A run that has told no step: since when, where its ranks say that they made none, and why, where that is known.
+fn without_a_step(run: &Run, open: &[Incident], now: Timestamp) -> String {
+    let Some(since) = run.up_without_step(now) else {
+        return "Runs, and has not told a step yet.".to_owned();
+    };
+    format!(
+        "Runs, and has not made its first step since it came up at {} UTC, {}{}.",
+        text::moment(since),
+        text::ago(now, since),
+        because(dearest(open.iter()))
+    )
 }
 
 /// Why, and what it costs, as its incident says; nothing before there is one.

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
 use gpufleet_analysis::incident::{Family, Signal};
-use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::event::Severity;
@@ -24,8 +23,8 @@ use gpufleet_telemetry::training::{CollectivesFrom, collective_of};
 
 use super::waits::HOLDS_S;
 use super::{
-    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, gpu_of, is_broken, place,
-    price_of, seconds,
+    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken,
+    place, price_of, seconds,
 };
 use crate::detect::seconds_since;
 use crate::fleet::{Fleet, Live, LiveValue};
@@ -95,13 +94,19 @@ pub(super) fn signal(
     tick: &TickSnapshot<'_>,
 ) -> (Option<Signal>, bool) {
     let now = tick.now;
-    let places = places(around, watch.stands_for(now), now);
+    let places = places(around, watch, now);
+    let ranks = around.run.ranks.iter();
+    let first = brief.first;
     let at = hang::Tick {
         now,
         step: brief.step,
+        up_since: first.map(|it| it.up_since),
         is_heard: now.since(brief.heard) < HEARD_NS,
-        is_quiet: brief.is_quiet,
-        activity: activity(around.run, around.gpus),
+        is_quiet: first.map_or(brief.is_quiet, |it| it.is_quiet),
+        activity: match first {
+            Some(first) => first.activity,
+            None => activity(ranks.map(|it| gpu_of(around.run, it, around.gpus))),
+        },
         positions: &places.positions,
     };
     match watch.observe_by(&at, &tick.by.hang) {
@@ -111,8 +116,9 @@ pub(super) fn signal(
     }
 }
 
-/// Where the ranks of a run that stands for `stood_ns` are.
-fn places(around: &Around<'_>, stood_ns: i64, now: Timestamp) -> Places {
+/// Where the ranks of a run are that may stand.
+fn places(around: &Around<'_>, watch: &Watch, now: Timestamp) -> Places {
+    let stood_ns = watch.stands_for(now);
     let mut known: BTreeMap<&Name, Vec<Position>> = BTreeMap::new();
     let mut all = Vec::new();
     for rank in &around.run.ranks {
@@ -145,8 +151,11 @@ fn places(around: &Around<'_>, stood_ns: i64, now: Timestamp) -> Places {
         }
     }
     known.retain(|_, it| it.len() > 1);
-    for positions in known.values_mut() {
-        are_in(positions, now.shifted(-stood_ns));
+    // Before the first step counts that differ for a moment are no evidence: it may merely not tell its steps.
+    if watch.has_begun() {
+        for positions in known.values_mut() {
+            are_in(positions, now.shifted(-stood_ns));
+        }
     }
     let mut named: Vec<(&Name, Vec<Position>)> = known.into_iter().collect();
     let stood = now.shifted(-stood_ns);
@@ -196,21 +205,6 @@ fn are_in(positions: &mut [Position], stood: Timestamp) {
     }
 }
 
-/// How busy the tensor cores of its GPUs are at most; none where one of them may compute unseen.
-fn activity(run: &RunSnapshot, gpus: &Gpus<'_>) -> Option<f64> {
-    let of = |rank: &RankSnapshot| {
-        let seen = gpu_of(run, rank, gpus)?;
-        match seen.status.state {
-            // Busy without work, idle or broken: neither computes.
-            State::Stalled | State::Gap | State::Parked | State::HeldEmpty => Some(0.0),
-            _ if is_broken(seen) => Some(0.0),
-            _ => seen.tensor,
-        }
-    };
-    let all: Option<Vec<f64>> = run.ranks.iter().map(of).collect();
-    all?.into_iter().reduce(f64::max)
-}
-
 fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name]) -> Signal {
     let (run, gpus) = (around.run, around.gpus);
     let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
@@ -227,31 +221,43 @@ fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name])
         };
         format!(" in {what} on communicator {:x}", it.communicator)
     });
+    let stands = match hang.is_first {
+        true => "the run has not made its first step and stands still",
+        false => "the run stands still",
+    };
     let what = match (hang.evidence, suspect) {
-        (_, Some(_)) => format!("the run stands still{of_collective} and waits for this rank"),
+        (_, Some(_)) => format!("{stands}{of_collective} and waits for this rank"),
         (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) if name.is_some() => {
-            format!("the run stands still{of_collective}, which all its ranks are in")
+            format!("{stands}{of_collective}, which all its ranks are in")
         }
         (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) => {
-            "the run stands still in a collective that all ranks are in".to_owned()
+            format!("{stands} in a collective that all ranks are in")
         }
-        (Evidence::NothingComputes, None) => "the run stands still and computes nothing".to_owned(),
+        (Evidence::NothingComputes, None) => format!("{stands} and computes nothing"),
     };
     let action = match suspect {
         Some(_) => {
             "Look at the stack of this rank and at its GPU; end the run if it does not go on."
         }
+        None if hang.is_first => {
+            "Look at the ranks' logs and stacks: a group that waits for a rank that never came, a download, a compiler. End the run if it does not go on, or give it longer by detect.first_step_after_s."
+        }
         None => "Look at the ranks' stacks and at the network; end the run if it does not go on.",
+    };
+    // A long compilation computes nothing on the GPUs too.
+    let severity = match (hang.is_first, hang.evidence) {
+        (true, Evidence::NothingComputes) => Severity::Warning,
+        _ => Severity::Error,
     };
     Signal {
         family: Family::Hang,
         place: place(run, suspect),
-        severity: Severity::Error,
+        severity,
         what,
         action: action.to_owned(),
         cause: is_broken.map_or(Cause::Unknown, |_| Cause::GpuFault),
         since: Some(hang.since),
-        readings: readings(hang, tick, suspect, names),
+        readings: readings(run, hang, tick, suspect, names),
         losing: Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
         booted_at: None,
     }
@@ -271,13 +277,18 @@ fn name_of(run: &RunSnapshot, hang: &Hang, names: &[Name]) -> Option<Name> {
 }
 
 fn readings(
+    run: &RunSnapshot,
     hang: &Hang,
     tick: &hang::Tick<'_>,
     suspect: Option<&RankSnapshot>,
     names: &[Name],
 ) -> Vec<Reading> {
+    let name = match hang.is_first {
+        true => "without its first step, and not busy, for",
+        false => "without a step for",
+    };
     let stood = seconds(
-        "without a step for",
+        name,
         tick.now.since(hang.since) as f64,
         Some(hang.limit_ns as f64),
     );
@@ -288,6 +299,10 @@ fn readings(
     let count = |name, value: usize, usual: Option<f64>| {
         Reading::new(name, value as f64, usual, Unit::Count)
     };
+    if hang.is_first {
+        let world = Some(f64::from(run.world)).filter(|it| *it > 0.0);
+        readings.push(count("ranks that came up", run.ranks.len(), world));
+    }
     let waiting = ranks().filter(|it| it.in_since.is_some()).count();
     let all = ranks().count();
     if all > 0 {

@@ -17,6 +17,7 @@ use crate::fleet::{Live, LiveValue};
 use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
+mod first;
 mod together;
 
 /// A rank for each GPU of the world.
