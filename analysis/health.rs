@@ -49,7 +49,7 @@ pub const HARMLESS_ACTIONS: [&str; 4] = [
 ];
 /// Correctable ECC errors an hour from which a GPU is watched.
 pub const CORRECTABLE_PER_HOUR: f64 = 60.0;
-/// Hardware slowdowns a minute.
+/// Times a minute that the hardware begins to slow a GPU down, over five minutes: what comes in one flurry is one time.
 pub const SLOWDOWNS_PER_MINUTE: f64 = 0.6;
 /// Part of the window that heat or the hardware's brake may slow a GPU down.
 pub const THROTTLED_PART: f64 = 0.05;
@@ -238,7 +238,7 @@ pub struct Gpu<'a> {
     pub has_remap_failure: Option<bool>,
     /// Whether a row is to be remapped.
     pub has_remap_pending: Option<bool>,
-    /// Hardware slowdowns that begin, a minute, lately.
+    /// In how many ticks a minute hardware slowdowns begin, lately.
     pub slowdowns_per_minute: Option<f64>,
     /// Part of the window slowed down by heat, by the hardware's brake and by the power cap.
     pub heat_part: Option<f64>,

@@ -123,7 +123,8 @@ section! {
         /// The power cap slows a GPU down for more than this part, 0.02 to 1, and like GPUs for less than a quarter
         /// of it.
         pub capped_part: f64 = health::CAPPED_PART,
-        /// The hardware slows a GPU down more than this many times a minute, 0.1 to 60.
+        /// The hardware begins to slow a GPU down more than this many times a minute, over five minutes, 0.1 to 5;
+        /// what comes within one tick of 10 s is one time.
         pub slowdowns_per_minute: f64 = health::SLOWDOWNS_PER_MINUTE,
         /// More corrected memory errors of a GPU in an hour than this, 1 to 100000.
         pub ecc_corrected_per_hour: f64 = health::CORRECTABLE_PER_HOUR,

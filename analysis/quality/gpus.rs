@@ -202,7 +202,10 @@ pub(super) fn faults() -> Vec<Faults> {
             "slowed down by the hardware once a minute",
             Kind::Throttled(Cause::Hardware),
             SEEDS,
-            |it, seconds| it.slowdowns_per_minute = Some(remembered(seconds)),
+            // As the server counts them: the times of the last five minutes.
+            |it, seconds| {
+                it.slowdowns_per_minute = Some((seconds / 60 + 1).min(5) as f64 / 5.0);
+            },
         ),
         broken(
             "80 corrected errors an hour",

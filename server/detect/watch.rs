@@ -4,13 +4,14 @@
 //! Method: a part is a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of
 //! a counter. What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it
 //! did not fade. Errors are counted, in twelve buckets of five minutes, because a burst of six is six
-//! and not seventy an hour. A counter that went back was reset and says nothing that once; of errors it
+//! and not seventy an hour. Slowdowns of the hardware are counted by the ticks in which they came, of the last five
+//! minutes, because a flurry of four in one tick is one trouble and not four a minute. A counter that went back was reset and says nothing that once; of errors it
 //! also says that the card was made whole.
 //!
 //! Nothing is known of a counter before two readings that follow each other, and when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: 32 bytes a GPU for each part and [`ERRORS_BYTES`] for each kind of error; of errors 65,535 in five
+//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error; of errors 65,535 in five
 //! minutes at most. Errors before the server started are not counted.
 
 use gpufleet_analysis::health::MEMORY_S;
@@ -25,6 +26,15 @@ const NOW_S: f64 = 30.0;
 
 /// A counter that did not grow for this long is at rest, seconds.
 const OVER_S: f64 = 60.0;
+
+/// A slot of [`Times`], seconds: a tick.
+const SLOT_S: u32 = 10;
+
+/// Slots that are looked back on: five minutes.
+const SLOTS: u32 = 30;
+
+/// What did not come again for this long is over, seconds: slower than the least rate that counts by far.
+const TIMES_OVER_S: f64 = 150.0;
 
 /// Two readings further apart than this are not joined, seconds: what lies between is not known.
 pub(super) const GAP_S: f64 = 120.0;
@@ -70,6 +80,16 @@ struct Hour {
     newest: u32,
 }
 
+/// A counter, and in which of the last ticks it grew.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    counted: Counted,
+    /// One bit a slot, the newest lowest.
+    grew: u32,
+    /// The number of the newest slot, since 1970.
+    newest: u32,
+}
+
 /// Errors of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
@@ -80,6 +100,7 @@ struct Errors {
 /// Most bytes that are kept of a GPU's errors of one kind.
 const ERRORS_BYTES: usize = 64;
 const _: () = assert!(size_of::<Errors>() <= ERRORS_BYTES && size_of::<Counted>() <= 32);
+const _: () = assert!(size_of::<Times>() <= 40 && SLOTS <= u32::BITS);
 
 /// What is counted of a GPU, in the catalog's order.
 const COUNTED: [&Metric; 6] = [
@@ -97,7 +118,7 @@ pub(super) struct Watch {
     heat: Counted,
     brake: Counted,
     cap: Counted,
-    slowdowns: Counted,
+    slowdowns: Times,
     corrected: Errors,
     uncorrected: Errors,
     /// What was ever readable.
@@ -110,7 +131,7 @@ pub(super) struct Rates {
     pub(super) heat_part: Option<f64>,
     pub(super) brake_part: Option<f64>,
     pub(super) cap_part: Option<f64>,
-    /// How often the hardware begins to slow it down.
+    /// In how many ticks a minute the hardware began to slow it down.
     pub(super) slowdowns_per_minute: Option<f64>,
     /// The same three over the last seconds.
     pub(super) heat_now: Option<f64>,
@@ -198,10 +219,14 @@ impl Counted {
         self.is_joined && seconds_since(now, self.at) <= GAP_S
     }
 
+    /// How long it did not grow, seconds.
+    fn rested_s(&self, now: Timestamp) -> f64 {
+        seconds_since(now, Timestamp::from_seconds(self.grew_at_s.into()))
+    }
+
     /// Growth a second over the last minutes, 0 at rest; none where it is not known.
     fn rate(&self, now: Timestamp) -> Option<f64> {
-        let grew_at = Timestamp::from_seconds(self.grew_at_s.into());
-        let is_over = seconds_since(now, grew_at) > OVER_S;
+        let is_over = self.rested_s(now) > OVER_S;
         let rate = if is_over { 0.0 } else { self.rate.into() };
         self.is_known(now).then_some(rate)
     }
@@ -209,6 +234,29 @@ impl Counted {
     /// Growth a second over the last seconds; none where it is not known.
     fn now(&self, now: Timestamp) -> Option<f64> {
         self.is_known(now).then_some(self.now.into())
+    }
+}
+
+impl Times {
+    /// Takes in a reading with its time.
+    fn read(&mut self, read: Option<(f64, Timestamp)>, now: Timestamp) {
+        let said = self.counted.read(read);
+        let newest = in_seconds(now) / SLOT_S;
+        let passed = newest.saturating_sub(self.newest);
+        self.grew = self.grew.checked_shl(passed).unwrap_or(0);
+        self.newest = self.newest.max(newest);
+        if matches!(said, CounterStep::Grew(growth) if growth > 0.0) {
+            self.grew |= 1;
+        }
+    }
+
+    /// In how many slots a minute it grew, over the last [`SLOTS`], 0 when it is over; none where it is not known.
+    fn per_minute(&self, now: Timestamp) -> Option<f64> {
+        let lately = self.grew & (u32::MAX >> (u32::BITS - SLOTS));
+        let per_minute = f64::from(lately.count_ones() * 60) / f64::from(SLOTS * SLOT_S);
+        let is_over = self.counted.rested_s(now) > TIMES_OVER_S;
+        let told = if is_over { 0.0 } else { per_minute };
+        self.counted.is_known(now).then_some(told)
     }
 }
 
@@ -306,7 +354,7 @@ impl Watch {
         self.heat.read(heat);
         self.brake.read(brake);
         self.cap.read(cap);
-        self.slowdowns.read(slowdowns);
+        self.slowdowns.read(slowdowns, now);
         self.corrected.read(corrected, now);
         let worse = &mut self.uncorrected;
         worse.read(uncorrected, now);
@@ -318,7 +366,7 @@ impl Watch {
             heat_part: part(&self.heat),
             brake_part: part(&self.brake),
             cap_part: part(&self.cap),
-            slowdowns_per_minute: self.slowdowns.rate(now).map(|it| it * 60.0),
+            slowdowns_per_minute: self.slowdowns.per_minute(now),
             heat_now: self.heat.now(now),
             brake_now: self.brake.now(now),
             cap_now: self.cap.now(now),
@@ -335,137 +383,4 @@ impl Watch {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_telemetry::identity::Origin;
-    use gpufleet_telemetry::sample::{Missing, Reading};
-    use gpufleet_telemetry::time::NANOS_PER_SECOND;
-
-    use super::*;
-    use crate::view::fixture::{self, Does, NOW};
-
-    fn at(seconds: i64) -> Timestamp {
-        NOW.shifted(seconds * NANOS_PER_SECOND)
-    }
-
-    /// A GPU with one reading of one counter.
-    fn live(metric: &Metric, reading: Reading, seconds: i64) -> Live {
-        let mut live = fixture::gpu("prod", "node-1", 0, Does::Work, Origin::Live);
-        live.values = vec![LiveValue {
-            metric: metric.id,
-            part: None,
-            reading,
-            max: None,
-            at: at(seconds),
-        }];
-        live
-    }
-
-    fn read(watch: &mut Watch, metric: &Metric, value: f64, seconds: i64) -> Rates {
-        watch.read(&live(metric, Ok(value), seconds), None, at(seconds))
-    }
-
-    #[test]
-    fn a_counter_that_was_read_once_is_not_known_and_one_that_is_gone_is_not_0() {
-        let mut watch = Watch::default();
-        let metric = &gpu::THROTTLE_POWER;
-        assert_eq!(read(&mut watch, metric, 5.0, 0).cap_part, None);
-        assert_eq!(read(&mut watch, metric, 5.0, 10).cap_part, Some(0.0));
-        let gone = live(metric, Err(Missing::NotSupported), 20);
-        assert_eq!(watch.read(&gone, None, at(140)).cap_part, None);
-        assert_eq!(
-            read(&mut watch, metric, 9.0, 150).cap_part,
-            None,
-            "what lies between is not known"
-        );
-        assert_eq!(read(&mut watch, metric, 9.0, 160).cap_part, Some(0.0));
-    }
-
-    #[test]
-    fn counters_are_found_among_all_readings_of_a_gpu() {
-        assert!(COUNTED.is_sorted_by_key(|it| it.id));
-        let mut whole = live(&gpu::POWER, Ok(0.0), 0);
-        let of = |metric: &Metric| LiveValue {
-            metric: metric.id,
-            ..whole.values[0].clone()
-        };
-        let mut values: Vec<LiveValue> = gpu::ALL.iter().map(of).collect();
-        values.sort_by_key(|it| it.metric);
-        for (place, value) in values.iter_mut().enumerate() {
-            value.reading = Ok(place as f64);
-        }
-        values.retain(|it| it.metric != gpu::THROTTLE_BOARD_LIMIT.id);
-        whole.values = values;
-        let expected = COUNTED.map(|it| reading(&whole, it));
-        assert_eq!(expected.iter().flatten().count(), 5);
-        assert_eq!(readings(&whole, COUNTED), expected);
-    }
-
-    #[test]
-    fn slowdowns_that_come_again_and_again_are_a_rate_and_one_that_is_over_is_none() {
-        let mut watch = Watch::default();
-        let metric = &gpu::HARDWARE_SLOWDOWNS;
-        let at = |watch: &mut Watch, seconds: i64, every: i64| {
-            let count = (seconds / every) as f64;
-            read(watch, metric, count, seconds).slowdowns_per_minute
-        };
-        let mut last = None;
-        for seconds in (0..1_200).step_by(10) {
-            last = at(&mut watch, seconds, 40);
-        }
-        let often = last.expect("it is known");
-        assert!((1.2..1.8).contains(&often), "one each 40 s: {often}");
-        let one = read(&mut Watch::default(), metric, 1.0, 0);
-        assert_eq!(one.slowdowns_per_minute, None, "nobody knows when that was");
-        for seconds in (1_200..1_270).step_by(10) {
-            last = read(&mut watch, metric, 29.0, seconds).slowdowns_per_minute;
-        }
-        assert_eq!(last, Some(0.0));
-    }
-
-    #[test]
-    fn errors_are_counted_over_an_hour_and_no_burst_is_a_rate() {
-        let mut watch = Watch::default();
-        let metric = &gpu::ECC_CORRECTED_VOLATILE;
-        read(&mut watch, metric, 0.0, 0);
-        assert_eq!(read(&mut watch, metric, 6.0, 10).corrected, Some(6));
-        // Two each 90 s are 80 an hour, and never rest for long enough to be forgotten.
-        let mut watch = Watch::default();
-        let mut last = Rates::default();
-        for seconds in (0..7_200).step_by(10) {
-            let errors = f64::from(seconds / 90 * 2);
-            last = read(&mut watch, metric, errors, i64::from(seconds));
-        }
-        let count = last.corrected.expect("it is known");
-        assert!((72..=80).contains(&count), "{count}");
-        let mut later = last;
-        for seconds in (7_200..10_900).step_by(10) {
-            later = read(&mut watch, metric, 158.0, seconds);
-        }
-        assert_eq!(later.corrected, Some(0), "an hour without any");
-    }
-
-    #[test]
-    fn uncorrected_errors_are_over_when_the_card_was_healed_or_its_counter_began_anew() {
-        let metric = &gpu::ECC_UNCORRECTED_VOLATILE;
-        let mut watch = Watch::default();
-        read(&mut watch, metric, 0.0, 0);
-        assert_eq!(read(&mut watch, metric, 2.0, 10).uncorrected, Some(2));
-        let healed = watch.read(&live(metric, Ok(2.0), 20), Some(at(15)), at(20));
-        assert_eq!(healed.uncorrected, Some(0));
-        assert_eq!(read(&mut watch, metric, 3.0, 30).uncorrected, Some(1));
-        read(&mut watch, metric, 0.0, 40);
-        assert_eq!(read(&mut watch, metric, 0.0, 50).uncorrected, Some(0));
-    }
-
-    #[test]
-    fn errors_far_apart_are_not_added_up() {
-        let mut watch = Watch::default();
-        let metric = &gpu::ECC_UNCORRECTED_VOLATILE;
-        for seconds in (0..20_000).step_by(10) {
-            let errors = f64::from(seconds / 3_300);
-            let known = read(&mut watch, metric, errors, i64::from(seconds));
-            let most = known.uncorrected.unwrap_or(0);
-            assert!(most <= 2, "{most} of the last hour at {seconds}");
-        }
-    }
-}
+mod tests;
