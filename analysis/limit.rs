@@ -62,6 +62,8 @@ pub struct State {
     flaps: u8,
 }
 
+const _: () = assert!(size_of::<State>() <= 40);
+
 impl Test {
     /// The reading that is well, of those of which one is: what reads so need not be kept.
     pub const fn well(self) -> Option<f64> {

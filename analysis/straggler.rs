@@ -246,6 +246,11 @@ struct Rank {
     lost_ns: u64,
 }
 
+/// Most bytes that are kept of a rank, its number and what it is held with.
+const RANK_BYTES: usize = 512;
+const _: () =
+    assert!(size_of::<u32>() + size_of::<Rank>() + 2 * LONGEST * size_of::<i16>() <= RANK_BYTES);
+
 /// What is kept of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Recent {

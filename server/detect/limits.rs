@@ -4,8 +4,8 @@
 //! [`gpufleet_analysis::limit`]. Of a reading that is as it should be one bit is kept for each limit and
 //! resource; only the others have a state.
 //!
-//! Limits: [`MAX_STATES`] readings of a resource, of limits of which one is not as it should be; what is
-//! beyond is not judged. What was wrong before the server started is seen when it grows.
+//! Limits: [`MAX_STATES`] readings of a resource, of limits of which one is not as it should be, [`KEPT_BYTES`] each;
+//! what is beyond is not judged. What was wrong before the server started is seen when it grows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +78,10 @@ pub(super) struct Kept {
     well: u32,
     states: Vec<(u8, Option<Arc<Part>>, State)>,
 }
+
+/// Most bytes that are kept of a reading that is not as it should be.
+const KEPT_BYTES: usize = 64;
+const _: () = assert!(size_of::<(u8, Option<Arc<Part>>, State)>() <= KEPT_BYTES);
 
 /// One reading that is wrong.
 struct Exceeded {
