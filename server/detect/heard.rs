@@ -59,7 +59,9 @@ impl<'a> Heard<'a> {
         let is_heard = match &place.run {
             Some(run) if family.is_of_run() => {
                 let key = (family, place.cluster.clone(), run.clone());
-                !found.unjudged.contains(&key)
+                let is_of_group = || self.is_of_unjudged_group(place, run, found);
+                let is_unjudged = found.unjudged.contains(&key);
+                !is_unjudged && !(family == Family::Straggler && is_of_group())
             }
             _ if own::is_own(place) => true,
             // What is gone says nothing any more, and nothing is wrong with it.
@@ -70,6 +72,18 @@ impl<'a> Heard<'a> {
         };
         let is_it = |it: &(Family, Place)| it.0 == family && it.1.overlaps(place);
         is_heard && !found.unread.iter().any(is_it)
+    }
+
+    /// Whether a GPU's clock is not judged beside those of the same model in its job.
+    fn is_of_unjudged_group(&self, place: &Place, job: &str, found: &Findings) -> bool {
+        let gpu = place.gpu.as_deref();
+        let seen = gpu.and_then(|gpu| self.tick.gpus.get(&(place.cluster.as_str(), gpu)));
+        let of_job = (place.cluster.clone(), job.to_owned(), String::new());
+        let is_of_job = |it: &&(String, String, String)| it.0 == place.cluster && it.1 == job;
+        let groups = found.unjudged_groups.range(of_job..);
+        let mut groups = groups.take_while(is_of_job);
+        // What a GPU is that is not seen any more is not known.
+        groups.any(|(.., model)| seen.is_none_or(|it| *it.model == **model))
     }
 
     fn is_gone(&self, place: &Place) -> bool {

@@ -226,3 +226,48 @@ fn the_state_stays_below_512_bytes_a_gpu() {
     assert_eq!(gpus, 64);
     assert!(bytes <= 512 * gpus, "{bytes}");
 }
+
+#[tokio::test]
+async fn what_is_not_read_of_one_model_of_a_job_keeps_nothing_open_of_another() {
+    let mut world = World::new().await;
+    held_by(&mut world, GANG);
+    let of_node_2 = |it: &&mut Live| it.key.kind == ResourceKind::Gpu && &*it.node == "node-2";
+    for live in world.lives.iter_mut().filter(of_node_2) {
+        let resource = Resource::clone(&live.resource);
+        live.resource = Arc::new(resource.with(attribute::GPU_MODEL, "NVIDIA H200"));
+    }
+    // One of each model is slow, as far as its node's clocks are read.
+    let clocks = |first: Option<f64>, second: f64| {
+        move |live: &mut Live| {
+            if live.key.kind != ResourceKind::Gpu {
+                return;
+            }
+            let is_first = &*live.node == "node-1";
+            let is_low = is_gpu(live, &live.node, 3);
+            let part = if is_first { first } else { Some(second) };
+            set(live, &gpu::SM_CLOCK, USUAL);
+            let values = live.values.iter_mut();
+            for value in values.filter(|it| it.metric == gpu::SM_CLOCK.id) {
+                let read = |part: f64| if is_low { part * USUAL } else { USUAL };
+                value.reading = part.map(read).ok_or(Missing::NotSupported);
+            }
+        }
+    };
+    let open = |world: &World| {
+        let open = world.open();
+        let gpus = open.iter().filter_map(|it| it.place.gpu.clone());
+        let mut gpus: Vec<String> = gpus.collect();
+        gpus.sort_unstable();
+        gpus
+    };
+    world.ticks(LEARNT, clocks(Some(1.0), 1.0));
+    world.ticks(2 * NAMED, clocks(Some(0.8), 0.8));
+    let both = ["GPU-prod-node-1-0003", "GPU-prod-node-2-0003"];
+    assert_eq!(open(&world), both);
+    world.ticks(LEARNT, clocks(None, 1.0));
+    assert_eq!(
+        open(&world),
+        both[..1],
+        "of it nobody knows whether it is over"
+    );
+}
