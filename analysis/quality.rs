@@ -16,6 +16,7 @@ mod network;
 mod offenders;
 mod real;
 mod tests;
+mod together;
 mod training;
 
 use std::fmt::Write;
@@ -82,6 +83,7 @@ fn middle(delays: &mut [f64], unit: &str) -> Option<String> {
 
 fn faults() -> Vec<Faults> {
     let mut rows = training::faults();
+    rows.extend(together::faults());
     rows.extend(gpus::faults());
     rows.extend(network::faults());
     rows.extend(offenders::faults());
@@ -92,6 +94,7 @@ fn faults() -> Vec<Faults> {
 
 fn well() -> Vec<Well> {
     let mut rows = training::well();
+    rows.extend(together::well());
     rows.extend(gpus::well());
     rows.extend(network::well());
     rows.extend(offenders::well());

@@ -5,8 +5,10 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 14] = [
+const DETECTORS: [&str; 16] = [
     "straggler",
+    "straggler by collectives",
+    "straggler by clocks",
     "hang",
     "regression",
     "loss",

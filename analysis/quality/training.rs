@@ -107,6 +107,64 @@ fn stands(gap_s: i64, seed: u64) -> Option<i64> {
     None
 }
 
+/// A run that comes up, computes for up to 20 minutes of its start, and then no more: how long after that it is told.
+fn never_begins(seed: u64) -> Option<i64> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut watch = hang::Watch::new();
+    let stops_at = random.random_range(0..1_200);
+    let mut ticks = (0..7_200_i64).step_by(10);
+    ticks.find_map(|at| {
+        let verdict = watch.observe(&hang::Tick {
+            now: Timestamp((1_000 + at) * SECOND),
+            step: None,
+            up_since: Some(Timestamp(1_000 * SECOND)),
+            is_heard: true,
+            is_quiet: false,
+            activity: Some(if at < stops_at { 0.4 } else { 0.0 }),
+            positions: &[],
+        });
+        matches!(verdict, hang::Verdict::Hung(_)).then_some(at - stops_at)
+    })
+}
+
+/// Hangs told of a hundred runs that start for up to 29 minutes in which nothing computes, and then step.
+fn starts() -> u32 {
+    let mut alarms = 0;
+    for seed in 0..100_u64 {
+        let mut random = ChaCha8Rng::seed_from_u64(2_000 + seed);
+        let begins_at = random.random_range(60..1_740);
+        let mut watch = hang::Watch::new();
+        for at in (0..3_600_i64).step_by(10) {
+            let steps = at - begins_at;
+            let verdict = watch.observe(&hang::Tick {
+                now: Timestamp((1_000 + at) * SECOND),
+                step: (steps >= 0).then_some(steps.unsigned_abs()),
+                up_since: (steps < 0).then_some(Timestamp(1_000 * SECOND)),
+                is_heard: true,
+                is_quiet: false,
+                activity: Some(0.0),
+                positions: &[],
+            });
+            alarms += u32::from(matches!(verdict, hang::Verdict::Hung(_)));
+        }
+    }
+    alarms
+}
+
+fn first_step() -> Faults {
+    let told = (0..SEEDS).filter_map(|seed| never_begins(seed.into()));
+    // What is told while it computes is wrong.
+    let mut delays: Vec<f64> = told.filter(|it| *it >= 0).map(|it| it as f64).collect();
+    Faults {
+        detector: "hang",
+        fault: "no first step, and nothing computes any more".to_owned(),
+        of: SEEDS,
+        found: u32::try_from(delays.len()).unwrap_or(0),
+        delay: middle(&mut delays, "s"),
+        least: SEEDS,
+    }
+}
+
 fn hang(gap_s: i64) -> Faults {
     let mut delays: Vec<f64> = (0..SEEDS)
         .filter_map(|seed| stands(gap_s, seed.into()))
@@ -235,6 +293,7 @@ pub(super) fn faults() -> Vec<Faults> {
         }
     }
     rows.extend([1, 10, 60].map(hang));
+    rows.push(first_step());
     rows.extend([(0.02, 50), (0.05, 50), (0.1, 50)].map(|(part, least)| regression(part, least)));
     rows.push(learning(
         "a loss that is not finite",
@@ -324,6 +383,14 @@ pub(super) fn well() -> Vec<Well> {
             pauses(),
             100.0,
             "run-hour",
+            0,
+        ),
+        well(
+            "hang",
+            "runs that start for up to 29 minutes",
+            starts(),
+            100.0,
+            "start",
             0,
         ),
         well(
