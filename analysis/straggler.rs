@@ -50,6 +50,8 @@ const LONGEST: usize = 40;
 pub const FIRE_Z: f64 = 5.0;
 /// Least slowness that is worth a person's time: ×1.05.
 pub const FIRE_RATIO: f64 = 1.05;
+/// A step counts as slow above this x, where a rank is blamed from [`FIRE_RATIO`].
+const SLOW_STEP: f64 = (FIRE_RATIO - 1.0) / 2.0;
 /// This share of the window has to be slow.
 const SLOW_SHARE: f64 = 0.7;
 /// Least σ: clocks and counters are not better than that.
@@ -92,14 +94,15 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// A step counts as slow above this x: half of what a rank is blamed for.
+    /// A step counts as slow above this x: half of what a rank is blamed for, as an x, because half of a large
+    /// ratio is nearly all of its x.
     fn slow_step(&self) -> f64 {
-        (self.ratio - 1.0) / 2.0
+        SLOW_STEP * (self.ratio.ln() / FIRE_RATIO.ln())
     }
 
-    /// The x below which a blamed rank is cleared: half of it, so that it does not flap.
+    /// The x below which a blamed rank is cleared: half of what is above 1, so that it does not flap.
     fn clear(&self) -> f64 {
-        self.slow_step().ln_1p()
+        ((self.ratio - 1.0) / 2.0).ln_1p()
     }
 }
 

@@ -423,6 +423,16 @@ fn a_rank_is_judged_by_the_thresholds_that_are_set() {
     assert_eq!(named(0.15, ratio(1.2)), [0_u32; 0]);
     assert_eq!(named(0.03, ratio(1.02)), [3]);
     assert_eq!(named(0.15, Thresholds { z: 1e3, ..usual }), [0_u32; 0]);
+    // Every second step takes 2.4 × as long and the others 4.2 ×: a rank that is 3 × as slow, in no step nearly as its
+    // peers.
+    let mut run = Run::new(Source::Hooks);
+    let differs = |step: u64, rank: u32| match (rank, step % 2) {
+        (3, 0) => 1.4,
+        (3, _) => 3.2,
+        _ => 0.0,
+    };
+    run_steps(&mut run, 0..60, 8, 1, differs);
+    assert_eq!(names(&run.judge_by(&ratio(3.0))), [3]);
     let mut run = Run::new(Source::Hooks);
     run_steps(&mut run, 0..60, 8, 1, only(3, 0.3));
     assert_eq!(names(&run.judge_by(&ratio(1.2))), [3]);
