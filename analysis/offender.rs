@@ -45,6 +45,27 @@ pub const PART_TIMES: f64 = 3.0;
 /// month, so it would be wrong once in some years.
 pub const PART_CHANCE: f64 = 1e-3;
 
+/// From when a card, a machine or a part is told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Faults of one card.
+    pub card_faults: f64,
+    /// Faults in one machine.
+    pub node_faults: f64,
+    /// A part's share of machines with a fault ÷ that of the machines elsewhere.
+    pub part_times: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            card_faults: CARD_FAULTS as f64,
+            node_faults: NODE_FAULTS as f64,
+            part_times: PART_TIMES,
+        }
+    }
+}
+
 /// What a part is, the narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
@@ -127,25 +148,35 @@ impl Level {
 /// Who is to be looked at, by the faults of the window that ends now: parts by the machines that there are, then
 /// machines and cards that no part explains.
 pub fn judge(faults: &[Fault], machines: &[Machine], now: Timestamp) -> Vec<Offender> {
+    judge_by(faults, machines, &Thresholds::default(), now)
+}
+
+/// The same by these thresholds.
+pub fn judge_by(
+    faults: &[Fault],
+    machines: &[Machine],
+    by: &Thresholds,
+    now: Timestamp,
+) -> Vec<Offender> {
     let lately = |it: &&Fault| (0..WINDOW_NS).contains(&now.0.saturating_sub(it.at.0));
     let troubled: BTreeSet<(&str, &str)> = faults
         .iter()
         .filter(lately)
         .map(|it| (&*it.cluster, &*it.node))
         .collect();
-    let parts = parts(&troubled, machines);
+    let parts = parts(&troubled, machines, by);
     let is_explained = |cluster: &str, node: &str| {
         let explains = |it: &Part| it.cluster == cluster && it.faulty.contains(node);
         parts.iter().any(explains)
     };
     let mut others: Vec<Fault> = faults.to_vec();
     others.retain(|it| !is_explained(&it.cluster, &it.node));
-    let own = cards_and_nodes(&others, now);
+    let own = cards_and_nodes(&others, by, now);
     parts.into_iter().map(Offender::Part).chain(own).collect()
 }
 
 /// The parts in which more machines had a fault than chance and the rest of their cluster would have.
-fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
+fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine], by: &Thresholds) -> Vec<Part> {
     let mut clusters: BTreeMap<&str, BTreeMap<&str, bool>> = BTreeMap::new();
     let mut all: BTreeMap<(&str, Level, &str), BTreeSet<&str>> = BTreeMap::new();
     for machine in machines {
@@ -176,7 +207,7 @@ fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
             elsewhere: whole.len() - nodes.len(),
             faulty,
         };
-        if part.is_wrong(looked_at) {
+        if part.is_wrong(looked_at, by) {
             found.push((part, nodes));
         }
     }
@@ -193,7 +224,7 @@ fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
         let mut rest = part.clone();
         rest.faulty.retain(|it| left.contains(it.as_str()));
         rest.machines = left.len();
-        if rest.is_wrong(looked_at) {
+        if rest.is_wrong(looked_at, by) {
             told.retain(|it| !is_inner(&it.0));
             told.push((part, nodes));
         }
@@ -203,7 +234,7 @@ fn parts(troubled: &BTreeSet<(&str, &str)>, machines: &[Machine]) -> Vec<Part> {
 
 impl Part {
     /// Whether it is more than what happens elsewhere, and than chance in so many parts.
-    fn is_wrong(&self, looked_at: usize) -> bool {
+    fn is_wrong(&self, looked_at: usize, by: &Thresholds) -> bool {
         let faulty = self.faulty.len();
         if faulty < PART_MACHINES || self.elsewhere < PART_MACHINES {
             return false;
@@ -211,7 +242,7 @@ impl Part {
         let usual = (self.faulty_elsewhere + 1) as f64 / (self.elsewhere + 2) as f64;
         let share = faulty as f64 / self.machines as f64;
         let chance = at_least(faulty, self.machines, usual) * looked_at as f64;
-        share >= PART_TIMES * usual && chance < PART_CHANCE
+        share >= by.part_times * usual && chance < PART_CHANCE
     }
 }
 
@@ -231,7 +262,7 @@ fn at_least(count: usize, all: usize, part: f64) -> f64 {
     sum.min(1.0)
 }
 
-fn cards_and_nodes(faults: &[Fault], now: Timestamp) -> Vec<Offender> {
+fn cards_and_nodes(faults: &[Fault], by: &Thresholds, now: Timestamp) -> Vec<Offender> {
     let mut lately: Vec<&Fault> = faults
         .iter()
         .filter(|it| (0..WINDOW_NS).contains(&now.0.saturating_sub(it.at.0)))
@@ -253,12 +284,13 @@ fn cards_and_nodes(faults: &[Fault], now: Timestamp) -> Vec<Offender> {
             of_node.1.insert(card);
         }
     }
-    nodes.retain(|_, (faults, cards)| *faults >= NODE_FAULTS && cards.len() >= NODE_CARDS);
+    nodes
+        .retain(|_, (faults, cards)| *faults as f64 >= by.node_faults && cards.len() >= NODE_CARDS);
     let is_the_nodes = |fault: &&Fault| nodes.contains_key(&(&*fault.cluster, &*fault.node));
     let of_cards = cards.iter().filter_map(|((cluster, card), faults)| {
         let own = faults.iter().filter(|it| !is_the_nodes(it)).count();
         let told = Offender::Card((*cluster).to_owned(), (*card).to_owned(), own);
-        (own >= CARD_FAULTS).then_some(told)
+        (own as f64 >= by.card_faults).then_some(told)
     });
     let of_nodes = nodes.iter().map(|((cluster, node), (faults, cards))| {
         Offender::Node(
@@ -296,6 +328,12 @@ mod tests {
         let card = |count| Offender::Card("prod".to_owned(), "1".to_owned(), count);
         assert_eq!(judge(&faults, &[], NOW), [card(3)]);
         assert_eq!(judge(&faults[..2], &[], NOW), []);
+        let by = |card_faults| Thresholds {
+            card_faults,
+            ..Thresholds::default()
+        };
+        assert_eq!(judge_by(&faults, &[], &by(4.0), NOW), []);
+        assert_eq!(judge_by(&faults[..2], &[], &by(2.0), NOW), [card(2)]);
         let old = [&faults[..2], &[fault("a", "1", 721)]].concat();
         assert_eq!(judge(&old, &[], NOW), [], "that is more than a month ago");
     }

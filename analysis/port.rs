@@ -29,6 +29,24 @@ pub const REPEATS: f64 = 10.0;
 /// … and so many times what like ports make.
 pub const TIMES: f64 = 10.0;
 
+/// From when a port is not like the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Part of the usual speed below which one is slow.
+    pub slow_part: f64,
+    /// Errors a second.
+    pub errors: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            slow_part: SLOW_PART,
+            errors: ERRORS,
+        }
+    }
+}
+
 /// One network or RDMA port of a node, as it was lately.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Port {
@@ -92,6 +110,11 @@ type CameUp<'a> = (&'a str, &'a str, f64);
 
 /// The ports of a cluster that came up slower than their like, by node and name.
 pub fn slow<'a>(machines: &[Machine<'a>]) -> Vec<Finding<'a>> {
+    slow_by(machines, &Thresholds::default())
+}
+
+/// The same by these thresholds.
+pub fn slow_by<'a>(machines: &[Machine<'a>], by: &Thresholds) -> Vec<Finding<'a>> {
     let mut classes: HashMap<(&str, &str), Vec<CameUp<'a>>> = HashMap::new();
     for machine in machines {
         for port in machine.ports {
@@ -110,7 +133,7 @@ pub fn slow<'a>(machines: &[Machine<'a>]) -> Vec<Finding<'a>> {
         if (count as f64) < SAME_PART * like.len() as f64 {
             continue;
         }
-        let slow = like.iter().filter(|it| it.2 < SLOW_PART * usual);
+        let slow = like.iter().filter(|it| it.2 < by.slow_part * usual);
         found.extend(slow.map(|(node, port, speed)| Finding {
             node,
             port,
@@ -124,23 +147,32 @@ pub fn slow<'a>(machines: &[Machine<'a>]) -> Vec<Finding<'a>> {
 
 /// What is wrong with a node's ports beside those of the same name on these others, the worst first.
 pub fn sign<'a>(own: &'a [Port], others: &[&[Port]]) -> Option<(&'a Port, Sign)> {
+    sign_by(own, others, &Thresholds::default())
+}
+
+/// The same by these thresholds.
+pub fn sign_by<'a>(
+    own: &'a [Port],
+    others: &[&[Port]],
+    by: &Thresholds,
+) -> Option<(&'a Port, Sign)> {
     let of = |port: &'a Port| {
         let like = others.iter().flat_map(|it| it.iter());
         let like: Vec<&Port> = like.filter(|it| it.name == port.name).collect();
-        Some((port, sign_of(port, &like)?))
+        Some((port, sign_of(port, &like, by)?))
     };
     let worse = |one: &(&Port, Sign), other: &(&Port, Sign)| one.1.rank().cmp(&other.1.rank());
     own.iter().filter_map(of).min_by(worse)
 }
 
-fn sign_of(port: &Port, like: &[&Port]) -> Option<Sign> {
+fn sign_of(port: &Port, like: &[&Port], by: &Thresholds) -> Option<Sign> {
     let up = like.iter().filter(|it| it.is_up == Some(true)).count();
     if port.is_up == Some(false) && up * 2 > like.len() {
         return Some(Sign::Down);
     }
     let usual = commonest(like.iter().filter_map(|it| it.speed)).map(|it| it.0);
     if let (Some(own), Some(usual)) = (port.speed, usual)
-        && own < SLOW_PART * usual
+        && own < by.slow_part * usual
     {
         return Some(Sign::Slow(own, usual));
     }
@@ -149,7 +181,7 @@ fn sign_of(port: &Port, like: &[&Port]) -> Option<Sign> {
         let usual = median(&mut like.iter().filter_map(|it| of(it)).collect::<Vec<_>>())?;
         (own >= least && own >= TIMES * usual).then_some((own, usual))
     };
-    let errors = above(|it| it.errors, ERRORS).map(|(own, usual)| Sign::Errors(own, usual));
+    let errors = above(|it| it.errors, by.errors).map(|(own, usual)| Sign::Errors(own, usual));
     errors.or_else(|| above(|it| it.repeats, REPEATS).map(|(own, it)| Sign::Repeats(own, it)))
 }
 

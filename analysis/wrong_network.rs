@@ -48,6 +48,27 @@ pub const WRONG_LOOKS: u32 = 5;
 /// As many times slower a wrong network is reckoned at most.
 pub const MOST_TIMES: f64 = 4.0;
 
+/// From when traffic is on the wrong network.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    /// Bytes a second each way over the slow port.
+    pub bytes: f64,
+    /// Less than this part of it over the fast ones.
+    pub silent_part: f64,
+    /// At this part of the nodes.
+    pub nodes_part: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            bytes: LEAST_BYTES,
+            silent_part: SILENT_PART,
+            nodes_part: WRONG_PART,
+        }
+    }
+}
+
 /// What is looked at of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
@@ -127,6 +148,18 @@ impl Watch {
     /// # Errors
     /// Why nothing can be said.
     pub fn observe(&mut self, look: &Look<'_>) -> Result<Option<Finding>, Silent> {
+        self.observe_by(look, &Thresholds::default())
+    }
+
+    /// The same by these thresholds.
+    ///
+    /// # Errors
+    /// Why nothing can be said.
+    pub fn observe_by(
+        &mut self,
+        look: &Look<'_>,
+        by: &Thresholds,
+    ) -> Result<Option<Finding>, Silent> {
         if look.nodes.len() < LEAST_NODES {
             return Err(Silent::OneNode);
         }
@@ -139,9 +172,11 @@ impl Watch {
         if known.is_empty() || part(known.len(), look.nodes.len()) < KNOWN_PART {
             return Err(Silent::PortsUnknown);
         }
-        let mut wrong: Vec<&(&str, Way<'_>)> = known.iter().filter(|it| it.1.is_wrong()).collect();
+        let mut wrong: Vec<&(&str, Way<'_>)> =
+            known.iter().filter(|it| it.1.is_wrong(by)).collect();
         wrong.sort_by_key(|it| it.0);
-        let is_wrong = wrong.len() >= LEAST_NODES && part(wrong.len(), known.len()) >= WRONG_PART;
+        let is_wrong =
+            wrong.len() >= LEAST_NODES && part(wrong.len(), known.len()) >= by.nodes_part;
         self.wrong = self.wrong << 1 | u8::from(is_wrong);
         self.looks = self.looks.saturating_add(1);
         if u32::from(self.looks) < LOOKS {
@@ -155,14 +190,14 @@ impl Watch {
 }
 
 impl Way<'_> {
-    fn is_wrong(&self) -> bool {
+    fn is_wrong(&self, by: &Thresholds) -> bool {
         let (sent, received) = (
             self.busy.sent.unwrap_or(0.0),
             self.busy.received.unwrap_or(0.0),
         );
         let is_even = sent.max(received) < MOST_UNEVEN * self.each_way;
-        let is_silent = self.on_fast < SILENT_PART * (sent + received);
-        self.each_way >= LEAST_BYTES && is_even && is_silent
+        let is_silent = self.on_fast < by.silent_part * (sent + received);
+        self.each_way >= by.bytes && is_even && is_silent
     }
 
     fn finding(&self, node: &str, nodes: usize, settings: &BTreeMap<String, String>) -> Finding {

@@ -15,7 +15,10 @@ use std::time::Duration;
 
 use gpufleet_analysis::incident::{Incident, Signal, Tick};
 use gpufleet_analysis::unused::IDLE_AFTER_S;
-use gpufleet_analysis::{hang, health, leak as grows, loss, regression, slow_link, straggler};
+use gpufleet_analysis::{
+    hang, health, leak as grows, loss, offender, port, regression, slow_link, straggler,
+    wrong_network,
+};
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -134,6 +137,23 @@ section! {
         pub weaker_by: f64 = health::OUTLIER_POWER_PART,
         /// A link is slow when its collectives have less than this part of the bandwidth of like ones, 0.3 to 0.95.
         pub slow_link_part: f64 = slow_link::SLOW_RATIO,
+        /// A port is slow that came up with less than this part of the speed of like ones, 0.3 to 0.99.
+        pub slow_port_part: f64 = port::SLOW_PART,
+        /// Errors a second of a port that are why a link is slow, 0.01 to 10000.
+        pub port_errors_per_second: f64 = port::ERRORS,
+        /// A run is on the wrong network when its nodes move this many bytes a second each way over their hosts' port,
+        /// 1000000 to 10000000000, …
+        pub wrong_network_bytes: f64 = wrong_network::LEAST_BYTES,
+        /// … less than this part of it over those that are there for the GPUs, 0.001 to 0.5, …
+        pub wrong_network_silent_part: f64 = wrong_network::SILENT_PART,
+        /// … and this part of its nodes do, 0.25 to 1.
+        pub wrong_network_nodes_part: f64 = wrong_network::WRONG_PART,
+        /// A card breaks again and again that had this many faults in 30 days, 2 to 100; looked at once an hour.
+        pub offender_card_faults: f64 = offender::Thresholds::default().card_faults,
+        /// A machine does with this many faults, of three cards at least, 2 to 100.
+        pub offender_node_faults: f64 = offender::Thresholds::default().node_faults,
+        /// A rack, block or zone does whose share of machines with a fault is this many times that of the rest, 1.5 to 20.
+        pub offender_part_times: f64 = offender::PART_TIMES,
         /// What an hour of one GPU costs where its node tells no machine type of which a price is known:
         /// by the card's name as NVML spells it, or by cluster and name, in the currency of cost.currency:
         /// "NVIDIA H100 80GB HBM3" = "11.06", "lab/NVIDIA H100 80GB HBM3" = "2.10". What has no price is
@@ -266,6 +286,7 @@ impl Detectors {
         self.watches.limits.set(&config.limits);
         self.tuned = Tuned::of(config);
         self.watches.leak = self.tuned.leak;
+        self.offenders.by = self.tuned.offender;
     }
 
     /// One tick over what is live.

@@ -121,7 +121,7 @@ impl Network {
     }
 
     /// Compares the speeds of ports, cluster by cluster.
-    fn speeds(&mut self, nodes: &NodeSnapshots, now: Timestamp) {
+    fn speeds(&mut self, nodes: &NodeSnapshots, by: &port::Thresholds, now: Timestamp) {
         self.ticks = self.ticks.wrapping_add(1);
         if !self.ticks.is_multiple_of(SPEEDS_EVERY_TICKS) {
             return;
@@ -138,7 +138,7 @@ impl Network {
         }
         let mut found: Vec<SlowPort> = Vec::new();
         for (cluster, machines) in &clusters {
-            found.extend(port::slow(machines).into_iter().map(|it| SlowPort {
+            found.extend(port::slow_by(machines, by).into_iter().map(|it| SlowPort {
                 place: Place::node(cluster, it.node),
                 name: it.port.to_owned(),
                 speed: it.bytes_per_second,
@@ -213,7 +213,7 @@ impl Detector for Network {
                 }
             }
         }
-        self.speeds(tick.nodes, now);
+        self.speeds(tick.nodes, &tick.by.port, now);
         for port in &self.slow_ports {
             match port.is_read {
                 true => found.signals.push(port.signal(tick.nodes)),
@@ -307,6 +307,7 @@ impl Watched {
             cluster: &run.key.cluster,
             nodes: run.tick.nodes,
             gpus: run.tick.gpus,
+            by: &run.tick.by.port,
             waits,
         };
         for signal in findings.iter().filter_map(|it| slow::signal(it, &around)) {
@@ -335,7 +336,7 @@ impl Watched {
             settings: &run.brief.settings,
         };
         let judged = match run.brief.trains {
-            true => self.way.observe(&look),
+            true => self.way.observe_by(&look, &run.tick.by.way),
             false => Err(wrong_network::Silent::NotKnownToTalk),
         };
         match judged {

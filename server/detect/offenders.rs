@@ -12,7 +12,7 @@ use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal, State};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::offender::{
-    CARD_FAULTS, Fault, Level, Machine, NODE_FAULTS, Offender, WINDOW_NS, judge,
+    Fault, Level, Machine, Offender, Thresholds, WINDOW_NS, judge_by,
 };
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -36,6 +36,8 @@ const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
 /// Who breaks again and again, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Offenders {
+    /// By what is judged from the next look on.
+    pub(super) by: Thresholds,
     found: Vec<Offender>,
     /// Where each card is, by cluster and serial number or id.
     places: HashMap<(String, String), Place>,
@@ -71,7 +73,7 @@ impl Offenders {
                 });
             }
         }
-        self.found = judge(&faults, &machines(app), now);
+        self.found = judge_by(&faults, &machines(app), &self.by, now);
         self.places = places;
         Ok(())
     }
@@ -82,7 +84,7 @@ impl Offenders {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
                 let action = "Have the card replaced: resets do not mend it.";
-                let readings = vec![faults_read(*faults, CARD_FAULTS)];
+                let readings = vec![faults_read(*faults, self.by.card_faults)];
                 Some(signal(place, what, action, readings))
             }
             Offender::Node(cluster, node, faults, cards) => {
@@ -90,7 +92,7 @@ impl Offenders {
                 let action =
                     "Have the machine looked at: board, riser, power, cooling; not the cards.";
                 let cards = Reading::new("cards", *cards as f64, None, Unit::Count);
-                let readings = vec![faults_read(*faults, NODE_FAULTS), cards];
+                let readings = vec![faults_read(*faults, self.by.node_faults), cards];
                 Some(signal(Place::node(cluster, node), what, action, readings))
             }
             Offender::Part(part) => {
@@ -212,8 +214,8 @@ fn cards(app: &App) -> Cards {
     (places, serials)
 }
 
-fn faults_read(faults: usize, most: usize) -> Reading {
-    let (faults, usual) = (faults as f64, Some(most as f64));
+fn faults_read(faults: usize, most: f64) -> Reading {
+    let (faults, usual) = (faults as f64, Some(most));
     Reading::new("faults in 30 days", faults, usual, Unit::Count)
 }
 

@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::incident::Family;
-use gpufleet_analysis::{hang, health, leak, loss, regression, slow_link, straggler};
+use gpufleet_analysis::{
+    hang, health, leak, loss, offender, port, regression, slow_link, straggler, wrong_network,
+};
 
 use super::DetectConfig;
 
@@ -34,6 +36,12 @@ pub struct Tuned {
     pub health: health::Thresholds,
     /// See [`slow_link`].
     pub link: slow_link::Thresholds,
+    /// See [`port`].
+    pub port: port::Thresholds,
+    /// See [`wrong_network`].
+    pub way: wrong_network::Thresholds,
+    /// See [`offender`].
+    pub offender: offender::Thresholds,
 }
 
 /// One key of the section `detect`.
@@ -89,6 +97,14 @@ thresholds! {
     hotter_by_celsius in 1.0 to 60.0 is health.hotter_celsius;
     weaker_by in 0.05 to 0.9 is health.weaker_part;
     slow_link_part in 0.3 to 0.95 is link.part;
+    slow_port_part in 0.3 to 0.99 is port.slow_part;
+    port_errors_per_second in 0.01 to 10_000.0 is port.errors;
+    wrong_network_bytes in 1_000_000.0 to 10_000_000_000.0 is way.bytes;
+    wrong_network_silent_part in 0.001 to 0.5 is way.silent_part;
+    wrong_network_nodes_part in 0.25 to 1.0 is way.nodes_part;
+    offender_card_faults in 2.0 to 100.0 is offender.card_faults;
+    offender_node_faults in 2.0 to 100.0 is offender.node_faults;
+    offender_part_times in 1.5 to 20.0 is offender.part_times;
 }
 
 impl Tuned {

@@ -21,6 +21,7 @@ pub(super) struct LinkContext<'a> {
     pub(super) cluster: &'a Arc<str>,
     pub(super) nodes: &'a NodeSnapshots,
     pub(super) gpus: &'a Gpus<'a>,
+    pub(super) by: &'a port::Thresholds,
     /// What its steps wait in collectives, where they tell.
     pub(super) waits: Option<Waits>,
 }
@@ -139,7 +140,7 @@ fn of_ports(ends: &[(&Arc<str>, Option<&Arc<str>>)], around: &LinkContext<'_>) -
     for node in named {
         let others = nodes.iter().filter(|it| **it != node);
         let others: Vec<&[Port]> = others.filter_map(|it| ports(it)).collect();
-        let sign = ports(node).and_then(|own| port::sign(own, &others));
+        let sign = ports(node).and_then(|own| port::sign_by(own, &others, around.by));
         told.extend(sign.map(|it| (node, it)));
     }
     let [(node, (port, sign))] = told[..] else {
