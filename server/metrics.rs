@@ -1,4 +1,4 @@
-//! The server's own /metrics: its health, and a few series for each GPU. Raw series come from the
+//! The server's own /metrics: its health, a few series for each GPU and for each open incident. Raw series come from the
 //! agents; these say what only the server knows: which state, how old.
 //!
 //! Limits: [`SERIES_PER_GPU`] series a GPU, [`MAX_GPUS`] GPUs, [`LABEL_BYTES`] a label. What is over
@@ -21,6 +21,8 @@ use gpufleet_telemetry::time::Timestamp;
 use crate::auth::Grant;
 use crate::view::{FleetView, GpuView};
 use crate::web::Web;
+
+mod incidents;
 
 pub mod own;
 
@@ -53,6 +55,7 @@ async fn show(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -
     let view = web.views.get(&web.app).await.seen_with(&grant);
     let mut text = own::text(&web, view.at).await;
     write_fleet(&mut text, &view);
+    incidents::write(&mut text, &web.app.incidents.open(&grant));
     const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
     ([(CONTENT_TYPE, FORMAT)], text).into_response()
 }

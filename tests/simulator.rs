@@ -6,7 +6,8 @@
 //! Read in this order: [`noise`] (the seed), [`schedule`] (when its training jobs step, save and
 //! die), [`role`] (what a job does to a GPU), [`card`], [`gpu`], [`training`] and [`node`] (what an
 //! agent would read of it), [`faults`] and [`trouble`] (what can be broken), [`record`] and
-//! [`journal`] (what was made, for the checkers), [`fleet`] (all of them).
+//! [`journal`] (what was made, for the checkers), [`fleet`] (all of them), [`served`] (what their agents
+//! would serve to Prometheus).
 
 /// What the program logs when the ticks of an outage wait in its spools.
 pub const OUTAGE_MADE: &str = "the outage is in the spools";
@@ -41,3 +42,5 @@ pub mod record;
 pub mod journal;
 
 pub mod fleet;
+
+pub mod served;

@@ -101,11 +101,11 @@ fn refused(queries: &[String]) -> Option<String> {
 
 /// Every query of a dashboard as Grafana sends it when all is chosen.
 fn queries(source: &Dashboard, variables: &Variables) -> Vec<String> {
-    let panels = source.row.iter().flat_map(|row| &row.panel);
-    let queries = panels.flat_map(|panel| &panel.queries);
+    let queries = source.panels().flat_map(|panel| &panel.queries);
+    let queries = queries.filter(|it| !it.expr.is_empty());
     let asked = queries.map(|query| generate::expression(&query.expr, variables));
     asked
-        .chain([generate::ALERTS.to_owned()])
+        .chain([generate::ALERTS.to_owned(), generate::incidents(source)])
         .map(|it| it.replace("$__rate_interval", "2m"))
         .collect()
 }
@@ -139,12 +139,28 @@ fn every_panel_says_what_it_shows_and_follows_what_is_chosen() {
                 .filter(unknown)
                 .map(|it| format!("{name}: ${it}")),
         );
-        for panel in source.row.iter().flat_map(|row| &row.panel) {
+        for panel in source.panels() {
             let at = format!("{name}: {}", panel.title);
             if !panel.says.ends_with('.') || panel.queries.is_empty() || panel.width > 24 {
                 broken.push(format!("{at} says nothing, asks nothing or is too wide"));
             }
+            if panel.may_be_empty.is_some() && panel.fault.is_none() {
+                broken.push(format!(
+                    "{at} may be empty, and nothing says when it is not"
+                ));
+            }
+            if panel.over != 0.0 && panel.fault.is_none() {
+                broken.push(format!("{at} is over something, and nothing says when"));
+            }
             for query in &panel.queries {
+                if query.expr.is_empty() == query.sql.is_empty()
+                    || query.sql.is_empty() == panel.is_of_ledger()
+                {
+                    broken.push(format!("{at} asks neither one, or both"));
+                }
+                if !query.sql.is_empty() && !query.sql.contains("(@ledger)") {
+                    broken.push(format!("{at} asks the ledger of any origin"));
+                }
                 for filter in query.expr.split("{@").skip(1) {
                     let filter = filter.split([',', '}']).next().unwrap_or_default();
                     let is_offered =
@@ -164,12 +180,14 @@ fn every_panel_says_what_it_shows_and_follows_what_is_chosen() {
 /// Series of GPUs, nodes and ranks that no filter narrows down.
 fn unfiltered(expr: &str) -> impl Iterator<Item = String> + '_ {
     let by_origin = ["gpufleet_server_gpus", "gpufleet_server_nodes"];
+    let of_incidents = "gpufleet_server_incident_";
     expr.split("gpufleet_").skip(1).filter_map(move |part| {
         let end = part.find(|it: char| !(it.is_alphanumeric() || it == '_'));
         let (name, after) = part.split_at(end.unwrap_or(part.len()));
         let name = format!("gpufleet_{name}");
         let is_free = WITHOUT_ORIGIN.iter().any(|it| name.starts_with(it));
-        let is_bound = !is_free || by_origin.contains(&name.as_str());
+        let is_bound =
+            !is_free || by_origin.contains(&name.as_str()) || name.starts_with(of_incidents);
         (is_bound && !after.starts_with("{@")).then_some(name)
     })
 }

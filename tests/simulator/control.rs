@@ -1,4 +1,5 @@
-//! Where faults are taken: `POST /fault/NAME`, answered with one sentence that says what broke.
+//! Where faults are taken: `POST /fault/NAME`, answered with one sentence that says what broke. And where
+//! Prometheus finds what the agents would serve: `GET /metrics`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,9 +8,13 @@ use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::post;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use gpufleet_agent::prometheus;
 use gpufleet_telemetry::time::Clock;
 use gpufleet_tests::simulator::faults::{Fault, Faults};
+use gpufleet_tests::simulator::served::Served;
 
 /// What a request needs.
 #[derive(Clone)]
@@ -17,6 +22,7 @@ pub(crate) struct Control {
     pub(crate) faults: Arc<Faults>,
     pub(crate) gpu_ids: Arc<Vec<Vec<String>>>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) served: Arc<Served>,
 }
 
 /// Listens until the process ends.
@@ -26,6 +32,7 @@ pub(crate) async fn serve(address: SocketAddr, control: Control) -> anyhow::Resu
         .with_context(|| format!("cannot listen on {address} for faults"))?;
     let router = Router::new()
         .route("/fault/{name}", post(inject))
+        .route("/metrics", get(metrics))
         .with_state(control);
     axum::serve(listener, router)
         .await
@@ -47,4 +54,11 @@ async fn inject(Path(name): Path<String>, State(control): State<Control>) -> (St
             (StatusCode::NOT_FOUND, said)
         }
     }
+}
+
+async fn metrics(State(control): State<Control>) -> impl IntoResponse {
+    (
+        [(CONTENT_TYPE, prometheus::CONTENT_TYPE)],
+        control.served.text(),
+    )
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_agent::read::NodeFacts;
 use gpufleet_agent::read::nvml::xid::TOLD_FOR;
 use gpufleet_telemetry::catalog::{Metric, gpu};
-use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::tick::{Point, PointValue};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -52,6 +52,9 @@ pub struct SimulatedGpu {
     corrected_errors: f64,
     /// The newest XID and the tick in which it came.
     last_xid: Option<(f64, Timestamp)>,
+    /// The XID that it fell off the bus with, and how often that came.
+    xids: Option<(u32, u32)>,
+    is_gone: bool,
 }
 
 /// A tick's readings before they become points: sums over the looks, and maxima.
@@ -133,6 +136,8 @@ impl SimulatedGpu {
             throttled_by_heat_seconds: 0.0,
             corrected_errors: (noise.bits(0, 7) % 3) as f64,
             last_xid: None,
+            xids: None,
+            is_gone: false,
         }
     }
 
@@ -170,8 +175,16 @@ impl SimulatedGpu {
         }
         if let Condition::Gone { reason, xid } = condition {
             self.last_xid = xid.map(|it| (f64::from(it), start)).or(self.last_xid);
-            return gone(reason);
+            if let Some(xid) = xid.filter(|_| !self.is_gone) {
+                let before = self.xids.map_or(0, |(_, count)| count);
+                self.xids = Some((xid, before + 1));
+            }
+            self.is_gone = true;
+            let mut points = gone(reason);
+            points.extend(self.xid_count());
+            return points;
         }
+        self.is_gone = false;
         let schedule = Schedule::new(Size::Large, fleet);
         let last_second = start.shifted((i64::from(seconds) - 1) * NANOS_PER_SECOND);
         let ended = schedule.ended(last_second.minute());
@@ -192,7 +205,22 @@ impl SimulatedGpu {
             evidence.take(load, self.job.role != Role::Free, bits);
         }
         self.count(&sums, f64::from(seconds));
-        self.points(&sums, evidence, seconds)
+        let mut points = self.points(&sums, evidence, seconds);
+        points.extend(self.xid_count());
+        points
+    }
+
+    /// How often it fell off the bus: the agent has that from the kernel, whether or not the GPU answers.
+    fn xid_count(&self) -> Option<Point> {
+        let (xid, count) = self.xids?;
+        Some(Point {
+            metric: gpu::XID.id,
+            part: Some(Part::new(PartKind::Xid, xid.to_string())),
+            value: PointValue::Counter {
+                value: f64::from(count),
+                since: self.counted_from,
+            },
+        })
     }
 
     fn load(&self, fleet: Noise, second: i64, condition: Condition) -> Load {

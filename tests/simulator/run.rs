@@ -18,6 +18,7 @@ use gpufleet_tests::simulator::faults::Faults;
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::journal::{Journal, goes_on_at};
 use gpufleet_tests::simulator::node::SimulatedNode;
+use gpufleet_tests::simulator::served::Served;
 use gpufleet_tests::simulator::{OUTAGE_DRAINED, OUTAGE_MADE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,7 @@ async fn with_disks<D: Disk + 'static>(
     let fleet = SimulatedFleet::new(&arguments.plan());
     let gpu_ids = Arc::new(fleet.gpu_ids());
     let faults = Arc::new(fleet.faults);
+    let served = Arc::new(Served::default());
     let (mut journal, goes_on) = open_journal(arguments)?;
     let span = history::span(arguments, clock.now(), goes_on);
     // An agent that has seen an outage was there before it.
@@ -98,6 +100,7 @@ async fn with_disks<D: Disk + 'static>(
             faults: Arc::clone(&faults),
             gpu_ids,
             clock: Arc::clone(&clock),
+            served: Arc::clone(&served),
         };
         tokio::spawn(async move {
             if let Err(error) = control::serve(address, control).await {
@@ -108,7 +111,8 @@ async fn with_disks<D: Disk + 'static>(
     let work = live(
         arguments,
         &mut members,
-        &faults,
+        // Where nobody can ask, nothing is kept.
+        (&faults, arguments.control.map(|_| &*served)),
         &*clock,
         &mut journal,
         span.live_from,
@@ -166,7 +170,7 @@ async fn way<D: Disk + 'static>(
 async fn live<D: Disk + 'static>(
     arguments: &Arguments,
     members: &mut [Member<D>],
-    faults: &Faults,
+    fleet: (&Faults, Option<&Served>),
     clock: &dyn Clock,
     journal: &mut Option<Journal>,
     from: Timestamp,
@@ -178,7 +182,7 @@ async fn live<D: Disk + 'static>(
         let left = u64::try_from(end.since(clock.now())).unwrap_or(0);
         let is_past = left == 0 && outage_until.is_none();
         if arguments.outage_minutes.is_some() && is_past {
-            make(members, faults, journal, next, end).await?;
+            make(members, fleet, journal, next, end).await?;
             next = end;
             continue;
         }
@@ -198,7 +202,7 @@ async fn live<D: Disk + 'static>(
                 }
             }
         }
-        make(members, faults, journal, next, clock.now()).await?;
+        make(members, fleet, journal, next, clock.now()).await?;
         next = end;
     }
 }
@@ -206,7 +210,7 @@ async fn live<D: Disk + 'static>(
 /// Makes the tick that begins at `start` and hands it to each node's agent at the time `at`.
 async fn make<D: Disk + 'static>(
     members: &mut [Member<D>],
-    faults: &Faults,
+    (faults, served): (&Faults, Option<&Served>),
     journal: &mut Option<Journal>,
     start: Timestamp,
     at: Timestamp,
@@ -214,6 +218,9 @@ async fn make<D: Disk + 'static>(
     for member in members {
         let index = member.node.index();
         let ticks = member.node.tick(start, TICK_SECONDS, faults);
+        if let Some(served) = served {
+            served.note(index, &ticks);
+        }
         if let Some(journal) = journal {
             journal.begin(index, start, TICK_SECONDS, true)?;
         }

@@ -24,31 +24,73 @@ pub(super) fn dashboard(source: &Dashboard, variables: &Variables) -> Value {
         "editable": true,
         "graphTooltip": 1,
         "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"},
-        "timezone": "",
-        "links": [
-            {"type": "dashboards", "title": "gpufleet", "tags": ["gpufleet"], "asDropdown": true, "includeVars": true, "keepTime": true},
-            {"type": "link", "title": "gpufleet's page", "url": "${page}", "icon": "external link", "targetBlank": true},
-        ],
-        "annotations": {"list": [{
-            "name": "Alerts",
-            "datasource": datasource(),
-            "enable": true,
-            "iconColor": "red",
-            "expr": ALERTS,
-            "step": "60s",
-            "titleFormat": "{{alertname}}",
-            "textFormat": "{{cluster}} {{node}} {{gpu}} {{job}}",
-        }]},
+        "time": {"from": source.from, "to": "now"},
+        // Days of the ledger are those of UTC.
+        "timezone": if source.is_of_ledger() { "utc" } else { "" },
+        "links": links(source),
+        "annotations": {"list": [
+            {
+                "name": "Incidents",
+                "datasource": datasource(),
+                "enable": true,
+                "iconColor": "orange",
+                "expr": incidents(source),
+                "step": "60s",
+                "titleFormat": "{{family}}: {{what}}",
+                "textFormat": "{{cluster}} {{node}} {{gpu}} {{job}} {{rank}} {{team}}",
+                "tagKeys": "severity,family",
+            },
+            {
+                "name": "Alerts",
+                "datasource": datasource(),
+                "enable": true,
+                "iconColor": "red",
+                "expr": ALERTS,
+                "step": "60s",
+                "titleFormat": "{{alertname}}",
+                "textFormat": "{{cluster}} {{node}} {{gpu}} {{job}}",
+            },
+        ]},
         "templating": {"list": templating(source, variables)},
         "panels": panels(source, variables),
     })
+}
+
+/// What gpufleet says is wrong, drawn on every chart: of what is chosen, and of gpufleet itself. An incident that is
+/// not about one node is there whichever is chosen; of one job there are its own.
+pub(super) fn incidents(source: &Dashboard) -> String {
+    let mut filter =
+        "severity!=\"info\", origin=~\"$origin\", cluster=~\"$cluster|gpufleet itself\"".to_owned();
+    let offers = |name: &str| source.variables.iter().any(|it| it == name);
+    if offers("node") {
+        filter.push_str(", node=~\"$node|\"");
+    }
+    if offers("job") {
+        filter.push_str(", job=~\"$job\"");
+    }
+    format!("gpufleet_server_incident_open{{{filter}}}")
+}
+
+fn links(source: &Dashboard) -> Vec<Value> {
+    let mut links = vec![
+        json!({"type": "dashboards", "title": "gpufleet", "tags": ["gpufleet"], "asDropdown": true, "includeVars": true, "keepTime": true}),
+        json!({"type": "link", "title": "gpufleet's page", "url": "${page}", "icon": "external link", "targetBlank": true}),
+    ];
+    links.extend(source.see_also.iter().map(|uid| {
+        let title = uid.trim_start_matches("gpufleet-");
+        json!({
+            "type": "link", "title": format!("More: {title}"), "url": format!("/d/{uid}"), "icon": "dashboard",
+            "includeVars": true, "keepTime": true,
+        })
+    }));
+    links
 }
 
 /// A query with its filters written out.
 pub(super) fn expression(expr: &str, variables: &Variables) -> String {
     let mut expr = expr.to_owned();
     for (name, filter) in &variables.filters {
+        expr = expr.replace(&format!("(@{name})"), &format!("({filter})"));
         for end in ["}", ","] {
             expr = expr.replace(&format!("{{@{name}{end}"), &format!("{{{filter}{end}"));
         }
@@ -60,15 +102,26 @@ fn datasource() -> Value {
     json!({"type": "prometheus", "uid": "${datasource}"})
 }
 
+/// PostgreSQL is `postgres` to Grafana before 10.3, and `grafana-postgresql-datasource` since, which knows the old
+/// name as its alias.
+fn ledger() -> Value {
+    json!({"type": "postgres", "uid": "${ledger}"})
+}
+
 fn templating(source: &Dashboard, variables: &Variables) -> Vec<Value> {
     let mut list = vec![
         json!({"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}),
     ];
+    if source.is_of_ledger() {
+        list.push(
+            json!({"name": "ledger", "label": "Ledger", "type": "datasource", "query": "postgres"}),
+        );
+    }
     let offered = variables.variable.iter();
     list.extend(
         offered
             .filter(|it| source.variables.contains(&it.name))
-            .map(variable),
+            .map(|it| variable(it, source.is_of_ledger())),
     );
     let page = "http://127.0.0.1:8080";
     list.push(json!({
@@ -78,7 +131,7 @@ fn templating(source: &Dashboard, variables: &Variables) -> Vec<Value> {
     list
 }
 
-fn variable(variable: &Variable) -> Value {
+fn variable(variable: &Variable, is_of_ledger: bool) -> Value {
     if let Some(first) = variable.choices.first() {
         let (text, value) = first.split_once(" : ").unwrap_or((first, first));
         return json!({
@@ -86,6 +139,18 @@ fn variable(variable: &Variable) -> Value {
             "query": variable.choices.join(","),
             "current": {"text": text, "value": value},
             "multi": false, "includeAll": false,
+        });
+    }
+    if is_of_ledger {
+        // All of them stands for the list of them, quoted each: SQL knows no `.*`.
+        return json!({
+            "name": variable.name, "label": variable.label, "type": "query",
+            "datasource": ledger(),
+            "query": variable.sql,
+            "definition": variable.sql,
+            "refresh": 2, "sort": 5,
+            "multi": true, "includeAll": true,
+            "current": {"text": ["All"], "value": ["$__all"]},
         });
     }
     json!({
@@ -151,10 +216,15 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
     };
     let empty = panel.may_be_empty.as_ref();
     let empty = empty.map(|it| format!(" Empty {it}.")).unwrap_or_default();
+    let source = if panel.is_of_ledger() {
+        ledger()
+    } else {
+        datasource()
+    };
     let mut drawn = json!({
         "id": id, "type": kind, "title": panel.title,
         "description": format!("{}{empty}", panel.says),
-        "datasource": datasource(), "gridPos": place, "options": options,
+        "datasource": source, "gridPos": place, "options": options,
         "targets": targets(panel, variables),
         "fieldConfig": {"defaults": defaults(panel), "overrides": []},
     });
@@ -178,6 +248,17 @@ fn targets(panel: &Panel, variables: &Variables) -> Vec<Value> {
         "time_series"
     };
     let target = |(index, query): (usize, &Query)| {
+        if !query.sql.is_empty() {
+            let is_over_time = panel.kind == Kind::Timeseries;
+            return json!({
+                "refId": format!("Q{}", index + 1),
+                "datasource": ledger(),
+                "editorMode": "code",
+                "rawQuery": true,
+                "rawSql": expression(&query.sql, variables),
+                "format": if is_over_time { "time_series" } else { "table" },
+            });
+        }
         json!({
             "refId": format!("Q{}", index + 1),
             "datasource": datasource(),
@@ -217,7 +298,8 @@ fn defaults(panel: &Panel) -> Value {
         };
         defaults["color"] = json!({"mode": "palette-classic"});
         defaults["custom"] = json!({
-            "fillOpacity": if panel.stack { 40 } else { 0 },
+            "drawStyle": if panel.bars { "bars" } else { "line" },
+            "fillOpacity": if panel.bars { 80 } else if panel.stack { 40 } else { 0 },
             "stacking": {"mode": stacking, "group": "A"},
             "showPoints": "never",
             // A gap is missing data: it is not bridged.
@@ -225,7 +307,11 @@ fn defaults(panel: &Panel) -> Value {
             "thresholdsStyle": {"mode": line},
         });
     }
-    if let Some(link) = &panel.link {
+    if panel.link.as_deref() == Some("incident") {
+        let url = "${page}/incidents/${__data.fields.id}";
+        defaults["links"] =
+            json!([{"title": "Look at this incident", "url": url, "targetBlank": true}]);
+    } else if let Some(link) = &panel.link {
         let place = "var-cluster=${__data.fields.cluster}&var-node=${__data.fields.node}";
         let url = format!("/d/{link}?{place}&${{origin:queryparam}}&${{datasource:queryparam}}");
         defaults["links"] = json!([{"title": "Look at this node", "url": url}]);

@@ -23,6 +23,9 @@ pub(super) struct Variable {
     pub(super) choices: Vec<String>,
     #[serde(default)]
     pub(super) query: String,
+    /// The same asked of the ledger in PostgreSQL, for dashboards over it.
+    #[serde(default)]
+    pub(super) sql: String,
 }
 
 /// One dashboard.
@@ -33,6 +36,12 @@ pub(super) struct Dashboard {
     pub(super) title: String,
     pub(super) says: String,
     pub(super) variables: Vec<String>,
+    /// How far back it looks, as Grafana writes it.
+    #[serde(default = "three_hours")]
+    pub(super) from: String,
+    /// Another dashboard that goes on where this one ends, by the uid.
+    #[serde(default)]
+    pub(super) see_also: Vec<String>,
     pub(super) row: Vec<Row>,
 }
 
@@ -60,14 +69,23 @@ pub(super) struct Panel {
     pub(super) says: String,
     #[serde(default)]
     pub(super) stack: bool,
+    /// Bars instead of lines: what is said of a whole day.
+    #[serde(default)]
+    pub(super) bars: bool,
     #[serde(default)]
     pub(super) max: Option<f64>,
-    /// The dashboard that a row of a table leads to.
+    /// The dashboard that a row of a table leads to, or `incident`: gpufleet's page of it.
     #[serde(default)]
     pub(super) link: Option<String>,
-    /// When it shows nothing although all is well.
+    /// When it shows nothing although all is well. Such a panel names a fault, with which it shows something.
     #[serde(default)]
     pub(super) may_be_empty: Option<String>,
+    /// The fault that it shows: one of the simulator's, or `made`, a node that has every fault there is.
+    #[serde(default)]
+    pub(super) fault: Option<String>,
+    /// With that fault a value of it is over this.
+    #[serde(default)]
+    pub(super) over: f64,
     #[serde(default)]
     pub(super) thresholds: Vec<Threshold>,
     pub(super) queries: Vec<Query>,
@@ -92,10 +110,38 @@ pub(super) struct Threshold {
     pub(super) color: String,
 }
 
-/// A query with the name of its lines.
+/// A query with the name of its lines: of Prometheus, or of the ledger.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Query {
+    #[serde(default)]
     pub(super) expr: String,
+    /// Lines over time have columns `time`, `metric` and `value`.
+    #[serde(default)]
+    pub(super) sql: String,
+    #[serde(default)]
     pub(super) legend: String,
+}
+
+impl Dashboard {
+    /// Every panel of every row.
+    pub(super) fn panels(&self) -> impl Iterator<Item = &Panel> {
+        self.row.iter().flat_map(|row| &row.panel)
+    }
+
+    /// Whether it asks the ledger.
+    pub(super) fn is_of_ledger(&self) -> bool {
+        self.panels().any(Panel::is_of_ledger)
+    }
+}
+
+impl Panel {
+    /// Whether it asks the ledger. No panel asks both.
+    pub(super) fn is_of_ledger(&self) -> bool {
+        self.queries.iter().any(|it| !it.sql.is_empty())
+    }
+}
+
+fn three_hours() -> String {
+    "now-3h".to_owned()
 }
