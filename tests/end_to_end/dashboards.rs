@@ -1,22 +1,26 @@
 //! Every panel of the Grafana dashboards, asked of Debian's Prometheus that scrapes the real agent, the
-//! real server, and a node of the test's own: it serves every metric of an agent, written by the
-//! agent's own encoder, faults among them, and counters that grow.
+//! real server, a node of the test's own, which serves every metric of an agent, written by the agent's own
+//! encoder, faults among them, and counters that grow; and for each fault that a panel names a simulated fleet
+//! that has it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_agent::sample::{Latest, LatestResource, LatestValue};
 use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
-use gpufleet_telemetry::catalog::{self, Kind, Metric, gpu};
+use gpufleet_telemetry::catalog::{self, Kind, Metric, gpu, own};
 use gpufleet_telemetry::identity::{Part, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::sample::Missing;
-use gpufleet_tests::harness::{World, agent, server, wait};
+use gpufleet_tests::harness::simulator::{Simulator, steady_seeds};
+use gpufleet_tests::harness::{World, agent, free_port, server, wait};
 use gpufleet_tests::people::Service;
 use gpufleet_tests::people::server::Running;
 use gpufleet_tests::people::webhook::Webhook;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::peers::Peer;
@@ -25,7 +29,17 @@ use crate::{alerts, made};
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
 const DATA_LIMIT: Duration = Duration::from_secs(120);
 
+/// Until a fault is read, shipped, judged and scraped: the slowest is a run that stands still for so long that it
+/// is none of its pauses. On a busy machine.
+const FAULT_LIMIT: Duration = Duration::from_secs(400);
+
 const SIGNING_KEY: &str = "s1gn1ng-key-of-the-webhook";
+
+/// The fault of the test's own node, which has all of them.
+const MADE: &str = "made";
+
+/// A fleet of which nothing is heard any more.
+const SILENT: &str = "silent";
 
 /// What Grafana puts in for the choices at the top when all is chosen, and for a rate's interval.
 const CHOSEN: [(&str, &str); 8] = [
@@ -39,47 +53,107 @@ const CHOSEN: [(&str, &str); 8] = [
     ("$__rate_interval", "10s"),
 ];
 
-/// Panels that must show the faults of the test's node, and not only something.
-const FAULTS: [&str; 5] = [
-    "XIDs in the last hour",
-    "GPUs lost or hanging",
-    "GPUs that ask for recovery",
-    "Cards to replace",
-    "Not finite, or skipped",
-];
-
 /// A query of a panel.
+#[derive(Clone)]
 struct Asked {
     panel: String,
     expr: String,
+    says: Says,
 }
 
-/// Every query of every panel that is never empty where all is well.
+/// What the source of a panel says that Grafana does not need.
+#[derive(Clone, Deserialize)]
+struct Says {
+    title: String,
+    /// The fault that it shows.
+    fault: Option<String>,
+    /// With that a value is over this.
+    #[serde(default)]
+    over: f64,
+    /// When it is empty although all is well.
+    may_be_empty: Option<String>,
+}
+
+impl Asked {
+    /// The query with what Grafana puts in.
+    fn of(&self, chosen: &[(&str, &str)]) -> String {
+        let put_in = |expr: String, (name, value): &(&str, &str)| expr.replace(name, value);
+        chosen.iter().fold(self.expr.clone(), put_in)
+    }
+
+    /// The query as it is asked of the fleet that has the panel's fault, or of what is live.
+    fn of_fault(&self) -> String {
+        let fault = self.says.fault.as_deref().unwrap_or(MADE);
+        if fault == MADE {
+            return self.of(&CHOSEN);
+        }
+        let cluster = cluster(fault);
+        let mut chosen = CHOSEN;
+        chosen[0].1 = "simulated";
+        chosen[1].1 = &cluster;
+        // A simulated counter moves with its tick, every 10 s.
+        chosen[7].1 = "40s";
+        self.of(&chosen)
+    }
+}
+
+/// The cluster of the fleet with a fault.
+fn cluster(fault: &str) -> String {
+    format!("{fault}-simulated")
+}
+
+/// Every query of every panel that asks Prometheus.
 fn asked() -> Vec<Asked> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards");
-    let listed = fs::read_dir(folder).expect("the dashboards are there");
-    let paths = listed.map(|it| it.expect("an entry").path());
     let mut found = Vec::new();
-    for path in paths.filter(|it| it.extension().is_some_and(|it| it == "json")) {
-        let text = fs::read_to_string(&path).expect("it can be read");
-        let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
-        for panel in dashboard["panels"].as_array().expect("panels") {
-            let says = panel["description"].as_str().unwrap_or_default();
-            if says.contains(" Empty where") {
-                continue;
-            }
-            for target in panel["targets"].as_array().into_iter().flatten() {
-                let expr = target["expr"].as_str().expect("a query").to_owned();
-                let expr = CHOSEN
-                    .iter()
-                    .fold(expr, |expr, (name, value)| expr.replace(name, value));
-                let panel = panel["title"].as_str().unwrap_or_default().to_owned();
-                found.push(Asked { panel, expr });
-            }
+    for (path, dashboard) in dashboards() {
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let panels = panels.iter().filter(|it| it["type"] != "row");
+        for (panel, says) in panels.zip(said(&path)) {
+            assert_eq!(panel["title"], says.title, "{}", path.display());
+            let queries = panel["targets"].as_array().into_iter().flatten();
+            found.extend(queries.filter_map(|it| {
+                Some(Asked {
+                    panel: format!("{}: {}", dashboard["title"], says.title),
+                    expr: it["expr"].as_str()?.to_owned(),
+                    says: says.clone(),
+                })
+            }));
         }
     }
     assert!(found.len() > 100, "only {} queries", found.len());
     found
+}
+
+/// Every dashboard with its file.
+fn dashboards() -> Vec<(PathBuf, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards");
+    let listed = fs::read_dir(folder).expect("the dashboards are there");
+    let paths = listed.map(|it| it.expect("an entry").path());
+    let paths = paths.filter(|it| it.extension().is_some_and(|it| it == "json"));
+    paths
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("it can be read");
+            let dashboard = serde_json::from_str(&text).expect("it is JSON");
+            (path, dashboard)
+        })
+        .collect()
+}
+
+/// What the source of a dashboard says of its panels, in their order.
+fn said(path: &Path) -> Vec<Says> {
+    #[derive(Deserialize)]
+    struct Source {
+        row: Vec<Row>,
+    }
+    #[derive(Deserialize)]
+    struct Row {
+        panel: Vec<Says>,
+    }
+    let name = path.file_stem().expect("a name").to_string_lossy();
+    let source = path.with_file_name(format!("source/{name}.toml"));
+    let text = fs::read_to_string(source).expect("it has a source");
+    let source: Source = toml::from_str(&text).expect("it can be read");
+    source.row.into_iter().flat_map(|it| it.panel).collect()
 }
 
 /// Everything an agent can tell, at its scrape of this number.
@@ -125,19 +199,16 @@ fn everything(scrape: u64, now_seconds: f64) -> Latest {
 fn reading(metric: &Metric, scrape: u64, now_seconds: f64) -> Result<f64, Missing> {
     match metric.kind {
         _ if metric.id == gpu::THROTTLE_REASONS.id => Err(Missing::GpuLost),
+        _ if metric.id == own::READER_SUCCESS.id => Ok(0.0),
         Kind::Counter => Ok(2.0 * scrape as f64),
         _ if metric.name.ends_with("_timestamp_seconds") => Ok(now_seconds),
         _ => Ok(1.0),
     }
 }
 
-/// What a panel's query returns as numbers; nothing when one of them is none.
-fn numbers(prometheus: &Peer, asked: &Asked) -> Vec<f64> {
-    let values: Vec<f64> = prometheus
-        .query(&asked.expr)
-        .iter()
-        .map(|it| it.value)
-        .collect();
+/// What a query returns as numbers; nothing when one of them is none.
+fn numbers(prometheus: &Peer, query: &str) -> Vec<f64> {
+    let values: Vec<f64> = prometheus.query(query).iter().map(|it| it.value).collect();
     if values.iter().any(|it| it.is_finite()) {
         values
     } else {
@@ -149,9 +220,40 @@ fn scenario() -> Scenario {
     Scenario::of(2, "NVIDIA H100 80GB HBM3", Load::Training)
 }
 
+/// A fleet for each fault that a panel names, still well.
+fn fleets(world: &World, server: &server::Server, asked: &[Asked]) -> BTreeMap<String, Simulator> {
+    let named = asked.iter().filter_map(|it| it.says.fault.clone());
+    let faults: BTreeSet<String> = named.filter(|it| it != MADE).collect();
+    let endpoint = format!("http://{}", server.place.grpc);
+    let start = |(fault, seed): (String, String)| {
+        // Four nodes that train: of a fleet with more, some are idle.
+        let cluster = cluster(&fault);
+        let more = ["--nodes", "4", "--seed", &seed, "--cluster", &cluster];
+        let fleet = Simulator::start_in(world, &fault, &endpoint, &more);
+        (fault, fleet)
+    };
+    faults.into_iter().zip(steady_seeds()).map(start).collect()
+}
+
+/// Whether the ranks of a fleet's job are compared: what stands or is slow before is taken for its start.
+fn is_compared(server: &server::Server, fault: &str) -> bool {
+    let cluster = cluster(fault);
+    let jobs = server
+        .get(&format!("/api/v1/jobs?cluster={cluster}"))
+        .json();
+    let Some(job) = jobs["items"].as_array().and_then(|it| it.first()) else {
+        return false;
+    };
+    let name = job["job"].as_str().unwrap_or_default().replace('/', "%2F");
+    let path = format!("/api/v1/runs/{cluster}/{name}/{}", job["attempt"]);
+    let run = server.get(&path).json();
+    run["step_seconds"]["value"].is_number() && run["not_judged"].is_null()
+}
+
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
+    let asked = asked();
     // A panel shows how people are told.
     let hook = Running::start(Service::Webhook(Webhook::new(SIGNING_KEY)));
     let key = world.file("hook-key", SIGNING_KEY).display().to_string();
@@ -161,8 +263,10 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     );
     let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=1")
+        .with("detect.hang_after_s=30")
         .with(&channel)
         .start();
+    let mut fleets = fleets(&world, &server, &asked);
     let endpoint = format!("http://{}", server.place.grpc);
     let place = agent::Place::new(
         &world,
@@ -176,18 +280,20 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         &world,
         &["gpu.yml".to_owned(), "server-owns.yml".to_owned()],
     );
+    let mut agents = vec![place.listen.clone(), made::node(everything)];
+    // One that nobody reaches.
+    agents.push(format!("127.0.0.1:{}", free_port()));
+    agents.extend(fleets.values().map(|it| it.control.clone()));
     let jobs = [
-        (
-            "gpufleet-agent",
-            vec![place.listen.clone(), made::node(everything)],
-        ),
+        ("gpufleet-agent", agents),
         ("gpufleet-server", vec![server.place.web.clone()]),
     ];
     let prometheus = Peer::prometheus_of(&world, 2, &jobs, &rules);
-    let mut missing = asked();
+    let is_always = |it: &&Asked| it.says.may_be_empty.is_none();
+    let mut missing: Vec<&Asked> = asked.iter().filter(is_always).collect();
     let all = missing.len();
     wait::until("every panel has data", DATA_LIMIT, || {
-        missing.retain(|it| numbers(&prometheus, it).is_empty());
+        missing.retain(|it| numbers(&prometheus, &it.of(&CHOSEN)).is_empty());
         let first: Vec<&str> = missing.iter().map(|it| it.expr.as_str()).take(5).collect();
         eprintln!(
             "{} of {all} queries return nothing yet: {first:?}",
@@ -195,12 +301,27 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         );
         missing.is_empty().then_some(())
     });
-    for panel in FAULTS {
-        let of_panel: Vec<Asked> = asked().into_iter().filter(|it| it.panel == panel).collect();
-        assert!(!of_panel.is_empty(), "{panel}: no such panel");
-        wait::until(panel, DATA_LIMIT, || {
-            let is_shown = |it: &Asked| numbers(&prometheus, it).iter().any(|it| *it > 0.0);
-            of_panel.iter().all(is_shown).then_some(())
-        });
+    wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
+        let mut faults = fleets.keys();
+        faults.all(|it| is_compared(&server, it)).then_some(())
+    });
+    fleets.remove(SILENT).expect("a panel names it").kill();
+    for (fault, fleet) in &fleets {
+        fleet.fault(fault);
     }
+    let mut unseen: Vec<&Asked> = asked.iter().filter(|it| it.says.fault.is_some()).collect();
+    assert!(
+        unseen.len() > 30,
+        "only {} panels show faults",
+        unseen.len()
+    );
+    wait::until("every fault is seen where it is shown", FAULT_LIMIT, || {
+        unseen.retain(|it| {
+            let values = numbers(&prometheus, &it.of_fault());
+            !values.iter().any(|value| *value > it.says.over)
+        });
+        let first: Vec<&str> = unseen.iter().map(|it| it.panel.as_str()).take(9).collect();
+        eprintln!("{} faults are not seen yet: {first:?}", unseen.len());
+        unseen.is_empty().then_some(())
+    });
 }

@@ -23,9 +23,14 @@ const AT_FULL_SPEED: std::ops::RangeInclusive<i64> = -2..=15;
 /// # Panics
 /// Never: one in some 25 seeds is steady, at any time.
 pub fn steady_seed() -> String {
+    steady_seeds().next().expect("there is one")
+}
+
+/// All such seeds: fleets of one server need one each, because a seed makes the names of GPUs and agents.
+pub fn steady_seeds() -> impl Iterator<Item = String> {
     let now = Timestamp::from_seconds(wait::unix_seconds());
-    let minute = |minutes: i64| now.shifted(minutes * 60 * NANOS_PER_SECOND);
-    let is_steady = |seed: &u64| {
+    let minute = move |minutes: i64| now.shifted(minutes * 60 * NANOS_PER_SECOND);
+    let is_steady = move |seed: &u64| {
         let [large, small] =
             [Size::Large, Size::Small].map(|size| Schedule::new(size, Noise::new(*seed, 0, 0)));
         let runs = |schedule: &Schedule| {
@@ -36,8 +41,7 @@ pub fn steady_seed() -> String {
         let mut minutes = AT_FULL_SPEED;
         minutes.all(steps) && runs(&large) && runs(&small)
     };
-    let seed: Option<u64> = (1..).find(is_steady);
-    seed.expect("there is one").to_string()
+    (1..).filter(is_steady).map(|it: u64| it.to_string())
 }
 
 /// How long it may take from its start until it takes faults: it makes its history first.
@@ -46,7 +50,7 @@ const CONTROL_LIMIT: Duration = Duration::from_secs(120);
 /// A running simulator.
 #[derive(Debug)]
 pub struct Simulator {
-    /// Where it takes faults.
+    /// Where it takes faults, and serves what its agents would (`/metrics`).
     pub control: String,
     process: Process,
     log: PathBuf,
@@ -55,13 +59,18 @@ pub struct Simulator {
 impl Simulator {
     /// The demo fleet, shipping to `endpoint` ("http://host:port"), with further arguments.
     pub fn start(world: &World, endpoint: &str, more: &[&str]) -> Self {
+        Self::start_in(world, "simulator", endpoint, more)
+    }
+
+    /// The same, where there is more than one: its state lies under this name.
+    pub fn start_in(world: &World, name: &str, endpoint: &str, more: &[&str]) -> Self {
         let control = format!("127.0.0.1:{}", free_port());
-        let log = world.path("simulator.log");
+        let log = world.path(&format!("{name}.log"));
         let mut command = Command::new(built("gpufleet-simulator"));
         command
             .args(["--endpoint", endpoint, "--control", &control])
             .arg("--state")
-            .arg(world.path("simulator"))
+            .arg(world.path(name))
             .args(more);
         Self {
             control,
