@@ -19,6 +19,8 @@ pub mod chargeback;
 
 pub mod report;
 
+pub mod digest;
+
 pub mod mfu;
 
 pub mod goodput;

@@ -20,6 +20,8 @@ use gpufleet_server::store::model::MoneyTable;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 
+mod digest;
+
 mod replay;
 
 /// What to do instead of serving.
@@ -30,6 +32,9 @@ pub(crate) enum Command {
     Replay(replay::Flags),
     /// A month of the ledger as money, from the configured database to standard output.
     Report(ReportFlags),
+    /// A week of each team: what it held, what that cost, what was for nothing. To standard output, or once more to
+    /// the channels of notify.digests.
+    Digest(digest::Flags),
     /// Tables of prices, machine types, discounts, commitments, owner rules, idle policies and budgets.
     Prices {
         /// What to do with them.
@@ -93,6 +98,7 @@ pub(crate) async fn run(command: Command, config: &Config, now: Timestamp) -> an
     }
     let text = match command {
         Command::Report(flags) => report(&store, config, flags, now).await,
+        Command::Digest(flags) => Box::pin(digest::run(&store, config, flags, now)).await,
         Command::Prices { what } => prices(&store, config, what, now).await,
         Command::Replay(_) => unreachable!("it was done before the store was opened"),
     };

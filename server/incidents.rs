@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gpufleet_analysis::digest::Week;
 use gpufleet_analysis::incident::{Book, Change, Family, Incident, Place, Refused, Tick};
 use gpufleet_analysis::owner::Owners;
 use gpufleet_telemetry::time::Timestamp;
@@ -25,7 +26,7 @@ use crate::notify::settings::{Settings, Way};
 use crate::notify::silence::Silence;
 use crate::runs::RunKey;
 use crate::store::model::FencingToken;
-use crate::store::{CommitError, Store};
+use crate::store::{CommitError, Store, StoreError};
 
 mod silent;
 
@@ -331,6 +332,40 @@ impl Incidents {
         if !groups.is_empty() {
             self.to_say.notify_one();
         }
+        Ok(())
+    }
+
+    /// Notices of a week: durable together with the note that the week was made, and only then to be sent.
+    ///
+    /// # Errors
+    /// When the store refuses; then it may be written all the same ([`Self::take_notices`]).
+    pub async fn announce(
+        &self,
+        store: &Store,
+        week: Week,
+        notices: Vec<Group>,
+        now: Timestamp,
+    ) -> Result<(), CommitError> {
+        let _one = self.writing.lock().await;
+        let Some(token) = self.lock().token else {
+            return Ok(());
+        };
+        store.write_digest(week, &notices, now, token).await?;
+        self.lock().outbox.announce(notices);
+        self.to_say.notify_one();
+        Ok(())
+    }
+
+    /// Takes in the notices that are written and still to be sent, for a write of which nobody knew what became.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn take_notices(&self, store: &Store) -> Result<(), StoreError> {
+        // What is sent is forgotten once that is written: nothing is to be between reading and taking in.
+        let _one = self.writing.lock().await;
+        let standing = store.standing_groups().await?;
+        self.lock().outbox.announce(standing);
+        self.to_say.notify_one();
         Ok(())
     }
 

@@ -208,6 +208,8 @@ fn begin_tasks(
     tasks.spawn(named("the hand-off", handing));
     let telling = notify::run(app.clone(), channels, stop.clone());
     tasks.spawn(named("the notifications", telling));
+    let digesting = notify::digest::run(app.clone(), stop.clone());
+    tasks.spawn(named("the weekly digest", digesting));
     let beating = notify::heartbeat::run(app.clone(), stop.clone());
     tasks.spawn(named("the heartbeat", beating));
     tasks

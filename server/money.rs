@@ -24,6 +24,8 @@ pub mod month;
 
 pub mod report;
 
+pub mod digest;
+
 pub mod now;
 
 pub mod payer;

@@ -4,7 +4,7 @@
 //! [`outbox`] (what is still to be said; stored with the incidents), [`lane`] (how often, and pauses),
 //! [`message`] and [`template`] (the words), [`channel`] (one file a protocol), [`wire`] (HTTP). The
 //! outbox itself is held beside the book of incidents ([`crate::incidents`]), so that both change
-//! together. [`own`] and [`heartbeat`] are about gpufleet's own blindness.
+//! together. [`own`] and [`heartbeat`] are about gpufleet's own blindness, [`digest`] is about nothing that is wrong.
 //!
 //! A message is sent at least once. Where the receiver knows keys, once.
 
@@ -51,12 +51,15 @@ pub mod channel;
 
 pub mod wire;
 
+pub mod digest;
+
 pub mod heartbeat;
 
 #[cfg(test)]
 pub(crate) mod fixture;
 
 use channel::{Channel, Speaks as _};
+use group::Group;
 use lane::{Fault, Outcome};
 use message::{Addresses, Message};
 use outbox::Sending;
@@ -170,6 +173,18 @@ impl Channels {
         Ok(outcomes)
     }
 
+    /// Sends a notice to a receiver at once, beside the outbox: somebody asked for it.
+    ///
+    /// # Errors
+    /// When there is no such receiver.
+    pub async fn say(&self, group: &Group, now: Timestamp) -> Result<Outcome, String> {
+        let unknown = || format!("there is no channel {:?}", group.way);
+        let receiver = self.receivers.get(&group.way).ok_or_else(unknown)?;
+        let notice = group.notice.as_deref().ok_or("it is no notice")?;
+        let message = message::of_notice(group, notice, now);
+        Ok(receiver.wire.send(&receiver.channel, &message).await)
+    }
+
     /// Sends one message.
     async fn send(&self, app: &App, sending: &Sending) -> Outcome {
         let Some(receiver) = self.receivers.get(&sending.way.name) else {
@@ -177,6 +192,10 @@ impl Channels {
             let fault = Fault::Way;
             return Outcome::Refused { why, fault };
         };
+        if let Some(notice) = &sending.group.notice {
+            let message = message::of_notice(&sending.group, notice, app.clock.now());
+            return receiver.send(&message).await;
+        }
         let mut incidents = Vec::new();
         for id in message::told(sending) {
             // The book knows the newest; what it has forgotten stands in the store.

@@ -43,6 +43,8 @@ mod incidents;
 
 mod deliveries;
 
+mod digests;
+
 mod silences;
 
 mod inventory;

@@ -13,11 +13,11 @@ mod demand;
 mod training;
 
 pub use demand::{Balance, Demand, balances};
-pub use training::{Mean, RunTime, Training};
+pub use training::{Mean, RunTime, Training, training};
 
 use super::{Report, hours, milli};
-use crate::chargeback::Sum;
 use crate::chargeback::view::By;
+use crate::chargeback::{Chargeback, Fleet, Sum};
 use crate::ledger::State;
 use crate::money::{decimal, ratio};
 use crate::table;
@@ -59,7 +59,7 @@ pub struct Waste {
 /// Use by payer, the dearest first.
 pub fn uses(report: &Report<'_>) -> Vec<Use> {
     let groups = report.chargeback.grouped(report.fleet, &[By::Team]);
-    let trained = training::training(report);
+    let trained = training(report.chargeback, report.fleet, &report.runs);
     let of = |group: crate::chargeback::view::Group| {
         let (mut active, mut waste) = (Sum::default(), Sum::default());
         for (state, sum) in &group.states {
@@ -101,11 +101,15 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
 
 /// Waste by payer, job and state, the dearest first.
 pub fn waste(report: &Report<'_>) -> Vec<Waste> {
+    waste_of(report.chargeback, report.fleet)
+}
+
+/// The same of lines without a report.
+pub fn waste_of(made: &Chargeback, fleet: &Fleet) -> Vec<Waste> {
     let mut all: BTreeMap<(&str, &str, State), Sum> = BTreeMap::new();
-    let made = report.chargeback;
     for (key, sum) in made.lines.iter().filter(|it| it.0.state.is_waste()) {
-        let team = By::Team.word(made, report.fleet, key);
-        let job = By::Job.word(made, report.fleet, key);
+        let team = By::Team.word(made, fleet, key);
+        let job = By::Job.word(made, fleet, key);
         all.entry((team, job, key.state)).or_default().add(sum);
     }
     let of = |((payer, job, state), sum): ((&str, &str, State), Sum)| Waste {

@@ -243,7 +243,9 @@ pub async fn told(
     let (terms, now) = (web.app.money.terms(), web.app.clock.now());
     let strangers = web.app.incidents.strangers(&terms.owners, now);
     let doubts = |number: usize| {
-        let own = strangers.iter().filter(move |it| it.route == number);
+        let own = strangers
+            .iter()
+            .filter(move |it| it.route == number && !it.is_of_digest);
         own.map(Stranger::words).collect()
     };
     let deliveries = deliveries(&web, id).await?;

@@ -118,8 +118,12 @@ pub(super) fn routes(look: &Look<'_>) -> Looked {
             true => Severity::Info,
             false => Severity::Warning,
         };
-        Finding::new(severity, format!("route-{}-{}", it.route, it.team), it.words())
-            .missing("What is wrong with that team's GPUs is not told by this route")
+        let of = if it.is_of_digest { "digest" } else { "route" };
+        Finding::new(severity, format!("{of}-{}-{}", it.route, it.team), it.words())
+            .missing(match it.is_of_digest {
+                true => "That team's week is sent to nobody by it",
+                false => "What is wrong with that team's GPUs is not told by this route",
+            })
             .fix("Write the team as notify.teams, the owner rules or the label have it, or take it out of the route.")
             .line("gpufleet routes explain INCIDENT")
     });

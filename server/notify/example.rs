@@ -70,6 +70,7 @@ fn message(says: Says, incidents: Vec<Item>) -> Message {
         link: "https://gpufleet.example.org/incidents".to_owned(),
         silence: format!("gpufleet silence {} --for 2h", Uuid::from_u128(1)),
         incidents,
+        digest: None,
         at: Timestamp::from_seconds(1_767_323_060),
         way: Arc::from("example"),
     }

@@ -6,6 +6,9 @@
 //! makes one alarm of it and ends that one. Its *version* grows with everything there is to say; a
 //! message is a version, and the same version is the same message however often it is sent.
 //!
+//! A group may have a [`Notice`] in place of incidents: something that is said once, as somebody's week is. It goes the
+//! same way: written before it is sent, tried again, under one key.
+//!
 //! Limits: [`MAX_MEMBERS`] incidents; what is beyond is counted. What is over and does not get through is
 //! forgotten after [`Way::gives_up`].
 
@@ -49,6 +52,21 @@ pub enum Says {
     Updated,
     /// It is over.
     Resolved,
+    /// Nothing is wrong: a notice. Everything else goes before it.
+    Notice,
+}
+
+/// Something that is said once, and is about no incident. Whoever makes it keeps it short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The line above everything.
+    pub title: String,
+    /// All the rest, for people.
+    pub text: String,
+    /// Our page.
+    pub link: String,
+    /// The same for programs.
+    pub digest: serde_json::Value,
 }
 
 /// Where a group is.
@@ -79,6 +97,9 @@ pub struct Group {
     pub is_flood: bool,
     /// Its incidents.
     pub members: BTreeMap<Uuid, Member>,
+    /// What it says where it is about none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Arc<Notice>>,
     /// Incidents that there was no room for.
     pub left_out: u64,
     /// The ids of the last of them, so that each is counted once.
@@ -121,6 +142,7 @@ impl Group {
             common,
             is_flood: false,
             members: BTreeMap::new(),
+            notice: None,
             left_out: 0,
             beyond: BTreeSet::new(),
             version: 0,
@@ -244,6 +266,9 @@ impl Group {
 
     /// What the receiver does not know and should, and since when; also where it will not take it.
     pub fn undelivered(&self, way: &Way) -> Option<(Says, Timestamp)> {
+        if self.notice.is_some() {
+            return (self.first_at.is_none()).then_some((Says::Notice, self.began_at));
+        }
         let any = |of: fn(&Member) -> bool| self.members.values().any(of);
         let is_so = any(|it| it.is_loud() || it.is_known());
         let paused = |says: Says| {
@@ -362,7 +387,7 @@ impl Group {
 
     /// Whether the receiver will not take what it is to know of something that is so.
     pub fn is_refused(&self) -> bool {
-        let is_so = self.members.values().any(Member::is_loud);
+        let is_so = self.members.values().any(Member::is_loud) || self.notice.is_some();
         self.over_at.is_none() && self.refused.is_some() && is_so
     }
 
@@ -371,8 +396,12 @@ impl Group {
     pub fn settle(&mut self, way: &Way, now: Timestamp) -> bool {
         let before = (self.members.len(), self.over_at);
         self.members.retain(|_, it| !it.is_done(way, now));
+        // A notice is over when it got through, or when nobody wants to hear of that week any more.
+        let is_to_say = self.notice.is_some()
+            && self.first_at.is_none()
+            && now < later(self.began_at, way.gives_up());
         // An end that was refused is kept as well: the receiver may believe that it is so, and will be mended.
-        if self.members.is_empty() {
+        if self.members.is_empty() && !is_to_say {
             self.over_at.get_or_insert(now);
         }
         before != (self.members.len(), self.over_at)
@@ -410,6 +439,7 @@ impl Says {
             Self::Opened => "opened",
             Self::Updated => "updated",
             Self::Resolved => "resolved",
+            Self::Notice => "notice",
         }
     }
 }

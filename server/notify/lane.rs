@@ -6,7 +6,7 @@
 //! A way that refuses everything is broken, and looked at every [`LOOKS_EVERY`].
 //!
 //! Limits: [`MAX_PER_MINUTE`] attempts a minute, of which [`MAX_UPDATES_PER_MINUTE`] may say what is not
-//! new; pauses of [`FIRST_PAUSE`] doubled up to [`MAX_PAUSE`], with jitter; of what a receiver asks
+//! new, and [`MAX_NOTICES_PER_MINUTE`] what is about no incident; pauses of [`FIRST_PAUSE`] doubled up to [`MAX_PAUSE`], with jitter; of what a receiver asks
 //! for at most [`MAX_ASKED`]. A receiver that forgets has shorter ones ([`Way::longest_pause`]).
 
 use std::collections::VecDeque;
@@ -22,6 +22,8 @@ use super::settings::Way;
 pub const MAX_PER_MINUTE: usize = 15;
 /// Attempts in any minute after which only what is new goes out.
 pub const MAX_UPDATES_PER_MINUTE: usize = 10;
+/// Attempts in any minute after which only what is wrong goes out: notices leave room for all of that.
+pub const MAX_NOTICES_PER_MINUTE: usize = 5;
 /// The pause after the first failure; each further one doubles it.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause that we make ourselves.
@@ -128,6 +130,7 @@ impl Lane {
         let most = match says {
             Says::Opened => MAX_PER_MINUTE,
             Says::Updated | Says::Resolved => MAX_UPDATES_PER_MINUTE,
+            Says::Notice => MAX_NOTICES_PER_MINUTE,
         };
         let window = self.attempts.len().checked_sub(most);
         let window = window.and_then(|place| self.attempts.get(place));

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Incident, Place};
+use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::group::{Delivered, Group, Name, Says};
+use super::group::{Delivered, Group, Name, Notice, Says};
 use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
@@ -114,7 +115,7 @@ pub struct Message {
     pub key: String,
     /// The key of this message, however often it is sent.
     pub message_key: String,
-    /// `opened`, `updated` or `resolved`.
+    /// `opened`, `updated` or `resolved`; `notice` where it is about no incident.
     pub says: Says,
     /// Whether nobody was told of it before.
     pub is_first: bool,
@@ -142,6 +143,9 @@ pub struct Message {
     pub silence: String,
     /// The incidents, the worst first.
     pub incidents: Vec<Item>,
+    /// A payer's week, of a message that is about no incident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<serde_json::Value>,
     /// When it was written.
     #[serde(skip)]
     pub at: Timestamp,
@@ -183,6 +187,31 @@ impl Addresses {
             .replace("{cluster}", &put(Some(&place.cluster)));
         let address = address.replace("{node}", &put(place.node.as_deref()));
         Some(address.replace("{gpu}", &put(place.gpu.as_deref())))
+    }
+}
+
+/// A message that is about no incident, title and text and all.
+pub fn of_notice(group: &Group, notice: &Notice, now: Timestamp) -> Message {
+    Message {
+        key: group.key(),
+        message_key: group.message_key(),
+        says: Says::Notice,
+        is_first: true,
+        title: notice.title.clone(),
+        text: notice.text.clone(),
+        severity: Severity::Info.name(),
+        common: String::new(),
+        open: 0,
+        over: 0,
+        left_out: 0,
+        since: text::rfc3339(group.began_at),
+        costs: None,
+        link: notice.link.clone(),
+        silence: String::new(),
+        incidents: Vec::new(),
+        digest: Some(notice.digest.clone()),
+        at: now,
+        way: Arc::clone(&group.way),
     }
 }
 
@@ -266,6 +295,7 @@ pub fn write(
         link,
         silence: silence(group, &items, left_out),
         incidents: items,
+        digest: None,
         at: now,
         way: Arc::clone(&group.way),
     }

@@ -104,7 +104,9 @@ impl Outbox {
             // Whoever starts a server has often mended something.
             group.try_again();
             let mut changed = group.end(&|id| !stands(id), now);
-            if self.settings.way(&group.way).is_none() {
+            let way = self.settings.way(&group.way);
+            let is_said = |it: &Way| group.notice.is_none() || it.kind.takes_notices();
+            if !way.is_some_and(is_said) {
                 group.error = Some("this channel is no longer configured".to_owned());
                 group.refused = Some(group.version);
                 group.over_at = Some(now);
@@ -155,7 +157,7 @@ impl Outbox {
     /// Puts an incident into the group that it belongs to, or begins one.
     fn join(&mut self, way: &Way, incident: &Incident, now: Timestamp) {
         let common = common(way, incident, &self.settings);
-        let own = |it: &&Group| it.way == way.name && it.over_at.is_none();
+        let own = |it: &&Group| it.way == way.name && it.over_at.is_none() && it.notice.is_none();
         let groups = || self.groups.values().filter(own);
         let fits = groups().find(|it| !it.is_flood && it.common == common);
         let id = match fits.map(|it| it.id) {
@@ -187,6 +189,13 @@ impl Outbox {
             && group.take(incident, name, now)
         {
             self.unwritten.entry(id).or_default();
+        }
+    }
+
+    /// Takes in notices that are written; those that it has already stay as they are.
+    pub fn announce(&mut self, notices: Vec<Group>) {
+        for group in notices.into_iter().filter(|it| it.notice.is_some()) {
+            self.groups.entry(group.id).or_insert(group);
         }
     }
 
@@ -380,7 +389,7 @@ impl Outbox {
     }
 
     /// How many messages of a receiver wait that could go, or could if the way to it were mended, and since when
-    /// the oldest does.
+    /// the oldest does. Notices, which take their time, are not counted: a receiver that takes none is told otherwise.
     pub fn waiting(&self, way: &Way, now: Timestamp) -> (usize, Option<Timestamp>) {
         let waits = |it: &Group| match it.fault {
             Some(Fault::Way) => it.undelivered(way),
@@ -389,7 +398,7 @@ impl Outbox {
         let due: Vec<Timestamp> = self
             .groups
             .values()
-            .filter(|it| it.way == way.name && it.over_at.is_none())
+            .filter(|it| it.way == way.name && it.over_at.is_none() && it.notice.is_none())
             .filter_map(|it| waits(it).map(|(_, from)| from))
             .filter(|from| *from <= now)
             .collect();
@@ -442,3 +451,6 @@ mod hard_days;
 
 #[cfg(test)]
 mod refused;
+
+#[cfg(test)]
+mod notices;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
-use gpufleet_analysis::owner::{Named, Owners};
+use gpufleet_analysis::owner::{Named, Owners, Payer};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,8 @@ pub struct RouteVerdict {
 /// A team that a route asks for and that nobody is known to be: nobody is told by the route for its sake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stranger {
+    /// Whether it is a route of the weekly digest.
+    pub is_of_digest: bool,
     /// The route's number, from 1.
     pub route: usize,
     /// The team.
@@ -85,9 +87,14 @@ impl Stranger {
             true => "; only what a label, a queue or an account names so is told by it",
             false => ": nobody is told by it, but for what is told of with that owner",
         };
-        format!(
-            "notify.routes, number {route}: neither notify.teams nor an owner rule has a team {team:?}{but}"
-        )
+        match self.is_of_digest {
+            true => {
+                format!("notify.digests, number {route}: no owner rule has a team {team:?}{but}")
+            }
+            false => format!(
+                "notify.routes, number {route}: neither notify.teams nor an owner rule has a team {team:?}{but}"
+            ),
+        }
     }
 }
 
@@ -157,6 +164,21 @@ impl Settings {
     /// The teams of routes that nobody is known to be.
     pub fn strangers(&self, owners: &Owners, now: Timestamp) -> Vec<Stranger> {
         let mut found = Vec::new();
+        for (route, of) in (1..).zip(&self.digests) {
+            // Who pays, not whose a place is: notify.teams has nothing to do with it.
+            let nobodys = [Payer::Unowned.name(), Payer::Nobody.name()];
+            for team in of.teams.iter().filter(|it| !nobodys.contains(&it.as_str())) {
+                let named = owners.names(team, now.millis());
+                if named != Named::Yes {
+                    found.push(Stranger {
+                        is_of_digest: true,
+                        route,
+                        team: team.clone(),
+                        is_perhaps: named == Named::Perhaps,
+                    });
+                }
+            }
+        }
         for (route, teams) in (1..).zip(self.routes.iter().map(|it| &it.teams)) {
             for team in teams {
                 let is_configured = self.teams.iter().any(|it| it.name == *team);
@@ -165,6 +187,7 @@ impl Settings {
                     continue;
                 }
                 found.push(Stranger {
+                    is_of_digest: false,
                     route,
                     team: team.clone(),
                     is_perhaps: named == Named::Perhaps,
@@ -300,6 +323,7 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notify::digest::Digested;
     use crate::notify::fixture::{incident, settings};
     use crate::notify::settings::Kind;
 
@@ -403,6 +427,19 @@ mod tests {
         for word in ["number 2", "\"reserch\"", "nobody is told"] {
             assert!(said[0].contains(word), "{said:?}");
         }
+        settings.digests = vec![Digested {
+            channels: vec!["chat".to_owned()],
+            teams: ["batch", "unowned", "nobody", "rsearch"]
+                .map(str::to_owned)
+                .into(),
+        }];
+        let of_digests = settings.strangers(&fixed, now);
+        let of_digests: Vec<_> = of_digests.iter().filter(|it| it.is_of_digest).collect();
+        let [one] = of_digests.as_slice() else {
+            panic!("{of_digests:?}");
+        };
+        assert!(one.words().contains("notify.digests, number 1") && one.team == "rsearch");
+        settings.digests.clear();
         let labels = format!("{rules}2026-01-01,,pod_label,team,*,\n");
         let by_label = Owners::read(&labels).expect("a table");
         let said = settings.strangers(&by_label, now)[0].words();

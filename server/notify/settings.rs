@@ -12,6 +12,7 @@ use std::time::Duration;
 use gpufleet_program::section;
 use serde::{Deserialize, Serialize};
 
+use super::digest::Digested;
 use super::route::{Route, Team};
 
 /// Most channels: a team each, and a few for all.
@@ -37,6 +38,14 @@ section! {
         /// Channels that are told of gpufleet's own blindness (silent nodes, data that comes late, other
         /// channels that fail), instead of those of the routes. Empty: the routes decide.
         pub own_channels: Vec<String> = Vec::new(),
+        /// Who is sent the week of which team, at most 128: [{ channels = ["chat"], teams = ["research"] }]; without
+        /// teams that of each. All that match count. Slack and webhooks alone. Empty: nobody is sent any.
+        pub digests: Vec<Digested> = Vec::new(),
+        /// From which hour (UTC) of Monday on the week before is sent, 0 to 23.
+        pub digest_hour: u32 = 8,
+        /// Seconds for which a server that has just begun to lead waits with it, for what agents kept meanwhile, 0 to
+        /// 86400.
+        pub digest_wait_s: u64 = 900,
         /// Whether incidents of simulated GPUs are told too; recorded ones never are.
         pub simulated: bool = false,
         /// The address under which people reach this server's pages.
@@ -171,6 +180,12 @@ pub struct Settings {
     pub teams: Vec<Team>,
     /// Who is told of gpufleet's own blindness.
     pub own_channels: Vec<String>,
+    /// Who is sent the week of which team.
+    pub digests: Vec<Digested>,
+    /// From which hour of Monday on.
+    pub digest_hour: u32,
+    /// How long a server that has just begun to lead waits with it.
+    pub digest_wait: Duration,
     /// Whether simulated GPUs are told.
     pub simulated: bool,
 }
@@ -209,6 +224,11 @@ impl Kind {
     /// Whether it is told of every incident of a group, also of those that are over.
     pub const fn wants_each(self) -> bool {
         matches!(self, Self::Alertmanager)
+    }
+
+    /// Whether it is a place for what is about no incident. An alarm that says that all is well is none.
+    pub const fn takes_notices(self) -> bool {
+        matches!(self, Self::Slack | Self::Webhook)
     }
 
     /// For how long it is told of what is over.
@@ -293,6 +313,7 @@ impl Settings {
             }
             ways.extend(ways_of(channel)?);
         }
+        Digested::check(config, &names)?;
         let known: BTreeSet<&str> = names.into_keys().collect();
         let named = |key: String, channels: &[String]| match channels
             .iter()
@@ -309,6 +330,12 @@ impl Settings {
             named(key.clone(), &route.channels)?;
             route.check().map_err(|why| format!("{key}: {why}"))?;
         }
+        for (number, digested) in (1..).zip(&config.digests) {
+            named(
+                format!("notify.digests, number {number}"),
+                &digested.channels,
+            )?;
+        }
         for (number, team) in (1..).zip(&config.teams) {
             if team.name.is_empty() || team.name.len() > 128 {
                 return Err(format!(
@@ -321,6 +348,9 @@ impl Settings {
             routes: config.routes.clone(),
             teams: config.teams.clone(),
             own_channels: config.own_channels.clone(),
+            digests: config.digests.clone(),
+            digest_hour: config.digest_hour,
+            digest_wait: Duration::from_secs(config.digest_wait_s),
             simulated: config.simulated,
         })
     }
@@ -404,61 +434,4 @@ fn ways_of(channel: &ChannelConfig) -> Result<Vec<Way>, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_program::config::assert_refused;
-
-    use crate::config::Config;
-
-    #[test]
-    fn what_would_page_nobody_is_refused_by_name() {
-        let check = assert_refused::<Config>;
-        check(
-            r#"notify.channels=[{ name = "a", kind = "pigeon" }]"#,
-            &["pigeon", "pagerduty"],
-        );
-        check(
-            r#"notify.channels=[{ name = "a b", kind = "slack", secret_env = "X" }]"#,
-            &["a b", "letters"],
-        );
-        check(
-            r#"notify.channels=[{ name = "a", kind = "slack", urls = ["https://hooks.slack.com/x"] }]"#,
-            &["secret_file"],
-        );
-        check(
-            r#"notify.channels=[{ name = "a", kind = "alertmanager" }]"#,
-            &["urls"],
-        );
-        for (key, named) in [
-            ("group_by = ['node']", "groups by itself"),
-            ("repeat_s = 0", "1 to 60"),
-            ("repeat_s = 61", "1 to 60"),
-        ] {
-            let it = format!(
-                "notify.channels=[{{ name = 'a', kind = 'alertmanager', urls = ['http://x'], {key} }}]"
-            );
-            check(&it, &[named]);
-        }
-        check(
-            r#"notify.routes=[{ channels = ["nowhere"] }]"#,
-            &["number 1", "nowhere", "notify.channels"],
-        );
-        check(
-            r#"notify.own_channels=["nowhere"]"#,
-            &["notify.own_channels", "nowhere"],
-        );
-        check(
-            r#"notify.routes=[{ channels = [], families = ["flu"] }]"#,
-            &["number 1", "flu", "gpu_fault"],
-        );
-        check(
-            r#"notify.routes=[{ channels = [], severity = "loud" }]"#,
-            &["loud", "warning"],
-        );
-        check(
-            r#"notify.routes=[{ channels = [], severity = "error" }]"#,
-            &["number 1", "leads nowhere"],
-        );
-        check("notify.heartbeat_every_s=1", &["heartbeat_every_s = 1"]);
-        check("notify.page_url='ftp://x'", &["notify.page_url", "ftp://x"]);
-    }
-}
+mod tests;

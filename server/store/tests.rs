@@ -53,6 +53,8 @@ mod habit;
 
 mod exports;
 
+mod digests;
+
 use forgetting::keep_all;
 use harness::{Bench, both};
 

@@ -13,8 +13,8 @@
 use std::collections::BTreeMap;
 
 use crate::chargeback::view::By;
+use crate::chargeback::{Chargeback, Fleet};
 use crate::money::ratio;
-use crate::report::Report;
 
 /// A whole, in millionths.
 const WHOLE: i128 = 1_000_000;
@@ -55,6 +55,11 @@ pub struct Training {
 }
 
 impl Mean {
+    fn join(&mut self, other: &Self) {
+        self.sum += other.sum;
+        self.gpu_millis = self.gpu_millis.saturating_add(other.gpu_millis);
+    }
+
     fn add(&mut self, millionths: Option<i64>, gpu_millis: i64) {
         if let Some(it) = millionths {
             self.sum += i128::from(it) * i128::from(gpu_millis);
@@ -69,6 +74,14 @@ impl Mean {
 }
 
 impl Training {
+    /// Adds another team's.
+    pub fn join(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.held_gpu_millis = self.held_gpu_millis.saturating_add(other.held_gpu_millis);
+        self.goodput.join(&other.goodput);
+        self.mfu.join(&other.mfu);
+    }
+
     /// How much of what the team held is behind a figure, millionths; none where it held nothing.
     pub fn covered(&self, mean: &Mean) -> Option<i128> {
         let part = ratio(mean.gpu_millis.into(), WHOLE, self.held_gpu_millis.into());
@@ -77,15 +90,18 @@ impl Training {
 }
 
 /// Training by payer.
-pub(super) fn training<'a>(report: &'a Report<'_>) -> BTreeMap<&'a str, Training> {
+pub fn training<'a>(
+    made: &'a Chargeback,
+    fleet: &'a Fleet,
+    runs: &'a [RunTime],
+) -> BTreeMap<&'a str, Training> {
     let mut found: BTreeMap<&str, Training> = BTreeMap::new();
-    let made = report.chargeback;
     let held = made.lines.iter().filter(|it| it.0.holder.is_some());
     for (key, sum) in held {
-        let team = By::Team.word(made, report.fleet, key);
+        let team = By::Team.word(made, fleet, key);
         found.entry(team).or_default().held_gpu_millis += sum.gpu_millis;
     }
-    for run in &report.runs {
+    for run in runs {
         let team = found.entry(&run.payer).or_default();
         team.runs += 1;
         team.goodput.add(run.goodput, run.gpu_millis);

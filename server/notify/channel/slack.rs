@@ -80,6 +80,7 @@ impl Speaks for Slack {
     fn posts(&self, message: &Message) -> Result<Vec<Post>, String> {
         let mark = match (message.says, message.severity) {
             (Says::Resolved, _) => "✅",
+            (Says::Notice, _) => "📊",
             (_, "error") => "🔴",
             (_, "warning") => "🟠",
             _ => "🔵",

@@ -1,0 +1,99 @@
+//! A week of the ledger for each payer: which days are read for it, and what analysis makes of them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+use gpufleet_analysis::digest::{self, Asked, Stretch, Summary, Week};
+use gpufleet_analysis::table;
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::month::{self, Days};
+use super::report::month_of;
+use super::{Terms, tables};
+use crate::store::{Store, StoreError};
+
+/// The first day of the month that the week's Sunday is in, and that of the month after it.
+fn month_of_week(week: Week) -> Range<i64> {
+    let days = week.days();
+    let sunday = Timestamp::from_millis((days.end - 1) * MILLIS_PER_DAY);
+    let hours = table::month_hours(&month_of(sunday));
+    hours.map_or(days, |it| it.start / 24..it.end / 24)
+}
+
+/// The month that the week's Sunday is in as far as that Sunday's end.
+fn month_to_date(week: Week) -> Range<i64> {
+    month_of_week(week).start..week.days().end
+}
+
+/// Reads the week, the one before and the month to date of all live clusters, and the week's training runs, whose
+/// cards' peaks are these.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn read(store: &Store, specs: &Specs, week: Week) -> Result<Days, StoreError> {
+    let first = month_to_date(week).start.min(week.before().days().start);
+    let mut days = month::ledger(store, first..week.days().end, None).await?;
+    let time = month::time_of(&week.days());
+    days.trained = month::training::read(store, &days, &time, None, specs).await?;
+    Ok(days)
+}
+
+/// Each payer's week, the dearest first. Takes seconds of CPU for 10,000 GPUs: not for a thread that serves.
+pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
+    let recorded: BTreeSet<i64> = days.days.iter().map(|it| it.day).collect();
+    let missing = |range: &Range<i64>| -> Vec<i64> {
+        let all = range.clone();
+        all.filter(|it| !recorded.contains(it)).collect()
+    };
+    let ranges = [week.days(), week.before().days(), month_to_date(week)];
+    let missing = ranges.each_ref().map(missing);
+    let made = ranges
+        .each_ref()
+        .map(|it| month::charge(days, it.clone(), terms, Detail::Nodes));
+    let [this, before, month] = [0, 1, 2].map(|it| Stretch {
+        made: &made[it].made,
+        fleet: &made[it].fleet,
+        missing: &missing[it],
+    });
+    let whole = month_of_week(week);
+    let budgets = tables::budgets_at(&terms.budgets, None, whole.start * MILLIS_PER_DAY);
+    let at_ms = week.days().end * MILLIS_PER_DAY;
+    let standing = month
+        .made
+        .budgets(&budgets, at_ms, whole.end * MILLIS_PER_DAY);
+    digest::summaries(&Asked {
+        week,
+        this,
+        before,
+        month,
+        runs: &made[0].runs,
+        budgets: &standing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_month_to_date_is_that_of_the_sunday_and_with_the_week_before_never_over_a_month() {
+        let day = |date: &str| table::moment(date).expect("a date") / MILLIS_PER_DAY;
+        for (week, first, end) in [
+            ("2026-W47", "2026-11-01", "2026-11-23"),
+            // Its Sunday is the first of November.
+            ("2026-W44", "2026-11-01", "2026-11-02"),
+            ("2026-W53", "2027-01-01", "2027-01-04"),
+        ] {
+            let week = Week::parse(week).expect("a week");
+            assert_eq!(month_to_date(week), day(first)..day(end), "{week}");
+        }
+        let mut week = Week::parse("2024-W01").expect("a week");
+        for _ in 0..600 {
+            let first = month_to_date(week).start.min(week.before().days().start);
+            assert!(week.days().end - first <= month::MAX_DAYS, "{week}");
+            week = Week::at(week.days().end * MILLIS_PER_DAY);
+        }
+    }
+}
