@@ -73,4 +73,6 @@ mod live;
 
 mod notify;
 
+mod digest;
+
 mod cost;
