@@ -52,6 +52,8 @@ pub struct Asked<'a> {
     pub month: Stretch<'a>,
     /// Training runs of the week.
     pub runs: &'a [RunTime],
+    /// Why there may have been others; none where these are all.
+    pub runs_untold: Option<&'a str>,
     /// Where teams stand with the month's budgets.
     pub budgets: &'a [Standing],
 }
@@ -86,6 +88,8 @@ pub struct Summary {
     pub month: Spent,
     /// Its training runs of the week.
     pub training: Training,
+    /// Why there may have been others; none where these are all.
+    pub runs_untold: Option<String>,
     /// The dearest waste of the week, at most [`TOP`].
     pub waste: Vec<Waste>,
     /// Where it stands with its budget; none where it has none.
@@ -192,6 +196,7 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
             before: of(1),
             month: of(2),
             training: trained.get(payer.as_str()).copied().unwrap_or_default(),
+            runs_untold: asked.runs_untold.map(str::to_owned),
             waste: wastes.remove(&payer).unwrap_or_default(),
             budget: asked.budgets.iter().find(|it| it.team == payer).cloned(),
             unpriced: unpriced.get(payer.as_str()).map(|it| (*it).to_owned()),

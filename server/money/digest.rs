@@ -69,6 +69,7 @@ pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
         before,
         month,
         runs: &made[0].runs,
+        runs_untold: days.trained_untold.as_deref(),
         budgets: &standing,
     })
 }

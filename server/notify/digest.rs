@@ -229,6 +229,7 @@ mod tests {
             before: Spent::default(),
             month: Spent::default(),
             training: Training::default(),
+            runs_untold: None,
             waste: Vec::new(),
             budget: None,
             unpriced: None,

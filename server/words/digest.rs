@@ -422,7 +422,7 @@ fn month(it: &Summary) -> String {
 /// Goodput or MFU, and how much of what was held is behind it.
 fn mean(it: &Summary, mean: &Mean) -> Figure<i128> {
     let known = mean.millionths().zip(it.training.covered(mean));
-    match (known, it.training.runs) {
+    let figure = match (known, it.training.runs) {
         (Some((value, covered)), _) => Figure {
             value: Some(value),
             note: Some(format!("of {} of what was held", percent(covered))),
@@ -432,6 +432,15 @@ fn mean(it: &Summary, mean: &Mean) -> Figure<i128> {
             let runs = counted(runs, "training run", "training runs");
             Figure::unknown(format!("none of {runs} told it"))
         }
+    };
+    let Some(untold) = &it.runs_untold else {
+        return figure;
+    };
+    let untold = harmless(untold, REASON);
+    let note = figure.note.map(|it| format!("{it}; {untold}"));
+    Figure {
+        note: note.or(Some(untold)),
+        ..figure
     }
 }
 

@@ -38,6 +38,7 @@ fn week() -> Summary {
         before: spent(&[(State::ActiveUnrated, sum(1_000, 3_000))]),
         month: spent(&[(State::ActiveUnrated, sum(2_300, 6_900))]),
         training: Training::default(),
+        runs_untold: None,
         waste: vec![Waste {
             payer: "research".to_owned(),
             job: "job:ml/train".to_owned(),
@@ -87,6 +88,19 @@ fn a_week_says_what_it_came_to_and_what_is_not_known_with_its_reason() {
         said.figures["against_week_before"]["idle_cost"]["value"],
         "300.0"
     );
+}
+
+#[test]
+fn runs_that_nobody_can_name_any_more_are_said_beside_goodput_and_mfu() {
+    let mut it = week();
+    it.runs_untold = Some("3 runs are deleted".to_owned());
+    let said = say(&it, "x");
+    for name in ["Goodput", "MFU"] {
+        let line = format!("{name}: not known: no training run told it; 3 runs are deleted");
+        assert!(said.text.contains(&line), "{}", said.text);
+    }
+    let note = said.figures["mfu"]["note"].as_str();
+    assert!(note.is_some_and(|it| it.ends_with("3 runs are deleted")));
 }
 
 #[test]
