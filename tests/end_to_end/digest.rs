@@ -125,7 +125,8 @@ fn has_looked(server: &server::Server) {
         let metrics = server.get("/metrics").text();
         let mut lines = metrics.lines();
         let is_its = |it: &str| {
-            it.starts_with("gpufleet_server_job_last_success") && it.contains("the weekly digest")
+            it.starts_with("gpufleet_server_job_last_success_timestamp_seconds")
+                && it.contains("the weekly digest")
         };
         lines.any(is_its).then_some(())
     });
