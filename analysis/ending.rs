@@ -21,7 +21,7 @@ mod evidence;
 
 mod reliability;
 
-pub use evidence::{Attempt, GpuFault, Place, Pod, RankEnd};
+pub use evidence::{Attempt, GpuFault, NodeLost, Place, Pod, RankEnd};
 pub use reliability::{Exposure, Interruption, Reliability, Where, reliability};
 
 /// How long before the first failing rank a cause below it may lie: a collective waits ten minutes
@@ -193,16 +193,13 @@ fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
         });
         return found;
     }
-    for (node, at) in attempt
-        .nodes_lost
-        .iter()
-        .filter(|(_, at)| fits(Some(*at), first))
-    {
+    let lost = attempt.nodes_lost.iter();
+    for node in lost.filter(|it| it.may_end(attempt) && fits(Some(it.at), first)) {
         found.push(Found {
-            cause: Cause::NodeLost,
-            because: format!("node {node} was lost"),
-            rank: attempt.rank_on(|place| place.node == *node),
-            at: Some(*at),
+            cause: node.cause(),
+            because: node.words(),
+            rank: attempt.rank_on(|place| place.node == node.name),
+            at: Some(node.at),
         });
     }
     for fault in &attempt.gpu_faults {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpufleet_analysis::inventory::Record;
+use gpufleet_analysis::price_book::Basis;
 use gpufleet_program::kubernetes as client;
 use gpufleet_program::section;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -154,6 +155,17 @@ impl InventoryConfig {
     }
 }
 
+/// That a node went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone {
+    /// It was there until then …
+    pub from: Timestamp,
+    /// … and was not any more then.
+    pub until: Timestamp,
+    /// Whether it was paid at Spot, so that the provider may have taken it back.
+    pub is_spot: bool,
+}
+
 impl Inventory {
     /// As the configuration says, which was checked.
     pub fn new(config: &InventoryConfig, default_cluster: &str) -> Self {
@@ -206,6 +218,11 @@ impl Inventory {
         self.source != Source::Off && self.known().nodes.sight(now) == Sight::Seen
     }
 
+    /// Whether somebody tells nodes, so that one that went would be known.
+    pub fn has_nodes(&self) -> bool {
+        self.source != Source::Off && self.known().nodes.whole_since.is_some()
+    }
+
     /// The names of nodes that agents tell. Kubernetes tells agents the names of their nodes; whoever else
     /// lists nodes may leave out the domain, as agents may.
     pub fn told<'a>(&self, told: impl Iterator<Item = &'a str>) -> Told<'a> {
@@ -234,7 +251,30 @@ impl Inventory {
 
     /// Whether a node was there and is gone.
     pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
-        *cluster == *self.cluster && self.known().is_gone(node)
+        let known = self.known();
+        let went = |it: &Record| it.gone_at.is_some();
+        *cluster == *self.cluster && known.record(node).is_some_and(went)
+    }
+
+    /// That a node that was heard at `heard` went, or another machine came under its name; none where it is there
+    /// or nothing is known of it.
+    pub fn gone(&self, cluster: &str, node: &str, heard: Timestamp) -> Option<Gone> {
+        if *cluster != *self.cluster {
+            return None;
+        }
+        let known = self.known();
+        let record = known.record(node)?;
+        let is_other = record.node.created.is_some_and(|it| it > heard);
+        let (from, until) = match (record.gone_at, record.node.created) {
+            (Some(at), _) => (record.unwatched_from.unwrap_or(at), at),
+            (None, Some(created)) if is_other => (heard, created),
+            (None, _) => return None,
+        };
+        Some(Gone {
+            from,
+            until,
+            is_spot: record.node.provisioning == Basis::Spot.name(),
+        })
     }
 
     /// Writes what changed, and now and then up to when nodes were seen.

@@ -16,14 +16,16 @@ pub struct Attempt {
     pub pods: Vec<Pod>,
     /// XIDs on its GPUs.
     pub gpu_faults: Vec<GpuFault>,
-    /// Its nodes that were lost, and when.
-    pub nodes_lost: Vec<(String, Timestamp)>,
+    /// Its nodes that were lost.
+    pub nodes_lost: Vec<NodeLost>,
     /// Who asked for it to stop (a person, a scheduler's time limit), and when.
     pub stop_asked: Option<(String, Timestamp)>,
     /// Whether a rank's hooks were read, so that silence of `ranks` means something.
     pub hooks_were_read: bool,
     /// Whether pods and nodes were watched.
     pub cluster_was_watched: bool,
+    /// Whether nodes were watched, if not pods.
+    pub nodes_were_watched: bool,
     /// Whether the GPUs' events were read.
     pub gpus_were_read: bool,
     /// Its first step.
@@ -49,6 +51,17 @@ pub struct Place {
     pub gpu_id: String,
     /// Its pod.
     pub pod: String,
+}
+
+/// A node that was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLost {
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub at: Timestamp,
+    /// Whether it was paid at Spot and its machine is gone: then the provider took it back.
+    pub is_spot: bool,
 }
 
 /// How a rank ended.
@@ -106,6 +119,10 @@ impl Attempt {
         let sources = [
             (self.hooks_were_read, "what the processes left behind"),
             (self.cluster_was_watched, "pods and nodes"),
+            (
+                self.nodes_were_watched && !self.cluster_was_watched,
+                "nodes",
+            ),
             (self.gpus_were_read, "the GPUs' events"),
         ];
         let looked = sources.into_iter().filter(|(was_read, _)| *was_read);
@@ -114,6 +131,34 @@ impl Attempt {
             true => vec!["nothing: neither hooks, cluster nor GPUs were read"],
             false => looked,
         }
+    }
+}
+
+impl NodeLost {
+    /// What its loss says.
+    pub(super) const fn cause(&self) -> Cause {
+        match self.is_spot {
+            true => Cause::Preempted,
+            false => Cause::NodeLost,
+        }
+    }
+
+    /// Its loss in words.
+    pub(super) fn words(&self) -> String {
+        match self.is_spot {
+            true => format!("node {}, paid at Spot, was taken back", self.name),
+            false => format!("node {} was lost", self.name),
+        }
+    }
+
+    /// Whether it can have ended the attempt. A machine that is not paid at Spot and goes when all ranks on it
+    /// were stopped goes because they were: nobody needed it any more.
+    pub(super) fn may_end(&self, attempt: &Attempt) -> bool {
+        let there = attempt.ranks.iter().filter(|it| it.place.node == self.name);
+        let mut there = there.peekable();
+        let was_left =
+            there.peek().is_some() && there.all(|it| it.cause() == Some(Cause::StoppedByUser));
+        self.is_spot || !was_left
     }
 }
 

@@ -39,6 +39,14 @@ fn timed_out(number: u32, seconds: i64) -> RankEnd {
     )
 }
 
+fn node_lost(number: u32, seconds: i64, is_spot: bool) -> NodeLost {
+    NodeLost {
+        name: format!("node-{number}"),
+        at: at(seconds),
+        is_spot,
+    }
+}
+
 /// Steps 100 to 180, the last checkpoint at 150, two seconds each, 16 GPUs at 3.60 USD.
 fn attempt(ranks: Vec<RankEnd>) -> Attempt {
     Attempt {
@@ -96,7 +104,7 @@ fn an_exception_names_its_rank_its_type_and_what_it_cost() {
 #[test]
 fn what_lies_deeper_wins_over_its_echoes() {
     let mut lost = attempt(vec![timed_out(0, 700), timed_out(1, 700), vanished(2, 99)]);
-    lost.nodes_lost = vec![("node-2".to_owned(), at(140))];
+    lost.nodes_lost = vec![node_lost(2, 140, false)];
     lost.pods = vec![pod(0, "Error", 1)];
     let found = ending(&lost);
     assert_eq!((found.cause, found.first_rank), (Cause::NodeLost, Some(2)));
@@ -126,6 +134,42 @@ fn what_lies_deeper_wins_over_its_echoes() {
 }
 
 #[test]
+fn a_node_at_spot_that_is_gone_was_taken_back_and_one_that_was_left_was_not_lost() {
+    let of = |ranks: Vec<RankEnd>, is_spot| {
+        let mut attempt = attempt(ranks);
+        attempt.nodes_lost = vec![node_lost(2, 140, is_spot)];
+        (attempt.cluster_was_watched, attempt.nodes_were_watched) = (false, true);
+        ending(&attempt)
+    };
+    let silent = || vec![timed_out(0, 700), rank(2)];
+    let found = of(silent(), true);
+    assert_eq!((found.cause, found.first_rank), (Cause::Preempted, Some(2)));
+    assert_eq!(
+        found.sentence,
+        "The run was preempted, first at rank 2 on node-2: node node-2, paid at Spot, was taken back; \
+         30 steps since the last checkpoint are lost."
+    );
+    assert!(found.looked_at.contains(&"nodes"), "{:?}", found.looked_at);
+    assert_eq!(of(silent(), false).cause, Cause::NodeLost);
+    // The kubelet tells its processes to stop before the machine goes, and so does who has seen enough.
+    let stopped = |number| RankEnd {
+        at: Some(at(100)),
+        ended: Some(Ended::Stopped),
+        ..rank(number)
+    };
+    assert_eq!(of(vec![stopped(2)], true).cause, Cause::Preempted);
+    assert_eq!(of(vec![stopped(2)], false).cause, Cause::StoppedByUser);
+    assert_eq!(
+        of(vec![stopped(2), vanished(2, 100)], false).cause,
+        Cause::NodeLost
+    );
+    // One that went later than a cause may be told did not end it.
+    let mut later = attempt(vec![stopped(2)]);
+    later.nodes_lost = vec![node_lost(2, 401, true)];
+    assert_eq!(ending(&later).cause, Cause::StoppedByUser);
+}
+
+#[test]
 fn a_fault_long_before_the_first_failing_rank_did_not_end_the_run() {
     let mut old = attempt(vec![raised(0, 5_000, "ValueError", "bad shape")]);
     old.gpu_faults = vec![GpuFault {
@@ -133,7 +177,7 @@ fn a_fault_long_before_the_first_failing_rank_did_not_end_the_run() {
         xid: 79,
         at: at(0),
     }];
-    old.nodes_lost = vec![("node-9".to_owned(), at(6_000))];
+    old.nodes_lost = vec![node_lost(9, 6_000, false)];
     assert_eq!(ending(&old).cause, Cause::Exception);
 }
 
@@ -247,7 +291,7 @@ fn a_run_that_finished_lost_nothing_whatever_happened_beside_it() {
         ended: Some(Ended::Finished),
         ..rank(0)
     }]);
-    done.nodes_lost = vec![("node-0".to_owned(), at(101))];
+    done.nodes_lost = vec![node_lost(0, 101, true)];
     let found = ending(&done);
     assert_eq!((found.cause, found.steps_lost), (Cause::Finished, Some(0)));
     assert_eq!(

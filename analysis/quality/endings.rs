@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Faults, Well};
-use crate::ending::{Attempt, Cause, GpuFault, Place, Pod, RankEnd, ending};
+use crate::ending::{Attempt, Cause, GpuFault, NodeLost, Place, Pod, RankEnd, ending};
 
 const SEEDS: u32 = 20;
 const RANKS: u32 = 16;
@@ -102,7 +102,11 @@ fn end(attempt: &mut Attempt, cause: Cause, culprit: u32, random: &mut ChaCha8Rn
             for it in attempt.ranks.iter_mut().filter(|it| it.place.node == node) {
                 (it.ended, it.at, it.exception, it.signal) = (None, None, None, None);
             }
-            attempt.nodes_lost.push((node, at(shown)));
+            attempt.nodes_lost.push(NodeLost {
+                name: node,
+                at: at(shown),
+                is_spot: false,
+            });
         }
         Cause::GpuFault => {
             let xid = [79, 74, 48, 94][random.random_range(0..4)];

@@ -414,10 +414,9 @@ impl ClusterState {
         self.changes.iter()
     }
 
-    /// Whether a node was there and is gone.
-    pub fn is_gone(&self, node: &str) -> bool {
-        let known = self.records.get(node);
-        known.is_some_and(|it| it.gone_at.is_some())
+    /// A node of this name, also one that went lately.
+    pub fn record(&self, node: &str) -> Option<&Record> {
+        self.records.get(node)
     }
 
     /// Nodes with GPUs of which no agent tells.

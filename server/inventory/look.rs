@@ -189,8 +189,13 @@ impl Source {
 
 /// How many GPUs are waited for now; none where that is not seen at this moment.
 pub(super) fn waited_for(inventory: &Inventory, known: &ClusterState, now: Moment) -> Option<u64> {
-    let is_whole = known.waiting_left_out() == 0 && known.claims.sight(now) == Sight::Seen;
-    let is_seen = inventory.source != Source::Off && is_whole;
+    let is_seen = match inventory.source {
+        Source::Off => false,
+        Source::Kubernetes(_) => known.sees_who_waits(now),
+        Source::Slurm | Source::Fixed => {
+            known.waiting_left_out() == 0 && known.claims.sight(now) == Sight::Seen
+        }
+    };
     is_seen.then(|| {
         let all = queue(known.waiting().iter()).into_iter();
         all.filter(|it| !it.first.is_shares).map(|it| it.gpus).sum()

@@ -1,6 +1,6 @@
 //! How a run stands: it runs, it ended, or nobody knows because nothing is heard of it.
 
-use gpufleet_analysis::ending::{self, Attempt, GpuFault};
+use gpufleet_analysis::ending::{self, Attempt, GpuFault, NodeLost};
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
@@ -15,6 +15,17 @@ const STANDS_AFTER: i64 = 120 * NANOS_PER_SECOND;
 /// And for so many of its own steps, where they are long.
 const STANDS_AFTER_STEPS: i64 = 10;
 
+/// What is known of a run's end beside what its ranks left behind.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Faults of its GPUs.
+    pub gpu_faults: Vec<GpuFault>,
+    /// Nodes of it that went.
+    pub nodes_lost: Vec<NodeLost>,
+    /// Whether it would be known that nodes went.
+    pub nodes_were_watched: bool,
+}
+
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -25,7 +36,7 @@ pub enum State {
         /// When something was last heard.
         since: Timestamp,
     },
-    /// Every rank that is heard said that it ended.
+    /// Every rank that is heard said that it ended, or the machines that the silent ones were on went.
     Ended {
         /// When the last one did.
         at: Timestamp,
@@ -83,9 +94,14 @@ impl Run {
         }
         match ranks().filter_map(|it| Some(it.end.as_ref()?.at)).max() {
             Some(at) => State::Ended { at },
-            None => State::Silent {
-                since: self.facts.heard,
-            },
+            None => {
+                let since = self.facts.heard;
+                let is_settled = self.facts.ended == Some(since) && self.facts.ending.is_some();
+                match is_settled {
+                    true => State::Ended { at: since },
+                    false => State::Silent { since },
+                }
+            }
         }
     }
 
@@ -116,8 +132,8 @@ impl Run {
         says.then(|| up_since.map_or(now, |it| it.min(now)))
     }
 
-    /// Why it ended, from what its ranks left behind and the faults of its GPUs.
-    pub fn ending(&self, ended: Timestamp, gpu_faults: Vec<GpuFault>) -> ending::Ending {
+    /// Why it ended, from what its ranks left behind and what else is known.
+    pub fn ending(&self, ended: Timestamp, known: Known) -> ending::Ending {
         let ranks = self.members().map(|(number, rank)| {
             let end = rank.facts.end.as_ref();
             let exception = rank.facts.exception.as_ref();
@@ -145,7 +161,9 @@ impl Run {
             ranks: ranks.collect(),
             gpus: u32::try_from(gpus.clone().count()).unwrap_or(u32::MAX),
             gpus_were_read: gpus.count() > 0,
-            gpu_faults,
+            gpu_faults: known.gpu_faults,
+            nodes_lost: known.nodes_lost,
+            nodes_were_watched: known.nodes_were_watched,
             hooks_were_read: true,
             // Where no checkpoint was told, nobody knows whether there was one.
             first_step: self

@@ -9,17 +9,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault};
+use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault, NodeLost};
 use gpufleet_analysis::regression::{self, Change, Direction};
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::facts::EndingFacts;
+use super::state::Known;
 use super::{CompleteStep, Place, Run, RunKey, Runs, State, recall};
 use crate::App;
+use crate::inventory::Inventory;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
@@ -34,6 +36,10 @@ const STEPS_AT_A_TIME: usize = 512;
 
 /// Steps whose time and length are remembered: the straggler's longest window and some more.
 const RECENT: usize = 64;
+
+/// A node that is seen to be gone so long after it was heard last went with what was on it, nanoseconds: it is
+/// told to be gone some minutes after its machine is.
+const GOES_WITHIN: i64 = 1_800 * NANOS_PER_SECOND;
 
 /// Steps over which a run's pace is told.
 const PACE: usize = 20;
@@ -84,14 +90,18 @@ struct Watched {
 
 /// All of them.
 #[derive(Default)]
-pub struct Watch(BTreeMap<RunKey, Watched>);
+pub struct Watch {
+    runs: BTreeMap<RunKey, Watched>,
+    /// Who knows which nodes went; none where nobody is asked.
+    inventory: Option<Arc<Inventory>>,
+}
 
 /// Judges from when this server leads until it is told to stop.
 pub async fn run(app: App, stop: CancellationToken) {
     if !app.lead.wait(&stop).await {
         return;
     }
-    let mut watch = Watch::default();
+    let mut watch = Watch::seeing(Arc::clone(&app.inventory));
     while !stop.is_cancelled() {
         let (runs, now) = (app.fleet.runs(), app.clock.now());
         watch.round(runs, &app.store, now).await;
@@ -103,13 +113,21 @@ pub async fn run(app: App, stop: CancellationToken) {
 }
 
 impl Watch {
+    /// One that knows by this which nodes went.
+    pub fn seeing(inventory: Arc<Inventory>) -> Self {
+        Self {
+            inventory: Some(inventory),
+            ..Self::default()
+        }
+    }
+
     /// Judges every run once.
     pub async fn round(&mut self, runs: &Runs, store: &Store, now: Timestamp) {
         if let Err(error) = recall(runs, store).await {
             tracing::error!(%error, "what the store knows of new runs cannot be read; asked again");
         }
         for (key, at) in self.judge(runs, now) {
-            settle(runs, store, &key, at).await;
+            self.settle(runs, store, &key, at).await;
         }
     }
 
@@ -119,12 +137,12 @@ impl Watch {
         let mut ended = Vec::new();
         let by = runs.lock().by;
         let keys = runs.keys();
-        self.0.retain(|key, _| keys.binary_search(key).is_ok());
+        self.runs.retain(|key, _| keys.binary_search(key).is_ok());
         for key in keys {
             let look = |run: &Run| (run.state(now), run.facts.ended, run.facts.ending.is_some());
             match runs.look(&key, look) {
                 Some((State::Ended { at }, known, is_judged)) => {
-                    self.0.remove(&key);
+                    self.runs.remove(&key);
                     let is_settled = known == Some(at) && is_judged;
                     if !is_settled || now.since(at) < AGAIN_FOR {
                         ended.push((key, at));
@@ -132,14 +150,65 @@ impl Watch {
                 }
                 Some((_, Some(_), _)) => runs.settle(&key, None, None),
                 Some((State::Running, None, _)) => {
-                    let watched = self.0.entry(key.clone()).or_insert_with(Watched::new);
+                    let watched = self.runs.entry(key.clone()).or_insert_with(Watched::new);
                     watched.take(runs, &key, &by);
                     runs.judge(&key, watched.judged(&by));
                 }
-                Some((State::Silent { .. }, None, _)) | None => {}
+                // Whoever was on a machine that went says no more.
+                Some((State::Silent { since }, None, _)) => {
+                    let lost = runs.look(&key, |run| self.lost(&key, run, since));
+                    if lost.is_some_and(|it| !it.is_empty()) {
+                        ended.push((key, since));
+                    }
+                }
+                None => {}
             }
         }
         ended
+    }
+
+    /// Says why a run ended.
+    async fn settle(&self, runs: &Runs, store: &Store, key: &RunKey, at: Timestamp) {
+        let Some(run) = runs.get(key) else {
+            return;
+        };
+        let faults = match gpu_faults(store, key, &run, at).await {
+            Ok(faults) => faults,
+            Err(error) => {
+                tracing::error!(%error, "the events of a run's GPUs cannot be read: why it ended is judged without them");
+                Vec::new()
+            }
+        };
+        let known = Known {
+            gpu_faults: faults,
+            nodes_lost: self.lost(key, &run, at),
+            nodes_were_watched: self.inventory.as_ref().is_some_and(|it| it.has_nodes()),
+        };
+        let ending = run.ending(at, known);
+        runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));
+    }
+
+    /// The nodes of a run that went around its end.
+    fn lost(&self, key: &RunKey, run: &Run, at: Timestamp) -> Vec<NodeLost> {
+        let Some(inventory) = &self.inventory else {
+            return Vec::new();
+        };
+        let mut heard: BTreeMap<&str, Timestamp> = BTreeMap::new();
+        for rank in run.members().map(|it| &it.1.facts) {
+            let known = heard.entry(&rank.node).or_insert(rank.heard);
+            *known = rank.heard.max(*known);
+        }
+        let lost = |(node, heard): (&str, Timestamp)| {
+            let gone = inventory.gone(&key.cluster, node, heard)?;
+            let at = at.clamp(gone.from, gone.until);
+            let is_of_it = heard.since(at) <= BEFORE_NS && at.since(heard) <= GOES_WITHIN;
+            is_of_it.then(|| NodeLost {
+                name: node.to_owned(),
+                at,
+                is_spot: gone.is_spot,
+            })
+        };
+        heard.into_iter().filter_map(lost).collect()
     }
 }
 
@@ -259,22 +328,6 @@ fn is_quiet(step: &CompleteStep) -> bool {
         let known = it.times.own_ns().saturating_add(it.times.comm_wait_ns);
         it.times.wall_ns.saturating_sub(known) as f64 > QUIET_PART * it.times.wall_ns as f64
     })
-}
-
-/// Says why a run ended.
-async fn settle(runs: &Runs, store: &Store, key: &RunKey, at: Timestamp) {
-    let Some(run) = runs.get(key) else {
-        return;
-    };
-    let faults = match gpu_faults(store, key, &run, at).await {
-        Ok(faults) => faults,
-        Err(error) => {
-            tracing::error!(%error, "the events of a run's GPUs cannot be read: why it ended is judged without them");
-            Vec::new()
-        }
-    };
-    let ending = run.ending(at, faults);
-    runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));
 }
 
 /// The XIDs of a run's GPUs around its end, of those that spew them the newest.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::inventory::{Claim, Scaled};
 
-use super::{MAX_BOUND, MAX_WAITING, Moment, Standing};
+use super::{ClusterState, DeviceKind, MAX_BOUND, MAX_WAITING, Moment, Sight, Standing};
 
 /// Kinds of objects that wait before they have pods. Who says more goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,20 @@ impl HeldBack {
     pub fn all(&mut self, all: Self, now: Moment) {
         (self.claims, self.left_out) = (all.claims, all.left_out);
         self.standing.whole(now);
+    }
+}
+
+impl ClusterState {
+    /// Whether all that may wait is seen now: pods, what waits before it has any, and the resource claims that
+    /// some of these ask by. What is not installed has nothing that waits.
+    pub fn sees_who_waits(&self, now: Moment) -> bool {
+        let is_told = |it: &Standing| matches!(it.sight(now), Sight::Seen | Sight::Absent(_));
+        let claims = &self.claimed.standings[DeviceKind::Claim as usize];
+        let by_claims = self.pods.by_claims.is_empty() || is_told(claims);
+        by_claims
+            && self.waiting_left_out() == 0
+            && self.claims.sight(now) == Sight::Seen
+            && self.held_back.iter().all(|it| is_told(&it.standing))
     }
 }
 
