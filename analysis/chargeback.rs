@@ -49,7 +49,7 @@ mod month_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::ledger::{Reason, State};
+use crate::ledger::{Energy, Reason, State};
 pub use make::chargeback;
 
 use crate::owner::{Holder, Owners, Payer};
@@ -148,6 +148,8 @@ pub struct Part {
     pub millis: i64,
     /// Of it, what inefficiency lost.
     pub lost_millis: i64,
+    /// What was drawn in it.
+    pub energy: Energy,
 }
 
 /// How time was paid.
@@ -216,6 +218,8 @@ pub struct Sum {
     pub unpriced_millis: i64,
     /// Of inefficient time, what was missing to the target.
     pub lost_millis: i64,
+    /// What was drawn in the time of which that was told.
+    pub energy: Energy,
 }
 
 /// Node time by machine type, region and tariff.
@@ -316,6 +320,7 @@ impl GpuPeriod {
             reason: *reason,
             millis: held.millis,
             lost_millis: held.lost_millis,
+            energy: held.energy,
         };
         Self {
             gpu,
@@ -335,6 +340,7 @@ impl Sum {
         self.gpu_unpriced_millis += other.gpu_unpriced_millis;
         self.unpriced_millis += other.unpriced_millis;
         self.lost_millis += other.lost_millis;
+        self.energy.add(other.energy);
     }
 }
 

@@ -83,6 +83,16 @@ pub enum Reason {
     WarmStandby,
 }
 
+/// What was drawn in a time, and for how much of that time it is known. Without any it is not known, which is
+/// not 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Energy {
+    /// Millijoules.
+    pub millijoules: i64,
+    /// GPU-milliseconds of which they are told.
+    pub metered_millis: i64,
+}
+
 /// Time of one hour in one state for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entry {
@@ -259,6 +269,23 @@ impl Reason {
     /// The reason with this code.
     pub fn from_code(code: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
+impl Energy {
+    /// Adds another.
+    pub const fn add(&mut self, other: Self) {
+        self.millijoules = self.millijoules.saturating_add(other.millijoules);
+        self.metered_millis = self.metered_millis.saturating_add(other.metered_millis);
+    }
+
+    /// Millijoules; none where nothing was told.
+    pub const fn told(self) -> Option<i64> {
+        if self.metered_millis > 0 {
+            Some(self.millijoules)
+        } else {
+            None
+        }
     }
 }
 

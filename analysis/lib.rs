@@ -33,6 +33,8 @@ pub mod plan;
 
 pub mod right_size;
 
+pub mod serving;
+
 pub mod shutdown;
 
 pub mod hang;

@@ -73,6 +73,13 @@ pub fn ratio(amount: i128, numerator: i128, denominator: i128) -> Option<i128> {
     Some(shifted / denominator)
 }
 
+/// Thousandths to a tenth, rounded as money is: `8.0`, `0.3` of 250.
+pub fn tenths(thousandths: i128) -> String {
+    let tenths = ratio(thousandths, 1, 100).unwrap_or(0);
+    let sign = if tenths < 0 { "-" } else { "" };
+    format!("{sign}{}.{}", tenths.abs() / 10, tenths.abs() % 10)
+}
+
 /// Divides an amount in proportion to weights so that the parts add up to it exactly: each part is
 /// the quota rounded towards zero, and what is left goes one by one to the largest remainders, the
 /// first of equal ones first. None when the weights are negative, all zero or do not fit.

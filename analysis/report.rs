@@ -24,7 +24,7 @@ use crate::chargeback::spot::{Outcome, Place, Spot};
 use crate::chargeback::variance::Variance;
 use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum};
-use crate::ledger::State;
+use crate::ledger::{Energy, State};
 use crate::money::{decimal, ratio};
 use crate::owner::Payer;
 use crate::table;
@@ -54,6 +54,8 @@ pub struct Report<'a> {
     pub spot: Spot,
     /// Training runs, where they are shown.
     pub runs: Vec<efficiency::RunTime>,
+    /// What serves, where it is shown.
+    pub serving: Vec<efficiency::Serving>,
     /// What was waited for, where it is shown and was seen.
     pub demand: Vec<efficiency::Demand>,
     /// How much of the time has passed, milliseconds.
@@ -66,6 +68,12 @@ pub struct Report<'a> {
 pub fn hours(gpu_millis: i64) -> String {
     let micros = ratio(gpu_millis.into(), 1_000, 3_600).unwrap_or(0);
     decimal(micros * 1_000)
+}
+
+/// Kilowatt-hours, to the millionth; none where nobody told any.
+pub fn kilowatt_hours(energy: Energy) -> Option<String> {
+    let micros = ratio(energy.told()?.into(), 1, 3_600)?;
+    Some(decimal(micros * 1_000))
 }
 
 /// Seconds of milliseconds, exactly.
@@ -88,6 +96,8 @@ pub fn csv(report: &Report<'_>) -> String {
     header.extend([
         "unpriced_gpu_seconds",
         "gpu_only_unpriced_gpu_seconds",
+        "energy_kwh",
+        "energy_metered_gpu_seconds",
         "currency",
     ]);
     table::write(&mut out, &header);
@@ -101,6 +111,8 @@ pub fn csv(report: &Report<'_>) -> String {
                 decimal(sum.gpu_cost),
                 seconds(sum.unpriced_millis),
                 seconds(sum.gpu_unpriced_millis),
+                kilowatt_hours(sum.energy).unwrap_or_default(),
+                seconds(sum.energy.metered_millis),
             ];
             let mut row: Vec<&str> = group.words.iter().map(String::as_str).collect();
             row.push(state.name());
@@ -204,6 +216,7 @@ fn spot_json(spot: &Spot) -> Option<serde_json::Value> {
     let mut value = outcome_json(&spot.total());
     value["places"] = spot.places.iter().map(place).collect();
     value["preemptions_elsewhere"] = spot.elsewhere.into();
+    value["preemptions_not_known"] = spot.untold.as_deref().into();
     (!spot.is_empty()).then_some(value)
 }
 
@@ -215,7 +228,7 @@ fn outcome_json(it: &Outcome) -> serde_json::Value {
         "on_demand_cost": decimal(it.bought.on_demand),
         "unknown_gpu_millis": it.bought.unknown_gpu_millis,
         "saved": decimal(it.saved()),
-        "preemptions": it.preemptions,
+        "preemptions": it.known_preemptions(),
         "preemptions_of_unknown_loss": it.unknown_losses,
         "preemptions_per_1000_gpu_hours": thousandths.map(milli),
         "lost_gpu_millis": it.lost_gpu_millis,
@@ -274,6 +287,8 @@ fn sum_json(sum: &Sum) -> serde_json::Value {
         "gpu_only_unpriced_gpu_millis": sum.gpu_unpriced_millis,
         "unpriced_gpu_millis": sum.unpriced_millis,
         "inefficiency_gpu_millis": sum.lost_millis,
+        "energy_kwh": kilowatt_hours(sum.energy),
+        "energy_metered_gpu_millis": sum.energy.metered_millis,
     })
 }
 

@@ -33,6 +33,8 @@
 //! minute rows of the next hour ([`LOOKAHEAD_MINUTES`], 5). So an hour is final 5 minutes and the
 //! lateness of data after its end.
 //!
+//! Energy is told by the card's counter, second by second beside the state (`energy`); it decides nothing.
+//!
 //! Limits. Whether it was active is one bit: engine ≥0.05 over that second, as the agent read it. A
 //! GPU that gives neither engine activity nor utilisation reads `unobserved`, activity unknown. A
 //! change of holder without a second in between is seen only where someone watches holders.
@@ -43,9 +45,11 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{LedgerHour, Reason, State};
+use crate::ledger::{Energy, LedgerHour, Reason, State};
 
 mod around;
+
+mod energy;
 
 mod health;
 
@@ -120,6 +124,8 @@ pub struct Carry {
     pub idle_since_s: Option<i64>,
     /// The work that it was at, at the end, while nobody was known to hold it.
     unheld: Option<Work>,
+    /// The last that its energy counter told.
+    metered: Option<energy::Point>,
 }
 
 /// What is known about one hour of one GPU or share.
@@ -157,6 +163,8 @@ pub struct Held {
     pub millis: i64,
     /// Of inefficient time, what was missing to the target: Σ time × (1 − achieved ÷ target).
     pub lost_millis: i64,
+    /// What it drew.
+    pub energy: Energy,
 }
 
 impl Default for Policy {
@@ -206,6 +214,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         .map(|(broken, it)| broken.is_some() || it.not_ready.is_some() || it.is_standing)
         .collect();
     let runs = Runs::of(&bridged, &around, &cut, &asked.carry);
+    let meter = energy::Meter::read(asked.hour, asked.minutes, asked.carry.metered);
     for second in 0..=last {
         let state = match asked.around.is_billed(start_s + second as i64) {
             Some(false) => None,
@@ -226,6 +235,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         let held = accounted.held.entry(key).or_default();
         held.millis += 1_000;
         held.lost_millis += lost;
+        held.energy.add(meter.of_second(second));
     }
     let mut time: BTreeMap<(State, Reason), i64> = BTreeMap::new();
     for ((_, state, reason), held) in &accounted.held {
@@ -248,6 +258,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         holder: around[last].holder,
         idle_since_s: runs.idle_since(last, start_s, &asked.carry),
         unheld,
+        metered: meter.last(last),
     };
     accounted
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
+use gpufleet_analysis::serving;
 use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
@@ -106,6 +107,10 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
         dirty: input.dirty,
         ledger: LedgerHour::new(input.dirty.hour, BTreeMap::new()),
         held: BTreeMap::new(),
+        served: match input.resource.key.kind {
+            ResourceKind::Endpoint => serving::served(input.dirty.hour, &input.minutes),
+            _ => None,
+        },
         carry: None,
         again: None,
         ten_minutes: if is_over {

@@ -79,6 +79,8 @@ mod xids;
 
 mod retain;
 
+mod served;
+
 #[cfg(test)]
 mod tests;
 
@@ -97,6 +99,7 @@ pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use runs::{MAX_RUNS_READ, RunFilter};
+pub use served::{MAX_SERVED_DAYS, ServedDays};
 pub use steps::MAX_STEP_BYTES_READ;
 pub use subjects::MAX_RESOURCES;
 pub use tables::MAX_TABLES;

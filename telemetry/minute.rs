@@ -20,7 +20,7 @@ pub mod counter;
 
 pub mod packed;
 
-pub use counter::{Counter, Meter};
+pub use counter::{Counter, Meter, Stretch};
 pub use packed::UnpackError;
 
 /// Most holders of one minute that are told apart: one each second. Who comes beyond that holds it as

@@ -12,7 +12,7 @@ use std::time::Duration;
 use gpufleet_program::tls::{ClientFiles, Setting};
 use gpufleet_program::{section, token};
 use gpufleet_telemetry::catalog::own;
-use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
+use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,10 @@ pub struct Target {
     /// The tables that read it (`dcgm`, `nvidia_gpu_exporter`, `vllm`, …); empty means all.
     #[serde(default)]
     pub tables: Vec<String>,
+    /// Of a model server: whose GPUs serve it, as reports name it, such as `deployment:ml/chat`. Empty: who alone
+    /// holds GPUs of its node.
+    #[serde(default)]
+    pub workload: String,
     /// Seconds between two scrapes, 1 to 300.
     #[serde(default = "default_period_seconds")]
     pub period_seconds: u32,
@@ -98,6 +102,7 @@ impl Target {
             url: url.to_owned(),
             name: String::new(),
             tables: Vec::new(),
+            workload: String::new(),
             period_seconds: default_period_seconds(),
             timeout_ms: default_timeout_ms(),
             token_file: PathBuf::new(),
@@ -122,6 +127,8 @@ pub struct Exporter {
     name: String,
     endpoint: Endpoint,
     mapper: map::Mapper,
+    /// Whose GPUs serve what it tells of; empty where nobody says.
+    workload: String,
     period: Duration,
     deadline: Duration,
     /// Looked for, not asked for: while nobody listens there is nothing to complain about.
@@ -204,6 +211,7 @@ impl Exporter {
         Ok(Self {
             name: format!("exporter:{name}"),
             mapper: map::Mapper::new(wanted.cloned().collect(), &node.node, endpoint.authority()),
+            workload: target.workload.clone(),
             endpoint,
             period,
             deadline,
@@ -300,6 +308,9 @@ impl Exporter {
             let (kind, id) = (mapped.resource.kind, mapped.resource.id);
             let mut resource = node.resource(kind, id, Origin::Live, &source);
             resource.attributes.extend(mapped.resource.attributes);
+            if kind == ResourceKind::Endpoint {
+                resource = resource.with(attribute::WORKLOAD, self.workload.as_str());
+            }
             ResourceSamples {
                 resource: Arc::new(resource),
                 samples: mapped.samples,

@@ -150,9 +150,10 @@ impl Chargeback {
         let first = self.from_ms.div_euclid(MILLIS_PER_DAY);
         let end = end_ms.div_euclid(MILLIS_PER_DAY);
         let today = now_ms.div_euclid(MILLIS_PER_DAY).clamp(first, end);
-        // Of everybody: a team that spent nothing in the days before did so in whole days.
-        let begun = self.days.first_key_value().map(|(it, _)| it.day);
-        let first_whole = begun.filter(|it| *it > first).map_or(first, |it| it + 1);
+        // Of everybody: a team that spent nothing in the days before did so in whole days. What is paid for a
+        // commitment before there was a record says nothing of how GPUs are used.
+        let begun = self.begun_ms().div_euclid(MILLIS_PER_DAY);
+        let first_whole = if begun > first { begun + 1 } else { first };
         Course {
             costs,
             first,

@@ -83,6 +83,7 @@ pub(crate) fn part(holder: Option<usize>, state: State, millis: i64) -> Part {
         reason: Reason::Unknown,
         millis,
         lost_millis: 0,
+        energy: Energy::default(),
     }
 }
 

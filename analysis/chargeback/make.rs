@@ -7,7 +7,7 @@ use super::price::{self, Coverage, Priced};
 use super::spot::Place;
 use super::spread;
 use super::{Asked, Chargeback, Day, Detail, Key, MILLIS_PER_DAY, NodePeriod, Sum};
-use crate::ledger::{Reason, State};
+use crate::ledger::{Energy, Reason, State};
 use crate::owner::{PLATFORM, Payer};
 use crate::price_book::Basis;
 
@@ -95,6 +95,7 @@ impl<'a> Maker<'a> {
         let mut left: Vec<i64> = spread.pieces.iter().map(|it| it.gpu_millis).collect();
         let slices = prices.slices(index, period, coverage);
         let count = slices.len();
+        let mut drawn: Vec<Energy> = spread.pieces.iter().map(|it| it.energy).collect();
         for (at, slice) in slices.into_iter().enumerate() {
             let tariff = index_of(&slice.tariff, &mut self.tariff_of, &mut self.made.tariffs);
             let key = (node.machine_type.clone(), node.region.clone(), tariff);
@@ -106,13 +107,13 @@ impl<'a> Maker<'a> {
                 false => spread::take(slice.node_millis * gpus, &left),
             };
             let money = Money::divided(slice.priced.as_ref(), &taken);
-            for (piece, (millis, money)) in spread.pieces.iter().zip(taken.iter().zip(money)) {
-                let sum = piece.sum(*millis, money);
+            for (index, piece) in spread.pieces.iter().enumerate() {
+                let millis = taken[index];
+                let energy = divided(&mut drawn[index], millis, left[index]);
+                let sum = piece.sum(millis, money[index], energy);
                 self.add(period, piece, tariff, since_ms, &sum);
+                left[index] -= millis;
             }
-            left.iter_mut()
-                .zip(&taken)
-                .for_each(|(left, taken)| *left -= taken);
         }
     }
 
@@ -249,8 +250,27 @@ impl Money {
     }
 }
 
+/// What of the energy that is left belongs to this much of the time that is left; it is taken from it. So what
+/// slices have of a piece adds up to what the piece drew.
+fn divided(drawn: &mut Energy, millis: i64, left: i64) -> Energy {
+    if *drawn == Energy::default() {
+        return Energy::default();
+    }
+    let part = |whole: i64| {
+        let part = crate::money::ratio(whole.into(), millis.into(), left.into());
+        part.and_then(|it| i64::try_from(it).ok()).unwrap_or(0)
+    };
+    let energy = Energy {
+        millijoules: part(drawn.millijoules),
+        metered_millis: part(drawn.metered_millis),
+    };
+    drawn.millijoules -= energy.millijoules;
+    drawn.metered_millis -= energy.metered_millis;
+    energy
+}
+
 impl spread::Piece {
-    fn sum(&self, millis: i64, money: Money) -> Sum {
+    fn sum(&self, millis: i64, money: Money, energy: Energy) -> Sum {
         let lost = crate::money::ratio(
             i128::from(self.lost_millis),
             i128::from(millis),
@@ -264,6 +284,7 @@ impl spread::Piece {
             gpu_unpriced_millis: if money.gpu_cost.is_none() { millis } else { 0 },
             unpriced_millis: if money.is_priced { 0 } else { millis },
             lost_millis: lost.and_then(|it| i64::try_from(it).ok()).unwrap_or(0),
+            energy,
         }
     }
 }

@@ -121,6 +121,24 @@ mod tests {
     }
 
     #[test]
+    fn days_before_the_record_are_in_no_forecast_though_a_commitment_was_paid_in_them() {
+        // Four GPUs from the sixth day on, of which the first is not taken for a whole one.
+        let half = [
+            part(Some(0), State::Parked, HOUR / 2),
+            part(None, State::Unallocated, HOUR / 2),
+        ];
+        let periods: Vec<_> = (120..240_i64).map(|hour| period(0, hour, &half)).collect();
+        let unused = "c1,box-8g,there,4,commitment_3y,USD,32,2026-10-01,2026-11-01,science\n";
+        let made = october(&fleet(1), &periods, &book(RATES, unused));
+        let quotas = BTreeMap::from([("science".to_owned(), 4)]);
+        let found = made.quotas(&quotas, FROM + 10 * MILLIS_PER_DAY, END);
+        assert_eq!(
+            (found[0].mean, found[0].forecast),
+            (Some(4_000), Some(4_000))
+        );
+    }
+
+    #[test]
     fn what_a_team_pays_and_nobody_holds_is_not_held() {
         let mut found = standing(0, 4);
         assert_eq!(

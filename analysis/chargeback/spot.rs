@@ -16,7 +16,8 @@
 //! Numbers. Nano-units (i128), GPU-milliseconds (i64); rates of preemptions in thousandths.
 //!
 //! Limits. Of a preemption whose lost steps or whose way back nobody told, that part is not known: it is in
-//! no sum and counted, so a net saving beside such a count is the most that it can be. Machines that went
+//! no sum and counted, so a net saving beside such a count is the most that it can be. Where the runs of that time
+//! are not known, neither is how often there were preemptions: that is said, and is not none. Machines that went
 //! without a run on them are no preemption here.
 //!
 //! Source: the rule is that of the cloud's own calculators, with losses taken off; the published shares
@@ -81,6 +82,9 @@ pub struct Outcome {
     pub lost_gpu_millis: i64,
     /// The same in nano-units.
     pub lost: i128,
+    /// Whether it is not known which runs were preempted in all of that time: what stands here of them is the
+    /// least that it can be.
+    pub is_untold: bool,
 }
 
 /// What Spot came to.
@@ -90,6 +94,8 @@ pub struct Spot {
     pub places: BTreeMap<Place, Outcome>,
     /// Preempted runs on nodes that are not paid at Spot, or that are not known.
     pub elsewhere: u64,
+    /// Why it is not known which runs were preempted in all of that time; none where it is.
+    pub untold: Option<String>,
 }
 
 impl Place {
@@ -124,9 +130,18 @@ impl Outcome {
         self.saved() - self.lost
     }
 
-    /// Preemptions per 1,000 GPU-hours, thousandths; none without time.
+    /// Runs that were preempted; none where that is not known.
+    pub const fn known_preemptions(&self) -> Option<u64> {
+        if self.is_untold {
+            None
+        } else {
+            Some(self.preemptions)
+        }
+    }
+
+    /// Preemptions per 1,000 GPU-hours, thousandths; none without time, and where they are not known.
     pub fn preemptions_per_1000_hours(&self) -> Option<i128> {
-        let count = i128::from(self.preemptions) * 1_000;
+        let count = i128::from(self.known_preemptions()?) * 1_000;
         ratio(count, THOUSAND_HOURS_MS, self.bought.gpu_millis.into())
     }
 
@@ -149,12 +164,18 @@ impl Outcome {
 }
 
 impl Spot {
-    /// What Spot came to, with these runs that were preempted in that time.
-    pub fn of(made: &Chargeback, fleet: &Fleet, preempted: &[Preempted]) -> Self {
+    /// What Spot came to, with these runs that were preempted in that time, and why they may not be all.
+    pub fn of(
+        made: &Chargeback,
+        fleet: &Fleet,
+        preempted: &[Preempted],
+        untold: Option<&str>,
+    ) -> Self {
         let bought = made.spot.iter();
         let outcome = |(place, bought): (&Place, &Bought)| {
             let outcome = Outcome {
                 bought: *bought,
+                is_untold: untold.is_some(),
                 ..Outcome::default()
             };
             (place.clone(), outcome)
@@ -162,6 +183,7 @@ impl Spot {
         let mut spot = Self {
             places: bought.map(outcome).collect(),
             elsewhere: 0,
+            untold: untold.map(str::to_owned),
         };
         let mut nodes: BTreeMap<(&str, &str), &Node> = BTreeMap::new();
         for node in fleet.nodes.iter().filter(|it| it.basis == Basis::Spot) {
@@ -187,6 +209,7 @@ impl Spot {
             total.unknown_losses += it.unknown_losses;
             total.lost_gpu_millis = total.lost_gpu_millis.saturating_add(it.lost_gpu_millis);
             total.lost += it.lost;
+            total.is_untold |= it.is_untold;
         }
         total
     }
@@ -237,7 +260,7 @@ mod tests {
             preempted("node-0", Some(8 * HOUR), Some(2 * HOUR)),
             preempted("node-0", Some(6 * HOUR), Some(0)),
         ];
-        let spot = Spot::of(&made, &fleet, &lost);
+        let spot = Spot::of(&made, &fleet, &lost, None);
         assert_eq!(spot.places.len(), 1, "on demand is no place of Spot");
         let (place, outcome) = spot.places.first_key_value().expect("a place");
         assert_eq!(
@@ -266,7 +289,7 @@ mod tests {
         let told = preempted("node-0", Some(HOUR), Some(0));
         let partly = preempted("node-0", Some(HOUR), None);
         let not = preempted("node-0", None, None);
-        let spot = Spot::of(&made, &fleet, &[told, partly, not]);
+        let spot = Spot::of(&made, &fleet, &[told, partly, not], None);
         let total = spot.total();
         assert_eq!((total.preemptions, total.unknown_losses), (3, 2));
         assert_eq!(total.lost, 10 * USD, "two GPU-hours of 5");
@@ -279,7 +302,7 @@ mod tests {
             preempted("node-1", Some(HOUR), Some(HOUR)),
             preempted("", Some(HOUR), Some(HOUR)),
         ];
-        let spot = Spot::of(&made, &fleet, &lost);
+        let spot = Spot::of(&made, &fleet, &lost, None);
         assert_eq!(spot.elsewhere, 2);
         let total = spot.total();
         assert_eq!((total.preemptions, total.lost), (0, 0));
@@ -290,12 +313,31 @@ mod tests {
         let only_spot = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
             box-8g,here,spot,USD,40,4.5,2026-10-01,,list,a\n";
         let (fleet, made) = made(only_spot, 10);
-        let spot = Spot::of(&made, &fleet, &[preempted("node-0", Some(HOUR), Some(0))]);
+        let spot = Spot::of(
+            &made,
+            &fleet,
+            &[preempted("node-0", Some(HOUR), Some(0))],
+            None,
+        );
         let total = spot.total();
         assert_eq!((total.bought.spot, total.saved(), total.lost), (0, 0, 0));
         assert_eq!(total.bought.unknown_gpu_millis, 80 * HOUR);
         assert_eq!(total.preemptions_per_1000_hours(), None);
         assert_eq!(total.unknown_losses, 1, "its time has no price");
-        assert!(Spot::of(&Chargeback::default(), &fleet, &[]).is_empty());
+        assert!(Spot::of(&Chargeback::default(), &fleet, &[], None).is_empty());
+    }
+
+    #[test]
+    fn runs_that_are_not_known_any_more_are_no_month_without_preemptions() {
+        let (fleet, made) = made(RATES, 10);
+        let seen = [preempted("node-0", Some(HOUR), Some(0))];
+        let spot = Spot::of(&made, &fleet, &seen, Some("deleted"));
+        let total = spot.total();
+        assert_eq!(total.known_preemptions(), None);
+        assert_eq!(total.preemptions_per_1000_hours(), None);
+        assert_eq!(total.lost, 5 * USD, "what is known is lost all the same");
+        let none = Spot::of(&made, &fleet, &[], None).total();
+        assert_eq!(none.known_preemptions(), Some(0));
+        assert_eq!(none.preemptions_per_1000_hours(), Some(0));
     }
 }

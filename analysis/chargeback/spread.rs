@@ -1,7 +1,7 @@
 //! A node's billed time over what its GPUs and shares did: integers that add up to GPUs × time.
 
 use super::{GpuPeriod, Node, NodePeriod, Part};
-use crate::ledger::{Reason, State};
+use crate::ledger::{Energy, Reason, State};
 use crate::money::apportion;
 
 /// What one GPU or share did for one holder.
@@ -14,6 +14,7 @@ pub(super) struct Piece {
     pub(super) reason: Reason,
     pub(super) gpu_millis: i64,
     pub(super) lost_millis: i64,
+    pub(super) energy: Energy,
 }
 
 /// A node's time.
@@ -101,6 +102,7 @@ impl Piece {
             reason: Reason::NoSample,
             gpu_millis: 0,
             lost_millis: 0,
+            energy: Energy::default(),
         }
     }
 
@@ -146,6 +148,12 @@ fn raw(gpu: &GpuPeriod, unit: i64) -> Vec<Raw> {
                 reason: it.reason,
                 gpu_millis: 0,
                 lost_millis: it.lost_millis * i64::from(it.slices) / i64::from(it.of.max(1)),
+                // A share's own counter counts the share.
+                energy: Energy {
+                    metered_millis: it.energy.metered_millis * i64::from(it.slices)
+                        / i64::from(it.of.max(1)),
+                    ..it.energy
+                },
             };
             (
                 piece,
@@ -180,6 +188,11 @@ fn fitted(
         .map(|((piece, _), gpu_millis)| Piece {
             gpu_millis,
             lost_millis: piece.lost_millis.min(gpu_millis),
+            energy: Energy {
+                // Told of all of it is told of what it was scaled to.
+                metered_millis: piece.energy.metered_millis.min(gpu_millis),
+                ..piece.energy
+            },
             ..piece
         })
         .collect()

@@ -4,15 +4,19 @@
 //! state that is money for nothing, by team, job and state, the dearest first. Inefficiency (active
 //! below its target) is apart, as the money of the time that was missing to the target.
 //!
-//! Goodput and MFU are of training runs, joined by who pays ([`training`]).
+//! Goodput and MFU are of training runs, joined by who pays ([`training`]); what a token cost is of model servers
+//! ([`serving`]).
 
 use std::collections::BTreeMap;
 
 mod demand;
 
+mod serving;
+
 mod training;
 
 pub use demand::{Balance, Demand, balances};
+pub use serving::Serving;
 pub use training::{Mean, RunTime, Training, training};
 
 use super::{Report, hours, milli};
@@ -219,6 +223,7 @@ pub fn json(report: &Report<'_>) -> String {
         "currency": report.chargeback.currency,
         "teams": uses.collect::<Vec<_>>(),
         "waste": waste.collect::<Vec<_>>(),
+        "serving": serving::json(report),
         "demand": balances(report).iter().map(balance_json).collect::<Vec<_>>(),
         "findings": report.findings,
     });

@@ -47,6 +47,7 @@ struct Page {
     day_most: String,
     borne: Vec<(String, String)>,
     uses: Vec<Row>,
+    serving: Vec<Row>,
     demand: Vec<Row>,
     waste: Vec<Row>,
     variance: Vec<(&'static str, String)>,
@@ -135,6 +136,12 @@ pub fn html(report: &Report<'_>) -> String {
             .iter()
             .take(MAX_ROWS)
             .map(use_row)
+            .collect(),
+        serving: report
+            .serving
+            .iter()
+            .take(MAX_ROWS)
+            .map(terms::serving_row)
             .collect(),
         demand: efficiency::balances(report)
             .iter()
@@ -321,6 +328,7 @@ fn group_row(group: &Group) -> Row {
             money(of(|it| it == State::Stalled)),
             hours(unobserved),
             hours(group.sum.unpriced_millis),
+            terms::energy(&group.sum),
         ],
         is_bad: false,
     }

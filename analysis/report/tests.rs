@@ -10,6 +10,8 @@ use crate::money;
 use crate::price_book::Basis;
 use crate::price_book::export::{BilledFor, Invoice};
 
+mod told;
+
 /// A month with every kind of line: commitments used and unused, Spot, on demand, shares, unowned,
 /// free, unobserved and unpriced time, and names that need quoting.
 fn month() -> (Fleet, Chargeback) {
@@ -66,8 +68,9 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
             FIRST_HOUR * HOUR + 2 * HOUR,
             made.until_ms,
         ),
-        spot: Spot::of(made, fleet, &preempted()),
+        spot: Spot::of(made, fleet, &preempted(), None),
         runs: runs(),
+        serving: serving(),
         demand: vec![efficiency::Demand {
             cluster: "c".to_owned(),
             seen_millis: HOUR,
@@ -102,6 +105,31 @@ fn runs() -> Vec<efficiency::RunTime> {
         run("science", 1, Some(600_000), None),
         run("elsewhere", 5, None, None),
     ]
+}
+
+/// A job that serves, and a model server of which nobody knows whose it is.
+fn serving() -> Vec<efficiency::Serving> {
+    let chat = efficiency::Serving {
+        cluster: "c".to_owned(),
+        payer: "science".to_owned(),
+        job: "deployment:ml/chat".to_owned(),
+        models: vec!["llama".to_owned()],
+        endpoints: 2,
+        prompt_tokens: Some(30_000_000),
+        generated_tokens: Some(10_000_000),
+        gpu_millis: 4 * HOUR,
+        held_millis: 5 * HOUR,
+        cost: Some(40_000_000_000),
+        why: String::new(),
+    };
+    let unknown = efficiency::Serving {
+        cluster: "c".to_owned(),
+        job: "node-1:8000/<b>".to_owned(),
+        generated_tokens: Some(7),
+        why: "several jobs held GPUs of its node".to_owned(),
+        ..efficiency::Serving::default()
+    };
+    vec![chat, unknown]
 }
 
 fn account() -> focus::Account {
@@ -289,7 +317,7 @@ fn what_spot_and_commitments_came_to_stands_in_the_json_and_on_the_page() {
     let mut none = made.clone();
     none.spot.clear();
     let none = Report {
-        spot: Spot::of(&none, &fleet, &[]),
+        spot: Spot::of(&none, &fleet, &[], None),
         ..report
     };
     let value: serde_json::Value = serde_json::from_str(&json(&none)).expect("JSON");

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_analysis::ledger::{MILLIS_PER_HOUR, Reason, State};
+use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -42,17 +42,19 @@ pub async fn round(store: &Store, now: Timestamp) -> Result<usize, StoreError> {
 
 /// Puts one day together.
 pub fn put_together(input: &DayInput) -> LedgerDay {
-    let mut times: BTreeMap<(i64, State, Reason), i64> = BTreeMap::new();
+    let mut times: BTreeMap<(i64, State, Reason), (i64, Energy)> = BTreeMap::new();
     for time in input.hours.iter().flat_map(|it| &it.times) {
-        *times
-            .entry((time.holder, time.state, time.reason))
-            .or_default() += time.millis;
+        let key = (time.holder, time.state, time.reason);
+        let (millis, energy) = times.entry(key).or_default();
+        *millis += time.millis;
+        energy.add(time.energy);
     }
-    let time = |((holder, state, reason), millis)| DayTime {
+    let time = |((holder, state, reason), (millis, energy))| DayTime {
         holder,
         state,
         reason,
         millis,
+        energy,
     };
     let key = &input.resource.key;
     let of = DayOf {
@@ -147,6 +149,7 @@ mod tests {
             state: State::Unallocated,
             reason: Reason::Unknown,
             millis: minutes * 60_000,
+            energy: Energy::default(),
         };
         DayHour {
             hour,

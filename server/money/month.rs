@@ -8,7 +8,7 @@
 //!
 //! Limits: [`MAX_DAYS`] a report.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,14 +19,12 @@ use gpufleet_analysis::chargeback::{
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::report;
-use gpufleet_analysis::report::efficiency::{Demand, RunTime};
-use gpufleet_telemetry::identity::Origin;
+use gpufleet_analysis::report::efficiency::{Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
-use crate::ledger::days::put_together;
 use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife};
-use crate::store::{MAX_DIRTY_DAYS, MAX_LIVES, Store, StoreError};
+use crate::store::{MAX_LIVES, MAX_SERVED_DAYS, ServedDays};
 
 mod lives;
 
@@ -34,11 +32,17 @@ mod nodes;
 
 mod preempted;
 
+mod read;
+
+mod serving;
+
 pub mod training;
 
 mod spans;
 
 use nodes::Nodes;
+pub(super) use read::{ledger, train};
+pub use read::{read, serve};
 
 /// Most days of one report: a month, and the day that runs of a month that is asked for as such.
 pub const MAX_DAYS: i64 = 31;
@@ -60,6 +64,16 @@ pub struct Days {
     pub demand: Vec<Demand>,
     /// Training runs of that time, where they were asked for.
     pub trained: Vec<training::Trained>,
+    /// What model servers of that time served, where it was asked for.
+    pub served: Vec<ServedDays>,
+    /// Whether there were more of them than are read.
+    pub served_left_out: bool,
+    /// Whether the days are of one cluster, which may be simulated.
+    pub served_of_one: bool,
+    /// Why what stands above of runs that were preempted may not be all of them; none where it is.
+    pub preempted_untold: Option<String>,
+    /// Why what stands above of training runs may not be all of them; none where it is.
+    pub trained_untold: Option<String>,
 }
 
 /// A stretch of days as money.
@@ -73,6 +87,8 @@ pub struct Month {
     pub spot: Spot,
     /// Training runs, where they were read.
     pub runs: Vec<RunTime>,
+    /// What serves, where it was read.
+    pub serving: Vec<Serving>,
     /// What was wrong, one sentence each.
     pub findings: Vec<String>,
 }
@@ -81,69 +97,6 @@ pub struct Month {
 pub(super) fn time_of(days: &Range<i64>) -> Range<Timestamp> {
     let moment = |day: i64| Timestamp::from_millis(day.saturating_mul(MILLIS_PER_DAY));
     moment(days.start)..moment(days.end)
-}
-
-/// Reads the days of one cluster, or of all live ones, and the runs that were preempted in them.
-///
-/// # Errors
-/// When the store does not answer.
-pub async fn read(
-    store: &Store,
-    days: Range<i64>,
-    cluster: Option<&str>,
-) -> Result<Days, StoreError> {
-    let time = time_of(&days);
-    let mut read = ledger(store, days, cluster).await?;
-    read.preempted = preempted::read(store, &time, cluster).await?;
-    Ok(read)
-}
-
-/// Reads the days alone.
-///
-/// # Errors
-/// When the store does not answer.
-pub(super) async fn ledger(
-    store: &Store,
-    days: Range<i64>,
-    cluster: Option<&str>,
-) -> Result<Days, StoreError> {
-    // The marks first: a day that is put together meanwhile is then read twice, and never not at all.
-    let dirty = store.dirty_days_of(days.clone()).await?;
-    let time = time_of(&days);
-    // Before the days: what is seen of a node later than these is not missed in them.
-    let lives = store
-        .inventory_lives((time.start, time.end), cluster)
-        .await?;
-    let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
-    let (mut anew, mut changed) = (Vec::new(), HashSet::new());
-    for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
-        for input in store.day_inputs(dirty).await? {
-            changed.insert((input.subject, input.day));
-            anew.push((input.subject, put_together(&input)));
-        }
-    }
-    if !changed.is_empty() {
-        found.retain(|(subject, it)| !changed.contains(&(*subject, it.day)));
-        anew.retain(|(_, it)| cluster.is_none_or(|cluster| cluster == it.of.cluster));
-        anew.retain(|(_, it)| !it.times.is_empty());
-        found.append(&mut anew);
-    }
-    found.retain(|(_, it)| cluster.is_some() || it.of.facts.origin == Origin::Live);
-    // So the days of a GPU follow one another, which share what they say of it.
-    found.sort_by_key(|(subject, it)| (*subject, it.day));
-    let days: Vec<LedgerDay> = found.into_iter().map(|it| it.1).collect();
-    let times = days.iter().flat_map(|it| &it.times);
-    let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
-    let holders = store.holders(&held_by).await?;
-    Ok(Days {
-        days,
-        holders,
-        unreadable,
-        lives,
-        preempted: Vec::new(),
-        demand: Vec::new(),
-        trained: Vec::new(),
-    })
 }
 
 /// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
@@ -191,18 +144,28 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
         book: &terms.book,
         owners: &terms.owners,
     });
-    if days.preempted.len() >= preempted::MAX_RUNS {
+    let serving = serving::serving(days, &range, &fleet, &made);
+    let untold = days.preempted_untold.as_deref();
+    let spot = Spot::of(&made, &fleet, &days.preempted, untold);
+    if let Some(why) = untold.filter(|_| !spot.is_empty()) {
         findings.push(format!(
-            "more than {} runs were preempted: the others are not in what Spot came to",
-            preempted::MAX_RUNS
+            "how often Spot was preempted, and what that lost, is not known: {why}"
         ));
     }
-    let spot = Spot::of(&made, &fleet, &days.preempted);
+    if days.served_left_out {
+        findings.push(format!(
+            "model servers have more than {MAX_SERVED_DAYS} days in that time: what others served is not in what a token cost"
+        ));
+    }
+    if let Some(why) = &days.trained_untold {
+        findings.push(format!("goodput and MFU are not of all training: {why}"));
+    }
     Month {
         fleet,
         made,
         spot,
         runs: training::times(days, &range, terms),
+        serving,
         findings,
     }
 }
@@ -312,6 +275,7 @@ impl<'a> Gathering<'a> {
                 reason: time.reason,
                 millis: time.millis,
                 lost_millis: 0,
+                energy: time.energy,
             }));
         }
     }

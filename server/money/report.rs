@@ -243,10 +243,10 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     let month = month::read(store, asked.days.clone(), cluster);
     let (mut month, earlier) = tokio::try_join!(month, earlier)?;
     if asked.shows_training() {
-        let time = month::time_of(&asked.days);
         let hours = asked.days.start * HOURS..asked.days.end * HOURS;
         month.demand = store.demand(hours, cluster).await?;
-        month.trained = month::training::read(store, &month, &time, cluster, specs).await?;
+        month::serve(&mut month, store, &asked.days, cluster).await?;
+        month::train(&mut month, store, &asked.days, cluster, specs).await?;
     }
     Ok([month, earlier])
 }
@@ -298,6 +298,7 @@ pub fn render(
         quotas: made.quotas(&asked.quotas(terms), now.millis(), end_ms),
         spot: month.spot,
         runs: month.runs,
+        serving: month.serving,
         demand: days.demand.clone(),
         passed_ms: now.millis().clamp(made.begun_ms(), made.until_ms) - made.begun_ms(),
         findings,

@@ -17,7 +17,8 @@ use gpufleet_analysis::chargeback::spot::Outcome;
 use gpufleet_analysis::chargeback::view::{By, Headline};
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::ledger;
-use gpufleet_analysis::money::ratio;
+use gpufleet_analysis::money::{ratio, tenths};
+use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -34,6 +35,8 @@ use crate::words::text::{self, Name, amount, segment};
 mod idle;
 
 mod savings;
+
+mod serving;
 
 mod terms;
 
@@ -78,6 +81,8 @@ struct Section {
     idle_more: usize,
     idle_sum: String,
     saved: savings::Part,
+    serving: Vec<serving::Row>,
+    serving_more: usize,
 }
 
 /// A team's month.
@@ -121,6 +126,7 @@ struct Made {
     teams: Vec<(String, Sum, Sum, Sum)>,
     budgets: Vec<gpufleet_analysis::chargeback::budget::Standing>,
     quotas: Vec<gpufleet_analysis::chargeback::quota::Standing>,
+    serving: Vec<Serving>,
     spot: Outcome,
     commitments: Option<Commitments>,
     findings: Vec<String>,
@@ -240,7 +246,12 @@ async fn make(
         at,
     );
     let asked = asked.expect("the month that runs is one");
-    let days = month::read(&store, asked.days.clone(), scope.as_deref()).await;
+    let read = async {
+        let mut days = month::read(&store, asked.days.clone(), scope.as_deref()).await?;
+        month::serve(&mut days, &store, &asked.days, scope.as_deref()).await?;
+        Ok::<_, crate::store::StoreError>(days)
+    };
+    let days = read.await;
     let days = days.map_err(|error| Arc::from(error.to_string()))?;
     let charged = tokio::task::spawn_blocking(move || charge(&asked, &days, &terms, at)).await;
     charged.map_err(|error| Arc::from(error.to_string()))
@@ -269,6 +280,7 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
         budgets: month.made.budgets(&budgets, now_ms, end_ms),
         quotas: month.made.quotas(&asked.quotas(terms), now_ms, end_ms),
         currency: month.made.currency.clone(),
+        serving: month.serving,
         spot: month.spot.total(),
         commitments: Commitments::of(&month.made),
         findings: month.findings,
@@ -295,6 +307,7 @@ fn section(
         (name, money(&made.currency, sum), hours)
     };
     let (idle_rows, idle_more) = idle::rows(&idle, &made.currency, at);
+    let (serving, serving_more) = serving::rows(&made.serving, &made.currency);
     let of_terms = terms::tiles(&made.currency, &made.spot, made.commitments.as_ref());
     Section {
         origin,
@@ -328,6 +341,8 @@ fn section(
         idle: idle_rows,
         idle_more,
         saved: savings::Part::default(),
+        serving,
+        serving_more,
     }
 }
 
@@ -343,8 +358,7 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
         active: share.map_or("–".to_owned(), |it| format!("{it} %")),
         waste: money(currency, waste),
         quota: quota.map_or(String::new(), |it| {
-            let tenths = it.mean.and_then(|it| ratio(it, 1, 100));
-            let mean = tenths.map_or("–".to_owned(), |it| format!("{}.{}", it / 10, it % 10));
+            let mean = it.mean.map_or("–".to_owned(), tenths);
             format!("{mean} of {}", it.quota)
         }),
         is_over_quota: quota.is_some_and(|it| it.is_over()),
@@ -430,6 +444,7 @@ mod tests {
             teams: Vec::new(),
             budgets: Vec::new(),
             quotas: Vec::new(),
+            serving: Vec::new(),
             spot: Outcome::default(),
             commitments: None,
             findings: Vec::new(),

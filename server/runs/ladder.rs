@@ -87,5 +87,5 @@ async fn tagged(app: &App, cluster: &Arc<str>, name: &str) -> Result<Vec<RunKey>
     let of_ladder =
         |it: &crate::runs::KnownRun| it.facts.tags.get(TAG).is_some_and(|it| it == name);
     let keys = app.store.run_keys(&filter, None, MAX_LOOKED_AT, of_ladder);
-    keys.await
+    Ok(keys.await?.0)
 }

@@ -24,7 +24,7 @@ pub async fn stored(store: &Store, now: Timestamp) -> Result<Vec<KnownRun>, Stor
         heard_since: Some(now.shifted(-RUN_KEPT)),
         ..RunFilter::default()
     };
-    let mut keys = store.run_keys(&filter, None, MAX_RUNS, |_| true).await?;
+    let (mut keys, _) = store.run_keys(&filter, None, MAX_RUNS, |_| true).await?;
     keys.truncate(MAX_RUNS);
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {

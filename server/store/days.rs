@@ -3,14 +3,15 @@
 //! A day is computed, never incremented: when one of its hours is replaced it is marked, and put
 //! together again. Whoever reads days that are marked gets them put together from their hours.
 //!
-//! Format: the version byte, then the facts, spans and times of [`LedgerDay`] in postcard's form.
-//! Numbers: about 150 bytes a GPU and day; a month of 10,000 GPUs is 300,000 rows.
+//! Format: the version byte, then the facts, spans and times of [`LedgerDay`] in postcard's form. Days of version
+//! [`WITHOUT_ENERGY`] say nothing of energy.
+//! Numbers: about 170 bytes a GPU and day; a month of 10,000 GPUs is 300,000 rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::ledger::{Energy, Reason, State};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -30,14 +31,23 @@ const DUE_AFTER_MS: i64 = 600_000;
 /// Hours of a day.
 const HOURS: i64 = 24;
 
-/// The version this code writes, and the only one it reads.
-const VERSION: u8 = 1;
+/// The version this code writes.
+const VERSION: u8 = 2;
+
+/// The version before, which is read as well.
+const WITHOUT_ENERGY: u8 = 1;
 
 /// How a packed day begins: id, whether it is a share, facts.
 type Head<Text, Facts> = (Text, bool, Facts);
 
-/// Then: spans; and of each time the holder, the code of the state, that of the reason, milliseconds.
-type Body<Spans> = (Spans, Vec<(i64, i64, i64, i64)>);
+/// Then: spans, and times.
+type Body<Spans, Time> = (Spans, Vec<Time>);
+
+/// Of each time the holder, the code of the state, that of the reason, milliseconds.
+type BareTime = (i64, i64, i64, i64);
+
+/// The same, and millijoules with the milliseconds for which they are told.
+type Time = (BareTime, (i64, i64));
 
 /// Whose days were read, by their resource, with the bytes that say it: those of a GPU begin with the same
 /// bytes day after day, which are then read once and kept once.
@@ -253,9 +263,24 @@ fn pack(day: &LedgerDay) -> Vec<u8> {
     let of = &day.of;
     let head: Head<&str, &DayFacts> = (&of.id, of.is_share, &of.facts);
     let times = day.times.iter();
-    let times = times.map(|it| (it.holder, it.state.code(), it.reason.code(), it.millis));
-    let body: Body<&[(i64, i64)]> = (&day.spans, times.collect());
+    let times = times.map(|it| {
+        let energy = (it.energy.millijoules, it.energy.metered_millis);
+        let time = (it.holder, it.state.code(), it.reason.code(), it.millis);
+        (time, energy)
+    });
+    let body: Body<&[(i64, i64)], Time> = (&day.spans, times.collect());
     postcard::to_extend(&(head, body), vec![VERSION]).expect("memory takes it")
+}
+
+/// As the version before packed it.
+#[cfg(test)]
+pub(super) fn pack_without_energy(day: &LedgerDay) -> Vec<u8> {
+    let of = &day.of;
+    let head: Head<&str, &DayFacts> = (&of.id, of.is_share, &of.facts);
+    let times = day.times.iter();
+    let times = times.map(|it| (it.holder, it.state.code(), it.reason.code(), it.millis));
+    let body: Body<&[(i64, i64)], BareTime> = (&day.spans, times.collect());
+    postcard::to_extend(&(head, body), vec![WITHOUT_ENERGY]).expect("memory takes it")
 }
 
 impl Heads {
@@ -265,20 +290,29 @@ impl Heads {
         cluster: &str,
         data: &[u8],
     ) -> Result<LedgerDay, String> {
-        let packed = match data.split_first() {
-            Some((&VERSION, rest)) => rest,
+        let (version, packed) = match data.split_first() {
+            Some((&version @ (VERSION | WITHOUT_ENERGY), rest)) => (version, rest),
             Some((version, _)) => return Err(format!("version {version}: run a newer server")),
             None => return Err("it is empty".to_owned()),
         };
         let (of, body) = self.head(subject, cluster, packed)?;
-        let (spans, times): Body<Vec<_>> =
-            postcard::from_bytes(body).map_err(|error| error.to_string())?;
-        let time = |(holder, state, reason, millis): (i64, i64, i64, i64)| {
+        let (spans, times): Body<Vec<_>, Time> = match version {
+            VERSION => postcard::from_bytes(body),
+            _ => postcard::from_bytes(body).map(|(spans, times): Body<_, BareTime>| {
+                (spans, times.into_iter().map(|it| (it, (0, 0))).collect())
+            }),
+        }
+        .map_err(|error| error.to_string())?;
+        let time = |((holder, state, reason, millis), energy): Time| {
             Some(DayTime {
                 holder,
                 state: State::from_code(state)?,
                 reason: Reason::from_code(reason)?,
                 millis,
+                energy: Energy {
+                    millijoules: energy.0,
+                    metered_millis: energy.1,
+                },
             })
         };
         let times: Option<Vec<DayTime>> = times.into_iter().map(time).collect();
@@ -406,7 +440,8 @@ async fn hours(
         Column::Ints(keys.iter().map(|it| it.0).collect()),
         Column::Ints(keys.iter().map(|it| it.1).collect()),
     ];
-    let after = ") SELECT t.hour, t.subject, t.holder, t.state, t.reason, t.time_ms
+    let after = ") SELECT t.hour, t.subject, t.holder, t.state, t.reason, t.time_ms,
+            COALESCE(t.energy_mj, 0), t.metered_ms
         FROM k CROSS JOIN ledger_time t WHERE t.hour = k.hour AND t.subject = k.subject";
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", &columns, after)
@@ -426,6 +461,10 @@ async fn hours(
             state,
             reason,
             millis: int(5)?,
+            energy: Energy {
+                millijoules: int(6)?,
+                metered_millis: int(7)?,
+            },
         });
     }
     let hour = |(hour, times): (i64, Vec<DayTime>)| DayHour { hour, times };

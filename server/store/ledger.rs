@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpufleet_analysis::states::{Carry, HEALTH_KINDS, LOOKAHEAD_MINUTES, edge};
+use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::states::{Carry, HEALTH_KINDS, Held, LOOKAHEAD_MINUTES, edge};
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
@@ -16,7 +17,7 @@ use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{ComputedHour, DirtyHour, LedgerInput, TenMinutes};
 use super::restate::{self, Why};
-use super::{days, events, minutes, subjects};
+use super::{days, events, minutes, served, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
@@ -139,7 +140,7 @@ impl Store {
         let finals = ours.iter().copied().zip(why);
         let finals: Vec<_> = finals.filter(|(it, _)| was_final(it)).collect();
         restate::write(&mut transaction, &finals, now).await?;
-        for table in ["ledger_time", "ledger_hour"] {
+        for table in ["ledger_time", "ledger_hour", "served_hour"] {
             let after = format!(
                 ") DELETE FROM {table} WHERE (hour, subject) IN (SELECT hour, subject FROM k)"
             );
@@ -154,6 +155,7 @@ impl Store {
             |it: &&&ComputedHour| !it.held.is_empty() || before.contains_key(&it.key());
         let changed = ours.iter().filter(is_of_days).map(|it| it.key());
         days::mark(&mut transaction, &changed.collect::<Vec<_>>(), now).await?;
+        served::write(&mut transaction, &ours).await?;
         write_ten_minutes(&mut transaction, &ours).await?;
         let closed = ours.iter().filter(|it| !it.closed.is_empty());
         let closed: Vec<_> = closed.map(|it| (it.key(), &it.closed)).collect();
@@ -404,6 +406,9 @@ fn carry_text(carry: Option<&Carry>) -> String {
     })
 }
 
+/// Time of an hour that is written.
+type Entry = (DirtyHour, (i64, State, Reason), Held);
+
 /// Writes hours of which there is something to keep. What was final once stays so, and stays even when
 /// nothing is left of it: its corrections belong to it.
 async fn write_hours(
@@ -412,25 +417,18 @@ async fn write_hours(
     was_final: impl Fn(&ComputedHour) -> bool,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let kept: Vec<&ComputedHour> = hours
-        .iter()
-        .copied()
-        .filter(|it| !it.ledger.entries.is_empty() || it.carry.is_some() || was_final(it))
-        .collect();
-    let carries: Vec<String> = kept
-        .iter()
-        .map(|it| carry_text(it.carry.as_ref()))
-        .collect();
+    let is_kept =
+        |it: &&ComputedHour| !it.ledger.entries.is_empty() || it.carry.is_some() || was_final(it);
+    let kept: Vec<&ComputedHour> = hours.iter().copied().filter(is_kept).collect();
+    let carries = kept.iter().map(|it| carry_text(it.carry.as_ref()));
+    let carries: Vec<String> = carries.collect();
+    let is_final = |it: &&ComputedHour| i64::from(it.ledger.is_final || was_final(it));
     let [hour, subject] = key_columns(&kept);
     let columns = [
         hour,
         subject,
         Column::Ints(kept.iter().map(|it| it.ledger.total_millis()).collect()),
-        Column::Ints(
-            kept.iter()
-                .map(|it| i64::from(it.ledger.is_final || was_final(it)))
-                .collect(),
-        ),
+        Column::Ints(kept.iter().map(is_final).collect()),
         Column::Texts(carries.iter().map(String::as_str).collect()),
         Column::Ints(vec![now.millis(); kept.len()]),
     ];
@@ -438,23 +436,24 @@ async fn write_hours(
         (hour, subject, total_ms, is_final, carry, computed_ms)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours")?;
-    let entries: Vec<_> = kept
-        .iter()
-        .flat_map(|it| {
-            it.held
-                .iter()
-                .map(|(key, held)| (it.dirty, *key, held.millis))
-        })
-        .collect();
+    let entries = kept.iter().flat_map(|it| {
+        let held = it.held.iter();
+        held.map(|(key, held)| (it.dirty, *key, *held))
+    });
+    let entries: Vec<Entry> = entries.collect();
+    let ints = |of: fn(&Entry) -> i64| Column::Ints(entries.iter().map(of).collect());
     let columns = [
-        Column::Ints(entries.iter().map(|(of, ..)| of.hour).collect()),
-        Column::Ints(entries.iter().map(|(of, ..)| of.subject).collect()),
-        Column::Ints(entries.iter().map(|(_, it, _)| it.0).collect()),
-        Column::Ints(entries.iter().map(|(_, it, _)| it.1.code()).collect()),
-        Column::Ints(entries.iter().map(|(_, it, _)| it.2.code()).collect()),
-        Column::Ints(entries.iter().map(|(.., millis)| *millis).collect()),
+        ints(|it| it.0.hour),
+        ints(|it| it.0.subject),
+        ints(|it| it.1.0),
+        ints(|it| it.1.1.code()),
+        ints(|it| it.1.2.code()),
+        ints(|it| it.2.millis),
+        Column::OptionalInts(entries.iter().map(|it| it.2.energy.told()).collect()),
+        ints(|it| it.2.energy.metered_millis),
     ];
-    let before = "INSERT INTO ledger_time (hour, subject, holder, state, reason, time_ms)";
+    let before = "INSERT INTO ledger_time
+        (hour, subject, holder, state, reason, time_ms, energy_mj, metered_ms)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours").map(|_| ())
 }

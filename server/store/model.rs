@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Family, State as IncidentState};
 use gpufleet_analysis::inventory::Record;
-use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
+use gpufleet_analysis::ledger::{Energy, LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::serving::Served;
 use gpufleet_analysis::states::{Carry, HealthEvent, Held};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
@@ -319,6 +320,8 @@ pub struct ComputedHour {
     pub ledger: LedgerHour,
     /// The same time by who held it.
     pub held: BTreeMap<(i64, State, Reason), Held>,
+    /// What it served, of a model server that told it.
+    pub served: Option<Served>,
     /// What the next hour must know; none while this one runs or when it was not there at the end.
     pub carry: Option<Carry>,
     /// When to compute it again although nothing changed: it still runs, or waits for what comes
@@ -370,6 +373,8 @@ pub struct DayTime {
     pub reason: Reason,
     /// How long.
     pub millis: i64,
+    /// What was drawn in it.
+    pub energy: Energy,
 }
 
 /// A GPU or share as one or many of its days tell of it.

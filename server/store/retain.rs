@@ -65,6 +65,9 @@ pub struct Deleted {
     pub more: bool,
 }
 
+/// Name of the moment in table horizon from which on all runs are kept, ms since the Unix epoch.
+pub(super) const RUNS_HORIZON: &str = "runs";
+
 const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
     SELECT m.minute, m.subject FROM minute_row m WHERE m.minute < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
@@ -109,6 +112,11 @@ const CORRECTIONS: &str = "DELETE FROM ledger_correction WHERE (hour, subject) I
     SELECT c.hour, c.subject FROM ledger_correction c WHERE c.hour < $1
     AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = c.subject AND o.lease <> $3)
     ORDER BY c.hour, c.subject LIMIT $2)";
+
+const SERVED: &str = "DELETE FROM served_hour WHERE (hour, subject) IN (
+    SELECT h.hour, h.subject FROM served_hour h WHERE h.hour < $1
+    AND NOT EXISTS (SELECT 1 FROM subject o WHERE o.id = h.subject AND o.lease <> $3)
+    ORDER BY h.hour, h.subject LIMIT $2)";
 
 const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
     SELECT h.hour, h.subject FROM ledger_hour h WHERE h.hour < $1
@@ -264,16 +272,7 @@ impl Store {
     async fn retain_of(&self, lease: &str, expiry: &Expiry) -> Result<Deleted, StoreError> {
         let first_minute = expiry.minutes.hour() * 60;
         let mut transaction = self.write().await?;
-        let sql = "INSERT INTO horizon (name, value, lease) VALUES ($1, $2, $3)
-            ON CONFLICT (lease, name) DO UPDATE SET value = excluded.value
-            WHERE excluded.value > horizon.value";
-        let values = [
-            Value::Text(HORIZON),
-            Value::Int(first_minute),
-            Value::Text(lease),
-        ];
-        let moved = transaction.execute(sql, &values).await;
-        moved.doing("moving the horizon")?;
+        move_horizon(&mut transaction, lease, (HORIZON, first_minute)).await?;
         let rows = delete(&mut transaction, lease, MINUTES, first_minute).await?;
         let values = [
             Value::Int(first_minute / 60),
@@ -309,6 +308,9 @@ impl Store {
             let deleted = transaction.execute(sql, &values).await;
             let deleted = deleted.doing("deleting old runs and steps")?;
             gone.runs += deleted;
+            if sql == RUNS && deleted > 0 {
+                move_horizon(&mut transaction, lease, (RUNS_HORIZON, events)).await?;
+            }
             gone.more |= deleted == most;
         }
         let mut most = 0;
@@ -324,6 +326,7 @@ impl Store {
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),
             (DEMAND, expiry.hours),
+            (SERVED, expiry.hours),
             (DAYS, expiry.days),
             (HOLDERS, expiry.days.saturating_mul(MILLIS_PER_DAY)),
             (LIVES, expiry.days.saturating_mul(MILLIS_PER_DAY)),
@@ -391,6 +394,20 @@ async fn forget_epochs(
     ];
     let gone = transaction.execute(CURSORS, &values).await;
     gone.doing("forgetting epochs that are over")
+}
+
+/// Moves where what is kept of something begins.
+async fn move_horizon(
+    transaction: &mut Transaction,
+    lease: &str,
+    (name, value): (&str, i64),
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO horizon (name, value, lease) VALUES ($1, $2, $3)
+        ON CONFLICT (lease, name) DO UPDATE SET value = excluded.value
+        WHERE excluded.value > horizon.value";
+    let values = [Value::Text(name), Value::Int(value), Value::Text(lease)];
+    let moved = transaction.execute(sql, &values).await;
+    moved.doing("moving the horizon").map(|_| ())
 }
 
 async fn delete(

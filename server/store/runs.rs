@@ -13,6 +13,7 @@ use super::Store;
 use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
+use super::retain::RUNS_HORIZON;
 use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
 
 /// Most runs in one answer.
@@ -40,7 +41,7 @@ pub struct RunFilter {
 
 impl Store {
     /// Keys of the runs that are `asked` for, the last started first, from behind `after` on; pages are read until
-    /// `most` runs were looked at.
+    /// `most` runs were looked at. And whether these are all: else nobody looked at the others.
     ///
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
@@ -50,7 +51,7 @@ impl Store {
         mut after: Option<(i64, i64)>,
         most: usize,
         asked: impl Fn(&KnownRun) -> bool,
-    ) -> Result<Vec<RunKey>, StoreError> {
+    ) -> Result<(Vec<RunKey>, bool), StoreError> {
         let (mut keys, mut looked_at) = (Vec::new(), 0);
         while looked_at < most {
             let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
@@ -58,10 +59,23 @@ impl Store {
             keys.extend(page.into_iter().filter(&asked).map(|it| it.key));
             after = next;
             if after.is_none() {
-                break;
+                return Ok((keys, true));
             }
         }
-        Ok(keys)
+        Ok((keys, false))
+    }
+
+    /// Since when runs are kept: those that were heard of before that only are deleted; none while none is.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn runs_kept_since(&self) -> Result<Option<Timestamp>, StoreError> {
+        let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
+        let values = [Value::Text(&self.0.lease), Value::Text(RUNS_HORIZON)];
+        let mut transaction = self.read().await?;
+        let since = transaction.fetch_int(sql, &values).await;
+        let since = since.doing("reading how far runs are kept")?;
+        Ok(since.map(Timestamp::from_millis))
     }
 
     /// Runs, the last started first, without their ranks; at most [`MAX_RUNS_READ`], from behind

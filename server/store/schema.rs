@@ -54,6 +54,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(19, "0019_inventory_life.sql"),
     migration!(20, "0020_silence.sql"),
     migration!(21, "0021_demand.sql"),
+    migration!(22, "0022_energy_and_tokens.sql"),
     migration!(23, "0023_digest.sql"),
 ];
 

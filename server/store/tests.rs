@@ -47,6 +47,8 @@ mod inventory;
 
 mod money;
 
+mod energy;
+
 mod terms;
 
 mod habit;

@@ -4,8 +4,8 @@ use super::{Unit, counter, gauge, metrics};
 use crate::identity::ResourceKind::Endpoint;
 
 metrics! {
-    PROMPT_TOKENS = counter(400, "gpufleet_serving_prompt_tokens_total", Endpoint, Unit::Count, "Prompt tokens processed.");
-    GENERATED_TOKENS = counter(401, "gpufleet_serving_generated_tokens_total", Endpoint, Unit::Count, "Tokens generated.");
+    PROMPT_TOKENS = counter(400, "gpufleet_serving_prompt_tokens_total", Endpoint, Unit::Count, "Prompt tokens processed.").in_minutes();
+    GENERATED_TOKENS = counter(401, "gpufleet_serving_generated_tokens_total", Endpoint, Unit::Count, "Tokens generated.").in_minutes();
     REQUESTS = counter(402, "gpufleet_serving_requests_total", Endpoint, Unit::Count, "Requests finished.");
     QUEUED = gauge(403, "gpufleet_serving_requests_queued", Endpoint, Unit::Count, "Requests waiting.");
     RUNNING = gauge(404, "gpufleet_serving_requests_running", Endpoint, Unit::Count, "Requests in work.");

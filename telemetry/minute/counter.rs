@@ -51,6 +51,21 @@ pub(super) struct Run {
     pub(super) lost: f64,
 }
 
+/// A stretch of time from point to point of a counter, as a row has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stretch {
+    /// The moment of its first point, ms since the row began.
+    pub from: u32,
+    /// The moment of its last point.
+    pub to: u32,
+    /// The first raw value.
+    pub first: f64,
+    /// The last one.
+    pub last: f64,
+    /// How much it grew from the one to the other; after a reset it counts from zero.
+    pub growth: f64,
+}
+
 /// Reads the rows of one resource in the order of time and says how much its counters grew.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(BTreeMap<MetricId, f64>);
@@ -96,10 +111,7 @@ impl Counter {
     pub fn at(&self, moment: u32) -> Option<f64> {
         let covers = |it: &&Run| it.from < moment && moment <= it.to;
         let run = self.runs.iter().find(covers)?;
-        let covered: u32 = self.runs.iter().map(|it| it.to - it.from).sum();
-        // Every point covers as much as any other: a tick.
-        let tick = f64::from(covered) / f64::from(self.count.max(1));
-        let (begins, ends) = (f64::from(run.from) + tick, f64::from(run.to));
+        let (begins, ends) = (f64::from(run.from) + self.tick(), f64::from(run.to));
         let moment = f64::from(moment);
         Some(if moment >= ends {
             run.last
@@ -114,6 +126,25 @@ impl Counter {
     pub fn growth(&self) -> f64 {
         let whole = self.runs.iter().copied().reduce(Run::joined);
         whole.map_or(0.0, Run::growth)
+    }
+
+    /// Its stretches without a pause, by time. A point is told at the end of its tick, so each begins a tick
+    /// after the time that its run covers.
+    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
+        let tick = self.tick();
+        self.runs.iter().map(move |run| Stretch {
+            from: run.from.saturating_add(tick as u32).min(run.to),
+            to: run.to,
+            first: run.first,
+            last: run.last,
+            growth: run.growth(),
+        })
+    }
+
+    /// How long a point covers, ms: every one as long as any other.
+    fn tick(&self) -> f64 {
+        let covered: u32 = self.runs.iter().map(|it| it.to - it.from).sum();
+        f64::from(covered) / f64::from(self.count.max(1))
     }
 
     /// The same in a row that began earlier by this much, ms.

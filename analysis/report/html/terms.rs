@@ -1,11 +1,13 @@
 //! The page's sections on the terms of paying: what Spot and commitments came to.
 
 use super::super::Report;
-use super::super::efficiency::Balance;
-use super::{Row, hours, money, or_dash, percent, signed};
+use super::super::efficiency::{Balance, Serving};
+use super::{Row, commas, hours, money, or_dash, percent, signed};
+use crate::chargeback::Sum;
 use crate::chargeback::commitments::Commitments;
 use crate::chargeback::quota;
 use crate::chargeback::spot::Outcome;
+use crate::money::{ratio, tenths};
 
 /// Spot by place, and in all where there is more than one.
 pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
@@ -26,7 +28,7 @@ pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
 
 /// Demand and supply of a cluster.
 pub(super) fn balance_row(it: &Balance) -> Row {
-    let gpus = |thousandths: i128| tenths(thousandths / 100);
+    let gpus = tenths;
     Row {
         words: vec![or_dash(&it.cluster)],
         numbers: vec![
@@ -40,9 +42,33 @@ pub(super) fn balance_row(it: &Balance) -> Row {
     }
 }
 
+/// What serves, and what a million tokens of it cost.
+pub(super) fn serving_row(it: &Serving) -> Row {
+    let tokens =
+        |it: Option<i64>| it.map_or("not told".to_owned(), |it| commas(it.unsigned_abs().into()));
+    let dear = |it: Option<i128>| it.map_or("–".to_owned(), money);
+    let covered = it.covered().map(|it| percent(it, 1_000_000));
+    Row {
+        words: vec![or_dash(&it.job), or_dash(&it.payer), it.models.join(", ")],
+        numbers: vec![
+            tokens(it.prompt_tokens),
+            tokens(it.generated_tokens),
+            hours(it.gpu_millis),
+            covered.unwrap_or_else(|| "–".to_owned()),
+            dear(it.cost),
+            dear(it.per_million()),
+            match it.why_not() {
+                Some(why) => why.to_owned(),
+                None => dear(it.per_million_generated()),
+            },
+        ],
+        is_bad: false,
+    }
+}
+
 /// A team and the GPUs that it may hold.
 pub(super) fn quota_row(it: &quota::Standing) -> Row {
-    let gpus = |milli: Option<i128>| milli.map_or("–".to_owned(), |it| tenths(it / 100));
+    let gpus = |milli: Option<i128>| milli.map_or("–".to_owned(), tenths);
     Row {
         words: vec![it.team.clone()],
         numbers: vec![
@@ -55,6 +81,28 @@ pub(super) fn quota_row(it: &quota::Standing) -> Row {
     }
 }
 
+/// Kilowatt-hours, and of how much of the time they are where that is not all of it.
+pub(super) fn energy(sum: &Sum) -> String {
+    let Some(millijoules) = sum.energy.told() else {
+        return "not told".to_owned();
+    };
+    let tenths = ratio(millijoules.into(), 1, 360_000_000).unwrap_or(0);
+    let tenths = tenths.unsigned_abs();
+    let told = format!("{}.{}", commas(tenths / 10), tenths % 10);
+    // To a tenth of a percent, as it is shown.
+    match ratio(
+        sum.energy.metered_millis.into(),
+        1_000,
+        sum.gpu_millis.into(),
+    ) {
+        Some(0..1_000) => {
+            let part = percent(sum.energy.metered_millis.into(), sum.gpu_millis.into());
+            format!("{told} of {part}")
+        }
+        _ => told,
+    }
+}
+
 fn row(words: Vec<String>, it: &Outcome) -> Row {
     let rate = it.preemptions_per_1000_hours();
     Row {
@@ -63,8 +111,9 @@ fn row(words: Vec<String>, it: &Outcome) -> Row {
             hours(it.bought.gpu_millis),
             money(it.bought.spot),
             money(it.bought.on_demand),
-            it.preemptions.to_string(),
-            rate.map_or("–".to_owned(), |it| tenths(it / 100)),
+            it.known_preemptions()
+                .map_or("unknown".to_owned(), |it| it.to_string()),
+            rate.map_or("–".to_owned(), tenths),
             money(it.lost),
             signed(it.net()),
         ],
@@ -72,14 +121,15 @@ fn row(words: Vec<String>, it: &Outcome) -> Row {
     }
 }
 
-fn tenths(number: i128) -> String {
-    format!("{}.{}", number / 10, number % 10)
-}
-
 /// What is to be known beside the table of Spot.
 pub(super) fn spot_notes(report: &Report<'_>) -> Vec<String> {
     let (spot, mut notes) = (&report.spot, Vec::new());
     let total = spot.total();
+    if let Some(why) = &spot.untold {
+        notes.push(format!(
+            "How often Spot was preempted is not known, and the net saving is at most that: {why}."
+        ));
+    }
     if total.unknown_losses > 0 {
         notes.push(format!(
             "Of {} preemptions not everything that they lost is known: the net saving is at most that.",

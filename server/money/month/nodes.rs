@@ -266,7 +266,7 @@ mod tests {
     use std::sync::Arc;
 
     use gpufleet_analysis::chargeback::Detail;
-    use gpufleet_analysis::ledger::{Reason, State};
+    use gpufleet_analysis::ledger::{Energy, Reason, State};
     use gpufleet_telemetry::identity::Origin;
 
     use super::super::{Days, charge};
@@ -305,6 +305,7 @@ mod tests {
                 state: State::Unallocated,
                 reason: Reason::Unknown,
                 millis: ms(until_h) - ms(from_h),
+                energy: Energy::default(),
             }],
         }
     }

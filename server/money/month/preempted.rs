@@ -27,7 +27,7 @@ const FIRST_RANKS: u32 = 16;
 /// Runs whose ranks are read at a time.
 const AT_A_TIME: usize = 64;
 
-/// Runs that ended so in that time, of one cluster or of all live ones.
+/// Runs that ended so in that time, of one cluster or of all live ones; and whether these are all.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -35,7 +35,7 @@ pub(super) async fn read(
     store: &Store,
     time: &Range<Timestamp>,
     cluster: Option<&str>,
-) -> Result<Vec<Preempted>, StoreError> {
+) -> Result<(Vec<Preempted>, bool), StoreError> {
     let filter = RunFilter {
         cluster: cluster.map(Into::into),
         cause: Some(Cause::Preempted),
@@ -47,7 +47,7 @@ pub(super) async fn read(
         is_asked && it.facts.ended.is_some_and(|at| time.contains(&at))
     };
     let after = Some((time.end.millis(), i64::MIN));
-    let keys = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
+    let (keys, are_all) = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {
         let next: Vec<RunKey> = keys.iter().filter_map(next_attempt).collect();
@@ -64,7 +64,7 @@ pub(super) async fn read(
         };
         found.extend(runs.into_iter().map(of));
     }
-    Ok(found)
+    Ok((found, are_all))
 }
 
 fn next_attempt(key: &RunKey) -> Option<RunKey> {

@@ -50,7 +50,7 @@ pub struct Trained {
     mfu: Option<i64>,
 }
 
-/// Runs that held GPUs in the time of these days, of one cluster or of all live ones.
+/// Runs that held GPUs in the time of these days, of one cluster or of all live ones; and whether these are all.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -60,7 +60,7 @@ pub async fn read(
     time: &Range<Timestamp>,
     cluster: Option<&str>,
     specs: &Specs,
-) -> Result<Vec<Trained>, StoreError> {
+) -> Result<(Vec<Trained>, bool), StoreError> {
     let filter = RunFilter {
         cluster: cluster.map(Into::into),
         heard_since: Some(time.start),
@@ -69,13 +69,13 @@ pub async fn read(
     let cards = Cards::of(days);
     let is_in = |it: &KnownRun| cluster.is_some() || it.facts.origin == Origin::Live;
     let after = Some((time.end.millis(), i64::MIN));
-    let keys = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
+    let (keys, are_all) = store.run_keys(&filter, after, MAX_RUNS, is_in).await?;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(AT_A_TIME) {
         let runs = store.with_first_ranks(keys, FIRST_RANKS).await?;
         found.extend(runs.into_iter().filter_map(|it| cards.trained(it, specs)));
     }
-    Ok(found)
+    Ok((found, are_all))
 }
 
 /// The cards of GPUs by cluster and id, as the days have them.

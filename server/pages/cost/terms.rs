@@ -2,7 +2,7 @@
 
 use gpufleet_analysis::chargeback::commitments::Commitments;
 use gpufleet_analysis::chargeback::spot::Outcome;
-use gpufleet_analysis::money::ratio;
+use gpufleet_analysis::money::{ratio, tenths};
 
 use crate::words::text::{amount, counted};
 
@@ -24,13 +24,12 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
         return ("Saved by Spot", "not known".to_owned(), why);
     }
     let count = usize::try_from(it.preemptions).unwrap_or(usize::MAX);
-    let count = counted(count, "preemption", "preemptions");
+    let count = match it.is_untold {
+        true => "how often it was preempted is not known".to_owned(),
+        false => counted(count, "preemption", "preemptions"),
+    };
     let rate = match it.preemptions_per_1000_hours() {
-        Some(rate) if rate > 0 => format!(
-            ", {}.{} per 1,000 GPU-hours",
-            rate / 1_000,
-            rate % 1_000 / 100
-        ),
+        Some(rate) if rate > 0 => format!(", {} per 1,000 GPU-hours", tenths(rate)),
         _ => String::new(),
     };
     let lost = match (it.lost, it.unknown_losses) {
@@ -42,7 +41,7 @@ fn of_spot(currency: &str, it: &Outcome) -> (&'static str, String, String) {
             amount(currency, lost)
         ),
     };
-    let most = if it.unknown_losses > 0 {
+    let most = if it.unknown_losses > 0 || it.is_untold {
         "at most "
     } else {
         ""
@@ -92,6 +91,7 @@ mod tests {
             unknown_losses: 1,
             lost_gpu_millis: HOUR,
             lost: USD,
+            is_untold: false,
         };
         let used = Used {
             used: 3 * USD,
@@ -112,6 +112,15 @@ mod tests {
             ("Saved by Spot, net", "at most $499.00")
         );
         let note = "2 preemptions, 2.5 per 1,000 GPU-hours, $1.00 lost to them; of 1 not everything is known";
+        assert_eq!(saved.2, note);
+        let untold = Outcome {
+            is_untold: true,
+            unknown_losses: 0,
+            ..spot
+        };
+        let [saved] = tiles("USD", &untold, None).try_into().expect("one");
+        assert_eq!(saved.1, "at most $499.00");
+        let note = "how often it was preempted is not known, $1.00 lost to them";
         assert_eq!(saved.2, note);
         assert_eq!(committed.1, "75 % used");
         assert_eq!(committed.2, "coverage 50 %, effective savings rate 10 %");

@@ -132,6 +132,7 @@ both! {
             dirty: input.dirty,
             ledger: LedgerHour::new(hour(), BTreeMap::from([((State::Gap, Reason::Unknown), 5)])),
             held: BTreeMap::new(),
+            served: None,
             carry: None,
             again: None,
             ten_minutes: Vec::new(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, Reason, State};
+use gpufleet_analysis::ledger::{Energy, LedgerHour, MILLIS_PER_HOUR, Reason, State};
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::states::{Carry, Held};
 use gpufleet_server::store::model::{
@@ -166,6 +166,7 @@ impl Month {
             dirty,
             ledger,
             held,
+            served: None,
             carry: (!is_last).then_some(carry),
             again: None,
             ten_minutes: Vec::new(),
@@ -184,6 +185,10 @@ impl Month {
             let held = Held {
                 millis,
                 lost_millis: 0,
+                energy: Energy {
+                    millijoules: millis * 400,
+                    metered_millis: millis,
+                },
             };
             times.insert((holder, state, reason), held);
             left -= millis;

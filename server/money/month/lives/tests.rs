@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::chargeback::{Chargeback, Detail};
 use gpufleet_analysis::inventory::{Node, Ready, Record};
-use gpufleet_analysis::ledger::{Reason, State};
+use gpufleet_analysis::ledger::{Energy, Reason, State};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use proptest::prelude::*;
@@ -55,6 +55,7 @@ fn told(node: &str, from_h: i64, until_h: i64, silent_h: i64) -> Vec<LedgerDay> 
         state,
         reason: Reason::NoSample,
         millis: (until - from).max(0) * HOUR,
+        energy: Energy::default(),
     };
     let one = |gpu: usize, day: i64| {
         let (first, end) = (from_h.max(day * 24), until_h.min(day * 24 + 24));

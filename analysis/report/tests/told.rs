@@ -1,0 +1,87 @@
+//! What is shown beside the money: energy, and what a token cost; and that what is not told reads so.
+
+use super::*;
+
+#[test]
+fn energy_is_what_was_told_of_each_and_not_told_is_not_none() {
+    let fleet = fleet(2);
+    let drawn = |millijoules, metered_millis| Energy {
+        millijoules,
+        metered_millis,
+    };
+    let quarter = HOUR / 4;
+    let parts = [
+        // 700 W at work, told of all of it; 80 W parked, told of half of it; free, and not told.
+        Part {
+            energy: drawn(quarter * 700, quarter),
+            ..part(Some(0), State::ActiveUnrated, quarter)
+        },
+        Part {
+            energy: drawn(quarter * 40, quarter / 2),
+            ..part(Some(0), State::Parked, quarter)
+        },
+        part(None, State::Unallocated, 2 * quarter),
+    ];
+    // A commitment covers half of the first node's hour, so that its pieces are cut.
+    let commitments =
+        "c1,box-8g,here,1,commitment_3y,USD,32,2026-10-01,2026-10-01T00:30:00Z,money\n";
+    let periods = [period(0, 0, &parts), period(1, 0, &parts)];
+    let made = october(&fleet, &periods, &book(RATES, commitments));
+    let all = made.total().energy;
+    assert_eq!(all, drawn(16 * quarter * 740, 16 * (quarter + quarter / 2)));
+    let by_day = made.days.values().map(|it| it.energy.millijoules);
+    assert_eq!(by_day.sum::<i64>(), all.millijoules);
+
+    let report = report(&fleet, &made);
+    let text = csv(&report);
+    let row = |words: &str| {
+        let row = text.lines().find(|it| it.starts_with(words));
+        let fields: Vec<&str> = row.expect(words).split(',').collect();
+        // Behind them stands the currency.
+        (fields[fields.len() - 3], fields[fields.len() - 2])
+    };
+    assert_eq!(row("science,train,active_unrated"), ("2.8", "14400.0"));
+    assert_eq!(row("science,train,parked"), ("0.16", "7200.0"));
+    assert_eq!(row("nobody,,unallocated"), ("", "0.0"), "not told is empty");
+    let json: serde_json::Value = serde_json::from_str(&json(&report)).expect("JSON");
+    assert_eq!(json["total"]["energy_kwh"], "2.96");
+    assert_eq!(json["active"]["energy_kwh"], "2.8");
+    assert!(json["unobserved"]["energy_kwh"].is_null());
+    let page = html(&report);
+    for words in [
+        "<td class=\"n\">3.0 of 75.0 %</td>",
+        "<td class=\"n\">not told</td>",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn a_million_tokens_cost_what_the_gpus_cost_that_served_them_or_it_is_said_why_not() {
+    let (fleet, made) = month();
+    let report = report(&fleet, &made);
+    let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
+    let [chat, unknown] = [&value["serving"][0], &value["serving"][1]];
+    assert_eq!(chat["cost_per_million_tokens"], "1.0");
+    assert_eq!(chat["cost_per_million_generated_tokens"], "4.0");
+    assert_eq!(chat["covered_ratio"], "0.8");
+    assert!(chat["not_known"].is_null());
+    assert!(unknown["cost"].is_null() && unknown["cost_per_million_generated_tokens"].is_null());
+    assert_eq!(unknown["not_known"], "several jobs held GPUs of its node");
+    let page = html(&report);
+    for words in [
+        "<h2>Serving</h2>",
+        "<td class=\"n\">4.00</td>",
+        "several jobs held GPUs of its node",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(!page.contains("<b>node-1"));
+    // Nothing generated is no price, and says so.
+    let idle = efficiency::Serving {
+        generated_tokens: Some(0),
+        ..serving().swap_remove(0)
+    };
+    let why = Some("no token was generated in the time that is told");
+    assert_eq!((idle.per_million_generated(), idle.why_not()), (None, why));
+}

@@ -1,0 +1,145 @@
+//! What a month is made from: days of the ledger, lives of nodes, runs, and what model servers served.
+//!
+//! Days that changed since they were put together are put together here.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+
+use gpufleet_analysis::table;
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{Days, preempted, time_of, training};
+use crate::ledger::days::put_together;
+use crate::store::model::LedgerDay;
+use crate::store::{MAX_DIRTY_DAYS, Store, StoreError};
+
+/// Reads the days of one cluster, or of all live ones, and the runs that were preempted in them.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn read(
+    store: &Store,
+    days: Range<i64>,
+    cluster: Option<&str>,
+) -> Result<Days, StoreError> {
+    let time = time_of(&days);
+    let mut read = ledger(store, days, cluster).await?;
+    let (preempted, are_all) = preempted::read(store, &time, cluster).await?;
+    read.preempted = preempted;
+    read.preempted_untold = match are_all {
+        true => deleted(store, &time).await?,
+        false => Some(format!(
+            "more than {} runs were preempted, and nobody looked at the others",
+            preempted::MAX_RUNS
+        )),
+    };
+    Ok(read)
+}
+
+/// That training runs of this time are deleted; none where they are kept.
+///
+/// # Errors
+/// When the store does not answer.
+async fn deleted(store: &Store, time: &Range<Timestamp>) -> Result<Option<String>, StoreError> {
+    let since = store.runs_kept_since().await?;
+    let since = since.filter(|it| time.start < *it);
+    Ok(since.map(|it| {
+        let since = table::moment_text(it.millis());
+        format!("training runs of before {since} are deleted (retention.events_d)")
+    }))
+}
+
+/// Reads what model servers of these days served.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn serve(
+    read: &mut Days,
+    store: &Store,
+    days: &Range<i64>,
+    cluster: Option<&str>,
+) -> Result<(), StoreError> {
+    let (served, are_all) = store.served(days.clone(), cluster).await?;
+    read.served = served;
+    read.served_left_out = !are_all;
+    Ok(())
+}
+
+/// Reads the training runs of these days, whose cards' peaks these are.
+///
+/// # Errors
+/// When the store does not answer.
+pub(crate) async fn train(
+    read: &mut Days,
+    store: &Store,
+    days: &Range<i64>,
+    cluster: Option<&str>,
+    specs: &Specs,
+) -> Result<(), StoreError> {
+    let time = time_of(days);
+    let (trained, are_all) = training::read(store, read, &time, cluster, specs).await?;
+    read.trained = trained;
+    read.trained_untold = match are_all {
+        true => deleted(store, &time).await?,
+        false => Some(format!(
+            "there were more than {} training runs, and nobody looked at those that started first",
+            training::MAX_RUNS
+        )),
+    };
+    Ok(())
+}
+
+/// Reads the days alone.
+///
+/// # Errors
+/// When the store does not answer.
+pub(crate) async fn ledger(
+    store: &Store,
+    days: Range<i64>,
+    cluster: Option<&str>,
+) -> Result<Days, StoreError> {
+    // The marks first: a day that is put together meanwhile is then read twice, and never not at all.
+    let dirty = store.dirty_days_of(days.clone()).await?;
+    let time = time_of(&days);
+    // Before the days: what is seen of a node later than these is not missed in them.
+    let lives = store
+        .inventory_lives((time.start, time.end), cluster)
+        .await?;
+    let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
+    let (mut anew, mut changed) = (Vec::new(), HashSet::new());
+    for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
+        for input in store.day_inputs(dirty).await? {
+            changed.insert((input.subject, input.day));
+            anew.push((input.subject, put_together(&input)));
+        }
+    }
+    if !changed.is_empty() {
+        found.retain(|(subject, it)| !changed.contains(&(*subject, it.day)));
+        anew.retain(|(_, it)| cluster.is_none_or(|cluster| cluster == it.of.cluster));
+        anew.retain(|(_, it)| !it.times.is_empty());
+        found.append(&mut anew);
+    }
+    found.retain(|(_, it)| cluster.is_some() || it.of.facts.origin == Origin::Live);
+    // So the days of a GPU follow one another, which share what they say of it.
+    found.sort_by_key(|(subject, it)| (*subject, it.day));
+    let days: Vec<LedgerDay> = found.into_iter().map(|it| it.1).collect();
+    let times = days.iter().flat_map(|it| &it.times);
+    let held_by: BTreeSet<i64> = times.map(|it| it.holder).filter(|it| *it != 0).collect();
+    let holders = store.holders(&held_by).await?;
+    Ok(Days {
+        days,
+        holders,
+        unreadable,
+        lives,
+        preempted: Vec::new(),
+        demand: Vec::new(),
+        trained: Vec::new(),
+        served: Vec::new(),
+        served_left_out: false,
+        served_of_one: cluster.is_some(),
+        preempted_untold: None,
+        trained_untold: None,
+    })
+}

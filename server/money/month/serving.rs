@@ -1,0 +1,267 @@
+//! What model servers served in a month, with the cost of the GPUs that served them.
+//!
+//! Method. Day by day a model server is of the job that its agent's config names, else of the only one that held GPUs
+//! of its node on that day. Of that job's GPU time on the node counts the share in which its model servers there
+//! told their tokens, at the mean rate of the job on the node over the time of the report.
+//!
+//! Limits. Where several jobs held GPUs of a node and none is named, whose a model server is is not known, and it
+//! stands by itself without a cost. In a day a model server that comes late and one that tells nothing for as
+//! long are the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use gpufleet_analysis::chargeback::{Chargeback, Fleet, Sum};
+use gpufleet_analysis::money::ratio;
+use gpufleet_analysis::report::efficiency::Serving;
+use gpufleet_analysis::serving::Served;
+use gpufleet_telemetry::identity::{Origin, attribute};
+
+use super::{Days, is_held};
+use crate::store::ServedDays;
+
+/// A node by cluster and name.
+type Place<'a> = (&'a str, &'a str);
+
+/// What a job held of a node on a day.
+#[derive(Debug, Clone, Copy, Default)]
+struct HeldDay {
+    /// GPU-milliseconds.
+    gpu_millis: i64,
+    /// For how long it held the GPU that it held longest, milliseconds.
+    longest: i64,
+}
+
+/// What jobs held of a node, by day and job.
+type HeldDays<'a> = BTreeMap<i64, BTreeMap<&'a str, HeldDay>>;
+
+/// A job's time on a node in the lines, and who pays for most of it.
+type OnNode<'a> = (Sum, BTreeMap<&'a str, i64>);
+
+/// A job while its model servers are gathered.
+#[derive(Debug, Default)]
+struct Job<'a> {
+    models: BTreeSet<&'a str>,
+    endpoints: BTreeSet<&'a str>,
+    served: Option<Served>,
+    /// By node and day for how long its model servers told, and how many they are.
+    told: BTreeMap<(&'a str, i64), (i64, i64)>,
+    why: String,
+}
+
+/// Jobs that serve, the dearest first, then those of which it is not known what they cost.
+pub(super) fn serving(
+    days: &Days,
+    range: &Range<i64>,
+    fleet: &Fleet,
+    made: &Chargeback,
+) -> Vec<Serving> {
+    let of_cluster =
+        |it: &&ServedDays| days.served_of_one || it.resource.resource.origin() == Origin::Live;
+    let served: Vec<&ServedDays> = days.served.iter().filter(of_cluster).collect();
+    let places: BTreeSet<Place<'_>> = served.iter().map(|it| place(it)).collect();
+    let held = held(days, range, &places);
+    let lines = lines(fleet, made, &places);
+    let mut jobs: BTreeMap<(&str, &str), Job<'_>> = BTreeMap::new();
+    for it in served {
+        let (cluster, node) = place(it);
+        let id = &*it.resource.key.id;
+        let model = text(it, attribute::MODEL_NAME);
+        if it.days.is_empty() {
+            let job = jobs.entry((cluster, id)).or_default();
+            job.meet(id, model);
+            job.why = "it tells no generated tokens".to_owned();
+        }
+        for (day, served) in &it.days {
+            let on_day = held.get(&(cluster, node)).and_then(|it| it.get(day));
+            let (whose, why) = match whose(text(it, attribute::WORKLOAD), node, on_day) {
+                Ok(job) => (job, None),
+                Err(why) => (id, Some(why)),
+            };
+            let job = jobs.entry((cluster, whose)).or_default();
+            job.meet(id, model);
+            job.add(served);
+            match why {
+                Some(why) => job.why = why,
+                None => {
+                    let (told, count) = job.told.entry((node, *day)).or_default();
+                    *told += served.told_millis;
+                    *count += 1;
+                }
+            }
+        }
+    }
+    let of =
+        |((cluster, name), job): ((&str, &str), Job<'_>)| job.told(cluster, name, &held, &lines);
+    let mut found: Vec<Serving> = jobs.into_iter().map(of).collect();
+    found.sort_by_key(|it| std::cmp::Reverse((it.cost, it.generated_tokens)));
+    found
+}
+
+impl<'a> Job<'a> {
+    fn meet(&mut self, id: &'a str, model: &'a str) {
+        self.endpoints.insert(id);
+        self.models.extend(Some(model).filter(|it| !it.is_empty()));
+    }
+
+    fn add(&mut self, served: &Served) {
+        let sum = self.served.get_or_insert_default();
+        sum.generated_tokens = sum.generated_tokens.saturating_add(served.generated_tokens);
+        sum.told_millis += served.told_millis;
+        if let Some(prompt) = served.prompt_tokens {
+            sum.prompt_tokens = Some(sum.prompt_tokens.unwrap_or(0).saturating_add(prompt));
+        }
+    }
+
+    fn told(
+        self,
+        cluster: &str,
+        name: &str,
+        held: &HashMap<Place<'_>, HeldDays<'_>>,
+        lines: &BTreeMap<(&str, &str, &str), OnNode<'_>>,
+    ) -> Serving {
+        let mut serving = Serving {
+            cluster: cluster.to_owned(),
+            job: name.to_owned(),
+            models: self.models.iter().map(|it| (*it).to_owned()).collect(),
+            endpoints: self.endpoints.len(),
+            prompt_tokens: self.served.and_then(|it| it.prompt_tokens),
+            generated_tokens: self.served.map(|it| it.generated_tokens),
+            why: self.why,
+            ..Serving::default()
+        };
+        if self.told.is_empty() {
+            return serving;
+        }
+        let mut covered: BTreeMap<&str, i64> = BTreeMap::new();
+        for ((node, day), (told, count)) in &self.told {
+            let days = held.get(&(cluster, *node));
+            let held = days.and_then(|it| it.get(day)?.get(name)).copied();
+            let held = held.unwrap_or_default();
+            let whole = i128::from(held.longest) * i128::from(*count);
+            let part = ratio(held.gpu_millis.into(), i128::from(*told).min(whole), whole);
+            *covered.entry(node).or_default() += narrow(part.unwrap_or(0));
+        }
+        let (mut cost, mut unpriced, mut payers) = (0, false, BTreeMap::new());
+        for ((_, _, _), (sum, paid_by)) in lines
+            .iter()
+            .filter(|it| it.0.0 == cluster && it.0.2 == name)
+        {
+            serving.held_millis += sum.gpu_millis;
+            for (payer, millis) in paid_by {
+                *payers.entry(*payer).or_insert(0_i64) += millis;
+            }
+        }
+        for (node, millis) in covered {
+            serving.gpu_millis += millis;
+            let sum = lines.get(&(cluster, node, name)).map(|it| it.0);
+            let sum = sum.unwrap_or_default();
+            let priced = sum.gpu_millis - sum.unpriced_millis;
+            match ratio(sum.cost, millis.into(), priced.into()) {
+                Some(part) if sum.unpriced_millis == 0 => cost += part,
+                _ => unpriced |= millis > 0,
+            }
+        }
+        let payer = payers.into_iter().max_by_key(|it| it.1);
+        serving.payer = payer.map_or("", |it| it.0).to_owned();
+        match (unpriced, serving.gpu_millis) {
+            (true, _) => serving.why = "not all of its time has a price".to_owned(),
+            (false, 0) => serving.why = "its GPU time is not in the ledger".to_owned(),
+            (false, _) => (serving.cost, serving.why) = (Some(cost), String::new()),
+        }
+        serving
+    }
+}
+
+/// Whose a model server is on a day, or why nobody knows.
+fn whose<'a>(
+    named: &'a str,
+    node: &str,
+    held: Option<&BTreeMap<&'a str, HeldDay>>,
+) -> Result<&'a str, String> {
+    let jobs = || held.into_iter().flatten().map(|it| *it.0);
+    if !named.is_empty() {
+        let has = jobs().any(|it| it == named);
+        let why = || format!("{named}, which is to serve it, held no GPU of {node}");
+        return has.then_some(named).ok_or_else(why);
+    }
+    let mut jobs = jobs();
+    match (jobs.next(), jobs.next()) {
+        (None, _) => Err(format!("nobody held a GPU of {node}, as far as is known")),
+        (Some(""), None) => Err(format!("who held the GPUs of {node} is not known")),
+        (Some(job), None) => Ok(job),
+        (Some(_), Some(_)) => Err(format!(
+            "several jobs held GPUs of {node}: name whose it is (workload of exporter.targets)"
+        )),
+    }
+}
+
+/// What jobs held of these nodes.
+fn held<'a>(
+    days: &'a Days,
+    range: &Range<i64>,
+    places: &BTreeSet<Place<'_>>,
+) -> HashMap<Place<'a>, HeldDays<'a>> {
+    let mut held: HashMap<Place<'a>, HeldDays<'a>> = HashMap::new();
+    for day in days.days.iter().filter(|it| range.contains(&it.day)) {
+        let facts = &day.of.facts;
+        let place = (day.of.cluster.as_str(), facts.node.as_str());
+        if !places.contains(&place) {
+            continue;
+        }
+        let jobs = held.entry(place).or_default().entry(day.day).or_default();
+        let mut of_gpu: BTreeMap<&str, i64> = BTreeMap::new();
+        let is_somebodys = |holder: i64, state| holder != 0 || is_held(state);
+        for time in day
+            .times
+            .iter()
+            .filter(|it| is_somebodys(it.holder, it.state))
+        {
+            let holder = days.holders.get(&time.holder);
+            *of_gpu.entry(holder.map_or("", |it| &it.job)).or_default() += time.millis;
+        }
+        for (job, millis) in of_gpu {
+            let held = jobs.entry(job).or_default();
+            let (slices, of) = (i64::from(facts.slices), i64::from(facts.of.max(1)));
+            held.gpu_millis += millis * slices / of;
+            held.longest = held.longest.max(millis);
+        }
+    }
+    held
+}
+
+/// Time and money of jobs on these nodes, by cluster, node and job.
+fn lines<'a>(
+    fleet: &'a Fleet,
+    made: &'a Chargeback,
+    places: &BTreeSet<Place<'_>>,
+) -> BTreeMap<(&'a str, &'a str, &'a str), OnNode<'a>> {
+    let mut lines: BTreeMap<(&str, &str, &str), OnNode<'a>> = BTreeMap::new();
+    for (key, sum) in &made.lines {
+        let (Some(node), Some(holder)) = (key.node, key.holder) else {
+            continue;
+        };
+        let (node, job) = (&fleet.nodes[node], &fleet.holders[holder].job);
+        if places.contains(&(node.cluster.as_str(), node.name.as_str())) {
+            let (all, payers) = lines.entry((&node.cluster, &node.name, job)).or_default();
+            all.add(sum);
+            *payers.entry(made.payers[key.payer].name()).or_default() += sum.gpu_millis;
+        }
+    }
+    lines
+}
+
+fn place(served: &ServedDays) -> Place<'_> {
+    (&served.resource.key.cluster, text(served, attribute::NODE))
+}
+
+fn text<'a>(served: &'a ServedDays, name: &str) -> &'a str {
+    served.resource.resource.attribute(name).unwrap_or_default()
+}
+
+fn narrow(part: i128) -> i64 {
+    i64::try_from(part).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
