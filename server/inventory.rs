@@ -396,6 +396,47 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_node_went_when_the_cluster_misses_it_or_has_another_machine_of_its_name() {
+        let config = InventoryConfig {
+            source: "static".to_owned(),
+            ..InventoryConfig::default()
+        };
+        let inventory = Inventory::new(&config, "prod");
+        let at = Timestamp::from_seconds;
+        let now = |seconds: i64| Moment {
+            at: at(seconds),
+            monotonic: Duration::from_secs(seconds.unsigned_abs()),
+        };
+        let node = |name: &str, provisioning: &str, made: i64| Node {
+            name: name.to_owned(),
+            uid: made.to_string(),
+            provisioning: provisioning.to_owned(),
+            created: Some(at(made)),
+            ..Node::default()
+        };
+        assert!(!inventory.has_nodes());
+        let all = vec![node("a", "spot", 10), node("b", "on_demand", 10)];
+        inventory.known().all_nodes(all, now(100));
+        assert!(inventory.has_nodes());
+        assert_eq!(inventory.gone("prod", "a", at(90)), None, "it is there");
+        // `a` is missed, and `b` is another machine than the one that was heard.
+        let all = vec![node("b", "on_demand", 150)];
+        inventory.known().all_nodes(all, now(160));
+        let gone = |from: i64, until: i64, is_spot| {
+            Some(Gone {
+                from: at(from),
+                until: at(until),
+                is_spot,
+            })
+        };
+        assert_eq!(inventory.gone("prod", "a", at(120)), gone(160, 160, true));
+        assert_eq!(inventory.gone("prod", "b", at(120)), gone(120, 150, false));
+        assert_eq!(inventory.gone("prod", "b", at(155)), None);
+        assert_eq!(inventory.gone("other", "a", at(120)), None);
+        assert_eq!(inventory.gone("prod", "c", at(120)), None);
+    }
+
+    #[test]
     fn a_node_that_went_keeps_no_agent_from_the_one_that_came_with_its_short_name() {
         let config = InventoryConfig {
             source: "static".to_owned(),

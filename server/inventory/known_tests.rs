@@ -280,3 +280,34 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
     }
     assert_eq!(known.waiting_left_out(), 1);
 }
+
+#[test]
+fn who_waits_is_seen_when_nothing_that_may_wait_is_kept_from_us() {
+    let mut known = ClusterState::default();
+    known.all_pods(Pods::default(), now(0));
+    assert!(
+        !known.sees_who_waits(now(0)),
+        "what waits before it has pods is still read"
+    );
+    known
+        .held_back(Maker::Workload)
+        .standing
+        .is_absent("not installed");
+    known
+        .held_back(Maker::JobSet)
+        .standing
+        .is_absent("not installed");
+    known.held_back(Maker::Job).all(HeldBack::default(), now(0));
+    assert!(known.sees_who_waits(now(1)));
+    // Kueue is there, and its list is forbidden.
+    known.held_back(Maker::Workload).standing = Standing::default();
+    let workloads = &mut known.held_back(Maker::Workload).standing;
+    workloads.failed("403".to_owned(), Some(Refusal::NoRight));
+    assert!(!known.sees_who_waits(now(2)));
+    known
+        .held_back(Maker::Workload)
+        .all(HeldBack::default(), now(3));
+    assert!(known.sees_who_waits(now(3)));
+    let late = now(10 + TOLD_FOR.as_secs().cast_signed());
+    assert!(!known.sees_who_waits(late), "nobody said anything for long");
+}

@@ -118,7 +118,9 @@ both! {
         let left = bench.store.steps(&run_key(0), None, bucket..bucket + 2).await.unwrap();
         assert_eq!(left.iter().map(|it| it.bucket).collect::<Vec<_>>(), [bucket + 1]);
         assert_eq!(bench.store.retain(&keep(0, at(610))).await.unwrap().runs, 0, "heard then");
+        assert_eq!(bench.store.runs_kept_since().await.unwrap(), None, "all are kept");
         assert_eq!(bench.store.retain(&keep(0, at(611))).await.unwrap().runs, 2);
+        assert_eq!(bench.store.runs_kept_since().await.unwrap(), Some(at(611)));
         assert_eq!(bench.store.run(&run_key(0)).await.unwrap(), None);
         assert_eq!(bench.int("SELECT COUNT(*) FROM rank").await, 0);
     }
