@@ -143,15 +143,25 @@ pub fn write(out: &mut String, fields: &[&str]) {
         if index > 0 {
             out.push(',');
         }
-        if field.contains([',', '"', '\n', '\r']) {
-            out.push('"');
-            out.push_str(&field.replace('"', "\"\""));
-            out.push('"');
-        } else {
-            out.push_str(field);
-        }
+        push(out, field);
     }
     out.push('\n');
+}
+
+/// Writes one field, quoting what must be.
+fn push(out: &mut String, field: &str) {
+    if field.contains([',', '"', '\n', '\r']) {
+        out.push('"');
+        out.push_str(&field.replace('"', "\"\""));
+        out.push('"');
+    } else {
+        out.push_str(field);
+    }
+}
+
+/// Writes one field as [`write_shown`] does.
+pub fn push_shown(out: &mut String, field: &str) {
+    push(out, &shown(field));
 }
 
 /// Writes one record for people who open it in a spreadsheet: a text that would be a formula there is

@@ -17,6 +17,8 @@ use crate::table;
 
 pub mod check;
 
+mod rows;
+
 /// The columns of FOCUS 1.2 in the order of their names.
 pub const COLUMNS: [&str; 57] = [
     "AvailabilityZone",
@@ -98,6 +100,12 @@ pub const OWN_TEAM: &str = "x_Team";
 /// The unit of every quantity.
 const UNIT: &str = "GPU-Hours";
 
+/// Most threads that write one file.
+const MAX_THREADS: usize = 4;
+
+/// Lines for which a thread is worth its while.
+const MIN_PART: usize = 10_000;
+
 /// What the ledger does not know of the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
@@ -118,20 +126,39 @@ pub fn csv(report: &Report<'_>, account: &Account) -> String {
     header.extend(OWN);
     header.push(OWN_TEAM);
     table::write(&mut out, &header);
-    for (key, sum) in &report.chargeback.lines {
-        let row = Row {
-            report,
-            account,
-            key,
-            sum,
-        };
-        let fields: Vec<String> = header.iter().map(|it| row.field(it)).collect();
-        table::write_shown(
-            &mut out,
-            &fields.iter().map(String::as_str).collect::<Vec<_>>(),
-        );
-    }
+    let lines: Vec<(&Key, &Sum)> = report.chargeback.lines.iter().collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let part = lines.len().div_ceil(threads.min(MAX_THREADS)).max(MIN_PART);
+    let parts = std::thread::scope(|scope| {
+        let parts = lines.chunks(part).map(|lines| {
+            let header = &header;
+            scope.spawn(move || rows::write(report, account, header, lines))
+        });
+        let parts: Vec<_> = parts.collect();
+        let done = parts.into_iter().map(|it| it.join());
+        let done = done.map(|it| it.unwrap_or_else(|why| std::panic::resume_unwind(why)));
+        done.collect::<Vec<String>>()
+    });
+    out.reserve(parts.iter().map(String::len).sum());
+    parts.iter().for_each(|it| out.push_str(it));
     out
+}
+
+/// The fields of one line, each worked out by itself.
+#[cfg(test)]
+pub(super) fn fields(
+    report: &Report<'_>,
+    account: &Account,
+    (key, sum): (&Key, &Sum),
+    header: &[&str],
+) -> Vec<String> {
+    let row = Row {
+        report,
+        account,
+        key,
+        sum,
+    };
+    header.iter().map(|it| row.field(it)).collect()
 }
 
 struct Row<'a> {

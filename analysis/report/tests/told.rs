@@ -85,3 +85,22 @@ fn a_million_tokens_cost_what_the_gpus_cost_that_served_them_or_it_is_said_why_n
     let why = Some("no token was generated in the time that is told");
     assert_eq!((idle.per_million_generated(), idle.why_not()), (None, why));
 }
+
+#[test]
+fn every_field_of_a_focus_file_is_that_of_its_own_line() {
+    let (mut fleet, made) = month();
+    fleet.nodes[1].project = "another".to_owned();
+    let report = report(&fleet, &made);
+    let text = focus::csv(&report, &account());
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    assert!(made.lines.len() > 20);
+    for ((key, sum), found) in made.lines.iter().zip(lines) {
+        let account = account();
+        let mut expected = String::new();
+        let fields = focus::fields(&report, &account, (key, sum), &header);
+        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        table::write_shown(&mut expected, &fields);
+        assert_eq!(found, expected.trim_end(), "{key:?}");
+    }
+}
