@@ -67,12 +67,10 @@ impl Function {
     }
 }
 
-/// The busy times of a step, or of another stretch of time, for [`super::Source::Collectives`].
-pub fn readings(
-    wall_ns: u64,
-    operations: &[Operation<'_>],
-    seats: &BTreeMap<u32, Seat>,
-) -> Vec<Reading> {
+/// How long each rank waited for the last one to come, nanoseconds: what its operations took above the shortest. Of
+/// several that are told as their mean it is the least, because who comes last may change from one to the next. A
+/// rank that nobody can be compared with is not among them.
+pub fn waits(operations: &[Operation<'_>]) -> BTreeMap<u32, u64> {
     let mut waits: BTreeMap<u32, u64> = BTreeMap::new();
     let compared = |it: &&Operation<'_>| it.function.synchronises() && it.durations.len() > 1;
     for operation in operations.iter().filter(compared) {
@@ -84,13 +82,22 @@ pub fn readings(
             *sum = sum.saturating_add(wait_ns.saturating_mul(operation.calls));
         }
     }
+    waits
+}
+
+/// The busy times of a step, or of another stretch of time, for [`super::Source::Collectives`].
+pub fn readings(
+    wall_ns: u64,
+    operations: &[Operation<'_>],
+    seats: &BTreeMap<u32, Seat>,
+) -> Vec<Reading> {
     let most = (wall_ns as f64 * MOST_WAIT) as u64;
     let reading = |(rank, wait_ns): (u32, u64)| Reading {
         rank,
         seat: seats.get(&rank).copied().unwrap_or_default(),
         busy_ns: wall_ns - wait_ns.min(most),
     };
-    waits.into_iter().map(reading).collect()
+    waits(operations).into_iter().map(reading).collect()
 }
 
 /// How much slower the network is, from shortest durations of operations of the same communicator,

@@ -263,13 +263,22 @@ fn collective(
     let name = collective_id(communicator.communicator.hash, total.function.text());
     let part = Part::new(PartKind::Collective, name.as_str());
     let values = [
-        (&training::COLLECTIVE_CALLS, total.count as f64),
-        (&training::COLLECTIVE_TRAFFIC, total.bytes as f64),
-        (&training::COLLECTIVE_DURATION, seconds(total.duration_ns)),
-        (&training::COLLECTIVE_WAIT, seconds(total.wait_ns)),
+        (&training::COLLECTIVE_CALLS, Some(total.count as f64)),
+        (&training::COLLECTIVE_TRAFFIC, Some(total.bytes as f64)),
+        (
+            &training::COLLECTIVE_DURATION,
+            (total.timed > 0).then(|| seconds(total.duration_ns)),
+        ),
+        // One rank does not know it, but where it has learnt it from the others.
+        (
+            &training::COLLECTIVE_WAIT,
+            (total.wait_ns > 0).then(|| seconds(total.wait_ns)),
+        ),
     ];
     for (metric, value) in values {
-        samples.push(metric, Some(&part), value);
+        if let Some(value) = value {
+            samples.push(metric, Some(&part), value);
+        }
     }
     let is_timed = total.timed > 0 && total.timed == total.count;
     if let Some((bytes, duration_ns)) = before.get(&name)
@@ -288,7 +297,55 @@ fn collective(
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_hooks_shm::records::{Communicator, CommunicatorIndex};
+    use gpufleet_hooks_shm::words::Function;
+
     use super::*;
+
+    /// The metrics that are told of three collectives.
+    fn told(total: FunctionTotal) -> Vec<u16> {
+        let of = CommunicatorTotals {
+            index: CommunicatorIndex(0),
+            communicator: Communicator {
+                hash: 7,
+                ranks: 8,
+                ..Communicator::default()
+            },
+            functions: Vec::new(),
+        };
+        let mut samples = Samples(Vec::new());
+        let traffic = &mut Traffic::new();
+        collective(&of, &total, &Traffic::new(), traffic, &mut samples);
+        samples.0.iter().map(|it| it.metric.0).collect()
+    }
+
+    #[test]
+    fn times_that_nobody_measured_are_not_told_as_none() {
+        let total = FunctionTotal {
+            function: Function::AllReduce,
+            count: 3,
+            bytes: 4_096,
+            timed: 0,
+            duration_ns: 0,
+            wait_ns: 0,
+        };
+        let counted = [&training::COLLECTIVE_CALLS, &training::COLLECTIVE_TRAFFIC];
+        let counted = counted.map(|it| it.id.0).to_vec();
+        assert_eq!(told(total), counted);
+        let timed = FunctionTotal {
+            timed: 3,
+            duration_ns: 900,
+            ..total
+        };
+        let and_timed = [counted, vec![training::COLLECTIVE_DURATION.id.0]].concat();
+        assert_eq!(told(timed), and_timed);
+        let waited = FunctionTotal {
+            wait_ns: 100,
+            ..timed
+        };
+        let and_waited = [and_timed, vec![training::COLLECTIVE_WAIT.id.0]].concat();
+        assert_eq!(told(waited), and_waited);
+    }
 
     #[test]
     fn a_loss_that_is_no_number_is_a_reason_and_no_value() {

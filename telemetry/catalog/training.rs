@@ -68,7 +68,7 @@ metrics! {
     COLLECTIVE_CALLS = counter(770, "gpufleet_training_collective_calls_total", Rank, Unit::Count, "Collectives of this function done on this communicator.").part(Collective);
     COLLECTIVE_TRAFFIC = counter(771, "gpufleet_training_collective_traffic_bytes_total", Rank, Unit::Bytes, "Bytes that these collectives moved: the size of the message, not of the algorithm's traffic.").part(Collective);
     COLLECTIVE_DURATION = counter(772, "gpufleet_training_collective_duration_seconds_total", Rank, Unit::Seconds, "How long they took in all, from their own start on the GPU to their end.").part(Collective);
-    COLLECTIVE_WAIT = counter(773, "gpufleet_training_collective_wait_seconds_total", Rank, Unit::Seconds, "Part of that spent waiting for the slowest rank.").part(Collective);
+    COLLECTIVE_WAIT = counter(773, "gpufleet_training_collective_wait_seconds_total", Rank, Unit::Seconds, "Part of that spent waiting for the slowest rank, where the process knows it: what reads NCCL does not.").part(Collective);
     COLLECTIVE_BUS_BANDWIDTH = gauge(774, "gpufleet_training_collective_bus_bandwidth_bytes_per_second", Rank, Unit::BytesPerSecond, "Bus bandwidth since the last reading, as nccl-tests computes it: comparable to the line rate whatever the function and number of ranks.").part(Collective);
     COLLECTIVES_IN_FLIGHT = last(780, "gpufleet_training_collectives_in_flight", Rank, Unit::Count, "Collectives begun and not ended.");
     COLLECTIVE_OLDEST_AGE = gauge(781, "gpufleet_training_collective_oldest_age_seconds", Rank, Unit::Seconds, "Age of the oldest collective in flight; 0 when none is. Nothing but this grows in a hang.").with_max().in_minutes();

@@ -40,7 +40,8 @@ fn whole(job: &str, number: u32, deadline: Timestamp) -> Live {
         .with(named::MESH, format!("dp={number}/2"))
         .with(named::GPU_ID, format!("GPU-prod-h100-00-{number:04}"));
     live.resource = Arc::new(resource);
-    let reduce = "0x1/AllReduce";
+    let (reduce, gather) = ("00000000000000a1/AllReduce", "00000000000000a1/AllGather");
+    let scatter = "00000000000000b2/ReduceScatter";
     let of_functions = [
         (training::COLLECTIVE_CALLS, reduce, 100.0),
         (training::COLLECTIVE_TRAFFIC, reduce, GIB),
@@ -54,8 +55,21 @@ fn whole(job: &str, number: u32, deadline: Timestamp) -> Live {
             reduce,
             if is_first { 1.5 } else { 0.5 },
         ),
+        // As our plugin tells them: who waited is not in it, and has to be worked out.
+        (training::COLLECTIVE_CALLS, gather, 100.0),
+        (
+            training::COLLECTIVE_DURATION,
+            gather,
+            if is_first { 7.0 } else { 3.0 },
+        ),
+        (training::COLLECTIVE_CALLS, scatter, 100.0),
+        (training::COLLECTIVE_DURATION, scatter, 2.0),
         // As NCCL's RAS service tells them: counts alone.
-        (training::COLLECTIVE_CALLS, "0x1/Broadcast", 1.0),
+        (
+            training::COLLECTIVE_CALLS,
+            "00000000000000a1/Broadcast",
+            1.0,
+        ),
     ];
     live.values
         .extend(of_functions.map(|(metric, part, value)| LiveValue {
@@ -154,7 +168,15 @@ async fn a_job_that_tells_everything_has_a_value_in_each_figure_and_card() {
             "AllReduce",
             ["200", "2.0 GiB", "200 GB/s to 300 GB/s", "2 s"],
         ),
-        collectives("Broadcast", ["2", "not told", "not measured", "not told"]),
+        collectives("Broadcast", ["2", "not told", "not measured", "not known"]),
+        collectives(
+            "AllGather",
+            ["200", "not told", "not measured", "at least 4 s"],
+        ),
+        collectives(
+            "ReduceScatter",
+            ["200", "not told", "not measured", "none that shows"],
+        ),
         "<td class=\"number\">40 GiB of 80 GiB</td>".to_owned(),
     ] {
         assert!(page.contains(&said), "{said}: {page}");
