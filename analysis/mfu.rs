@@ -99,12 +99,14 @@ pub enum Kind {
 /// A peak rate and whose it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Peak {
-    /// The card.
+    /// The card; `the run` where that states the peak itself.
     pub card: String,
     /// The type of the matrix products.
     pub data_type: DataType,
     /// Dense operations a second.
     pub flops_per_second: f64,
+    /// Whether the run states it itself, because what it computes on is in no table.
+    pub is_stated: bool,
     /// The same card's rates for other types, to say which would fit.
     others: Vec<(DataType, f64)>,
 }
@@ -292,8 +294,30 @@ impl Peak {
             card: spec.name.clone(),
             data_type,
             flops_per_second,
+            is_stated: false,
             others: others.collect(),
         })
+    }
+
+    /// One that a run states itself: dense operations a second of what one rank computes on.
+    pub fn stated(flops_per_second: f64, data_type: DataType) -> Self {
+        Self {
+            card: "the run".to_owned(),
+            data_type,
+            flops_per_second,
+            is_stated: true,
+            others: Vec::new(),
+        }
+    }
+
+    /// Whose it is and how much, in words.
+    pub fn words(&self) -> String {
+        let (card, data_type) = (&self.card, self.data_type.name());
+        let giga = self.flops_per_second / 1e9;
+        match self.is_stated {
+            true => format!("{giga:.2} GFLOP/s of {data_type}, as the run states it"),
+            false => format!("{card} {data_type} dense, {:.0} TFLOP/s", giga / 1e3),
+        }
     }
 }
 

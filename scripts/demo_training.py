@@ -54,6 +54,17 @@ def batches(rank):
     return loader
 
 
+def peak_flops():
+    """FLOPs a second of one core at its best, to the GFLOP: no table of peaks has this machine's."""
+    size, best = 512, float("inf")
+    matrix = torch.rand(size, size)
+    for _ in range(10):
+        began = time.perf_counter()
+        torch.mm(matrix, matrix)
+        best = min(best, time.perf_counter() - began)
+    return round(2 * size**3 / best, -9)
+
+
 def average_gradients(run, model, world):
     """What DistributedDataParallel does, in the open: its wait is then a wait for other ranks."""
     with run.phase("communication"):
@@ -78,7 +89,9 @@ def train(options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # One stage: that a rank may be slow of itself is then known.
     mesh = {"dp": (rank, world), "pp": (0, 1), "tp": (0, 1)}
-    run = gpufleet.init(total_steps=options.steps, mesh=mesh, tags={"demo": "training"}, dtype="fp32")
+    run = gpufleet.init(
+        total_steps=options.steps, mesh=mesh, tags={"demo": "training"}, dtype="fp32", peak_flops=peak_flops()
+    )
     run.flops(per_token=6 * sum(parameter.numel() for parameter in model.parameters()))
     loader = run.data(batches(rank))
     step = 0

@@ -143,6 +143,8 @@ pub struct RunDetail {
     pub tokens_per_second: Figure,
     /// Model FLOPs utilisation, 0 to 1, of the dense peak of the type used.
     pub mfu_ratio: Figure,
+    /// Which peak that is: the card's with its type, or one that the run states itself.
+    pub mfu_peak: Option<String>,
     /// How the FLOPs of `mfu_ratio` were got, in words with the convention; none where the run does not say.
     pub flops_by: Option<String>,
     /// Hardware FLOPs utilisation, recomputation counted, 0 to 1, of the same peak.
@@ -421,6 +423,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
             "no rank says its tokens",
             now,
         )),
+        mfu_peak: mfu.as_ref().ok().map(|it| it.peak.words()),
         mfu_ratio: Figure::of(mfu.map(|it| it.ratio)),
         flops_by: run.flops_by(),
         hfu_basis: hfu.as_ref().ok().map(|it| it.1.name()),

@@ -68,7 +68,9 @@ pub fn utilisation(
         card: &|gpu| card(fleet, cluster, gpu),
         tensor: &tensor,
     };
-    (run.mfu(gpus.card, specs), run.hfu(&gpus, specs, now))
+    let stated = run.mfu_of_stated_peak(gpus.card);
+    let mfu = stated.unwrap_or_else(|| run.mfu(gpus.card, specs));
+    (mfu, run.hfu(&gpus, specs, now))
 }
 
 /// What the node of a GPU or share says of itself; none where it is not reported.

@@ -17,6 +17,12 @@ use super::{Run, State};
 /// Why there is no peak to hold it against.
 const NO_TYPE: &str = "not said: the run does not say the type of its arithmetic";
 
+/// The pair of the fingerprint by which a run states its peak: dense FLOPs a second of what one rank computes on.
+const STATED_PEAK: &str = "peak_flops_per_second";
+
+/// Why there is no time to divide by.
+const NO_STEP: &str = "not known: no step was told yet";
+
 /// What is known of GPUs beside the run.
 pub struct Gpus<'a> {
     /// The card of one.
@@ -76,6 +82,31 @@ impl Run {
         specs: &Specs,
     ) -> Result<Utilisation, String> {
         self.share(Kind::Mfu, training::MODEL_FLOPS, &card, specs)
+    }
+
+    /// MFU of ranks of which no card is known, against the peak that the run states itself; none where it states none.
+    ///
+    /// # Errors
+    /// A sentence that says why there is none.
+    pub fn mfu_of_stated_peak(
+        &self,
+        card: impl Fn(&str) -> Option<String>,
+    ) -> Option<Result<Utilisation, String>> {
+        let stated = self.facts.fingerprint.get(STATED_PEAK)?.parse().ok()?;
+        let (mut flops, mut ranks) = (0.0, 0);
+        for (of_step, gpu) in self.flops(training::MODEL_FLOPS) {
+            if !gpu.is_empty() && card(gpu).is_some() {
+                return None;
+            }
+            flops += of_step;
+            ranks += 1;
+        }
+        (ranks > 0).then(|| {
+            let seconds = self.step_seconds().ok_or(NO_STEP)?;
+            let data_type = DataType::parse(&self.facts.data_type).ok_or(NO_TYPE)?;
+            let peak = Peak::stated(stated, data_type);
+            mfu::utilisation(Kind::Mfu, flops / seconds, ranks, &peak).map_err(refused)
+        })
     }
 
     /// HFU and where it is from.
@@ -162,7 +193,7 @@ impl Run {
             return Err("not known: a rank does not say on which GPU it computes".to_owned());
         }
         let seconds = self.step_seconds();
-        let seconds = seconds.ok_or("not known: no step was told yet")?;
+        let seconds = seconds.ok_or(NO_STEP)?;
         let peak = self.peak(&gpus, card, specs)?;
         let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         mfu::utilisation(kind, flops / seconds, count, &peak).map_err(refused)
@@ -275,6 +306,36 @@ mod tests {
             let why = hfu(run, tensor).expect_err(words);
             assert!(why.contains(words), "{words}: {why}");
         }
+    }
+
+    #[test]
+    fn a_run_on_what_is_in_no_table_is_held_against_the_peak_that_it_states() {
+        let mut run = run(&[(training::MODEL_FLOPS, 3e9)]);
+        let no_card = |_: &str| None;
+        assert_eq!(run.mfu_of_stated_peak(no_card), None, "it states none");
+        let states = |run: &mut Run, peak: &str| {
+            let pair = (STATED_PEAK.to_owned(), peak.to_owned());
+            run.facts.fingerprint.extend([pair]);
+        };
+        states(&mut run, "60000000000.0");
+        let known = |_: &str| Some(CARD.to_owned());
+        assert_eq!(
+            run.mfu_of_stated_peak(known),
+            None,
+            "the table knows better"
+        );
+        let found = run.mfu_of_stated_peak(no_card).expect("it states one");
+        let found = found.expect("it is below it");
+        assert!((found.ratio - 0.05).abs() < 1e-6, "{found:?}");
+        assert!(found.peak.is_stated);
+        for (peak, words) in [("1e9", "300 % of the run's bf16 peak"), ("0", "above 0")] {
+            states(&mut run, peak);
+            let why = run.mfu_of_stated_peak(no_card).expect("it states one");
+            let why = why.expect_err("it cannot be");
+            assert!(why.contains(words), "{words}: {why}");
+        }
+        states(&mut run, "much");
+        assert_eq!(run.mfu_of_stated_peak(no_card), None, "that is no number");
     }
 
     #[test]

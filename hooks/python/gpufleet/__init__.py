@@ -30,6 +30,7 @@ def init(
     deadline=None,
     flops_per_step=None,
     flops_per_token=None,
+    peak_flops=None,
     dtype=None,
     tags=None,
     mesh=None,
@@ -39,7 +40,8 @@ def init(
     """Begins to record this process, once: a second call says more of the same run.
 
     total_steps, total_tokens, deadline, dtype: see Run.plan. flops_per_step, flops_per_token: see
-    Run.flops. tags: a dict. mesh and all other names: see Run.identify.
+    Run.flops. peak_flops: dense FLOPs a second of what this rank computes on, where that is no GPU that the agent
+    reads. tags: a dict. mesh and all other names: see Run.identify.
     """
     global _current
     try:
@@ -54,6 +56,8 @@ def init(
         run.plan(total_steps=total_steps, total_tokens=total_tokens, deadline=deadline, dtype=dtype)
         if flops_per_step or flops_per_token:
             run.flops(flops_per_step, flops_per_token)
+        if peak_flops:
+            run.fingerprint(peak_flops_per_second=float(peak_flops))
         if tags:
             run.tags(**tags)
         return run

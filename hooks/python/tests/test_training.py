@@ -9,7 +9,8 @@ class Training(unittest.TestCase):
     def test_three_lines_record_steps_tokens_waits_and_the_end(self):
         with Agent() as agent:
             said = agent.run_one("""
-                run = gpufleet.init(total_steps=4, tags={"experiment": "a"}, deadline="2026-12-01T00:00:00Z")
+                run = gpufleet.init(total_steps=4, tags={"experiment": "a"}, deadline="2026-12-01T00:00:00Z",
+                                    peak_flops=6e10)
                 for (ids,) in run.data(loader()):
                     run.step(tokens=ids.numel(), samples=len(ids), loss=learn(ids))
             """)
@@ -27,6 +28,7 @@ class Training(unittest.TestCase):
         self.assertEqual(said["plan"]["total_steps"], 4)
         self.assertEqual(said["plan"]["deadline_at"], 1_796_083_200_000_000_000)
         self.assertEqual(said["tags"], {"experiment": "a"})
+        self.assertEqual(said["fingerprint"]["peak_flops_per_second"], "60000000000.0")
         self.assertEqual(said["end"], ("finished", 0, 4))
         self.assertEqual(said["identity"]["rank"], 0, "the only process of its run")
         self.assertEqual((said["exception"], said["refused"], said["now"]), (None, [], None))

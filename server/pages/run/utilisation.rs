@@ -49,12 +49,27 @@ fn peak(it: &Utilisation) -> String {
     } else {
         ""
     };
+    let data_type = it.peak.data_type.name();
+    if it.peak.is_stated {
+        return format!(
+            "{} a rank, of {} that the run itself states as its {data_type} peak{asked}",
+            rate(it.flops_per_second),
+            rate(it.peak.flops_per_second),
+        );
+    }
     format!(
-        "{:.0} TFLOP/s a GPU, of {} {} dense{asked}",
+        "{:.0} TFLOP/s a GPU, of {} {data_type} dense{asked}",
         it.flops_per_second / 1e12,
         text::harmless(&it.peak.card, text::SHOWN_CHARACTERS),
-        it.peak.data_type.name()
     )
+}
+
+/// FLOPs a second of anything from a CPU's core on.
+fn rate(flops_per_second: f64) -> String {
+    match flops_per_second {
+        it if it >= 1e12 => format!("{:.1} TFLOP/s", it / 1e12),
+        it => format!("{:.2} GFLOP/s", it / 1e9),
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +90,11 @@ mod tests {
         let words = peak(&told);
         assert!(words.contains("H100") && words.contains("bf16 dense"));
         assert!(words.contains("without a question"), "{words}");
+        let own = Peak::stated(60e9, DataType::Fp32);
+        let told = utilisation(Kind::Mfu, 3e8, 2, &own).expect("a share");
+        assert_eq!(
+            peak(&told),
+            "0.15 GFLOP/s a rank, of 60.00 GFLOP/s that the run itself states as its fp32 peak"
+        );
     }
 }
