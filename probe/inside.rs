@@ -20,8 +20,11 @@ use crate::verdict::{Judgement, judge_inside};
 
 mod driver;
 
+mod answers;
+
 mod kit;
 
+pub use answers::Device;
 use driver::{Driver, Stream};
 use kit::{Kit, Launched, Run};
 

@@ -11,6 +11,7 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
 mod batches;
+mod device;
 mod flight;
 mod listen;
 mod prober;
@@ -29,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<listen::Listener>()?;
     module.add_class::<teller::Teller>()?;
     module.add_class::<prober::Prober>()?;
+    module.add_class::<device::Device>()?;
     module.add("PanicException", module.py().get_type::<PanicException>())?;
     module.add("MISSING_REASON", otlp::MISSING_REASON)?;
     module.add("RESOURCE_ID", otlp::RESOURCE_ID)?;

@@ -10,7 +10,9 @@ use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpufleet_probe::inside::{Cannot, Found, Inside, LEAST_LENT, Lent, MOST_LENT, Polled, Room};
+use gpufleet_probe::inside::{
+    Cannot, Device, Found, Inside, LEAST_LENT, Lent, MOST_LENT, Polled, Room,
+};
 use gpufleet_probe::ptx::Work;
 use gpufleet_probe::verdict::Verdict;
 use gpufleet_standin_cuda::{Capture, Fault, Scenario, counted};
@@ -71,6 +73,15 @@ impl Cuda {
                 .library
                 .get::<extern "C" fn(*const i8) -> u64>(b"gpufleet_standin_calls");
             calls.expect("it is the stand-in")(text.as_ptr().cast())
+        }
+    }
+
+    /// Waits until a call hangs: it must do so in this scenario, and not go on in the next one.
+    fn hangs(&self) {
+        let began = now();
+        while self.calls(counted::HANGS) == 0 {
+            assert!(now() - began < LONGEST, "the thread never comes to it");
+            std::thread::yield_now();
         }
     }
 }
@@ -432,10 +443,50 @@ fn a_compiler_that_does_not_come_back_is_told_and_holds_nobody_up() {
     let why = inside.prepare(Duration::from_secs(121));
     assert_eq!(why, Err(Cannot::Compiles(121)));
     assert!(!inside.finish(Duration::from_millis(1)), "it is at it");
-    // It must hang in this scenario, and not go on in the next test's.
-    let began = now();
-    while cuda.calls(counted::HANGS) == 0 {
-        assert!(now() - began < LONGEST, "the thread never comes to it");
-        std::thread::yield_now();
+    cuda.hangs();
+}
+
+#[test]
+fn a_driver_that_does_not_answer_keeps_nobody_waiting_and_is_not_asked_twice() {
+    let cuda = Cuda::new(&Scenario::default());
+    let device = Device::of_this_thread().expect("a driver is here");
+    assert!(device.answers(LONGEST));
+    cuda.now(&Scenario {
+        faults: vec![Fault::Error("cuEventQuery".to_owned(), 700)],
+        ..Scenario::default()
+    });
+    assert!(device.answers(LONGEST), "an error is an answer");
+    cuda.now(&Scenario {
+        faults: vec![Fault::Hang("cuEventQuery".to_owned())],
+        ..Scenario::default()
+    });
+    for _ in 0..3 {
+        assert!(!device.answers(Duration::from_millis(50)));
     }
+    cuda.hangs();
+    cuda.now(&Scenario::default());
+    assert!(!device.answers(LONGEST), "the first has not come back");
+    assert_eq!(cuda.calls("cuEventQuery"), 0);
+}
+
+#[test]
+fn asking_whether_the_driver_answers_ends_no_capture_of_another_thread() {
+    let scenario = Scenario {
+        capture: Capture::Other,
+        ..Scenario::default()
+    };
+    let cuda = Cuda::new(&scenario);
+    let device = Device::of_this_thread().expect("a driver is here");
+    assert!(device.answers(LONGEST));
+    assert_eq!(cuda.calls(counted::ENDED_CAPTURES), 0);
+}
+
+#[test]
+fn without_a_context_there_is_no_device() {
+    let none = Scenario {
+        context: 0,
+        ..Scenario::default()
+    };
+    let _cuda = Cuda::new(&none);
+    assert_eq!(Device::of_this_thread().err(), Some(Cannot::NoContext));
 }

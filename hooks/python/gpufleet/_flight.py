@@ -4,11 +4,12 @@ The recorder is on by default and costs nothing until it is asked. It is asked o
 for a minute, from a thread that sleeps otherwise. What it says goes into the memory that the agent reads,
 which tells of a collective that is stuck, with the ranks that are in it and those that are not.
 
-torch answers with the interpreter's lock in hand and may ask the device, which on a device that hangs may
-take for ever: then nothing of Python runs in this process any more. So it is asked as seldom as it helps:
-never before the first step has ended (until then programs are compiled and CUDA graphs captured, which a
-question to the device from another thread may end), and then with pauses that double. GPUFLEET_FLIGHT=0
-leaves it alone.
+torch answers with the interpreter's lock in hand and asks the device whether it is past its collectives. On a
+device that hangs that may take for ever, and then nothing of Python would run in this process any more. So the
+device is asked the same thing first, by a thread that holds nothing; where that does not come back torch is
+not asked. And it is asked as seldom as it helps: never before the first step has ended (until then programs
+are compiled), and then with pauses that double. CUDA graphs that other threads capture are left alone.
+GPUFLEET_FLIGHT=0 leaves all of it alone.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import os
 import sys
 import threading
 
-from gpufleet._safe import FAILURES, debug, failed
+from gpufleet._safe import FAILURES, _native, debug, failed
 
 #: Seconds between looks at whether steps still end.
 _LOOK_EVERY = 15.0
@@ -27,6 +28,9 @@ _STANDS_AFTER = 60.0
 
 #: Longest pause between two questions while no step ends, seconds; the first is as long as it was waited.
 _LONGEST_PAUSE = 480.0
+
+#: Seconds in which a device that is well says whether it is past an event: it does in microseconds.
+_ANSWERS_WITHIN = 10.0
 
 #: Most bytes of a dump: the active entries of some groups are a few kilobytes.
 _MOST_BYTES = 1 << 20
@@ -44,9 +48,14 @@ _FUNCTIONS = {
 
 
 def is_wanted(environ=None):
-    """Whether GPUFLEET_FLIGHT lets it be asked."""
+    """Whether GPUFLEET_FLIGHT lets it be asked, and our plugin for NCCL does not know better."""
     environ = os.environ if environ is None else environ
-    return environ.get("GPUFLEET_FLIGHT", "") != "0"
+    return environ.get("GPUFLEET_FLIGHT", "") != "0" and "gpufleet" not in environ.get("NCCL_PROFILER_PLUGIN", "")
+
+
+def _uses_cuda():
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def dump():
@@ -121,14 +130,29 @@ class Flight:
         self._rank = rank
         self._stands_after = stands_after
         self._look_every = look_every
-        self._pid = os.getpid()
         self._last = None
+        self._device = None
         self._rest()
 
     def _rest(self):
         """A step has ended: nothing stands."""
         self._stood, self._asks_at = 0.0, self._stands_after
         self._is_told = False
+
+    def meet_device(self):
+        """By a thread that trains: the device of its collectives, once CUDA is in use."""
+        if self._device is None and _uses_cuda():
+            self._device = _native.Device()
+
+    def _may_ask(self):
+        """Whether torch may be asked: by the thread that will."""
+        if not _uses_cuda():
+            return True
+        if self._device is None or not self._device.answers(_ANSWERS_WITHIN):
+            debug("torch's flight recorder is not asked: the device does not answer")
+            return False
+        self._device.leave_captures_alone()
+        return True
 
     def start(self):
         """Begins, for as long as the process lives."""
@@ -153,7 +177,7 @@ class Flight:
             if not last or self._stood < self._asks_at:
                 return
             self._asks_at = self._stood + min(max(self._asks_at, since), _LONGEST_PAUSE)
-            dumped = dump()
+            dumped = dump() if self._may_ask() else None
             if dumped is not None:
                 self._is_told = True
                 self._recorder.in_flight(groups_of(dumped, self._rank))

@@ -369,15 +369,17 @@ class Run:
     @fail_open
     def _follow_flight(self):
         """Once torch.distributed is there. Our plugin knows better where NCCL has loaded it."""
-        distributed = getattr(sys.modules.get("torch"), "distributed", None)
-        if self._flight is not None or "gpufleet" in os.environ.get("NCCL_PROFILER_PLUGIN", ""):
-            return
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            from gpufleet import _flight
+        from gpufleet import _flight
 
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return
+        if not _flight.is_wanted():
+            return
+        if self._flight is None:
             self._flight = _flight.Flight(self._recorder, distributed.get_rank())
-            if _flight.is_wanted():
-                self._flight.start()
+            self._flight.start()
+        self._flight.meet_device()
 
     @fail_open
     def _read_memory(self):

@@ -1,10 +1,18 @@
 """What is made of torch's flight recorder when training stands still."""
 
+import ctypes
+import os
+import threading
+import time
 import unittest
 from unittest import mock
 
+import torch
+import torch.distributed
+
 from gpufleet import _flight
 from gpufleet._run import Run
+from test_probe import Cuda
 
 NOW = 1_790_000_000_000_000_000
 
@@ -92,6 +100,8 @@ class Flight(unittest.TestCase):
             dump.assert_not_called()
         self.assertTrue(_flight.is_wanted({}))
         self.assertFalse(_flight.is_wanted({"GPUFLEET_FLIGHT": "0"}))
+        self.assertFalse(_flight.is_wanted({"NCCL_PROFILER_PLUGIN": "/opt/libgpufleet-nccl-profiler.so"}))
+        self.assertTrue(_flight.is_wanted({"NCCL_PROFILER_PLUGIN": "/opt/libnccl-profiler-other.so"}))
 
     def test_a_dump_that_is_none_or_broken_harms_nothing(self):
         run = Run("/nowhere/hooks.sock")
@@ -102,6 +112,84 @@ class Flight(unittest.TestCase):
                 flight.look(1.0)
                 flight.look(1.0)
         self.assertEqual(run.snapshot()["in_flight"], [])
+
+    def cuda(self):
+        """A device, in use."""
+        cuda = Cuda()
+        cuda.__enter__()
+        self.addCleanup(cuda.__exit__, None, None, None)
+        self.addCleanup(cuda.now)
+        return cuda
+
+    def standing(self):
+        """A run that has made a step, and stands."""
+        run = Run("/nowhere/hooks.sock")
+        run.step()
+        flight = _flight.Flight(run._recorder, 0, stands_after=0.0)
+        flight.look(1.0)
+        return run, flight
+
+    def test_on_a_device_that_does_not_answer_torch_is_not_asked(self):
+        cuda = self.cuda()
+        _, flight = self.standing()
+        within = mock.patch.object(_flight, "_ANSWERS_WITHIN", 0.2)
+        with within, mock.patch.object(_flight, "dump", return_value=dumped(entry(8))) as dump:
+            flight.look(1.0)
+            dump.assert_not_called()
+            flight.meet_device()
+            cuda.now('{ hang = "cuEventQuery" }')
+            for _ in range(20):
+                flight.look(1.0)
+            dump.assert_not_called()
+        until = time.monotonic() + 120
+        while not cuda.calls("hangs"):
+            self.assertLess(time.monotonic(), until, "the thread never comes to it")
+        self.assertEqual(cuda.calls("hangs"), 1, "a question that has not come back is not put again")
+        # A context that is broken answers, with an error.
+        cuda.now('{ error = ["cuEventQuery", 700] }')
+        _, other = self.standing()
+        other.meet_device()
+        with mock.patch.object(_flight, "dump", return_value=None) as dump:
+            other.look(1.0)
+            dump.assert_called_once()
+
+    def test_it_is_followed_where_ranks_work_together_and_knows_their_device(self):
+        self.cuda()
+        together = mock.patch.multiple(torch.distributed, is_initialized=lambda: True, get_rank=lambda: 3)
+        for variables, is_followed in [({"GPUFLEET_FLIGHT": "0"}, False), ({}, True)]:
+            run = Run("/nowhere/hooks.sock")
+            run._follow_flight()
+            self.assertIsNone(run._flight, "this process is alone")
+            with together, mock.patch.dict(os.environ, variables), mock.patch.object(_flight.Flight, "start") as start:
+                run._follow_flight()
+                run._follow_flight()
+                self.assertEqual(start.call_count, int(is_followed))
+            if is_followed:
+                self.assertEqual(run._flight._rank, 3)
+                self.assertTrue(run._flight._device.answers(60.0))
+
+    def test_a_graph_that_another_thread_captures_is_left_alone(self):
+        cuda = self.cuda()
+        run, flight = self.standing()
+        flight.meet_device()
+        cuda.now(capture='"other"')
+
+        def asks_the_device():
+            event = ctypes.c_uint64()
+            cuda.library.cuEventCreate(ctypes.byref(event), 0)
+            self.assertEqual(cuda.library.cuEventQuery(event), 0)
+            return dumped(entry(8))
+
+        with mock.patch.object(_flight, "dump", side_effect=asks_the_device) as dump:
+            # In a thread of its own, as it is: what holds there holds for nobody else.
+            thread = threading.Thread(target=flight.look, args=(1.0,))
+            thread.start()
+            thread.join()
+            dump.assert_called_once()
+        self.assertEqual(cuda.calls("captures ended"), 0)
+        self.assertEqual(run.snapshot()["in_flight"], [("default_pg", "AllReduce", 8, NOW)])
+        self.assertNotEqual(cuda.library.cuEventQuery(ctypes.c_uint64(1)), 0)
+        self.assertEqual(cuda.calls("captures ended"), 1)
 
     def test_what_waits_is_in_the_memory_until_it_does_not(self):
         run = Run("/nowhere/hooks.sock")
