@@ -83,11 +83,8 @@ wheel: ## Build the Python package of the hooks into target/wheels
 test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
 	@scripts/hooks.sh adapters
 
-# The runtime comes with the toolchain, its switch counts as unstable. The plugin takes what it calls of it
-# from the program, which so has to offer its symbols.
 test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (minutes)
-	@RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic" CARGO_TARGET_DIR=target/asan \
-		cargo test -p gpufleet-nccl-profiler --target "$$(rustc -vV | sed -n 's/^host: //p')" --test harness
+	@scripts/sanitize.sh
 
 test-schemathesis: ## Give the API what nobody would ask for: schemathesis from PyPI (minutes; ARGS="REQUESTS SEED")
 	@scripts/schemathesis.sh $(ARGS)
