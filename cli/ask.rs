@@ -47,6 +47,7 @@ pub(crate) fn all(client: &Client, path: &str, filter: &[(&str, &str)]) -> Resul
         if let Some(found) = page["items"].as_array_mut() {
             items.append(found);
         }
+        client.waiting().came(items.len());
         after = page["next"].as_str().map(str::to_owned);
         if after.is_none() {
             return Ok(List {

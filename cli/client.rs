@@ -19,6 +19,8 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::waiting::Waiting;
+
 /// Most bytes of one answer: a page of 1,000 GPUs is 1 MB, a job of 20,000 ranks some 20 MB.
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// How long one answer may take: the server gives up on a report after two minutes.
@@ -53,6 +55,8 @@ pub(crate) struct Client {
     token: Option<String>,
     tls: Option<tokio_rustls::TlsConnector>,
     runtime: tokio::runtime::Runtime,
+    /// What a person sees meanwhile.
+    waiting: Waiting,
 }
 
 impl Client {
@@ -61,6 +65,7 @@ impl Client {
         server: &str,
         token_file: Option<&Path>,
         ca_file: Option<&Path>,
+        waiting: Waiting,
     ) -> anyhow::Result<Self> {
         let uri: Uri = server
             .trim_end_matches('/')
@@ -81,6 +86,7 @@ impl Client {
             token,
             tls: is_tls.then(|| tls(ca_file)).transpose()?,
             runtime,
+            waiting,
         })
     }
 
@@ -99,11 +105,23 @@ impl Client {
         self.answer(path, Some(said))
     }
 
-    /// Lets time pass before the next question.
+    /// Lets time pass before the next question: what was waited for is there.
     pub(crate) fn pause(&self, time: Duration) {
+        self.waiting.is_over();
         // A timer is made inside the runtime, or not at all.
         self.runtime
             .block_on(async { tokio::time::sleep(time).await });
+    }
+
+    /// Lets time pass before the same question: what is waited for is not there yet.
+    pub(crate) fn wait(&self, time: Duration) {
+        self.runtime
+            .block_on(async { self.waiting.until(tokio::time::sleep(time)).await });
+    }
+
+    /// What a person sees while it is waited.
+    pub(crate) const fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     fn answer(&self, path: &str, said: Option<&Value>) -> Result<Value, Refusal> {
@@ -156,7 +174,9 @@ impl Client {
             why,
         };
         self.runtime.block_on(async {
-            tokio::time::timeout(DEADLINE, self.exchange(path, said))
+            let exchange = tokio::time::timeout(DEADLINE, self.exchange(path, said));
+            self.waiting
+                .until(exchange)
                 .await
                 .map_err(|_| no_server(format!("no answer within {} s", DEADLINE.as_secs())))?
                 .map_err(|error| no_server(format!("{error:#}")))

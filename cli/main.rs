@@ -6,6 +6,8 @@
 
 mod ask;
 
+mod waiting;
+
 mod client;
 
 mod table;
@@ -17,6 +19,8 @@ mod today;
 mod doctor;
 
 mod incidents;
+
+mod fleet;
 
 mod top;
 
@@ -47,6 +51,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use client::Client;
+use waiting::Waiting;
 
 /// What the fleet does, from the server's API.
 #[derive(Debug, Parser)]
@@ -77,6 +82,8 @@ struct Arguments {
 enum Command {
     /// The morning: waste ranked by money a day, whose it is, what to do, what changed.
     Today,
+    /// What the fleet is doing: its clusters, models or nodes, and the state of every GPU of them.
+    Fleet(fleet::Asked),
     /// What keeps gpufleet itself from telling the truth, and the line that mends it.
     Doctor(doctor::Asked),
     /// What is wrong, why, since when and what it costs; or one incident.
@@ -155,9 +162,11 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         &arguments.server,
         arguments.token_file.as_deref(),
         arguments.ca_file.as_deref(),
+        Waiting::on_terminal(!arguments.json),
     )?;
     match &arguments.command {
         Command::Today => today::answer(&client),
+        Command::Fleet(asked) => fleet::answer(&client, asked),
         Command::Doctor(asked) => doctor::answer(&client, asked),
         Command::Incidents(asked) => incidents::answer(&client, asked),
         Command::Top(asked) => top::answer(&client, asked, arguments.json),
@@ -188,7 +197,7 @@ mod tests {
     #[test]
     fn the_command_line_is_one() {
         Arguments::command().debug_assert();
-        for name in ["incidents", "top", "cost", "profile"] {
+        for name in ["fleet", "incidents", "top", "cost", "profile"] {
             let mut command = Arguments::command();
             let found = command.find_subcommand_mut(name);
             let help = found.expect("it is one").render_help().to_string();

@@ -70,6 +70,7 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     });
     let queued = client.post(&format!("/agents/{}/commands", ask::encoded(&agent)), &said)?;
     let command = words::text(&queued["id"]);
+    client.waiting().is_over();
     let _ = writeln!(
         std::io::stderr(),
         "rank {number} on {} is asked for {} steps; waiting",
@@ -166,7 +167,7 @@ fn wait(client: &Client, cluster: &str, command: &str, good_for: u64) -> anyhow:
             // A server that begins anew is no reason not to hear what became of it.
             Err(_) if failures < MOST_FAILURES => {
                 failures += 1;
-                client.pause(EACH);
+                client.wait(EACH);
                 continue;
             }
             Err(refusal) => return Err(refusal.into()),
@@ -177,7 +178,7 @@ fn wait(client: &Client, cluster: &str, command: &str, good_for: u64) -> anyhow:
         if let Some(found) = events.find(|it| it["attributes"]["command"] == command) {
             return Ok(found);
         }
-        client.pause(EACH);
+        client.wait(EACH);
     }
     anyhow::bail!(
         "nothing was said of command {command} within {longest} s: is the agent still there? \

@@ -83,13 +83,13 @@ struct Line {
 
 /// The sum of what was measured, and of how many GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Mean {
+pub(crate) struct Mean {
     sum: f64,
     of: usize,
 }
 
 impl Mean {
-    fn add(&mut self, reading: &Value) {
+    pub(crate) fn add(&mut self, reading: &Value) {
         if let Some(value) = words::number(reading) {
             self.sum += value;
             self.of += 1;
@@ -97,11 +97,11 @@ impl Mean {
     }
 
     /// None when nothing was measured: that is not 0.
-    fn mean(self) -> Option<f64> {
+    pub(crate) fn mean(self) -> Option<f64> {
         (self.of > 0).then(|| self.sum / self.of as f64)
     }
 
-    fn sum(self) -> Option<f64> {
+    pub(crate) fn sum(self) -> Option<f64> {
         (self.of > 0).then_some(self.sum)
     }
 }
@@ -114,6 +114,7 @@ pub(crate) fn answer(client: &Client, asked: &Asked, json: bool) -> anyhow::Resu
     }
     loop {
         let answer = once(client, asked, Some(height()))?;
+        client.waiting().is_over();
         let mut out = std::io::stdout();
         let drawn = write!(out, "{CLEAR}{}", answer.text).and_then(|()| out.flush());
         if drawn.is_err() {

@@ -42,6 +42,11 @@ pub(crate) fn gib(value: &Value) -> String {
     said(value, |bytes| format!("{:.1} GiB", bytes / 1_073_741_824.0))
 }
 
+/// Watts in kW.
+pub(crate) fn kilowatts(value: &Value) -> String {
+    said(value, |watts| format!("{:.1} kW", watts / 1_000.0))
+}
+
 /// A number with so many decimals and its unit.
 pub(crate) fn measured(value: &Value, decimals: usize, unit: &str) -> String {
     said(value, |number| format!("{number:.decimals$}{unit}"))

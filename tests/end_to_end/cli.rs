@@ -84,6 +84,18 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     let lines = said(&status);
     assert!(lines.contains(": ok\n"), "{lines}");
     assert!(lines.contains("simulated    64"), "{lines}");
+    let fleet = typed(&web, &["fleet", "--by", "node", "--cluster", "demo"]);
+    assert_eq!(code(&fleet), Some(0), "{}", complained(&fleet));
+    let nodes = said(&fleet);
+    let nodes = nodes.lines().filter(|it| it.contains("demo-node-"));
+    assert_eq!(nodes.count(), 8, "{}", said(&fleet));
+    assert_eq!(
+        complained(&fleet),
+        "",
+        "nobody is told of waiting in a pipe"
+    );
+    let fleet = json(&typed(&web, &["fleet", "--json"]));
+    assert_eq!(fleet["items"][0]["gpus"], 64, "{fleet}");
     // In a pipe there is one table.
     let top = typed(&web, &["top"]);
     assert_eq!(code(&top), Some(0), "{}", complained(&top));
