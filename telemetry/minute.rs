@@ -113,6 +113,15 @@ impl MinuteRow {
         }
     }
 
+    /// The number of who held it for most of its seconds, of several with as many the lowest; none where nobody is
+    /// known to have held it.
+    pub fn held_most_by(&self) -> Option<i64> {
+        let holders = self.holders.iter();
+        let longest = holders
+            .max_by_key(|(number, seconds)| (seconds.count_ones(), std::cmp::Reverse(**number)));
+        longest.map(|it| *it.0)
+    }
+
     /// Whether nothing is known of this minute.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -262,6 +271,21 @@ mod tests {
             }
             row
         })
+    }
+
+    #[test]
+    fn a_minute_is_of_whoever_held_it_for_most_of_its_seconds() {
+        let mut row = MinuteRow::default();
+        assert_eq!(row.held_most_by(), None);
+        row.hold(9, 0b1);
+        assert_eq!(row.held_most_by(), Some(9));
+        row.hold(4, 0b110);
+        row.hold(7, 0b11_0000);
+        assert_eq!(
+            row.held_most_by(),
+            Some(4),
+            "of two with as many the lowest"
+        );
     }
 
     fn merged(rows: &[&MinuteRow]) -> MinuteRow {

@@ -31,6 +31,8 @@ use crate::store::model::{KnownResource, ResourceKey};
 
 pub mod cost;
 
+pub mod containers;
+
 pub mod place;
 
 pub mod descriptor;
@@ -39,6 +41,7 @@ pub mod streams;
 
 pub mod target;
 
+use containers::Containers;
 use cost::Month;
 use place::Monitored;
 use streams::Streams;
@@ -48,7 +51,7 @@ use target::{Reason, Target, Verdict};
 /// is for a minute that is under way.
 const MAX_AGE_HOURS: u64 = 24;
 
-/// A minute that is written so much later than it is due, seconds, tells of pods that may be gone.
+/// A minute that is written so much later than it is due, seconds, may be of pods that are gone.
 const LATE_S: i64 = 120;
 
 section! {
@@ -138,6 +141,7 @@ pub struct CloudMonitoring {
     /// The nodes of this minute, by cluster and name.
     nodes: HashMap<(Arc<str>, String), Option<Arc<Resource>>>,
     streams: Streams,
+    containers: Containers,
     /// Metrics whose descriptors are still to be made.
     undescribed: Vec<&'static Metric>,
     /// Metrics that it does not take as they are.
@@ -212,6 +216,7 @@ impl CloudMonitoring {
             clock: None,
             nodes: HashMap::new(),
             streams: Streams::default(),
+            containers: Containers::default(),
             unwanted: HashSet::new(),
             series: 0,
             whole: None,
@@ -242,17 +247,11 @@ impl CloudMonitoring {
         )
     }
 
-    /// What series of the minute that ends here are of. Who holds a GPU is known of now alone: a minute that is
-    /// written late is of its node.
-    fn resource_at(&self, end: Timestamp) -> Monitored {
+    /// Whether the minute that ends here is written late.
+    fn is_late(&self, end: Timestamp) -> bool {
         let late_ms = 1_000 * (self.plan.delay_s + LATE_S);
         let is_late = |it: &Arc<dyn Clock>| it.now().millis() - end.millis() > late_ms;
-        match self.resource {
-            Monitored::K8sContainer if self.clock.as_ref().is_some_and(is_late) => {
-                Monitored::K8sNode
-            }
-            asked => asked,
-        }
+        self.clock.as_ref().is_some_and(is_late)
     }
 
     /// The node that a resource is on, as far as it is known.
@@ -341,8 +340,20 @@ impl Way for CloudMonitoring {
 
     fn points(&mut self, of: &Labelled<'_>, samples: &[Sample], end: Timestamp) -> Vec<Point> {
         let node = self.node(of.known);
-        let resource = self.resource_at(end);
-        let place = place::place(resource, &self.location, of.known, node.as_deref());
+        let container = match self.resource {
+            Monitored::K8sContainer => {
+                let when = (end, self.is_late(end));
+                self.containers.held(of.known, of.holder, when)
+            }
+            _ => None,
+        };
+        let place = place::place(
+            self.resource,
+            &self.location,
+            of.known,
+            node.as_deref(),
+            container.as_ref(),
+        );
         let place = Arc::new(place);
         let labels = of.labels.iter();
         let labels: HashMap<String, String> = labels
@@ -429,6 +440,7 @@ impl Way for CloudMonitoring {
         self.is_first_minute = false;
         self.nodes.clear();
         self.streams.forget_before(end);
+        self.containers.forget_before(end);
         let series = std::mem::take(&mut self.series);
         self.told.series.store(series, Ordering::Relaxed);
         self.told.has_written.store(true, Ordering::Relaxed);

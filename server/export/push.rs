@@ -94,6 +94,8 @@ pub struct Labelled<'a> {
     pub known: &'a KnownResource,
     /// Its labels, sorted by name.
     pub labels: Vec<(&'static str, String)>,
+    /// The number of who held it for most of the minute; none where nobody is known to have.
+    pub holder: Option<i64>,
 }
 
 /// A way to push.
@@ -231,7 +233,12 @@ async fn whole_minute<W: Way>(
             }
             match labels(known) {
                 Some(labels) => {
-                    let points = way.points(&Labelled { known, labels }, &found, end);
+                    let of = Labelled {
+                        known,
+                        labels,
+                        holder: row.held_most_by(),
+                    };
+                    let points = way.points(&of, &found, end);
                     progress.waiting.extend(points);
                 }
                 None => _ = pushed.long_names.fetch_add(1, Ordering::Relaxed),

@@ -9,6 +9,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::training::RankId;
 use serde::{Deserialize, Serialize};
 
+use super::containers::Container;
 use crate::store::model::KnownResource;
 
 /// What series shall be of.
@@ -37,12 +38,13 @@ pub struct Place {
 /// The location of what is nowhere, as Cloud Monitoring calls it.
 const EVERYWHERE: &str = "global";
 
-/// What a resource's series are of.
+/// What a resource's series are of, which is in this container.
 pub fn place(
     asked: Monitored,
     location: &str,
     known: &KnownResource,
     node: Option<&Resource>,
+    container: Option<&Container>,
 ) -> Place {
     let own = |name| known.resource.attribute(name).filter(|it| !it.is_empty());
     let told = |name| own(name).or_else(|| node.and_then(|it| it.attribute(name)));
@@ -54,14 +56,15 @@ pub fn place(
         _ => own(attribute::NODE),
     };
     let container = || {
+        let container = container?;
         all(
             "k8s_container",
             &[
                 ("location", location),
                 ("cluster_name", cluster),
-                ("namespace_name", own(attribute::NAMESPACE)),
-                ("pod_name", own(attribute::POD)),
-                ("container_name", own(attribute::CONTAINER)),
+                ("namespace_name", Some(&container.namespace)),
+                ("pod_name", Some(&container.pod)),
+                ("container_name", Some(&container.name)),
             ],
         )
     };
@@ -177,7 +180,9 @@ mod tests {
         let held = known(ResourceKind::Gpu, "GPU-1", &held);
         let free = known(ResourceKind::Gpu, "GPU-1", &[(attribute::NODE, "node-1")]);
         let is = |asked, location: &str, known, node, expected: &str| {
-            assert_eq!(text(&place(asked, location, known, node)), expected);
+            let container = Container::told_by(known);
+            let place = place(asked, location, known, node, container.as_ref());
+            assert_eq!(text(&place), expected);
         };
         let container = "k8s_container location=us-central1-a,cluster_name=prod,namespace_name=ml,pod_name=train-0,container_name=main";
         let k8s = "k8s_node location=us-central1-a,cluster_name=prod,node_name=node-1";
@@ -210,12 +215,12 @@ mod tests {
     fn a_rank_is_a_generic_task_and_a_node_its_own_node() {
         let rank = known(ResourceKind::Rank, "ml/llama/uid-1/2/17", &[]);
         assert_eq!(
-            text(&place(Monitored::Generic, "", &rank, None)),
+            text(&place(Monitored::Generic, "", &rank, None, None)),
             "generic_task location=global,namespace=prod,job=llama,task_id=2/17"
         );
         let node = known(ResourceKind::Node, "node-1", &[(attribute::ZONE, "z")]);
         assert_eq!(
-            text(&place(Monitored::K8sNode, "", &node, None)),
+            text(&place(Monitored::K8sNode, "", &node, None, None)),
             "k8s_node location=z,cluster_name=prod,node_name=node-1"
         );
     }

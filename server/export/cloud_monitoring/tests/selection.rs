@@ -1,0 +1,52 @@
+//! What is chosen: what it costs, and what cannot be meant.
+
+use super::*;
+
+#[tokio::test]
+async fn what_a_month_costs_is_that_of_the_series_of_the_newest_minute() {
+    let mut bench = bench().await.filled().await;
+    let config = bench.app.config.cloud_monitoring.clone();
+    assert_eq!(bench.app.cloud_monitoring.month(&config), None);
+    let said = bench.target.selection();
+    assert!(said.contains("3 metrics") && said.contains("USD"), "{said}");
+    bench.target.plan.max_age_minutes = 3;
+    bench.round(&mut None).await.unwrap();
+    // The newest minute has no rows, and costs nothing.
+    let month = bench.app.cloud_monitoring.month(&config).unwrap();
+    assert_eq!((month.series, month.usd), (0, Some(0.0)));
+    let written = Month::of(GPUS as u64 * 3, &config);
+    assert_eq!(bench.target.month.map(|it| it.series), Some(written.series));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
+    let refused = |change: fn(&mut CloudMonitoringConfig), words: &[&str]| {
+        let mut config = CloudMonitoringConfig {
+            project: "p-1".to_owned(),
+            anonymous: true,
+            ..CloudMonitoringConfig::default()
+        };
+        change(&mut config);
+        let error = CloudMonitoring::new(&config, "lease")
+            .err()
+            .expect("refused");
+        assert!(error.starts_with("cloud_monitoring."), "{error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    };
+    refused(
+        |it| it.prefix = "my.example.com".to_owned(),
+        &["prefix", "workload.googleapis.com"],
+    );
+    refused(
+        |it| it.metrics = vec!["watts".to_owned()],
+        &["metrics", "`watts`"],
+    );
+    refused(|it| it.every_minutes = 0, &["every_minutes = 0"]);
+    refused(|it| it.max_age_h = 25, &["max_age_h = 25", "25 hours"]);
+    refused(|it| it.price_usd_per_mib = -1.0, &["price_usd_per_mib"]);
+    refused(|it| it.writer = "x".repeat(300), &["writer"]);
+    let config = CloudMonitoringConfig::default();
+    assert!(CloudMonitoring::new(&config, "lease").unwrap().is_none());
+    let chosen = Selection::read(&config.metrics).expect("the default names metrics");
+    assert_eq!(chosen.metrics().count(), config.metrics.len());
+}
