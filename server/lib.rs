@@ -105,6 +105,8 @@ pub struct App {
     pub inventory: Arc<inventory::Inventory>,
     /// What GPU time costs, and who pays.
     pub money: Arc<money::Money>,
+    /// The newest answers to what could be saved.
+    pub savings: Arc<money::savings::Kept>,
     /// How pushing by remote write goes.
     pub pushed: Arc<export::Pushed>,
     /// How pushing to Cloud Monitoring goes.
@@ -152,6 +154,7 @@ impl App {
             thresholds: Arc::default(),
             pushed: Arc::default(),
             cloud_monitoring: Arc::default(),
+            savings: Arc::default(),
             commits: Arc::default(),
             news: watch::Sender::default(),
             stop: CancellationToken::new(),

@@ -23,12 +23,15 @@ use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::money::now::{self, MoneySnapshot};
+use crate::money::savings::Savings;
 use crate::runs::RunKey;
 use crate::view::{Counts, FleetView};
 
 pub mod waste;
 
 pub mod training;
+
+mod right_size;
 
 pub mod changes;
 
@@ -106,6 +109,8 @@ pub(crate) struct Look<'a> {
     pub(crate) specs: &'a Specs,
     pub(crate) found: &'a MoneySnapshot,
     pub(crate) open: &'a [Incident],
+    /// Whether it is worked out who could do with less.
+    pub(crate) is_sized: bool,
     pub(crate) at: Timestamp,
 }
 
@@ -126,13 +131,22 @@ impl Todays {
     ) -> Arc<Today> {
         let (own, view, specs) = (app.clone(), Arc::clone(view), Arc::clone(specs));
         let seen = grant.clone();
-        let making = async move { Ok(make(&own, &view, &specs, &seen).await) };
+        let making = async move {
+            let saved = own.savings.last(&own, &specs, &seen, view.at);
+            Ok(make(&own, &view, &specs, &seen, saved.as_deref()).await)
+        };
         let Ok(today) = self.0.get(grant.cluster.clone(), &app.clock, making).await;
         today
     }
 }
 
-async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Today {
+async fn make(
+    app: &App,
+    view: &FleetView,
+    specs: &Specs,
+    grant: &Grant,
+    saved: Option<&Savings>,
+) -> Today {
     let past = changes::read(&app.store, grant, view.at).await;
     let past_failed = past.is_err();
     let past = past.unwrap_or_else(|error| {
@@ -149,6 +163,7 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Toda
         specs,
         found: &found,
         open: &open,
+        is_sized: saved.is_some(),
         at: view.at,
     };
     let mut rows = waste::idle(&look);
@@ -156,6 +171,7 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Toda
     let (below, unrated) = training::below_target(&look);
     rows.extend(below);
     rows.extend(training::failed(&look, &past.failed).await);
+    rows.extend(saved.into_iter().flat_map(right_size::rows));
     let sections = [Origin::Live, Origin::Simulated].into_iter();
     let sections = sections.filter(|origin| view.of(*origin).next().is_some());
     Today {

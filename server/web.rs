@@ -67,8 +67,6 @@ pub struct Web {
     pub reports: Arc<tokio::sync::Semaphore>,
     /// The months of the cost page.
     pub months: pages::cost::Months,
-    /// The newest answers to what could be saved.
-    pub savings: crate::money::savings::Kept,
     /// The newest answers to what there is today.
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
@@ -91,7 +89,6 @@ pub fn router(app: App) -> Router {
         counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),
         months: pages::cost::Months::default(),
-        savings: crate::money::savings::Kept::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),

@@ -105,7 +105,7 @@ pub async fn savings(
     Extension(grant): Extension<Grant>,
 ) -> Result<Json<Savings>, Problem> {
     let now = web.app.clock.now();
-    let made = web.savings.get(&web.app, &web.specs, &grant, now).await;
+    let made = web.app.savings.get(&web.app, &web.specs, &grant, now).await;
     let made = made.map_err(|error| Problem::store(&error))?;
     let mut not_proposed: Vec<NotProposed> = made
         .silent

@@ -65,9 +65,9 @@ pub struct TodaySection {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct WasteRow {
     /// `free`, `parked`, `held_empty`, `stalled`, `broken`, `throttled`, `hang`, `straggler`, `slower`,
-    /// `training`, `failed_run` or `below_target`.
+    /// `training`, `failed_run`, `below_target` or `right_size`.
     pub kind: &'static str,
-    /// Whether it is in the sum: all but what is active and could do more.
+    /// Whether it is in the sum: all but what is active and could do more, or with less.
     pub is_in_sum: bool,
     /// Its cluster.
     pub cluster: Arc<str>,
@@ -126,7 +126,8 @@ pub struct ChangeRow {
     responses((status = 200, body = Today), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Json<Today> {
     let view = web.views.get(&web.app).await.seen_with(&grant);
-    let today = web.todays.get(&web.app, &view, &web.specs, &grant).await;
+    let today = web.todays.get(&web.app, &view, &web.specs, &grant);
+    let today = today.await;
     Json(Today {
         at: text::rfc3339(today.at),
         currency: today.currency.clone(),

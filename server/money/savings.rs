@@ -9,9 +9,10 @@
 //! looked at is counted. An answer is made again at most once in [`FRESH_FOR`], one at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gpufleet_analysis::owner::{Holder, Payer};
 use gpufleet_analysis::right_size::{Held, Measured, Proposal, Silent, p95, right_size};
 use gpufleet_telemetry::catalog::{Metric, gpu};
@@ -92,11 +93,20 @@ pub struct Savings {
 }
 
 /// Answers as they were last made, by the cluster that a reader is bound to.
-pub struct Kept(Answers<Option<Arc<str>>, Savings, Arc<str>>);
+pub struct Kept {
+    fresh: Answers<Option<Arc<str>>, Savings, Arc<str>>,
+    last: Arc<Mutex<Last>>,
+}
+
+/// Answers that were made, the fresh ones and the older.
+type Last = BTreeMap<Option<Arc<str>>, Arc<Savings>>;
 
 impl Default for Kept {
     fn default() -> Self {
-        Self(Answers::new(FRESH_FOR, KEPT, 1))
+        Self {
+            fresh: Answers::new(FRESH_FOR, KEPT, 1),
+            last: Arc::default(),
+        }
     }
 }
 
@@ -117,7 +127,49 @@ impl Kept {
             let made = make(&own, &specs, &seen, at).await;
             made.map_err(|error| Arc::from(error.to_string()))
         };
-        self.0.get(grant.cluster.clone(), &app.clock, making).await
+        let reader = grant.cluster.clone();
+        let made = self.fresh.get(reader.clone(), &app.clock, making).await?;
+        self.keep(reader, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// The answer for a reader as it was last made, however old that is; none before the first. One that is no
+    /// longer fresh is made anew meanwhile.
+    pub fn last(
+        &self,
+        app: &App,
+        specs: &Arc<Specs>,
+        grant: &Grant,
+        at: Timestamp,
+    ) -> Option<Arc<Savings>> {
+        match self.get(app, specs, grant, at).now_or_never() {
+            Some(Ok(fresh)) => Some(fresh),
+            // It is being made, to its end; or the store did not answer, which the next look finds out.
+            Some(Err(_)) | None => self.lock().get(&grant.cluster).cloned(),
+        }
+    }
+
+    /// Has this for an answer that was made now.
+    #[cfg(test)]
+    pub(crate) async fn put_for_tests(&self, app: &App, saved: Savings) {
+        let made = self.fresh.get(None, &app.clock, async { Ok(saved) }).await;
+        made.expect("it was made");
+    }
+
+    fn keep(&self, reader: Option<Arc<str>>, made: Arc<Savings>) {
+        let mut last = self.lock();
+        last.insert(reader, made);
+        while last.len() > KEPT {
+            let oldest = last.iter().min_by_key(|it| it.1.at);
+            let Some(oldest) = oldest.map(|it| it.0.clone()) else {
+                return;
+            };
+            last.remove(&oldest);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 
 use super::frame::{self, Frame};
+use super::run::{HOOKS, PRICES};
 use super::{ladder, problem};
 use crate::api::compare as named;
 use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
@@ -82,6 +83,8 @@ struct Side {
 /// A figure of both, or why there is none.
 struct Row {
     what: &'static str,
+    /// The line of the page Health that is about it where there is none.
+    anchor: &'static str,
     cells: [Result<String, String>; 2],
 }
 
@@ -277,6 +280,7 @@ async fn rows(
     let [spent_a, spent_b] = <[_; 2]>::try_from(spent).expect("there are two runs");
     let row = |what, of: &dyn Fn(&Compared) -> Result<String, String>| Row {
         what,
+        anchor: HOOKS,
         cells: both.map(of),
     };
     Ok(vec![
@@ -293,14 +297,19 @@ async fn rows(
         }),
         Row {
             what: "Loss at equal tokens",
+            anchor: HOOKS,
             cells: [loss(|it| it.a), loss(|it| it.b)],
         },
-        row("A million tokens", &|it| {
-            let usd = cost::per_million_tokens(&web.app, (&it.key, &it.run), &it.side);
-            usd.map(|it| format!("${it:.4}"))
-        }),
+        Row {
+            anchor: PRICES,
+            ..row("A million tokens", &|it| {
+                let usd = cost::per_million_tokens(&web.app, (&it.key, &it.run), &it.side);
+                usd.map(|it| format!("${it:.4}"))
+            })
+        },
         Row {
             what: "Cost so far, all attempts",
+            anchor: PRICES,
             cells: [spent_a, spent_b],
         },
     ])

@@ -139,6 +139,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     let found = now::walked(&web.app, &terms, &frame.grant, frame.at).await;
     let saved = web
+        .app
         .savings
         .get(&web.app, &web.specs, &frame.grant, frame.at);
     let saved = match tokio::time::timeout(SAVINGS_WITHIN, saved).await {
@@ -177,6 +178,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         let mut section = section(origin, cluster.clone(), &made, &found, frame.at);
         if let Some(saved) = &saved {
             section.saved = savings::part(saved, origin, cluster.as_deref());
+            let is_its = |it: &&Section| it.origin == origin && it.saved.has_anchor;
+            let has_rows = !section.saved.right_size.is_empty() || !section.saved.off.is_empty();
+            section.saved.has_anchor = has_rows && !sections.iter().any(|it| is_its(&it));
         }
         sections.push(section);
     }

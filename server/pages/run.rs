@@ -10,6 +10,8 @@ pub(crate) mod collectives;
 
 mod advice;
 
+pub(super) use parts::{HOOKS, PRICES};
+
 use std::sync::Arc;
 
 use askama::Template;

@@ -292,7 +292,7 @@ fn row(it: &Waste, today: &Today, dearest: i128) -> Row {
         kind: kind(it.kind),
         severity: match it.kind {
             Kind::Broken | Kind::Hang | Kind::FailedRun => "error",
-            Kind::BelowTarget => "info",
+            Kind::BelowTarget | Kind::RightSize => "info",
             _ => "warning",
         },
         place: Name::new(&it.place),
@@ -336,6 +336,7 @@ const fn kind(kind: Kind) -> &'static str {
         Kind::Training => "learns nothing",
         Kind::FailedRun => "broke off",
         Kind::BelowTarget => "below target",
+        Kind::RightSize => "right-size",
     }
 }
 

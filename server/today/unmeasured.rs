@@ -80,6 +80,12 @@ pub(super) fn of(
             "A job that tells its steps and checkpoints to the hooks is priced.",
             Some("/jobs"),
         ),
+        one(
+            usize::from(!look.is_sized),
+            "Who could do with fewer or smaller GPUs is not worked out yet.".to_owned(),
+            "It is within minutes of the first look; the page Cost has it too.",
+            Some("/cost"),
+        ),
     ];
     all.into_iter().flatten().collect()
 }

@@ -43,6 +43,8 @@ pub enum Kind {
     FailedRun,
     /// A run below the target of its use. Active, so no waste: in no sum.
     BelowTarget,
+    /// A holder that could do with fewer or smaller GPUs. In no sum as well.
+    RightSize,
 }
 
 /// One thing that costs money for nothing.
@@ -78,7 +80,7 @@ pub struct Waste {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Free,
         Self::Parked,
         Self::HeldEmpty,
@@ -91,6 +93,7 @@ impl Kind {
         Self::Training,
         Self::FailedRun,
         Self::BelowTarget,
+        Self::RightSize,
     ];
 
     /// The name in the API.
@@ -108,12 +111,13 @@ impl Kind {
             Self::Training => "training",
             Self::FailedRun => "failed_run",
             Self::BelowTarget => "below_target",
+            Self::RightSize => "right_size",
         }
     }
 
     /// Whether its money is for nothing: all but active time that could do more.
     pub const fn is_waste(self) -> bool {
-        !matches!(self, Self::BelowTarget)
+        !matches!(self, Self::BelowTarget | Self::RightSize)
     }
 
     /// Of an incident; none of what its GPUs' own rows say, and of what costs nothing by itself.

@@ -85,6 +85,7 @@ struct Fixture {
     news: tokio::sync::watch::Sender<()>,
     stop: tokio_util::sync::CancellationToken,
     inventory: Arc<crate::inventory::Inventory>,
+    app: App,
     _folder: tempfile::TempDir,
 }
 
@@ -129,6 +130,7 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
         fleet: Arc::clone(&app.fleet),
         news: app.news.clone(),
         stop: app.stop.clone(),
+        app: app.clone(),
         router: super::router(app),
         store,
         _folder: folder,

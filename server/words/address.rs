@@ -1,6 +1,7 @@
 //! Where the page of a thing is, without the server's own address in front.
 
 use gpufleet_analysis::incident::Place;
+use gpufleet_telemetry::identity::Origin;
 
 use super::incident::run_of;
 use super::text::segment;
@@ -9,6 +10,11 @@ use crate::runs::RunKey;
 /// The page of a cluster.
 pub fn cluster(cluster: &str) -> String {
     format!("/clusters/{}", segment(cluster))
+}
+
+/// What could be saved in the clusters of an origin.
+pub fn saved(origin: Origin) -> String {
+    format!("/cost#saved-{}", origin.name())
 }
 
 /// The page of a node.

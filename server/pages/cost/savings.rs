@@ -16,6 +16,8 @@ pub(super) struct Part {
     pub(super) off: Vec<OffRow>,
     /// How many rows more there are.
     pub(super) more: usize,
+    /// Whether it is the first of its origin, to which rows of Today lead.
+    pub(super) has_anchor: bool,
 }
 
 /// A holder.
@@ -49,6 +51,7 @@ pub(super) fn part(savings: &Savings, origin: Origin, cluster: Option<&str>) -> 
     let off: Vec<&Off> = off.filter(|it| is_here(it.origin, &it.cluster)).collect();
     let more = |count: usize| count.saturating_sub(MAX_ROWS);
     Part {
+        has_anchor: false,
         more: more(right_size.len()) + more(off.len()),
         right_size: right_size
             .into_iter()

@@ -30,12 +30,18 @@ use crate::words::text::{self, Name, dollars, quantity};
 /// Ranks listed.
 const RANKS: usize = 256;
 
+/// The line of the page Health about what runs tell of themselves, and that about prices.
+pub(in crate::pages) const HOOKS: &str = "hooks";
+pub(in crate::pages) const PRICES: &str = "prices";
+
 /// A figure, or why there is none.
 pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) value: Result<String, String>,
     pub(super) small: Option<String>,
+    /// The line of the page Health that is about it where there is none.
+    pub(super) anchor: &'static str,
 }
 
 /// A share of time as a bar.
@@ -154,6 +160,7 @@ pub(super) fn figures(
                 .of_a_million_tokens(run, now)
                 .ok()
                 .map(|usd| format!("{} a million tokens", text::small_dollars(usd))),
+            anchor: PRICES,
             ..figure(
                 "Cost of a step",
                 "All GPUs of the run for as long as a step takes now.",
@@ -175,6 +182,7 @@ pub(super) fn figure<E: Into<String>>(
         help,
         value: value.map_err(Into::into),
         small: None,
+        anchor: HOOKS,
     }
 }
 
@@ -207,6 +215,7 @@ fn finish(run: &Run, cost: &Cost, now: Timestamp) -> [Figure; 2] {
         },
         Figure {
             small: at_finish.map(|it| format!("{} when it is done", dollars(it))),
+            anchor: PRICES,
             ..figure(
                 "Cost so far",
                 "The time that all attempts held their GPUs, at the price of the GPUs of this one.",
@@ -227,6 +236,7 @@ fn reliability(found: Option<&Reliability>) -> Figure {
     let count = found.map(|it| text::grouped(it.interruptions as f64));
     Figure {
         small: (!small.is_empty()).then(|| small.join(", ")),
+        anchor: "database",
         ..figure(
             "Interruptions",
             "Attempts of the job that nobody ended on purpose; the time between them, and until the next came up.",

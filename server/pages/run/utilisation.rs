@@ -3,7 +3,7 @@
 use gpufleet_analysis::mfu::{Kind, Utilisation};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::parts::{Figure, figure};
+use super::parts::{Figure, HOOKS, figure};
 use crate::runs::{Run, RunKey, lookup};
 use crate::web::Web;
 use crate::words::text;
@@ -12,21 +12,26 @@ use crate::words::text;
 pub(super) fn figures(web: &Web, (key, run): (&RunKey, &Run), now: Timestamp) -> [Figure; 2] {
     let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
     let flops_by = run.flops_by();
+    let is_told = flops_by.is_some();
     let model = mfu.as_ref().ok().map(|it| match flops_by {
         Some(by) => format!("{}; {by}", peak(it)),
         None => peak(it),
     });
+    // A run that gives its FLOPs lacks what it is measured by.
+    let anchor = if is_told { "peaks" } else { HOOKS };
     let hardware = hfu.as_ref().ok();
     let hardware = hardware.map(|(it, basis)| format!("{}; {}", peak(it), basis.words()));
     [
         Figure {
             small: model,
+            anchor,
             ..figure("MFU", "Model FLOPs ÷ dense peak of the type used.", {
                 mfu.map(|it| share(&it))
             })
         },
         Figure {
             small: hardware,
+            anchor,
             ..figure("HFU", "The same with what is computed again.", {
                 hfu.map(|(it, _)| share(&it))
             })

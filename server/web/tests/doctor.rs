@@ -1,6 +1,7 @@
 //! The page Health, its twin in the API, and the links that lead there.
 
 use super::*;
+use crate::words::text::segment;
 
 /// Every anchor of a page, and every address that leads to one of another page.
 fn anchors(page: &str) -> Vec<&str> {
@@ -8,9 +9,21 @@ fn anchors(page: &str) -> Vec<&str> {
     parts.filter_map(|it| it.split('"').next()).collect()
 }
 
+/// What a page shows as missing and does not lead to the page Health.
+fn leads_nowhere(page: &str) -> Vec<&str> {
+    let places = page.match_indices("class=\"missing\"");
+    let tags = places.map(|(at, _)| {
+        let begin = page[..at].rfind('<').unwrap_or(at);
+        let (tag, inside) = page[begin..].split_once('>').unwrap_or_default();
+        let leads = tag.contains(" href=\"/health#") || inside.starts_with("<a href=\"/health#");
+        (!leads).then(|| &page[begin..page.floor_char_boundary(at + 200)])
+    });
+    tags.flatten().collect()
+}
+
 #[tokio::test]
 async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
-    let server = server().await;
+    let server = server().await.with_an_incident().await;
     let (status, health) = server.get("/health").await;
     assert_eq!(status, StatusCode::OK);
     let there = anchors(&health);
@@ -29,18 +42,29 @@ async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
         "/clusters/prod/gpus/GPU-prod-h100-04-0001".to_owned(),
         "/clusters/demo/gpus/GPU-demo-sim-0-0000".to_owned(),
         format!("/clusters/prod/gpus/{GPU}"),
+        format!("/clusters/prod/jobs/{}/0", segment(jobs::JOB)),
+        format!("/clusters/prod/jobs/{}/0", segment(jobs::DEAD)),
+        format!("/compare?a={0}&b={0}", jobs::RUN),
+        format!("/incidents/{INCIDENT}"),
+        "/incidents".to_owned(),
+        "/fleet".to_owned(),
+        "/queue".to_owned(),
+        "/cost".to_owned(),
     ] {
-        let (_, page) = server.get(&address).await;
+        let (status, page) = server.get(&address).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
         // Only the frame's link to the page itself has no anchor.
         for part in page.split("href=\"/health#").skip(1) {
             let anchor = part.split('"').next().unwrap_or_default();
             assert!(there.contains(&anchor), "{address}: {anchor}");
             led.insert(anchor.to_owned());
         }
-        // A span that is missing and leads nowhere is one that this test would not see.
-        assert!(!page.contains("<span class=\"missing\""), "{address}");
+        assert_eq!(leads_nowhere(&page), [""; 0], "{address}");
     }
     for anchor in [
+        "hooks",
+        "prices",
+        "collectives",
         "missing-gpu_lost",
         "missing-not_supported",
         "state-holder_unknown",

@@ -1,11 +1,14 @@
 //! The first page of the day, and its twin in the API.
 
 use futures::FutureExt;
+use gpufleet_analysis::owner::Payer;
+use gpufleet_analysis::right_size::{Confidence, Measured, Proposal};
 use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::gpu_specs::Specs;
 
 use super::*;
 use crate::auth::Grant;
+use crate::money::savings::{RightSize, Savings};
 use crate::today::Todays;
 use crate::view::FleetView;
 
@@ -86,6 +89,60 @@ async fn who_could_do_with_less_is_said_of_nobody_who_was_not_measured_for_a_day
         page.contains("held for less than a day") && !page.contains("Could be saved"),
         "{page}"
     );
+}
+
+#[tokio::test]
+async fn who_could_do_with_less_is_a_row_beside_the_sum_that_leads_to_its_figures() {
+    let server = priced(fixture::fleet()).await;
+    let saved = Savings {
+        currency: "USD".to_owned(),
+        right_size: vec![RightSize {
+            cluster: "prod".into(),
+            origin: Origin::Live,
+            job: HOSTILE.to_owned(),
+            payer: Payer::Team("science".to_owned()),
+            gpus: 8,
+            card: "big".to_owned(),
+            looked_at: 4,
+            proposal: Proposal {
+                gpus: 4,
+                card: "small".to_owned(),
+                saved_per_day: 1_760_000_000_000,
+                measured: Measured::default(),
+                confidence: Confidence::Low,
+            },
+        }],
+        ..Savings::default()
+    };
+    let before = server.json("/api/v1/today").await;
+    assert_eq!(row(&before, "live", "right_size"), None);
+    let said = before["sections"][0]["not_measured"].to_string();
+    assert!(said.contains("not worked out yet"), "{said}");
+
+    let server = priced(fixture::fleet()).await;
+    server.app.savings.put_for_tests(&server.app, saved).await;
+    let today = server.json("/api/v1/today").await;
+    let found = row(&today, "live", "right_size").expect("it could do with less");
+    assert_eq!(dollars(&found["nano_per_day"]), 1_760);
+    assert_eq!(
+        (&found["is_in_sum"], &found["owner"]),
+        (&false.into(), &"science".into())
+    );
+    let sum = &today["sections"][0]["waste_nano_per_day"];
+    assert_eq!(dollars(sum), 8 * 240, "what works is no waste");
+    let said = today["sections"][0]["not_measured"].to_string();
+    assert!(!said.contains("not worked out yet"), "{said}");
+    let (_, page) = server.get("/").await;
+    for words in [
+        "right-size",
+        "4 of small would do",
+        "href=\"/cost#saved-live\"",
+        "Not in the sum.",
+    ] {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    let (_, page) = server.get("/cost").await;
+    assert!(page.contains("id=\"saved-live\""), "{page}");
 }
 
 #[tokio::test]
