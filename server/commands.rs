@@ -16,13 +16,17 @@ use gpufleet_server::money::Money;
 use gpufleet_server::money::report::{self, Asked, Form, What};
 use gpufleet_server::money::tables::{self, Kind};
 use gpufleet_server::store::Store;
-use gpufleet_server::store::model::MoneyTable;
+use gpufleet_server::store::model::{AuditEntry, MoneyTable};
+use gpufleet_server::words::text;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 
 mod digest;
 
 mod replay;
+
+/// Changes that are looked through for those of tables, the newest.
+const LOGGED: usize = 1_000;
 
 /// What to do instead of serving.
 #[derive(Debug, Subcommand)]
@@ -76,6 +80,8 @@ pub(crate) enum Prices {
     },
     /// Every table that is kept, and what is wrong with them.
     List,
+    /// Who kept or removed which table, the newest first.
+    Log,
     /// Removes a table.
     Remove {
         /// Its name, as the list has it.
@@ -141,10 +147,12 @@ async fn prices(
         Prices::Import { file } => {
             let table = table(&file, now)?;
             let said = format!("kept {}, {}\n", table.name, table.kind);
+            note(store, "prices import", &table.name, &rows(&table), now).await?;
             store.keep_table(&table).await?;
             said
         }
         Prices::Remove { name } => {
+            note(store, "prices remove", &name, "", now).await?;
             if !store.remove_table(&name).await? {
                 bail!("no table is called {name}: `gpufleet-server prices list` has their names");
             }
@@ -152,16 +160,55 @@ async fn prices(
         }
         Prices::List => {
             let tables = store.money_tables().await?;
-            let line = |it: &MoneyTable| {
-                let rows = it.content.lines().count().saturating_sub(1);
-                format!("{}  {}, {rows} rows\n", it.name, it.kind)
-            };
+            let line = |it: &MoneyTable| format!("{}  {}\n", it.name, rows(it));
             tables.iter().map(line).collect()
         }
+        Prices::Log => return log(store).await,
     };
     let terms = Money::default().refresh(store, config).await?;
     let findings = terms.findings.iter().map(|it| format!("  {it}\n"));
     Ok(said + &findings.collect::<String>())
+}
+
+fn rows(table: &MoneyTable) -> String {
+    let rows = table.content.lines().count().saturating_sub(1);
+    format!("{}, {rows} rows", table.kind)
+}
+
+/// Writes down who changes a table, before it is changed: a month that is issued again has its reason here.
+async fn note(
+    store: &Store,
+    action: &str,
+    table: &str,
+    detail: &str,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let user = ["SUDO_USER", "USER", "LOGNAME"];
+    let user = user.iter().find_map(|it| std::env::var(it).ok());
+    let entry = AuditEntry {
+        at: now,
+        who: user.unwrap_or_else(|| "somebody at a prompt".to_owned()),
+        peer: String::new(),
+        action: action.to_owned(),
+        target: table.to_owned(),
+        detail: detail.to_owned(),
+    };
+    Ok(store.audit(&entry).await?)
+}
+
+/// Who changed which table, of all that was written down lately.
+async fn log(store: &Store) -> anyhow::Result<String> {
+    let all = store.audited(LOGGED).await?;
+    let line = |it: &AuditEntry| {
+        let at = text::rfc3339(it.at);
+        let detail = match it.detail.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", it.detail),
+        };
+        format!("{at}  {}  {} {}{detail}\n", it.who, it.action, it.target)
+    };
+    let of_tables = all.iter().filter(|it| it.action.starts_with("prices "));
+    Ok(of_tables.map(line).collect())
 }
 
 /// A table from a file; the catalog's JSON becomes a table of rates.

@@ -76,3 +76,5 @@ mod notify;
 mod digest;
 
 mod cost;
+
+mod tables;
