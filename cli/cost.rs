@@ -238,7 +238,11 @@ fn hours(millis: &Value) -> String {
 fn share(group: &Value, states: &[&str]) -> String {
     let of = states.iter();
     let of = of.filter_map(|it| group["states"][*it]["gpu_millis"].as_f64());
-    let (of, all) = (of.sum::<f64>(), group["sum"]["gpu_millis"].as_f64());
+    // The sum of nothing would be -0.
+    let (of, all) = (
+        of.fold(0.0, |sum, it| sum + it),
+        group["sum"]["gpu_millis"].as_f64(),
+    );
     match all.filter(|all| *all > 0.0) {
         Some(all) => format!("{:.0} %", of / all * 100.0),
         None => words::NOTHING.to_owned(),
@@ -258,8 +262,13 @@ mod tests {
     #[test]
     fn the_dearest_comes_first_and_what_has_no_price_is_not_free() {
         let group = |team: &str, sum: Value| {
+            let parked = if team == "large" {
+                json!({})
+            } else {
+                json!({"gpu_millis": 900_000})
+            };
             json!({"by": {"team": team}, "sum": sum,
-                "states": {"active_unrated": {"gpu_millis": 1_800_000}, "parked": {"gpu_millis": 900_000}}})
+                "states": {"active_unrated": {"gpu_millis": 1_800_000}, "parked": parked}})
         };
         let report = json!({"title": "November 2026", "currency": "USD", "total": sum(13, "110.5", 2),
             "groups": [group("small", sum(1, "10.504", 0)), group("large", sum(10, "100.0", 0)),
@@ -268,7 +277,7 @@ mod tests {
         let text = text(&report, "team", 2);
         let expected = "November 2026: ≥ $110.50 for 13.0 GPU-hours; 2.0 of them have no price (gpufleet doctor has the line)\n\n\
              TEAM      COST  GPU-HOURS  ACTIVE  IDLE\n\
-             large  $100.00       10.0     5 %   2 %\n\
+             large  $100.00       10.0     5 %   0 %\n\
              small   $10.50        1.0    50 %  25 %\n\
              … and 1 more, some of them without a price\n\
              budget of large: $100.00 of $90.00, forecast –: OVER\n";
