@@ -17,12 +17,36 @@ use crate::stand_still;
 const MONTH_LIMIT: Duration = Duration::from_secs(240);
 
 /// What a page is looked at in.
-const LOOKS: [(&str, Window, bool); 4] = [
+const LOOKS: [(&str, Window, bool); 5] = [
     ("desk", Window::DESK, false),
     ("desk-dark", Window::DESK, true),
     ("phone", Window::PHONE, false),
     ("phone-dark", Window::PHONE, true),
+    ("wall", Window::WALL, false),
 ];
+
+/// The kinds of pages that are looked at on a wall.
+const ON_A_WALL: [&str; 8] = [
+    "today",
+    "fleet",
+    "queue",
+    "incidents",
+    "jobs",
+    "job simulated",
+    "cost",
+    "health",
+];
+
+/// What an eye some metres away cannot read, or follow from line to line.
+const FROM_AFAR: &str = r"
+    const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const long = Array.from(document.querySelectorAll('main p'))
+        .map(it => Math.round(it.getBoundingClientRect().width / letter)).filter(it => it > 70);
+    const tiles = Array.from(document.querySelectorAll('main a.t'))
+        .map(it => Math.round(it.getBoundingClientRect().width)).filter(it => it < 24);
+    return [letter < 20 ? [`has letters of ${letter} pixels`] : [],
+        long.slice(0, 1).map(it => `has a line as long as ${it} letters are high`),
+        tiles.slice(0, 1).map(it => `has a tile ${it} pixels wide`)].flat();";
 
 /// What is wrong with the open page, which was asked for at this address, beside what axe finds.
 pub(crate) fn wrong_with(browser: &Browser, url: &str) -> Vec<String> {
@@ -66,11 +90,16 @@ pub(crate) fn wrong_with_all(
     for (look, window, is_dark) in LOOKS {
         browser.resize(window);
         browser.likes_dark(is_dark);
-        for (kind, url) in &all {
+        let is_shown = |kind: &str| window != Window::WALL || ON_A_WALL.contains(&kind);
+        for (kind, url) in all.iter().filter(|it| is_shown(it.0)) {
             browser.open(url);
             stand_still(browser);
             let mut its = wrong_with(browser, url);
-            if let Some(axe) = &axe {
+            if window == Window::WALL {
+                let found = browser.run(FROM_AFAR);
+                let found = found.as_array().into_iter().flatten();
+                its.extend(found.map(ToString::to_string));
+            } else if let Some(axe) = &axe {
                 its.extend(axe.complaints(browser));
             }
             let file = format!("{}.png", kind.replace(' ', "-"));

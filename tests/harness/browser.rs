@@ -52,6 +52,12 @@ impl Window {
         height: 900,
         is_phone: false,
     };
+    /// A screen on a wall, which nobody sits at.
+    pub const WALL: Self = Self {
+        width: 3840,
+        height: 2160,
+        is_phone: false,
+    };
     /// A telephone.
     pub const PHONE: Self = Self {
         width: 390,
