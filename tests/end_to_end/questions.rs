@@ -21,6 +21,38 @@ const USERS: [&str; 4] = ["on-call", "ml-engineer", "platform-lead", "finops"];
 /// Where pages are in the documents: a server as `make up` starts it.
 const ROOT: &str = "http://127.0.0.1:8080";
 
+/// What the tour of README.md shows of what its commands print; how wide columns are is left out.
+const TOUR: [(&str, &str); 3] = [
+    (
+        "today",
+        "broken GPU 3 of demo-node-2 foundation-models XID 79, because of a broken GPU",
+    ),
+    ("today", "A DAY KIND WHERE OWNER WHAT TO DO"),
+    (
+        "report chargeback --by team,job --cluster demo",
+        "team,job,state,gpu_seconds,gpu_hours,cost,list_cost,",
+    ),
+];
+
+/// A text with one space wherever it has several.
+fn narrow(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Why a step of the tour does not print what it shows.
+fn shown_wrong(server: &server::Server, (command, words): (&str, &str)) -> Option<String> {
+    let tour = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
+    let tour = narrow(&tour);
+    if !tour.contains(&format!("gpufleet {command}")) || !tour.contains(words) {
+        return Some(format!("README.md does not show {command}: {words}"));
+    }
+    match found(server, &format!("`gpufleet {command}`")) {
+        Err(why) => Some(why),
+        Ok(said) if narrow(&said).contains(words) => None,
+        Ok(said) => Some(format!("{command} does not print “{words}”: {said}")),
+    }
+}
+
 /// A question, where its answer is, and the words that are promised there.
 struct Row {
     user: &'static str,
@@ -177,6 +209,14 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
             why.is_some()
         });
         unanswered.is_empty().then_some(())
+    });
+    wait::until("the tour of README.md prints what it shows", LIMIT, || {
+        let wrong: Vec<String> = TOUR
+            .iter()
+            .filter_map(|it| shown_wrong(&server, *it))
+            .collect();
+        wrong.iter().for_each(|it| eprintln!("{it}"));
+        wrong.is_empty().then_some(())
     });
     simulator.stop();
     server.stop();
