@@ -42,6 +42,8 @@ pub struct Incidents {
     pub health: DetectHealth,
     /// How the dead-man's switch goes.
     pub heartbeat: Heartbeat,
+    /// Whether what the store knows was taken in.
+    restored: tokio::sync::watch::Sender<bool>,
     /// Told when there may be something to say.
     to_say: tokio::sync::Notify,
 }
@@ -158,7 +160,15 @@ impl Incidents {
         for incident in held.book.open_ones() {
             held.outbox.note(incident, now);
         }
+        self.restored.send_replace(true);
         self.to_say.notify_one();
+    }
+
+    /// Waits until what the store knows was taken in: what is taken in before it would be taken in twice.
+    pub async fn restored(&self) {
+        let mut is_so = self.restored.subscribe();
+        // It fails where nobody can say so any more, and this is kept where it is said.
+        let _always = is_so.wait_for(|it| *it).await;
     }
 
     /// From now on so many ticks in a row open an incident of these families.

@@ -100,12 +100,6 @@ pub const OWN_TEAM: &str = "x_Team";
 /// The unit of every quantity.
 const UNIT: &str = "GPU-Hours";
 
-/// Most threads that write one file.
-const MAX_THREADS: usize = 4;
-
-/// Lines for which a thread is worth its while.
-const MIN_PART: usize = 10_000;
-
 /// What the ledger does not know of the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
@@ -126,21 +120,7 @@ pub fn csv(report: &Report<'_>, account: &Account) -> String {
     header.extend(OWN);
     header.push(OWN_TEAM);
     table::write(&mut out, &header);
-    let lines: Vec<(&Key, &Sum)> = report.chargeback.lines.iter().collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let part = lines.len().div_ceil(threads.min(MAX_THREADS)).max(MIN_PART);
-    let parts = std::thread::scope(|scope| {
-        let parts = lines.chunks(part).map(|lines| {
-            let header = &header;
-            scope.spawn(move || rows::write(report, account, header, lines))
-        });
-        let parts: Vec<_> = parts.collect();
-        let done = parts.into_iter().map(|it| it.join());
-        let done = done.map(|it| it.unwrap_or_else(|why| std::panic::resume_unwind(why)));
-        done.collect::<Vec<String>>()
-    });
-    out.reserve(parts.iter().map(String::len).sum());
-    parts.iter().for_each(|it| out.push_str(it));
+    rows::write(&mut out, report, account, &header);
     out
 }
 

@@ -61,7 +61,7 @@ impl<'a> Heard<'a> {
                 let key = (family, place.cluster.clone(), run.clone());
                 let is_of_group = || self.is_of_unjudged_group(place, run, found);
                 let is_unjudged = found.unjudged.contains(&key);
-                !is_unjudged && !(family == Family::Straggler && is_of_group())
+                !(is_unjudged || family == Family::Straggler && is_of_group())
             }
             _ if own::is_own(place) => true,
             // What is gone says nothing any more, and nothing is wrong with it.

@@ -35,8 +35,7 @@ fn month_to_date(week: Week) -> Range<i64> {
 pub async fn read(store: &Store, specs: &Specs, week: Week) -> Result<Days, StoreError> {
     let first = month_to_date(week).start.min(week.before().days().start);
     let mut days = month::ledger(store, first..week.days().end, None).await?;
-    let time = month::time_of(&week.days());
-    days.trained = month::training::read(store, &days, &time, None, specs).await?;
+    month::train(&mut days, store, &week.days(), None, specs).await?;
     Ok(days)
 }
 

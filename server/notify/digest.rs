@@ -101,6 +101,10 @@ pub async fn run(app: App, stop: CancellationToken) {
     if !app.lead.wait(&stop).await {
         return;
     }
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = app.incidents.restored() => {}
+    }
     let (job, clock) = (app.jobs.of("the weekly digest"), app.clock.as_ref());
     let since = clock.monotonic();
     let mut made = None;

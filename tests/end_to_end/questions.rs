@@ -22,11 +22,7 @@ const USERS: [&str; 4] = ["on-call", "ml-engineer", "platform-lead", "finops"];
 const ROOT: &str = "http://127.0.0.1:8080";
 
 /// What the tour of README.md shows of what its commands print; how wide columns are is left out.
-const TOUR: [(&str, &str); 3] = [
-    (
-        "today",
-        "broken GPU 3 of demo-node-2 foundation-models XID 79, because of a broken GPU",
-    ),
+const TOUR: [(&str, &str); 2] = [
     ("today", "A DAY KIND WHERE OWNER WHAT TO DO"),
     (
         "report chargeback --by team,job --cluster demo",

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::{Account, Row};
-use crate::chargeback::{Key, Sum};
 use crate::report::Report;
 use crate::table;
 
@@ -25,20 +24,14 @@ enum Of {
 /// Fields as they stand in the file, by column; empty those of other columns.
 type Fields = Vec<String>;
 
-/// Writes these lines.
-pub(super) fn write(
-    report: &Report<'_>,
-    account: &Account,
-    header: &[&str],
-    lines: &[(&Key, &Sum)],
-) -> String {
+/// Writes all lines of a report behind its header.
+pub(super) fn write(out: &mut String, report: &Report<'_>, account: &Account, header: &[&str]) {
     let columns: Vec<Of> = header.iter().map(|it| of(it)).collect();
-    let mut out = String::new();
     let mut whole: Option<Fields> = None;
     let mut nodes: HashMap<Option<usize>, Fields> = HashMap::new();
     let mut tariffs: HashMap<(usize, Option<usize>), Fields> = HashMap::new();
     let mut people: HashMap<(usize, Option<usize>, &str), Fields> = HashMap::new();
-    for (key, sum) in lines {
+    for (key, sum) in &report.chargeback.lines {
         let row = Row {
             report,
             account,
@@ -68,12 +61,11 @@ pub(super) fn write(
                 Of::Node => out.push_str(&node[index]),
                 Of::Tariff => out.push_str(&tariff[index]),
                 Of::Who => out.push_str(&who[index]),
-                Of::Line => table::push_shown(&mut out, &row.field(name)),
+                Of::Line => table::push_shown(out, &row.field(name)),
             }
         }
         out.push('\n');
     }
-    out
 }
 
 fn kept<K: Eq + Hash, M: FnOnce() -> Fields>(
