@@ -179,6 +179,12 @@ impl RankEnd {
         is_signalled || self.cause() == Some(Cause::CollectiveTimeout)
     }
 
+    /// Whether what it was running failed, whatever its machine did.
+    pub(super) fn failed_of_itself(&self) -> bool {
+        let own = [Cause::Exception, Cause::CudaOutOfMemory];
+        self.cause().is_some_and(|it| own.contains(&it))
+    }
+
     /// What its own end says.
     pub(super) fn cause(&self) -> Option<Cause> {
         if let Some((kind, message)) = &self.exception {

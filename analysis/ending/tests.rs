@@ -163,6 +163,16 @@ fn a_node_at_spot_that_is_gone_was_taken_back_and_one_that_was_left_was_not_lost
         of(vec![stopped(2), vanished(2, 100)], false).cause,
         Cause::NodeLost
     );
+    // What failed of itself did so before its machine went, and not because of it.
+    for (message, cause) in [
+        ("CUDA out of memory", Cause::CudaOutOfMemory),
+        ("the loss is not finite", Cause::Exception),
+    ] {
+        let failed = |seconds| raised(2, seconds, "RuntimeError", message);
+        assert_eq!(of(vec![failed(100)], true).cause, cause);
+        assert_eq!(of(vec![failed(100)], false).cause, cause);
+        assert_eq!(of(vec![failed(141)], false).cause, Cause::NodeLost);
+    }
     // One that went later than a cause may be told did not end it.
     let mut later = attempt(vec![stopped(2)]);
     later.nodes_lost = vec![node_lost(2, 401, true)];

@@ -10,5 +10,6 @@ CREATE TABLE served_hour (
     prompt_tokens    BIGINT,          -- null: not told
     generated_tokens BIGINT NOT NULL,
     told_ms          BIGINT NOT NULL, -- for how long generated tokens were told, above 0
-    PRIMARY KEY (hour, subject)
+    PRIMARY KEY (subject, hour)
 );
+CREATE INDEX served_hour_age ON served_hour (hour, subject);

@@ -10,5 +10,6 @@ CREATE TABLE served_hour (
     prompt_tokens    INTEGER,          -- null: not told
     generated_tokens INTEGER NOT NULL,
     told_ms          INTEGER NOT NULL, -- for how long generated tokens were told, above 0
-    PRIMARY KEY (hour, subject)
+    PRIMARY KEY (subject, hour)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX served_hour_age ON served_hour (hour, subject);

@@ -200,7 +200,7 @@ impl Watch {
         }
         let lost = |(node, heard): (&str, Timestamp)| {
             let gone = inventory.gone(&key.cluster, node, heard)?;
-            let at = at.clamp(gone.from, gone.until);
+            let at = at.clamp(gone.from.min(gone.until), gone.until);
             let is_of_it = heard.since(at) <= BEFORE_NS && at.since(heard) <= GOES_WITHIN;
             is_of_it.then(|| NodeLost {
                 name: node.to_owned(),

@@ -87,7 +87,8 @@ impl Store {
         };
         let mut found: BTreeMap<i64, ServedDays> = known.into_iter().map(empty).collect();
         let after = format!(
-            ") SELECT h.subject, h.hour / {HOURS}, CAST(SUM(h.prompt_tokens) AS BIGINT),
+            ") SELECT h.subject, h.hour / {HOURS},
+                CASE WHEN COUNT(h.prompt_tokens) = COUNT(*) THEN CAST(SUM(h.prompt_tokens) AS BIGINT) END,
                 CAST(SUM(h.generated_tokens) AS BIGINT), CAST(SUM(h.told_ms) AS BIGINT)
              FROM k CROSS JOIN served_hour h WHERE h.subject = k.subject
              AND h.hour >= {} AND h.hour < {} GROUP BY h.subject, h.hour / {HOURS}

@@ -44,6 +44,8 @@ struct Job<'a> {
     models: BTreeSet<&'a str>,
     endpoints: BTreeSet<&'a str>,
     served: Option<Served>,
+    /// Whether one of them told what it generated and no prompts: then nobody knows how many there were.
+    lacks_prompts: bool,
     /// By node and day for how long its model servers told, and how many they are.
     told: BTreeMap<(&'a str, i64), (i64, i64)>,
     why: String,
@@ -108,9 +110,9 @@ impl<'a> Job<'a> {
         let sum = self.served.get_or_insert_default();
         sum.generated_tokens = sum.generated_tokens.saturating_add(served.generated_tokens);
         sum.told_millis += served.told_millis;
-        if let Some(prompt) = served.prompt_tokens {
-            sum.prompt_tokens = Some(sum.prompt_tokens.unwrap_or(0).saturating_add(prompt));
-        }
+        self.lacks_prompts |= served.prompt_tokens.is_none();
+        let prompts = served.prompt_tokens.unwrap_or(0);
+        sum.prompt_tokens = Some(sum.prompt_tokens.unwrap_or(0).saturating_add(prompts));
     }
 
     fn told(
@@ -125,7 +127,10 @@ impl<'a> Job<'a> {
             job: name.to_owned(),
             models: self.models.iter().map(|it| (*it).to_owned()).collect(),
             endpoints: self.endpoints.len(),
-            prompt_tokens: self.served.and_then(|it| it.prompt_tokens),
+            prompt_tokens: self
+                .served
+                .filter(|_| !self.lacks_prompts)
+                .and_then(|it| it.prompt_tokens),
             generated_tokens: self.served.map(|it| it.generated_tokens),
             why: self.why,
             ..Serving::default()

@@ -127,6 +127,17 @@ fn a_model_server_costs_what_the_only_job_on_its_node_cost_while_it_told_its_tok
     assert_eq!(chat.per_million(), Some(5_000_000_000));
     assert_eq!(chat.per_million_generated(), Some(10_000_000_000));
     assert_eq!((chat.payer.as_str(), chat.why_not()), ("unowned", None));
+    // Where one of them tells no prompts, nobody knows how many the job had.
+    let mut servers = vec![
+        server(1, "a", "", Some((10, 20))),
+        server(2, "a", "", Some((2, 10))),
+    ];
+    for told in servers[1].days.values_mut() {
+        told.prompt_tokens = None;
+    }
+    let [chat] = found(days(), servers).try_into().expect("one job");
+    assert_eq!((chat.prompt_tokens, chat.per_million()), (None, None));
+    assert_eq!(chat.per_million_generated(), Some(10_000_000_000));
 }
 
 #[test]
