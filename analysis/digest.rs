@@ -23,7 +23,7 @@ use crate::chargeback::budget::Standing;
 use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum, Tariff};
 use crate::ledger::State;
-use crate::report::efficiency::{RunTime, Training, Waste, training, waste_of};
+use crate::report::efficiency::{RunTime, Training, Waste, training, waste};
 
 /// Wastes of a payer that are named: what nobody does anything about is not worth a line.
 pub const TOP: usize = 3;
@@ -125,12 +125,7 @@ impl Spent {
 impl Stretch<'_> {
     /// Each payer's part.
     fn spent(&self) -> BTreeMap<String, Spent> {
-        let mut held: BTreeMap<&str, i64> = BTreeMap::new();
-        for (key, sum) in self.made.lines.iter().filter(|it| it.0.holder.is_some()) {
-            *held
-                .entry(By::Team.word(self.made, self.fleet, key))
-                .or_default() += sum.gpu_millis;
-        }
+        let held = self.made.held();
         let groups = self.made.grouped(self.fleet, &[By::Team]);
         let of = |group: Group| {
             let payer = group.words.concat();
@@ -171,10 +166,10 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
     let mut spent = [this, before, month].map(|it| it.spent());
     let two_weeks = spent.iter().take(2);
     let payers: BTreeSet<String> = two_weeks.flat_map(|it| it.keys().cloned()).collect();
-    let trained = training(this.made, this.fleet, asked.runs);
+    let trained = training(this.made, asked.runs);
     let unpriced = this.unpriced();
     let mut wastes: BTreeMap<String, Vec<Waste>> = BTreeMap::new();
-    for one in waste_of(this.made, this.fleet) {
+    for one in waste(this.made, this.fleet) {
         let own = wastes.entry(one.payer.clone()).or_default();
         if own.len() < TOP {
             own.push(one);

@@ -193,13 +193,8 @@ fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
         });
         return found;
     }
-    // A machine that goes after a process failed of itself goes because nobody needs it any more.
-    let failed = first
-        .filter(|it| it.failed_of_itself())
-        .and_then(|it| it.at);
     let lost = attempt.nodes_lost.iter();
-    let lost = lost.filter(|it| failed.is_none_or(|failed| it.at <= failed));
-    for node in lost.filter(|it| it.may_end(attempt) && fits(Some(it.at), first)) {
+    for node in lost.filter(|it| it.may_end(attempt, first) && fits(Some(it.at), first)) {
         found.push(Found {
             cause: node.cause(),
             because: node.words(),

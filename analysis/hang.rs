@@ -25,7 +25,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Shortest stand-still that is a hang, nanoseconds: shorter pauses are checkpoints and evaluations
 /// that say nothing of themselves.
@@ -269,7 +269,7 @@ impl Watch {
             return Verdict::Unheard;
         }
         let limit_ns = by.first_step_ns();
-        if now.saturating_sub(self.moved_at) >= limit_ns {
+        if self.may_stand(tick.now, by) {
             let found = self.hang(tick, limit_ns);
             return found.map_or(Verdict::NoEvidence, Verdict::Hung);
         }

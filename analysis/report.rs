@@ -293,7 +293,7 @@ fn sum_json(sum: &Sum) -> serde_json::Value {
 }
 
 /// A day counted from the epoch, as a date.
-fn day_text(day: i64) -> String {
+pub fn day_text(day: i64) -> String {
     let text = table::moment_text(day * crate::chargeback::MILLIS_PER_DAY);
     text.chars().take(10).collect()
 }

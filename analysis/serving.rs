@@ -15,9 +15,6 @@ use gpufleet_telemetry::time::Minute;
 /// Longest time between two points of which it is said what was done, ms: the longest period of a scrape.
 const MAX_PAUSE_MS: i64 = 300_000;
 
-/// Milliseconds of a minute.
-const MILLIS_PER_MINUTE: i64 = 60_000;
-
 /// What a model server did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Served {
@@ -49,7 +46,7 @@ fn grown(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>, metric: Metric) -> Op
             continue;
         };
         for it in counter.stretches() {
-            let at = |into: u32| minute.0 * MILLIS_PER_MINUTE + i64::from(into);
+            let at = |into: u32| minute.start().millis() + i64::from(into);
             if let Some((since, raw)) = before
                 && (0..=MAX_PAUSE_MS).contains(&(at(it.from) - since))
             {

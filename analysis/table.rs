@@ -139,6 +139,11 @@ fn records(text: &str) -> Vec<TableRow> {
 
 /// Writes one record, quoting what must be.
 pub fn write(out: &mut String, fields: &[&str]) {
+    record(out, fields, push);
+}
+
+/// Writes one record, each field in this way.
+fn record(out: &mut String, fields: &[&str], push: fn(&mut String, &str)) {
     for (index, field) in fields.iter().enumerate() {
         if index > 0 {
             out.push(',');
@@ -167,9 +172,7 @@ pub fn push_shown(out: &mut String, field: &str) {
 /// Writes one record for people who open it in a spreadsheet: a text that would be a formula there is
 /// shown as a text. Such a table is not read back.
 pub fn write_shown(out: &mut String, fields: &[&str]) {
-    let shown: Vec<Cow<'_, str>> = fields.iter().map(|it| shown(it)).collect();
-    let shown: Vec<&str> = shown.iter().map(|it| &**it).collect();
-    write(out, &shown);
+    record(out, fields, push_shown);
 }
 
 /// A text as a spreadsheet shows it; numbers stay numbers.

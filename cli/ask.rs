@@ -62,6 +62,16 @@ pub(crate) fn all(client: &Client, path: &str, filter: &[(&str, &str)]) -> Resul
     })
 }
 
+/// Of these parameters those that have a value.
+pub(crate) fn given<'a, const N: usize>(
+    asked: [(&'a str, Option<&'a str>); N],
+) -> Vec<(&'a str, &'a str)> {
+    asked
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+}
+
 /// A path with its query.
 pub(crate) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let pairs = query.iter();
@@ -90,6 +100,12 @@ pub(crate) fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_given_is_not_asked_for() {
+        let given = given([("cluster", None), ("node", Some("n-1")), ("state", None)]);
+        assert_eq!(given, [("node", "n-1")]);
+    }
 
     #[test]
     fn what_has_a_meaning_in_an_address_is_encoded() {

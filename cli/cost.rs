@@ -41,9 +41,12 @@ pub(crate) struct Asked {
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let days = Days::of(&asked.by)?;
     let by = days.map_or(asked.by.as_str(), |_| "team");
-    let mut query = vec![("by", by), ("format", "json")];
-    query.extend(asked.month.as_deref().map(|it| ("month", it)));
-    query.extend(asked.cluster.as_deref().map(|it| ("cluster", it)));
+    let query = ask::given([
+        ("by", Some(by)),
+        ("format", Some("json")),
+        ("month", asked.month.as_deref()),
+        ("cluster", asked.cluster.as_deref()),
+    ]);
     let json = client.get(&ask::with_query("/reports/chargeback", &query))?;
     Ok(Answer {
         text: match days {

@@ -79,14 +79,10 @@ type Key = (String, String, String);
 
 /// The answer.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
-    let given = [
+    let given = ask::given([
         ("cluster", asked.cluster.as_deref()),
         ("origin", asked.origin.as_deref()),
-    ];
-    let given: Vec<(&str, &str)> = given
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect();
+    ]);
     let list = ask::all(client, "/gpus", &given)?;
     let mut silent = given;
     silent.push(("silent", "true"));
@@ -160,10 +156,7 @@ fn table(lines: &BTreeMap<Key, Line>, by: By) -> Table {
     };
     let mut table = Table::new(heads);
     for ((origin, cluster, name), line) in lines {
-        let mut row = vec![match origin.as_str() {
-            "live" => cluster.clone(),
-            origin => format!("{cluster} ({origin})"),
-        }];
+        let mut row = vec![cluster.clone() + &words::origin(&json!(origin))];
         let states = by_words(line).into_iter();
         let states: Vec<String> = states.map(|(word, it)| format!("{it} {word}")).collect();
         match by {

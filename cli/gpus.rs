@@ -32,15 +32,11 @@ pub(crate) struct Filter {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
-    let given = [
-        ("cluster", &filter.cluster),
-        ("node", &filter.node),
-        ("origin", &filter.origin),
-    ];
-    let given: Vec<(&str, &str)> = given
-        .iter()
-        .filter_map(|(name, value)| Some((*name, value.as_deref()?)))
-        .collect();
+    let given = ask::given([
+        ("cluster", filter.cluster.as_deref()),
+        ("node", filter.node.as_deref()),
+        ("origin", filter.origin.as_deref()),
+    ]);
     let mut list = ask::all(client, "/gpus", &given)?;
     if filter.idle {
         list.items.retain(is_idle);
@@ -67,10 +63,6 @@ fn table(gpus: &[Value]) -> Table {
     ]);
     for gpu in gpus {
         let readings = &gpu["readings"];
-        let origin = match gpu["origin"].as_str() {
-            None | Some("live") => String::new(),
-            Some(origin) => format!(" ({origin})"),
-        };
         let state = words::text(&gpu["state"]).replace('_', " ");
         let why = gpu["reason"].as_str().filter(|it| *it != "unknown");
         let why = why.map(|it| format!(": {}", it.replace('_', " ")));
@@ -79,7 +71,7 @@ fn table(gpus: &[Value]) -> Table {
             _ => "not known".to_owned(),
         };
         table.row(vec![
-            words::text(&gpu["cluster"]) + &origin,
+            words::text(&gpu["cluster"]) + &words::origin(&gpu["origin"]),
             words::text(&gpu["node"]),
             words::text(&gpu["index"]),
             words::text(&gpu["model"]),

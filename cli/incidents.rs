@@ -71,15 +71,11 @@ fn list(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
         State::Resolved => Some("resolved"),
         State::All => None,
     };
-    let given = [
+    let given = ask::given([
         ("cluster", asked.cluster.as_deref()),
         ("family", asked.family.as_deref()),
         ("state", state),
-    ];
-    let given: Vec<(&str, &str)> = given
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect();
+    ]);
     let mut list = ask::all(client, "/incidents", &given)?;
     if let Some(least) = asked.severity {
         list.items.retain(|it| is_at_least(it, least));

@@ -57,11 +57,7 @@ pub(crate) struct Job {
 
 /// All of them.
 pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
-    let given: Vec<(&str, &str)> = filter
-        .cluster
-        .iter()
-        .map(|it| ("cluster", it.as_str()))
-        .collect();
+    let given = ask::given([("cluster", filter.cluster.as_deref())]);
     let mut list = ask::all(client, "/jobs", &given)?;
     if let Some(state) = filter.state {
         list.items.retain(|it| it["state"] == state.name());
@@ -97,11 +93,7 @@ fn path(kind: &str, cluster: &str, id: &str) -> String {
 
 /// The cluster and id of the one job that was meant.
 fn find(client: &Client, job: &Job) -> anyhow::Result<(String, String)> {
-    let given: Vec<(&str, &str)> = job
-        .cluster
-        .iter()
-        .map(|it| ("cluster", it.as_str()))
-        .collect();
+    let given = ask::given([("cluster", job.cluster.as_deref())]);
     let all = ask::all(client, "/jobs", &given)?;
     let place = |it: &Value| (words::text(&it["cluster"]), words::text(&it["job"]));
     let mut found: Vec<_> = all.items.iter().map(place).collect();
@@ -142,7 +134,7 @@ fn table(jobs: &[Value]) -> Table {
     ]);
     for job in jobs {
         table.row(vec![
-            words::text(&job["cluster"]) + &origin(job),
+            words::text(&job["cluster"]) + &words::origin(&job["origin"]),
             words::text(&job["job"]),
             words::text(&job["state"]),
             words::text(&job["attempt"]),
@@ -154,17 +146,12 @@ fn table(jobs: &[Value]) -> Table {
     table
 }
 
-fn origin(job: &Value) -> String {
-    let origin = job["origin"].as_str().filter(|it| *it != "live");
-    origin.map_or_else(String::new, |it| format!(" ({it})"))
-}
-
 fn about(job: &Value, run: &Value) -> String {
     let mut text = format!(
         "{} in {}{}\n{}\n\n",
         words::text(&job["job"]),
         words::text(&job["cluster"]),
-        origin(run),
+        words::origin(&run["origin"]),
         words::text(&run["sentence"])
     );
     let figures = [

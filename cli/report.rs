@@ -53,11 +53,13 @@ enum Form {
 pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Result<Answer> {
     let what = name(report.what);
     let format = if json { Form::Json } else { report.format };
-    let mut query = vec![("by", report.by.as_str())];
     let format = name(format);
-    query.push(("format", &format));
-    query.extend(report.month.as_deref().map(|it| ("month", it)));
-    query.extend(report.cluster.as_deref().map(|it| ("cluster", it)));
+    let query = ask::given([
+        ("by", Some(report.by.as_str())),
+        ("format", Some(format.as_str())),
+        ("month", report.month.as_deref()),
+        ("cluster", report.cluster.as_deref()),
+    ]);
     let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query))?;
     Ok(Answer {
         json: serde_json::from_str(&text).unwrap_or(Value::Null),

@@ -134,14 +134,10 @@ fn height() -> usize {
 }
 
 fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<Answer> {
-    let given = [
+    let given = ask::given([
         ("cluster", asked.cluster.as_deref()),
         ("origin", asked.origin.as_deref()),
-    ];
-    let given: Vec<(&str, &str)> = given
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect();
+    ]);
     let list = ask::all(client, "/gpus", &given)?;
     let found = sorted(found(&list.items, asked.by), asked.sort);
     Ok(Answer {
@@ -154,11 +150,7 @@ fn once(client: &Client, asked: &Asked, lines: Option<usize>) -> anyhow::Result<
 fn found(gpus: &[Value], by: By) -> Vec<Line> {
     let mut found: BTreeMap<(String, String), Line> = BTreeMap::new();
     for gpu in gpus {
-        let origin = match gpu["origin"].as_str() {
-            None | Some("live") => String::new(),
-            Some(origin) => format!(" ({origin})"),
-        };
-        let cluster = words::text(&gpu["cluster"]) + &origin;
+        let cluster = words::text(&gpu["cluster"]) + &words::origin(&gpu["origin"]);
         let name = match by {
             By::Holder => holder(gpu),
             By::Gpu => {

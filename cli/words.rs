@@ -16,6 +16,12 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
+/// What stands behind a cluster's name: nothing where it is live, else ` (simulated)`.
+pub(crate) fn origin(value: &Value) -> String {
+    let origin = value.as_str().filter(|it| *it != "live");
+    origin.map_or_else(String::new, |it| format!(" ({it})"))
+}
+
 /// A number as it is, or one that the API says as `{value, missing}`.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value["value"].as_f64())

@@ -264,10 +264,9 @@ impl Inventory {
         }
         let known = self.known();
         let record = known.record(node)?;
-        let is_other = record.node.created.is_some_and(|it| it > heard);
         let (from, until) = match (record.gone_at, record.node.created) {
             (Some(at), _) => (record.unwatched_from.unwrap_or(at), at),
-            (None, Some(created)) if is_other => (heard, created),
+            (None, Some(created)) if created > heard => (heard, created),
             (None, _) => return None,
         };
         Some(Gone {

@@ -143,6 +143,16 @@ impl Chargeback {
         groups
     }
 
+    /// GPU-milliseconds that somebody held, by the name of who pays: not what is paid of GPUs and commitments that nobody
+    /// used.
+    pub fn held(&self) -> BTreeMap<&str, i64> {
+        let mut held: BTreeMap<&str, i64> = BTreeMap::new();
+        for (key, sum) in self.lines.iter().filter(|it| it.0.holder.is_some()) {
+            *held.entry(self.payers[key.payer].name()).or_default() += sum.gpu_millis;
+        }
+        held
+    }
+
     /// The headline.
     pub fn headline(&self) -> Headline {
         let mut headline = Headline::default();

@@ -151,14 +151,16 @@ impl NodeLost {
         }
     }
 
-    /// Whether it can have ended the attempt. A machine that is not paid at Spot and goes when all ranks on it
-    /// were stopped goes because they were: nobody needed it any more.
-    pub(super) fn may_end(&self, attempt: &Attempt) -> bool {
+    /// Whether it can have ended the attempt. A machine that goes after the first failing rank failed of itself goes
+    /// because nobody needs it any more; so does one that is not paid at Spot and goes when all ranks on it were stopped.
+    pub(super) fn may_end(&self, attempt: &Attempt, first: Option<&RankEnd>) -> bool {
+        let failed = first.filter(|it| it.failed_of_itself());
+        let failed_before = failed.and_then(|it| it.at).is_some_and(|at| at < self.at);
         let there = attempt.ranks.iter().filter(|it| it.place.node == self.name);
         let mut there = there.peekable();
         let was_left =
             there.peek().is_some() && there.all(|it| it.cause() == Some(Cause::StoppedByUser));
-        self.is_spot || !was_left
+        !failed_before && (self.is_spot || !was_left)
     }
 }
 
@@ -181,8 +183,10 @@ impl RankEnd {
 
     /// Whether what it was running failed, whatever its machine did.
     pub(super) fn failed_of_itself(&self) -> bool {
-        let own = [Cause::Exception, Cause::CudaOutOfMemory];
-        self.cause().is_some_and(|it| own.contains(&it))
+        matches!(
+            self.cause(),
+            Some(Cause::Exception | Cause::CudaOutOfMemory)
+        )
     }
 
     /// What its own end says.

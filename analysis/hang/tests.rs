@@ -6,7 +6,8 @@ use super::*;
 
 const SECOND: i64 = 1_000_000_000;
 
-const NOTHING: Tick<'static> = Tick {
+/// A run that is heard from and says nothing else.
+pub(crate) const NOTHING: Tick<'static> = Tick {
     now: Timestamp(0),
     step: None,
     up_since: None,

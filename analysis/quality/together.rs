@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Faults, Well, middle, normal};
+use super::{Faults, Named, Well, alone, normal};
 use crate::straggler::clocks::LEAST_RATIO;
 use crate::straggler::collectives::{Function, Operation, readings};
 use crate::straggler::{Reading, Run, Seat, Source, Step, busy_of_clock};
@@ -33,12 +33,6 @@ const CARDS: f64 = 0.02;
 const FLICKERS: f64 = 0.004;
 const CLOCK: f64 = 1.7e9;
 
-/// What is told of a job: who is named at any time, and how long after it became slow the culprit was, seconds.
-struct Named {
-    all: BTreeSet<u32>,
-    delay_s: Option<f64>,
-}
-
 /// How a tick of a job reads when this one of its ranks takes so much longer.
 type Ticks<'a> = &'a mut dyn FnMut(Option<(u32, f64)>, &mut ChaCha8Rng) -> Vec<Reading>;
 
@@ -56,7 +50,7 @@ fn watched(
     let mut run = Run::new(source);
     let mut named = Named {
         all: BTreeSet::new(),
-        delay_s: None,
+        delay: None,
     };
     for number in 0..ticks {
         let now = slow.filter(|_| number >= BEFORE);
@@ -69,9 +63,9 @@ fn watched(
         let verdict = run.judge();
         let told = verdict.stragglers.iter().filter(|it| it.ratio >= least);
         named.all.extend(told.map(|it| it.rank));
-        if let (Some((culprit, _)), None) = (now, named.delay_s) {
+        if let (Some((culprit, _)), None) = (now, named.delay) {
             let seconds = (number + 1 - BEFORE) as f64 * TICK_S;
-            named.delay_s = named.all.contains(&culprit).then_some(seconds);
+            named.delay = named.all.contains(&culprit).then_some(seconds);
         }
     }
     named
@@ -172,21 +166,13 @@ fn row(
     least: u32,
     job: impl Fn(u64) -> (Named, u32),
 ) -> Faults {
-    let (mut found, mut delays) = (0, Vec::new());
-    for seed in 0..SEEDS {
-        let (named, culprit) = job(seed.into());
-        // Named with somebody else is not found.
-        if named.all == BTreeSet::from([culprit]) {
-            found += 1;
-            delays.extend(named.delay_s);
-        }
-    }
+    let (found, delay) = alone(SEEDS, "s", job);
     Faults {
         detector,
         fault,
         of: SEEDS,
         found,
-        delay: middle(&mut delays, "s"),
+        delay,
         least,
     }
 }

@@ -6,8 +6,9 @@ use gpufleet_telemetry::time::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Faults, Well, middle, normal};
-use crate::hang;
+use super::{Faults, Named, Well, alone, middle, normal};
+use crate::hang::tests::NOTHING;
+use crate::hang::{self, Tick, Verdict};
 use crate::loss::{self, Trouble};
 use crate::regression::{self, Direction};
 use crate::straggler::{Reading, Run, Seat, Source, Step};
@@ -25,12 +26,15 @@ const SEEDS: u32 = 20;
 /// Noise of each rank, and of what a column shares: fixed sequence lengths, and such that vary.
 const NOISES: [(&str, f64, f64); 2] = [("quiet", 0.01, 0.0), ("long sequences", 0.02, 0.14)];
 
-/// Who is named in a job, with how many steps after the onset the culprit was.
-fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (BTreeSet<u32>, u32, f64) {
+/// Who is named in a job, its delay in steps, and the culprit.
+fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (Named, u32) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let culprit = random.random_range(0..COLUMNS * STAGES);
     let mut run = Run::new(Source::Hooks);
-    let (mut named, mut delay) = (BTreeSet::new(), f64::NAN);
+    let mut named = Named {
+        all: BTreeSet::new(),
+        delay: None,
+    };
     for step in 0..steps {
         let load: Vec<f64> = (0..COLUMNS).map(|_| shared * normal(&mut random)).collect();
         let readings: Vec<Reading> = (0..COLUMNS * STAGES)
@@ -55,109 +59,69 @@ fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (BTreeSet<u
             readings: &readings,
         });
         if step % 10 == 9 {
-            named.extend(run.judge().stragglers.iter().map(|it| it.rank));
-            if named.contains(&culprit) && delay.is_nan() {
-                delay = (step + 1 - BEFORE.min(step + 1)) as f64;
+            let told = run.judge().stragglers;
+            named.all.extend(told.iter().map(|it| it.rank));
+            if named.all.contains(&culprit) && named.delay.is_none() {
+                named.delay = Some((step + 1 - BEFORE.min(step + 1)) as f64);
             }
         }
     }
-    (named, culprit, delay)
+    (named, culprit)
 }
 
 fn straggler(name: &str, own: f64, shared: f64, slower: f64, least: u32) -> Faults {
-    let (mut found, mut delays) = (0, Vec::new());
-    for seed in 0..SEEDS {
-        let (named, culprit, delay) = job(seed.into(), own, shared, slower, BEFORE + AFTER);
-        // Named with somebody else is not found.
-        if named == BTreeSet::from([culprit]) {
-            found += 1;
-            delays.push(delay);
-        }
-    }
+    let made = |seed| job(seed, own, shared, slower, BEFORE + AFTER);
+    let (found, delay) = alone(SEEDS, "steps", made);
     Faults {
         detector: "straggler",
         fault: format!("one rank of 32 slower by {:.0} %, {name}", slower * 100.0),
         of: SEEDS,
         found,
-        delay: middle(&mut delays, "steps"),
+        delay,
         least,
     }
 }
 
-/// A run whose newest step is read each ten seconds.
+/// When a run is told to stand that reads so at each tick of ten seconds, seconds.
+fn stands_at(until: i64, tick: impl Fn(i64) -> Tick<'static>) -> impl Iterator<Item = i64> {
+    let mut watch = hang::Watch::new();
+    let stands = move |at: &i64| matches!(watch.observe(&tick(*at)), Verdict::Hung(_));
+    (0..until).step_by(10).filter(stands)
+}
+
+/// A run that makes a step each so many seconds, and then none: how long after that it is told.
 fn stands(gap_s: i64, seed: u64) -> Option<i64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut watch = hang::Watch::new();
     let stops_at = 30 * gap_s.max(10) + random.random_range(0..gap_s.max(10));
-    for at in (0..stops_at + 100 * gap_s.max(30)).step_by(10) {
-        let now = Timestamp(at * SECOND);
-        let verdict = watch.observe(&hang::Tick {
-            now,
-            step: Some(u64::try_from(at.min(stops_at) / gap_s).unwrap_or(0)),
-            up_since: None,
-            is_heard: true,
-            is_quiet: false,
-            activity: Some(if at > stops_at { 0.0 } else { 0.5 }),
-            positions: &[],
-        });
-        if matches!(verdict, hang::Verdict::Hung(_)) {
-            return Some(at - stops_at);
-        }
-    }
-    None
+    let mut told = stands_at(stops_at + 100 * gap_s.max(30), move |at| Tick {
+        now: Timestamp(at * SECOND),
+        step: Some(u64::try_from(at.min(stops_at) / gap_s).unwrap_or(0)),
+        activity: Some(if at > stops_at { 0.0 } else { 0.5 }),
+        ..NOTHING
+    });
+    told.next().map(|at| at - stops_at)
 }
 
 /// A run that comes up, computes for up to 20 minutes of its start, and then no more: how long after that it is told.
 fn never_begins(seed: u64) -> Option<i64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut watch = hang::Watch::new();
-    let stops_at = random.random_range(0..1_200);
-    let mut ticks = (0..7_200_i64).step_by(10);
-    ticks.find_map(|at| {
-        let verdict = watch.observe(&hang::Tick {
-            now: Timestamp((1_000 + at) * SECOND),
-            step: None,
-            up_since: Some(Timestamp(1_000 * SECOND)),
-            is_heard: true,
-            is_quiet: false,
-            activity: Some(if at < stops_at { 0.4 } else { 0.0 }),
-            positions: &[],
-        });
-        matches!(verdict, hang::Verdict::Hung(_)).then_some(at - stops_at)
-    })
+    let stops_at: i64 = random.random_range(0..1_200);
+    let mut told = stands_at(7_200, move |at| Tick {
+        now: Timestamp((1_000 + at) * SECOND),
+        up_since: Some(Timestamp(1_000 * SECOND)),
+        activity: Some(if at < stops_at { 0.4 } else { 0.0 }),
+        ..NOTHING
+    });
+    told.next().map(|at| at - stops_at)
 }
 
-/// Hangs told of a hundred runs that start for up to 29 minutes in which nothing computes, and then step.
-fn starts() -> u32 {
-    let mut alarms = 0;
-    for seed in 0..100_u64 {
-        let mut random = ChaCha8Rng::seed_from_u64(2_000 + seed);
-        let begins_at = random.random_range(60..1_740);
-        let mut watch = hang::Watch::new();
-        for at in (0..3_600_i64).step_by(10) {
-            let steps = at - begins_at;
-            let verdict = watch.observe(&hang::Tick {
-                now: Timestamp((1_000 + at) * SECOND),
-                step: (steps >= 0).then_some(steps.unsigned_abs()),
-                up_since: (steps < 0).then_some(Timestamp(1_000 * SECOND)),
-                is_heard: true,
-                is_quiet: false,
-                activity: Some(0.0),
-                positions: &[],
-            });
-            alarms += u32::from(matches!(verdict, hang::Verdict::Hung(_)));
-        }
-    }
-    alarms
-}
-
-fn first_step() -> Faults {
-    let told = (0..SEEDS).filter_map(|seed| never_begins(seed.into()));
-    // What is told while it computes is wrong.
+fn hang(fault: String, run: impl Fn(u64) -> Option<i64>) -> Faults {
+    let told = (0..SEEDS).filter_map(|seed| run(seed.into()));
+    // What is told before it stands is wrong.
     let mut delays: Vec<f64> = told.filter(|it| *it >= 0).map(|it| it as f64).collect();
     Faults {
         detector: "hang",
-        fault: "no first step, and nothing computes any more".to_owned(),
+        fault,
         of: SEEDS,
         found: u32::try_from(delays.len()).unwrap_or(0),
         delay: middle(&mut delays, "s"),
@@ -165,19 +129,38 @@ fn first_step() -> Faults {
     }
 }
 
-fn hang(gap_s: i64) -> Faults {
-    let mut delays: Vec<f64> = (0..SEEDS)
-        .filter_map(|seed| stands(gap_s, seed.into()))
-        .filter(|delay| *delay >= 0)
-        .map(|it| it as f64)
-        .collect();
-    Faults {
-        detector: "hang",
-        fault: format!("a step each {gap_s} s, then none"),
-        of: SEEDS,
-        found: u32::try_from(delays.len()).unwrap_or(0),
-        delay: middle(&mut delays, "s"),
-        least: SEEDS,
+/// Hangs told of a hundred runs, an hour of each.
+fn hangs<T: Fn(i64) -> Tick<'static>>(run: impl Fn(u64) -> T) -> u32 {
+    let alarms = (0..100).map(|seed| stands_at(3_600, run(seed)).count());
+    u32::try_from(alarms.sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+/// A run that starts for up to 29 minutes in which nothing computes, and then steps.
+fn starts(seed: u64) -> impl Fn(i64) -> Tick<'static> {
+    let mut random = ChaCha8Rng::seed_from_u64(2_000 + seed);
+    let begins_at: i64 = random.random_range(60..1_740);
+    move |at: i64| {
+        let steps = at - begins_at;
+        Tick {
+            now: Timestamp((1_000 + at) * SECOND),
+            step: (steps >= 0).then_some(steps.unsigned_abs()),
+            up_since: (steps < 0).then_some(Timestamp(1_000 * SECOND)),
+            activity: Some(0.0),
+            ..NOTHING
+        }
+    }
+}
+
+/// A run that saves unheard: 100 s each 10 minutes.
+fn pauses(seed: u64) -> impl Fn(i64) -> Tick<'static> {
+    move |at: i64| {
+        let moved = (at / 600) * 500 + (at % 600).min(500);
+        Tick {
+            now: Timestamp(at * SECOND),
+            step: Some(seed + moved.unsigned_abs()),
+            activity: Some(0.0),
+            ..NOTHING
+        }
     }
 }
 
@@ -292,8 +275,12 @@ pub(super) fn faults() -> Vec<Faults> {
             rows.push(straggler(name, own, shared, slower, least));
         }
     }
-    rows.extend([1, 10, 60].map(hang));
-    rows.push(first_step());
+    rows.extend([1, 10, 60].map(|gap_s| {
+        let fault = format!("a step each {gap_s} s, then none");
+        hang(fault, |seed| stands(gap_s, seed))
+    }));
+    let fault = "no first step, and nothing computes any more".to_owned();
+    rows.push(hang(fault, never_begins));
     rows.extend([(0.02, 50), (0.05, 50), (0.1, 50)].map(|(part, least)| regression(part, least)));
     rows.push(learning(
         "a loss that is not finite",
@@ -341,7 +328,7 @@ pub(super) fn faults() -> Vec<Faults> {
 pub(super) fn well() -> Vec<Well> {
     const STEPS: u64 = 500;
     let named = |own: f64, shared: f64| -> u32 {
-        let jobs = (100..110).map(|seed| job(seed, own, shared, 0.0, STEPS).0.len());
+        let jobs = (100..110).map(|seed| job(seed, own, shared, 0.0, STEPS).0.all.len());
         u32::try_from(jobs.sum::<usize>()).unwrap_or(u32::MAX)
     };
     let well = |detector, world, alarms, exposure, unit, most| Well {
@@ -380,7 +367,7 @@ pub(super) fn well() -> Vec<Well> {
         well(
             "hang",
             "runs that pause for 100 s each 10 minutes",
-            pauses(),
+            hangs(pauses),
             100.0,
             "run-hour",
             0,
@@ -388,7 +375,7 @@ pub(super) fn well() -> Vec<Well> {
         well(
             "hang",
             "runs that start for up to 29 minutes",
-            starts(),
+            hangs(starts),
             100.0,
             "start",
             0,
@@ -410,26 +397,4 @@ pub(super) fn well() -> Vec<Well> {
             0,
         ),
     ]
-}
-
-/// Hangs told of a hundred hours of runs that save unheard: 100 s each 10 minutes.
-fn pauses() -> u32 {
-    let mut alarms = 0;
-    for seed in 0..100_u64 {
-        let mut watch = hang::Watch::new();
-        for at in (0..3_600_i64).step_by(10) {
-            let moved = (at / 600) * 500 + (at % 600).min(500);
-            let verdict = watch.observe(&hang::Tick {
-                now: Timestamp(at * SECOND),
-                step: Some(seed + moved.unsigned_abs()),
-                up_since: None,
-                is_heard: true,
-                is_quiet: false,
-                activity: Some(0.0),
-                positions: &[],
-            });
-            alarms += u32::from(matches!(verdict, hang::Verdict::Hung(_)));
-        }
-    }
-    alarms
 }

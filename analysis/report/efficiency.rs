@@ -63,7 +63,7 @@ pub struct Waste {
 /// Use by payer, the dearest first.
 pub fn uses(report: &Report<'_>) -> Vec<Use> {
     let groups = report.chargeback.grouped(report.fleet, &[By::Team]);
-    let trained = training(report.chargeback, report.fleet, &report.runs);
+    let trained = training(report.chargeback, &report.runs);
     let of = |group: crate::chargeback::view::Group| {
         let (mut active, mut waste) = (Sum::default(), Sum::default());
         for (state, sum) in &group.states {
@@ -104,12 +104,7 @@ pub fn uses(report: &Report<'_>) -> Vec<Use> {
 }
 
 /// Waste by payer, job and state, the dearest first.
-pub fn waste(report: &Report<'_>) -> Vec<Waste> {
-    waste_of(report.chargeback, report.fleet)
-}
-
-/// The same of lines without a report.
-pub fn waste_of(made: &Chargeback, fleet: &Fleet) -> Vec<Waste> {
+pub fn waste(made: &Chargeback, fleet: &Fleet) -> Vec<Waste> {
     let mut all: BTreeMap<(&str, &str, State), Sum> = BTreeMap::new();
     for (key, sum) in made.lines.iter().filter(|it| it.0.state.is_waste()) {
         let team = By::Team.word(made, fleet, key);
@@ -206,7 +201,8 @@ pub fn json(report: &Report<'_>) -> String {
             "mfu_covered_ratio": part(it.training.covered(&it.training.mfu)),
         })
     });
-    let waste = waste(report).into_iter().map(|it| {
+    let waste = waste(report.chargeback, report.fleet);
+    let waste = waste.into_iter().map(|it| {
         serde_json::json!({
             "team": it.payer,
             "job": it.job,

@@ -147,7 +147,7 @@ pub fn html(report: &Report<'_>) -> String {
             .iter()
             .map(terms::balance_row)
             .collect(),
-        waste: efficiency::waste(report)
+        waste: efficiency::waste(made, report.fleet)
             .iter()
             .take(MAX_BARS)
             .map(waste_row)

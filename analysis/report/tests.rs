@@ -431,7 +431,7 @@ fn use_and_waste_are_ranked_by_money_and_inefficiency_is_apart() {
         .expect("a team");
     let low = low.states[&State::ActiveInefficient];
     assert!((inefficiency - low.cost / 4).abs() <= low.cost / 1_000);
-    let waste = efficiency::waste(&report);
+    let waste = efficiency::waste(&made, &fleet);
     assert!(waste.windows(2).all(|it| it[0].sum.cost >= it[1].sum.cost));
     let all: i128 = waste.iter().map(|it| it.sum.cost).sum();
     assert_eq!(all, made.headline().waste.cost);

@@ -21,13 +21,10 @@ use super::{HOUR_S, LOOKAHEAD_MINUTES};
 use crate::ledger::{Energy, MILLIS_PER_HOUR};
 
 /// Longest time between two points of which it is said what was drawn, ms.
-const MAX_PAUSE_MS: i64 = LOOKAHEAD_MINUTES * MILLIS_PER_MINUTE;
+const MAX_PAUSE_MS: i64 = LOOKAHEAD_MINUTES * 60_000;
 
 /// More than any card draws, watts: a counter that grew faster was not one counter.
 const MAX_WATTS: i64 = 20_000;
-
-/// Milliseconds of a minute.
-const MILLIS_PER_MINUTE: i64 = 60_000;
 
 /// What the counter said at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +69,7 @@ impl Meter {
                 continue;
             };
             for stretch in counter.stretches() {
-                meter.take(minute.0 * MILLIS_PER_MINUTE, stretch);
+                meter.take(minute.start().millis(), stretch);
             }
         }
         meter

@@ -262,23 +262,15 @@ fn collective(
 ) {
     let name = collective_id(communicator.communicator.hash, total.function.text());
     let part = Part::new(PartKind::Collective, name.as_str());
-    let values = [
-        (&training::COLLECTIVE_CALLS, Some(total.count as f64)),
-        (&training::COLLECTIVE_TRAFFIC, Some(total.bytes as f64)),
-        (
-            &training::COLLECTIVE_DURATION,
-            (total.timed > 0).then(|| seconds(total.duration_ns)),
-        ),
-        // One rank does not know it, but where it has learnt it from the others.
-        (
-            &training::COLLECTIVE_WAIT,
-            (total.wait_ns > 0).then(|| seconds(total.wait_ns)),
-        ),
-    ];
-    for (metric, value) in values {
-        if let Some(value) = value {
-            samples.push(metric, Some(&part), value);
-        }
+    let mut tell = |metric: &Metric, value: f64| samples.push(metric, Some(&part), value);
+    tell(&training::COLLECTIVE_CALLS, total.count as f64);
+    tell(&training::COLLECTIVE_TRAFFIC, total.bytes as f64);
+    if total.timed > 0 {
+        tell(&training::COLLECTIVE_DURATION, seconds(total.duration_ns));
+    }
+    // One rank does not know it, but where it has learnt it from the others.
+    if total.wait_ns > 0 {
+        tell(&training::COLLECTIVE_WAIT, seconds(total.wait_ns));
     }
     let is_timed = total.timed > 0 && total.timed == total.count;
     if let Some((bytes, duration_ns)) = before.get(&name)
@@ -289,8 +281,7 @@ fn collective(
     {
         let bytes = (total.bytes - bytes) as f64;
         let per_second = bytes / seconds(total.duration_ns - duration_ns);
-        let metric = &training::COLLECTIVE_BUS_BANDWIDTH;
-        samples.push(metric, Some(&part), per_second * factor);
+        tell(&training::COLLECTIVE_BUS_BANDWIDTH, per_second * factor);
     }
     traffic.insert(name, (total.bytes, total.duration_ns));
 }

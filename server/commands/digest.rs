@@ -15,6 +15,7 @@ use gpufleet_server::notify::digest::{notices, page};
 use gpufleet_server::notify::lane::Outcome;
 use gpufleet_server::store::Store;
 use gpufleet_server::words::digest::say;
+use gpufleet_server::words::text::rfc3339;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::{Clock, Timestamp};
 use serde_json::Value;
@@ -51,8 +52,7 @@ pub(crate) async fn run(
     };
     if week >= running {
         let end = Timestamp::from_millis(week.days().end * MILLIS_PER_DAY);
-        let end = gpufleet_server::words::text::rfc3339(end);
-        bail!("{week} is not over before {end}");
+        bail!("{week} is not over before {}", rfc3339(end));
     }
     let terms = Money::default().refresh(store, config).await?;
     let specs = Specs::with(&config.gpu.peaks)?;
@@ -97,12 +97,13 @@ async fn send(config: &Config, made: &[Summary], now: Timestamp) -> anyhow::Resu
     let (mut out, mut failed) = (String::new(), 0);
     for group in &all {
         let outcome = channels.say(group, clock.now()).await;
-        let became = match outcome.map_err(anyhow::Error::msg)? {
+        let outcome = outcome.map_err(anyhow::Error::msg)?;
+        failed += usize::from(!matches!(outcome, Outcome::Delivered));
+        let became = match outcome {
             Outcome::Delivered => "it has it".to_owned(),
             Outcome::Later { why, .. } => format!("not now: {why}"),
             Outcome::Refused { why, .. } => format!("refused: {why}"),
         };
-        failed += usize::from(became != "it has it");
         let title = group.notice.as_ref().map_or("", |it| it.title.as_str());
         let _ = writeln!(out, "{}: {became}: {title}", group.way);
         if let Some(way) = settings.way(&group.way) {

@@ -111,8 +111,9 @@ impl Detector for Clocks {
                 // Of what was told before the server started it is not known yet whether it is over.
                 Err(why) if watched.told.is_empty() && why != Silent::Starting => {}
                 Err(_) => {
-                    let group = [cluster, job, model].map(|it| (*it).to_owned());
-                    found.unjudged_groups.insert(group.into());
+                    let job = ((*cluster).to_owned(), (*job).to_owned());
+                    let models = found.unjudged_models.entry(job).or_default();
+                    models.insert((*model).to_owned());
                 }
             }
         }

@@ -88,9 +88,9 @@ pub(crate) struct Findings {
     pub(super) unread: Vec<(Family, Place)>,
     /// Of which runs nothing is known that would show trouble of a family: with cluster and run.
     pub(super) unjudged: BTreeSet<(Family, String, String)>,
-    /// GPUs of one model of a job of which nothing is known that would show whether one of them makes the job wait:
-    /// cluster, job and model.
-    pub(super) unjudged_groups: BTreeSet<(String, String, String)>,
+    /// By cluster and job the models of those of its GPUs of which nothing is known that would show whether one of
+    /// them makes the job wait.
+    pub(super) unjudged_models: BTreeMap<(String, String), BTreeSet<String>>,
     /// Runs that start, evaluate, save or restore: cluster and run.
     pub(super) quiet: BTreeSet<(String, String)>,
     /// Runs of which it is judged by the times of their collectives who makes the others wait.

@@ -59,9 +59,9 @@ impl<'a> Heard<'a> {
         let is_heard = match &place.run {
             Some(run) if family.is_of_run() => {
                 let key = (family, place.cluster.clone(), run.clone());
-                let is_of_group = || self.is_of_unjudged_group(place, run, found);
-                let is_unjudged = found.unjudged.contains(&key);
-                !(is_unjudged || family == Family::Straggler && is_of_group())
+                let is_unjudged = found.unjudged.contains(&key)
+                    || family == Family::Straggler && self.is_of_unjudged_model(place, run, found);
+                !is_unjudged
             }
             _ if own::is_own(place) => true,
             // What is gone says nothing any more, and nothing is wrong with it.
@@ -75,15 +75,15 @@ impl<'a> Heard<'a> {
     }
 
     /// Whether a GPU's clock is not judged beside those of the same model in its job.
-    fn is_of_unjudged_group(&self, place: &Place, job: &str, found: &Findings) -> bool {
+    fn is_of_unjudged_model(&self, place: &Place, job: &str, found: &Findings) -> bool {
+        let of_job = (place.cluster.clone(), job.to_owned());
+        let Some(models) = found.unjudged_models.get(&of_job) else {
+            return false;
+        };
         let gpu = place.gpu.as_deref();
         let seen = gpu.and_then(|gpu| self.tick.gpus.get(&(place.cluster.as_str(), gpu)));
-        let of_job = (place.cluster.clone(), job.to_owned(), String::new());
-        let is_of_job = |it: &&(String, String, String)| it.0 == place.cluster && it.1 == job;
-        let groups = found.unjudged_groups.range(of_job..);
-        let mut groups = groups.take_while(is_of_job);
         // What a GPU is that is not seen any more is not known.
-        groups.any(|(.., model)| seen.is_none_or(|it| *it.model == **model))
+        seen.is_none_or(|it| models.contains(&*it.model))
     }
 
     fn is_gone(&self, place: &Place) -> bool {

@@ -359,7 +359,7 @@ impl Watched {
 
 impl Brief {
     fn of(run: &Run, now: Timestamp) -> Self {
-        let living = || run.members().filter(|(_, it)| it.facts.end.is_none());
+        let living = || run.living();
         let is_quiet = living().any(|(_, it)| runs::is_quiet(it, runs::QUIET_S));
         let blamed = run.who_waits().into_iter();
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
@@ -430,7 +430,6 @@ fn waits(run: &Run) -> Option<Waits> {
             wait_ns: wait_ns / steps,
         })
     };
-    let living = run.members().filter(|(_, it)| it.facts.end.is_none());
-    let all = living.take(RANKS).filter_map(|(_, it)| of(it));
+    let all = run.living().take(RANKS).filter_map(|(_, it)| of(it));
     all.min_by_key(|it| it.wait_ns)
 }

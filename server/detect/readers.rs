@@ -222,12 +222,12 @@ impl Kept {
     }
 }
 
-/// Whether a reading is missing because the agent lacks a right, or its driver is not the one any more.
 /// How many readings of a resource the driver refuses.
 pub(super) fn refused(live: &Live, now: Timestamp) -> usize {
     live.values.iter().filter(|it| is_refused(it, now)).count()
 }
 
+/// Whether a reading is missing because the agent lacks a right, or its driver is not the one any more.
 fn is_refused(value: &LiveValue, now: Timestamp) -> bool {
     let is_so = matches!(
         value.reading,

@@ -314,7 +314,7 @@ pub(super) fn is_judged(run: &Run) -> bool {
 }
 
 fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
-    let living = || run.living();
+    let living = || run.living().map(|(_, it)| it);
     let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
     let heard = living().map(|it| it.facts.heard).max();
     let startup_s = tick.by.hang.first_step_s;

@@ -4,21 +4,22 @@
 //! Method: a part is a rate that forgets, with time constant [`MEMORY_S`], moved on by each reading of
 //! a counter. What did not grow for [`OVER_S`] is over, however large its rate still is: it ended, it
 //! did not fade. Errors are counted, in twelve buckets of five minutes, because a burst of six is six
-//! and not seventy an hour. Slowdowns of the hardware are counted by the ticks in which they came, of the last five
-//! minutes, because a flurry of four in one tick is one trouble and not four a minute. A counter that went back was reset and says nothing that once; of errors it
-//! also says that the card was made whole.
+//! and not seventy an hour. Slowdowns of the hardware are counted by the ticks in which they came, of
+//! the last five minutes, because a flurry of four in one tick is one trouble and not four a minute. A
+//! counter that went back was reset and says nothing that once; of errors it also says that the card was
+//! made whole.
 //!
 //! Nothing is known of a counter before two readings that follow each other, and when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error; of errors 65,535 in five
-//! minutes at most. Errors before the server started are not counted.
+//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error; of
+//! errors 65,535 in five minutes at most. Errors before the server started are not counted.
 
 use gpufleet_analysis::health::MEMORY_S;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
-use super::seconds_since;
+use super::{TICK, seconds_since};
 use crate::fleet::{Live, LiveValue};
 
 /// Over how long a part is meant that is to explain what is slow now, seconds.
@@ -28,7 +29,7 @@ const NOW_S: f64 = 30.0;
 const OVER_S: f64 = 60.0;
 
 /// A slot of [`Times`], seconds: a tick.
-const SLOT_S: u32 = 10;
+const SLOT_S: u32 = TICK.as_secs() as u32;
 
 /// Slots that are looked back on: five minutes.
 const SLOTS: u32 = 30;

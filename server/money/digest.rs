@@ -5,21 +5,17 @@ use std::ops::Range;
 
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_analysis::digest::{self, Asked, Stretch, Summary, Week};
-use gpufleet_analysis::table;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::time::Timestamp;
 
 use super::month::{self, Days};
-use super::report::month_of;
+use super::report::month_around;
 use super::{Terms, tables};
 use crate::store::{Store, StoreError};
 
 /// The first day of the month that the week's Sunday is in, and that of the month after it.
 fn month_of_week(week: Week) -> Range<i64> {
     let days = week.days();
-    let sunday = Timestamp::from_millis((days.end - 1) * MILLIS_PER_DAY);
-    let hours = table::month_hours(&month_of(sunday));
-    hours.map_or(days, |it| it.start / 24..it.end / 24)
+    month_around(days.end - 1).unwrap_or(days)
 }
 
 /// The month that the week's Sunday is in as far as that Sunday's end.
@@ -75,6 +71,8 @@ pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::table;
+
     use super::*;
 
     #[test]

@@ -40,6 +40,9 @@ pub mod training;
 
 mod spans;
 
+#[cfg(test)]
+mod fixture;
+
 use nodes::Nodes;
 pub(super) use read::{ledger, train};
 pub use read::{read, serve};
@@ -68,8 +71,6 @@ pub struct Days {
     pub served: Vec<ServedDays>,
     /// Whether there were more of them than are read.
     pub served_left_out: bool,
-    /// Whether the days are of one cluster, which may be simulated.
-    pub served_of_one: bool,
     /// Why what stands above of runs that were preempted may not be all of them; none where it is.
     pub preempted_untold: Option<String>,
     /// Why what stands above of training runs may not be all of them; none where it is.

@@ -209,11 +209,14 @@ pub fn month_of(now: Timestamp) -> String {
 
 /// The first day of the month before the one that begins on this day.
 fn month_before(first_day: i64) -> i64 {
-    let month: String = table::moment_text((first_day - 1) * MILLIS_PER_DAY)
-        .chars()
-        .take(7)
-        .collect();
-    table::month_hours(&month).map_or(first_day, |it| it.start / HOURS)
+    month_around(first_day - 1).map_or(first_day, |it| it.start)
+}
+
+/// The days of the month that a day is in, all since the Unix epoch.
+pub(super) fn month_around(day: i64) -> Option<Range<i64>> {
+    let month = month_of(Timestamp::from_millis(day * MILLIS_PER_DAY));
+    let hours = table::month_hours(&month)?;
+    Some(hours.start / HOURS..hours.end / HOURS)
 }
 
 /// `October 2026`.

@@ -73,6 +73,29 @@ pub struct RightSize {
     pub proposal: Proposal,
 }
 
+#[cfg(test)]
+impl RightSize {
+    /// A live job of `prod` that has eight big GPUs and could do with four small ones.
+    pub(crate) fn for_tests(job: &str, payer: Payer) -> Self {
+        Self {
+            cluster: "prod".into(),
+            origin: Origin::Live,
+            job: job.to_owned(),
+            payer,
+            gpus: 8,
+            card: "big".to_owned(),
+            looked_at: 4,
+            proposal: Proposal {
+                gpus: 4,
+                card: "small".to_owned(),
+                saved_per_day: 1_760_000_000_000,
+                measured: Measured::default(),
+                confidence: gpufleet_analysis::right_size::Confidence::Low,
+            },
+        }
+    }
+}
+
 /// What could be saved.
 #[derive(Debug, Default)]
 pub struct Savings {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::digest::{Summary, Week};
+use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,6 @@ pub const MAX_TEAMS: usize = 100;
 
 /// How often is looked whether a week is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-
-const MILLIS_PER_HOUR: i64 = 3_600_000;
 
 /// The longest wait of a server that has just begun to lead, seconds.
 const MAX_WAIT_S: u64 = 86_400;
@@ -174,8 +173,7 @@ pub fn notices(made: &[Summary], settings: &Settings, page: &str, now: Timestamp
             let notice = notice.or_insert_with(|| Arc::new(notice_of(say(it, page), page)));
             all.push(group(way, Arc::clone(notice), all.len(), now));
         }
-        let rest: Vec<Summary> = rest.iter().map(|it| (*it).clone()).collect();
-        if let Some(said) = say_rest(&rest, page) {
+        if let Some(said) = say_rest(rest, page) {
             let notice = Arc::new(notice_of(said, page));
             all.push(group(way, notice, all.len(), now));
         }

@@ -178,9 +178,8 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         let mut section = section(origin, cluster.clone(), &made, &found, frame.at);
         if let Some(saved) = &saved {
             section.saved = savings::part(saved, origin, cluster.as_deref());
-            let is_its = |it: &&Section| it.origin == origin && it.saved.has_anchor;
-            let has_rows = !section.saved.right_size.is_empty() || !section.saved.off.is_empty();
-            section.saved.has_anchor = has_rows && !sections.iter().any(|it| is_its(&it));
+            let has_it = |it: &Section| it.origin == origin && it.saved.has_anchor;
+            section.saved.has_anchor = !section.saved.is_empty() && !sections.iter().any(has_it);
         }
         sections.push(section);
     }

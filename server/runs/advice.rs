@@ -77,8 +77,7 @@ pub fn profile(
 
 /// The living ranks that speak for a run, as many as are looked at.
 fn speakers(run: &Run) -> Vec<&Rank> {
-    let members = run.members().map(|(_, rank)| rank);
-    let living = members.filter(|it| it.facts.end.is_none());
+    let living = run.living().map(|(_, rank)| rank);
     living.take(RANKS).collect()
 }
 

@@ -23,6 +23,11 @@ impl Run {
             .filter(|(number, rank)| self.facts.believes(**number, rank.facts.trust))
     }
 
+    /// Those of them that have not ended.
+    pub fn living(&self) -> impl Iterator<Item = (&u32, &Rank)> {
+        self.members().filter(|(_, it)| it.facts.end.is_none())
+    }
+
     /// Whether this rank does.
     pub fn counts(&self, number: u32) -> bool {
         let trust = self.ranks.get(&number).and_then(|it| it.facts.trust);

@@ -14,6 +14,16 @@ use super::{Rank, Run};
 /// in the time of its own.
 const LEAST_WAITS: f64 = 0.005;
 
+/// What comes of it that no step tells waits, with why nothing else says who is slow.
+macro_rules! all_alike {
+    ($why:literal) => {
+        concat!(
+            "no step says what of it is waiting for other ranks, so all look equally fast, and ",
+            $why
+        )
+    };
+}
+
 /// Why it is not known who makes the others wait, although steps are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blind {
@@ -34,19 +44,27 @@ impl Blind {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Learning => {
-                "no step says what of it is waiting for other ranks, so all look equally fast, and it takes four minutes of collectives that at least half of them time"
+                all_alike!("it takes four minutes of collectives that at least half of them time")
             }
             Self::Untimed => {
-                "no step says what of it is waiting for other ranks, so all look equally fast, and collectives are counted but not timed. GPUFLEET_NCCL_MASK=0x46 in the job's environment times them, run.phase(\"communication\") in its script does without (docs/collectives.md)"
+                all_alike!(
+                    "collectives are counted but not timed. GPUFLEET_NCCL_MASK=0x46 in the job's environment times them, run.phase(\"communication\") in its script does without (docs/collectives.md)"
+                )
             }
             Self::Silent => {
-                "no step says what of it is waiting for other ranks, so all look equally fast, and NCCL reports no times of its collectives. run.phase(\"communication\") around what waits would tell (docs/hooks.md)"
+                all_alike!(
+                    "NCCL reports no times of its collectives. run.phase(\"communication\") around what waits would tell (docs/hooks.md)"
+                )
             }
             Self::OtherPlugin => {
-                "no step says what of it is waiting for other ranks, so all look equally fast, and another plugin has NCCL's one place for what would time collectives. run.phase(\"communication\") around what waits would tell (docs/hooks.md)"
+                all_alike!(
+                    "another plugin has NCCL's one place for what would time collectives. run.phase(\"communication\") around what waits would tell (docs/hooks.md)"
+                )
             }
             Self::Nothing => {
-                "no step says what of it is waiting for other ranks, so all look equally fast, and nothing times its collectives. run.phase(\"communication\") around what waits, or our NCCL plugin, would tell (docs/collectives.md)"
+                all_alike!(
+                    "nothing times its collectives. run.phase(\"communication\") around what waits, or our NCCL plugin, would tell (docs/collectives.md)"
+                )
             }
         }
     }
@@ -55,7 +73,8 @@ impl Blind {
 impl Run {
     /// Whether somebody says what of its steps is waiting for others, or nobody says whether it does.
     pub fn tells_waits(&self) -> bool {
-        let mut told = self.living().filter_map(Rank::waits_of).peekable();
+        let told = self.living().filter_map(|(_, it)| it.waits_of());
+        let mut told = told.peekable();
         told.peek().is_none() || told.any(|it| it >= LEAST_WAITS)
     }
 
@@ -79,7 +98,10 @@ impl Run {
         if is_said || self.by_collectives.is_some() || self.steps_tell() {
             return None;
         }
-        let is_from = |from| self.living().any(|it| it.collectives_from() == Some(from));
+        let is_from = |from| {
+            let mut told = self.living().map(|(_, it)| it.collectives_from());
+            told.any(|it| it == Some(from))
+        };
         let known = [
             (CollectivesFrom::Plugin, Blind::Learning),
             (CollectivesFrom::PluginUntimed, Blind::Untimed),
@@ -89,12 +111,6 @@ impl Run {
         ];
         let found = known.into_iter().find(|it| is_from(it.0));
         Some(found.map_or(Blind::Nothing, |it| it.1))
-    }
-
-    /// Its ranks that speak for it and have not ended.
-    pub fn living(&self) -> impl Iterator<Item = &Rank> {
-        let ranks = self.members().map(|it| it.1);
-        ranks.filter(|it| it.facts.end.is_none())
     }
 }
 

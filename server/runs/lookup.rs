@@ -107,7 +107,7 @@ impl Runs {
         for (key, run) in
             runs.filter(|(key, run)| *key.cluster == *cluster && run.facts.ended.is_none())
         {
-            for (number, rank) in run.members().filter(|(_, it)| it.facts.end.is_none()) {
+            for (number, rank) in run.living() {
                 let Some(gpu) = gpus.get(rank.facts.gpu.as_str()) else {
                     continue;
                 };

@@ -43,29 +43,11 @@ fn row(it: &RightSize) -> Waste {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::right_size::{Confidence, Measured, Proposal};
-    use gpufleet_telemetry::identity::Origin;
-
     use super::*;
 
     #[test]
     fn who_could_do_with_less_has_a_row_with_its_owner_and_is_no_waste() {
-        let of = |payer: Payer| RightSize {
-            cluster: "prod".into(),
-            origin: Origin::Live,
-            job: "job:ml/train".to_owned(),
-            payer,
-            gpus: 8,
-            card: "big".to_owned(),
-            looked_at: 4,
-            proposal: Proposal {
-                gpus: 4,
-                card: "small".to_owned(),
-                saved_per_day: 1_760_000_000_000,
-                measured: Measured::default(),
-                confidence: Confidence::Low,
-            },
-        };
+        let of = |payer: Payer| RightSize::for_tests("job:ml/train", payer);
         let savings = Savings {
             right_size: vec![of(Payer::Team("science".to_owned())), of(Payer::Unowned)],
             ..Savings::default()

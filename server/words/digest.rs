@@ -9,7 +9,7 @@ use gpufleet_analysis::chargeback::{MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::digest::{DAYS, Spent, Summary};
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::money::{decimal, ratio};
-use gpufleet_analysis::report::{efficiency::Mean, hours};
+use gpufleet_analysis::report::{day_text, efficiency::Mean, hours};
 use gpufleet_analysis::table;
 use serde_json::{Value, json};
 
@@ -82,9 +82,6 @@ const PARTS: [(&str, State); 5] = [
     ("stalled", State::Stalled),
     ("unobserved", State::Unobserved),
 ];
-
-/// How many of them are idle.
-const IDLE: usize = 3;
 
 /// The week of a payer; `page` is the address of our page of costs.
 pub fn say(it: &Summary, page: &str) -> Said {
@@ -168,10 +165,11 @@ fn text(it: &Summary, page: &str) -> String {
 /// All of it that is idle, and of what kind.
 fn idle_words(it: &Summary) -> String {
     let all = hours_and_cost(it, &it.this.of(State::is_idle));
-    let parts = PARTS[..IDLE].iter().filter_map(|(_, state)| {
-        let sum = it.this.of(|it| it == *state);
+    let idle = PARTS.into_iter().filter(|(_, state)| state.is_idle());
+    let parts = idle.filter_map(|(_, state)| {
+        let sum = it.this.of(|it| it == state);
         let words = cost(it, &sum).words(|nano| amount(&it.currency, *nano));
-        (sum.gpu_millis > 0).then(|| format!("{} {words}", look(*state).name))
+        (sum.gpu_millis > 0).then(|| format!("{} {words}", look(state).name))
     });
     let parts: Vec<String> = parts.collect();
     match parts.len() {
@@ -209,7 +207,7 @@ fn figures(it: &Summary, payer: &str, page: &str) -> Value {
         "until": table::moment_text(days.end * MILLIS_PER_DAY),
         "team": payer,
         "currency": it.currency,
-        "days_not_recorded": it.this.missing.iter().map(|it| date(*it)).collect::<Vec<_>>(),
+        "days_not_recorded": it.this.missing.iter().map(|it| day_text(*it)).collect::<Vec<_>>(),
         "held_gpu_hours": held(it).json(|it| hours(*it)),
         "cost": cost_json(&it.this.sum),
         "idle_cost": cost_json(&it.this.of(State::is_idle)),
@@ -233,8 +231,8 @@ fn figures(it: &Summary, payer: &str, page: &str) -> Value {
 }
 
 /// The payers that there was no message for, together.
-pub fn say_rest(rest: &[Summary], page: &str) -> Option<Said> {
-    let first = rest.first()?;
+pub fn say_rest(rest: &[&Summary], page: &str) -> Option<Said> {
+    let first = *rest.first()?;
     let mut all = Summary {
         payer: counted(rest.len(), "more team", "more teams"),
         waste: Vec::new(),
@@ -317,7 +315,7 @@ fn missing(spent: &Spent, of: &str) -> Option<String> {
         0 => None,
         count if count > few => Some(format!("nothing is recorded of {count} days of {of}")),
         count => {
-            let dates: Vec<String> = days.iter().map(|it| date(*it)).collect();
+            let dates: Vec<String> = days.iter().map(|it| day_text(*it)).collect();
             let days = counted(count, "day", "days");
             Some(format!(
                 "nothing is recorded of {days} of {of}: {}",
@@ -367,11 +365,9 @@ fn priced(sum: &Sum, why: &str) -> Figure<i128> {
 }
 
 fn hours_and_cost(it: &Summary, sum: &Sum) -> String {
-    if is_nothing_recorded(it) && sum.gpu_millis == 0 {
-        return "not known: nothing is recorded of the week".to_owned();
-    }
     let cost = cost(it, sum).words(|nano| amount(&it.currency, *nano));
     match sum.gpu_millis {
+        0 if is_nothing_recorded(it) => cost,
         0 => "none".to_owned(),
         millis => format!("{} GPU-hours, {cost}", shown_hours(millis)),
     }
@@ -479,12 +475,7 @@ fn day(day: i64) -> String {
     ];
     let name = usize::try_from(day.rem_euclid(DAYS)).ok();
     let name = name.and_then(|it| NAMES.get(it)).copied();
-    format!("{} {}", name.unwrap_or_default(), date(day))
-}
-
-fn date(day: i64) -> String {
-    let text = table::moment_text(day * MILLIS_PER_DAY);
-    text.chars().take(10).collect()
+    format!("{} {}", name.unwrap_or_default(), day_text(day))
 }
 
 #[cfg(test)]

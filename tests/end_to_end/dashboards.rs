@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::peers::Peer;
-use crate::{alerts, made};
+use crate::{alerts, incidents, made};
 
 /// From the start of Prometheus until every panel has data: two scrapes for rates, a tick for the server.
 const DATA_LIMIT: Duration = Duration::from_secs(120);
@@ -235,21 +235,6 @@ fn fleets(world: &World, server: &server::Server, asked: &[Asked]) -> BTreeMap<S
     faults.into_iter().zip(steady_seeds()).map(start).collect()
 }
 
-/// Whether the ranks of a fleet's job are compared: what stands or is slow before is taken for its start.
-fn is_compared(server: &server::Server, fault: &str) -> bool {
-    let cluster = cluster(fault);
-    let jobs = server
-        .get(&format!("/api/v1/jobs?cluster={cluster}"))
-        .json();
-    let Some(job) = jobs["items"].as_array().and_then(|it| it.first()) else {
-        return false;
-    };
-    let name = job["job"].as_str().unwrap_or_default().replace('/', "%2F");
-    let path = format!("/api/v1/runs/{cluster}/{name}/{}", job["attempt"]);
-    let run = server.get(&path).json();
-    run["step_seconds"]["value"].is_number() && run["not_judged"].is_null()
-}
-
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
@@ -302,8 +287,8 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         missing.is_empty().then_some(())
     });
     wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
-        let mut faults = fleets.keys();
-        faults.all(|it| is_compared(&server, it)).then_some(())
+        let is_compared = |it: &String| incidents::compared(&server, &cluster(it)).is_some();
+        fleets.keys().all(is_compared).then_some(())
     });
     fleets.remove(SILENT).expect("a panel names it").kill();
     for (fault, fleet) in &fleets {

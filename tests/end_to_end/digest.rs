@@ -2,7 +2,6 @@
 //! and the server died in the middle; a person prints it, and sends it again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::minute::{ALL_SECONDS, Aggregate, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_tests::harness::checker::with_store;
-use gpufleet_tests::harness::{World, built, server, wait};
+use gpufleet_tests::harness::{World, server, wait};
 use gpufleet_tests::on_both_databases;
 use gpufleet_tests::people::server::{Mood, Running};
 use gpufleet_tests::people::{Service, slack, webhook};
@@ -165,15 +164,7 @@ fn nothing_came_twice(hook: &Running, chat: &Running) {
 }
 
 fn command(place: &server::Place, arguments: &[&str]) -> String {
-    let mut command = Command::new(built("gpufleet-server"));
-    for key in place
-        .set
-        .iter()
-        .chain([&format!("store.url={}", place.database)])
-    {
-        command.arg("--set").arg(key);
-    }
-    let output = command.args(arguments).output();
+    let output = place.command().args(arguments).output();
     let output = output.expect("the server's program can be started");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);

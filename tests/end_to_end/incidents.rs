@@ -20,6 +20,16 @@ fn incidents(server: &server::Server, query: &str) -> Vec<Value> {
     items.unwrap_or_else(|| panic!("no list: {answer}"))
 }
 
+/// The run of a cluster's job once its ranks are compared: what stands or is slow before is taken for its start.
+pub(crate) fn compared(server: &server::Server, cluster: &str) -> Option<Value> {
+    let jobs = server.get(&format!("/api/v1/jobs?cluster={cluster}"));
+    let job = jobs.json()["items"].as_array()?.first()?.clone();
+    let name = job["job"].as_str()?.replace('/', "%2F");
+    let run = server.get(&format!("/api/v1/runs/{cluster}/{name}/{}", job["attempt"]));
+    let run = run.json();
+    (run["step_seconds"]["value"].is_number() && run["not_judged"].is_null()).then_some(run)
+}
+
 on_both_databases!(
     a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it_is_fast_again
 );
@@ -31,15 +41,9 @@ fn a_rank_that_is_slowed_down_is_one_incident_with_rank_cause_and_price_until_it
     let endpoint = format!("http://{}", server.place.grpc);
     let more = ["--nodes", "4", "--seed", &steady_seed()];
     let simulator = Simulator::start(&world, &endpoint, &more);
-    let compared = || -> Option<Value> {
-        let jobs = server.get("/api/v1/jobs?cluster=demo").json();
-        let job = jobs["items"].as_array()?.first()?.clone();
-        let name = job["job"].as_str()?.replace('/', "%2F");
-        let run = server.get(&format!("/api/v1/runs/demo/{name}/{}", job["attempt"]));
-        let run = run.json();
-        (run["step_seconds"]["value"].is_number() && run["not_judged"].is_null()).then_some(run)
-    };
-    let run = wait::until("the ranks are compared", OVER_LIMIT, compared);
+    let run = wait::until("the ranks are compared", OVER_LIMIT, || {
+        compared(&server, "demo")
+    });
     assert_eq!(incidents(&server, ""), Vec::<Value>::new(), "{run}");
     let said = simulator.fault("slow");
     let told = wait::until("the rank is told, and why", OVER_LIMIT, || {

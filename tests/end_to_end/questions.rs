@@ -37,11 +37,6 @@ fn narrow(text: &str) -> String {
 
 /// Why a step of the tour does not print what it shows.
 fn shown_wrong(server: &server::Server, (command, words): (&str, &str)) -> Option<String> {
-    let tour = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
-    let tour = narrow(&tour);
-    if !tour.contains(&format!("gpufleet {command}")) || !tour.contains(words) {
-        return Some(format!("README.md does not show {command}: {words}"));
-    }
     match found(server, &format!("`gpufleet {command}`")) {
         Err(why) => Some(why),
         Ok(said) if narrow(&said).contains(words) => None,
@@ -174,6 +169,12 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
     for user in USERS {
         let count = rows.iter().filter(|it| it.user == user).count();
         assert!(count >= 10, "{user} has {count} questions of at least ten");
+    }
+    let tour = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
+    let tour = narrow(&tour);
+    for (command, words) in TOUR {
+        let is_shown = tour.contains(&format!("gpufleet {command}")) && tour.contains(words);
+        assert!(is_shown, "README.md does not show {command}: {words}");
     }
     let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=2")

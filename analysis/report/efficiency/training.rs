@@ -12,8 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chargeback::view::By;
-use crate::chargeback::{Chargeback, Fleet};
+use crate::chargeback::Chargeback;
 use crate::money::ratio;
 
 /// A whole, in millionths.
@@ -90,16 +89,10 @@ impl Training {
 }
 
 /// Training by payer.
-pub fn training<'a>(
-    made: &'a Chargeback,
-    fleet: &'a Fleet,
-    runs: &'a [RunTime],
-) -> BTreeMap<&'a str, Training> {
+pub fn training<'a>(made: &'a Chargeback, runs: &'a [RunTime]) -> BTreeMap<&'a str, Training> {
     let mut found: BTreeMap<&str, Training> = BTreeMap::new();
-    let held = made.lines.iter().filter(|it| it.0.holder.is_some());
-    for (key, sum) in held {
-        let team = By::Team.word(made, fleet, key);
-        found.entry(team).or_default().held_gpu_millis += sum.gpu_millis;
+    for (team, gpu_millis) in made.held() {
+        found.entry(team).or_default().held_gpu_millis = gpu_millis;
     }
     for run in runs {
         let team = found.entry(&run.payer).or_default();

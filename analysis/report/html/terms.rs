@@ -28,14 +28,13 @@ pub(super) fn spot(report: &Report<'_>) -> Vec<Row> {
 
 /// Demand and supply of a cluster.
 pub(super) fn balance_row(it: &Balance) -> Row {
-    let gpus = tenths;
     Row {
         words: vec![or_dash(&it.cluster)],
         numbers: vec![
-            gpus(it.gpus),
-            gpus(it.held),
-            gpus(it.free),
-            it.waited_for.map_or("not seen".to_owned(), gpus),
+            tenths(it.gpus),
+            tenths(it.held),
+            tenths(it.free),
+            it.waited_for.map_or("not seen".to_owned(), tenths),
             percent(it.seen, 1_000_000),
         ],
         is_bad: false,

@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 
 from gpufleet import _flight
-from gpufleet._run import Run
+from support import run_of_test
 from test_probe import Cuda
 
 NOW = 1_790_000_000_000_000_000
@@ -57,7 +57,7 @@ class Flight(unittest.TestCase):
         self.assertIsNone(first["collective"], "it waits in none")
 
     def test_the_recorder_is_asked_only_while_no_step_ends(self):
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         run.step()
         recorder = mock.Mock(wraps=run._recorder)
         flight = _flight.Flight(recorder, 0, stands_after=60.0)
@@ -78,7 +78,7 @@ class Flight(unittest.TestCase):
             dump.assert_called_once()
 
     def test_the_longer_it_stands_the_more_seldom_it_is_asked(self):
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         run.step()
         flight = _flight.Flight(run._recorder, 0, stands_after=60.0)
         asked_at = []
@@ -92,7 +92,7 @@ class Flight(unittest.TestCase):
         self.assertEqual(asked_at, [60, 120, 240, 480, 960, 1440, 1920, 2400, 2880, 3360])
 
     def test_before_the_first_step_has_ended_and_where_it_is_not_wanted_it_is_not_asked(self):
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         flight = _flight.Flight(run._recorder, 0, stands_after=60.0)
         with mock.patch.object(_flight, "dump", return_value=dumped(entry(8))) as dump:
             for _ in range(100):
@@ -104,7 +104,7 @@ class Flight(unittest.TestCase):
         self.assertTrue(_flight.is_wanted({"NCCL_PROFILER_PLUGIN": "/opt/libnccl-profiler-other.so"}))
 
     def test_a_dump_that_is_none_or_broken_harms_nothing(self):
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         run.step()
         for broken in (None, {}, {"pg_config": {"0": {"ranks": "no"}}}, dumped({})):
             flight = _flight.Flight(run._recorder, 0, stands_after=0.0)
@@ -123,7 +123,7 @@ class Flight(unittest.TestCase):
 
     def standing(self):
         """A run that has made a step, and stands."""
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         run.step()
         flight = _flight.Flight(run._recorder, 0, stands_after=0.0)
         flight.look(1.0)
@@ -157,7 +157,7 @@ class Flight(unittest.TestCase):
         self.cuda()
         together = mock.patch.multiple(torch.distributed, is_initialized=lambda: True, get_rank=lambda: 3)
         for variables, is_followed in [({"GPUFLEET_FLIGHT": "0"}, False), ({}, True)]:
-            run = Run("/nowhere/hooks.sock")
+            run = run_of_test()
             run._follow_flight()
             self.assertIsNone(run._flight, "this process is alone")
             with together, mock.patch.dict(os.environ, variables), mock.patch.object(_flight.Flight, "start") as start:
@@ -192,7 +192,7 @@ class Flight(unittest.TestCase):
         self.assertEqual(cuda.calls("captures ended"), 1)
 
     def test_what_waits_is_in_the_memory_until_it_does_not(self):
-        run = Run("/nowhere/hooks.sock")
+        run = run_of_test()
         groups = _flight.groups_of(dumped(entry(8)), 0)
         for _ in range(3):
             run._recorder.in_flight(groups)

@@ -119,6 +119,7 @@ pub(super) fn signal(
 /// Where the ranks of a run are that may stand.
 fn places(around: &Around<'_>, watch: &Watch, now: Timestamp) -> Places {
     let stood_ns = watch.stands_for(now);
+    let stood = now.shifted(-stood_ns);
     let mut known: BTreeMap<&Name, Vec<Position>> = BTreeMap::new();
     let mut all = Vec::new();
     for rank in &around.run.ranks {
@@ -154,11 +155,10 @@ fn places(around: &Around<'_>, watch: &Watch, now: Timestamp) -> Places {
     // Before the first step counts that differ for a moment are no evidence: it may merely not tell its steps.
     if watch.has_begun() {
         for positions in known.values_mut() {
-            are_in(positions, now.shifted(-stood_ns));
+            are_in(positions, stood);
         }
     }
     let mut named: Vec<(&Name, Vec<Position>)> = known.into_iter().collect();
-    let stood = now.shifted(-stood_ns);
     let is_stuck = |name: &Name| {
         let mut stuck = around.run.stuck.iter().filter(|it| it.at >= stood);
         stuck.any(|it| {

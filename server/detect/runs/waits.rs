@@ -173,8 +173,7 @@ fn of_a_step(price: Price, step_ns: u64) -> Price {
 
 /// Where the ranks sit that have not ended.
 fn seats(run: &Run) -> BTreeMap<u32, Seat> {
-    let living = run.members().filter(|(_, it)| it.facts.end.is_none());
-    living
+    run.living()
         .map(|(number, it)| (*number, seat(&it.facts.mesh, run.facts.world)))
         .collect()
 }

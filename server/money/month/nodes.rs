@@ -263,16 +263,14 @@ fn unseen(seen: &[(i64, i64)], there: &[(i64, i64)], count: u32) -> Vec<Vec<(i64
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use gpufleet_analysis::chargeback::Detail;
     use gpufleet_analysis::ledger::{Energy, Reason, State};
-    use gpufleet_telemetry::identity::Origin;
 
+    use super::super::fixture::day_of_card;
     use super::super::{Days, charge};
     use super::*;
     use crate::money::terms::Sources;
-    use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay};
+    use crate::store::model::{DayFacts, DayTime, LedgerDay};
 
     const CARD: &str = "NVIDIA L40S";
     /// A dollar an hour, in nano-units.
@@ -283,31 +281,18 @@ mod tests {
         let day = 20_000 + from_h / 24;
         let ms = |hour: i64| 20_000 * MILLIS_PER_DAY + hour * 3_600_000;
         let facts = DayFacts {
-            origin: Origin::Live,
             node: "node-1".to_owned(),
             gpu_model: CARD.to_owned(),
-            slices: 1,
-            of: 1,
             ..DayFacts::default()
         };
-        let of = DayOf {
-            cluster: "lab".to_owned(),
-            id: name.to_owned(),
-            is_share: false,
-            facts,
+        let free = DayTime {
+            holder: 0,
+            state: State::Unallocated,
+            reason: Reason::Unknown,
+            millis: ms(until_h) - ms(from_h),
+            energy: Energy::default(),
         };
-        LedgerDay {
-            day,
-            of: Arc::new(of),
-            spans: vec![(ms(from_h), ms(until_h))],
-            times: vec![DayTime {
-                holder: 0,
-                state: State::Unallocated,
-                reason: Reason::Unknown,
-                millis: ms(until_h) - ms(from_h),
-                energy: Energy::default(),
-            }],
-        }
+        day_of_card(name, facts, (day, (ms(from_h), ms(until_h))), vec![free])
     }
 
     fn hours(days: Vec<LedgerDay>, price: Option<&str>) -> (i64, i128) {

@@ -61,7 +61,8 @@ pub async fn serve(
     days: &Range<i64>,
     cluster: Option<&str>,
 ) -> Result<(), StoreError> {
-    let (served, are_all) = store.served(days.clone(), cluster).await?;
+    let (mut served, are_all) = store.served(days.clone(), cluster).await?;
+    served.retain(|it| cluster.is_some() || it.resource.resource.origin() == Origin::Live);
     read.served = served;
     read.served_left_out = !are_all;
     Ok(())
@@ -133,13 +134,6 @@ pub(crate) async fn ledger(
         holders,
         unreadable,
         lives,
-        preempted: Vec::new(),
-        demand: Vec::new(),
-        trained: Vec::new(),
-        served: Vec::new(),
-        served_left_out: false,
-        served_of_one: cluster.is_some(),
-        preempted_untold: None,
-        trained_untold: None,
+        ..Days::default()
     })
 }

@@ -15,7 +15,7 @@ use gpufleet_analysis::chargeback::{Chargeback, Fleet, Sum};
 use gpufleet_analysis::money::ratio;
 use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_analysis::serving::Served;
-use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::identity::attribute;
 
 use super::{Days, is_held};
 use crate::store::ServedDays;
@@ -44,8 +44,6 @@ struct Job<'a> {
     models: BTreeSet<&'a str>,
     endpoints: BTreeSet<&'a str>,
     served: Option<Served>,
-    /// Whether one of them told what it generated and no prompts: then nobody knows how many there were.
-    lacks_prompts: bool,
     /// By node and day for how long its model servers told, and how many they are.
     told: BTreeMap<(&'a str, i64), (i64, i64)>,
     why: String,
@@ -58,14 +56,11 @@ pub(super) fn serving(
     fleet: &Fleet,
     made: &Chargeback,
 ) -> Vec<Serving> {
-    let of_cluster =
-        |it: &&ServedDays| days.served_of_one || it.resource.resource.origin() == Origin::Live;
-    let served: Vec<&ServedDays> = days.served.iter().filter(of_cluster).collect();
-    let places: BTreeSet<Place<'_>> = served.iter().map(|it| place(it)).collect();
+    let places: BTreeSet<Place<'_>> = days.served.iter().map(place).collect();
     let held = held(days, range, &places);
     let lines = lines(fleet, made, &places);
     let mut jobs: BTreeMap<(&str, &str), Job<'_>> = BTreeMap::new();
-    for it in served {
+    for it in &days.served {
         let (cluster, node) = place(it);
         let id = &*it.resource.key.id;
         let model = text(it, attribute::MODEL_NAME);
@@ -107,12 +102,15 @@ impl<'a> Job<'a> {
     }
 
     fn add(&mut self, served: &Served) {
-        let sum = self.served.get_or_insert_default();
+        let Some(sum) = &mut self.served else {
+            self.served = Some(*served);
+            return;
+        };
         sum.generated_tokens = sum.generated_tokens.saturating_add(served.generated_tokens);
         sum.told_millis += served.told_millis;
-        self.lacks_prompts |= served.prompt_tokens.is_none();
-        let prompts = served.prompt_tokens.unwrap_or(0);
-        sum.prompt_tokens = Some(sum.prompt_tokens.unwrap_or(0).saturating_add(prompts));
+        // Where one of them tells no prompts, nobody knows how many there were.
+        let both = sum.prompt_tokens.zip(served.prompt_tokens);
+        sum.prompt_tokens = both.map(|(sum, it)| sum.saturating_add(it));
     }
 
     fn told(
@@ -127,10 +125,7 @@ impl<'a> Job<'a> {
             job: name.to_owned(),
             models: self.models.iter().map(|it| (*it).to_owned()).collect(),
             endpoints: self.endpoints.len(),
-            prompt_tokens: self
-                .served
-                .filter(|_| !self.lacks_prompts)
-                .and_then(|it| it.prompt_tokens),
+            prompt_tokens: self.served.and_then(|it| it.prompt_tokens),
             generated_tokens: self.served.map(|it| it.generated_tokens),
             why: self.why,
             ..Serving::default()

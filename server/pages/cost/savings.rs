@@ -20,6 +20,13 @@ pub(super) struct Part {
     pub(super) has_anchor: bool,
 }
 
+impl Part {
+    /// Whether nothing could be saved.
+    pub(super) fn is_empty(&self) -> bool {
+        self.right_size.is_empty() && self.off.is_empty()
+    }
+}
+
 /// A holder.
 pub(super) struct Row {
     pub(super) job: Name,
@@ -128,7 +135,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use gpufleet_analysis::owner::Payer;
-    use gpufleet_analysis::right_size::{Confidence, Measured, Proposal, Silent};
+    use gpufleet_analysis::right_size::{Measured, Silent};
     use gpufleet_analysis::shutdown::Window;
 
     use super::*;
@@ -144,22 +151,10 @@ mod tests {
             tensor_p95: Some(0.05),
             dram_p95: None,
         };
-        let right_size = RightSize {
-            cluster: "prod".into(),
-            origin: Origin::Live,
-            job: "job:ml/train".to_owned(),
-            payer: Payer::Team("science".to_owned()),
-            gpus: 8,
-            card: "big".to_owned(),
-            looked_at: 4,
-            proposal: Proposal {
-                gpus: 8,
-                card: "small".to_owned(),
-                saved_per_day: 1_760 * USD,
-                measured,
-                confidence: Confidence::Low,
-            },
-        };
+        let payer = Payer::Team("science".to_owned());
+        let mut right_size = RightSize::for_tests("job:ml/train", payer);
+        right_size.proposal.gpus = 8;
+        right_size.proposal.measured = measured;
         let off = Off {
             cluster: "demo".to_owned(),
             origin: Origin::Simulated,

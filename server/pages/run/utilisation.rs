@@ -12,13 +12,12 @@ use crate::words::text;
 pub(super) fn figures(web: &Web, (key, run): (&RunKey, &Run), now: Timestamp) -> [Figure; 2] {
     let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
     let flops_by = run.flops_by();
-    let is_told = flops_by.is_some();
-    let model = mfu.as_ref().ok().map(|it| match flops_by {
+    let model = mfu.as_ref().ok().map(|it| match &flops_by {
         Some(by) => format!("{}; {by}", peak(it)),
         None => peak(it),
     });
     // A run that gives its FLOPs lacks what it is measured by.
-    let anchor = if is_told { "peaks" } else { HOOKS };
+    let anchor = if flops_by.is_some() { "peaks" } else { HOOKS };
     let hardware = hfu.as_ref().ok();
     let hardware = hardware.map(|(it, basis)| format!("{}; {}", peak(it), basis.words()));
     [

@@ -2,7 +2,6 @@
 
 use futures::FutureExt;
 use gpufleet_analysis::owner::Payer;
-use gpufleet_analysis::right_size::{Confidence, Measured, Proposal};
 use gpufleet_analysis::states::Recent;
 use gpufleet_telemetry::gpu_specs::Specs;
 
@@ -94,24 +93,10 @@ async fn who_could_do_with_less_is_said_of_nobody_who_was_not_measured_for_a_day
 #[tokio::test]
 async fn who_could_do_with_less_is_a_row_beside_the_sum_that_leads_to_its_figures() {
     let server = priced(fixture::fleet()).await;
+    let payer = Payer::Team("science".to_owned());
     let saved = Savings {
         currency: "USD".to_owned(),
-        right_size: vec![RightSize {
-            cluster: "prod".into(),
-            origin: Origin::Live,
-            job: HOSTILE.to_owned(),
-            payer: Payer::Team("science".to_owned()),
-            gpus: 8,
-            card: "big".to_owned(),
-            looked_at: 4,
-            proposal: Proposal {
-                gpus: 4,
-                card: "small".to_owned(),
-                saved_per_day: 1_760_000_000_000,
-                measured: Measured::default(),
-                confidence: Confidence::Low,
-            },
-        }],
+        right_size: vec![RightSize::for_tests(HOSTILE, payer)],
         ..Savings::default()
     };
     let before = server.json("/api/v1/today").await;

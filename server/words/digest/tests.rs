@@ -225,6 +225,7 @@ fn teams_without_a_message_each_are_told_together() {
             ..week()
         })
         .collect();
+    let rest: Vec<&Summary> = rest.iter().collect();
     let said = say_rest(&rest, "x").expect("there are some");
     assert!(
         said.title

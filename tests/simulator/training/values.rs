@@ -5,7 +5,7 @@ use gpufleet_telemetry::identity::{Part, PartKind};
 use gpufleet_telemetry::steps::StepRecord;
 use gpufleet_telemetry::tick::{Point, PointValue};
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::Phase;
+use gpufleet_telemetry::training::{Phase, collective_id};
 
 use super::cast::{Cast, Seat};
 use crate::simulator::card::GIB;
@@ -256,7 +256,7 @@ impl Points {
         for (place, (function, calls, bytes, bandwidth)) in (0_u64..).zip(COLLECTIVES) {
             let group = groups[place as usize];
             let hash = 0x5c1e_0000 + (place << 12) + u64::from(group.0 << 6 | group.1);
-            let part = Part::new(PartKind::Collective, format!("{hash:016x}/{function}"));
+            let part = Part::new(PartKind::Collective, collective_id(hash, function));
             let waited = seconds(totals.comm_wait_ns) / 2.0;
             for (metric, value) in [
                 (&training::COLLECTIVE_CALLS, calls * steps),

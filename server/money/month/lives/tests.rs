@@ -5,14 +5,14 @@ use std::sync::Arc;
 use gpufleet_analysis::chargeback::{Chargeback, Detail};
 use gpufleet_analysis::inventory::{Node, Ready, Record};
 use gpufleet_analysis::ledger::{Energy, Reason, State};
-use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use proptest::prelude::*;
 
+use super::super::fixture::day_of_card;
 use super::super::{Days, charge};
 use super::*;
 use crate::money::terms::{Sources, Terms};
-use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, MoneyTable};
+use crate::store::model::{DayFacts, DayTime, LedgerDay, MoneyTable};
 
 const FIRST_DAY: i64 = 20_000;
 const HOUR: i64 = 3_600_000;
@@ -65,27 +65,16 @@ fn told(node: &str, from_h: i64, until_h: i64, silent_h: i64) -> Vec<LedgerDay> 
             time(State::Unobserved, silent, end),
         ];
         let facts = DayFacts {
-            origin: Origin::Live,
             node: node.to_owned(),
             machine_type: "a3-highgpu-8g".to_owned(),
             region: "here".to_owned(),
             provisioning: "on_demand".to_owned(),
-            slices: 1,
-            of: 1,
             ..DayFacts::default()
         };
-        let of = DayOf {
-            cluster: "lab".to_owned(),
-            id: format!("{node}-{gpu}"),
-            is_share: false,
-            facts,
-        };
-        LedgerDay {
-            day: FIRST_DAY + day,
-            of: Arc::new(of),
-            spans: vec![(ms(first), ms(end))],
-            times: times.into_iter().filter(|it| it.millis > 0).collect(),
-        }
+        let id = format!("{node}-{gpu}");
+        let when = (FIRST_DAY + day, (ms(first), ms(end)));
+        let times = times.into_iter().filter(|it| it.millis > 0).collect();
+        day_of_card(&id, facts, when, times)
     };
     let days = from_h.div_euclid(24)..=(until_h - 1).div_euclid(24);
     days.flat_map(|day| (0..8).map(move |gpu| one(gpu, day)))

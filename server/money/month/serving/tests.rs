@@ -8,11 +8,12 @@ use gpufleet_analysis::owner::Holder;
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::super::fixture::day_of_card;
 use super::super::{Terms, charge};
 use super::*;
 use crate::money::CostConfig;
 use crate::money::terms::Sources;
-use crate::store::model::{DayFacts, DayOf, DayTime, KnownResource, LedgerDay, ResourceKey};
+use crate::store::model::{DayFacts, DayTime, KnownResource, LedgerDay, ResourceKey};
 
 const DAY: i64 = 20_000;
 const HOUR: i64 = 3_600_000;
@@ -41,25 +42,12 @@ fn card(name: &str, node: &str, model: &str, jobs: &[(i64, i64)]) -> LedgerDay {
     let mut times = vec![time(0, State::Unallocated, 24 - held)];
     times.extend(jobs.iter().map(|it| time(it.0, State::ActiveUnrated, it.1)));
     let facts = DayFacts {
-        origin: Origin::Live,
         node: node.to_owned(),
         gpu_model: model.to_owned(),
-        slices: 1,
-        of: 1,
         ..DayFacts::default()
     };
-    let of = DayOf {
-        cluster: "lab".to_owned(),
-        id: name.to_owned(),
-        is_share: false,
-        facts,
-    };
-    LedgerDay {
-        day: DAY,
-        of: Arc::new(of),
-        spans: vec![(DAY * MILLIS_PER_DAY, (DAY + 1) * MILLIS_PER_DAY)],
-        times,
-    }
+    let all_day = (DAY * MILLIS_PER_DAY, (DAY + 1) * MILLIS_PER_DAY);
+    day_of_card(name, facts, (DAY, all_day), times)
 }
 
 /// A model server of a node that told so many million tokens, half of them of prompts, for so many hours.
