@@ -70,6 +70,8 @@ struct Section {
     word: Option<&'static str>,
     sentence: &'static str,
     query: String,
+    /// The month before this one, `2026-09`.
+    last_month: String,
     tiles: Vec<(&'static str, String, String)>,
     teams: Vec<Team>,
     /// The month in one line, without its full stop.
@@ -313,6 +315,7 @@ fn section(
         query: cluster
             .map(|it| format!("&cluster={}", segment(&it)))
             .unwrap_or_default(),
+        last_month: report::month_before_that_of(at),
         tiles: [
             tile("Total", &headline.total),
             tile("Active", &headline.active),
