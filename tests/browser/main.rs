@@ -150,7 +150,7 @@ fn recorded(world: &World) -> String {
     };
     let lines = std::iter::once(header).chain((0..RECORDED_S).map(round));
     let lines: Vec<String> = lines.map(|it| it.to_string()).collect();
-    let recording = world.file("h200.jsonl", &lines.join("\n"));
+    let recording = world.file("h200.jsonl", &format!("{}\n", lines.join("\n")));
     let capture = world.file(
         "moment.metrics",
         "# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n\
