@@ -21,6 +21,8 @@ pub mod http;
 
 pub mod server;
 
+pub mod client;
+
 pub mod agent;
 
 pub mod postgres;

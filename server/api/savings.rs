@@ -1,9 +1,11 @@
 //! `/savings`: who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -97,7 +99,14 @@ pub struct ShutdownRow {
     pub saved_nano_per_week: i64,
 }
 
-/// Who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week.
+/// How long the first answer is waited for: of a small fleet it is there by then.
+const FIRST_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is said meanwhile.
+const NOT_YET: &str = "what could be saved is being worked out for the first time, which takes longer for a large fleet: ask again";
+
+/// Who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week, as it was last
+/// worked out (`at`): once an hour, and while somebody asks.
 #[utoipa::path(get, path = "/api/v1/savings", tag = "Money",
     responses((status = 200, body = Savings), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub async fn savings(
@@ -105,8 +114,16 @@ pub async fn savings(
     Extension(grant): Extension<Grant>,
 ) -> Result<Json<Savings>, Problem> {
     let now = web.app.clock.now();
-    let made = web.app.savings.get(&web.app, &web.specs, &grant, now).await;
-    let made = made.map_err(|error| Problem::store(&error))?;
+    let (app, specs) = (&web.app, &web.specs);
+    let made = match app.savings.last(app, specs, &grant, now) {
+        Some(made) => made,
+        None => {
+            let making = app.savings.get(app, specs, &grant, now);
+            let made = tokio::time::timeout(FIRST_WITHIN, making).await;
+            let made = made.map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, NOT_YET))?;
+            made.map_err(|error| Problem::store(&error))?
+        }
+    };
     let mut not_proposed: Vec<NotProposed> = made
         .silent
         .iter()

@@ -13,14 +13,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use google_cloud_monitoring_v3::model::TimeSeries;
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Kind, Metric, MetricId};
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
-use gpufleet_telemetry::time::{Clock, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::push::{self, Labelled, Plan, Pushed, Sent, Way};
@@ -50,9 +50,6 @@ use target::{Reason, Target, Verdict};
 /// Oldest minute that may be asked for. Cloud Monitoring takes points of the last 25 hours; the hour between
 /// is for a minute that is under way.
 const MAX_AGE_HOURS: u64 = 24;
-
-/// A minute that is written so much later than it is due, seconds, may be of pods that are gone.
-const LATE_S: i64 = 120;
 
 section! {
     /// Minutes of the record, written to Google Cloud Monitoring; docs/cloud-monitoring.md has what it costs.
@@ -137,11 +134,10 @@ pub struct CloudMonitoring {
     writer: String,
     told: Arc<Told>,
     fleet: Option<Arc<Fleet>>,
-    clock: Option<Arc<dyn Clock>>,
     /// The nodes of this minute, by cluster and name.
     nodes: HashMap<(Arc<str>, String), Option<Arc<Resource>>>,
     streams: Streams,
-    containers: Containers,
+    containers: Arc<Mutex<Containers>>,
     /// Metrics whose descriptors are still to be made.
     undescribed: Vec<&'static Metric>,
     /// Metrics that it does not take as they are.
@@ -213,10 +209,9 @@ impl CloudMonitoring {
             writer: writer.to_owned(),
             told: Arc::default(),
             fleet: None,
-            clock: None,
             nodes: HashMap::new(),
             streams: Streams::default(),
-            containers: Containers::default(),
+            containers: Arc::default(),
             unwanted: HashSet::new(),
             series: 0,
             whole: None,
@@ -232,7 +227,6 @@ impl CloudMonitoring {
     pub fn of(mut self, app: &App) -> Self {
         self.told = Arc::clone(&app.cloud_monitoring);
         self.fleet = Some(Arc::clone(&app.fleet));
-        self.clock = Some(Arc::clone(&app.clock));
         self
     }
 
@@ -245,13 +239,6 @@ impl CloudMonitoring {
             "{} metrics are written to Cloud Monitoring; of one GPU that is {month}",
             metrics().count()
         )
-    }
-
-    /// Whether the minute that ends here is written late.
-    fn is_late(&self, end: Timestamp) -> bool {
-        let late_ms = 1_000 * (self.plan.delay_s + LATE_S);
-        let is_late = |it: &Arc<dyn Clock>| it.now().millis() - end.millis() > late_ms;
-        self.clock.as_ref().is_some_and(is_late)
     }
 
     /// The node that a resource is on, as far as it is known.
@@ -342,8 +329,7 @@ impl Way for CloudMonitoring {
         let node = self.node(of.known);
         let container = match self.resource {
             Monitored::K8sContainer => {
-                let when = (end, self.is_late(end));
-                self.containers.held(of.known, of.holder, when)
+                containers::lock(&self.containers).held(of.known, of.holder, end)
             }
             _ => None,
         };
@@ -440,7 +426,7 @@ impl Way for CloudMonitoring {
         self.is_first_minute = false;
         self.nodes.clear();
         self.streams.forget_before(end);
-        self.containers.forget_before(end);
+        containers::lock(&self.containers).forget_before(end);
         let series = std::mem::take(&mut self.series);
         self.told.series.store(series, Ordering::Relaxed);
         self.told.has_written.store(true, Ordering::Relaxed);
@@ -484,7 +470,16 @@ pub async fn run(app: App, target: Option<CloudMonitoring>, stop: CancellationTo
             tracing::info!("{}", target.selection());
             let target = target.of(&app);
             let told = Arc::clone(&app.cloud_monitoring);
-            push::run(app, &told.pushed, target, stop).await;
+            let fleet = Arc::clone(&app.fleet);
+            let containers = (target.resource == Monitored::K8sContainer)
+                .then(|| Arc::clone(&target.containers));
+            let watching = async {
+                if let Some(containers) = &containers {
+                    containers::watch(&fleet, containers, &stop).await;
+                }
+            };
+            let pushing = push::run(app, &told.pushed, target, stop.clone());
+            tokio::join!(pushing, watching);
         }
     }
 }

@@ -109,9 +109,13 @@ struct IdleCandidate {
 /// The same as [`now`], where it keeps nobody waiting.
 pub async fn walked(app: &App, terms: &Arc<Terms>, grant: &Grant, at: Timestamp) -> MoneySnapshot {
     let (fleet, terms, grant) = (Arc::clone(&app.fleet), Arc::clone(terms), grant.clone());
-    let walk = move || now(&fleet, &terms, &grant, at);
-    let found = tokio::task::spawn_blocking(walk).await;
-    found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    apart(move || now(&fleet, &terms, &grant, at)).await
+}
+
+/// Does what takes long on a thread apart from those that answer.
+pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Looks at everything that this reader may see: a walk over every GPU.

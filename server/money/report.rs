@@ -207,6 +207,13 @@ pub fn month_of(now: Timestamp) -> String {
     table::moment_text(now.millis()).chars().take(7).collect()
 }
 
+/// The month before the one in which this is, as `2026-09`.
+pub fn month_before_that_of(now: Timestamp) -> String {
+    let today = now.millis().div_euclid(MILLIS_PER_DAY);
+    let first = month_around(today).map_or(today, |it| it.start);
+    month_of(Timestamp::from_millis((first - 1) * MILLIS_PER_DAY))
+}
+
 /// The first day of the month before the one that begins on this day.
 fn month_before(first_day: i64) -> i64 {
     month_around(first_day - 1).map_or(first_day, |it| it.start)

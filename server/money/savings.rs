@@ -6,7 +6,8 @@
 //! last four whole weeks of the ledger.
 //!
 //! Limits: [`MAX_GPUS`] GPUs are looked at, [`MAX_OF_ONE`] of one holder, the dearest holders first; who is not
-//! looked at is counted. An answer is made again at most once in [`FRESH_FOR`], one at a time.
+//! looked at is counted. An answer is made again at most once in [`FRESH_FOR`], one at a time, and no page waits for
+//! it: the last one stands meanwhile. What walks over every GPU is done on a thread apart from those that answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +15,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use gpufleet_analysis::owner::{Holder, Payer};
-use gpufleet_analysis::right_size::{Held, Measured, Proposal, Silent, p95, right_size};
-use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_analysis::right_size::{Held, Proposal, Silent, right_size};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
@@ -25,13 +25,16 @@ use super::{Machine, Terms};
 use crate::App;
 use crate::answers::Answers;
 use crate::auth::Grant;
-use crate::store::model::{ResourceKey, TenMinutes};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
+use crate::store::model::ResourceKey;
 
 mod cards;
 
+mod measure;
+
 mod nodes;
 
+pub(crate) use measure::measure;
 pub use nodes::Off;
 
 /// How long an answer is kept: it is of days and weeks.
@@ -45,12 +48,6 @@ const MAX_GPUS: usize = 128;
 
 /// Most GPUs of one holder that are looked at.
 const MAX_OF_ONE: usize = 4;
-
-/// Hours that are looked at: a week.
-const HOURS: i64 = 7 * 24;
-
-/// Ten-minute rows of an hour.
-const ROWS_OF_AN_HOUR: f64 = 6.0;
 
 /// A holder that could do with less.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +86,7 @@ impl RightSize {
                 gpus: 4,
                 card: "small".to_owned(),
                 saved_per_day: 1_760_000_000_000,
-                measured: Measured::default(),
+                measured: gpufleet_analysis::right_size::Measured::default(),
                 confidence: gpufleet_analysis::right_size::Confidence::Low,
             },
         }
@@ -172,6 +169,21 @@ impl Kept {
         }
     }
 
+    /// Is making an answer that never ends, so that no other is made.
+    #[cfg(test)]
+    pub(crate) fn stuck_for_tests(&self, app: &App) {
+        let never = self
+            .fresh
+            .get(Some("stuck".into()), &app.clock, std::future::pending());
+        assert!(never.now_or_never().is_none());
+    }
+
+    /// Has this for an answer that was made once and is no longer fresh.
+    #[cfg(test)]
+    pub(crate) fn had_for_tests(&self, saved: Savings) {
+        self.keep(None, Arc::new(saved));
+    }
+
     /// Has this for an answer that was made now.
     #[cfg(test)]
     pub(crate) async fn put_for_tests(&self, app: &App, saved: Savings) {
@@ -203,46 +215,30 @@ async fn make(
     at: Timestamp,
 ) -> Result<Savings, StoreError> {
     let terms = app.money.terms();
-    let found = now::walked(app, &terms, grant, at).await;
-    let mut savings = Savings {
-        at,
-        currency: terms.sources.cost.currency.clone(),
-        ..Savings::default()
-    };
-    let mut room = MAX_GPUS;
-    for holder in holders(&found) {
-        if room == 0 {
-            savings.more += 1;
-            continue;
-        }
-        let look_at = holder.gpus.len().min(MAX_OF_ONE).min(room);
-        let Some(asked) = asked(app, &terms, specs, &holder, at) else {
-            savings.unknown += 1;
-            continue;
-        };
-        if asked.is_committed {
-            *savings.silent.entry(Silent::Committed).or_default() += 1;
-            continue;
-        }
-        room -= look_at;
-        let mut measured = Vec::with_capacity(look_at);
-        for key in &holder.gpus[..look_at] {
-            measured.push(measure(&app.store, key, holder.number, at).await?);
+    let found = Arc::new(now::walked(app, &terms, grant, at).await);
+    let (own, specs) = (app.clone(), Arc::clone(specs));
+    let (prices, all) = (Arc::clone(&terms), Arc::clone(&found));
+    let choosing = move || choose(&own, &prices, &specs, &all, at);
+    let (chosen, mut savings) = now::apart(choosing).await;
+    for it in chosen {
+        let mut measured = Vec::with_capacity(it.looked_at.len());
+        for key in &it.looked_at {
+            measured.push(measure(&app.store, key, it.number, at).await?);
         }
         let held = Held {
-            gpus: u32::try_from(holder.gpus.len()).unwrap_or(u32::MAX),
+            gpus: it.gpus,
             measured,
-            card: asked.card,
+            card: it.choice.card,
         };
-        match right_size(&held, &asked.others) {
+        match right_size(&held, &it.choice.others) {
             Ok(proposal) => savings.right_size.push(RightSize {
-                cluster: Arc::clone(&holder.gpus[0].cluster),
-                origin: holder.first.resource.origin(),
-                job: holder.holder.job.clone(),
-                payer: holder.first.payer.clone(),
+                cluster: it.cluster,
+                origin: it.origin,
+                job: it.job,
+                payer: it.payer,
                 gpus: held.gpus,
                 card: held.card.name,
-                looked_at: look_at,
+                looked_at: it.looked_at.len(),
                 proposal,
             }),
             Err(why) => *savings.silent.entry(why).or_default() += 1,
@@ -252,6 +248,64 @@ async fn make(
     savings.right_size.sort_by_key(saved);
     savings.off = nodes::off(app, &terms, &found, at).await?;
     Ok(savings)
+}
+
+/// A holder that is looked at.
+struct Chosen {
+    cluster: Arc<str>,
+    origin: Origin,
+    job: String,
+    payer: Payer,
+    number: i64,
+    gpus: u32,
+    /// Those of its GPUs that are looked at.
+    looked_at: Vec<ResourceKey>,
+    choice: Choice,
+}
+
+/// Who is looked at, with the counts of those who are not: a walk over every GPU.
+fn choose(
+    app: &App,
+    terms: &Terms,
+    specs: &Specs,
+    found: &MoneySnapshot,
+    at: Timestamp,
+) -> (Vec<Chosen>, Savings) {
+    let mut savings = Savings {
+        at,
+        currency: terms.sources.cost.currency.clone(),
+        ..Savings::default()
+    };
+    let (mut chosen, mut room) = (Vec::new(), MAX_GPUS);
+    for holder in holders(found) {
+        if room == 0 {
+            savings.more += 1;
+            continue;
+        }
+        let Some(choice) = asked(app, terms, specs, &holder, at) else {
+            savings.unknown += 1;
+            continue;
+        };
+        if choice.is_committed {
+            *savings.silent.entry(Silent::Committed).or_default() += 1;
+            continue;
+        }
+        let mut looked_at = holder.gpus;
+        let gpus = u32::try_from(looked_at.len()).unwrap_or(u32::MAX);
+        looked_at.truncate(MAX_OF_ONE.min(room));
+        room -= looked_at.len();
+        chosen.push(Chosen {
+            cluster: Arc::clone(&looked_at[0].cluster),
+            origin: holder.first.resource.origin(),
+            job: holder.holder.job,
+            payer: holder.first.payer.clone(),
+            number: holder.number,
+            gpus,
+            looked_at,
+            choice,
+        });
+    }
+    (chosen, savings)
 }
 
 /// GPUs that one holder has now, all of one card.
@@ -370,53 +424,9 @@ fn node(
     app.fleet.get(&key).map(|it| it.resource)
 }
 
-/// What was measured of a GPU in the hours in which this holder had it.
-pub(crate) async fn measure(
-    store: &Store,
-    key: &ResourceKey,
-    holder: i64,
-    at: Timestamp,
-) -> Result<Measured, StoreError> {
-    let end = at.seconds().div_euclid(3_600) + 1;
-    let hours = store.hours_held_by(key, holder, end - HOURS..end).await?;
-    let (Some(first), Some(last)) = (hours.first(), hours.last()) else {
-        return Ok(Measured::default());
-    };
-    let mut rows = store.ten_minutes(key, first * 6..(last + 1) * 6).await?;
-    rows.retain(|it| hours.binary_search(&it.bucket.div_euclid(6)).is_ok());
-    Ok(measured(&rows))
-}
-
-fn measured(rows: &[TenMinutes]) -> Measured {
-    let of = |metric: Metric| rows.iter().filter_map(move |it| it.metrics.get(&metric.id));
-    let known = |metric: Metric| of(metric).filter(|it| it.count > 0);
-    let peaks = || {
-        known(gpu::MEMORY_USED)
-            .map(|it| it.max)
-            .collect::<Vec<f64>>()
-    };
-    let means = |metric: Metric| {
-        known(metric)
-            .map(|it| it.sum / f64::from(it.count))
-            .collect()
-    };
-    let seen = rows.iter().filter(|it| it.observed_s > 0).count();
-    // Of what is judged the least: an hour of tensor cores in a week of memory is an hour.
-    let told = [gpu::MEMORY_USED, gpu::TENSOR_ACTIVE, gpu::DRAM_ACTIVE];
-    let told = told.map(|it| known(it).count()).into_iter();
-    let seen = told.filter(|it| *it > 0).fold(seen, usize::min);
-    Measured {
-        hours: seen as f64 / ROWS_OF_AN_HOUR,
-        memory_peak: peaks().into_iter().reduce(f64::max),
-        memory_p95: p95(peaks()),
-        tensor_p95: p95(means(gpu::TENSOR_ACTIVE)),
-        dram_p95: p95(means(gpu::DRAM_ACTIVE)),
-    }
-}
-
 /// GPUs and shares by the node that they are on.
-fn by_node(found: &MoneySnapshot) -> HashMap<(&str, &str), Vec<(&str, &PricedGpu)>> {
-    let mut nodes: HashMap<(&str, &str), Vec<(&str, &PricedGpu)>> = HashMap::new();
+fn by_node(found: &MoneySnapshot) -> HashMap<(&Arc<str>, &str), Vec<(&Arc<str>, &PricedGpu)>> {
+    let mut nodes: HashMap<(&Arc<str>, &str), Vec<(&Arc<str>, &PricedGpu)>> = HashMap::new();
     for (cluster, gpus) in &found.all {
         for (id, gpu) in gpus {
             if let Some(node) = gpu.resource.attribute(attribute::NODE) {
@@ -425,52 +435,4 @@ fn by_node(found: &MoneySnapshot) -> HashMap<(&str, &str), Vec<(&str, &PricedGpu
         }
     }
     nodes
-}
-
-#[cfg(test)]
-mod tests {
-    use gpufleet_telemetry::minute::Aggregate;
-
-    use super::*;
-
-    /// Ten minutes with so much memory at the peak and on average, and so busy tensor cores.
-    fn row(bucket: i64, peak: f64, mean: f64, tensor: Option<f64>) -> TenMinutes {
-        let aggregate = |mean: f64, max: f64| Aggregate {
-            count: 10,
-            sum: mean * 10.0,
-            min: 0.0,
-            max,
-        };
-        let mut metrics = BTreeMap::from([(gpu::MEMORY_USED.id, aggregate(mean, peak))]);
-        metrics.extend(tensor.map(|it| (gpu::TENSOR_ACTIVE.id, aggregate(it, 1.0))));
-        TenMinutes {
-            bucket,
-            observed_s: 600,
-            active_s: 0,
-            stalled_s: 0,
-            held_s: 600,
-            holder_known_s: 600,
-            metrics,
-            counters: BTreeMap::new(),
-        }
-    }
-
-    #[test]
-    fn memory_counts_by_its_peaks_and_tensor_cores_by_their_means() {
-        let mut rows: Vec<TenMinutes> = (0..59).map(|it| row(it, 20.0, 10.0, Some(0.2))).collect();
-        rows.push(row(59, 70.0, 10.0, None));
-        let found = measured(&rows);
-        assert_eq!(
-            (found.memory_peak, found.memory_p95),
-            (Some(70.0), Some(20.0))
-        );
-        let tensor = found.tensor_p95.expect("it was told");
-        assert!((tensor - 0.2).abs() < 1e-12, "{tensor}");
-        assert_eq!(
-            (found.hours, found.dram_p95),
-            (59.0 / 6.0, None),
-            "as long as its tensor cores were told"
-        );
-        assert_eq!(measured(&[]), Measured::default());
-    }
 }

@@ -46,11 +46,11 @@ pub struct Digested {
 }
 
 impl Digested {
-    /// Whether a week can go where it is to go; `kinds` are the channels that there are.
+    /// Whether weeks can be made as they are asked for.
     ///
     /// # Errors
-    /// Names the key, the channel and the way out.
-    pub fn check(config: &NotifyConfig, kinds: &BTreeMap<&str, Kind>) -> Result<(), String> {
+    /// Names the key and what it may be.
+    pub fn check_all(config: &NotifyConfig) -> Result<(), String> {
         if config.digests.len() > MAX_ROUTES {
             return Err(format!("notify.digests: at most {MAX_ROUTES}"));
         }
@@ -63,24 +63,28 @@ impl Digested {
                 "notify.digest_wait_s = {wait}: it is 0 to {MAX_WAIT_S}"
             ));
         }
-        for (number, it) in (1..).zip(&config.digests) {
-            let key = format!("notify.digests, number {number}");
-            if it.channels.is_empty() {
-                return Err(format!("{key} leads nowhere: channels names none"));
-            }
-            for name in &it.channels {
-                match kinds.get(name.as_str()) {
-                    Some(kind) if !kind.takes_notices() => {
-                        return Err(format!(
-                            "{key}: channel {name:?} is {}, which is for what is wrong and no place for a digest: name one of kind slack or webhook",
-                            kind.name()
-                        ));
-                    }
-                    _ => {}
-                }
-            }
-        }
         Ok(())
+    }
+
+    /// Whether a week can go where it is to go; `kinds` are the channels that there are.
+    ///
+    /// # Errors
+    /// Names the channel and the way out, to follow the key.
+    pub fn check(&self, kinds: &BTreeMap<&str, Kind>) -> Result<(), String> {
+        if self.channels.is_empty() {
+            return Err(" leads nowhere: channels names none".to_owned());
+        }
+        let mut all = self.channels.iter();
+        let unfit = all.find_map(|name| {
+            let kind = kinds.get(name.as_str())?;
+            (!kind.takes_notices()).then(|| {
+                format!(
+                    ": channel {name:?} is {}, which is for what is wrong and no place for a digest: name one of kind slack or webhook",
+                    kind.name()
+                )
+            })
+        });
+        unfit.map_or(Ok(()), Err)
     }
 
     fn is_of(&self, way: &Way, payer: &str) -> bool {

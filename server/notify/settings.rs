@@ -313,8 +313,7 @@ impl Settings {
             }
             ways.extend(ways_of(channel)?);
         }
-        Digested::check(config, &names)?;
-        let known: BTreeSet<&str> = names.into_keys().collect();
+        let known: BTreeSet<&str> = names.keys().copied().collect();
         let named = |key: String, channels: &[String]| match channels
             .iter()
             .find(|it| !known.contains(it.as_str()))
@@ -330,11 +329,13 @@ impl Settings {
             named(key.clone(), &route.channels)?;
             route.check().map_err(|why| format!("{key}: {why}"))?;
         }
+        Digested::check_all(config)?;
         for (number, digested) in (1..).zip(&config.digests) {
-            named(
-                format!("notify.digests, number {number}"),
-                &digested.channels,
-            )?;
+            let key = format!("notify.digests, number {number}");
+            named(key.clone(), &digested.channels)?;
+            digested
+                .check(&names)
+                .map_err(|why| format!("{key}{why}"))?;
         }
         for (number, team) in (1..).zip(&config.teams) {
             if team.name.is_empty() || team.name.len() > 128 {

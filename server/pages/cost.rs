@@ -43,9 +43,6 @@ mod terms;
 /// How old the month may be: the ledger's hours change every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 
-/// How long the page waits for what could be saved: of a large fleet that takes longer, and the rest need not.
-const SAVINGS_WITHIN: Duration = Duration::from_secs(8);
-
 /// Most rows of a table.
 const MAX_ROWS: usize = 50;
 
@@ -73,6 +70,8 @@ struct Section {
     word: Option<&'static str>,
     sentence: &'static str,
     query: String,
+    /// The month before this one, `2026-09`.
+    last_month: String,
     tiles: Vec<(&'static str, String, String)>,
     teams: Vec<Team>,
     /// The month in one line, without its full stop.
@@ -138,16 +137,8 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let terms = web.app.money.terms();
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
     let found = now::walked(&web.app, &terms, &frame.grant, frame.at).await;
-    let saved = web
-        .app
-        .savings
-        .get(&web.app, &web.specs, &frame.grant, frame.at);
-    let saved = match tokio::time::timeout(SAVINGS_WITHIN, saved).await {
-        Ok(Ok(saved)) => Some(saved),
-        Ok(Err(error)) => return problem::store_failed(frame, &error),
-        // It is made to its end, for who asks next.
-        Err(_) => None,
-    };
+    let (app, grant) = (&web.app, &frame.grant);
+    let saved = app.savings.last(app, &web.specs, grant, frame.at);
     let mut sections = Vec::new();
     let mut findings = terms.findings.clone();
     let mut scopes: Vec<(Origin, Option<String>)> = Vec::new();
@@ -211,7 +202,9 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         sections,
         not_judged: match &saved {
             Some(saved) => savings::not_said(saved),
-            None => "anybody yet: it is being worked out, load the page again".to_owned(),
+            None => {
+                "anybody yet: it is being worked out, within minutes of the first look".to_owned()
+            }
         },
         unpriced: unpriced.take(MAX_ROWS).collect(),
         unowned: unowned.take(MAX_ROWS).collect(),
@@ -322,6 +315,7 @@ fn section(
         query: cluster
             .map(|it| format!("&cluster={}", segment(&it)))
             .unwrap_or_default(),
+        last_month: report::month_before_that_of(at),
         tiles: [
             tile("Total", &headline.total),
             tile("Active", &headline.active),

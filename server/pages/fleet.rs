@@ -24,7 +24,7 @@ use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FleetView, GpuView};
 use crate::web::Web;
 use crate::words;
-use crate::words::text::{self, grouped};
+use crate::words::text::{self, Name, grouped};
 
 /// Renderings kept of one picture: pages and fragments in three themes, and a few filters.
 const KEPT_RENDERINGS: usize = 16;
@@ -57,6 +57,9 @@ struct Key {
 #[template(path = "fleet.html")]
 struct FleetPage<'a> {
     frame: &'a Frame,
+    title: String,
+    /// Whose all of it is, where nothing of it is live.
+    stands: Option<Origin>,
     /// What the live GPUs do, in words.
     headline: String,
     /// What is in no live total.
@@ -208,6 +211,8 @@ fn page<'a>(
     let live = view.counts(Origin::Live);
     let is_empty = view.clusters.is_empty();
     FleetPage {
+        title: title(view, frame),
+        stands: stands(view),
         headline: today::line_of_live(&live),
         other: other(view),
         incidents,
@@ -223,6 +228,29 @@ fn page<'a>(
         connect: is_empty.then(|| connect(grpc_listen, &frame.host)),
         frame,
     }
+}
+
+/// The name of the one cluster that is asked for, marked as what it is; else that of the page.
+fn title(view: &FleetView, frame: &Frame) -> String {
+    let one = view.clusters.first();
+    let one = one.filter(|_| frame.here.starts_with("/clusters/"));
+    one.map_or_else(
+        || "Fleet".to_owned(),
+        |it| {
+            let name = Name::new(&it.name).text;
+            match words::watermark(it.origin) {
+                Some(word) => format!("{name} · {word}"),
+                None => name,
+            }
+        },
+    )
+}
+
+/// The origin of all clusters, where it is one and not live.
+fn stands(view: &FleetView) -> Option<Origin> {
+    let first = view.clusters.first()?.origin;
+    let is_all = view.clusters.iter().all(|it| it.origin == first);
+    (is_all && first != Origin::Live).then_some(first)
 }
 
 fn other(view: &FleetView) -> Option<String> {

@@ -247,7 +247,7 @@ fn draw_trouble(out: &mut String, drawn: &Drawn<'_>) {
     } else if drawn.origin == Origin::Recorded {
         say(
             "soft",
-            &format!("recording of {}", text::moment(node.last_point)),
+            &format!("recording, played up to {}", text::moment(node.last_point)),
         );
     }
     if node.gpus.is_empty() && !drawn.is_many {

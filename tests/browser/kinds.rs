@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpufleet_tests::harness::browser::Browser;
 
-use crate::stand_still;
+use crate::{RECORDED, stand_still};
 
-/// Every kind of page that a link leads to; with "simulated" those that carry the watermark, with "chosen"
-/// those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 27] = [
+/// Every kind of page that a link leads to; with "recorded" and "simulated" those that carry such a watermark, with
+/// "chosen" those whose address says what of them is shown.
+pub(crate) const ALL: [&str; 31] = [
     "api",
     "cluster",
+    "cluster recorded",
     "cluster simulated",
     "compare",
     "compare chosen",
@@ -20,6 +21,8 @@ pub(crate) const ALL: [&str; 27] = [
     "fleet chosen",
     "gpu",
     "gpu chosen",
+    "gpu recorded",
+    "gpu recorded chosen",
     "gpu simulated",
     "gpu simulated chosen",
     "health",
@@ -30,6 +33,7 @@ pub(crate) const ALL: [&str; 27] = [
     "jobs",
     "ladder simulated",
     "node",
+    "node recorded",
     "node simulated",
     "queue",
     "runbook",
@@ -58,10 +62,13 @@ pub(crate) fn kind(path: &str) -> String {
         [one] => one,
         _ => path,
     };
-    let is_simulated = parts.first() == Some(&"clusters") && parts[1].contains("demo");
-    let simulated = if is_simulated { " simulated" } else { "" };
+    let origin = match parts.as_slice() {
+        ["clusters", "demo", ..] => " simulated",
+        ["clusters", RECORDED, ..] => " recorded",
+        _ => "",
+    };
     let chosen = if asked.is_empty() { "" } else { " chosen" };
-    format!("{name}{simulated}{chosen}")
+    format!("{name}{origin}{chosen}")
 }
 
 /// The links of the open page that stay on the server and show a page.

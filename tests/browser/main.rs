@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
+use gpufleet_telemetry::catalog::{Metric, gpu};
+use gpufleet_telemetry::identity::attribute;
 use gpufleet_tests::harness::browser::{Browser, Window};
 use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
@@ -25,13 +27,21 @@ mod keyboard;
 
 mod live;
 
+mod origins;
+
 mod doors;
 
 /// A start, two ship intervals and an hour of history, on a machine that does other things too.
 const FIRST_DATA_LIMIT: Duration = Duration::from_secs(180);
 
-/// A server that knows a live node, a cluster with a queue, and a simulated fleet with an hour of history, in
-/// which a GPU is broken.
+/// The cluster in which a recording is played back.
+pub(crate) const RECORDED: &str = "captured-recorded";
+
+/// How long the recording is, seconds: then it has ended, and nothing of it changes any more.
+const RECORDED_S: i64 = 30;
+
+/// A server that knows a live node, a recording, a cluster with a queue, and a simulated fleet with an hour of
+/// history, in which a GPU is broken.
 struct Fleet {
     server: server::Server,
     simulator: Simulator,
@@ -51,7 +61,7 @@ impl Fleet {
             .with(&format!("inventory.kubernetes_token_file=\"{token}\""))
             .start();
         let endpoint = format!("http://{}", server.place.grpc);
-        let place = agent::Place::new(world, "live-node-1", &endpoint, "");
+        let place = agent::Place::new(world, "live-node-1", &endpoint, &recorded(world));
         place.show(&Scenario::of(8, "NVIDIA H100 80GB HBM3", Load::Training));
         let agent = place.start();
         let more = ["--history-hours", "1", "--seed", &steady_seed()];
@@ -63,6 +73,8 @@ impl Fleet {
         };
         there("/fleet", "live-node-1");
         there("/fleet", "demo-node-8");
+        there("/fleet", "recorded, one sample");
+        there("/fleet", "recording, played up to");
         there("/jobs", "llama-70b-pretrain");
         // What breaks before anybody has seen it whole is not news.
         simulator.fault("xid79");
@@ -97,7 +109,8 @@ fn every_kind_of_page_is_whole_for_everybody_by_eye_and_by_keyboard() {
         }
         is_all.then_some(pages)
     });
-    let mut wrong = keyboard::wrong_with(&mut browser, &pages);
+    let mut wrong = origins::wrong_with(&browser, &pages);
+    wrong.extend(keyboard::wrong_with(&mut browser, &pages));
     wrong.extend(keyboard::wrong_with_shortcuts(&mut browser, &fleet.root()));
     let report = every_page::report(&fleet.server, &world);
     wrong.extend(every_page::wrong_with_all(&mut browser, &pages, &report));
@@ -112,6 +125,43 @@ fn clicks_lead_everywhere_and_open_pages_follow_the_fleet() {
     by_hand::from_page_to_page(&mut browser, &fleet.root());
     by_hand::light_and_words(&browser, &fleet.root());
     live::follows(&browser, fleet);
+}
+
+/// The part of an agent's config that plays back a recording, once, and a capture of one moment.
+fn recorded(world: &World) -> String {
+    let header = json!({
+        "gpufleet_recording": 1, "taken_at_seconds": 1_780_000_000, "agent_version": "0.1.0", "node": "recorded",
+    });
+    let round = |second: i64| {
+        let sample =
+            |metric: Metric, value: f64| json!({"of": 0, "metric": metric.id.0, "value": value});
+        json!({
+            "at_ns": second * 1_000_000_000, "reader": "nvml",
+            "define": [{"number": 0, "kind": "gpu", "id": "GPU-recorded", "attributes": {
+                attribute::GPU_MODEL: "NVIDIA H200", attribute::GPU_INDEX: "0",
+            }}],
+            "samples": [
+                sample(gpu::POWER, 600.0 + second as f64),
+                sample(gpu::UTILIZATION, 0.9),
+                sample(gpu::MEMORY_USED, 64e9),
+                sample(gpu::TEMPERATURE, 61.0),
+            ],
+        })
+    };
+    let lines = std::iter::once(header).chain((0..RECORDED_S).map(round));
+    let lines: Vec<String> = lines.map(|it| it.to_string()).collect();
+    let recording = world.file("h200.jsonl", &format!("{}\n", lines.join("\n")));
+    let capture = world.file(
+        "moment.metrics",
+        "# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n\
+         DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-captured\",device=\"nvidia0\",\
+         modelName=\"NVIDIA H200\",Hostname=\"h\"} 300\n",
+    );
+    format!(
+        "[recorded]\nfiles = [\"{}\", \"{}\"]\ncluster = \"{RECORDED}\"\n",
+        recording.display(),
+        capture.display()
+    )
 }
 
 /// Has the open page stand still, as one that nobody sees: what it swaps for newer pieces would be other elements.

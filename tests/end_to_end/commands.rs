@@ -1,11 +1,11 @@
 //! A command's whole way: asked for over the API, given in a reply, done by the agent, its result told
 //! as an event.
 
-use std::process::Command;
 use std::time::Duration;
 
+use gpufleet_tests::harness::client::typed;
 use gpufleet_tests::harness::training::{self, Pace};
-use gpufleet_tests::harness::{World, agent, built, http, server, wait};
+use gpufleet_tests::harness::{World, agent, http, server, wait};
 use gpufleet_tests::on_both_databases;
 use serde_json::Value;
 
@@ -115,19 +115,9 @@ fn the_client_asks_the_agent_of_a_rank_for_a_profile_and_says_why_there_is_none(
         (is_stored && known["ranks"][0]["node"] == "node-1").then_some(())
     });
     let profile = |more: &[&str]| {
-        let asked = Command::new(built("gpufleet"))
-            .env_clear()
-            .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
-            .args(["profile", "trainer"])
-            .args(more)
-            .output()
-            .expect("the client starts");
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        (
-            asked.status.code(),
-            text(&asked.stdout),
-            text(&asked.stderr),
-        )
+        let asked = ["profile", "trainer"].iter().chain(more);
+        let asked = typed(&server.place.web, asked);
+        (asked.code, asked.said, asked.complained)
     };
     // It is there, and takes no such request: it is written in Rust, and uses no profiler.
     let (code, said, error) = profile(&[]);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use gpufleet_server::money::report::month_of;
 use gpufleet_telemetry::time::Timestamp;
+use gpufleet_tests::harness::client::typed;
 use gpufleet_tests::harness::simulator::Simulator;
-use gpufleet_tests::harness::{World, built, server, wait};
+use gpufleet_tests::harness::{World, server, wait};
 use gpufleet_tests::on_both_databases;
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::journal;
@@ -237,22 +238,12 @@ fn a_day_of_64_gpus_costs_what_its_nodes_cost_and_is_idle_when_its_gpus_were(wor
 
     // The same from the client, from the server's own command and on the page.
     let month = month_of(at((from + until) / 2));
-    let client = std::process::Command::new(built("gpufleet"))
-        .args(["--server", &format!("http://{}", server.place.web)])
-        .args([
-            "report",
-            "chargeback",
-            "--cluster",
-            "demo",
-            "--by",
-            "team,gpu",
-            "--month",
-            &month,
-        ])
-        .output()
-        .expect("the client is built");
-    assert!(client.status.success(), "{client:?}");
-    let client = String::from_utf8_lossy(&client.stdout).into_owned();
+    let report = ["report", "chargeback", "--cluster", "demo"];
+    let report = report
+        .into_iter()
+        .chain(["--by", "team,gpu", "--month", &month]);
+    let client = typed(&server.place.web, report).well();
+    let client = client.expect("the report is made");
     assert!(client.contains("foundation-models,"), "{client}");
     let page = server.get("/cost").text();
     assert!(page.contains("SIMULATED"), "{page}");

@@ -43,6 +43,8 @@ mod remote_write;
 
 mod questions;
 
+mod tour;
+
 mod hang;
 
 mod foreign;

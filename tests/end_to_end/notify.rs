@@ -3,7 +3,6 @@
 //! hang and lie are tried again or not as they should be; and kill -9 loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 use std::time::Duration;
 
 use gpufleet_program::clock::SystemClock;
@@ -11,7 +10,7 @@ use gpufleet_server::notify::group::{Group, State};
 use gpufleet_telemetry::time::Clock as _;
 use gpufleet_tests::harness::checker::with_store;
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
-use gpufleet_tests::harness::{World, built, server, wait};
+use gpufleet_tests::harness::{World, client, server, wait};
 use gpufleet_tests::on_both_databases;
 use gpufleet_tests::people::server::{Mood, Running};
 use gpufleet_tests::people::{Service, alertmanager, pagerduty, slack, webhook};
@@ -232,16 +231,8 @@ fn shows_no_secret(world: &World, place: &server::Place) {
 
 /// What `gpufleet` says; it has to go well.
 fn typed(server: &server::Server, arguments: &[&str]) -> String {
-    let output = Command::new(built("gpufleet"))
-        .env_clear()
-        .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
-        .args(arguments)
-        .output()
-        .expect("the client can be started");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}{complained}");
-    said
+    let said = client::typed(&server.place.web, arguments).well();
+    said.unwrap_or_else(|why| panic!("{arguments:?}: {why}"))
 }
 
 /// Who is told and who is not, as it is asked and said at a prompt.

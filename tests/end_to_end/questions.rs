@@ -2,13 +2,13 @@
 //! command runs, each panel and each document is there.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use gpufleet_standin_nvml::Scenario;
 use gpufleet_standin_nvml::load::Load;
+use gpufleet_tests::harness::client::typed;
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
-use gpufleet_tests::harness::{World, agent, built, repository, server, wait};
+use gpufleet_tests::harness::{World, agent, repository, server, wait};
 use gpufleet_tests::on_both_databases;
 use serde_json::Value;
 
@@ -20,29 +20,6 @@ const USERS: [&str; 4] = ["on-call", "ml-engineer", "platform-lead", "finops"];
 
 /// Where pages are in the documents: a server as `make up` starts it.
 const ROOT: &str = "http://127.0.0.1:8080";
-
-/// What the tour of README.md shows of what its commands print; how wide columns are is left out.
-const TOUR: [(&str, &str); 2] = [
-    ("today", "A DAY KIND WHERE OWNER WHAT TO DO"),
-    (
-        "report chargeback --by team,job --cluster demo",
-        "team,job,state,gpu_seconds,gpu_hours,cost,list_cost,",
-    ),
-];
-
-/// A text with one space wherever it has several.
-fn narrow(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Why a step of the tour does not print what it shows.
-fn shown_wrong(server: &server::Server, (command, words): (&str, &str)) -> Option<String> {
-    match found(server, &format!("`gpufleet {command}`")) {
-        Err(why) => Some(why),
-        Ok(said) if narrow(&said).contains(words) => None,
-        Ok(said) => Some(format!("{command} does not print “{words}”: {said}")),
-    }
-}
 
 /// A question, where its answer is, and the words that are promised there.
 struct Row {
@@ -93,21 +70,8 @@ fn link(place: &str) -> Option<&str> {
 /// What is found at a place.
 fn found(server: &server::Server, place: &str) -> Result<String, String> {
     if let Some(command) = quoted(place).filter(|it| it.starts_with("gpufleet ")) {
-        let output = Command::new(built("gpufleet"))
-            .env_clear()
-            .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
-            .args(command.split(' ').skip(1))
-            .output()
-            .expect("the client can be started");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let complained = String::from_utf8_lossy(&output.stderr);
-        return match output.status.success() {
-            true => Ok(said),
-            false => Err(format!(
-                "{command} ends with {}: {complained}",
-                output.status
-            )),
-        };
+        let said = typed(&server.place.web, command.split(' ').skip(1)).well();
+        return said.map_err(|why| format!("{command}: {why}"));
     }
     let link = link(place).ok_or("it leads nowhere")?;
     if let Some(path) = link.strip_prefix(ROOT) {
@@ -170,12 +134,6 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
         let count = rows.iter().filter(|it| it.user == user).count();
         assert!(count >= 10, "{user} has {count} questions of at least ten");
     }
-    let tour = std::fs::read_to_string(repository().join("README.md")).expect("it is there");
-    let tour = narrow(&tour);
-    for (command, words) in TOUR {
-        let is_shown = tour.contains(&format!("gpufleet {command}")) && tour.contains(words);
-        assert!(is_shown, "README.md does not show {command}: {words}");
-    }
     let server = server::Place::new(&world)
         .with("fleet.commit_interval_s=2")
         .start();
@@ -206,14 +164,6 @@ fn each_question_of_each_user_is_answered_where_its_document_says(world: World) 
             why.is_some()
         });
         unanswered.is_empty().then_some(())
-    });
-    wait::until("the tour of README.md prints what it shows", LIMIT, || {
-        let wrong: Vec<String> = TOUR
-            .iter()
-            .filter_map(|it| shown_wrong(&server, *it))
-            .collect();
-        wrong.iter().for_each(|it| eprintln!("{it}"));
-        wrong.is_empty().then_some(())
     });
     simulator.stop();
     server.stop();

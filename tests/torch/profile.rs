@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpufleet_tests::harness::{World, built, server, wait};
-use serde_json::Value;
+use gpufleet_tests::harness::client::typed;
+use gpufleet_tests::harness::{World, server, wait};
 
 use super::demo::CLUSTER;
 use super::{SHOWN_LIMIT, python};
@@ -32,16 +32,11 @@ pub(super) fn of_two_steps_lies_where_the_client_says(
     server: &server::Server,
     job: &str,
 ) {
-    let asked = Command::new(built("gpufleet"))
-        .env_clear()
-        .env("GPUFLEET_SERVER", format!("http://{}", server.place.web))
-        .args(["profile", "demo-training", "--steps", "2", "--json"])
-        .output()
-        .expect("the client starts");
-    let error = String::from_utf8_lossy(&asked.stderr);
-    let said = String::from_utf8_lossy(&asked.stdout);
-    assert_eq!(asked.status.code(), Some(0), "{error} {said}");
-    let came: Value = serde_json::from_str(&said).expect("it is JSON");
+    let asked = ["profile", "demo-training", "--steps", "2", "--json"];
+    let asked = typed(&server.place.web, asked);
+    let (said, error) = (&asked.said, &asked.complained);
+    assert_eq!(asked.code, Some(0), "{error} {said}");
+    let came = asked.json();
     assert_eq!(came["attributes"]["verdict"], "done", "{came}");
     let told = wait::until("the event of the rank", SHOWN_LIMIT, || {
         let events = server.get(&format!("/api/v1/events?cluster={CLUSTER}&kind=profiled"));

@@ -179,8 +179,8 @@ mod tests {
             .with(attribute::HOST_ID, "123");
         let held = known(ResourceKind::Gpu, "GPU-1", &held);
         let free = known(ResourceKind::Gpu, "GPU-1", &[(attribute::NODE, "node-1")]);
-        let is = |asked, location: &str, known, node, expected: &str| {
-            let container = Container::told_by(known);
+        let is = |asked, location: &str, known: &KnownResource, node, expected: &str| {
+            let container = Container::told_by(&known.resource);
             let place = place(asked, location, known, node, container.as_ref());
             assert_eq!(text(&place), expected);
         };

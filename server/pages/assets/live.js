@@ -18,10 +18,16 @@
 
   const isStreaming = () => stream !== null && stream.readyState === EventSource.OPEN;
 
+  // What is played back or simulated is not called live, however often it is asked for.
+  function good() {
+    const { at, stands } = document.querySelector("main").dataset;
+    say(`${stands || "live"}, ${at} UTC`, stands === "recorded" ? "still" : "on");
+  }
+
   function say(text, state) {
     pulse.textContent = text;
     pulse.title = isStreaming() ? "told by the server" : "asked every 10 s";
-    pulse.classList.remove("on", "off", "beat");
+    pulse.classList.remove("on", "off", "beat", "still");
     if (state === "on") void pulse.offsetWidth; // Starts the animation anew.
     pulse.classList.add(...(state === "on" ? ["on", "beat"] : [state]));
   }
@@ -85,7 +91,7 @@
       if (document.hidden) return;
       swap(html);
       lastGood = Date.now();
-      say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
+      good();
     } catch (error) {
       const seconds = Math.round((Date.now() - lastGood) / 1000);
       say(`not refreshed for ${seconds} s: ${error.name === "TimeoutError" ? "no answer in time" : error.message}`, "off");
@@ -130,7 +136,7 @@
   });
 
   if (pulse && live().length) {
-    say(`live, ${document.querySelector("main").dataset.at} UTC`, "on");
+    good();
     setInterval(tick, PERIOD_MS);
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) return leave();

@@ -15,6 +15,8 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
         "[detect.gpu_hour_usd]",
         "SIMULATED",
         "The ledger has no hours of this month yet",
+        // Who closes the books in the first days of a month wants the one before.
+        "format=html&amp;by=team,job&amp;month=2026-08\"",
     ] {
         assert!(page.contains(words), "{words} is not in {page}");
     }

@@ -131,6 +131,39 @@ async fn who_could_do_with_less_is_a_row_beside_the_sum_that_leads_to_its_figure
 }
 
 #[tokio::test]
+async fn no_page_waits_for_what_could_be_saved_and_the_last_answer_stands_until_the_next() {
+    let server = priced(fixture::fleet()).await;
+    // Of a large fleet it takes long; here it is never done.
+    server.app.savings.stuck_for_tests(&server.app);
+    for (address, words) in [
+        ("/", "not worked out yet"),
+        ("/api/v1/today", "not worked out yet"),
+        ("/cost", "it is being worked out"),
+    ] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
+        assert!(page.contains(words), "{address}: {page}");
+    }
+    let (status, said) = server.get("/api/v1/savings").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{said}");
+    assert!(said.contains("ask again"), "{said}");
+
+    let server = priced(fixture::fleet()).await;
+    server.app.savings.stuck_for_tests(&server.app);
+    let payer = Payer::Team("science".to_owned());
+    server.app.savings.had_for_tests(Savings {
+        currency: "USD".to_owned(),
+        right_size: vec![RightSize::for_tests("job:ml/train", payer)],
+        ..Savings::default()
+    });
+    for address in ["/", "/api/v1/today", "/cost", "/api/v1/savings"] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
+        assert!(page.contains("job:ml/train"), "{address}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn what_has_no_price_is_told_in_gpus_and_never_as_nothing() {
     let server = server().await;
     let today = server.json("/api/v1/today").await;
