@@ -77,4 +77,6 @@ mod digest;
 
 mod cost;
 
+mod ledger_dashboard;
+
 mod tables;
