@@ -112,6 +112,7 @@ impl ProgramConfig for Config {
         Access::load(&self.auth)?;
         person::check(&self.auth)?;
         self.retention.check()?;
+        self.cost.check()?;
         prices::check(&self.detect.gpu_hour_usd)?;
         limits::check(&self.detect.limits)?;
         tuned::check(&self.detect)?;
@@ -203,6 +204,10 @@ mod tests {
         check(
             "retention.minute_rows_h=-5",
             &["retention.minute_rows_h = -5", "at least 3"],
+        );
+        check(
+            "cost.dashboard_url=\"javascript:x\"",
+            &["cost.dashboard_url = \"javascript:x\"", "https://"],
         );
         check(
             "inventory.source=\"kubernetess\"",

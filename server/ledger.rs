@@ -64,8 +64,9 @@ pub async fn run(app: App, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let work = round(&app.store, &app.config.ledger, clock.now());
         let hours = job.round(clock, work).await;
-        let work = days::round(&app.store, clock.now());
-        let days = job.round(clock, work).await;
+        let work = days::replace(&app.store, clock.now());
+        let (days, which) = job.round(clock, work).await.unzip();
+        app.money.restate(which.unwrap_or_default());
         if hours.max(days).is_some_and(|done| done > 0) {
             continue;
         }

@@ -196,6 +196,8 @@ fn begin_tasks(
     let mut tasks = JoinSet::new();
     tasks.spawn(named("prices", money::run(app.clone(), stop.clone())));
     tasks.spawn(named("the ledger", ledger::run(app.clone(), stop.clone())));
+    let daily = money::daily::run(app.clone(), stop.clone());
+    tasks.spawn(named("money by day", daily));
     let retention = retention::run(app.clone(), stop.clone());
     tasks.spawn(named("retention", retention));
     let watch = runs::watch::run(app.clone(), stop.clone());

@@ -1,12 +1,13 @@
 //! What GPU time costs and who pays: the prices, owners and budgets that hold now ([`terms`]), a month
-//! of the ledger as money ([`month`], [`report`]), and what is idle this moment ([`now`]).
+//! of the ledger as money ([`month`], [`report`]; [`daily`] for who asks in SQL), and what is idle this moment ([`now`]).
 //!
 //! The judgement is analysis' (`price_book`, `owner`, `chargeback`); here is what it is asked with. Terms
 //! are made from the shipped prices, the files of the configuration and the tables of the store, and
 //! made again when one of these changed, beside the threads that serve: a file may lie on a disk that
 //! hangs. Who asks meanwhile is given the ones before.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use gpufleet_program::section;
@@ -23,6 +24,8 @@ pub mod terms;
 pub mod month;
 
 pub mod report;
+
+pub mod daily;
 
 pub mod digest;
 
@@ -49,6 +52,26 @@ section! {
         pub team_labels: Vec<String> = vec!["team".to_owned()],
         /// The billing account in FOCUS files, which must have one.
         pub billing_account: String = "not configured".to_owned(),
+        /// The address of the dashboard on cost in your Grafana, such as https://grafana.example/d/gpufleet-cost: the
+        /// page on cost leads there. Empty: it does not.
+        pub dashboard_url: String = String::new(),
+    }
+}
+
+impl CostConfig {
+    /// Refuses an address that a page must not lead to.
+    ///
+    /// # Errors
+    /// The key and its value.
+    pub fn check(&self) -> Result<(), String> {
+        let url = self.dashboard_url.as_str();
+        let is_web = url.starts_with("http://") || url.starts_with("https://");
+        match is_web || url.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "cost.dashboard_url = {url:?} must begin with http:// or https://"
+            )),
+        }
     }
 }
 
@@ -58,6 +81,8 @@ pub struct Money {
     /// What the configuration says, until tables were read for the first time.
     first: terms::Sources,
     terms: RwLock<Option<Arc<Terms>>>,
+    /// Days of the ledger that were put together since [`Self::restated`] was asked, since the Unix epoch.
+    restated: Mutex<BTreeSet<i64>>,
 }
 
 impl Money {
@@ -65,8 +90,20 @@ impl Money {
     pub fn new(config: &crate::config::Config) -> Self {
         Self {
             first: terms::Sources::of(config).read(),
-            terms: RwLock::default(),
+            ..Self::default()
         }
+    }
+
+    /// Notes that days of the ledger were put together anew.
+    pub fn restate(&self, days: BTreeSet<i64>) {
+        let mut restated = self.restated.lock().unwrap_or_else(PoisonError::into_inner);
+        restated.extend(days);
+    }
+
+    /// The days that were put together since this was asked.
+    fn restated(&self) -> BTreeSet<i64> {
+        let mut restated = self.restated.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *restated)
     }
 
     /// The terms as they were last read.

@@ -71,6 +71,8 @@ mod holders;
 
 mod tables;
 
+mod money;
+
 mod exports;
 
 mod broken;
@@ -97,6 +99,7 @@ pub use incidents::MAX_INCIDENTS;
 pub use inventory::MAX_LIVES;
 pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
+pub use money::{MoneyDay, MoneyMonth, MoneyRow};
 pub use retain::{Deleted, Expiry, MAX_DELETED};
 pub use runs::{MAX_RUNS_READ, RunFilter};
 pub use served::{MAX_SERVED_DAYS, ServedDays};

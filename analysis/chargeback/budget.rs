@@ -103,6 +103,11 @@ impl Chargeback {
         self.course(|_| true, now_ms, end_ms).forecast()
     }
 
+    /// The same of one payer.
+    pub fn forecast_of(&self, payer: &Payer, now_ms: i64, end_ms: i64) -> Option<i128> {
+        self.course(|it| it == payer, now_ms, end_ms).forecast()
+    }
+
     /// Where teams stand at a moment in a month that ends at `end_ms`, in the order of their names.
     pub fn budgets(
         &self,

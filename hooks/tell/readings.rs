@@ -267,6 +267,7 @@ fn collective(
     tell(&training::COLLECTIVE_TRAFFIC, total.bytes as f64);
     if total.timed > 0 {
         tell(&training::COLLECTIVE_DURATION, seconds(total.duration_ns));
+        tell(&training::COLLECTIVE_TIMED, total.timed as f64);
     }
     // One rank does not know it, but where it has learnt it from the others.
     if total.wait_ns > 0 {
@@ -328,7 +329,8 @@ mod tests {
             duration_ns: 900,
             ..total
         };
-        let and_timed = [counted, vec![training::COLLECTIVE_DURATION.id.0]].concat();
+        let times = [&training::COLLECTIVE_DURATION, &training::COLLECTIVE_TIMED];
+        let and_timed = [counted, times.map(|it| it.id.0).to_vec()].concat();
         assert_eq!(told(timed), and_timed);
         let waited = FunctionTotal {
             wait_ns: 100,

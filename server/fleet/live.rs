@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpufleet_analysis::states::{HealthEvent, Recent};
-use gpufleet_telemetry::catalog::{MetricId, producers};
+use gpufleet_telemetry::catalog::{Metric, MetricId, producers, training};
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{AgentId, Origin, Part, Resource, attribute};
 use gpufleet_telemetry::minute::Bitmaps;
@@ -157,6 +157,16 @@ impl Live {
             .iter()
             .take_while(move |it| it.metric == metric)
             .filter(|it| it.part.is_some())
+    }
+
+    /// Of how many collectives of this part the time was measured, which their duration is the sum of. An agent of before
+    /// there was a count of these tells how many there were at all.
+    pub fn timed_collectives(&self, part: Option<&Part>) -> Option<f64> {
+        let told = |metric: &Metric| {
+            let mut parts = self.parts(metric.id);
+            parts.find(|it| it.part.as_deref() == part)?.reading.ok()
+        };
+        told(&training::COLLECTIVE_TIMED).or_else(|| told(&training::COLLECTIVE_CALLS))
     }
 
     /// The reader that a metric is taken from; all of them where it is not told which.

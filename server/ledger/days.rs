@@ -7,7 +7,7 @@
 //! Numbers: one round puts together [`crate::store::MAX_DIRTY_DAYS`] (256) days; a day changes about
 //! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
@@ -25,10 +25,19 @@ const MIG_SLICES: u32 = 7;
 /// # Errors
 /// When the store refuses; then nothing has changed.
 pub async fn round(store: &Store, now: Timestamp) -> Result<usize, StoreError> {
+    Ok(replace(store, now).await?.0)
+}
+
+/// The same, and which days, since the Unix epoch.
+///
+/// # Errors
+/// When the store refuses; then nothing has changed.
+pub async fn replace(store: &Store, now: Timestamp) -> Result<(usize, BTreeSet<i64>), StoreError> {
     let dirty = store.dirty_days(now).await?;
     if dirty.is_empty() {
-        return Ok(0);
+        return Ok((0, BTreeSet::new()));
     }
+    let which = dirty.iter().map(|it| it.day).collect();
     let inputs = store.day_inputs(&dirty).await?;
     let days: Vec<_> = inputs
         .into_iter()
@@ -37,7 +46,7 @@ pub async fn round(store: &Store, now: Timestamp) -> Result<usize, StoreError> {
             (input, day)
         })
         .collect();
-    store.replace_days(&days, now).await
+    Ok((store.replace_days(&days, now).await?, which))
 }
 
 /// Puts one day together.

@@ -44,7 +44,7 @@ mod spans;
 mod fixture;
 
 use nodes::Nodes;
-pub(super) use read::{ledger, train};
+pub(super) use read::{ledger, of_any_origin, train};
 pub use read::{read, serve};
 
 /// Most days of one report: a month, and the day that runs of a month that is asked for as such.
@@ -100,8 +100,15 @@ pub(super) fn time_of(days: &Range<i64>) -> Range<Timestamp> {
     moment(days.start)..moment(days.end)
 }
 
-/// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
-pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> Month {
+/// Days as the chargeback takes them.
+struct Gathered {
+    fleet: Fleet,
+    periods: Vec<NodePeriod>,
+    /// What was wrong, one sentence each.
+    findings: Vec<String>,
+}
+
+fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
     let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
     let mut gathering = Gathering::new(&days.holders);
     let of_one = |one: &LedgerDay, other: &LedgerDay| Arc::ptr_eq(&one.of, &other.of);
@@ -136,6 +143,21 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
             report::hours(millis)
         ));
     }
+    Gathered {
+        fleet,
+        periods,
+        findings,
+    }
+}
+
+/// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
+pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> Month {
+    let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
+    let Gathered {
+        fleet,
+        periods,
+        mut findings,
+    } = gathered(days, &range, terms);
     let made = chargeback(&Asked {
         detail,
         from_ms,
@@ -169,6 +191,33 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
         serving,
         findings,
     }
+}
+
+/// Charges each day of a range by itself: what the lines of all days add up to is what [`charge`] makes of the range, to
+/// the nano-unit, because nodes are what they are in the range and every period is of one day.
+pub(super) fn charge_by_day(
+    days: &Days,
+    range: Range<i64>,
+    terms: &Terms,
+) -> (Fleet, Vec<(i64, Chargeback)>) {
+    let mut gathered = gathered(days, &range, terms);
+    gathered.periods.sort_by_key(|it| it.from_ms);
+    let charged = |day: i64| {
+        let (from_ms, until_ms) = (day * MILLIS_PER_DAY, (day + 1) * MILLIS_PER_DAY);
+        let until = |ms: i64| gathered.periods.partition_point(|it| it.from_ms < ms);
+        let made = chargeback(&Asked {
+            detail: Detail::Nodes,
+            from_ms,
+            until_ms,
+            fleet: &gathered.fleet,
+            periods: &gathered.periods[until(from_ms)..until(until_ms)],
+            book: &terms.book,
+            owners: &terms.owners,
+        });
+        (day, made)
+    };
+    let charged = range.map(charged).collect();
+    (gathered.fleet, charged)
 }
 
 /// A node as its days tell of it: one that came back as another machine is another one.

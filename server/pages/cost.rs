@@ -59,6 +59,8 @@ struct CostPage {
     unpriced: Vec<Notice>,
     unowned: Vec<Notice>,
     findings: Vec<String>,
+    /// The address of Grafana's dashboard of it; empty where it is not configured.
+    dashboard: String,
     /// Of which holders it is not said whether they could do with less.
     not_judged: String,
 }
@@ -200,6 +202,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
     let page = CostPage {
         headline: headline(&sections),
         sections,
+        dashboard: web.app.config.cost.dashboard_url.clone(),
         not_judged: match &saved {
             Some(saved) => savings::not_said(saved),
             None => {

@@ -30,7 +30,7 @@ pub struct Expiry {
     pub hours: i64,
     /// Ten minutes of a rank's steps, minutes since the Unix epoch divided by ten.
     pub steps: i64,
-    /// Ledger days; who held GPUs, by when they were met; lives of nodes, by their end.
+    /// Ledger days, and what they cost; who held GPUs, by when they were met; lives of nodes, by their end.
     pub days: i64,
     /// Events, incidents that are over, nodes that are gone, runs that were not heard since, and rows that
     /// were set aside.
@@ -126,6 +126,18 @@ const HOURS: &str = "DELETE FROM ledger_hour WHERE (hour, subject) IN (
 const DAYS: &str = "DELETE FROM ledger_day WHERE (day, subject) IN (
     SELECT d.day, d.subject FROM ledger_day d WHERE d.lease = $3 AND d.day < $1
     ORDER BY d.day, d.subject LIMIT $2)";
+
+const MONEY_DAYS: &str = "DELETE FROM money_day WHERE (lease, scope, day, number) IN (
+    SELECT m.lease, m.scope, m.day, m.number FROM money_day m WHERE m.lease = $3 AND m.day < $1
+    ORDER BY m.day LIMIT $2)";
+
+const MONEY_MARKS: &str = "DELETE FROM money_day_mark WHERE (lease, scope, day) IN (
+    SELECT m.lease, m.scope, m.day FROM money_day_mark m WHERE m.lease = $3 AND m.day < $1 LIMIT $2)";
+
+/// A month goes with the last of its days.
+const MONEY_MONTHS: &str = "DELETE FROM money_month WHERE (lease, first_day, number) IN (
+    SELECT m.lease, m.first_day, m.number FROM money_month m
+    WHERE m.lease = $3 AND m.first_day + 31 <= $1 LIMIT $2)";
 
 const HOLDERS: &str = "DELETE FROM holder WHERE (lease, number) IN (
     SELECT h.lease, h.number FROM holder h WHERE h.lease = $3 AND h.met_ms < $1 LIMIT $2)";
@@ -328,6 +340,9 @@ impl Store {
             (DEMAND, expiry.hours),
             (SERVED, expiry.hours),
             (DAYS, expiry.days),
+            (MONEY_DAYS, expiry.days),
+            (MONEY_MARKS, expiry.days),
+            (MONEY_MONTHS, expiry.days),
             (HOLDERS, expiry.days.saturating_mul(MILLIS_PER_DAY)),
             (LIVES, expiry.days.saturating_mul(MILLIS_PER_DAY)),
         ] {

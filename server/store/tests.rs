@@ -47,6 +47,8 @@ mod inventory;
 
 mod money;
 
+mod daily;
+
 mod energy;
 
 mod terms;

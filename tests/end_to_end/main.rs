@@ -79,4 +79,6 @@ mod digest;
 
 mod cost;
 
+mod ledger_dashboard;
+
 mod tables;

@@ -52,6 +52,7 @@ fn told_outside(outside: Option<&Told>, samples: &mut Vec<Sample>) {
             push(&training::COLLECTIVE_TRAFFIC, bytes as f64);
             let took = duration_ns as f64 / NANOS_PER_SECOND as f64;
             push(&training::COLLECTIVE_DURATION, took);
+            push(&training::COLLECTIVE_TIMED, told.count as f64);
         }
     }
 }

@@ -246,12 +246,11 @@ impl Total {
         let seconds = timed.reading.ok().filter(|it| *it > 0.0)?;
         let (communicator, function) = collective_of(&part.id)?;
         let function = Function::of(function);
-        let mut counted = live.parts(training::COLLECTIVE_CALLS.id);
-        let calls = counted.find(|it| it.part.as_ref() == Some(part))?;
+        let calls = live.timed_collectives(Some(&**part))?;
         Some(Self {
             communicator,
             seconds,
-            calls: calls.reading.ok()? as u64 as u32,
+            calls: calls as u64 as u32,
             function,
         })
         .filter(|it| it.function.synchronises())

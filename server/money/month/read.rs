@@ -2,7 +2,7 @@
 //!
 //! Days that changed since they were put together are put together here.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use gpufleet_analysis::table;
@@ -101,6 +101,22 @@ pub(crate) async fn ledger(
     days: Range<i64>,
     cluster: Option<&str>,
 ) -> Result<Days, StoreError> {
+    let mut read = of_any_origin(store, days, cluster).await?;
+    if cluster.is_none() {
+        read.days.retain(is_live);
+    }
+    Ok(read)
+}
+
+/// Reads the days alone, those of all clusters whether they are live or not where none is named.
+///
+/// # Errors
+/// When the store does not answer.
+pub(in crate::money) async fn of_any_origin(
+    store: &Store,
+    days: Range<i64>,
+    cluster: Option<&str>,
+) -> Result<Days, StoreError> {
     // The marks first: a day that is put together meanwhile is then read twice, and never not at all.
     let dirty = store.dirty_days_of(days.clone()).await?;
     let time = time_of(&days);
@@ -122,7 +138,6 @@ pub(crate) async fn ledger(
         anew.retain(|(_, it)| !it.times.is_empty());
         found.append(&mut anew);
     }
-    found.retain(|(_, it)| cluster.is_some() || it.of.facts.origin == Origin::Live);
     // So the days of a GPU follow one another, which share what they say of it.
     found.sort_by_key(|(subject, it)| (*subject, it.day));
     let days: Vec<LedgerDay> = found.into_iter().map(|it| it.1).collect();
@@ -136,4 +151,40 @@ pub(crate) async fn ledger(
         lives,
         ..Days::default()
     })
+}
+
+fn is_live(day: &LedgerDay) -> bool {
+    day.of.facts.origin == Origin::Live
+}
+
+impl Days {
+    /// These days of any origin as reports are made of them: all live clusters together, and each cluster that has another
+    /// origin by itself, by its name.
+    pub(in crate::money) fn apart(mut self) -> Vec<(Option<String>, Origin, Self)> {
+        let others = self.days.iter().filter(|it| !is_live(it));
+        let others: BTreeMap<String, Origin> = others
+            .map(|it| (it.of.cluster.clone(), it.of.facts.origin))
+            .collect();
+        let other = |(cluster, origin): (String, Origin)| {
+            let days = self.of_cluster(&cluster);
+            (Some(cluster), origin, days)
+        };
+        let mut all: Vec<_> = others.into_iter().map(other).collect();
+        self.days.retain(is_live);
+        all.push((None, Origin::Live, self));
+        all
+    }
+
+    /// What of them is of one cluster.
+    pub(in crate::money) fn of_cluster(&self, cluster: &str) -> Self {
+        let days = self.days.iter().filter(|it| it.of.cluster == cluster);
+        let lives = self.lives.iter().filter(|it| it.cluster == cluster);
+        Self {
+            days: days.cloned().collect(),
+            lives: lives.cloned().collect(),
+            holders: self.holders.clone(),
+            unreadable: self.unreadable,
+            ..Self::default()
+        }
+    }
 }

@@ -87,6 +87,7 @@ pub(super) fn collectives(lives: &[Live], run: &Run) -> Result<Vec<Collective>, 
 struct Took {
     /// Any number that is no other's.
     rank: u32,
+    /// Whose time was measured.
     calls: u64,
     /// Each of them on average, nanoseconds.
     mean_ns: u64,
@@ -97,8 +98,7 @@ impl Took {
     fn of(rank: u32, live: &Live, timed: &LiveValue) -> Option<((u64, String), Self)> {
         let (communicator, _) = collective_of(&timed.part.as_ref()?.id)?;
         let name = function(timed.part.as_deref())?;
-        let mut counted = live.parts(training::COLLECTIVE_CALLS.id);
-        let calls = counted.find(|it| it.part == timed.part)?.reading.ok()?;
+        let calls = live.timed_collectives(timed.part.as_deref())?;
         let seconds = timed.reading.ok().filter(|it| *it > 0.0)?;
         let mean_ns = seconds / calls * NANOS_PER_SECOND as f64;
         let took = Self {

@@ -27,6 +27,19 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
 }
 
 #[tokio::test]
+async fn the_page_leads_to_the_dashboard_on_cost_where_grafana_is_known() {
+    let words = "the dashboard on cost";
+    let (_, page) = server().await.get("/cost").await;
+    assert!(!page.contains(words), "{page}");
+    let mut config = Config::for_tests();
+    config.cost.dashboard_url = "https://grafana.example/d/gpufleet-cost?a=1&b=\"".to_owned();
+    let server = server_with(config, fixture::fleet(), false).await;
+    let (_, page) = server.get("/cost").await;
+    let link = "<a href=\"https://grafana.example/d/gpufleet-cost?a=1&#38;b=&#34;\">";
+    assert!(page.contains(&format!("{link}{words}</a>")), "{page}");
+}
+
+#[tokio::test]
 async fn idle_gpus_of_one_holder_are_one_row_with_the_gpus_behind_it() {
     let (_, page) = server().await.get("/cost").await;
     let (_, live) = page.split_once("data-live=\"idle:Live clusters\"").unwrap();

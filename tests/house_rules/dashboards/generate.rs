@@ -102,8 +102,8 @@ fn datasource() -> Value {
     json!({"type": "prometheus", "uid": "${datasource}"})
 }
 
-/// PostgreSQL is `postgres` to Grafana before 10.3, and `grafana-postgresql-datasource` since, which knows the old
-/// name as its alias.
+/// PostgreSQL is `postgres` to Grafana before 10.2.3, and `grafana-postgresql-datasource` since, which knows the old
+/// name as its alias, in panels, in variables of data sources and where data sources are provisioned.
 fn ledger() -> Value {
     json!({"type": "postgres", "uid": "${ledger}"})
 }
@@ -138,6 +138,16 @@ fn variable(variable: &Variable, is_of_ledger: bool) -> Value {
             "name": variable.name, "label": variable.label, "type": "custom",
             "query": variable.choices.join(","),
             "current": {"text": text, "value": value},
+            "multi": false, "includeAll": false,
+        });
+    }
+    if variable.single {
+        return json!({
+            "name": variable.name, "label": variable.label, "type": "query",
+            "datasource": ledger(),
+            "query": variable.sql,
+            "definition": variable.sql,
+            "refresh": 2, "sort": 0,
             "multi": false, "includeAll": false,
         });
     }

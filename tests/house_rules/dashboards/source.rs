@@ -26,6 +26,9 @@ pub(super) struct Variable {
     /// The same asked of the ledger in PostgreSQL, for dashboards over it.
     #[serde(default)]
     pub(super) sql: String,
+    /// Whether one is chosen at a time: the first, where none is.
+    #[serde(default)]
+    pub(super) single: bool,
 }
 
 /// One dashboard.
@@ -77,7 +80,8 @@ pub(super) struct Panel {
     /// The dashboard that a row of a table leads to, or `incident`: gpufleet's page of it.
     #[serde(default)]
     pub(super) link: Option<String>,
-    /// When it shows nothing although all is well. Such a panel names a fault, with which it shows something.
+    /// When it shows nothing although all is well. Such a panel names a fault, with which it shows something, unless it
+    /// asks the ledger.
     #[serde(default)]
     pub(super) may_be_empty: Option<String>,
     /// The fault that it shows: one of the simulator's, or `made`, a node that has every fault there is.

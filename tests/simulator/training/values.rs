@@ -260,6 +260,7 @@ impl Points {
             let waited = seconds(totals.comm_wait_ns) / 2.0;
             for (metric, value) in [
                 (&training::COLLECTIVE_CALLS, calls * steps),
+                (&training::COLLECTIVE_TIMED, calls * steps),
                 (&training::COLLECTIVE_TRAFFIC, bytes * steps),
                 (
                     &training::COLLECTIVE_DURATION,

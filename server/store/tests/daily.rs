@@ -1,0 +1,166 @@
+//! Days and months as money in tables: what the report says, to the nano-unit, restated with it, and forgotten with
+//! the days.
+
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+use gpufleet_telemetry::gpu_specs::Specs;
+
+use super::hours::{at, hour};
+use super::money::{node_of_eight, table, tables, terms};
+use super::*;
+use crate::ledger::days;
+use crate::money::report::month_of;
+use crate::money::{Terms, daily, month};
+
+const HOUR_S: i64 = 3_600;
+
+/// The first day of the month of [`START`].
+fn first_day() -> i64 {
+    let month = month_of(START.start());
+    let hours = gpufleet_analysis::table::month_hours(&month).expect("a month");
+    hours.start / 24
+}
+
+impl Bench {
+    /// Makes the month; how many days of it were written.
+    async fn made(&self, terms: &Arc<Terms>, now: Timestamp) -> usize {
+        let specs = Specs::with(&BTreeMap::new()).expect("no peaks of its own");
+        let made = daily::make(&self.store, &specs, terms, first_day(), now).await;
+        made.expect("the store answers")
+    }
+
+    /// The month as the report has it: nano-units and GPU-milliseconds.
+    async fn reported(&self, terms: &Terms, now: Timestamp) -> (i64, i64) {
+        let range = first_day()..now.millis() / MILLIS_PER_DAY + 1;
+        let days = month::read(&self.store, range.clone(), None).await.unwrap();
+        let total = month::charge(&days, range, terms, Detail::Gpus)
+            .made
+            .total();
+        (total.cost.try_into().unwrap(), total.gpu_millis)
+    }
+
+    async fn sum(&self, what: &str) -> i64 {
+        self.int(&format!(
+            "SELECT CAST(SUM({what}) AS BIGINT) FROM money_day"
+        ))
+        .await
+    }
+
+    async fn count(&self, from: &str) -> i64 {
+        self.int(&format!("SELECT COUNT(*) FROM {from}")).await
+    }
+}
+
+/// With a commitment for two of the machines, one of which nobody uses: it is paid on days without a node too.
+fn with_commitment() -> Vec<MoneyTable> {
+    let committed = "id,machine_type,region,nodes,basis,currency,hour,from,until,owner\n\
+        two,a3-highgpu-8g,us-central1,2,commitment_1y,USD,50.000000001,2026-01-01,2028-01-01,science\n";
+    let mut all = tables();
+    all.push(table("commitments.csv", "commitments", committed));
+    all
+}
+
+both! {
+    async fn a_month_in_tables_is_the_report_to_the_nano_unit_and_is_written_once(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let now = at(3 * HOUR_S);
+        let first = Arc::new(terms(tables()));
+        assert_eq!(bench.made(&first, now).await, 1);
+        let (cost, gpu_ms) = bench.reported(&first, now).await;
+        assert_eq!(cost, 160_000_000_002);
+        assert_eq!((bench.sum("cost_nano").await, bench.sum("gpu_ms").await), (cost, gpu_ms));
+        assert_eq!(bench.count("money_day WHERE payer = 'science' AND state = 'parked'").await, 1);
+        assert_eq!(bench.count("money_day WHERE payer_kind = 'unowned' AND class = 'active'").await, 1);
+        assert_eq!(bench.count("money_day WHERE payer_kind = 'nobody' AND class = 'idle'").await, 1);
+        assert_eq!(bench.made(&first, now).await, 0, "nothing changed");
+
+        // Prices change: what stood is restated, and days without a node are paid for as well.
+        let second = Arc::new(terms(with_commitment()));
+        assert_eq!(second.findings, [""; 0]);
+        let days = usize::try_from(now.millis() / MILLIS_PER_DAY + 1 - first_day()).unwrap();
+        assert_eq!(bench.made(&second, now).await, days);
+        let (restated, gpu_ms) = bench.reported(&second, now).await;
+        assert_ne!(restated, cost);
+        assert_eq!((bench.sum("cost_nano").await, bench.sum("gpu_ms").await), (restated, gpu_ms));
+        let spent = "SELECT spent_nano FROM money_month WHERE payer_kind = 'everybody'";
+        assert_eq!(bench.int(spent).await, restated);
+        // And back: days of which nothing is left to say go.
+        assert_eq!(bench.made(&first, now).await, days);
+        assert_eq!(bench.sum("cost_nano").await, cost);
+        assert_eq!(bench.count("money_day_mark").await, 1);
+    }
+}
+
+both! {
+    async fn a_day_that_is_restated_is_written_anew(bench) {
+        let all = node_of_eight();
+        bench.commit(&all).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (now, terms) = (at(3 * HOUR_S), Arc::new(terms(tables())));
+        assert_eq!(bench.made(&terms, now).await, 1);
+        let free = "gpu_ms) FILTER (WHERE payer_kind = 'nobody'";
+        assert_eq!(bench.sum(free).await, 2 * HOUR_S * 1_000);
+        // The free GPU's second hour is another's after all.
+        let sql = "UPDATE ledger_time SET holder = (SELECT MAX(number) FROM holder), state = 10
+            WHERE holder = 0";
+        bench.execute(sql).await;
+        bench.execute("UPDATE ledger_day_dirty SET due_ms = 0").await;
+        let (_, which) = days::replace(&bench.store, now).await.unwrap();
+        assert_eq!(which.into_iter().collect::<Vec<_>>(), [hour() / 24]);
+        assert_eq!(bench.made(&terms, now).await, 1);
+        assert_eq!(bench.count("money_day WHERE payer_kind = 'nobody'").await, 0);
+        let (cost, _) = bench.reported(&terms, now).await;
+        assert_eq!(bench.sum("cost_nano").await, cost);
+    }
+}
+
+both! {
+    async fn what_has_no_price_is_null_and_its_time_is_told(bench) {
+        let mut all = node_of_eight();
+        all.resources.retain(|it| it.key.kind != ResourceKind::Node);
+        bench.commit(&all).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        bench.made(&Arc::new(terms(tables())), at(3 * HOUR_S)).await;
+        assert_eq!(bench.sum("unpriced_ms").await, 16 * HOUR_S * 1_000);
+        assert_eq!(bench.count("money_day WHERE cost_nano IS NOT NULL").await, 0);
+        assert_eq!(bench.count("money_month WHERE spent_nano IS NOT NULL OR forecast_nano IS NOT NULL").await, 0);
+    }
+}
+
+both! {
+    async fn a_budget_stands_beside_what_is_spent_and_what_the_month_will_come_to(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let budgets = "from,until,team,amount,currency\n2020-01-01,,science,1,USD\n2020-01-01,,idlers,5,USD\n";
+        let mut all = tables();
+        all.push(table("budgets.csv", "budgets", budgets));
+        // A day later the first day was whole, if the month began with it; else the one after it.
+        let now = at(50 * HOUR_S);
+        bench.made(&Arc::new(terms(all)), now).await;
+        let of = |column: &str, who: &str| format!("SELECT {column} FROM money_month WHERE payer = '{who}'");
+        assert_eq!(bench.int(&of("budget_nano", "science")).await, 1_000_000_000);
+        assert!(bench.int(&of("spent_nano", "science")).await > 120_000_000_000);
+        assert_eq!(bench.int(&of("gone_on_day", "science")).await, hour() / 24);
+        assert_eq!(bench.int(&of("spent_nano", "idlers")).await, 0);
+        let forecast = bench.int(&of("forecast_nano", "science")).await;
+        assert!(forecast >= bench.int(&of("spent_nano", "science")).await);
+        assert_eq!(bench.count("money_month WHERE payer = '' AND payer_kind = 'everybody'").await, 1);
+    }
+}
+
+both! {
+    async fn money_is_forgotten_with_the_days_it_is_of(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        bench.made(&Arc::new(terms(tables())), at(3 * HOUR_S)).await;
+        let day = hour() / 24;
+        let before = |days| Expiry { days, ..super::forgetting::keep_all() };
+        bench.store.retain(&before(day)).await.unwrap();
+        assert_eq!(bench.count("money_day_mark").await, 1);
+        bench.store.retain(&before(day + 1)).await.unwrap();
+        assert_eq!((bench.count("money_day").await, bench.count("money_day_mark").await), (0, 0));
+        assert!(bench.count("money_month").await > 0, "the month is not over");
+        bench.store.retain(&before(day + 32)).await.unwrap();
+        assert_eq!(bench.count("money_month").await, 0);
+    }
+}
