@@ -154,7 +154,7 @@ async fn make(
         changes::Past::default()
     });
     let terms = app.money.terms();
-    let found = now::now(&app.fleet, &terms, grant, view.at);
+    let found = now::now((&app.fleet, &app.inventory), &terms, grant, view.at);
     let mut open = app.incidents.open(grant);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
     let look = Look {
