@@ -70,7 +70,7 @@ pub struct Node {
     pub resource: String,
     /// The provider's project.
     pub project: String,
-    /// The pool it belongs to.
+    /// The pool it belongs to, as [`pool`](crate::owner::idle::pool) has it.
     pub pool: String,
     /// Its machine type; empty when not known.
     pub machine_type: String,

@@ -273,6 +273,11 @@ impl Node {
 }
 
 impl Record {
+    /// Whether it was there and is gone.
+    pub const fn is_gone(&self) -> bool {
+        self.gone_at.is_some()
+    }
+
     /// One that is seen for the first time.
     pub fn new(node: Node, now: Timestamp) -> Self {
         let is_ready = node.is_ready();

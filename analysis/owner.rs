@@ -212,26 +212,6 @@ impl Owners {
         edges.dedup();
         edges
     }
-
-    /// Who bears what nobody held of a pool at a moment.
-    pub fn idle_to(&self, pool: &str, at_ms: i64) -> &IdleTo {
-        let holds = |it: &&IdlePolicy| {
-            (it.pool == pool || it.pool == "*") && is_within(at_ms, it.from_ms, it.until_ms)
-        };
-        self.idle
-            .iter()
-            .find(holds)
-            .map_or(&IdleTo::Platform, |it| &it.to)
-    }
-
-    /// Who answers for what is free in a pool: the team that reserved it, else the platform, also where teams bear
-    /// its cost, because it is the platform that can give it out or back.
-    pub fn keeper(&self, pool: &str, at_ms: i64) -> &str {
-        match self.idle_to(pool, at_ms) {
-            IdleTo::Owner(team) => team,
-            IdleTo::Platform | IdleTo::Use | IdleTo::Quota(_) => PLATFORM,
-        }
-    }
 }
 
 impl Rule {
@@ -381,10 +361,10 @@ mod tests {
             ],
             ..Owners::default()
         };
-        assert_eq!(owners.idle_to("a", 5), &IdleTo::Owner("x".to_owned()));
-        assert_eq!(owners.idle_to("a", 10), &IdleTo::Use);
-        assert_eq!(owners.idle_to("b", 5), &IdleTo::Use);
-        assert_eq!(Owners::default().idle_to("b", 5), &IdleTo::Platform);
+        assert_eq!(owners.idle_of("a", 5).1, &IdleTo::Owner("x".to_owned()));
+        assert_eq!(owners.idle_of("a", 10).1, &IdleTo::Use);
+        assert_eq!(owners.idle_of("b", 5).1, &IdleTo::Use);
+        assert_eq!(Owners::default().idle_of("b", 5).1, &IdleTo::Platform);
         assert_eq!(owners.edges(), [0, 10]);
     }
 }

@@ -185,14 +185,8 @@ async fn note(
 ) -> anyhow::Result<()> {
     let user = ["SUDO_USER", "USER", "LOGNAME"];
     let user = user.iter().find_map(|it| std::env::var(it).ok());
-    let entry = AuditEntry {
-        at: now,
-        who: user.unwrap_or_else(|| "somebody at a prompt".to_owned()),
-        peer: String::new(),
-        action: action.to_owned(),
-        target: table.to_owned(),
-        detail: detail.to_owned(),
-    };
+    let who = user.unwrap_or_else(|| "somebody at a prompt".to_owned());
+    let entry = AuditEntry::here(now, &who, (action, table), detail);
     Ok(store.audit(&entry).await?)
 }
 

@@ -273,7 +273,7 @@ async fn make(app: &App, view: &FleetView, specs: &Specs, grant: &Grant) -> Doct
         }
     };
     let terms = app.money.terms();
-    let found = now::now(&app.fleet, &terms, grant, view.at);
+    let found = now::now((&app.fleet, &app.inventory), &terms, grant, view.at);
     let look = Look {
         app,
         view,

@@ -40,6 +40,12 @@ const PART: usize = 10;
 /// Nodes of one page.
 const PAGE: usize = 500;
 
+/// What handing a node off is called in the audit.
+pub(crate) const HAND_OFF: &str = "hand off a node";
+
+/// What taking that back is called there.
+pub(crate) const TAKE_BACK: &str = "take back a hand-off";
+
 /// Who says so on an incident and in the audit.
 const WHO: &str = "gpufleet";
 
@@ -272,7 +278,7 @@ async fn hand_off(
         if is_new {
             tell(api, &ask.event(node, now)).await?;
         }
-        audit(app, "hand off a node", node, &ask.message, now).await?;
+        audit(app, HAND_OFF, node, &ask.message, now).await?;
     }
     let also = if taints {
         ", an event and a taint"
@@ -304,7 +310,7 @@ async fn take_back(app: &App, api: Option<&Api>, node: &str, ask: &Ask) -> Resul
             Err(error) if error.is_not_found() => return Ok(()),
             other => other?,
         }
-        audit(app, "take back a hand-off", node, "", now).await?;
+        audit(app, TAKE_BACK, node, "", now).await?;
     }
     let said = match api {
         Some(_) => format!("The condition {CONDITION} of node {node} is False again."),
@@ -343,14 +349,8 @@ async fn audit(
     detail: &str,
     now: Timestamp,
 ) -> Result<(), Failed> {
-    let entry = AuditEntry {
-        at: now,
-        who: WHO.to_owned(),
-        peer: String::new(),
-        action: action.to_owned(),
-        target: node.to_owned(),
-        detail: json!({ "why": detail }).to_string(),
-    };
+    let detail = json!({ "why": detail }).to_string();
+    let entry = AuditEntry::here(now, WHO, (action, node), detail);
     Ok(app.store.audit(&entry).await?)
 }
 

@@ -33,12 +33,14 @@ pub mod known;
 pub mod kubernetes;
 pub mod look;
 pub mod names;
+pub mod pools;
 pub mod slurm;
 
 use demand::Tally;
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
+use pools::NodePools;
 
 /// How often what changed is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
@@ -218,9 +220,15 @@ impl Inventory {
         self.source != Source::Off && self.known().nodes.sight(now) == Sight::Seen
     }
 
-    /// Whether somebody tells nodes, so that one that went would be known.
-    pub fn has_nodes(&self) -> bool {
-        self.source != Source::Off && self.known().nodes.whole_since.is_some()
+    /// Whether somebody tells the nodes of a cluster, so that one that went would be known.
+    pub fn has_nodes(&self, cluster: &str) -> bool {
+        let is_told = *cluster == *self.cluster && self.source != Source::Off;
+        is_told && self.known().nodes.whole_since.is_some()
+    }
+
+    /// The node pools of the nodes that are told, or were.
+    pub fn node_pools(&self) -> NodePools {
+        NodePools::of(&self.cluster, self.known().records())
     }
 
     /// The names of nodes that agents tell. Kubernetes tells agents the names of their nodes; whoever else
@@ -233,7 +241,7 @@ impl Inventory {
         told.for_each(|it| names.tell(it));
         let known = self.known();
         // One that went is not the machine that an agent tells of now.
-        let there = known.records().filter(|it| it.gone_at.is_none());
+        let there = known.records().filter(|it| !it.is_gone());
         there.for_each(|it| names.list(&it.node.name));
         Told::Alike(names)
     }
@@ -251,9 +259,7 @@ impl Inventory {
 
     /// Whether a node was there and is gone.
     pub fn is_gone(&self, cluster: &str, node: &str) -> bool {
-        let known = self.known();
-        let went = |it: &Record| it.gone_at.is_some();
-        *cluster == *self.cluster && known.record(node).is_some_and(went)
+        *cluster == *self.cluster && self.known().record(node).is_some_and(Record::is_gone)
     }
 
     /// That a node that was heard at `heard` went, or another machine came under its name; none where it is there
@@ -413,10 +419,14 @@ mod tests {
             created: Some(at(made)),
             ..Node::default()
         };
-        assert!(!inventory.has_nodes());
+        assert!(!inventory.has_nodes("prod"));
         let all = vec![node("a", "spot", 10), node("b", "on_demand", 10)];
         inventory.known().all_nodes(all, now(100));
-        assert!(inventory.has_nodes());
+        assert!(inventory.has_nodes("prod"));
+        assert!(
+            !inventory.has_nodes("lab"),
+            "another cluster, of which nobody tells nodes"
+        );
         assert_eq!(inventory.gone("prod", "a", at(90)), None, "it is there");
         // `a` is missed, and `b` is another machine than the one that was heard.
         let all = vec![node("b", "on_demand", 150)];

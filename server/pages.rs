@@ -67,6 +67,8 @@ pub mod live;
 
 mod marks;
 
+pub mod day;
+
 /// Pages that need the right to read.
 pub fn guarded() -> Router<Arc<Web>> {
     Router::new()

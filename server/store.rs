@@ -96,7 +96,7 @@ pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};
 pub use habit::{FreeHours, MAX_HOLDER_HOURS};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};
 pub use incidents::MAX_INCIDENTS;
-pub use inventory::MAX_LIVES;
+pub use inventory::{MAX_CHANGES as MAX_INVENTORY_CHANGES, MAX_LIVES};
 pub use ledger::MAX_DIRTY;
 pub use minutes::MAX_MINUTES;
 pub use money::{MoneyDay, MoneyMonth, MoneyRow};

@@ -28,6 +28,8 @@ pub mod judge;
 
 pub mod past;
 
+pub mod changed;
+
 #[cfg(test)]
 pub(crate) mod fixture;
 

@@ -65,6 +65,8 @@ pub struct Web {
     pub step_views: tokio::sync::Semaphore,
     /// Who makes a report waits for this.
     pub reports: Arc<tokio::sync::Semaphore>,
+    /// The ledgers of clusters on the fleet's page.
+    pub days: pages::day::Days,
     /// The months of the cost page.
     pub months: pages::cost::Months,
     /// The newest answers to what there is today.
@@ -88,6 +90,7 @@ pub fn router(app: App) -> Router {
         views: Views::default(),
         counted: metrics::own::Counted::default(),
         renderings: pages::fleet::Renderings::default(),
+        days: pages::day::Days::default(),
         months: pages::cost::Months::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),

@@ -317,6 +317,48 @@ fn what_nobody_held_is_borne_as_the_policy_says_and_nothing_is_lost_by_it() {
 }
 
 #[test]
+fn idle_is_divided_pool_by_pool_and_over_a_cluster_where_a_policy_names_that() {
+    let of = |holder, held: i64| {
+        [
+            part(Some(holder), State::ActiveUnrated, held),
+            part(None, State::Unallocated, HOUR - held),
+        ]
+    };
+    let mut fleet = fleet(2);
+    for (node, pool) in fleet.nodes.iter_mut().zip(["c/a", "c/b"]) {
+        node.pool = pool.to_owned();
+    }
+    let periods = [
+        period(0, 0, &of(0, HOUR / 2)),
+        period(1, 0, &of(1, HOUR / 4)),
+    ];
+    let made = october(&fleet, &periods, &book(RATES, ""));
+    let borne = |pool: &str| {
+        let mut owners = owners();
+        owners.idle = vec![IdlePolicy {
+            from_ms: 0,
+            until_ms: None,
+            pool: pool.to_owned(),
+            to: IdleTo::Use,
+        }];
+        let borne = made.borne(&owners);
+        assert_eq!(borne.values().sum::<i128>(), made.total().cost);
+        let team = |name: &str| borne.get(&Payer::Team(name.to_owned())).copied();
+        [team("science"), team("money"), team("platform")]
+    };
+    assert_eq!(borne("*"), [Some(80 * USD), Some(80 * USD), None]);
+    // Of 100 that nobody held, by four GPU-hours and two.
+    assert_eq!(
+        borne("c"),
+        [Some(106_666_666_667), Some(53_333_333_333), None]
+    );
+    assert_eq!(
+        borne("c/b"),
+        [Some(40 * USD), Some(80 * USD), Some(40 * USD)]
+    );
+}
+
+#[test]
 fn an_invoice_leaves_a_residual_that_is_told_above_two_percent() {
     let made = october(&fleet(1), &[period(0, 0, &[])], &book(RATES, ""));
     let mut invoice = Invoice {

@@ -187,24 +187,28 @@ impl Chargeback {
         headline
     }
 
-    /// The cost by payer with what nobody held borne as the policies say, day by day and pool by
-    /// pool. Adds up to all lines. A pool that no team used or has a quota of falls to the platform.
+    /// The cost by payer with what nobody held borne as the policies say, day by day and pool by pool, or by cluster
+    /// where a policy names that. Adds up to all lines. What no team used or has a quota of falls to the platform.
     pub fn borne(&self, owners: &Owners) -> BTreeMap<Payer, i128> {
         let mut borne: BTreeMap<Payer, i128> = BTreeMap::new();
-        let mut pools: BTreeMap<(i64, usize, i64), BTreeMap<&Payer, super::Sum>> = BTreeMap::new();
-        for (day, sum) in &self.days {
-            let pool = pools.entry((day.day, day.pool, day.since_ms)).or_default();
-            pool.entry(&self.payers[day.payer]).or_default().add(sum);
+        let mut pools: BTreeMap<(i64, i64, &str), (&IdleTo, BTreeMap<&Payer, super::Sum>)> =
+            BTreeMap::new();
+        for (of, sum) in &self.days {
+            let at_ms = of.since_ms.max(of.day * super::MILLIS_PER_DAY);
+            let at_ms = at_ms.max(self.from_ms);
+            let (scope, to) = owners.idle_of(&self.pools[of.pool], at_ms);
+            let pool = pools.entry((of.day, of.since_ms, scope));
+            let (_, payers) = pool.or_insert_with(|| (to, BTreeMap::new()));
+            payers.entry(&self.payers[of.payer]).or_default().add(sum);
         }
-        for ((day, pool, since_ms), payers) in pools {
-            let at_ms = since_ms.max(day * super::MILLIS_PER_DAY).max(self.from_ms);
+        for (to, payers) in pools.into_values() {
             let nobody = payers.get(&Payer::Nobody).map_or(0, |it| it.cost);
             for (payer, sum) in &payers {
                 if **payer != Payer::Nobody {
                     *borne.entry((*payer).clone()).or_default() += sum.cost;
                 }
             }
-            let weights = match owners.idle_to(&self.pools[pool], at_ms) {
+            let weights = match to {
                 IdleTo::Platform => Vec::new(),
                 IdleTo::Owner(team) => vec![(Payer::Team(team.clone()), 1)],
                 IdleTo::Quota(quotas) => {

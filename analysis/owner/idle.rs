@@ -1,16 +1,28 @@
 //! Who bears what nobody held: a table of policies, `from,until,pool,borne_by,team,gpus`.
 //!
 //! `borne_by` is `platform`, `use` (teams in proportion to the time that they held of the pool), `quota` (in
-//! proportion to the GPUs that a row of each team names) or `owner` (the team that reserved it). A pool is a cluster;
-//! `*` is every one. Of several policies of a pool the one whose first row stands first counts.
+//! proportion to the GPUs that a row of each team names) or `owner` (the team that reserved it).
+//!
+//! A pool is what one team can take from another ([`pool`]): `cluster/node pool`, where nobody tells node pools
+//! `cluster/type of GPU`, and where nobody tells that either the cluster. A policy names a pool, or a cluster, which
+//! then is one pool, or with `*` every pool by itself. Of several policies of a pool the one whose first row stands
+//! first counts.
 
 use std::collections::BTreeMap;
 
-use super::Owners;
+use super::{Owners, PLATFORM, is_within};
 use crate::table::{self, TableError};
 
 /// Columns of the table of idle policies.
 pub const COLUMNS: [&str; 6] = ["from", "until", "pool", "borne_by", "team", "gpus"];
+
+/// The pool of a node: by its node pool where that is known, else by the type of its GPUs, else its cluster.
+pub fn pool(cluster: &str, node_pool: &str, gpu_model: &str) -> String {
+    match [node_pool, gpu_model].into_iter().find(|it| !it.is_empty()) {
+        Some(part) => format!("{cluster}/{part}"),
+        None => cluster.to_owned(),
+    }
+}
 
 /// Who bears what nobody held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,13 +44,43 @@ pub struct IdlePolicy {
     pub from_ms: i64,
     /// Until here.
     pub until_ms: Option<i64>,
-    /// The pool.
+    /// The pool, a cluster, or `*`.
     pub pool: String,
     /// Who bears it.
     pub to: IdleTo,
 }
 
+impl IdlePolicy {
+    /// What of a pool and those beside it is divided as one: all of the cluster that it names, else the pool; none
+    /// where it says nothing of this pool.
+    fn scope<'a>(&self, pool: &'a str) -> Option<&'a str> {
+        if self.pool == "*" {
+            return Some(pool);
+        }
+        let rest = pool.strip_prefix(&*self.pool)?;
+        let is_it = rest.is_empty() || rest.starts_with('/');
+        is_it.then(|| &pool[..self.pool.len()])
+    }
+}
+
 impl Owners {
+    /// Who bears what nobody held of a pool at a moment, and of what that is divided as one.
+    pub fn idle_of<'a>(&self, pool: &'a str, at_ms: i64) -> (&'a str, &IdleTo) {
+        let now = self.idle.iter();
+        let mut now = now.filter(|it| is_within(at_ms, it.from_ms, it.until_ms));
+        let found = now.find_map(|it| Some((it.scope(pool)?, &it.to)));
+        found.unwrap_or((pool, &IdleTo::Platform))
+    }
+
+    /// Who answers for what is free in a pool: the team that reserved it, else the platform, also where teams bear
+    /// its cost, because it is the platform that can give it out or back.
+    pub fn keeper(&self, pool: &str, at_ms: i64) -> &str {
+        match self.idle_of(pool, at_ms).1 {
+            IdleTo::Owner(team) => team,
+            IdleTo::Platform | IdleTo::Use | IdleTo::Quota(_) => PLATFORM,
+        }
+    }
+
     /// Reads a table of idle policies.
     ///
     /// # Errors
@@ -138,7 +180,7 @@ mod tests {
              2026-01-01,,*,platform,,",
         );
         assert_eq!(owners.findings, [""; 0]);
-        let to = |pool, at| owners.idle_to(pool, table::moment(at).expect("a date"));
+        let to = |pool, at| owners.idle_of(pool, table::moment(at).expect("a date")).1;
         let quotas = BTreeMap::from([("science".to_owned(), 48), ("vision".to_owned(), 16)]);
         assert_eq!(to("prod", "2026-09-30"), &IdleTo::Use);
         assert_eq!(to("prod", "2026-10-01"), &IdleTo::Quota(quotas));
@@ -151,13 +193,39 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_is_a_node_pool_else_a_type_of_gpu_else_a_cluster() {
+        assert_eq!(pool("prod", "a3-spot", "H100"), "prod/a3-spot");
+        assert_eq!(pool("prod", "", "H100"), "prod/H100");
+        assert_eq!(pool("prod", "", ""), "prod");
+    }
+
+    #[test]
+    fn a_policy_of_a_cluster_is_of_all_of_it_as_one_and_of_no_other_cluster() {
+        let owners = read(
+            "2026-01-01,,prod/a3,owner,robots,\n\
+             2026-01-01,,prod,use,,\n\
+             2026-01-01,,*,platform,,",
+        );
+        let at = table::moment("2026-10-01").expect("a date");
+        let robots = IdleTo::Owner("robots".to_owned());
+        for (pool, expected) in [
+            ("prod/a3", ("prod/a3", &robots)),
+            ("prod/a3-spot", ("prod", &IdleTo::Use)),
+            ("prod", ("prod", &IdleTo::Use)),
+            ("prod-eu/a3", ("prod-eu/a3", &IdleTo::Platform)),
+        ] {
+            assert_eq!(owners.idle_of(pool, at), expected, "{pool}");
+        }
+    }
+
+    #[test]
     fn tables_together_are_as_one_table() {
         let mut owners = read("2026-10-01,,prod,quota,science,48");
         owners.join(read("2026-10-01,,prod,quota,vision,16"));
         assert_eq!(owners.findings, [""; 0]);
         let quotas = BTreeMap::from([("science".to_owned(), 48), ("vision".to_owned(), 16)]);
         let at = table::moment("2026-10-01").expect("a date");
-        assert_eq!(owners.idle_to("prod", at), &IdleTo::Quota(quotas));
+        assert_eq!(owners.idle_of("prod", at).1, &IdleTo::Quota(quotas));
         owners.join(read("2026-10-01,,prod,use,,"));
         assert_eq!(
             owners.findings,

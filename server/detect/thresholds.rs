@@ -34,6 +34,9 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     OTHERS.into_iter().chain(of_detectors)
 }
 
+/// What it is called in the audit.
+pub(crate) const ACTION: &str = "change thresholds";
+
 /// Who changes it, as far as this server knows.
 const WHO: &str = "whoever wrote the config file";
 
@@ -108,14 +111,9 @@ impl Thresholds {
         if before == after {
             return Ok(());
         }
-        let entry = AuditEntry {
-            at: app.clock.now(),
-            who: WHO.to_owned(),
-            peer: String::new(),
-            action: "change thresholds".to_owned(),
-            target: self.file.display().to_string(),
-            detail: json!({"before": before, "after": after}).to_string(),
-        };
+        let target = self.file.display().to_string();
+        let detail = json!({"before": before, "after": after}).to_string();
+        let entry = AuditEntry::here(app.clock.now(), WHO, (ACTION, &target), detail);
         app.store.audit(&entry).await?;
         tracing::info!(%before, %after, "the thresholds of the detectors changed");
         detectors.set(&wanted.detect);

@@ -20,7 +20,9 @@ mod besides;
 mod claimed;
 
 pub use besides::{HeldBack, Maker, ScalerSaid};
-pub use claimed::{Claimed, Count, Device, DeviceClaim, DeviceKind, Gives, Slice};
+pub use claimed::{
+    Asking, Asks, ByClaim, Claimed, Count, Device, DeviceClaim, DeviceKind, Gives, Slice,
+};
 
 /// Most nodes with GPUs: 100,000 GPUs, eight a node, with room for nodes of four.
 pub const MAX_NODES: usize = 25_000;
@@ -88,8 +90,8 @@ pub enum Pod {
     Bound(Bound),
     /// It waits.
     Waits(Box<Claim>),
-    /// It waits, and asks for what resource claims of these names ask for as well.
-    WaitsByClaims(Box<Claim>, Vec<String>),
+    /// It waits, and asks for what these resource claims ask for as well.
+    WaitsByClaims(Box<Claim>, Vec<ByClaim>),
     /// It is over, or asks for no GPU.
     Neither,
 }
@@ -99,8 +101,8 @@ pub enum Pod {
 pub struct Pods {
     bound: HashMap<String, Bound>,
     waiting: BTreeMap<String, Claim>,
-    /// Resource claims of those that wait, by namespace and name.
-    by_claims: BTreeMap<String, Vec<String>>,
+    /// Resource claims of those that wait.
+    by_claims: BTreeMap<String, Vec<ByClaim>>,
     held: BTreeMap<String, u32>,
     /// Pods that hold GPUs and have no place here, and those that wait.
     left_out: (BTreeSet<String>, BTreeSet<String>),
@@ -358,38 +360,6 @@ impl ClusterState {
     /// How many nodes have no place here.
     pub fn nodes_left_out(&self) -> usize {
         self.left_out.len()
-    }
-
-    /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
-    /// some that wait is told by these; what is told twice by who says more.
-    pub fn waiting(&self) -> Vec<Claim> {
-        let mut told = BTreeSet::new(); // A claim that several pods share is waited for once.
-        let mut with_scaler = |(uid, it): (&String, &Claim)| {
-            let it = match self.pods.by_claims.get(uid) {
-                Some(names) => {
-                    let new = names.iter().filter(|it| told.insert(it.as_str())).cloned();
-                    self.claimed.waits(it, &new.collect::<Vec<_>>())?
-                }
-                None => it.clone(),
-            };
-            let scaler = self.scaler.of_pod.get(uid).cloned();
-            Some(Claim { scaler, ..it })
-        };
-        let mut all: Vec<Claim> = self
-            .pods
-            .waiting
-            .iter()
-            .filter_map(&mut with_scaler)
-            .collect();
-        let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
-        for of_kind in &self.held_back {
-            let claims = of_kind.claims.values().flatten();
-            let new = claims.filter(|it| !told.contains(&it.workload));
-            let new: Vec<Claim> = new.cloned().collect();
-            told.extend(new.iter().map(|it| it.workload.clone()));
-            all.extend(new);
-        }
-        all
     }
 
     /// How many that wait have no place here.

@@ -51,8 +51,7 @@ fn whats(known: &ClusterState) -> Vec<String> {
 }
 
 fn is_gone(known: &ClusterState, node: &str) -> bool {
-    let record = known.record(node);
-    record.is_some_and(|it| it.gone_at.is_some())
+    known.record(node).is_some_and(Record::is_gone)
 }
 
 #[test]
@@ -229,12 +228,13 @@ fn what_is_held_back_is_told_once_by_who_says_more_and_a_pod_with_what_the_autos
         let Pod::Waits(claim) = waits() else {
             panic!("it waits");
         };
-        Claim {
+        let claim = Claim {
             workload: workload.to_owned(),
             words: words.to_owned(),
             reason: inventory::Reason::HeldBack,
             ..*claim
-        }
+        };
+        (claim, Vec::new())
     };
     let mut known = ClusterState::default();
     let set = "jobset:team/s";

@@ -14,12 +14,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpufleet_analysis::inventory::{Claim, Node};
+use gpufleet_analysis::inventory::Node;
 use gpufleet_program::kubernetes::follow::{self, Follow, LONGEST_PAUSE};
 use gpufleet_program::kubernetes::{Api, ApiError, Asker, Refusal};
 use gpufleet_program::tls::Setting;
 
-use super::known::{ClusterState, DeviceKind, HeldBack, Maker, Pod, Pods, ScalerSaid, Standing};
+use super::known::{
+    Asking, ClusterState, DeviceKind, HeldBack, Maker, Pod, Pods, ScalerSaid, Standing,
+};
 use super::{InventoryConfig, now};
 use crate::App;
 
@@ -41,7 +43,7 @@ use scaler::{EventObject, event};
 pub(super) const URL_KEY: &str = "inventory.kubernetes_url";
 
 /// What gives the right to watch.
-pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets, workloads, resourceslices, resourceclaims and deviceclasses; deploy/base/accounts.yaml)";
+pub const RIGHTS: &str = "ClusterRole and ClusterRoleBinding gpufleet-server (get, list, watch of nodes, pods, events, jobs, jobsets, workloads, resourceslices, resourceclaims, resourceclaimtemplates and deviceclasses; deploy/base/accounts.yaml)";
 
 /// Pods that are over hold nothing and wait for nothing.
 const PODS: &str =
@@ -194,7 +196,7 @@ trait MayBeHeldBack: serde::de::DeserializeOwned + Send {
     const MAKER: Maker;
 
     fn meta(&self) -> &Meta;
-    fn waits(&self) -> Vec<Claim>;
+    fn waits(&self) -> Vec<Asking>;
 }
 
 impl MayBeHeldBack for JobObject {
@@ -205,7 +207,7 @@ impl MayBeHeldBack for JobObject {
         &self.metadata
     }
 
-    fn waits(&self) -> Vec<Claim> {
+    fn waits(&self) -> Vec<Asking> {
         held_back::job(self)
     }
 }
@@ -218,7 +220,7 @@ impl MayBeHeldBack for JobSetObject {
         &self.metadata
     }
 
-    fn waits(&self) -> Vec<Claim> {
+    fn waits(&self) -> Vec<Asking> {
         held_back::job_set(self)
     }
 }
@@ -231,7 +233,7 @@ impl MayBeHeldBack for WorkloadObject {
         &self.metadata
     }
 
-    fn waits(&self) -> Vec<Claim> {
+    fn waits(&self) -> Vec<Asking> {
         held_back::workload(self)
     }
 }

@@ -262,6 +262,8 @@ struct Seen {
     account: String,
     instance: String,
     gpu_model: String,
+    /// The node pool, which the inventory tells; empty where nobody does.
+    pool: String,
 }
 
 struct Gathering<'a> {
@@ -392,6 +394,7 @@ fn seen_of(facts: &DayFacts) -> Seen {
         account: facts.account.clone(),
         instance: facts.instance.clone(),
         gpu_model: facts.gpu_model.clone(),
+        pool: String::new(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use gpufleet_analysis::ledger::State;
-use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::owner::{Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -16,6 +16,7 @@ use super::{Machine, Terms};
 use crate::App;
 use crate::auth::Grant;
 use crate::fleet::{Fleet, Live};
+use crate::inventory::Inventory;
 use crate::ledger::days;
 use crate::store::model::ResourceKey;
 use crate::view::judge::judge;
@@ -95,6 +96,8 @@ pub struct PricedGpu {
 struct OfNode {
     resource: Option<Arc<Resource>>,
     gpus: u32,
+    /// Its node pool; empty where it is not known or nobody asks.
+    pool: String,
     /// What a second of one of its GPUs costs, looked up once.
     second: Option<Result<i64, String>>,
 }
@@ -109,7 +112,8 @@ struct IdleCandidate {
 /// The same as [`now`], where it keeps nobody waiting.
 pub async fn walked(app: &App, terms: &Arc<Terms>, grant: &Grant, at: Timestamp) -> MoneySnapshot {
     let (fleet, terms, grant) = (Arc::clone(&app.fleet), Arc::clone(terms), grant.clone());
-    apart(move || now(&fleet, &terms, &grant, at)).await
+    let inventory = Arc::clone(&app.inventory);
+    apart(move || now((&fleet, &inventory), &terms, &grant, at)).await
 }
 
 /// Does what takes long on a thread apart from those that answer.
@@ -119,7 +123,15 @@ pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 }
 
 /// Looks at everything that this reader may see: a walk over every GPU.
-pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> MoneySnapshot {
+pub fn now(
+    (fleet, inventory): (&Fleet, &Inventory),
+    terms: &Terms,
+    grant: &Grant,
+    at: Timestamp,
+) -> MoneySnapshot {
+    // Without policies nobody asks for pools.
+    let has_policies = !terms.owners.idle.is_empty();
+    let pools = has_policies.then(|| inventory.node_pools());
     let mut nodes: HashMap<(Arc<str>, Arc<str>), OfNode> = HashMap::new();
     let mut cards: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
     let mut siblings: HashMap<(Arc<str>, String), u32> = HashMap::new();
@@ -156,8 +168,12 @@ pub fn now(fleet: &Fleet, terms: &Terms, grant: &Grant, at: Timestamp) -> MoneyS
         if !it.is_share && cards.contains(&(Arc::clone(&key.cluster), key.id.to_string())) {
             continue;
         }
-        let node = (Arc::clone(&key.cluster), Arc::clone(&it.idle.node));
-        let node = nodes.entry(node).or_default();
+        let name = (Arc::clone(&key.cluster), Arc::clone(&it.idle.node));
+        let node_pool = pools
+            .as_ref()
+            .map(|it| it.of_node(&name.0, &name.1).to_owned());
+        let node = nodes.entry(name).or_default();
+        node.pool = node_pool.unwrap_or_default();
         let parent = it.resource.attribute(attribute::PARENT).unwrap_or_default();
         let card = (Arc::clone(&key.cluster), parent.to_owned());
         let siblings = siblings.get(&card).copied().unwrap_or(1);
@@ -203,6 +219,7 @@ fn take(
         .attribute(attribute::GPU_MODEL)
         .unwrap_or_default()
         .to_owned();
+    let of_model = model.clone();
     let cluster = Arc::clone(&it.idle.key.cluster);
     let second = node.second.get_or_insert_with(|| {
         let resource = node.resource.as_deref();
@@ -251,8 +268,8 @@ fn take(
         payer: it.idle.payer.clone(),
     };
     if it.idle.state == State::Unallocated {
-        // Policies are of clusters, as in a month's report.
-        let keeper = terms.owners.keeper(&cluster, at.millis());
+        let pool = idle::pool(&cluster, &node.pool, &of_model);
+        let keeper = terms.owners.keeper(&pool, at.millis());
         it.idle.payer = Payer::Team(keeper.to_owned());
     }
     let in_cluster = found.all.entry(cluster).or_default();

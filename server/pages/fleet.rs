@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::frame::{Frame, Theme, html};
-use super::{incidents, problem, tiles, today};
+use super::{day, incidents, problem, tiles, today};
 use crate::auth::Grant;
 use crate::today::blind::{self, BlindSpot};
 use crate::view::{Counts, FleetView, GpuView};
@@ -69,6 +69,8 @@ struct FleetPage<'a> {
     key: Vec<Letter>,
     blind: Vec<BlindSpot>,
     sections: Vec<Section>,
+    /// Whether it is about one cluster.
+    is_alone: bool,
     filter: Option<&'static str>,
     connect: Option<Connect>,
 }
@@ -174,6 +176,7 @@ async fn render(
     if let Some(body) = kept.1.get(&key) {
         return html(StatusCode::OK, body.clone());
     }
+    let days = day::of_clusters(web, view).await;
     let frame = Frame {
         at: view.at,
         ..frame
@@ -181,15 +184,20 @@ async fn render(
     let mut open = web.app.incidents.open(&frame.grant);
     open.retain(|it| view.cluster(&it.place.cluster).next().is_some());
     let open = incidents::headline(&open, view);
-    match page(
+    let mut page = page(
         &web.app.config.ingest.grpc_listen,
         view,
         &frame,
         state,
         open,
-    )
-    .render()
-    {
+    );
+    page.is_alone = view.clusters.len() == 1;
+    // Sections have the clusters in the order of the view.
+    let drawn = page.sections.iter_mut().flat_map(|it| &mut it.clusters);
+    for (cluster, day) in drawn.zip(days) {
+        cluster.day = Some(day);
+    }
+    match page.render() {
         Ok(body) => {
             let body = Bytes::from(body);
             if kept.1.len() < KEPT_RENDERINGS {
@@ -224,6 +232,7 @@ fn page<'a>(
             .map(|origin| section(view, origin, filter))
             .filter(|section| !section.clusters.is_empty())
             .collect(),
+        is_alone: false,
         filter: filter.map(|state| words::look(state).name),
         connect: is_empty.then(|| connect(grpc_listen, &frame.host)),
         frame,

@@ -18,13 +18,14 @@ use serde::Deserialize;
 use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
-use super::marks;
+use super::marks::{self, Marks};
 use super::reading::{self, Cell, Line};
 use super::series::{self, Series};
 use super::strip::{self, Strip};
 use super::{parts, peaks, problem};
 use crate::fleet::live::Live;
 use crate::store::model::ResourceKey;
+use crate::view::changed::{self, Of};
 use crate::view::gather::is_one_sample;
 use crate::view::{FleetView, judge, past};
 use crate::web::Web;
@@ -74,6 +75,7 @@ struct GpuPage {
     strip: Strip,
     ranges: Vec<(i64, String, bool)>,
     series: Vec<Series>,
+    series_marks: Marks,
     series_from: String,
     series_middle: String,
     series_to: String,
@@ -191,15 +193,15 @@ pub async fn show(
     let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let day = strip::span(end);
-    let range = (drawn.minutes.start.start(), drawn.minutes.end.start());
-    let since = day.0.min(range.0);
-    let happened = past::happened(&web.app, &live.key, &live.node, since).await;
+    let since = day.0.min(drawn.minutes.start.start());
+    let of = Of {
+        cluster: &live.key.cluster,
+        ids: Some([&live.node, &live.key.id].map(Arc::clone).into()),
+    };
+    let changed = changed::changed(&web.app, &view, &of, since).await;
     let mut page = page(frame, &web.specs, &live, shares, &past, &drawn);
-    page.strip.marks = marks::marks(&happened, day, page.strip.width);
-    for one in &mut page.series {
-        let width = i64::try_from(one.curve.columns).unwrap_or(0);
-        one.marks = marks::marks(&happened, range, width);
-    }
+    page.strip.marks = marks::marks(&changed, day, page.strip.width);
+    page.series_marks = marks::of_curves(&changed, &drawn.minutes);
     let jobs = web.app.fleet.runs();
     let jobs = jobs.on_gpus(&live.key.cluster, &[&*live.key.id].into());
     let job = jobs.into_values().next();
@@ -277,12 +279,13 @@ fn page(
         holder: holder(live, frame.at),
         figures: figures(live),
         peaks: peaks::of(live, specs),
-        strip: strip::strip(&past.hours, live.first_seen, *end),
+        strip: strip::strip(&past.hours, &[live.first_seen], *end),
         ranges: RANGES
             .into_iter()
             .map(|it| (it, format!("{here}?hours={it}"), it == *hours))
             .collect(),
         series: series::series(Some(live), &past.minutes, minutes),
+        series_marks: Marks::default(),
         series_from: text::clock_time(minutes.start.start()),
         series_middle: text::clock_time(Minute((minutes.start.0 + minutes.end.0) / 2).start()),
         series_to: text::clock_time(minutes.end.start()),

@@ -11,6 +11,7 @@ use gpufleet_telemetry::catalog::{self, Metric, Unit, node, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::day::{self, Day};
 use super::events::{self, Entry};
 use super::frame::{self, Frame};
 use super::incidents::Beside;
@@ -41,6 +42,7 @@ struct NodePage {
     facts: Vec<(&'static str, Name)>,
     figures: Vec<(&'static str, Cell)>,
     gpus: Vec<Row>,
+    day: Day,
     readers: Vec<Reader>,
     streams: Vec<SpoolLine>,
     told: Vec<Line>,
@@ -118,10 +120,12 @@ pub async fn show(
     };
     let live = web.app.fleet.get(&key);
     let past = past::of_node(&web.app, &key, &found.gpus, events::SHOWN).await;
+    let day = day::of_node(&web.app, &view, (part, found), frame.at).await;
     let place = Place::node(&part.name, &found.name);
     let incidents = Beside::of_place(&web, &frame, &view, &place);
     let mut page = page(frame, part, found, live.as_ref(), &past);
     page.incidents = incidents;
+    page.day = day;
     let gpus = || {
         found
             .gpus
@@ -165,6 +169,7 @@ fn page(
         facts: facts(found, live),
         figures: live.map(figures).unwrap_or_default(),
         gpus: found.gpus.iter().flat_map(|gpu| rows(gpu, at)).collect(),
+        day: Day::default(),
         readers: live.map(|live| readers(live, past, at)).unwrap_or_default(),
         streams: live.map(streams).unwrap_or_default(),
         told: live

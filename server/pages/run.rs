@@ -27,6 +27,7 @@ use serde::Deserialize;
 use super::events::Entry;
 use super::frame::{self, Frame};
 use super::incidents::Beside;
+use super::marks::{self, Marks};
 use super::problem;
 use super::series::Series;
 use crate::runs::advice::profile;
@@ -76,12 +77,14 @@ struct RunPage {
     figures: Vec<Figure>,
     ranges: Vec<(i64, String, bool)>,
     heat: HeatMap,
+    heat_marks: Marks,
     phases: Vec<Bar>,
     goodput: Result<Vec<Bar>, &'static str>,
     /// None while it has no pace, or is over.
     advice: Option<Advisory>,
     collectives: Result<Vec<Collective>, String>,
     loss: Series,
+    loss_marks: Marks,
     range_from: String,
     range_to: String,
     ending: Option<Ending>,
@@ -146,8 +149,9 @@ pub async fn show(
         RunState::Ended { at } => at,
     };
     let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
-    let past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
+    let mut past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
     let view = web.views.get(&web.app).await;
+    past.changed = gather::changed(&web, &view, (&key, &run), start).await;
     let open = web.app.incidents.of_run(&key);
     let page = page(
         frame,
@@ -233,6 +237,11 @@ fn page(
             .map(|it| (*it, format!("{here}?minutes={it}"), *it == minutes))
             .collect(),
         heat: parts::heat(&past.heat, past.cut, run),
+        heat_marks: marks::marks(
+            &past.changed,
+            (start, end),
+            i64::try_from(crate::runs::heat::COLUMNS).unwrap_or(0),
+        ),
         phases: parts::phases(run),
         goodput: past
             .goodput
@@ -244,6 +253,7 @@ fn page(
             .flatten(),
         collectives: collectives::collectives(&past.lives, run),
         loss: parts::loss(&past.loss, start.minute()..end.minute()),
+        loss_marks: marks::of_curves(&past.changed, &(start.minute()..end.minute())),
         range_from: text::moment(start),
         range_to: text::moment(end),
         ending: ending.map(parts::ending),

@@ -8,7 +8,6 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
 use super::draw::{self, Column, Curve};
-use super::marks::Mark;
 use crate::fleet::live::Live;
 use crate::words::text::quantity;
 use crate::words::{self, plain_name};
@@ -32,8 +31,6 @@ pub struct Series {
     pub top: String,
     /// Whether there is no point at all.
     pub is_empty: bool,
-    /// What was changed in that time.
-    pub marks: Vec<Mark>,
 }
 
 /// What is drawn, with a full scale where the metric has one by nature.
@@ -130,7 +127,6 @@ fn one(
             quantity(metric.unit, top)
         },
         is_empty: whole.is_none(),
-        marks: Vec::new(),
     }
 }
 

@@ -1,10 +1,10 @@
-//! A day in states: one column for each hour, filled from below by the time in each state; time that
-//! nobody observed is hatched, time that has not come yet is empty.
+//! A day in states, of one GPU or of many: one column for each hour, filled from below by the time in each state; time
+//! that nobody observed is hatched, time that has not come yet is empty.
 
 use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::marks::Mark;
+use super::marks::Marks;
 use crate::words::{self, text};
 
 /// Hours shown.
@@ -61,7 +61,7 @@ pub struct Strip {
     /// Width of a column.
     pub column_width: i64,
     /// What was changed in that time.
-    pub marks: Vec<Mark>,
+    pub marks: Marks,
 }
 
 /// From when to when a strip up to `now` goes: whole hours.
@@ -71,10 +71,15 @@ pub fn span(now: Timestamp) -> (Timestamp, Timestamp) {
     (moment(end - HOURS), moment(end))
 }
 
-/// Draws the [`HOURS`] hours up to `now` from the ledger; an hour that the ledger does not have was
-/// not observed. Time before the GPU was first seen is empty: it may not have been there.
-pub fn strip(hours: &[LedgerHour], first_seen: Timestamp, now: Timestamp) -> Strip {
+/// Draws the [`HOURS`] hours up to `now` from the ledger of the GPUs that were first seen then; of an hour that the
+/// ledger does not have nothing was observed. Time before a GPU was first seen is empty: it may not have been there.
+/// A full column is all GPUs for an hour.
+pub fn strip(hours: &[LedgerHour], first_seen: &[Timestamp], now: Timestamp) -> Strip {
     let first = now.minute().hour() - HOURS + 1;
+    let gpus = i64::try_from(first_seen.len()).unwrap_or(i64::MAX / MILLIS_PER_HOUR);
+    let most = hours.iter().map(LedgerHour::total_millis).max();
+    // GPUs that are there no more may have been so many more.
+    let full = most.unwrap_or(0).max(gpus.max(1) * MILLIS_PER_HOUR);
     let mut strip = Strip {
         width: HOURS * STEP,
         height: HEIGHT,
@@ -84,14 +89,15 @@ pub fn strip(hours: &[LedgerHour], first_seen: Timestamp, now: Timestamp) -> Str
     for place in 0..HOURS {
         let hour = first + place;
         let known = hours.iter().find(|it| it.hour == hour);
-        // The part of the hour in which it can have been observed: after it was first seen,
-        // and long enough ago to be accounted.
+        // The part of the hour in which they can have been observed: after each was first seen, and long
+        // enough ago to be accounted.
         let (start, end) = (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
-        let past_millis =
-            (end.min(now.millis() - SETTLING_MILLIS) - start.max(first_seen.millis())).max(0);
-        let mut column = column(place * STEP, hour, known, past_millis);
+        let settled = end.min(now.millis() - SETTLING_MILLIS);
+        let past = |seen: &Timestamp| (settled - start.max(seen.millis())).max(0);
+        let past_millis = first_seen.iter().map(past).sum();
+        let mut column = column(place * STEP, hour, known, past_millis, full);
         if column.words.is_empty() {
-            let is_before = end <= first_seen.millis();
+            let is_before = first_seen.iter().all(|it| end <= it.millis());
             let words = if is_before {
                 "before it was first seen"
             } else {
@@ -114,7 +120,7 @@ pub fn strip(hours: &[LedgerHour], first_seen: Timestamp, now: Timestamp) -> Str
     strip
 }
 
-fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Column {
+fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64, full: i64) -> Column {
     let start = Timestamp::from_millis(hour * MILLIS_PER_HOUR);
     let total = known.map_or(0, LedgerHour::total_millis);
     let mut spans: Vec<(State, i64)> = words::ORDER
@@ -130,9 +136,12 @@ fn column(x: i64, hour: i64, known: Option<&LedgerHour>, past_millis: i64) -> Co
     let mut below = 0;
     for (state, millis) in spans.into_iter().filter(|(_, millis)| *millis > 0) {
         let look = words::look(state);
-        said.push(format!("{} {}", look.name, text::span(millis)));
+        said.push(match full {
+            MILLIS_PER_HOUR => format!("{} {}", look.name, text::span(millis)),
+            _ => format!("{} {} GPU-hours", look.name, text::hours(millis)),
+        });
         // Rounding goes by the running sum, so that a full hour fills the column.
-        let top = |millis: i64| (millis * HEIGHT + MILLIS_PER_HOUR / 2) / MILLIS_PER_HOUR;
+        let top = |millis: i64| (millis * HEIGHT + full / 2) / full;
         let (from, to) = (top(below), top(below + millis).min(HEIGHT));
         below += millis;
         match blocks.last_mut().filter(|it| it.class == look.class) {
@@ -181,12 +190,12 @@ mod tests {
     fn a_strip_goes_from_the_first_of_its_hours_to_the_end_of_the_last() {
         let hour = |it: i64| Timestamp::from_seconds(it * 3_600);
         assert_eq!(span(NOW), (hour(977), hour(1_001)));
-        assert_eq!(strip(&[], EVER, NOW).columns.len(), 24);
+        assert_eq!(strip(&[], &[EVER], NOW).columns.len(), 24);
     }
 
     #[test]
     fn an_hour_without_a_ledger_is_hatched_and_not_idle() {
-        let drawn = strip(&[], EVER, NOW);
+        let drawn = strip(&[], &[EVER], NOW);
         let full = Block {
             y: 0,
             height: 100,
@@ -199,7 +208,7 @@ mod tests {
     #[test]
     fn the_time_before_it_was_first_seen_is_empty_and_says_so() {
         let first_seen = Timestamp::from_seconds(999 * 3_600 + 900);
-        let drawn = strip(&[], first_seen, NOW);
+        let drawn = strip(&[], &[first_seen], NOW);
         assert_eq!(drawn.columns[21].blocks, []);
         assert_eq!(drawn.columns[21].words, "before it was first seen");
         assert_eq!(drawn.columns[22].words, "not measured 45 min");
@@ -210,7 +219,7 @@ mod tests {
         let just_begun = Timestamp::from_seconds(1_000 * 3_600 + 300);
         let drawn = strip(
             &[hour(999, &[(State::ActiveUnrated, 55)])],
-            EVER,
+            &[EVER],
             just_begun,
         );
         assert_eq!(drawn.columns[22].words, "active 55 min");
@@ -219,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_the_ledger_does_not_account_for_is_hatched() {
-        let drawn = strip(&[hour(999, &[(State::ActiveUnrated, 30)])], EVER, NOW);
+        let drawn = strip(&[hour(999, &[(State::ActiveUnrated, 30)])], &[EVER], NOW);
         let column = &drawn.columns[22];
         assert_eq!(column.words, "active 30 min, not measured 30 min");
         let heights: Vec<_> = column
@@ -232,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_part_of_the_hour_that_has_not_come_is_empty() {
-        let drawn = strip(&[hour(1_000, &[(State::Unallocated, 30)])], EVER, NOW);
+        let drawn = strip(&[hour(1_000, &[(State::Unallocated, 30)])], &[EVER], NOW);
         let column = &drawn.columns[23];
         assert_eq!(column.words, "free 30 min");
         assert_eq!(
@@ -252,8 +261,34 @@ mod tests {
             (State::Gap, 20),
             (State::Parked, 20),
         ];
-        let drawn = strip(&[hour(999, &thirds)], EVER, NOW);
+        let drawn = strip(&[hour(999, &thirds)], &[EVER], NOW);
         let sum: i64 = drawn.columns[22].blocks.iter().map(|it| it.height).sum();
         assert_eq!(sum, HEIGHT);
+    }
+
+    #[test]
+    fn of_many_gpus_a_full_column_is_all_of_them_and_one_that_came_later_is_missing_before() {
+        let later = Timestamp::from_seconds(999 * 3_600 + 1_800);
+        let of = |minutes: i64| hour(999, &[(State::ActiveUnrated, minutes)]);
+        let drawn = strip(&[of(80)], &[EVER, EVER, later], NOW);
+        let column = &drawn.columns[22];
+        assert_eq!(
+            column.words,
+            "active 1.3 GPU-hours, not measured 1.2 GPU-hours"
+        );
+        let heights: Vec<_> = column
+            .blocks
+            .iter()
+            .map(|it| (it.class, it.height))
+            .collect();
+        assert_eq!(heights, [('a', 44), ('u', 39)]);
+        // More than there are now: some are gone since.
+        let drawn = strip(&[of(240)], &[EVER, EVER], NOW);
+        let full = Block {
+            y: 0,
+            height: 100,
+            class: 'a',
+        };
+        assert_eq!(drawn.columns[22].blocks, [full]);
     }
 }

@@ -11,6 +11,7 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::day::Day;
 use crate::view::{ClusterView, Counts, GpuView, NodeView, Told};
 use crate::words;
 use crate::words::text::{self, Name, counted, segment};
@@ -38,6 +39,8 @@ pub struct Cluster {
     pub models: String,
     /// Whether it is drawn with small tiles.
     pub is_many: bool,
+    /// Its last day; none where it is not drawn here.
+    pub day: Option<Day>,
     /// Its nodes, as list items.
     pub nodes: String,
     /// How many nodes the filter hides.
@@ -76,6 +79,7 @@ pub fn cluster(cluster: &ClusterView, at: Timestamp, filter: Option<State>) -> C
         counts: counts_in_words(&cluster.counts, cluster.nodes.len()),
         models: models(cluster),
         is_many,
+        day: None,
         nodes,
         hidden,
     }

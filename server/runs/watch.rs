@@ -182,7 +182,10 @@ impl Watch {
         let known = Known {
             gpu_faults: faults,
             nodes_lost: self.lost(key, &run, at),
-            nodes_were_watched: self.inventory.as_ref().is_some_and(|it| it.has_nodes()),
+            nodes_were_watched: {
+                let inventory = self.inventory.as_ref();
+                inventory.is_some_and(|it| it.has_nodes(&key.cluster))
+            },
         };
         let ending = run.ending(at, known);
         runs.settle(key, Some(at), Some(EndingFacts::of(&ending)));

@@ -11,6 +11,25 @@ use super::model::AuditEntry;
 /// Most entries of one answer.
 pub const MAX_AUDITED: usize = 1_000;
 
+impl AuditEntry {
+    /// A change that no request asked for: it came from no address.
+    pub fn here(
+        at: Timestamp,
+        who: &str,
+        (action, target): (&str, &str),
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            at,
+            who: who.to_owned(),
+            peer: String::new(),
+            action: action.to_owned(),
+            target: target.to_owned(),
+            detail: detail.into(),
+        }
+    }
+}
+
 impl Store {
     /// Writes that a change is about to be made.
     ///

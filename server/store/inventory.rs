@@ -18,8 +18,8 @@ const MAX_NODES: usize = crate::inventory::known::MAX_NODES;
 /// Most lives of nodes that are read for one report: four of each node.
 pub const MAX_LIVES: usize = 4 * MAX_NODES;
 
-/// Most changes that are read.
-const MAX_CHANGES: usize = crate::inventory::known::MAX_CHANGES;
+/// Most changes that are read at a time.
+pub const MAX_CHANGES: usize = crate::inventory::known::MAX_CHANGES;
 
 const NODES: &str =
     "INSERT INTO inventory_node (lease, cluster, name, billed_ms, ready_ms, gone_ms, data)";

@@ -7,7 +7,7 @@ use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
-use gpufleet_telemetry::time::{Minute, Timestamp};
+use gpufleet_telemetry::time::Minute;
 
 use super::GpuView;
 use crate::App;
@@ -16,18 +16,6 @@ use crate::store::model::{EventFilter, ResourceKey, StoredEvent};
 
 /// GPUs of a node whose events are read for its page: no machine has more.
 const GPUS_WITH_EVENTS: usize = 16;
-
-/// Events that are looked at for what was changed: the newest.
-const MAX_LOOKED_AT: usize = 200;
-
-/// What was changed, of what is told.
-const CHANGES: [EventKind; 5] = [
-    EventKind::DriverChanged,
-    EventKind::MigChanged,
-    EventKind::GpuAdded,
-    EventKind::GpuRemoved,
-    EventKind::GpuReset,
-];
 
 /// The past of one resource. Where the store does not answer it is empty and says so.
 #[derive(Debug, Default)]
@@ -63,48 +51,6 @@ pub async fn of_gpu(
         })
     };
     or_failed(read.await)
-}
-
-/// Something that was changed about a GPU or its node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happened {
-    /// When.
-    pub at: Timestamp,
-    /// What, in words.
-    pub words: String,
-}
-
-/// What was changed about a GPU and its node since a moment: what the cluster tells of the node, and what its agent
-/// tells of driver, MIG and resets; in no order. Nothing where the store does not answer, which the log says.
-pub async fn happened(app: &App, key: &ResourceKey, node: &str, since: Timestamp) -> Vec<Happened> {
-    let read = async {
-        let of_node = app.store.inventory_changes(&key.cluster, since).await?;
-        let of_node = of_node.into_iter().filter(|it| it.node == node);
-        let mut found: Vec<Happened> = of_node
-            .map(|it| Happened {
-                at: it.at,
-                words: format!("the node {}", it.what),
-            })
-            .collect();
-        let filter = EventFilter {
-            cluster: Some(key.cluster.clone()),
-            resource_ids: vec![node.into(), key.id.clone()],
-            from: Some(since),
-            ..EventFilter::default()
-        };
-        let events = app.store.events(&filter, None, MAX_LOOKED_AT).await?.events;
-        let changed = events.into_iter().map(|it| it.event);
-        let changed = changed.filter(|it| CHANGES.contains(&it.kind));
-        found.extend(changed.map(|it| Happened {
-            at: it.at,
-            words: it.message,
-        }));
-        Ok::<_, StoreError>(found)
-    };
-    read.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "a page could not read what was changed");
-        Vec::new()
-    })
 }
 
 /// The events of a node and of the GPUs on it.

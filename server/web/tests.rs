@@ -41,6 +41,8 @@ mod jobs;
 
 mod live;
 
+mod marks;
+
 mod queue;
 
 mod runbooks;

@@ -14,7 +14,7 @@ use gpufleet_analysis::table;
 use serde_json::{Value, json};
 
 use super::look;
-use super::text::{amount, counted, grouped, harmless};
+use super::text::{self, amount, counted, harmless};
 
 mod action;
 
@@ -90,7 +90,7 @@ pub fn say(it: &Summary, page: &str) -> Said {
         Some(millis) => format!(
             "{} for {} GPU-hours",
             title_cost(&cost(it, &it.this.sum), &it.currency),
-            shown_hours(millis)
+            text::hours(millis)
         ),
         None => "nothing is recorded of it".to_owned(),
     };
@@ -118,7 +118,7 @@ fn text(it: &Summary, page: &str) -> String {
     let active = ratio(active.into(), WHOLE, it.this.sum.gpu_millis.into());
     lines.push(format!(
         "Held: {}{}",
-        held(it).words(|it| format!("{} GPU-hours", shown_hours(*it))),
+        held(it).words(|it| format!("{} GPU-hours", text::hours(*it))),
         active.map_or(String::new(), |it| format!(
             "; of all that it pays for {} active",
             percent(it)
@@ -279,7 +279,7 @@ fn change(it: &Summary) -> Figure<Change> {
             return Figure::unknown(missing);
         }
         if spent.sum.unpriced_millis > 0 {
-            let hours = shown_hours(spent.sum.unpriced_millis);
+            let hours = text::hours(spent.sum.unpriced_millis);
             return Figure::unknown(format!("{hours} GPU-hours of {which} have no price"));
         }
     }
@@ -297,7 +297,7 @@ fn change_words(it: &Summary) -> String {
         let money = |nano: i128| amount(&it.currency, nano.abs());
         format!(
             "{} GPU-hours {} held, {} {}, of it idle {} {}",
-            shown_hours(change.held_gpu_millis.abs()),
+            text::hours(change.held_gpu_millis.abs()),
             more(change.held_gpu_millis < 0),
             money(change.cost),
             more(change.cost < 0),
@@ -358,7 +358,7 @@ fn priced(sum: &Sum, why: &str) -> Figure<i128> {
             value: Some(sum.cost),
             note: Some(format!(
                 "and {} GPU-hours without a price: {why}",
-                shown_hours(unpriced)
+                text::hours(unpriced)
             )),
         },
     }
@@ -369,7 +369,7 @@ fn hours_and_cost(it: &Summary, sum: &Sum) -> String {
     match sum.gpu_millis {
         0 if is_nothing_recorded(it) => cost,
         0 => "none".to_owned(),
-        millis => format!("{} GPU-hours, {cost}", shown_hours(millis)),
+        millis => format!("{} GPU-hours, {cost}", text::hours(millis)),
     }
 }
 
@@ -444,15 +444,6 @@ fn job(name: &str) -> String {
     match name {
         "" => "nobody's job".to_owned(),
         name => harmless(name, NAME),
-    }
-}
-
-/// GPU-hours to a tenth.
-fn shown_hours(gpu_millis: i64) -> String {
-    let tenths = ratio(gpu_millis.into(), 1, 360_000).unwrap_or(0);
-    match (tenths, gpu_millis) {
-        (0, 1..) => "under 0.1".to_owned(),
-        _ => format!("{}.{}", grouped((tenths / 10) as f64), tenths % 10),
     }
 }
 

@@ -206,6 +206,15 @@ pub fn gpus(milli: u64) -> String {
     }
 }
 
+/// GPU-milliseconds as GPU-hours to a tenth: `1.3`, `under 0.1`.
+pub fn hours(gpu_millis: i64) -> String {
+    let tenths = ratio(gpu_millis.into(), 1, 360_000).unwrap_or(0);
+    match (tenths, gpu_millis) {
+        (0, 1..) => "under 0.1".to_owned(),
+        _ => format!("{}.{}", grouped((tenths / 10) as f64), tenths % 10),
+    }
+}
+
 /// Nano-units of a currency to the cent: `$1 234.50`, `1 234.50 EUR`.
 pub fn amount(currency: &str, nano: i128) -> String {
     let cents = ratio(nano, 1, 10_000_000).unwrap_or(0);
@@ -280,6 +289,14 @@ pub fn moment(at: Timestamp) -> String {
     formatted(
         at,
         format_description!("[year]-[month]-[day] [hour]:[minute]:[second]"),
+    )
+}
+
+/// `2026-11-21 07:12`, in UTC.
+pub fn minute(at: Timestamp) -> String {
+    formatted(
+        at,
+        format_description!("[year]-[month]-[day] [hour]:[minute]"),
     )
 }
 

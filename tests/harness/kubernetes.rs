@@ -94,7 +94,7 @@ enum Asks {
 }
 
 /// Kinds of objects beside nodes and pods, with their paths; the first two every cluster has.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 8] = [
     ("Event", "/api/v1/events"),
     ("Job", "/apis/batch/v1/jobs"),
     ("JobSet", "/apis/jobset.x-k8s.io/v1alpha2/jobsets"),
@@ -109,6 +109,10 @@ const OTHERS: [(&str, &str); 7] = [
         "/apis/resource.k8s.io/v1beta1/resourceclaims",
     ),
     ("DeviceClass", "/apis/resource.k8s.io/v1beta1/deviceclasses"),
+    (
+        "ResourceClaimTemplate",
+        "/apis/resource.k8s.io/v1beta1/resourceclaimtemplates",
+    ),
 ];
 
 impl Asks {

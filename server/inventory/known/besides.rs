@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::inventory::{Claim, Scaled};
 
-use super::{ClusterState, DeviceKind, MAX_BOUND, MAX_WAITING, Moment, Sight, Standing};
+use super::{
+    Asking, ByClaim, ClusterState, DeviceKind, MAX_BOUND, MAX_WAITING, Moment, Sight, Standing,
+};
 
 /// Kinds of objects that wait before they have pods. Who says more goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub struct HeldBack {
     /// Who tells it.
     pub standing: Standing,
     /// By object.
-    pub(super) claims: BTreeMap<String, Vec<Claim>>,
+    pub(super) claims: BTreeMap<String, Vec<Asking>>,
     pub(super) left_out: BTreeSet<String>,
 }
 
@@ -54,7 +56,7 @@ impl Maker {
 
 impl HeldBack {
     /// An object as it is now; without claims it waits for nothing.
-    pub fn put(&mut self, uid: &str, claims: Vec<Claim>) {
+    pub fn put(&mut self, uid: &str, claims: Vec<Asking>) {
         self.remove(uid);
         match (claims.is_empty(), self.claims.len() < MAX_WAITING) {
             (true, _) => {}
@@ -83,13 +85,57 @@ impl HeldBack {
 }
 
 impl ClusterState {
+    /// Everything that waits: pods with what the autoscaler said of them, and what has no pods yet. What has
+    /// some that wait is told by these; what is told twice by who says more.
+    pub fn waiting(&self) -> Vec<Claim> {
+        let mut told = BTreeSet::new(); // A claim that several pods share is waited for once.
+        let mut with_scaler = |(uid, it): (&String, &Claim)| {
+            let it = match self.pods.by_claims.get(uid) {
+                Some(all) => {
+                    let new = all.iter().filter(|it| {
+                        let claim = it.claim.as_deref();
+                        claim.is_none_or(|claim| told.insert(claim))
+                    });
+                    let new: Vec<ByClaim> = new.cloned().collect();
+                    self.claimed.waits(it, &new)?
+                }
+                None => it.clone(),
+            };
+            let scaler = self.scaler.of_pod.get(uid).cloned();
+            Some(Claim { scaler, ..it })
+        };
+        let mut all: Vec<Claim> = self
+            .pods
+            .waiting
+            .iter()
+            .filter_map(&mut with_scaler)
+            .collect();
+        let mut told: BTreeSet<String> = all.iter().map(|it| it.workload.clone()).collect();
+        for of_kind in &self.held_back {
+            let claims = of_kind.claims.values().flatten();
+            let new = claims.filter(|it| !told.contains(&it.0.workload));
+            let new = new.filter_map(|(claim, by)| match by.is_empty() {
+                true => Some(claim.clone()),
+                false => self.claimed.waits(claim, by),
+            });
+            let new: Vec<Claim> = new.collect();
+            told.extend(new.iter().map(|it| it.workload.clone()));
+            all.extend(new);
+        }
+        all
+    }
+
     /// Whether all that may wait is seen now: pods, what waits before it has any, and the resource claims that
     /// some of these ask by. What is not installed has nothing that waits.
     pub fn sees_who_waits(&self, now: Moment) -> bool {
         let is_told = |it: &Standing| matches!(it.sight(now), Sight::Seen | Sight::Absent(_));
         let claims = &self.claimed.standings[DeviceKind::Claim as usize];
         let by_claims = self.pods.by_claims.is_empty() || is_told(claims);
+        let held_back = self.held_back.iter().flat_map(|it| it.claims.values());
+        let of_held_back = held_back.flatten().map(|it| &it.1);
+        let mut by = self.pods.by_claims.values().chain(of_held_back).flatten();
         by_claims
+            && !by.any(|it| self.claimed.is_unknown(it, now))
             && self.waiting_left_out() == 0
             && self.claims.sight(now) == Sight::Seen
             && self.held_back.iter().all(|it| is_told(&it.standing))

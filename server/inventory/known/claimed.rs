@@ -5,8 +5,11 @@
 //! asks for, and once it is given some, which. So a GPU that several pods share by one claim is held once, and one
 //! that was asked for by count on a node without a device plugin is not held twice.
 //!
-//! Limits: [`MAX_SLICES`], [`MAX_CLAIMS`], [`MAX_CLASSES`]; with more slices or claims than that it is not known what is
-//! free, and a class beyond is taken for what its name says.
+//! A claim that is made for a pod is made of a template, a while after the pod: until it is there, the template says
+//! what the pod asks for.
+//!
+//! Limits: [`MAX_SLICES`], [`MAX_CLAIMS`], [`MAX_CLASSES`], [`MAX_TEMPLATES`]; with more slices or claims than that it is
+//! not known what is free, with more templates not who waits, and a class beyond is taken for what its name says.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufleet_analysis::inventory::{Claim, Node};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::{ClusterState, MAX_BOUND, MAX_NODES, Moment, Standing};
+use super::super::look::Sight;
+use super::{ClusterState, MAX_BOUND, MAX_NODES, MAX_WAITING, Moment, Standing};
 
 /// Most slices of GPUs: a driver writes another one for each 128 devices of a node.
 const MAX_SLICES: usize = 2 * MAX_NODES;
@@ -25,6 +29,9 @@ const MAX_CLAIMS: usize = MAX_BOUND;
 /// Most classes of devices.
 const MAX_CLASSES: usize = 1_000;
 
+/// Most templates of claims: one for each that may wait.
+const MAX_TEMPLATES: usize = MAX_WAITING;
+
 /// Kinds of objects of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -34,6 +41,8 @@ pub enum DeviceKind {
     Class,
     /// What is asked for and given out.
     Claim,
+    /// What claims are made of.
+    Template,
 }
 
 /// What a device, or every device of a class, is.
@@ -90,11 +99,27 @@ pub enum Count {
     All,
 }
 
+/// How many of which classes.
+pub type Asks = Vec<(String, Count)>;
+
+/// What a pod asks for by a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByClaim {
+    /// The claim, by namespace and name; none before it is made.
+    pub claim: Option<String>,
+    /// The template that it is made of, by namespace and name; none where the pod names a claim, which others may
+    /// share.
+    pub template: Option<String>,
+}
+
+/// What asks for GPUs, by count and by claims.
+pub type Asking = (Claim, Vec<ByClaim>);
+
 /// What a claim asks for and was given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceClaim {
     /// How many of which class.
-    pub asks: Vec<(String, Count)>,
+    pub asks: Asks,
     /// Pool and name of each device that it was given.
     pub given: Vec<(String, String)>,
     /// Whether it was given what it asks for.
@@ -114,7 +139,7 @@ struct Itself {
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// Who tells it, by [`DeviceKind`].
-    pub standings: [Standing; 3],
+    pub standings: [Standing; 4],
     /// By node and name.
     slices: BTreeMap<String, BTreeMap<String, Slice>>,
     slice_count: usize,
@@ -125,6 +150,10 @@ pub struct Claimed {
     claims: BTreeMap<String, DeviceClaim>,
     /// Claims that have no place here.
     left_out: BTreeSet<String>,
+    /// By namespace and name.
+    templates: BTreeMap<String, Asks>,
+    /// Templates that have no place here.
+    templates_left_out: BTreeSet<String>,
     /// Whole GPUs of each node that claims were given, once somebody asked; every change forgets it.
     given: OnceCell<BTreeMap<String, u32>>,
     /// Of each node what it says itself.
@@ -133,7 +162,7 @@ pub struct Claimed {
 
 impl DeviceKind {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Slice, Self::Class, Self::Claim];
+    pub const ALL: [Self; 4] = [Self::Slice, Self::Class, Self::Claim, Self::Template];
 
     /// Its name in sentences.
     pub const fn what(self) -> &'static str {
@@ -141,6 +170,9 @@ impl DeviceKind {
             Self::Slice => "Which GPUs are given out by resource claims (ResourceSlices)",
             Self::Class => "Which classes of devices are GPUs (DeviceClasses)",
             Self::Claim => "Who holds and asks for GPUs by resource claims (ResourceClaims)",
+            Self::Template => {
+                "What asks for GPUs before its resource claims are made (ResourceClaimTemplates)"
+            }
         }
     }
 }
@@ -229,6 +261,41 @@ impl Claimed {
         } else if self.left_out.len() < MAX_CLAIMS {
             self.left_out.insert(name.to_owned());
         }
+    }
+
+    /// All templates as they are now.
+    pub fn all_templates(&mut self, all: BTreeMap<String, Asks>, now: Moment) {
+        (self.templates, self.templates_left_out) = (BTreeMap::new(), BTreeSet::new());
+        for (name, asks) in all {
+            self.template(&name, Some(asks));
+        }
+        self.standing(DeviceKind::Template).whole(now);
+    }
+
+    /// A template as it is now, by namespace and name; none: it is gone.
+    pub fn template(&mut self, name: &str, asks: Option<Asks>) {
+        self.templates.remove(name);
+        self.templates_left_out.remove(name);
+        let Some(asks) = asks else { return };
+        if self.templates.len() < MAX_TEMPLATES {
+            self.templates.insert(name.to_owned(), asks);
+        } else if self.templates_left_out.len() < MAX_BOUND {
+            self.templates_left_out.insert(name.to_owned());
+        }
+    }
+
+    /// Whether what is asked for so is only to be known of a template, and that has no place here or is not told.
+    pub fn is_unknown(&self, by: &ByClaim, now: Moment) -> bool {
+        let Some(template) = &by.template else {
+            return false;
+        };
+        let is_made = by
+            .claim
+            .as_ref()
+            .is_some_and(|it| self.claims.contains_key(it));
+        let sight = self.standings[DeviceKind::Template as usize].sight(now);
+        let is_told = matches!(sight, Sight::Seen | Sight::Absent(_));
+        !is_made && (!is_told || self.templates_left_out.contains(template))
     }
 
     /// A node with the GPUs that its slices tell, of which it says this itself.
@@ -326,15 +393,13 @@ impl Claimed {
         given
     }
 
-    /// What waits, with what its claims of these names ask for beside what it asks for itself; none where that
-    /// is no GPU.
-    pub fn waits(&self, claim: &Claim, names: &[String]) -> Option<Claim> {
+    /// What waits, with what its claims ask for beside what it asks for itself; none where that is no GPU.
+    pub fn waits(&self, claim: &Claim, by: &[ByClaim]) -> Option<Claim> {
         let (mut whole, mut shares) = match claim.is_shares {
             true => (0, claim.gpus_each),
             false => (claim.gpus_each, 0),
         };
-        let known = names.iter().filter_map(|it| self.claims.get(it));
-        for (class, count) in known.filter(|it| !it.is_given).flat_map(|it| &it.asks) {
+        for (class, count) in by.iter().flat_map(|it| self.asked(it)) {
             let gives = self.classes.get(class).copied();
             match gives.unwrap_or_else(|| by_name(class)) {
                 Gives::Whole => whole = whole.saturating_add(self.count(*count)),
@@ -348,6 +413,17 @@ impl Claimed {
             is_shares: whole == 0,
             ..claim.clone()
         })
+    }
+
+    /// What is asked for by a claim that was given nothing yet.
+    fn asked(&self, by: &ByClaim) -> &[(String, Count)] {
+        let claim = by.claim.as_ref().and_then(|it| self.claims.get(it));
+        match (claim, &by.template) {
+            (Some(claim), _) if claim.is_given => &[],
+            (Some(claim), _) => &claim.asks,
+            (None, Some(template)) => self.templates.get(template).map_or(&[], Vec::as_slice),
+            (None, None) => &[],
+        }
     }
 
     /// All of a node are as many as the largest has.

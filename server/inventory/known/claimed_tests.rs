@@ -6,7 +6,7 @@ use gpufleet_analysis::inventory::{Phase, Ready, Reason};
 use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::super::{Bound, ClusterState, Pod};
+use super::super::{Bound, ClusterState, Maker, Pod, Pods};
 use super::*;
 
 fn now(seconds: i64) -> Moment {
@@ -75,6 +75,14 @@ fn waits(gpus_each: u32, is_shares: bool) -> Box<Claim> {
         tolerates: Vec::new(),
         scaler: None,
     })
+}
+
+/// A claim that a pod names itself.
+fn named(claim: &str) -> ByClaim {
+    ByClaim {
+        claim: Some(claim.to_owned()),
+        template: None,
+    }
 }
 
 /// Two nodes: `a` gives out eight GPUs by claims, `b` eight by count.
@@ -164,14 +172,69 @@ fn a_failure_of_a_moment_does_not_decide_that_there_are_no_slices() {
 }
 
 #[test]
+fn a_pod_asks_for_what_its_template_says_until_its_claim_is_made_and_each_pod_for_itself() {
+    let mut known = known();
+    known.all_pods(Pods::default(), now(1));
+    for maker in Maker::ALL {
+        known.held_back(maker).standing.is_absent("not installed");
+    }
+    known.claimed.all_claims(BTreeMap::new(), now(1));
+    let by = |claim: Option<&str>| ByClaim {
+        claim: claim.map(str::to_owned),
+        template: Some("team/four".to_owned()),
+    };
+    let gpus = |known: &ClusterState| -> Vec<u32> {
+        known.waiting().iter().map(|it| it.gpus_each).collect()
+    };
+    for uid in ["p", "q"] {
+        known.pod(uid, Pod::WaitsByClaims(waits(0, false), vec![by(None)]));
+    }
+    assert_eq!(gpus(&known), [0; 0], "nobody told of the template");
+    assert!(
+        !known.sees_who_waits(now(1)),
+        "so it is not known who waits"
+    );
+    let four = vec![("gpu.nvidia.com".to_owned(), Count::Exactly(4))];
+    let all = BTreeMap::from([("team/four".to_owned(), four.clone())]);
+    known.claimed.all_templates(all, now(2));
+    assert_eq!(gpus(&known), [4, 4]);
+    assert!(known.sees_who_waits(now(2)));
+    // The claim of one is made: named first, then read, then given.
+    let made = vec![by(Some("team/p-gpus"))];
+    known.pod("p", Pod::WaitsByClaims(waits(0, false), made));
+    assert_eq!(gpus(&known), [4, 4]);
+    let claim = DeviceClaim {
+        asks: four,
+        ..DeviceClaim::default()
+    };
+    known.claimed.claim("team/p-gpus", Some(claim));
+    assert_eq!(gpus(&known), [4, 4]);
+    known
+        .claimed
+        .claim("team/p-gpus", Some(given(&[("a", "gpu-0")])));
+    assert_eq!(gpus(&known), [4], "one has all it asked for");
+    // Before there are pods.
+    let job = Claim {
+        workload: "job:team/b".to_owned(),
+        places: 3,
+        ..*waits(1, false)
+    };
+    known
+        .held_back(Maker::Job)
+        .put("b", vec![(job, vec![by(None)])]);
+    assert_eq!(gpus(&known), [4, 5], "by count and by the template");
+    known.claimed.template("team/four", None);
+    assert_eq!(gpus(&known), [1], "the template is gone");
+}
+
+#[test]
 fn a_claim_that_pods_share_is_waited_for_once() {
     let mut known = known();
     let eight = asks("gpu.nvidia.com", Count::Exactly(8));
     known.claimed.claim("team/shared", Some(eight));
     for uid in ["p", "q", "r"] {
         let claim = waits(u32::from(uid == "r"), false);
-        let names = vec!["team/shared".to_owned()];
-        known.pod(uid, Pod::WaitsByClaims(claim, names));
+        known.pod(uid, Pod::WaitsByClaims(claim, vec![named("team/shared")]));
     }
     let waiting: Vec<u32> = known.waiting().iter().map(|it| it.gpus_each).collect();
     assert_eq!(waiting, [8, 1], "the first that waits asks for it");
@@ -231,9 +294,9 @@ fn who_waits_asks_for_what_its_claims_ask_for() {
         (&["team/has"], (0, false), None),
         (&["team/not-told-yet"], (0, false), None),
     ] {
-        let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
         let claim = waits(by_count.0, by_count.1);
-        known.pod("p", Pod::WaitsByClaims(claim, names.clone()));
+        let by = names.iter().map(|it| named(it)).collect();
+        known.pod("p", Pod::WaitsByClaims(claim, by));
         let waiting = known.waiting();
         let found = waiting.first().map(|it| (it.gpus_each, it.is_shares));
         assert_eq!(found, expected, "{names:?}");

@@ -1,4 +1,4 @@
-//! Follows what dynamic resource allocation has: slices of devices, their classes, the claims.
+//! Follows what dynamic resource allocation has: slices of devices, their classes, the claims and what these are made of.
 //!
 //! The API was v1beta1, then v1beta2, and is v1: of these the newest is taken that the server serves; where it serves
 //! none there are no such GPUs, and all are asked for again, because it may be upgraded.
@@ -11,9 +11,9 @@ use gpufleet_program::kubernetes::follow::{self, Follow};
 use gpufleet_program::kubernetes::{Api, ApiError};
 use serde::de::DeserializeOwned;
 
-use super::super::known::{DeviceClaim, DeviceKind, Gives, Slice};
+use super::super::known::{Asks, DeviceClaim, DeviceKind, Gives, Slice};
 use super::super::{known::ClusterState, now};
-use super::devices::{self, ClaimObject, ClassObject, SliceObject};
+use super::devices::{self, ClaimObject, ClassObject, SliceObject, TemplateObject};
 use super::{NOT_INSTALLED, Tells, note};
 use crate::App;
 
@@ -26,17 +26,19 @@ const DECIDED_WITHIN: Duration = Duration::from_secs(30);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Follows all three, for ever.
+/// Follows all of them, for ever.
 pub(super) async fn run(app: &App, api: &Api) {
-    let (slices, classes, claims) = (
+    let (slices, classes, claims, templates) = (
         Following::<SliceObject>::new(app, api),
         Following::<ClassObject>::new(app, api),
         Following::<ClaimObject>::new(app, api),
+        Following::<TemplateObject>::new(app, api),
     );
     tokio::join!(
         follow::follow(&slices),
         follow::follow(&classes),
         follow::follow(&claims),
+        follow::follow(&templates),
     );
 }
 
@@ -137,7 +139,7 @@ impl OfDevices for ClaimObject {
     const KIND: DeviceKind = DeviceKind::Claim;
 
     fn gather(self, all: &mut Self::All) {
-        all.insert(self.name(), devices::claim(self));
+        all.insert(self.metadata.full_name(), devices::claim(self));
     }
 
     fn replace(all: Self::All, app: &App) {
@@ -146,16 +148,31 @@ impl OfDevices for ClaimObject {
     }
 
     fn take(self, is_there: bool, app: &App) {
-        let name = self.name();
+        let name = self.metadata.full_name();
         let claim = is_there.then(|| devices::claim(self));
         app.inventory.known().claimed.claim(&name, claim);
     }
 }
 
-impl ClaimObject {
-    /// Its namespace and name.
-    fn name(&self) -> String {
-        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+impl OfDevices for TemplateObject {
+    type All = BTreeMap<String, Asks>;
+
+    const RESOURCE: &str = "resourceclaimtemplates";
+    const KIND: DeviceKind = DeviceKind::Template;
+
+    fn gather(self, all: &mut Self::All) {
+        all.insert(self.metadata.full_name(), devices::template(self));
+    }
+
+    fn replace(all: Self::All, app: &App) {
+        let now = now(app);
+        app.inventory.known().claimed.all_templates(all, now);
+    }
+
+    fn take(self, is_there: bool, app: &App) {
+        let name = self.metadata.full_name();
+        let asks = is_there.then(|| devices::template(self));
+        app.inventory.known().claimed.template(&name, asks);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use gpufleet_telemetry::holder;
 use serde::Deserialize;
 
-use super::super::known::{Count, Device, DeviceClaim, Gives, Slice};
+use super::super::known::{Asks, ByClaim, Count, Device, DeviceClaim, Gives, Slice};
 use super::objects::Meta;
 
 /// NVIDIA's driver.
@@ -171,12 +171,27 @@ struct GivenDevice {
     admin_access: Option<bool>,
 }
 
-/// A claim that a pod names.
+/// What claims are made of, of which this much is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TemplateObject {
+    pub(super) metadata: Meta,
+    spec: TemplateSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TemplateSpec {
+    spec: ClaimSpec,
+}
+
+/// A claim that a pod names, or a template of one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PodClaim {
     name: String,
     resource_claim_name: Option<String>,
+    resource_claim_template_name: Option<String>,
 }
 
 /// The claim that was made of a template for a pod.
@@ -240,18 +255,7 @@ pub(super) fn class(object: &ClassObject) -> Gives {
 
 /// What a claim asks for and was given. What only looks at a device (admin access) neither holds nor asks for it.
 pub(super) fn claim(object: ClaimObject) -> DeviceClaim {
-    let requests = object.spec.devices.requests.into_iter();
-    let asks = requests.take(MAX_OF_A_CLAIM).filter_map(|it| {
-        let first = it.first_available.into_iter().next();
-        let one = it.exactly.or(first).unwrap_or(it.flat);
-        let count = match one.allocation_mode.as_str() {
-            "All" => Count::All,
-            _ => Count::Exactly(one.count.unwrap_or(1)),
-        };
-        let is_asked = one.admin_access != Some(true) && !one.device_class_name.is_empty();
-        is_asked.then_some((one.device_class_name, count))
-    });
-    let asks = asks.collect();
+    let asks = asks(object.spec);
     let is_given = object.status.allocation.is_some();
     let results = object.status.allocation.unwrap_or_default().devices.results;
     let given = results
@@ -265,15 +269,50 @@ pub(super) fn claim(object: ClaimObject) -> DeviceClaim {
     }
 }
 
-/// The claims of a pod by namespace and name: those that it names, and those that were made for it.
-pub(super) fn of_pod(namespace: &str, named: &[PodClaim], made: &[MadeClaim]) -> Vec<String> {
+/// What claims that are made of a template ask for.
+pub(super) fn template(object: TemplateObject) -> Asks {
+    asks(object.spec.spec)
+}
+
+fn asks(spec: ClaimSpec) -> Asks {
+    let requests = spec.devices.requests.into_iter();
+    let asks = requests.take(MAX_OF_A_CLAIM).filter_map(|it| {
+        let first = it.first_available.into_iter().next();
+        let one = it.exactly.or(first).unwrap_or(it.flat);
+        let count = match one.allocation_mode.as_str() {
+            "All" => Count::All,
+            _ => Count::Exactly(one.count.unwrap_or(1)),
+        };
+        let is_asked = one.admin_access != Some(true) && !one.device_class_name.is_empty();
+        is_asked.then_some((one.device_class_name, count))
+    });
+    asks.collect()
+}
+
+/// The claims of a pod: those that it names, and those that were made for it or will be.
+pub(super) fn of_pod(namespace: &str, named: &[PodClaim], made: &[MadeClaim]) -> Vec<ByClaim> {
+    let full = |name: &String| format!("{namespace}/{name}");
     let claims = named.iter().take(MAX_CLAIMS_OF_A_POD).filter_map(|it| {
         let own = made.iter().find(|made| made.name == it.name);
         let name = it.resource_claim_name.as_ref();
-        let name = name.or_else(|| own?.resource_claim_name.as_ref())?;
-        Some(format!("{namespace}/{name}"))
+        let name = name.or_else(|| own?.resource_claim_name.as_ref());
+        // A template of which none is made, because the pod needs none, asks for nothing.
+        let template = it.resource_claim_template_name.as_ref();
+        let template = template.filter(|_| name.is_some() || own.is_none());
+        let by = ByClaim {
+            claim: name.map(full),
+            template: template.map(full),
+        };
+        (by.claim.is_some() || by.template.is_some()).then_some(by)
     });
     claims.collect()
+}
+
+/// What pods that are not there yet ask for by templates. A claim that all of them share is told when they are.
+pub(super) fn of_template(namespace: &str, named: &[PodClaim]) -> Vec<ByClaim> {
+    let mut all = of_pod(namespace, named, &[]);
+    all.retain(|it| it.claim.is_none());
+    all
 }
 
 #[cfg(test)]
@@ -414,9 +453,25 @@ mod tests {
             json!([{"name": "gpus", "resourceClaimName": "train-0-gpus-x7"}, {"name": "else"}]);
         let named: Vec<PodClaim> = serde_json::from_value(named).expect("claims");
         let made: Vec<MadeClaim> = serde_json::from_value(made).expect("claims");
+        let by = |claim: Option<&str>, template: Option<&str>| ByClaim {
+            claim: claim.map(str::to_owned),
+            template: template.map(str::to_owned),
+        };
+        let expected = [
+            by(Some("a/shared"), None),
+            by(Some("a/train-0-gpus-x7"), Some("a/eight")),
+            by(None, Some("a/eight")),
+        ];
+        assert_eq!(of_pod("a", &named, &made), expected);
+        let none = [("none-yet", None)].map(|(name, claim)| MadeClaim {
+            name: name.to_owned(),
+            resource_claim_name: claim,
+        });
+        let unneeded = of_pod("a", &named, &none);
+        assert_eq!(unneeded.len(), 2, "of one it was said that none is made");
         assert_eq!(
-            of_pod("a", &named, &made),
-            ["a/shared", "a/train-0-gpus-x7"]
+            of_template("a", &named),
+            [expected[2].clone(), expected[2].clone()]
         );
     }
 }

@@ -8,6 +8,7 @@ use gpufleet_analysis::inventory::{Claim, cut};
 use gpufleet_telemetry::holder;
 use serde::Deserialize;
 
+use super::super::known::Asking;
 use super::objects::{Condition, Meta, PodSpec, claim};
 
 /// What is said of what is suspended and nobody says why.
@@ -99,7 +100,7 @@ struct WorkloadStatus {
 }
 
 /// What a suspended Job waits for. One that a JobSet made is told by that.
-pub(super) fn job(object: &JobObject) -> Vec<Claim> {
+pub(super) fn job(object: &JobObject) -> Vec<Asking> {
     let (meta, spec) = (&object.metadata, &object.spec);
     let is_of_another = meta.owner_references.iter().any(|it| it.controller);
     if !spec.suspend || is_of_another || meta.deletion_timestamp.is_some() {
@@ -112,7 +113,7 @@ pub(super) fn job(object: &JobObject) -> Vec<Claim> {
 }
 
 /// What a suspended JobSet waits for.
-pub(super) fn job_set(object: &JobSetObject) -> Vec<Claim> {
+pub(super) fn job_set(object: &JobSetObject) -> Vec<Asking> {
     let (meta, spec) = (&object.metadata, &object.spec);
     if !spec.suspend || meta.deletion_timestamp.is_some() {
         return Vec::new();
@@ -133,7 +134,7 @@ pub(super) fn job_set(object: &JobSetObject) -> Vec<Claim> {
 
 /// What a Workload that is not admitted waits for. That of single pods is told by these: they are there,
 /// behind a gate.
-pub(super) fn workload(object: &WorkloadObject) -> Vec<Claim> {
+pub(super) fn workload(object: &WorkloadObject) -> Vec<Asking> {
     let (meta, spec) = (&object.metadata, &object.spec);
     let conditions = &object.status.conditions;
     let is = |kind: &str| {
@@ -162,21 +163,23 @@ pub(super) fn workload(object: &WorkloadObject) -> Vec<Claim> {
         |it| cut(&it.message),
     );
     let waits = spec.pod_sets.iter().take(MAX_KINDS).filter_map(|it| {
-        let waits = claim(meta, &name, &it.template.spec, it.count.unwrap_or(1))?;
-        Some(Claim {
+        let (waits, by) = claim(meta, &name, &it.template.spec, it.count.unwrap_or(1))?;
+        let waits = Claim {
             queue: holder::cut(&spec.queue_name).to_owned(),
             words: why.clone(),
             ..waits
-        })
+        };
+        Some((waits, by))
     });
     waits.collect()
 }
 
-fn suspended(waits: Claim) -> Claim {
-    Claim {
+fn suspended((waits, by): Asking) -> Asking {
+    let waits = Claim {
         words: SUSPENDED.to_owned(),
         ..waits
-    }
+    };
+    (waits, by)
 }
 
 #[cfg(test)]
@@ -184,6 +187,7 @@ mod tests {
     use gpufleet_analysis::inventory::Reason;
     use serde_json::{Value, json};
 
+    use super::super::super::known::ByClaim;
     use super::*;
 
     fn pods(gpus: &str) -> Value {
@@ -195,9 +199,9 @@ mod tests {
     }
 
     /// Workload, queue, places, GPUs of each, and words of each claim.
-    fn told(all: &[Claim]) -> Vec<String> {
-        assert!(all.iter().all(|it| it.reason == Reason::HeldBack));
-        let one = |it: &Claim| {
+    fn told(all: &[Asking]) -> Vec<String> {
+        assert!(all.iter().all(|it| it.0.reason == Reason::HeldBack));
+        let one = |(it, _): &Asking| {
             let (workload, queue, words) = (&it.workload, &it.queue, &it.words);
             format!("{workload} {queue} {}x{} {words}", it.places, it.gpus_each)
         };
@@ -225,6 +229,23 @@ mod tests {
         assert_eq!(of(&without), [""; 0], "it asks for no GPU");
         without["spec"] = json!({"suspend": true, "template": pods("2")});
         assert_eq!(of(&without), ["job:team/a q 1x2 It is suspended"]);
+    }
+
+    #[test]
+    fn a_job_whose_pods_ask_by_a_template_of_claims_waits_by_that_and_not_by_a_claim_that_they_share()
+     {
+        let mut object = json!({"metadata": {"name": "a", "namespace": "team", "uid": "1"},
+            "spec": {"suspend": true, "parallelism": 4, "template": pods("0")}});
+        object["spec"]["template"]["spec"]["resourceClaims"] = json!([
+            {"name": "gpus", "resourceClaimTemplateName": "eight"},
+            {"name": "nic", "resourceClaimName": "shared"}]);
+        let found = job(&read(&object));
+        assert_eq!(told(&found), ["job:team/a  4x0 It is suspended"]);
+        let by = ByClaim {
+            claim: None,
+            template: Some("team/eight".to_owned()),
+        };
+        assert_eq!(found[0].1, [by]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use gpufleet_telemetry::workload::{queue, workload};
 use gpufleet_telemetry::{holder, machine};
 use serde::Deserialize;
 
-use super::super::known::{Bound, Pod};
+use super::super::known::{Asking, Bound, Pod};
 use super::super::moment;
 use super::devices::{self, MadeClaim, PodClaim};
 
@@ -66,6 +66,13 @@ pub(super) struct Meta {
     pub(super) deletion_timestamp: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) owner_references: Vec<Owner>,
+}
+
+impl Meta {
+    /// Its namespace and name.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -316,11 +323,13 @@ pub(super) fn pod(object: PodObject) -> Pod {
     }
 }
 
-/// What so many pods of this kind ask for, held back as long as nobody says otherwise; none where they ask
-/// for no GPU.
-pub(super) fn claim(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Option<Claim> {
+/// What so many pods of this kind ask for, held back as long as nobody says otherwise; none where they surely ask for
+/// no GPU.
+pub(super) fn claim(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Option<Asking> {
     let claim = described(meta, workload, spec, places);
-    (claim.gpus_each > 0 && places > 0).then_some(claim)
+    let by = devices::of_template(&meta.namespace, &spec.resource_claims);
+    let may_ask = claim.gpus_each > 0 || !by.is_empty();
+    (may_ask && places > 0).then_some((claim, by))
 }
 
 /// What so many pods of this kind are to us, with the GPUs that each asks for by count.

@@ -83,6 +83,11 @@ fn one(
         false => 0..0,
     };
     let record = &life.record;
+    for &key in known {
+        if let Some((seen, _)) = nodes.get_mut(key) {
+            seen.pool.clone_from(&record.node.pool);
+        }
+    }
     let ready = record.ready_at.map_or(i64::MAX, |it| it.millis());
     let known_from = record.first_seen.millis().min(ready);
     let is_start_known = known_from.saturating_sub(life.from_ms) <= STARTS_WITHIN_MS;
@@ -165,5 +170,6 @@ fn seen_of(life: &NodeLife) -> Seen {
         account: node.account.clone(),
         instance: node.instance.clone(),
         gpu_model: node.model.clone(),
+        pool: node.pool.clone(),
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::chargeback::{Fleet, GpuPeriod, MILLIS_PER_DAY, Node, NodePeriod, Part};
 use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::owner::idle;
 use gpufleet_analysis::price_book::Basis;
 
 use super::super::{Machine, Terms};
@@ -47,7 +48,7 @@ impl<'a> Nodes<'a> {
             name: key.node.clone(),
             resource: seen.instance,
             project: seen.account,
-            pool: key.cluster.clone(),
+            pool: idle::pool(&key.cluster, &seen.pool, &seen.gpu_model),
             machine_type: String::new(),
             region: key.region.clone(),
             zone: seen.zone,

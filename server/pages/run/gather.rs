@@ -20,6 +20,8 @@ use crate::runs::history::{self, Cut};
 use crate::runs::{Run, RunKey, goodput, lookup, reliability, scaling};
 use crate::store::model::EventFilter;
 use crate::store::{RunFilter, StoreError};
+use crate::view::FleetView;
+use crate::view::changed::{self, Changed, Of};
 use crate::web::Web;
 
 /// Ranks whose collectives are added up.
@@ -38,6 +40,8 @@ pub(super) struct Past {
     pub(super) events: Vec<Entry>,
     /// Its first ranks as they are live, for their collectives.
     pub(super) lives: Vec<Live>,
+    /// What was changed about its nodes and GPUs.
+    pub(super) changed: Changed,
     pub(super) cost: Cost,
     pub(super) scaling: Efficiency,
     /// None where the store does not answer.
@@ -64,6 +68,7 @@ pub(super) async fn past(
         loss: BTreeMap::new(),
         events: Vec::new(),
         lives,
+        changed: Changed::default(),
         cost: Cost {
             held_gpu_ns: Err("not known: the store does not answer".to_owned()),
             nano_usd_per_gpu_hour: cost::price(&web.app, (key, run)),
@@ -77,6 +82,22 @@ pub(super) async fn past(
         past.failed = true;
     }
     past
+}
+
+/// What was changed about the nodes and GPUs of its ranks.
+pub(super) async fn changed(
+    web: &Web,
+    view: &FleetView,
+    (key, run): (&RunKey, &Run),
+    since: Timestamp,
+) -> Changed {
+    let places = run.members().map(|(_, it)| [&it.facts.node, &it.facts.gpu]);
+    let ids = places.flatten().filter(|it| !it.is_empty());
+    let of = Of {
+        cluster: &key.cluster,
+        ids: Some(ids.map(|it| it.as_str().into()).collect()),
+    };
+    changed::changed(&web.app, view, &of, since).await
 }
 
 async fn read(

@@ -405,7 +405,6 @@ pub(super) fn loss(minutes: &BTreeMap<Minute, MinuteRow>, range: Range<Minute>) 
         ),
         top: format!("{greatest:.4}"),
         is_empty: whole.is_none(),
-        marks: Vec::new(),
     }
 }
 

@@ -11,7 +11,13 @@ fn gpus_that_are_given_out_by_claims_are_free_held_and_waited_for_as_others() {
     let world = World::new();
     let api = Kubernetes::start();
     api.let_see_all(true);
-    for kind in ["ResourceSlice", "ResourceClaim", "DeviceClass"] {
+    let kinds = [
+        "ResourceSlice",
+        "ResourceClaim",
+        "ResourceClaimTemplate",
+        "DeviceClass",
+    ];
+    for kind in kinds {
         api.install(kind);
     }
     // No device plugin counts its GPUs.
@@ -46,8 +52,6 @@ fn gpus_that_are_given_out_by_claims_are_free_held_and_waited_for_as_others() {
     waits["spec"]["containers"] = json!([{"resources": {"claims": [{"name": "gpus"}]}}]);
     waits["spec"]["resourceClaims"] =
         json!([{"name": "gpus", "resourceClaimTemplateName": "four"}]);
-    waits["status"]["resourceClaimStatuses"] =
-        json!([{"name": "gpus", "resourceClaimName": "train-1-gpus"}]);
     api.put_pod_object(&waits);
     let server = place(&world, &api).start();
     let told = queue_is(&server, "two are held", |it| {
@@ -62,13 +66,32 @@ fn gpus_that_are_given_out_by_claims_are_free_held_and_waited_for_as_others() {
     assert_eq!(
         told["waiting"],
         json!([]),
-        "its claim is not there yet: {told}"
+        "nobody told what its template asks for: {told}"
     );
-    api.put_object("ResourceClaim", &claim("train-1-gpus", 4));
-    let told = queue_is(&server, "four are waited for", |it| {
+    let four = claim("four", 4);
+    let template = json!({"metadata": four["metadata"], "spec": {"spec": four["spec"]}});
+    api.put_object("ResourceClaimTemplate", &template);
+    let told = queue_is(&server, "four are waited for by the template", |it| {
         it["gpus_waited_for"] == 4
     });
     assert_eq!(told["waiting"][0]["pods_that_fit"], 1, "{told}");
+    // A job of three such pods that is suspended, and has none yet.
+    let mut job = json!({"metadata": {"name": "later", "namespace": "research", "uid": "j-1"},
+        "spec": {"suspend": true, "parallelism": 3, "template": {"spec": {"resourceClaims":
+            [{"name": "gpus", "resourceClaimTemplateName": "four"}]}}}});
+    api.put_object("Job", &job);
+    queue_is(&server, "the job waits for twelve more", |it| {
+        it["gpus_waited_for"] == 4 + 12
+    });
+    job["spec"]["suspend"] = json!(false);
+    api.put_object("Job", &job);
+    waits["status"]["resourceClaimStatuses"] =
+        json!([{"name": "gpus", "resourceClaimName": "train-1-gpus"}]);
+    api.put_pod_object(&waits);
+    api.put_object("ResourceClaim", &claim("train-1-gpus", 4));
+    queue_is(&server, "four are waited for by the claim", |it| {
+        it["gpus_waited_for"] == 4 && it["waiting"].as_array().map(Vec::len) == Some(1)
+    });
     let mut given = claim("train-1-gpus", 4);
     let results: Vec<Value> = ["gpu-4", "gpu-5", "gpu-6", "gpu-7"].map(result).into();
     given["status"] = json!({"allocation": {"devices": {"results": results}}});

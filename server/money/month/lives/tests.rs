@@ -141,6 +141,22 @@ fn a_node_of_which_no_agent_ever_told_is_paid_for_and_unobserved_and_its_start_i
 }
 
 #[test]
+fn the_pool_is_the_node_pool_that_the_inventory_tells_whoever_told_of_the_node_first() {
+    let pools = |pool: &str| {
+        let mut both = vec![life("a", 2, 50, true), life("b", 2, 50, true)];
+        both.iter_mut()
+            .for_each(|it| it.record.node.pool = pool.to_owned());
+        let made = charged(told("a", 5, 30, 29), both);
+        let mut pools = made.pools;
+        pools.sort_unstable();
+        pools
+    };
+    assert_eq!(pools("a3-spot"), ["lab/a3-spot"]);
+    // Of `a` nobody tells a type of GPU: its agent did not.
+    assert_eq!(pools(""), ["lab", "lab/nvidia-h100-80gb"]);
+}
+
+#[test]
 fn how_much_of_it_is_of_nodes_that_went_while_nobody_looked_is_told() {
     let mut went = life("a", 2, 30, true);
     went.record.unwatched_from = Some(Timestamp::from_millis(ms(20)));

@@ -1,0 +1,183 @@
+//! The last day of a node or a cluster, hour by hour, by state: its GPUs' ledgers added up.
+//!
+//! A share of a divided card counts as a GPU. Limits: the ledger of a cluster is added up at most once in
+//! [`FRESH_FOR`], for all who ask, and only of the first [`MAX_DRAWN`] of a page; a page waits [`WAITS`] for it and
+//! says so if it has none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use gpufleet_analysis::ledger::LedgerHour;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use super::marks;
+use super::strip::{self, Strip};
+use crate::App;
+use crate::answers::Answers;
+use crate::store::StoreError;
+use crate::view::changed::{self, Changed, Of};
+use crate::view::{ClusterView, FleetView, GpuView, NodeView};
+use crate::web::Web;
+
+/// How long the ledger of a cluster is kept: hours that run are computed every five minutes.
+const FRESH_FOR: Duration = Duration::from_secs(60);
+
+/// Most clusters whose ledgers are kept.
+const KEPT: usize = 16;
+
+/// Most clusters whose days are on one page; the others have theirs on their own.
+const MAX_DRAWN: usize = 4;
+
+/// How long a page waits: of 10,000 GPUs it takes seconds, and the page about now is not to wait for the past.
+const WAITS: Duration = Duration::from_millis(300);
+
+/// What a chart that is not there says.
+const ADDED_UP: &str = "The day is being added up; look again in some seconds.";
+
+/// The same where the store does not answer.
+const UNKNOWN: &str =
+    "Not known at the moment: the store does not answer. The server's log says why.";
+
+/// Pasts of clusters as they were last added up, by the hour after their last.
+pub struct Days(Answers<(Origin, Arc<str>, i64), Past, Arc<str>>);
+
+/// What a day is drawn from.
+struct Past {
+    hours: Vec<LedgerHour>,
+    changed: Changed,
+}
+
+impl Default for Days {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, 1))
+    }
+}
+
+/// A day ready for the template.
+#[derive(Debug, Clone, Default)]
+pub struct Day {
+    /// It drawn; without columns where it is not known.
+    pub strip: Strip,
+    /// Why it is not known.
+    pub why: Option<&'static str>,
+}
+
+/// The hours of a strip that ends at a moment.
+fn hours(end: Timestamp) -> std::ops::Range<i64> {
+    let after = end.minute().hour() + 1;
+    after - strip::HOURS..after
+}
+
+/// What of a GPU has a ledger: its shares where it is divided, else itself.
+fn accounted(gpu: &GpuView) -> impl Iterator<Item = &GpuView> {
+    let own = gpu.shares.is_empty().then_some(gpu);
+    own.into_iter().chain(&gpu.shares)
+}
+
+fn first_seen<'a>(nodes: impl IntoIterator<Item = &'a NodeView>) -> Vec<Timestamp> {
+    let gpus = nodes.into_iter().flat_map(|it| &it.gpus);
+    gpus.flat_map(accounted).map(|it| it.first_seen).collect()
+}
+
+/// Until when a day goes: a recording is drawn up to its own end.
+fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> Timestamp {
+    let last = nodes.iter().map(|it| it.last_point).max();
+    last.filter(|_| origin == Origin::Recorded).unwrap_or(now)
+}
+
+fn drawn(past: &Past, first_seen: &[Timestamp], end: Timestamp) -> Day {
+    let mut strip = strip::strip(&past.hours, first_seen, end);
+    strip.marks = marks::marks(&past.changed, strip::span(end), strip.width);
+    Day { strip, why: None }
+}
+
+/// The day of a node.
+pub(super) async fn of_node(
+    app: &App,
+    view: &FleetView,
+    (part, node): (&ClusterView, &NodeView),
+    now: Timestamp,
+) -> Day {
+    let end = end(part.origin, std::slice::from_ref(node), now);
+    let hours = match added_up(app, node, hours(end)).await {
+        Ok(hours) => hours,
+        Err(error) => {
+            tracing::error!(%error, "a page could not read the ledger of a node");
+            return Day {
+                why: Some(UNKNOWN),
+                ..Day::default()
+            };
+        }
+    };
+    let gpus = node
+        .gpus
+        .iter()
+        .flat_map(|it| std::iter::once(it).chain(&it.shares));
+    let ids = gpus.map(|it| Arc::clone(&it.key.id));
+    let of = Of {
+        cluster: &part.name,
+        ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
+    };
+    let changed = changed::changed(app, view, &of, strip::span(end).0).await;
+    drawn(&Past { hours, changed }, &first_seen([node]), end)
+}
+
+/// The ledgers of all GPUs of a node as one.
+async fn added_up(
+    app: &App,
+    node: &NodeView,
+    range: std::ops::Range<i64>,
+) -> Result<Vec<LedgerHour>, StoreError> {
+    let mut times: BTreeMap<i64, BTreeMap<_, i64>> = BTreeMap::new();
+    for gpu in node.gpus.iter().flat_map(accounted) {
+        for hour in app.store.hours(&gpu.key, range.clone()).await? {
+            let sum = times.entry(hour.hour).or_default();
+            for it in &hour.entries {
+                *sum.entry((it.state, it.reason)).or_default() += it.millis;
+            }
+        }
+    }
+    let hours = times.into_iter();
+    Ok(hours
+        .map(|(hour, time)| LedgerHour::new(hour, time))
+        .collect())
+}
+
+/// The days of the first clusters of a view, as far as they are drawn.
+pub(super) async fn of_clusters(web: &Web, view: &Arc<FleetView>) -> Vec<Day> {
+    let parts = view.clusters.iter().take(MAX_DRAWN);
+    join_all(parts.map(|part| of_cluster(web, view, part))).await
+}
+
+async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day {
+    let end = end(part.origin, &part.nodes, view.at);
+    let range = hours(end);
+    let asked = (part.origin, Arc::clone(&part.name), range.end);
+    let (app, view, cluster) = (web.app.clone(), Arc::clone(view), Arc::clone(&part.name));
+    let making = async move {
+        let read = app.store.cluster_hours(&cluster, range).await;
+        let hours = read.map_err(|error| Arc::<str>::from(error.to_string()))?;
+        let of = Of {
+            cluster: &cluster,
+            ids: None,
+        };
+        let changed = changed::changed(&app, &view, &of, strip::span(end).0).await;
+        Ok(Past { hours, changed })
+    };
+    let answer = web.days.0.get(asked, &web.app.clock, making);
+    let why = match tokio::time::timeout(WAITS, answer).await {
+        Ok(Ok(past)) => return drawn(&past, &first_seen(&part.nodes), end),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "a page could not read the ledger of a cluster");
+            UNKNOWN
+        }
+        Err(_) => ADDED_UP,
+    };
+    Day {
+        why: Some(why),
+        ..Day::default()
+    }
+}
