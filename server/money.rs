@@ -1,19 +1,20 @@
 //! What GPU time costs and who pays: the prices, owners and budgets that hold now ([`terms`]), a month
-//! of the ledger as money ([`month`], [`report`]), and what is idle this moment ([`now`]).
+//! of the ledger as money ([`month`], [`report`]), what is idle this moment ([`now`]), and what is advised with what
+//! becomes of it ([`savings`], [`advice`]).
 //!
 //! The judgement is analysis' (`price_book`, `owner`, `chargeback`); here is what it is asked with. Terms
 //! are made from the shipped prices, the files of the configuration and the tables of the store, and
 //! made again when one of these changed, beside the threads that serve: a file may lie on a disk that
 //! hangs. Who asks meanwhile is given the ones before.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use gpufleet_program::section;
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
-use crate::store::model::MoneyTable;
+use crate::store::model::{FencingToken, MoneyTable};
 use crate::store::{Store, StoreError};
 
 pub mod tables;
@@ -31,6 +32,8 @@ pub mod now;
 pub mod payer;
 
 pub mod savings;
+
+pub mod advice;
 
 pub use terms::{Machine, Terms};
 
@@ -58,6 +61,7 @@ pub struct Money {
     /// What the configuration says, until tables were read for the first time.
     first: terms::Sources,
     terms: RwLock<Option<Arc<Terms>>>,
+    token: Mutex<Option<FencingToken>>,
 }
 
 impl Money {
@@ -66,7 +70,18 @@ impl Money {
         Self {
             first: terms::Sources::of(config).read(),
             terms: RwLock::default(),
+            token: Mutex::default(),
         }
+    }
+
+    /// This server has the right to write.
+    pub fn leads(&self, token: FencingToken) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+    }
+
+    /// By which it writes; none before it leads.
+    fn token(&self) -> Option<FencingToken> {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The terms as they were last read.

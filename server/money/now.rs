@@ -88,6 +88,8 @@ pub struct PricedGpu {
     pub second: Option<i64>,
     /// Whose it is.
     pub payer: Payer,
+    /// What it does.
+    pub state: State,
 }
 
 /// What is known of a node while GPUs are gathered.
@@ -245,6 +247,7 @@ fn take(
         resource: it.resource,
         second: own_second,
         payer: it.idle.payer.clone(),
+        state: it.idle.state,
     };
     if it.idle.state == State::Unallocated {
         // Policies are of clusters, as in a month's report.

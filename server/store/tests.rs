@@ -49,6 +49,8 @@ mod money;
 
 mod energy;
 
+mod advice;
+
 mod terms;
 
 mod habit;
