@@ -23,7 +23,8 @@ use crate::chargeback::budget::Standing;
 use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum, Tariff};
 use crate::ledger::State;
-use crate::report::efficiency::{RunTime, Training, Waste, training, waste};
+use crate::report::efficiency::{Advised, RunTime, Training, Waste, training, waste};
+use crate::taken;
 
 /// Wastes of a payer that are named: what nobody does anything about is not worth a line.
 pub const TOP: usize = 3;
@@ -56,6 +57,8 @@ pub struct Asked<'a> {
     pub runs_untold: Option<&'a str>,
     /// Where teams stand with the month's budgets.
     pub budgets: &'a [Standing],
+    /// What was advised in the week.
+    pub advised: &'a Advised,
 }
 
 /// The time and money of a payer in a stretch of days.
@@ -96,6 +99,10 @@ pub struct Summary {
     pub budget: Option<Standing>,
     /// Why time of the week has no price, of what most of it has none.
     pub unpriced: Option<String>,
+    /// What it was advised in the week, and what that saved in it.
+    pub advised: taken::Sum,
+    /// Why that may not be all; none where it is.
+    pub advice_not_kept: Option<String>,
 }
 
 impl Spent {
@@ -168,6 +175,9 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
     let payers: BTreeSet<String> = two_weeks.flat_map(|it| it.keys().cloned()).collect();
     let trained = training(this.made, asked.runs);
     let unpriced = this.unpriced();
+    let advised = asked
+        .advised
+        .by_payer(&(this.made.from_ms..this.made.until_ms));
     let mut wastes: BTreeMap<String, Vec<Waste>> = BTreeMap::new();
     for one in waste(this.made, this.fleet) {
         let own = wastes.entry(one.payer.clone()).or_default();
@@ -194,6 +204,8 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
             runs_untold: asked.runs_untold.map(str::to_owned),
             waste: wastes.remove(&payer).unwrap_or_default(),
             budget: asked.budgets.iter().find(|it| it.team == payer).cloned(),
+            advised: advised.get(payer.as_str()).copied().unwrap_or_default(),
+            advice_not_kept: asked.advised.not_kept.clone(),
             unpriced: unpriced.get(payer.as_str()).map(|it| (*it).to_owned()),
             payer,
         }

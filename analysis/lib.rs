@@ -37,6 +37,8 @@ pub mod serving;
 
 pub mod shutdown;
 
+pub mod taken;
+
 pub mod hang;
 
 pub mod health;

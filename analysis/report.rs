@@ -58,6 +58,8 @@ pub struct Report<'a> {
     pub serving: Vec<efficiency::Serving>,
     /// What was waited for, where it is shown and was seen.
     pub demand: Vec<efficiency::Demand>,
+    /// Advice that was given, where it is shown.
+    pub advised: efficiency::Advised,
     /// How much of the time has passed, milliseconds.
     pub passed_ms: i64,
     /// What was wrong with prices and rules, in words.

@@ -2,7 +2,8 @@
 //!
 //! Method. Its counters' points are a line, as with energy: between points, and over pauses of up to
 //! [`MAX_PAUSE_MS`], it did what they grew by; after a reset they count from zero. Time before the first point of
-//! the hour, after the last one and in longer pauses is not told, and its tokens are in no sum.
+//! the hour, after the last one and in longer pauses is not told, and its tokens are in no sum. Prompts that are told
+//! for less of the time than generated tokens are not told.
 //!
 //! Numbers. Tokens as whole numbers, milliseconds.
 
@@ -14,6 +15,9 @@ use gpufleet_telemetry::time::Minute;
 
 /// Longest time between two points of which it is said what was done, ms: the longest period of a scrape.
 const MAX_PAUSE_MS: i64 = 300_000;
+
+/// Prompts count where they are told for so much of the time for which generated tokens are.
+const NEARLY: (i64, i64) = (99, 100);
 
 /// What a model server did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +34,8 @@ pub struct Served {
 pub fn served(hour: i64, minutes: &BTreeMap<Minute, MinuteRow>) -> Option<Served> {
     let (generated_tokens, told_millis) = grown(hour, minutes, serving::GENERATED_TOKENS)?;
     let prompt = grown(hour, minutes, serving::PROMPT_TOKENS);
+    // Of less time than the others they would make a token dearer than it was.
+    let prompt = prompt.filter(|it| it.1 * NEARLY.1 >= told_millis * NEARLY.0);
     Some(Served {
         prompt_tokens: prompt.map(|it| it.0),
         generated_tokens,
@@ -105,6 +111,22 @@ mod tests {
             |until: i64| hour(move |end| (end <= 600 || end >= until).then_some(steady(end)));
         assert_eq!(pause(900), told(3_570 * 50, 3_570));
         assert_eq!(pause(930), told(3_240 * 50, 3_240));
+        let both = |prompts_until: i64| {
+            let mut rows: BTreeMap<Minute, MinuteRow> = BTreeMap::new();
+            for end in (60..=3_600_u32).step_by(60) {
+                let row = rows
+                    .entry(Minute(HOUR * 60 + i64::from(end) / 60 - 1))
+                    .or_default();
+                let point = Counter::point(f64::from(end), 0, 60_000).expect("finite");
+                row.add_counter(serving::GENERATED_TOKENS.id, &point);
+                if i64::from(end) <= prompts_until {
+                    row.add_counter(serving::PROMPT_TOKENS.id, &point);
+                }
+            }
+            served(HOUR, &rows).expect("it tells").prompt_tokens
+        };
+        assert!(both(3_600).is_some());
+        assert_eq!(both(1_800), None, "half of the hour is not all of it");
         assert_eq!(
             hour(|end| (end == 30).then_some(9.0)),
             None,

@@ -15,8 +15,8 @@ use gpufleet_server::config::Config;
 use gpufleet_server::money::Money;
 use gpufleet_server::money::report::{self, Asked, Form, What};
 use gpufleet_server::money::tables::{self, Kind};
-use gpufleet_server::store::Store;
 use gpufleet_server::store::model::{AuditEntry, MoneyTable};
+use gpufleet_server::store::{Store, StoreError};
 use gpufleet_server::words::text;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
@@ -27,6 +27,9 @@ mod replay;
 
 /// Changes that are looked through for those of tables, the newest.
 const LOGGED: usize = 1_000;
+
+/// How the action of a change ends that was refused after it was written down.
+const REFUSED: &str = " refused";
 
 /// What to do instead of serving.
 #[derive(Debug, Subcommand)]
@@ -147,15 +150,18 @@ async fn prices(
         Prices::Import { file } => {
             let table = table(&file, now)?;
             let said = format!("kept {}, {}\n", table.name, table.kind);
-            note(store, "prices import", &table.name, &rows(&table), now).await?;
-            store.keep_table(&table).await?;
+            let (target, detail) = (&table.name, rows(&table));
+            let keeping = store.keep_table(&table);
+            noted(store, ("prices import", target, &detail), now, keeping).await?;
             said
         }
         Prices::Remove { name } => {
-            note(store, "prices remove", &name, "", now).await?;
-            if !store.remove_table(&name).await? {
+            let tables = store.money_table_names().await?;
+            if !tables.iter().any(|it| it.0 == name) {
                 bail!("no table is called {name}: `gpufleet-server prices list` has their names");
             }
+            let removing = store.remove_table(&name);
+            noted(store, ("prices remove", &name, ""), now, removing).await?;
             format!("removed {name}\n")
         }
         Prices::List => {
@@ -175,12 +181,29 @@ fn rows(table: &MoneyTable) -> String {
     format!("{}, {rows} rows", table.kind)
 }
 
-/// Writes down who changes a table, before it is changed: a month that is issued again has its reason here.
+/// Changes a table, and writes down who does, before it is changed: a month that is issued again has its reason here.
+/// What was refused is written down behind it, so that nobody takes it for done.
+async fn noted<T>(
+    store: &Store,
+    change: (&str, &str, &str),
+    now: Timestamp,
+    making: impl Future<Output = Result<T, StoreError>>,
+) -> anyhow::Result<T> {
+    note(store, change, now).await?;
+    let made = making.await;
+    if let Err(error) = &made {
+        let (action, table, _) = change;
+        let refused = (format!("{action}{REFUSED}"), error.to_string());
+        if let Err(why) = note(store, (&refused.0, table, &refused.1), now).await {
+            tracing::error!(%why, "the audit says that {table} was changed, and it was not");
+        }
+    }
+    Ok(made?)
+}
+
 async fn note(
     store: &Store,
-    action: &str,
-    table: &str,
-    detail: &str,
+    (action, table, detail): (&str, &str, &str),
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let user = ["SUDO_USER", "USER", "LOGNAME"];
@@ -193,16 +216,32 @@ async fn note(
 /// Who changed which table, of all that was written down lately.
 async fn log(store: &Store) -> anyhow::Result<String> {
     let all = store.audited(LOGGED).await?;
+    Ok(told(&all))
+}
+
+/// Changes of tables in lines; of one that was refused one line, with why.
+fn told(all: &[AuditEntry]) -> String {
+    let is_of = |refusal: &AuditEntry, it: &AuditEntry| {
+        let action = refusal.action.strip_suffix(REFUSED);
+        action == Some(&it.action) && (refusal.at, &refusal.target) == (it.at, &it.target)
+    };
     let line = |it: &AuditEntry| {
         let at = text::rfc3339(it.at);
         let detail = match it.detail.is_empty() {
             true => String::new(),
             false => format!(" ({})", it.detail),
         };
-        format!("{at}  {}  {} {}{detail}\n", it.who, it.action, it.target)
+        let refusal = all.iter().find(|refusal| is_of(refusal, it));
+        let refused = refusal.map(|it| format!(", refused: {}", it.detail));
+        let refused = refused.unwrap_or_default();
+        format!(
+            "{at}  {}  {} {}{detail}{refused}\n",
+            it.who, it.action, it.target
+        )
     };
-    let of_tables = all.iter().filter(|it| it.action.starts_with("prices "));
-    Ok(of_tables.map(line).collect())
+    let is_change =
+        |it: &&AuditEntry| it.action.starts_with("prices ") && !it.action.ends_with(REFUSED);
+    all.iter().filter(is_change).map(line).collect()
 }
 
 /// A table from a file; the catalog's JSON becomes a table of rates.
@@ -235,4 +274,54 @@ fn table(file: &Path, now: Timestamp) -> anyhow::Result<MoneyTable> {
 fn read(file: &Path) -> anyhow::Result<String> {
     let path = file.to_string_lossy();
     tables::read(&path).with_context(|| path.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_server::store::StoreConfig;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_log_of_prices_tells_what_was_changed_and_what_was_refused_as_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config {
+            store: StoreConfig::for_tests(folder.path()),
+            ..Config::default()
+        };
+        let store = Store::open(&config.store).await.expect("a store");
+        let at = Timestamp::from_seconds(1_790_000_000);
+        let remove = |name: &str| Prices::Remove {
+            name: name.to_owned(),
+        };
+        let error = prices(&store, &config, remove("rates.csv"), at).await;
+        assert!(error.is_err_and(|it| it.to_string().contains("no table is called rates.csv")));
+        assert_eq!(log(&store).await.expect("a log"), "", "nothing was changed");
+
+        let budgets = folder.path().join("budgets.csv");
+        std::fs::write(
+            &budgets,
+            "from,until,team,amount,currency\n2026-10-01,,a,5,USD\n",
+        )
+        .expect("a file");
+        let import = Prices::Import { file: budgets };
+        prices(&store, &config, import, at)
+            .await
+            .expect("it is kept");
+        let refused = async { Err::<(), _>(StoreError::ReadsOnly) };
+        let change = ("prices import", "owners.csv", "owner rules, 3 rows");
+        let later = Timestamp::from_seconds(1_790_000_060);
+        assert!(noted(&store, change, later, refused).await.is_err());
+        let told = log(&store).await.expect("a log");
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 2, "{told}");
+        let why = StoreError::ReadsOnly.to_string();
+        let words = format!("prices import owners.csv (owner rules, 3 rows), refused: {why}");
+        assert!(lines[0].ends_with(&words), "{told}");
+        assert!(
+            lines[1].ends_with("prices import budgets.csv (budgets, 1 rows)"),
+            "{told}"
+        );
+        store.close().await;
+    }
 }

@@ -195,6 +195,8 @@ fn begin_tasks(
 ) -> JoinSet<&'static str> {
     let mut tasks = JoinSet::new();
     tasks.spawn(named("prices", money::run(app.clone(), stop.clone())));
+    let advising = money::advice::run(app.clone(), stop.clone());
+    tasks.spawn(named("advice", advising));
     tasks.spawn(named("the ledger", ledger::run(app.clone(), stop.clone())));
     let daily = money::daily::run(app.clone(), stop.clone());
     tasks.spawn(named("money by day", daily));
@@ -239,6 +241,7 @@ async fn lead_and_write(
         ingest.begin(spool.start(fleet, Arc::clone(&app.clock), cluster)?);
         app.incidents.leads(right.token);
         app.inventory.leads(right.token);
+        app.money.leads(right.token);
         app.lead.begin();
         Ok(commit_all(app, right, stop).await?)
     };

@@ -1,5 +1,6 @@
 //! What GPU time costs and who pays: the prices, owners and budgets that hold now ([`terms`]), a month
-//! of the ledger as money ([`month`], [`report`]; [`daily`] for who asks in SQL), and what is idle this moment ([`now`]).
+//! of the ledger as money ([`month`], [`report`]; [`daily`] for who asks in SQL), what is idle this moment ([`now`]), and
+//! what is advised with what becomes of it ([`savings`], [`advice`]).
 //!
 //! The judgement is analysis' (`price_book`, `owner`, `chargeback`); here is what it is asked with. Terms
 //! are made from the shipped prices, the files of the configuration and the tables of the store, and
@@ -14,7 +15,7 @@ use gpufleet_program::section;
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
-use crate::store::model::MoneyTable;
+use crate::store::model::{FencingToken, MoneyTable};
 use crate::store::{Store, StoreError};
 
 pub mod tables;
@@ -34,6 +35,8 @@ pub mod now;
 pub mod payer;
 
 pub mod savings;
+
+pub mod advice;
 
 pub use terms::{Machine, Terms};
 
@@ -83,6 +86,7 @@ pub struct Money {
     terms: RwLock<Option<Arc<Terms>>>,
     /// Days of the ledger that were put together since [`Self::restated`] was asked, since the Unix epoch.
     restated: Mutex<BTreeSet<i64>>,
+    token: Mutex<Option<FencingToken>>,
 }
 
 impl Money {
@@ -92,6 +96,16 @@ impl Money {
             first: terms::Sources::of(config).read(),
             ..Self::default()
         }
+    }
+
+    /// This server has the right to write.
+    pub fn leads(&self, token: FencingToken) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+    }
+
+    /// By which it writes; none before it leads.
+    fn token(&self) -> Option<FencingToken> {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that days of the ledger were put together anew.

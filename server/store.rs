@@ -83,13 +83,19 @@ mod retain;
 
 mod served;
 
+mod advice;
+
+mod drawn;
+
 #[cfg(test)]
 mod tests;
 
+pub use advice::MAX_ADVICE;
 pub use aside::UnreadableRows;
 pub use audit::MAX_AUDITED;
 pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use days::{DirtyDay, MAX_DIRTY_DAYS};
+pub use drawn::{Drawn, MAX_DRAWN};
 pub use error::{CommitError, LeaseError, StoreError};
 pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
 pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};

@@ -58,6 +58,7 @@ fn digest(periods: &[NodePeriod], missing: [&[i64]; 3], rates: &str) -> Vec<Summ
         }],
         runs_untold: Some("some are deleted"),
         budgets: &budgets,
+        advised: &Advised::default(),
     })
 }
 

@@ -5,9 +5,11 @@
 //! below its target) is apart, as the money of the time that was missing to the target.
 //!
 //! Goodput and MFU are of training runs, joined by who pays ([`training`]); what a token cost is of model servers
-//! ([`serving`]).
+//! ([`serving`]). Advice that was given, taken and saved is [`advice`]'s.
 
 use std::collections::BTreeMap;
+
+pub mod advice;
 
 mod demand;
 
@@ -15,6 +17,7 @@ mod serving;
 
 mod training;
 
+pub use advice::Advised;
 pub use demand::{Balance, Demand, balances};
 pub use serving::Serving;
 pub use training::{Mean, RunTime, Training, training};
@@ -157,9 +160,16 @@ pub fn csv(report: &Report<'_>) -> String {
         "goodput_covered_ratio",
         "mfu",
         "mfu_covered_ratio",
+        "advice_given",
+        "advice_worth_per_day",
+        "advice_taken",
+        "advice_saved",
     ];
     table::write(&mut out, &header);
+    let advised = report.advised.by_payer(&advice::time(report));
     for it in uses(report) {
+        let [given, worth, taken, saved] =
+            advice::columns(&report.advised, advised.get(it.payer.as_str()));
         let row = [
             it.payer.clone(),
             hours(it.total.gpu_millis),
@@ -175,6 +185,10 @@ pub fn csv(report: &Report<'_>) -> String {
             part(it.training.covered(&it.training.goodput)).unwrap_or_default(),
             part(it.training.mfu.millionths()).unwrap_or_default(),
             part(it.training.covered(&it.training.mfu)).unwrap_or_default(),
+            given,
+            worth,
+            taken,
+            saved,
         ];
         table::write_shown(&mut out, &row.each_ref().map(String::as_str));
     }
@@ -220,6 +234,7 @@ pub fn json(report: &Report<'_>) -> String {
         "teams": uses.collect::<Vec<_>>(),
         "waste": waste.collect::<Vec<_>>(),
         "serving": serving::json(report),
+        "advice": advice::json(report),
         "demand": balances(report).iter().map(balance_json).collect::<Vec<_>>(),
         "findings": report.findings,
     });

@@ -3,12 +3,14 @@
 //! An estimate, and marked so (`x_Estimated`, no invoice): billed and effective cost are the same,
 //! because what was paid ahead for commitments is spread over what they covered, and what they did
 //! not cover has rows of its own (`Unused`). Time without a price has a row with cost 0.0, because the
-//! columns must not be empty; `x_PriceBasis` says `unpriced` and why.
+//! columns must not be empty; `x_PriceBasis` says `unpriced` and why. What the cards drew is in columns of our own,
+//! because 1.2 has none for it: `x_EnergyKwh` is empty where nobody told it, and `x_EnergyMeteredGpuHours` says for how
+//! much of the time it is known.
 //!
 //! The checker knows the columns of 1.2, which may be empty, the formats and the values; it is run in
 //! tests over every kind of line. It is not the specification's own validator.
 
-use super::{Report, hours};
+use super::{Report, hours, kilowatt_hours};
 use crate::chargeback::view::By;
 use crate::chargeback::{Key, Sum, Tariff};
 use crate::money::{decimal, ratio};
@@ -81,8 +83,10 @@ pub const COLUMNS: [&str; 57] = [
 ];
 
 /// Our own columns, behind all others.
-pub const OWN: [&str; 10] = [
+pub const OWN: [&str; 12] = [
     "x_Cluster",
+    "x_EnergyKwh",
+    "x_EnergyMeteredGpuHours",
     "x_Estimated",
     "x_GpuOnlyCost",
     "x_GpuReason",
@@ -263,6 +267,8 @@ impl Row<'_> {
         let known = self.sum.gpu_millis > self.sum.gpu_unpriced_millis;
         match column {
             "x_Cluster" => self.key.node.map(|it| fleet.nodes[it].cluster.clone()),
+            "x_EnergyKwh" => kilowatt_hours(self.sum.energy),
+            "x_EnergyMeteredGpuHours" => Some(hours(self.sum.energy.metered_millis)),
             "x_Estimated" => Some("true".to_owned()),
             "x_GpuOnlyCost" => known.then(|| decimal(self.sum.gpu_cost)),
             "x_GpuReason" => Some(self.key.reason.name().to_owned()),

@@ -3,6 +3,10 @@
 //! Nothing is fetched, nothing moves: inline SVG and CSS. Charts carry no text, so that they can be
 //! as wide as the screen; their words stand beside them and in the tables.
 
+mod advice;
+
+mod against;
+
 mod terms;
 
 use askama::Template;
@@ -50,6 +54,9 @@ struct Page {
     serving: Vec<Row>,
     demand: Vec<Row>,
     waste: Vec<Row>,
+    advised: Vec<Row>,
+    taken: Vec<Row>,
+    advice_not_kept: String,
     variance: Vec<(&'static str, String)>,
     invoice: Vec<(&'static str, String)>,
     is_invoice_off: bool,
@@ -152,8 +159,11 @@ pub fn html(report: &Report<'_>) -> String {
             .take(MAX_BARS)
             .map(waste_row)
             .collect(),
-        variance: variance(report),
-        invoice: invoice(report),
+        advised: advice::kinds(report),
+        taken: advice::taken(report),
+        advice_not_kept: report.advised.not_kept.clone().unwrap_or_default(),
+        variance: against::variance(report),
+        invoice: against::invoice(report),
         is_invoice_off: report.reconciled.as_ref().is_some_and(|it| it.is_off()),
         budgets: report.budgets.iter().map(budget_row).collect(),
         quotas: report.quotas.iter().map(terms::quota_row).collect(),
@@ -400,44 +410,6 @@ fn budget_row(it: &crate::chargeback::budget::Standing) -> Row {
         ],
         is_bad: it.is_over(),
     }
-}
-
-fn variance(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let Some(it) = report.variance else {
-        return Vec::new();
-    };
-    vec![
-        ("price: other rates for the same time", signed(it.price)),
-        ("volume: more or less useful time", signed(it.volume)),
-        ("mix: other machines, regions, terms", signed(it.mix)),
-        (
-            "efficiency: time paid for the same useful time",
-            signed(it.efficiency),
-        ),
-        ("change", signed(it.change)),
-    ]
-}
-
-fn invoice(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let Some(it) = &report.reconciled else {
-        return Vec::new();
-    };
-    let mut rows = vec![
-        ("estimate", money(it.estimate)),
-        ("residual", signed(it.residual)),
-    ];
-    rows.push((
-        "GPUs, machines and commitments on the invoice",
-        money(it.billed),
-    ));
-    rows.extend(
-        it.besides
-            .iter()
-            .map(|(kind, cost)| (kind.name(), money(*cost))),
-    );
-    rows.push(("credits", signed(it.credits)));
-    rows.push(("invoice", money(it.total)));
-    rows
 }
 
 fn label(words: &[String]) -> String {

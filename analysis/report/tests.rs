@@ -5,10 +5,11 @@ use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
 use crate::chargeback::spot::Preempted;
-use crate::chargeback::{Part, Tariff};
+use crate::chargeback::{MILLIS_PER_DAY, Part, Tariff};
 use crate::money;
 use crate::price_book::Basis;
 use crate::price_book::export::{BilledFor, Invoice};
+use crate::taken::{self, Kind, Record, Standing};
 
 mod told;
 
@@ -76,6 +77,7 @@ fn report<'a>(fleet: &'a Fleet, made: &'a Chargeback) -> Report<'a> {
             seen_millis: HOUR,
             waiting_gpu_millis: 12 * HOUR,
         }],
+        advised: advised(),
         passed_ms: 2 * HOUR,
         findings: vec!["rates line 7: <odd>".to_owned()],
     }
@@ -89,6 +91,42 @@ fn preempted() -> [Preempted; 2] {
         lost_gpu_millis: Some(HOUR),
         recovery_gpu_millis: None,
     })
+}
+
+/// One of science that was taken and saved five dollars a day, one of money that is open, one that nobody need have read.
+fn advised() -> efficiency::Advised {
+    let first_ms = FIRST_HOUR * HOUR;
+    let of = |payer: &str, standing: Standing, told_hours: i64| {
+        let advice = taken::Advice {
+            kind: Kind::RightSize,
+            cluster: "c".to_owned(),
+            origin: gpufleet_telemetry::identity::Origin::Live,
+            about: "<b>train".to_owned(),
+            payer: payer.to_owned(),
+            what: "GPUs".to_owned(),
+            today: "8".to_owned(),
+            proposed: "4".to_owned(),
+            worth: Some(7_000_000_000),
+            before: taken::Before::default(),
+        };
+        Record {
+            last_ms: first_ms + told_hours * HOUR,
+            standing,
+            ..Record::new(1, advice, first_ms)
+        }
+    };
+    let mut done = of("science", Standing::Taken, 2);
+    done.changed_ms = Some(first_ms + 3 * HOUR);
+    let day = first_ms / MILLIS_PER_DAY;
+    done.saved = (day..day + 60).map(|it| (it, 5_000_000_000)).collect();
+    efficiency::Advised {
+        records: vec![
+            done,
+            of("money", Standing::Told, 3),
+            of("money", Standing::Told, 0),
+        ],
+        not_kept: None,
+    }
 }
 
 /// Two runs of one team, of which one says no FLOPs, and one of a team that no line has.

@@ -112,6 +112,17 @@ fn who_held_it_is_told_by_the_minutes_and_a_run_of_idleness_is_in_one_pair_of_ha
 }
 
 #[test]
+fn of_a_minute_in_which_one_second_was_held_one_second_is_its_holders() {
+    let mut minutes = rows(0, &[(Piece::NotHeld, 3_600)], None);
+    let minute = minutes.get_mut(&Minute(HOUR * 60 + 3));
+    minute.expect("it is there").hold(5, 1 << 17);
+    let all = accounted(&minutes, &Around::told_by(&minutes), Carry::default(), HOUR);
+    let found = all.held.iter();
+    let found: Vec<_> = found.map(|(key, held)| (key.0, held.millis)).collect();
+    assert_eq!(found, [(0, 3_599_000), (5, 1_000)]);
+}
+
+#[test]
 fn exactly_the_billed_seconds_are_accounted_and_those_before_it_was_ready_are_starting() {
     let around = Around {
         billed: Some(vec![span(0, 3_000)]),

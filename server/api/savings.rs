@@ -6,12 +6,14 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
+use gpufleet_analysis::taken::{Kind, Record, Sum};
+use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
 use crate::auth::Grant;
-use crate::money::savings::{Off, RightSize};
+use crate::money::savings::{self as money, Off, RightSize};
 use crate::web::Web;
 use crate::words::text;
 
@@ -30,6 +32,61 @@ pub struct Savings {
     pub not_proposed: Vec<NotProposed>,
     /// Nodes that nobody held at that time of the week in any of the last four weeks, the most saving first.
     pub shutdown: Vec<ShutdownRow>,
+    /// What was advised in the last 30 days, by kind.
+    pub advised: Vec<AdvisedRow>,
+    /// What was taken of it, what saved most first, at most 100.
+    pub taken: Vec<TakenRow>,
+    /// Why there may have been more; absent where this is all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice_not_kept: Option<String>,
+}
+
+/// Advice of a kind.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdvisedRow {
+    /// `knob`, `right_size`, `shutdown` or `idle`.
+    pub kind: &'static str,
+    /// How many were given.
+    pub given: usize,
+    /// What these were worth a day, of those with a price.
+    pub worth_nano_per_day: i64,
+    /// How many were taken.
+    pub taken: usize,
+    /// Of how many of these what was saved could not be measured.
+    pub taken_not_measured: usize,
+    /// What was saved, measured against before.
+    pub saved_nano: i64,
+}
+
+/// Advice that was taken.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TakenRow {
+    /// `knob`, `right_size`, `shutdown` or `idle`.
+    pub kind: &'static str,
+    /// The cluster.
+    pub cluster: String,
+    /// `live` or `simulated`.
+    pub origin: &'static str,
+    /// The job, or the machine type of nodes.
+    pub about: String,
+    /// A team, `unowned` or `nobody`.
+    pub owner: String,
+    /// What was to change.
+    pub what: String,
+    /// How it was.
+    pub before: String,
+    /// What was proposed.
+    pub proposed: String,
+    /// When it was first advised.
+    #[schema(format = DateTime)]
+    pub advised_at: String,
+    /// When the change was first seen.
+    #[schema(format = DateTime)]
+    pub taken_at: Option<String>,
+    /// What it saved, measured against before; null where nothing was measured.
+    pub saved_nano: Option<i64>,
+    /// Why what it saved is not measured, of a time in which it is not.
+    pub not_measured: Option<String>,
 }
 
 /// A holder that could do with less.
@@ -150,6 +207,9 @@ pub async fn savings(
         right_size: made.right_size.iter().map(right_size).collect(),
         not_proposed,
         shutdown: made.off.iter().map(shutdown).collect(),
+        advised: advised(&made),
+        taken: taken(&made),
+        advice_not_kept: made.advised.not_kept.clone(),
     }))
 }
 
@@ -178,6 +238,39 @@ fn right_size(it: &RightSize) -> RightSizeRow {
         tensor_p95_ratio: measured.tensor_p95,
         dram_p95_ratio: measured.dram_p95,
     }
+}
+
+fn advised(made: &money::Savings) -> Vec<AdvisedRow> {
+    let sums = made.advised.by_kind(&made.advised_in).into_iter();
+    let of = |(kind, sum): (Kind, Sum)| AdvisedRow {
+        kind: kind.name(),
+        given: sum.given,
+        worth_nano_per_day: nano(sum.worth),
+        taken: sum.taken,
+        taken_not_measured: sum.unmeasured,
+        saved_nano: nano(sum.saved),
+    };
+    sums.map(of).collect()
+}
+
+fn taken(made: &money::Savings) -> Vec<TakenRow> {
+    let moment = |at_ms: i64| text::rfc3339(Timestamp::from_millis(at_ms));
+    let of = |it: &Record| TakenRow {
+        kind: it.advice.kind.name(),
+        cluster: it.advice.cluster.clone(),
+        origin: it.advice.origin.name(),
+        about: it.advice.about.clone(),
+        owner: it.advice.payer.clone(),
+        what: it.advice.what.clone(),
+        before: it.advice.today.clone(),
+        proposed: it.advice.proposed.clone(),
+        advised_at: moment(it.first_ms),
+        taken_at: it.changed_ms.map(moment),
+        saved_nano: it.saved_in(&made.advised_in).map(nano),
+        not_measured: Some(it.unmeasured.clone()).filter(|it| !it.is_empty()),
+    };
+    let taken = made.advised.taken(&made.advised_in).into_iter();
+    taken.map(of).collect()
 }
 
 fn shutdown(it: &Off) -> ShutdownRow {

@@ -9,7 +9,7 @@ use gpufleet_telemetry::gpu_specs::Specs;
 
 use super::month::{self, Days};
 use super::report::month_around;
-use super::{Terms, tables};
+use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
 /// The first day of the month that the week's Sunday is in, and that of the month after it.
@@ -32,6 +32,7 @@ pub async fn read(store: &Store, specs: &Specs, week: Week) -> Result<Days, Stor
     let first = month_to_date(week).start.min(week.before().days().start);
     let mut days = month::ledger(store, first..week.days().end, None).await?;
     month::train(&mut days, store, &week.days(), None, specs).await?;
+    days.advised = advice::read(store, month::time_of(&week.days()), None).await?;
     Ok(days)
 }
 
@@ -66,6 +67,7 @@ pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
         runs: &made[0].runs,
         runs_untold: days.trained_untold.as_deref(),
         budgets: &standing,
+        advised: &days.advised,
     })
 }
 

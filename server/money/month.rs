@@ -19,7 +19,7 @@ use gpufleet_analysis::chargeback::{
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::report;
-use gpufleet_analysis::report::efficiency::{Demand, RunTime, Serving};
+use gpufleet_analysis::report::efficiency::{Advised, Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
@@ -63,6 +63,8 @@ pub struct Days {
     pub lives: Vec<NodeLife>,
     /// Runs that were preempted in that time.
     pub preempted: Vec<Preempted>,
+    /// What was advised in that time, where it was asked for.
+    pub advised: Advised,
     /// What was waited for in that time, where it was asked for.
     pub demand: Vec<Demand>,
     /// Training runs of that time, where they were asked for.

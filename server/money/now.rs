@@ -89,6 +89,8 @@ pub struct PricedGpu {
     pub second: Option<i64>,
     /// Whose it is.
     pub payer: Payer,
+    /// What it does.
+    pub state: State,
 }
 
 /// What is known of a node while GPUs are gathered.
@@ -266,6 +268,7 @@ fn take(
         resource: it.resource,
         second: own_second,
         payer: it.idle.payer.clone(),
+        state: it.idle.state,
     };
     if it.idle.state == State::Unallocated {
         let pool = idle::pool(&cluster, &node.pool, &of_model);

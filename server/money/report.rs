@@ -12,7 +12,7 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::month::{self, Days};
-use super::{Terms, tables};
+use super::{Terms, advice, tables};
 use crate::store::{Store, StoreError};
 
 /// Hours of a day.
@@ -255,6 +255,8 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     if asked.shows_training() {
         let hours = asked.days.start * HOURS..asked.days.end * HOURS;
         month.demand = store.demand(hours, cluster).await?;
+        let time = month::time_of(&asked.days);
+        month.advised = advice::read(store, time, cluster).await?;
         month::serve(&mut month, store, &asked.days, cluster).await?;
         month::train(&mut month, store, &asked.days, cluster, specs).await?;
     }
@@ -310,6 +312,7 @@ pub fn render(
         runs: month.runs,
         serving: month.serving,
         demand: days.demand.clone(),
+        advised: days.advised.clone(),
         passed_ms: now.millis().clamp(made.begun_ms(), made.until_ms) - made.begun_ms(),
         findings,
     };

@@ -10,16 +10,19 @@
 //! it: the last one stands meanwhile. What walks over every GPU is done on a thread apart from those that answer.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::report::efficiency::Advised;
 use gpufleet_analysis::right_size::{Held, Proposal, Silent, right_size};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::advice;
 use super::now::{self, MoneySnapshot, PricedGpu};
 use super::{Machine, Terms};
 use crate::App;
@@ -42,6 +45,9 @@ const FRESH_FOR: Duration = Duration::from_secs(3_600);
 
 /// Most readers with rights of their own whose answers are kept.
 const KEPT: usize = 16;
+
+/// Of so long what was advised is shown, milliseconds: 30 days.
+const ADVISED_FOR: i64 = 30 * 86_400_000;
 
 /// Most GPUs that are looked at: each is a thousand rows.
 const MAX_GPUS: usize = 128;
@@ -110,11 +116,15 @@ pub struct Savings {
     pub more: usize,
     /// Nodes that could be off, the most saving first.
     pub off: Vec<Off>,
+    /// What was advised in the time before, whatever its origin.
+    pub advised: Advised,
+    /// That time, milliseconds since the epoch.
+    pub advised_in: Range<i64>,
 }
 
 /// Answers as they were last made, by the cluster that a reader is bound to.
 pub struct Kept {
-    fresh: Answers<Option<Arc<str>>, Savings, Arc<str>>,
+    fresh: Answers<Option<Arc<str>>, Arc<Savings>, Arc<str>>,
     last: Arc<Mutex<Last>>,
 }
 
@@ -143,14 +153,17 @@ impl Kept {
         at: Timestamp,
     ) -> Result<Arc<Savings>, Arc<str>> {
         let (own, specs, seen) = (app.clone(), Arc::clone(specs), grant.clone());
+        let (reader, last) = (grant.cluster.clone(), Arc::clone(&self.last));
         let making = async move {
             let made = make(&own, &specs, &seen, at).await;
-            made.map_err(|error| Arc::from(error.to_string()))
+            let made = made.map_err(|error| Arc::from(error.to_string()))?;
+            let made = Arc::new(made);
+            // Here and not where it is asked for: who asked may have gone on without it.
+            keep(&last, seen.cluster, Arc::clone(&made));
+            Ok(made)
         };
-        let reader = grant.cluster.clone();
-        let made = self.fresh.get(reader.clone(), &app.clock, making).await?;
-        self.keep(reader, Arc::clone(&made));
-        Ok(made)
+        let made = self.fresh.get(reader, &app.clock, making).await?;
+        Ok(Arc::clone(&*made))
     }
 
     /// The answer for a reader as it was last made, however old that is; none before the first. One that is no
@@ -165,7 +178,7 @@ impl Kept {
         match self.get(app, specs, grant, at).now_or_never() {
             Some(Ok(fresh)) => Some(fresh),
             // It is being made, to its end; or the store did not answer, which the next look finds out.
-            Some(Err(_)) | None => self.lock().get(&grant.cluster).cloned(),
+            Some(Err(_)) | None => lock(&self.last).get(&grant.cluster).cloned(),
         }
     }
 
@@ -181,31 +194,32 @@ impl Kept {
     /// Has this for an answer that was made once and is no longer fresh.
     #[cfg(test)]
     pub(crate) fn had_for_tests(&self, saved: Savings) {
-        self.keep(None, Arc::new(saved));
+        keep(&self.last, None, Arc::new(saved));
     }
 
     /// Has this for an answer that was made now.
     #[cfg(test)]
     pub(crate) async fn put_for_tests(&self, app: &App, saved: Savings) {
-        let made = self.fresh.get(None, &app.clock, async { Ok(saved) }).await;
+        let making = async { Ok(Arc::new(saved)) };
+        let made = self.fresh.get(None, &app.clock, making).await;
         made.expect("it was made");
     }
+}
 
-    fn keep(&self, reader: Option<Arc<str>>, made: Arc<Savings>) {
-        let mut last = self.lock();
-        last.insert(reader, made);
-        while last.len() > KEPT {
-            let oldest = last.iter().min_by_key(|it| it.1.at);
-            let Some(oldest) = oldest.map(|it| it.0.clone()) else {
-                return;
-            };
-            last.remove(&oldest);
-        }
+fn keep(last: &Mutex<Last>, reader: Option<Arc<str>>, made: Arc<Savings>) {
+    let mut last = lock(last);
+    last.insert(reader, made);
+    while last.len() > KEPT {
+        let oldest = last.iter().min_by_key(|it| it.1.at);
+        let Some(oldest) = oldest.map(|it| it.0.clone()) else {
+            return;
+        };
+        last.remove(&oldest);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(last: &Mutex<Last>) -> MutexGuard<'_, Last> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn make(
@@ -247,6 +261,10 @@ async fn make(
     let saved = |it: &RightSize| std::cmp::Reverse(it.proposal.saved_per_day);
     savings.right_size.sort_by_key(saved);
     savings.off = nodes::off(app, &terms, &found, at).await?;
+    let since = Timestamp::from_millis(at.millis() - ADVISED_FOR);
+    let cluster = grant.cluster.as_deref();
+    savings.advised = advice::kept(&app.store, since..at, cluster).await?;
+    savings.advised_in = since.millis()..at.millis();
     Ok(savings)
 }
 

@@ -239,6 +239,8 @@ mod tests {
             waste: Vec::new(),
             budget: None,
             unpriced: None,
+            advised: gpufleet_analysis::taken::Sum::default(),
+            advice_not_kept: None,
         }
     }
 

@@ -4,6 +4,8 @@ mod gather;
 
 mod parts;
 
+mod energy;
+
 mod utilisation;
 
 pub(crate) mod collectives;
@@ -18,6 +20,7 @@ use askama::Template;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::incident::Incident;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -30,7 +33,7 @@ use super::incidents::Beside;
 use super::marks::{self, Marks};
 use super::problem;
 use super::series::Series;
-use crate::runs::advice::profile;
+use crate::runs::advice::{profile, with_failures};
 use crate::runs::cost;
 use crate::runs::{Run, RunKey, State as RunState, lookup, words as sentences};
 use crate::store::RunFilter;
@@ -249,7 +252,7 @@ fn page(
             .map(parts::goodput)
             .map_err(|why| *why),
         advice: (state == RunState::Running && run.stands_since(frame.at).is_none())
-            .then(|| of_adviser(web, key, run))
+            .then(|| of_adviser(web, key, run, past.reliability.as_ref()))
             .flatten(),
         collectives: collectives::collectives(&past.lives, run),
         loss: parts::loss(&past.loss, start.minute()..end.minute()),
@@ -273,9 +276,15 @@ fn page(
     }
 }
 
-fn of_adviser(web: &Web, key: &RunKey, run: &Run) -> Option<Advisory> {
+fn of_adviser(
+    web: &Web,
+    key: &RunKey,
+    run: &Run,
+    broke_off: Option<&Reliability>,
+) -> Option<Advisory> {
     let hour = cost::price(&web.app, (key, run)).ok();
     let second = hour.map(|it| it / 3_600);
     let profile = profile(key, run, &web.app.fleet, second, &web.specs)?;
+    let profile = with_failures(profile, broke_off);
     Some(advice::advisory(&profile))
 }

@@ -5,12 +5,13 @@
 //! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
 //!
 //! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; whether storage is on
-//! the network, what a network gives and how often a run fails is not known, so that these advices stay
-//! silent.
+//! the network and what a network gives is not known, so that these advices stay silent. How often a job
+//! breaks off is known where somebody has read its attempts ([`with_failures`]).
 
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::adviser::{GpuUse, Host, Network, Profile, Saving, SetUp};
+use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::robust::median;
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
 use gpufleet_telemetry::gpu_specs::{DataType, Specs};
@@ -73,6 +74,16 @@ pub fn profile(
         network: Network::default(),
         saving: saving(&ranks),
     })
+}
+
+/// The same with how often the job broke off, where somebody has looked: by that checkpoints are too far apart.
+pub fn with_failures(profile: Profile, broke_off: Option<&Reliability>) -> Profile {
+    let mtbf_s = broke_off.and_then(|it| Some(it.mtbf_ns? / 1e9));
+    let saving = Saving {
+        mtbf_s,
+        ..profile.saving
+    };
+    Profile { saving, ..profile }
 }
 
 /// The living ranks that speak for a run, as many as are looked at.
@@ -142,7 +153,7 @@ fn gpu_use(run: &Run, gpus: &[Live], card: Option<&str>, specs: &Specs) -> GpuUs
 }
 
 /// Knobs, by the names under which the Python package tells them.
-pub(super) fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
+pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
     let text = |names: &[&str]| {
         names
             .iter()
@@ -244,6 +255,33 @@ mod tests {
             (found.is_compiled, found.recomputes_all),
             (Some(true), None)
         );
+    }
+
+    #[test]
+    fn a_job_that_breaks_off_is_told_how_far_apart_its_checkpoints_should_be() {
+        let saving = Saving {
+            save_s: Some(30.0),
+            interval_s: Some(7_200.0),
+            mtbf_s: None,
+        };
+        let run = Profile {
+            step_s: 1.0,
+            saving,
+            ..Profile::default()
+        };
+        let advised = |broke_off: Option<&Reliability>| {
+            let profile = with_failures(run.clone(), broke_off);
+            let all = gpufleet_analysis::adviser::advise(&profile);
+            all.into_iter()
+                .map(|it| it.knob.proposed)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(advised(None), [""; 0], "saving itself costs it little");
+        let broke_off = Reliability {
+            mtbf_ns: Some(15_000e9),
+            ..Reliability::default()
+        };
+        assert_eq!(advised(Some(&broke_off)), ["949 s"]);
     }
 
     #[test]

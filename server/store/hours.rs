@@ -1,4 +1,4 @@
-//! The ledger and the ten-minute rows, read by range.
+//! The ledger and the ten-minute rows, read by range; and ten-minute rows as they are written with their hour.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use gpufleet_telemetry::minute::MinuteRow;
 
 use super::Store;
 use super::aside::{Place, Unreadable};
-use super::database::{Column, Row, Value};
+use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::minutes;
-use super::model::{ResourceKey, TenMinutes};
+use super::model::{ComputedHour, ResourceKey, TenMinutes};
 
 /// Most hours of one answer: a quarter.
 pub const MAX_HOURS: i64 = 92 * 24;
@@ -216,4 +216,45 @@ fn ledger(rows: &[Row]) -> Result<(Vec<LedgerHour>, Vec<&Row>), StoreError> {
         hour.entries = LedgerHour::new(number, time).entries;
     }
     Ok((hours.into_values().collect(), unknown))
+}
+
+/// Writes the ten-minute rows of hours.
+pub(super) async fn write_ten_minutes(
+    transaction: &mut Transaction,
+    hours: &[&ComputedHour],
+) -> Result<(), StoreError> {
+    let rows: Vec<(i64, &TenMinutes)> = hours
+        .iter()
+        .flat_map(|it| it.ten_minutes.iter().map(|row| (it.dirty.subject, row)))
+        .collect();
+    let packed: Vec<Vec<u8>> = rows
+        .iter()
+        .map(|(_, it)| {
+            let row = MinuteRow {
+                metrics: it.metrics.clone(),
+                counters: it.counters.clone(),
+                ..MinuteRow::default()
+            };
+            row.pack()
+        })
+        .collect();
+    let seconds =
+        |of: fn(&TenMinutes) -> i64| Column::Ints(rows.iter().map(|(_, it)| of(it)).collect());
+    let columns = [
+        Column::Ints(rows.iter().map(|(_, it)| it.bucket).collect()),
+        Column::Ints(rows.iter().map(|(subject, _)| *subject).collect()),
+        seconds(|it| it.observed_s),
+        seconds(|it| it.active_s),
+        seconds(|it| it.stalled_s),
+        seconds(|it| it.held_s),
+        seconds(|it| it.holder_known_s),
+        Column::Blobs(packed.iter().map(Vec::as_slice).collect()),
+    ];
+    let before = "INSERT INTO minute10_row (bucket, subject, observed_s, active_s, stalled_s,
+        held_s, holder_known_s, data)";
+    let after = "ON CONFLICT (bucket, subject) DO UPDATE SET observed_s = excluded.observed_s,
+        active_s = excluded.active_s, stalled_s = excluded.stalled_s, held_s = excluded.held_s,
+        holder_known_s = excluded.holder_known_s, data = excluded.data";
+    let rows = transaction.rows(before, &columns, after).await;
+    rows.doing("writing ten-minute rows").map(|_| ())
 }

@@ -15,9 +15,9 @@ use super::Store;
 use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{ComputedHour, DirtyHour, LedgerInput, TenMinutes};
-use super::restate::{self, Why};
-use super::{days, events, minutes, served, subjects};
+use super::model::{ComputedHour, DirtyHour, LedgerInput};
+use super::restate::{self, VERSION, Why};
+use super::{days, events, hours, minutes, served, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
@@ -137,8 +137,11 @@ impl Store {
         let (ours, why): (Vec<&ComputedHour>, Vec<Why>) = ours.unzip();
         let before = replaced(&mut transaction, &ours).await?;
         let was_final = |it: &ComputedHour| before.get(&it.key()).is_some_and(|old| old.is_final);
-        let finals = ours.iter().copied().zip(why);
-        let finals: Vec<_> = finals.filter(|(it, _)| was_final(it)).collect();
+        let finals = ours.iter().copied().zip(why).filter_map(|(it, why)| {
+            let old = before.get(&it.key()).filter(|old| old.is_final)?;
+            Some((it, why.over(old.version)))
+        });
+        let finals: Vec<_> = finals.collect();
         restate::write(&mut transaction, &finals, now).await?;
         for table in ["ledger_time", "ledger_hour", "served_hour"] {
             let after = format!(
@@ -156,7 +159,7 @@ impl Store {
         let changed = ours.iter().filter(is_of_days).map(|it| it.key());
         days::mark(&mut transaction, &changed.collect::<Vec<_>>(), now).await?;
         served::write(&mut transaction, &ours).await?;
-        write_ten_minutes(&mut transaction, &ours).await?;
+        hours::write_ten_minutes(&mut transaction, &ours).await?;
         let closed = ours.iter().filter(|it| !it.closed.is_empty());
         let closed: Vec<_> = closed.map(|it| (it.key(), &it.closed)).collect();
         minutes::close(&mut transaction, &closed).await?;
@@ -265,12 +268,13 @@ async fn carries(
     Ok(())
 }
 
-/// (hour, resource, carry, is_final) of hours that are there.
+/// (hour, resource, carry, is_final, version) of hours that are there.
 async fn old_hours(
     transaction: &mut Transaction,
     columns: &[Column<'_>],
 ) -> Result<Vec<Row>, StoreError> {
-    let after = ") SELECT h.hour, h.subject, h.carry, h.is_final FROM k CROSS JOIN ledger_hour h
+    let after =
+        ") SELECT h.hour, h.subject, h.carry, h.is_final, h.version FROM k CROSS JOIN ledger_hour h
         WHERE h.hour = k.hour AND h.subject = k.subject";
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", columns, after)
@@ -372,6 +376,8 @@ async fn take_marks(
 struct Replaced {
     carry: Vec<u8>,
     is_final: bool,
+    /// Which version of the server computed it.
+    version: i64,
 }
 
 async fn replaced(
@@ -386,6 +392,7 @@ async fn replaced(
         let hour = Replaced {
             carry: row.bytes(2).doing(doing)?.to_vec(),
             is_final: row.int(3).doing(doing)? != 0,
+            version: row.int(4).doing(doing)?,
         };
         replaced.insert(of, hour);
     }
@@ -431,9 +438,10 @@ async fn write_hours(
         Column::Ints(kept.iter().map(is_final).collect()),
         Column::Texts(carries.iter().map(String::as_str).collect()),
         Column::Ints(vec![now.millis(); kept.len()]),
+        Column::Ints(vec![*VERSION; kept.len()]),
     ];
     let before = "INSERT INTO ledger_hour
-        (hour, subject, total_ms, is_final, carry, computed_ms)";
+        (hour, subject, total_ms, is_final, carry, computed_ms, version)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours")?;
     let entries = kept.iter().flat_map(|it| {
@@ -456,44 +464,4 @@ async fn write_hours(
         (hour, subject, holder, state, reason, time_ms, energy_mj, metered_ms)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours").map(|_| ())
-}
-
-async fn write_ten_minutes(
-    transaction: &mut Transaction,
-    hours: &[&ComputedHour],
-) -> Result<(), StoreError> {
-    let rows: Vec<(i64, &TenMinutes)> = hours
-        .iter()
-        .flat_map(|it| it.ten_minutes.iter().map(|row| (it.dirty.subject, row)))
-        .collect();
-    let packed: Vec<Vec<u8>> = rows
-        .iter()
-        .map(|(_, it)| {
-            let row = MinuteRow {
-                metrics: it.metrics.clone(),
-                counters: it.counters.clone(),
-                ..MinuteRow::default()
-            };
-            row.pack()
-        })
-        .collect();
-    let seconds =
-        |of: fn(&TenMinutes) -> i64| Column::Ints(rows.iter().map(|(_, it)| of(it)).collect());
-    let columns = [
-        Column::Ints(rows.iter().map(|(_, it)| it.bucket).collect()),
-        Column::Ints(rows.iter().map(|(subject, _)| *subject).collect()),
-        seconds(|it| it.observed_s),
-        seconds(|it| it.active_s),
-        seconds(|it| it.stalled_s),
-        seconds(|it| it.held_s),
-        seconds(|it| it.holder_known_s),
-        Column::Blobs(packed.iter().map(Vec::as_slice).collect()),
-    ];
-    let before = "INSERT INTO minute10_row (bucket, subject, observed_s, active_s, stalled_s,
-        held_s, holder_known_s, data)";
-    let after = "ON CONFLICT (bucket, subject) DO UPDATE SET observed_s = excluded.observed_s,
-        active_s = excluded.active_s, stalled_s = excluded.stalled_s, held_s = excluded.held_s,
-        holder_known_s = excluded.holder_known_s, data = excluded.data";
-    let rows = transaction.rows(before, &columns, after).await;
-    rows.doing("writing ten-minute rows").map(|_| ())
 }

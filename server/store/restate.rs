@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{BitOr, Range};
+use std::sync::LazyLock;
 
 use gpufleet_telemetry::time::Timestamp;
 
@@ -13,6 +14,13 @@ use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{ComputedHour, Correction, ResourceKey};
 use super::{Store, minutes};
+
+/// This version of the server, as hours have it: major × 1,000,000 + minor × 1,000 + patch.
+pub(super) static VERSION: LazyLock<i64> = LazyLock::new(|| {
+    let parts = env!("CARGO_PKG_VERSION").split(['.', '-', '+']).take(3);
+    let parts = parts.map(|it| it.parse::<i64>().unwrap_or(0));
+    parts.fold(0, |number, it| number * 1_000 + it)
+});
 
 /// Why an hour is to be computed, as bits, because several causes may come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,17 +35,33 @@ impl Why {
     pub(super) const HOUR_BEFORE: Self = Self(2);
     /// A part of it could not be read and was set aside: what stands there is not what was final.
     pub(super) const UNREADABLE: Self = Self(4);
+    /// Another version of the server computed it before, whose rules may have been others. Is never stored.
+    pub(super) const VERSION: Self = Self(8);
+
+    /// The same of an hour that was computed by this version of the server.
+    pub(super) fn over(self, version: i64) -> Self {
+        match version == *VERSION {
+            true => self,
+            false => self | Self::VERSION,
+        }
+    }
 
     pub(super) fn has(self, cause: Self) -> bool {
         self.0 & cause.0 != 0
     }
 
     const fn words(self) -> &'static str {
-        match self.0 & 3 {
+        match self.0 & 11 {
             0 => "computed again",
             1 => "data came late",
             2 => "the hour before was changed",
-            _ => "data came late, and the hour before was changed",
+            3 => "data came late, and the hour before was changed",
+            8 => "computed again, by another version of the server",
+            9 => "data came late, and another version of the server had computed it",
+            10 => "the hour before was changed, and another version of the server had computed it",
+            _ => {
+                "data came late, the hour before was changed, and another version of the server had computed it"
+            }
         }
     }
 }

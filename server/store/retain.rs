@@ -5,6 +5,7 @@ use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::Store;
+use super::advice::ADVICE_HORIZON;
 use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::minutes::HORIZON;
@@ -32,7 +33,7 @@ pub struct Expiry {
     pub steps: i64,
     /// Ledger days, and what they cost; who held GPUs, by when they were met; lives of nodes, by their end.
     pub days: i64,
-    /// Events, incidents that are over, nodes that are gone, runs that were not heard since, and rows that
+    /// Events, advice, incidents that are over, nodes that are gone, runs that were not heard since, and rows that
     /// were set aside.
     pub events: Timestamp,
     /// Cursors, gaps and marks of senders that were not heard since.
@@ -183,6 +184,11 @@ const CHANGES: &str = "DELETE FROM inventory_change WHERE (lease, cluster, at_ms
     SELECT c.lease, c.cluster, c.at_ms, c.node, c.what FROM inventory_change c
     WHERE c.lease = $3 AND c.at_ms < $1 LIMIT $2)";
 
+/// By when it last said anything.
+const ADVICE: &str = "DELETE FROM advice WHERE (lease, number) IN (
+    SELECT a.lease, a.number FROM advice a
+    WHERE a.lease = $3 AND a.until_ms < $1 ORDER BY a.until_ms, a.number LIMIT $2)";
+
 const AUDIT: &str = "DELETE FROM audit WHERE id IN (
     SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
@@ -332,6 +338,7 @@ impl Store {
             (DELIVERIES, events),
             (LINKS, events),
             (AUDIT, events),
+            (ADVICE, events),
             (NODES, events),
             (CHANGES, events),
             (GAPS, senders),
@@ -347,6 +354,9 @@ impl Store {
             (LIVES, expiry.days.saturating_mul(MILLIS_PER_DAY)),
         ] {
             let deleted = delete(&mut transaction, lease, sql, before).await?;
+            if sql == ADVICE && deleted > 0 {
+                move_horizon(&mut transaction, lease, (ADVICE_HORIZON, events)).await?;
+            }
             most = deleted.max(most);
             gone.others += deleted;
         }

@@ -47,6 +47,8 @@ const MIGRATIONS: &[Migration] = &[
     migration!(10, "0010_incident.sql"),
     migration!(11, "0011_audit.sql"),
     migration!(12, "0012_inventory.sql"),
+    migration!(13, "0013_advice.sql"),
+    migration!(14, "0014_upgrades.sql"),
     migration!(15, "0015_money.sql"),
     migration!(16, "0016_export.sql"),
     migration!(17, "0017_delivery.sql"),

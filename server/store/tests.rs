@@ -51,6 +51,8 @@ mod daily;
 
 mod energy;
 
+mod advice;
+
 mod terms;
 
 mod habit;

@@ -18,6 +18,8 @@ use super::text::{self, amount, counted, harmless};
 
 mod action;
 
+mod advice;
+
 use action::action;
 
 /// Longest name of a team or a job, characters.
@@ -146,6 +148,7 @@ fn text(it: &Summary, page: &str) -> String {
     }
     lines.push(format!("Month to date: {}", month(it)));
     lines.push(format!("Against the week before: {}", change_words(it)));
+    lines.extend(advice::words(it));
     if !it.waste.is_empty() {
         lines.push("Most for nothing:".to_owned());
     }
@@ -226,6 +229,7 @@ fn figures(it: &Summary, payer: &str, page: &str) -> Value {
             "idle_cost": change.json(|it| decimal(it.idle)),
         },
         "waste": waste.collect::<Vec<_>>(),
+        "advice": advice::figures(it),
         "link": page,
     })
 }
@@ -248,6 +252,7 @@ pub fn say_rest(rest: &[&Summary], page: &str) -> Option<Said> {
             into.add(spent);
         }
         all.training.join(&one.training);
+        all.advised.join(&one.advised);
         all.unpriced = all.unpriced.or_else(|| one.unpriced.clone());
     }
     let mut said = say(&all, page);

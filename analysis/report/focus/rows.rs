@@ -1,8 +1,11 @@
 //! Many rows of a FOCUS file: what lines have in common is worked out once.
 //!
-//! Of 68 columns of a line some fifteen are its own; the others are those of the report, of its node, of how it is
+//! Of 70 columns of a line some fifteen are its own; the others are those of the report, of its node, of how it is
 //! paid or of who holds and pays. Those are kept as they stand in the file. What a column is taken to depend on is
 //! a matter of speed alone for those that are not listed; a test holds each listed one to its rows.
+//!
+//! Limits: [`MAX_KEPT`] fields of each kind are kept. Lines come node by node, so what is forgotten is seldom wanted
+//! again, and is worked out again if it is.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,6 +13,9 @@ use std::hash::Hash;
 use super::{Account, Row};
 use crate::report::Report;
 use crate::table;
+
+/// Most nodes, ways of paying, and people whose fields are kept: some 2 KB each.
+const MAX_KEPT: usize = 10_000;
 
 /// What a column depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +79,9 @@ fn kept<K: Eq + Hash, M: FnOnce() -> Fields>(
     key: K,
     make: M,
 ) -> &Fields {
+    if known.len() >= MAX_KEPT && !known.contains_key(&key) {
+        known.clear();
+    }
     known.entry(key).or_insert_with(make)
 }
 
@@ -130,5 +139,25 @@ fn of(column: &str) -> Of {
         | "x_Namespace"
         | super::OWN_TEAM => Of::Who,
         _ => Of::Line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_very_many_people_keeps_some_of_them_and_tells_each_right() {
+        let mut known: HashMap<usize, Fields> = HashMap::new();
+        let mut made = 0;
+        for who in (0..3 * MAX_KEPT).flat_map(|it| [it, it]) {
+            let found = kept(&mut known, who, || {
+                made += 1;
+                vec![who.to_string()]
+            });
+            assert_eq!(*found, [who.to_string()]);
+        }
+        assert_eq!(made, 3 * MAX_KEPT, "once each while they are wanted");
+        assert!(known.len() <= MAX_KEPT, "{}", known.len());
     }
 }

@@ -47,6 +47,10 @@ fn energy_is_what_was_told_of_each_and_not_told_is_not_none() {
     assert_eq!(json["total"]["energy_kwh"], "2.96");
     assert_eq!(json["active"]["energy_kwh"], "2.8");
     assert!(json["unobserved"]["energy_kwh"].is_null());
+    let focus = focus::csv(&report, &account());
+    assert_eq!(column(&focus, "x_EnergyKwh"), 2_960_000_000);
+    assert_eq!(column(&focus, "x_EnergyMeteredGpuHours"), 6_000_000_000);
+    assert_eq!(focus::check::check(&focus), [""; 0]);
     let page = html(&report);
     for words in [
         "<td class=\"n\">3.0 of 75.0 %</td>",
@@ -103,4 +107,46 @@ fn every_field_of_a_focus_file_is_that_of_its_own_line() {
         table::write_shown(&mut expected, &fields);
         assert_eq!(found, expected.trim_end(), "{key:?}");
     }
+}
+
+#[test]
+fn advice_that_was_taken_stands_with_what_it_saved_in_that_time_and_what_is_not_kept_is_not_none() {
+    let (fleet, made) = month();
+    let mut report = report(&fleet, &made);
+    let value: serde_json::Value = serde_json::from_str(&efficiency::json(&report)).expect("JSON");
+    let advice = &value["advice"];
+    let kind = &advice["by_kind"][0];
+    assert_eq!((&kind["given"], &kind["taken"]), (&2.into(), &1.into()));
+    assert_eq!(kind["worth_per_day"], "14.0");
+    // Of sixty days at five dollars those of October.
+    assert_eq!(
+        (&kind["saved"], &advice["taken"][0]["saved"]),
+        (&"155.0".into(), &"155.0".into())
+    );
+    assert_eq!(advice["taken"][0]["taken_on"], "2026-10-01");
+    assert!(advice["not_kept"].is_null());
+    let text = efficiency::csv(&report);
+    let ends = |team: &str, end: &str| {
+        let row = text.lines().find(|it| it.starts_with(team)).expect("a row");
+        assert!(row.ends_with(end), "{row}");
+    };
+    ends("science,", ",1,7.0,1,155.0");
+    ends("money,", ",1,7.0,0,0.0");
+    let page = html(&report);
+    for words in [
+        "<h2>Advice, taken and saved</h2>",
+        "GPUs: 8 → 4",
+        "<td class=\"n\">155.00</td>",
+        "&#60;b&#62;train",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    report.advised = efficiency::Advised {
+        records: Vec::new(),
+        not_kept: Some("advice is kept since 2026-11-23".to_owned()),
+    };
+    let text = efficiency::csv(&report);
+    let science = text.lines().find(|it| it.starts_with("science,"));
+    assert!(science.is_some_and(|it| it.ends_with(",,,,")), "{text}");
+    assert!(html(&report).contains("advice is kept since 2026-11-23"));
 }

@@ -2,16 +2,18 @@
 //!
 //! Method. Day by day a model server is of the job that its agent's config names, else of the only one that held GPUs
 //! of its node on that day. Of that job's GPU time on the node counts the share in which its model servers there
-//! told their tokens, at the mean rate of the job on the node over the time of the report.
+//! told their tokens, at the mean rate of the job on the node over the time of the report. Each of them that was there
+//! on the day is in that share, also one that told nothing: what it served is in no sum, so its part of the time is
+//! not either. How much that is stands beside all GPU time of the job, on whatever node.
 //!
 //! Limits. Where several jobs held GPUs of a node and none is named, whose a model server is is not known, and it
-//! stands by itself without a cost. In a day a model server that comes late and one that tells nothing for as
-//! long are the same.
+//! stands by itself without a cost. When a model server was there is known by its first and its last sample: one that
+//! was away in between was there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use gpufleet_analysis::chargeback::{Chargeback, Fleet, Sum};
+use gpufleet_analysis::chargeback::{Chargeback, Fleet, MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::money::ratio;
 use gpufleet_analysis::report::efficiency::Serving;
 use gpufleet_analysis::serving::Served;
@@ -35,8 +37,14 @@ struct HeldDay {
 /// What jobs held of a node, by day and job.
 type HeldDays<'a> = BTreeMap<i64, BTreeMap<&'a str, HeldDay>>;
 
-/// A job's time on a node in the lines, and who pays for most of it.
-type OnNode<'a> = (Sum, BTreeMap<&'a str, i64>);
+/// Time and money of jobs in the lines.
+#[derive(Debug, Default)]
+struct Lines<'a> {
+    /// On nodes with model servers, by cluster, node and job.
+    on_nodes: BTreeMap<(&'a str, &'a str, &'a str), Sum>,
+    /// By cluster and job all GPU-milliseconds of who pays.
+    of_jobs: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, i64>>,
+}
 
 /// A job while its model servers are gathered.
 #[derive(Debug, Default)]
@@ -44,10 +52,22 @@ struct Job<'a> {
     models: BTreeSet<&'a str>,
     endpoints: BTreeSet<&'a str>,
     served: Option<Served>,
-    /// By node and day for how long its model servers told, and how many they are.
-    told: BTreeMap<(&'a str, i64), (i64, i64)>,
+    /// By node and day for how long its model servers told.
+    told: BTreeMap<(&'a str, i64), OnDay>,
     why: String,
 }
+
+/// A job's model servers on a node on a day.
+#[derive(Debug, Default)]
+struct OnDay {
+    /// For how long they told their tokens together, milliseconds.
+    told: i64,
+    /// For how long each of them was there.
+    there: Vec<i64>,
+}
+
+/// Why there is no cost where no token is told.
+const SILENT: &str = "it tells no generated tokens";
 
 /// Jobs that serve, the dearest first, then those of which it is not known what they cost.
 pub(super) fn serving(
@@ -64,27 +84,33 @@ pub(super) fn serving(
         let (cluster, node) = place(it);
         let id = &*it.resource.key.id;
         let model = text(it, attribute::MODEL_NAME);
-        if it.days.is_empty() {
+        let there = there(it, range);
+        if it.days.is_empty() && there.is_empty() {
             let job = jobs.entry((cluster, id)).or_default();
             job.meet(id, model);
-            job.why = "it tells no generated tokens".to_owned();
+            SILENT.clone_into(&mut job.why);
         }
-        for (day, served) in &it.days {
-            let on_day = held.get(&(cluster, node)).and_then(|it| it.get(day));
-            let (whose, why) = match whose(text(it, attribute::WORKLOAD), node, on_day) {
-                Ok(job) => (job, None),
-                Err(why) => (id, Some(why)),
-            };
-            let job = jobs.entry((cluster, whose)).or_default();
+        for (day, there) in there {
+            let served = it.days.get(&day);
+            let on_day = held.get(&(cluster, node)).and_then(|it| it.get(&day));
+            let whose = whose(text(it, attribute::WORKLOAD), node, on_day);
+            let job = jobs
+                .entry((cluster, *whose.as_ref().unwrap_or(&id)))
+                .or_default();
             job.meet(id, model);
-            job.add(served);
-            match why {
-                Some(why) => job.why = why,
-                None => {
-                    let (told, count) = job.told.entry((node, *day)).or_default();
-                    *told += served.told_millis;
-                    *count += 1;
+            if let Some(served) = served {
+                job.add(served);
+            }
+            match (whose, served) {
+                (Ok(_), _) => {
+                    let of = job.told.entry((node, day)).or_default();
+                    of.told += served.map_or(0, |it| it.told_millis);
+                    of.there.push(there);
                 }
+                (Err(why), Some(_)) => job.why = why,
+                // What it is of does not matter where it says nothing.
+                (Err(_), None) if job.why.is_empty() => SILENT.clone_into(&mut job.why),
+                (Err(_), None) => {}
             }
         }
     }
@@ -118,7 +144,7 @@ impl<'a> Job<'a> {
         cluster: &str,
         name: &str,
         held: &HashMap<Place<'_>, HeldDays<'_>>,
-        lines: &BTreeMap<(&str, &str, &str), OnNode<'_>>,
+        lines: &Lines<'_>,
     ) -> Serving {
         let mut serving = Serving {
             cluster: cluster.to_owned(),
@@ -134,27 +160,25 @@ impl<'a> Job<'a> {
             return serving;
         }
         let mut covered: BTreeMap<&str, i64> = BTreeMap::new();
-        for ((node, day), (told, count)) in &self.told {
+        for ((node, day), of) in &self.told {
             let days = held.get(&(cluster, *node));
             let held = days.and_then(|it| it.get(day)?.get(name)).copied();
             let held = held.unwrap_or_default();
-            let whole = i128::from(held.longest) * i128::from(*count);
-            let part = ratio(held.gpu_millis.into(), i128::from(*told).min(whole), whole);
+            let there = of.there.iter().map(|it| *it.min(&held.longest));
+            let whole: i128 = there.map(i128::from).sum();
+            let part = ratio(
+                held.gpu_millis.into(),
+                i128::from(of.told).min(whole),
+                whole,
+            );
             *covered.entry(node).or_default() += narrow(part.unwrap_or(0));
         }
-        let (mut cost, mut unpriced, mut payers) = (0, false, BTreeMap::new());
-        for ((_, _, _), (sum, paid_by)) in lines
-            .iter()
-            .filter(|it| it.0.0 == cluster && it.0.2 == name)
-        {
-            serving.held_millis += sum.gpu_millis;
-            for (payer, millis) in paid_by {
-                *payers.entry(*payer).or_insert(0_i64) += millis;
-            }
-        }
+        let (mut cost, mut unpriced) = (0, false);
+        let all = lines.of_jobs.get(&(cluster, name));
+        serving.held_millis = all.map_or(0, |it| it.values().sum());
         for (node, millis) in covered {
             serving.gpu_millis += millis;
-            let sum = lines.get(&(cluster, node, name)).map(|it| it.0);
+            let sum = lines.on_nodes.get(&(cluster, node, name)).copied();
             let sum = sum.unwrap_or_default();
             let priced = sum.gpu_millis - sum.unpriced_millis;
             match ratio(sum.cost, millis.into(), priced.into()) {
@@ -162,9 +186,11 @@ impl<'a> Job<'a> {
                 _ => unpriced |= millis > 0,
             }
         }
-        let payer = payers.into_iter().max_by_key(|it| it.1);
-        serving.payer = payer.map_or("", |it| it.0).to_owned();
+        let payer = all.and_then(|it| it.iter().max_by_key(|it| it.1));
+        serving.payer = payer.map_or("", |it| *it.0).to_owned();
+        let is_silent = self.told.values().all(|it| it.told == 0);
         match (unpriced, serving.gpu_millis) {
+            _ if is_silent => SILENT.clone_into(&mut serving.why),
             (true, _) => serving.why = "not all of its time has a price".to_owned(),
             (false, 0) => serving.why = "its GPU time is not in the ledger".to_owned(),
             (false, _) => (serving.cost, serving.why) = (Some(cost), String::new()),
@@ -230,25 +256,39 @@ fn held<'a>(
     held
 }
 
-/// Time and money of jobs on these nodes, by cluster, node and job.
-fn lines<'a>(
-    fleet: &'a Fleet,
-    made: &'a Chargeback,
-    places: &BTreeSet<Place<'_>>,
-) -> BTreeMap<(&'a str, &'a str, &'a str), OnNode<'a>> {
-    let mut lines: BTreeMap<(&str, &str, &str), OnNode<'a>> = BTreeMap::new();
+/// Time and money of jobs, on these nodes and in all.
+fn lines<'a>(fleet: &'a Fleet, made: &'a Chargeback, places: &BTreeSet<Place<'_>>) -> Lines<'a> {
+    let mut lines = Lines::default();
     for (key, sum) in &made.lines {
         let (Some(node), Some(holder)) = (key.node, key.holder) else {
             continue;
         };
         let (node, job) = (&fleet.nodes[node], &fleet.holders[holder].job);
         if places.contains(&(node.cluster.as_str(), node.name.as_str())) {
-            let (all, payers) = lines.entry((&node.cluster, &node.name, job)).or_default();
-            all.add(sum);
-            *payers.entry(made.payers[key.payer].name()).or_default() += sum.gpu_millis;
+            let place = (node.cluster.as_str(), node.name.as_str(), job.as_str());
+            lines.on_nodes.entry(place).or_default().add(sum);
         }
+        let payers = lines.of_jobs.entry((&node.cluster, job)).or_default();
+        *payers.entry(made.payers[key.payer].name()).or_default() += sum.gpu_millis;
     }
     lines
+}
+
+/// The days of a range on which a model server was there, and for how long, milliseconds: a whole one where it told
+/// its tokens and nobody knows when it came.
+fn there(it: &ServedDays, range: &Range<i64>) -> BTreeMap<i64, i64> {
+    let (first, last) = (it.resource.first_seen, it.resource.last_seen);
+    let (first, last) = (first.millis(), last.millis());
+    let day = |at: i64| at.div_euclid(MILLIS_PER_DAY);
+    let mut there: BTreeMap<i64, i64> = it.days.keys().map(|it| (*it, MILLIS_PER_DAY)).collect();
+    for of in day(first).max(range.start)..(day(last) + 1).min(range.end) {
+        let (from, until) = (of * MILLIS_PER_DAY, (of + 1) * MILLIS_PER_DAY);
+        let seen = last.min(until) - first.max(from);
+        let told = it.days.get(&of).map_or(0, |it| it.told_millis);
+        there.insert(of, seen.max(told));
+    }
+    there.retain(|_, it| *it > 0);
+    there
 }
 
 fn place(served: &ServedDays) -> Place<'_> {

@@ -2,6 +2,8 @@
 //!
 //! Limits: [`MAX_ROWS`] of each; how many more there are is said.
 
+use gpufleet_analysis::report::efficiency::Advised;
+use gpufleet_analysis::taken::{Kind, Record, Sum};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::identity::Origin;
 
@@ -14,6 +16,10 @@ use crate::words::text::{Name, amount, counted, quantity};
 pub(super) struct Part {
     pub(super) right_size: Vec<Row>,
     pub(super) off: Vec<OffRow>,
+    /// What was advised in the last 30 days, by kind.
+    pub(super) advised: Vec<AdvisedRow>,
+    /// Why that may not be all; empty where it is.
+    pub(super) advice_not_kept: String,
     /// How many rows more there are.
     pub(super) more: usize,
     /// Whether it is the first of its origin, to which rows of Today lead.
@@ -23,7 +29,7 @@ pub(super) struct Part {
 impl Part {
     /// Whether nothing could be saved.
     pub(super) fn is_empty(&self) -> bool {
-        self.right_size.is_empty() && self.off.is_empty()
+        self.right_size.is_empty() && self.off.is_empty() && self.advised.is_empty()
     }
 }
 
@@ -46,6 +52,15 @@ pub(super) struct OffRow {
     pub(super) saved: String,
 }
 
+/// Advice of a kind.
+pub(super) struct AdvisedRow {
+    pub(super) kind: &'static str,
+    pub(super) given: usize,
+    pub(super) worth: String,
+    pub(super) taken: usize,
+    pub(super) saved: String,
+}
+
 /// The part of one origin, of one cluster where one is named.
 pub(super) fn part(savings: &Savings, origin: Origin, cluster: Option<&str>) -> Part {
     let is_here = |its: Origin, name: &str| its == origin && cluster.is_none_or(|it| it == name);
@@ -57,7 +72,21 @@ pub(super) fn part(savings: &Savings, origin: Origin, cluster: Option<&str>) -> 
     let off = savings.off.iter();
     let off: Vec<&Off> = off.filter(|it| is_here(it.origin, &it.cluster)).collect();
     let more = |count: usize| count.saturating_sub(MAX_ROWS);
+    let here = |it: &&Record| is_here(it.advice.origin, &it.advice.cluster);
+    let advised = Advised {
+        records: savings
+            .advised
+            .records
+            .iter()
+            .filter(here)
+            .cloned()
+            .collect(),
+        not_kept: savings.advised.not_kept.clone(),
+    };
+    let kinds = advised.by_kind(&savings.advised_in).into_iter();
     Part {
+        advised: kinds.map(|it| advised_row(it, currency)).collect(),
+        advice_not_kept: advised.not_kept.unwrap_or_default(),
         has_anchor: false,
         more: more(right_size.len()) + more(off.len()),
         right_size: right_size
@@ -96,6 +125,19 @@ fn row(it: &RightSize, currency: &str) -> Row {
         ),
         confidence: it.proposal.confidence.name(),
         saved: format!("{} a day", amount(currency, it.proposal.saved_per_day)),
+    }
+}
+
+fn advised_row((kind, sum): (Kind, Sum), currency: &str) -> AdvisedRow {
+    AdvisedRow {
+        kind: kind.words(),
+        given: sum.given,
+        worth: format!("{} a day", amount(currency, sum.worth)),
+        taken: sum.taken,
+        saved: match sum.taken > 0 && sum.taken == sum.unmeasured && sum.saved == 0 {
+            true => "not measured".to_owned(),
+            false => amount(currency, sum.saved),
+        },
     }
 }
 

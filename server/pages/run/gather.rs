@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::Goodput;
+use gpufleet_analysis::ledger::Energy;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
+use super::energy;
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
 use crate::runs::cost::{self, Cost};
@@ -43,6 +45,9 @@ pub(super) struct Past {
     /// What was changed about its nodes and GPUs.
     pub(super) changed: Changed,
     pub(super) cost: Cost,
+    /// For how long its job held its GPUs in the hours of this attempt, milliseconds, and what these drew; or why
+    /// that is not known.
+    pub(super) energy: Result<(i64, Energy), String>,
     pub(super) scaling: Efficiency,
     /// None where the store does not answer.
     pub(super) reliability: Option<Reliability>,
@@ -73,6 +78,7 @@ pub(super) async fn past(
             held_gpu_ns: Err("not known: the store does not answer".to_owned()),
             nano_usd_per_gpu_hour: cost::price(&web.app, (key, run)),
         },
+        energy: Err("not known: the store does not answer".to_owned()),
         scaling: Efficiency::Unknown,
         reliability: None,
         failed: false,
@@ -112,6 +118,7 @@ async fn read(
     (past.heat, past.cut) = heat(web, (key, run), range).await?;
     past.goodput = goodput::of(store, (key, run), lookup::kept_from(&web.app, now), now).await?;
     past.cost = cost::of(&web.app, (key, run), now).await?;
+    past.energy = energy::of(&web.app, (key, run), now).await?;
     past.scaling = scaling::of(store, (key, run)).await?;
     past.reliability = Some(reliability::of(store, key).await?);
     if let Some((speaker, _)) = run.speaker() {

@@ -14,7 +14,7 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::{Minute, Timestamp};
 
 use super::gather::Past;
-use super::utilisation;
+use super::{energy, utilisation};
 use crate::pages::draw::{self, Column};
 use crate::pages::series::Series;
 use crate::runs::cost::Cost;
@@ -167,6 +167,7 @@ pub(super) fn figures(
                 past.cost.of_a_step(run, now).map(text::small_dollars),
             )
         },
+        energy::drawn(&past.energy),
         scaling(&past.scaling),
         reliability(past.reliability.as_ref()),
     ]

@@ -14,7 +14,7 @@ use crate::store::database::Value;
 const HOUR_S: i64 = 3_600;
 
 /// Two hours of a node, of which GPU-0 draws 500 W and GPU-1 100 W; the others tell nothing of it.
-fn metered() -> Commit {
+pub(super) fn metered() -> Commit {
     let mut all = node_of_eight();
     for it in &mut all.minutes {
         let watts = match &*it.key.id {

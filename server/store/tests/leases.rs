@@ -11,9 +11,10 @@ use crate::store::schema;
 const HOUR_S: i64 = 3_600;
 
 /// How long a right to write is good here.
-const LENGTH: Duration = Duration::from_secs(15);
+pub(super) const LENGTH: Duration = Duration::from_secs(15);
 
-struct Standing;
+/// A clock that stands.
+pub(super) struct Standing;
 
 impl Clock for Standing {
     fn now(&self) -> Timestamp {

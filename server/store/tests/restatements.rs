@@ -67,6 +67,24 @@ both! {
 }
 
 both! {
+    async fn what_another_version_had_computed_is_restated_as_that(bench) {
+        bench.commit(&commit(1, 1, START)).await;
+        bench.commit(&minute(2, 1, row(true))).await;
+        bench.compute(at(60 * 90)).await;
+        bench.execute("UPDATE ledger_hour SET version = 0").await;
+        bench.commit(&minute(3, 2, row(true))).await;
+        bench.compute(at(60 * 95)).await;
+        let told = async || corrections(bench).await.into_iter().map(|it| it.why).collect::<Vec<_>>();
+        let by_other = "data came late, and another version of the server had computed it";
+        assert_eq!(told().await, [by_other, by_other]);
+        // From then on it is of this version.
+        bench.commit(&minute(4, 3, row(true))).await;
+        bench.compute(at(60 * 97)).await;
+        assert_eq!(told().await[2..], ["data came late", "data came late"]);
+    }
+}
+
+both! {
     async fn the_hour_as_it_was_plus_its_corrections_is_the_hour_as_it_stands(bench) {
         let mut random = rand::rngs::StdRng::seed_from_u64(11);
         bench.commit(&commit(1, 1, START)).await;

@@ -2,6 +2,7 @@
 
 use gpufleet_analysis::digest::Week;
 use gpufleet_analysis::report::efficiency::{Training, Waste};
+use gpufleet_analysis::taken;
 
 use super::*;
 
@@ -47,6 +48,8 @@ fn week() -> Summary {
         }],
         budget: None,
         unpriced: None,
+        advised: taken::Sum::default(),
+        advice_not_kept: None,
     }
 }
 
@@ -215,6 +218,28 @@ fn a_hostile_name_is_harmless_and_short_wherever_it_stands() {
     assert_eq!(said.text.lines().count(), 12);
     assert!(all.len() < 5_000, "{}", all.len());
     assert!(!all.contains(['\u{202e}', '\u{0}']));
+}
+
+#[test]
+fn advice_is_said_with_what_was_taken_of_it_and_saved_and_what_is_not_kept_is_not_none() {
+    let mut it = week();
+    it.advised = taken::Sum {
+        given: 3,
+        worth: 90_000_000_000,
+        taken: 2,
+        saved: 12_500_000_000,
+        unmeasured: 1,
+    };
+    let said = say(&it, "x");
+    let line = "Advice: 3 given, worth $90.00 a day; 2 taken (of 1 what was saved is not measured); saved in the week, measured against before: $12.50";
+    assert!(lines(&said).contains(&line), "{}", said.text);
+    assert_eq!(said.figures["advice"]["saved"], "12.5");
+    let both = say_rest(&[&it, &it], "x").expect("there are some");
+    assert_eq!(both.figures["advice"]["given"], 6);
+    let mut untold = week();
+    untold.advice_not_kept = Some("no server has kept it yet".to_owned());
+    let said = say(&untold, "x");
+    assert!(lines(&said).contains(&"Advice: not known: no server has kept it yet"));
 }
 
 #[test]

@@ -177,3 +177,44 @@ fn time_without_a_price_gives_no_price_of_tokens() {
     assert_eq!(chat.why_not(), Some("not all of its time has a price"));
     assert_eq!(chat.generated_tokens, Some(1_000_000));
 }
+
+#[test]
+fn a_model_server_that_told_nothing_leaves_its_part_of_the_time_and_other_nodes_of_the_job_uncovered()
+ {
+    let days = || {
+        vec![
+            card("GPU-1", "a", CARD, &[(1, 24)]),
+            card("GPU-2", "a", CARD, &[(1, 24)]),
+            card("GPU-3", "b", CARD, &[(1, 24)]),
+        ]
+    };
+    let seen = |mut it: ServedDays, hours: std::ops::Range<i64>| {
+        let at = |hour: i64| Timestamp::from_millis(DAY * MILLIS_PER_DAY + hour * HOUR);
+        (it.resource.first_seen, it.resource.last_seen) = (at(hours.start), at(hours.end));
+        it
+    };
+    let servers = vec![
+        seen(server(1, "a", "", Some((2, 24))), 0..24),
+        seen(server(2, "a", "", None), -48..24),
+    ];
+    let [chat] = found(days(), servers).try_into().expect("one job");
+    assert_eq!((chat.job.as_str(), chat.endpoints), ("chat", 2));
+    // One of two servers, on two of three cards.
+    assert_eq!((chat.gpu_millis, chat.held_millis), (24 * HOUR, 72 * HOUR));
+    assert_eq!(chat.cost, Some(48_000_000_000));
+    // One that took over from another was there beside nobody.
+    let servers = vec![
+        seen(server(1, "a", "", Some((1, 12))), -48..12),
+        seen(server(2, "a", "", Some((1, 12))), 12..24),
+    ];
+    let [chat] = found(days(), servers).try_into().expect("one job");
+    assert_eq!(chat.gpu_millis, 48 * HOUR);
+    // Nothing is told: that is the reason, and no other.
+    let servers = vec![seen(server(2, "a", "", None), -48..24)];
+    let [chat] = found(days(), servers).try_into().expect("one job");
+    assert_eq!(
+        (chat.job.as_str(), chat.cost, chat.gpu_millis),
+        ("chat", None, 0)
+    );
+    assert_eq!(chat.why_not(), Some("it tells no generated tokens"));
+}

@@ -1,0 +1,290 @@
+//! What is advised now, and what is there now of what was advised: one walk over what is live.
+//!
+//! Limits: [`MAX_GPUS`] GPUs of a job are remembered, by which is seen that it gave some back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::owner::{Holder, Payer};
+use gpufleet_analysis::shutdown::hour_of_week;
+use gpufleet_analysis::taken::sight::{JobNow, RunNow};
+use gpufleet_analysis::taken::{Advice, Before, Kind, Record, Sight};
+use gpufleet_analysis::unused::IDLE_AFTER_S;
+use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
+
+use super::{goes_first, knobs};
+use crate::App;
+use crate::auth::Grant;
+use crate::inventory;
+use crate::money::now;
+use crate::money::savings::{Off, RightSize, Savings};
+
+/// GPUs of a job that are remembered.
+const MAX_GPUS: usize = 8;
+
+/// Seconds of a day.
+const DAY_S: i64 = 86_400;
+
+/// A cluster and a job, or a machine type.
+type Place = (String, String);
+
+/// What is there now.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Jobs that have GPUs.
+    pub(super) jobs: HashMap<Place, Job>,
+    /// By cluster and GPU or share the job that has it, empty of nobody; of those that are observed.
+    pub(super) holders: HashMap<Place, String>,
+    /// Runs that go on, by cluster and job, with what is advised of each.
+    pub(super) runs: HashMap<Place, Vec<knobs::Seen>>,
+    /// Jobs of which a run came to its end, with when.
+    pub(super) finished: Vec<(Place, i64)>,
+    /// Nodes that are there by cluster and machine type; none where nobody sees nodes.
+    pub(super) nodes: Option<(Arc<str>, BTreeMap<String, u32>)>,
+}
+
+/// A job with GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    pub(super) now: JobNow,
+    pub(super) origin: Origin,
+    pub(super) payer: String,
+    pub(super) gpus: Vec<String>,
+    /// Of its GPUs those that have been idle for so long that it is said, and what these cost a day.
+    pub(super) told: (u32, Option<i64>),
+}
+
+impl Seen {
+    /// Walks over everything.
+    pub(super) fn now(app: &App, specs: &Specs, at: Timestamp) -> Self {
+        let terms = app.money.terms();
+        let found = now::now(&app.fleet, &terms, &Grant::default(), at);
+        let mut seen = Self::default();
+        for (cluster, gpus) in &found.all {
+            for (id, gpu) in gpus {
+                seen.gpu(cluster, id, gpu);
+            }
+        }
+        for it in &found.idle {
+            if let Some(job) = seen
+                .jobs
+                .get_mut(&(it.key.cluster.to_string(), it.job.clone()))
+            {
+                job.idle(it, at);
+            }
+        }
+        let moment = inventory::now(app);
+        if app.inventory.sees_nodes(moment) {
+            let mut nodes: BTreeMap<String, u32> = BTreeMap::new();
+            for record in app.inventory.known().records() {
+                if record.gone_at.is_none() {
+                    *nodes.entry(record.node.machine.clone()).or_default() += 1;
+                }
+            }
+            seen.nodes = Some((Arc::clone(app.inventory.cluster()), nodes));
+        }
+        knobs::look(&mut seen, app, specs, &found, at);
+        seen
+    }
+
+    fn gpu(&mut self, cluster: &str, id: &str, gpu: &now::PricedGpu) {
+        let holder = Holder::told_by(&gpu.resource).filter(|_| gpu.payer != Payer::Nobody);
+        let job = holder.map(|it| it.job).unwrap_or_default();
+        let is_observed = gpu.state != State::Unobserved;
+        if is_observed {
+            let place = (cluster.to_owned(), id.to_owned());
+            self.holders.insert(place, job.clone());
+        }
+        if job.is_empty() {
+            return;
+        }
+        let first = !self.jobs.contains_key(&(cluster.to_owned(), job.clone()));
+        let known = self.jobs.entry((cluster.to_owned(), job)).or_default();
+        if first {
+            known.origin = gpu.resource.origin();
+            gpu.payer.name().clone_into(&mut known.payer);
+            known.now.day_cost = Some(0);
+            known.now.idle_cost = Some(0);
+            known.told.1 = Some(0);
+        }
+        let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
+        known.now.gpus += 1;
+        known.now.unseen += u32::from(!is_observed);
+        known.now.day_cost = sum(known.now.day_cost, day);
+        if known.gpus.len() < MAX_GPUS {
+            known.gpus.push(id.to_owned());
+        }
+    }
+
+    /// What is advised now.
+    pub(super) fn given(&self, savings: &Savings) -> Vec<Advice> {
+        let mut given = Vec::new();
+        given.extend(
+            savings
+                .right_size
+                .iter()
+                .filter_map(|it| self.right_size(it)),
+        );
+        given.extend(savings.off.iter().map(|it| self.off(it)));
+        let idle = self.jobs.iter().filter(|it| it.1.told.0 > 0);
+        given.extend(idle.map(|((cluster, job), it)| it.advice(cluster, job)));
+        for runs in self.runs.values() {
+            given.extend(runs.iter().flat_map(|it| it.advised.iter().cloned()));
+        }
+        given
+    }
+
+    /// None of a job that has no GPUs any more: the answer may be an hour old.
+    fn right_size(&self, it: &RightSize) -> Option<Advice> {
+        let job = self.jobs.get(&(it.cluster.to_string(), it.job.clone()))?;
+        Some(Advice {
+            kind: Kind::RightSize,
+            cluster: it.cluster.to_string(),
+            origin: it.origin,
+            about: it.job.clone(),
+            payer: it.payer.name().to_owned(),
+            what: "GPUs".to_owned(),
+            today: format!("{} of {}", it.gpus, it.card),
+            proposed: format!("{} of {}", it.proposal.gpus, it.proposal.card),
+            worth: i64::try_from(it.proposal.saved_per_day).ok(),
+            before: Before {
+                count: job.now.gpus,
+                day_cost: job.now.day_cost,
+                gpus: job.gpus.clone(),
+                ..Before::default()
+            },
+        })
+    }
+
+    fn off(&self, it: &Off) -> Advice {
+        let window = &it.window;
+        let node_hours = i128::from(window.nodes) * i128::try_from(window.hours).unwrap_or(1);
+        let day_cost = (window.saved_per_week * 24).checked_div(node_hours);
+        Advice {
+            kind: Kind::Shutdown,
+            cluster: it.cluster.clone(),
+            origin: it.origin,
+            about: it.machine_type.clone(),
+            // Nobody holds them.
+            payer: Payer::Nobody.name().to_owned(),
+            what: window.words(),
+            today: "on".to_owned(),
+            proposed: format!("{} off", window.nodes),
+            worth: i64::try_from(window.saved_per_week / 7).ok(),
+            before: Before {
+                count: self.nodes(&it.cluster, &it.machine_type).unwrap_or(0),
+                day_cost: day_cost.and_then(|it| i64::try_from(it).ok()),
+                from_hour: window.from,
+                hours: window.hours,
+                ..Before::default()
+            },
+        }
+    }
+
+    fn nodes(&self, cluster: &str, machine_type: &str) -> Option<u32> {
+        let (of, nodes) = self.nodes.as_ref()?;
+        (**of == *cluster).then(|| nodes.get(machine_type).copied().unwrap_or(0))
+    }
+
+    /// What is seen of an advice, which is given again or not.
+    pub(super) fn sight(&self, it: &Record, again: Option<Advice>, now_ms: i64) -> Sight {
+        let again = again.map(|again| Box::new(self.settled(it, again, now_ms)));
+        if let Some(again) = again.clone().filter(|_| goes_first(it.advice.kind)) {
+            return Sight::Given(again);
+        }
+        let sight = self.changed(it, now_ms);
+        match (sight, again) {
+            (Sight::Changed { less_a_day }, _) => Sight::Changed { less_a_day },
+            (_, Some(again)) => Sight::Given(again),
+            (sight, None) => sight,
+        }
+    }
+
+    /// Advice as it is taken over: nodes that are off at their time are as many as they were before it.
+    fn settled(&self, it: &Record, mut again: Advice, now_ms: i64) -> Advice {
+        if again.kind == Kind::Shutdown && is_in_window(&again.before, now_ms) {
+            again.before.count = it.advice.before.count;
+        }
+        again
+    }
+
+    fn changed(&self, it: &Record, now_ms: i64) -> Sight {
+        let advice = &it.advice;
+        let place = (advice.cluster.clone(), advice.about.clone());
+        match advice.kind {
+            Kind::Knob => {
+                let none = Vec::new();
+                let runs = self.runs.get(&place).unwrap_or(&none).iter();
+                let runs: Vec<RunNow> = runs.map(|run| run.with_knob(&advice.what)).collect();
+                it.sight_of_runs(&runs)
+            }
+            Kind::RightSize | Kind::Idle => {
+                let was_freed = advice.before.gpus.iter().any(|gpu| {
+                    let place = (advice.cluster.clone(), gpu.clone());
+                    self.holders
+                        .get(&place)
+                        .is_some_and(|job| *job != advice.about)
+                });
+                let has_finished = self.finished.iter().any(|(of, at)| {
+                    let is_it = of.0 == place.0 && knobs::is_of(&advice.about, &of.1);
+                    is_it && *at >= it.first_ms
+                });
+                let job = self.jobs.get(&place).map(|it| it.now);
+                it.sight_of_job(job, was_freed, has_finished)
+            }
+            Kind::Shutdown => match self.nodes(&advice.cluster, &advice.about) {
+                Some(nodes) if is_in_window(&advice.before, now_ms) => it.sight_of_nodes(nodes),
+                _ => Sight::NotSeen,
+            },
+        }
+    }
+}
+
+impl Job {
+    fn idle(&mut self, it: &now::Idle, at: Timestamp) {
+        let day = it.day_cost.and_then(|it| i64::try_from(it).ok());
+        self.now.idle += 1;
+        self.now.idle_cost = sum(self.now.idle_cost, day);
+        let for_s = it
+            .since
+            .map_or(0, |since| at.since(since) / NANOS_PER_SECOND);
+        if for_s >= IDLE_AFTER_S {
+            self.told = (self.told.0 + 1, sum(self.told.1, day));
+        }
+    }
+
+    /// That idle GPUs be given back.
+    fn advice(&self, cluster: &str, job: &str) -> Advice {
+        Advice {
+            kind: Kind::Idle,
+            cluster: cluster.to_owned(),
+            origin: self.origin,
+            about: job.to_owned(),
+            payer: self.payer.clone(),
+            what: "GPUs".to_owned(),
+            today: format!("{} of {} idle", self.told.0, self.now.gpus),
+            proposed: "given back, or used".to_owned(),
+            worth: self.told.1,
+            before: Before {
+                count: self.told.0,
+                day_cost: self.told.1,
+                gpus: self.gpus.clone(),
+                ..Before::default()
+            },
+        }
+    }
+}
+
+fn sum(one: Option<i64>, other: Option<i64>) -> Option<i64> {
+    one.zip(other)
+        .and_then(|(one, other)| one.checked_add(other))
+}
+
+fn is_in_window(before: &Before, now_ms: i64) -> bool {
+    let week = gpufleet_analysis::shutdown::WEEK;
+    let hour = hour_of_week(now_ms.div_euclid(3_600_000));
+    (hour + week - before.from_hour % week) % week < before.hours
+}
