@@ -6,11 +6,14 @@
 //! rank. A cause below the process (node, GPU, host memory, preemption, eviction) counts when it
 //! came within [`BEFORE_NS`] before or [`AFTER_NS`] after the first failing rank, or when no rank
 //! said anything. The first failing rank is the earliest whose ending is not the echo of another's
-//! (a collective time-out, a signal from the launcher); only when all are echoes, the earliest.
+//! (a collective time-out, a signal from the launcher); only when all are echoes, the earliest. Of
+//! ranks whose moments are the same none is named: that says that they were seen to end together.
 //! What is not known is `unknown`, with what was looked at.
 //!
 //! Money is integer nano-USD; lost are the steps since the last checkpoint, priced at their time.
 //! [`reliability`] turns endings into MTBF, MTTR and interruptions per 1,000 GPU-days.
+
+use std::collections::BTreeSet;
 
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::Ended;
@@ -31,6 +34,9 @@ pub const BEFORE_NS: i64 = 900_000_000_000;
 /// How long after it a cause may be told: a kubelet that died is noticed after 40 s, and the pod's
 /// status is written later.
 pub const AFTER_NS: i64 = 300_000_000_000;
+
+/// Ranks that failed in one moment of which the sentence gives the numbers.
+const NAMED_TOGETHER: usize = 4;
 
 /// XIDs that end what runs on the GPU and leave the GPU whole, beside [`FATAL_XIDS`]: an NVLink
 /// error and a contained memory error. 13, 31, 43 and 45 are the program's own fault or the echo of
@@ -71,7 +77,7 @@ pub struct Ending {
     pub cause: Cause,
     /// One sentence.
     pub sentence: String,
-    /// The first rank that failed, where one is known.
+    /// The first rank that failed, where one is known; none where several failed in one moment.
     pub first_rank: Option<u32>,
     /// When it failed; when the attempt ended, where no rank is known.
     pub at: Option<Timestamp>,
@@ -134,15 +140,19 @@ struct Found {
 
 /// Why this attempt ended.
 pub fn ending(attempt: &Attempt) -> Ending {
-    let first = first_failing(&attempt.ranks);
-    let mut found = causes(attempt, first);
+    let firsts = first_failing(&attempt.ranks);
+    let first = firsts.first().copied();
+    let mut found = causes(attempt, &firsts);
     // Stable: of two equal causes the one that came first.
     found.sort_by_key(|it| (it.cause, it.at));
+    // Ranks that ended together mostly say the same.
+    let mut said = BTreeSet::new();
+    found.retain(|it| said.insert((it.cause, it.because.clone())));
     let looked_at = attempt.looked_at();
     let decisive = found.first();
     let cause = decisive.map_or(Cause::Unknown, |it| it.cause);
-    let rank = decisive.and_then(|it| it.rank).or(first.map(|it| it.rank));
-    let rank = rank.filter(|_| cause.is_interruption());
+    let named = decisive.and_then(|it| it.rank).or_else(|| only(&firsts));
+    let rank = named.filter(|_| cause.is_interruption());
     let at = decisive
         .and_then(|it| it.at)
         .or(first.and_then(|it| it.at))
@@ -158,14 +168,30 @@ pub fn ending(attempt: &Attempt) -> Ending {
         steps_lost,
         nano_usd_lost: steps_lost.and_then(|steps| price(attempt, steps)),
     };
-    ending.sentence = sentence(&ending, attempt);
+    let is_open = named.is_none() && cause.is_interruption();
+    ending.sentence = sentence(&ending, attempt, if is_open { &firsts } else { &[] });
     ending
 }
 
-/// The rank that failed first: one that is no echo before all that are.
-fn first_failing(ranks: &[RankEnd]) -> Option<&RankEnd> {
-    let failed = ranks.iter().filter(|it| it.has_failed());
-    failed.min_by_key(|it| (it.is_echo(), it.at.unwrap_or(Timestamp(i64::MAX)), it.rank))
+/// The ranks that failed first, by number: those that are no echo before all that are. They are several where their
+/// moments are the same.
+fn first_failing(ranks: &[RankEnd]) -> Vec<&RankEnd> {
+    let order = |it: &RankEnd| (it.is_echo(), it.at.unwrap_or(Timestamp(i64::MAX)));
+    let failed = || ranks.iter().filter(|it| it.has_failed());
+    let Some(first) = failed().map(order).min() else {
+        return Vec::new();
+    };
+    let mut firsts: Vec<_> = failed().filter(|it| order(it) == first).collect();
+    firsts.sort_by_key(|it| it.rank);
+    firsts
+}
+
+/// The rank that failed first, where it is known which.
+fn only(firsts: &[&RankEnd]) -> Option<u32> {
+    match firsts {
+        [only] => Some(only.rank),
+        _ => None,
+    }
 }
 
 /// Whether a cause below the processes fits the time of the first failing rank.
@@ -176,7 +202,8 @@ fn fits(at: Option<Timestamp>, first: Option<&RankEnd>) -> bool {
     }
 }
 
-fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
+fn causes(attempt: &Attempt, firsts: &[&RankEnd]) -> Vec<Found> {
+    let first = firsts.first().copied();
     let mut found = Vec::new();
     // All ranks finished: whatever else happened meanwhile did not end it.
     let all_finished = !attempt.ranks.is_empty()
@@ -187,7 +214,10 @@ fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
     if all_finished {
         found.push(Found {
             cause: Cause::Finished,
-            because: format!("all {} ranks said that they finished", attempt.ranks.len()),
+            because: match attempt.ranks.len() {
+                1 => "its rank said that it finished".to_owned(),
+                ranks => format!("all {ranks} ranks said that they finished"),
+            },
             rank: None,
             at: attempt.ended_at,
         });
@@ -231,13 +261,13 @@ fn causes(attempt: &Attempt, first: Option<&RankEnd>) -> Vec<Found> {
             at: Some(*at),
         });
     }
-    found.extend(first.and_then(|it| {
+    found.extend(firsts.iter().filter_map(|it| {
         // A signal says how, and not why.
         let killed = it.signal.map(|_| Cause::Unknown);
         Some(Found {
             cause: it.cause().or(killed)?,
             because: it.words(),
-            rank: Some(it.rank),
+            rank: only(firsts),
             at: it.at,
         })
     }));
@@ -265,7 +295,8 @@ fn price(attempt: &Attempt, steps: u64) -> Option<i128> {
     gpu_ns.checked_mul(price).map(|it| it / 3_600_000_000_000)
 }
 
-fn sentence(ending: &Ending, attempt: &Attempt) -> String {
+/// `together`: the ranks that failed first in one moment, where none of them is named.
+fn sentence(ending: &Ending, attempt: &Attempt, together: &[&RankEnd]) -> String {
     let what = match ending.cause {
         Cause::NodeLost => "A node was lost",
         Cause::GpuFault => "A GPU failed",
@@ -288,20 +319,40 @@ fn sentence(ending: &Ending, attempt: &Attempt) -> String {
         let node = node.map(|it| format!(" on {it}")).unwrap_or_default();
         sentence = format!("{sentence}, first at rank {rank}{node}");
     }
+    if together.len() > 1 {
+        let ranks = listed(together);
+        sentence =
+            format!("{sentence}; {ranks} failed in one moment, and which was first is not known");
+    }
     match ending.evidence.first() {
         Some(because) => sentence = format!("{sentence}: {because}"),
         None => sentence = format!("{sentence}: looked at {}", ending.looked_at.join(", ")),
     }
     let lost = ending.steps_lost.filter(|it| *it > 0);
     if let Some(steps) = lost {
-        let since = match attempt.checkpoint_step {
-            Some(_) => "since the last checkpoint are lost",
-            None => "are lost, because no checkpoint was saved",
+        let (steps, are) = match steps {
+            1 => ("1 step".to_owned(), "is"),
+            steps => (format!("{steps} steps"), "are"),
         };
-        sentence = format!("{sentence}; {steps} steps {since}");
+        let lost = match attempt.checkpoint_step {
+            Some(_) => format!("since the last checkpoint {are} lost"),
+            None => format!("{are} lost, because no checkpoint was saved"),
+        };
+        sentence = format!("{sentence}; {steps} {lost}");
     }
     sentence.push('.');
     sentence
+}
+
+/// Ranks by their numbers: those that are many by the first of them.
+fn listed(ranks: &[&RankEnd]) -> String {
+    let named = ranks.iter().take(NAMED_TOGETHER);
+    let mut named: Vec<String> = named.map(|it| it.rank.to_string()).collect();
+    let last = match ranks.len().checked_sub(NAMED_TOGETHER) {
+        None | Some(0) => named.pop().unwrap_or_default(),
+        Some(more) => format!("{more} more"),
+    };
+    format!("ranks {} and {last}", named.join(", "))
 }
 
 #[cfg(test)]

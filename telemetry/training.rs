@@ -28,12 +28,18 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// Longest id of a rank: what OTLP takes as the id of a resource.
 pub const MAX_ID_BYTES: usize = 256;
 
+/// Longest that a process is taken to have started up before it said that it trains, nanoseconds. One that was there for
+/// longer did other things before: a notebook, a worker that waited for work.
+pub const MAX_START_UP_NS: i64 = 900_000_000_000;
+
 /// Names of the attributes of training events.
 pub mod attribute {
     /// The step it happened at; of an ending the last one.
     pub const STEP: &str = "step";
     /// How long it took, seconds.
     pub const SECONDS: &str = "seconds";
+    /// When the process of a rank that came up began, Unix nanoseconds; absent where it did other things before.
+    pub const BEGAN: &str = "process_began_ns";
     /// How a process ended: [`super::Ended`].
     pub const ENDED: &str = "ended";
     /// The exit status, where it is known.

@@ -16,12 +16,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_hooks_shm::process::start_ticks;
-use gpufleet_hooks_shm::server::{Client, ClientId, Leaving, Limits};
+use gpufleet_hooks_shm::server::{Client, ClientId, Limits};
 use gpufleet_program::section;
 use gpufleet_telemetry::catalog::{Metric, own};
 use gpufleet_telemetry::identity::{Origin, Part, PartKind, ResourceKind};
 use gpufleet_telemetry::sample::{Readings, ResourceSamples, Sample};
+use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::mpsc;
 
 use super::{NodeFacts, Read, ReadError, ReadFuture, Readers, Turn, Wiring, boxed};
@@ -208,7 +208,7 @@ impl Hooks {
                 ..Readings::default()
             });
         }
-        self.take_news();
+        self.take_news(turn.at);
         let mut readings = Readings {
             at: turn.at,
             ..Readings::default()
@@ -250,7 +250,7 @@ impl Hooks {
         let processes = &self.processes;
         self.clients.retain(|_, id| processes.contains_key(id));
         self.ranks.keep(|id| processes.contains_key(id));
-        readings.resources.push(self.own(&turn.node));
+        readings.resources.push(self.own(&turn.node, turn.at));
         Ok(readings)
     }
 
@@ -300,8 +300,9 @@ impl Hooks {
         }
     }
 
-    /// Takes in who came and who left since the last round.
-    fn take_news(&mut self) {
+    /// Takes in who came and who left since the last round. Who left did so at the moment that the listening thread
+    /// saw it: all that left since the last round would have one moment else, and nobody knew who was first.
+    fn take_news(&mut self, now: Timestamp) {
         let Some(listening) = &self.listening else {
             return;
         };
@@ -312,19 +313,17 @@ impl Hooks {
         for client in news.joined {
             self.join(client);
         }
-        for (id, reason) in news.left {
-            let process = self.clients.remove(&id);
-            if let Some(process) = process.and_then(|id| self.processes.get_mut(&id))
-                && reason == Leaving::Ended
-            {
-                process.ended();
+        for gone in news.left {
+            let process = self.clients.remove(&gone.id);
+            if let Some(process) = process.and_then(|id| self.processes.get_mut(&id)) {
+                process.left(&gone);
             }
         }
         for (id, process) in &mut self.processes {
             // Who closed its connection and lives is not heard of any more: it is looked for.
             let is_heard = self.clients.values().any(|it| it == id);
-            if !is_heard && start_ticks(&id.pid.to_string()) != Some(id.start_ticks) {
-                process.ended();
+            if !is_heard && process.is_no_more() {
+                process.ended(now);
             }
         }
     }
@@ -350,7 +349,7 @@ impl Hooks {
     }
 
     /// The reader's own numbers.
-    fn own(&self, node: &NodeFacts) -> ResourceSamples {
+    fn own(&self, node: &NodeFacts, now: Timestamp) -> ResourceSamples {
         let resource = node.resource(
             ResourceKind::Node,
             node.node.as_str(),
@@ -363,7 +362,12 @@ impl Hooks {
             reading: Ok(value),
         };
         let processes = self.processes.len() as f64;
-        let mut samples = vec![count(&own::HOOKS_PROCESSES, None, processes)];
+        let unknown = self.processes.values();
+        let unknown = unknown.filter(|it| it.is_of_unknown_rank(now)).count();
+        let mut samples = vec![
+            count(&own::HOOKS_PROCESSES, None, processes),
+            count(&own::HOOKS_RANK_UNKNOWN, None, unknown as f64),
+        ];
         samples.extend(self.refused.iter().map(|(reason, times)| {
             let part = Some(Part::new(PartKind::Reason, *reason));
             count(&own::HOOKS_REFUSED, part, *times as f64)

@@ -296,6 +296,48 @@ fn a_process_that_a_signal_ended_is_said_to_be_though_not_why() {
 }
 
 #[test]
+fn the_first_of_ranks_that_a_launcher_tore_down_is_named_and_of_one_moment_none() {
+    let killed = |number, milliseconds: i64| {
+        let at = at(100).shifted(milliseconds * 1_000_000);
+        RankEnd {
+            at: Some(at),
+            signal: Some(9),
+            ..vanished(number, 100)
+        }
+    };
+    let found = ending(&attempt(vec![killed(0, 7), killed(1, 5), killed(2, 6)]));
+    assert_eq!((found.cause, found.first_rank), (Cause::Unknown, Some(1)));
+    assert!(found.sentence.contains("first at rank 1 on node-1"));
+
+    let found = ending(&attempt(vec![killed(2, 5), killed(0, 5), killed(1, 6)]));
+    assert_eq!((found.cause, found.first_rank), (Cause::Unknown, None));
+    assert_eq!(
+        found.sentence,
+        "It is not known why the run ended; ranks 0 and 2 failed in one moment, and which was first is not \
+         known: signal 9 (SIGKILL) ended its process, and nothing says why; 30 steps since the last \
+         checkpoint are lost."
+    );
+    assert_eq!(found.evidence.len(), 1, "{:?}", found.evidence);
+
+    let many = (0..64).map(|it| killed(it, 5)).collect();
+    let found = ending(&attempt(many));
+    let together = "ranks 0, 1, 2, 3 and 60 more failed in one moment";
+    assert!(found.sentence.contains(together), "{}", found.sentence);
+
+    // What the cluster says of one of them names it.
+    let mut told = attempt(vec![killed(0, 5), killed(1, 5)]);
+    told.pods = vec![pod(1, "OOMKilled", 137)];
+    let found = ending(&told);
+    assert_eq!(found.first_rank, Some(1));
+    assert!(!found.sentence.contains("in one moment"), "{found:?}");
+    // A run that somebody stopped has no first that failed.
+    let interrupted = |number| raised(number, 90, "KeyboardInterrupt", "");
+    let found = ending(&attempt(vec![interrupted(0), interrupted(1)]));
+    assert_eq!(found.cause, Cause::StoppedByUser);
+    assert!(!found.sentence.contains("in one moment"), "{found:?}");
+}
+
+#[test]
 fn a_run_that_finished_lost_nothing_whatever_happened_beside_it() {
     let mut done = attempt(vec![RankEnd {
         ended: Some(Ended::Finished),
@@ -306,6 +348,6 @@ fn a_run_that_finished_lost_nothing_whatever_happened_beside_it() {
     assert_eq!((found.cause, found.steps_lost), (Cause::Finished, Some(0)));
     assert_eq!(
         found.sentence,
-        "The run finished: all 1 ranks said that they finished."
+        "The run finished: its rank said that it finished."
     );
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use gpufleet_hooks_shm::process::unix_ns;
+use gpufleet_hooks_shm::process::{began_at, unix_ns};
 use gpufleet_hooks_shm::reader::{Reader, Snapshot};
 use gpufleet_hooks_tell::events::{Exit, Told, happened, missed, probed};
 use gpufleet_hooks_tell::rank::{Said, rank_id};
@@ -128,7 +128,8 @@ impl Waiting {
         }
         let exit = is_last.then(Exit::default);
         let exit = exit.filter(|_| snapshot.end.is_some());
-        let events = happened(&resource, &snapshot, exit, now, &mut self.told);
+        let began = Some(Timestamp(began_at(snapshot.header.start_ticks)));
+        let events = happened(&resource, &snapshot, began, exit, now, &mut self.told);
         self.events.extend(events);
         self.events
             .extend(probed(&resource, &snapshot, &mut self.told));

@@ -9,6 +9,9 @@ use std::fs;
 /// Field 22 of /proc/<pid>/stat, counted from the field after the closing parenthesis.
 const START_FIELD: usize = 19;
 
+/// Clock ticks in which /proc counts, nanoseconds: 100 a second on every Linux.
+const CLOCK_TICK_NS: u64 = 10_000_000;
+
 /// Unix nanoseconds now. No system call: the kernel answers from a page it shares with the process.
 pub fn unix_ns() -> i64 {
     now(libc::CLOCK_REALTIME)
@@ -52,6 +55,15 @@ pub fn start_of(stat: &str) -> Option<u64> {
     rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
 }
 
+/// When a process began, Unix nanoseconds, by its clock ticks since boot. It is as right as the clock is now, whatever it
+/// was then.
+pub fn began_at(start_ticks: u64) -> i64 {
+    let since_boot = start_ticks.saturating_mul(CLOCK_TICK_NS);
+    let since_boot = i64::try_from(since_boot).unwrap_or(i64::MAX);
+    let age = now(libc::CLOCK_BOOTTIME).saturating_sub(since_boot);
+    unix_ns().saturating_sub(age)
+}
+
 /// 128 random bits.
 pub(crate) fn random() -> [u64; 2] {
     let mut numbers = [0_u64; 2];
@@ -92,6 +104,20 @@ mod tests {
         let (coarse, now) = (unix_ns_coarse(), unix_ns());
         // A tick is 10 ms on the slowest kernel; a busy machine may stop us between the two looks.
         assert!((-20_000_000..10_000_000_000).contains(&(now - coarse)));
+    }
+
+    #[test]
+    fn a_process_began_between_the_boot_and_now() {
+        let ticks = start_ticks("self").expect("we live");
+        let (began, now) = (began_at(ticks), unix_ns());
+        // A test lives for less than an hour; ticks are cut, so that it may have begun up to one earlier.
+        assert!((0..3_600_000_000_000).contains(&(now - began)), "{began}");
+        let second_later = began_at(ticks + 100) - began;
+        assert!(
+            (0..10_000_000_000).contains(&(second_later - 900_000_000)),
+            "{second_later}"
+        );
+        assert!(began_at(u64::MAX) > now, "no process, and no panic");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::process::monotonic_ns;
+use crate::process::{monotonic_ns, unix_ns};
 use crate::reader::Reader;
 use crate::wire::{Ask, Refusal};
 
@@ -111,6 +111,9 @@ pub enum Event {
         id: ClientId,
         /// Why.
         reason: Leaving,
+        /// When that was seen, Unix nanoseconds. Those that were seen together have the same moment: which of them
+        /// was first nobody knows.
+        at: i64,
     },
     /// A connection was refused.
     Refused {
@@ -185,9 +188,10 @@ impl Listener {
     /// The kernel does not wait for so many files, or takes no connection any more.
     pub fn turn(&mut self, timeout: Duration) -> io::Result<Vec<Event>> {
         let (ready, accepts) = self.wait(timeout)?;
+        let at = unix_ns();
         let mut events = Vec::new();
         for id in ready {
-            self.hear(id, &mut events);
+            self.hear(id, at, &mut events);
         }
         self.end_the_silent(&mut events);
         if accepts {
@@ -229,8 +233,8 @@ impl Listener {
         Ok((ready.map(|(id, _)| *id).collect(), accepts))
     }
 
-    /// One connection has something to say.
-    fn hear(&mut self, id: ClientId, events: &mut Vec<Event>) {
+    /// One connection has something to say, which was seen at this moment.
+    fn hear(&mut self, id: ClientId, at: i64, events: &mut Vec<Event>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -239,7 +243,7 @@ impl Listener {
             Heard::Region(reader, session) => {
                 let peer = connection.peer.clone();
                 connection.join(session, self.limits.is_probe_off);
-                self.leave_older(id, session, events);
+                self.leave_older(id, session, at, events);
                 events.push(Event::Joined(Box::new(Client { id, peer, reader })));
             }
             Heard::Refuse(reason) => self.refuse(id, reason, events),
@@ -247,14 +251,14 @@ impl Listener {
                 if let Some(gone) = self.connections.remove(&id)
                     && gone.session.is_some()
                 {
-                    events.push(Event::Left { id, reason });
+                    events.push(Event::Left { id, reason, at });
                 }
             }
         }
     }
 
     /// The same region of the same process came again: what it came with before is over.
-    fn leave_older(&mut self, id: ClientId, session: u128, events: &mut Vec<Event>) {
+    fn leave_older(&mut self, id: ClientId, session: u128, at: i64, events: &mut Vec<Event>) {
         let Some(newer) = self.connections.get(&id) else {
             return;
         };
@@ -266,7 +270,7 @@ impl Listener {
         for id in older {
             self.connections.remove(&id);
             let reason = Leaving::Replaced;
-            events.push(Event::Left { id, reason });
+            events.push(Event::Left { id, reason, at });
         }
     }
 

@@ -12,7 +12,7 @@ use gpufleet_hooks_shm::words::{EndKind, ProbeVerdict, ProfileState};
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::{Ended, attribute, fingerprint_attributes};
+use gpufleet_telemetry::training::{Ended, MAX_START_UP_NS, attribute, fingerprint_attributes};
 
 /// How long the start of a rank waits for what the run is made of, which is written a moment later.
 const FINGERPRINT_WITHIN: i64 = 10 * NANOS_PER_SECOND;
@@ -33,6 +33,8 @@ pub struct Told {
 /// How a process ended; nothing where the kernel does not say (any more).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exit {
+    /// When that was seen; none: only now.
+    pub at: Option<Timestamp>,
     /// What it returned.
     pub status: Option<i32>,
     /// The signal that killed it.
@@ -44,7 +46,10 @@ pub struct Exit {
 /// So many steps were written over before they were read.
 pub fn missed(resource: &Resource, count: u64, now: Timestamp) -> Event {
     let about = attributes([(attribute::STEPS, count.to_string())]);
-    let message = format!("{count} steps are in the totals only: they were written over unread");
+    let message = match count {
+        1 => "1 step is in the totals only: it was written over unread".to_owned(),
+        _ => format!("{count} steps are in the totals only: they were written over unread"),
+    };
     let kind = EventKind::StepsMissed;
     event(resource, now.0, kind, Severity::Warning, message, about)
 }
@@ -69,10 +74,11 @@ fn event(
     }
 }
 
-/// What happened since the last call. `exit` says how the process ended, once it has.
+/// What happened since the last call. `began` is when the process did, and `exit` says how it ended, once it has.
 pub fn happened(
     resource: &Resource,
     snapshot: &Snapshot,
+    began: Option<Timestamp>,
     exit: Option<Exit>,
     now: Timestamp,
     told: &mut Told,
@@ -87,7 +93,11 @@ pub fn happened(
         told.fingerprint = fingerprint.map_or(0, |it| it.generation);
         let kind = EventKind::RunStarted;
         let message = "a rank of a training run came up".to_owned();
-        let about = fingerprint.map(made_of).unwrap_or_default();
+        let mut about = fingerprint.map(made_of).unwrap_or_default();
+        let started_up = |it: &Timestamp| (0..=MAX_START_UP_NS).contains(&(created - it.0));
+        if let Some(began) = began.filter(started_up) {
+            about.insert(attribute::BEGAN.to_owned(), began.0.to_string());
+        }
         events.push(event(
             resource,
             created,
@@ -243,9 +253,9 @@ fn died(resource: &Resource, exception: &Exception) -> Event {
 }
 
 /// How and when it ended: as it said, else as it was found.
-fn ended(snapshot: &Snapshot, now: Timestamp) -> (i64, Ended) {
+fn ended(snapshot: &Snapshot, exit: Exit, now: Timestamp) -> (i64, Ended) {
     let Some(end) = snapshot.end else {
-        return (now.0, Ended::Vanished);
+        return (exit.at.unwrap_or(now).0, Ended::Vanished);
     };
     let how = match end.kind {
         EndKind::Finished => Ended::Finished,
@@ -256,7 +266,7 @@ fn ended(snapshot: &Snapshot, now: Timestamp) -> (i64, Ended) {
 }
 
 fn ending(resource: &Resource, snapshot: &Snapshot, exit: Exit, now: Timestamp) -> Event {
-    let (at, ended) = ended(snapshot, now);
+    let (at, ended) = ended(snapshot, exit, now);
     let severity = match ended {
         Ended::Finished | Ended::Stopped => Severity::Info,
         Ended::Exception | Ended::Vanished => Severity::Error,

@@ -89,12 +89,13 @@ impl Said {
     }
 }
 
-/// Which rank it says that it is; none while it has not said it whole.
+/// Which rank it says that it is; none while it has not said it whole: one that says no number may be any of several,
+/// and is none before it says that it is alone.
 ///
 /// # Errors
 /// It says a rank or an attempt that cannot be.
 pub fn rank_id(identity: &Identity) -> Option<Result<RankId, NoRank>> {
-    if identity.job_name.is_empty() || (identity.rank < 0 && identity.world > 1) {
+    if identity.job_name.is_empty() || (identity.rank < 0 && identity.world != 1) {
         return None;
     }
     // A process that is alone is rank 0; an attempt that nobody counts is the first.
@@ -182,6 +183,27 @@ fn axes(name: &str) -> impl Iterator<Item = Dimension> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_says_no_number_is_rank_0_only_of_a_world_of_one() {
+        for (rank, world, expected) in [
+            (3, 8, Some(3)),
+            (3, -1, Some(3)),
+            (-1, 1, Some(0)),
+            (-1, -1, None),
+            (-1, 0, None),
+            (-1, 8, None),
+        ] {
+            let identity = Identity {
+                job_name: "llama".to_owned(),
+                rank,
+                world,
+                ..Identity::default()
+            };
+            let found = rank_id(&identity).map(|it| it.expect("it can be").rank);
+            assert_eq!(found, expected, "rank {rank} of {world}");
+        }
+    }
 
     #[test]
     fn communicators_that_are_named_after_one_dimension_place_a_rank_and_others_do_not() {

@@ -103,6 +103,8 @@ pub struct Ending {
     pub looked_at: Vec<String>,
     /// Steps since the last checkpoint; none where that is not known.
     pub steps_lost: Option<u64>,
+    /// What they cost at the price of now, US dollars.
+    pub lost_usd: Figure,
 }
 
 /// One process of a run.
@@ -116,6 +118,9 @@ pub struct RankKnown {
     pub gpu: Option<String>,
     /// Where it stands in the mesh, `dp=3/8 pp=0/4`; empty where that is not known.
     pub mesh: String,
+    /// Who said so: `given`, `megatron`, `device_mesh`, `deepspeed`, `communicators` (by their names); `unknown` where nobody
+    /// did.
+    pub mesh_source: &'static str,
     /// `proved` or `claimed`; none before its first reading.
     pub trust: Option<&'static str>,
     /// When anything of it was last heard.
@@ -187,6 +192,8 @@ pub struct RunDetail {
     pub scaling: String,
     /// Attempts of the job that nobody ended on purpose.
     pub interruptions: u64,
+    /// As many of 1,000 GPU-days; none where the GPUs were held for no time that is known.
+    pub interruptions_per_1000_gpu_days: Option<f64>,
     /// Mean time between them, seconds.
     pub mtbf_seconds: Option<f64>,
     /// Mean time until the next attempt came up, seconds.
@@ -391,6 +398,9 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
                 confidence: format!("{:?}", it.confidence).to_lowercase(),
             }
         });
+    let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
+    let cost = cost::of(&web.app, (key, run), now).await;
+    let cost = cost.map_err(|error| Problem::store(&error))?;
     let ending = facts.ending.clone().map(|it| Ending {
         cause: it.cause,
         sentence: it.sentence,
@@ -398,10 +408,8 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         evidence: it.evidence,
         looked_at: it.looked_at,
         steps_lost: it.steps_lost,
+        lost_usd: Figure::of(cost.of_lost_steps(run)),
     });
-    let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
-    let cost = cost::of(&web.app, (key, run), now).await;
-    let cost = cost.map_err(|error| Problem::store(&error))?;
     let scaling = scaling::of(&web.app.store, (key, run)).await;
     let scaling = scaling.map_err(|error| Problem::store(&error))?;
     let broke_off = reliability::of(&web.app.store, key).await;
@@ -448,6 +456,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         }),
         scaling: scaling.sentence(),
         interruptions: broke_off.interruptions,
+        interruptions_per_1000_gpu_days: broke_off.per_thousand_gpu_days,
         mtbf_seconds: broke_off.mtbf_ns.map(|it| it / 1e9),
         mttr_seconds: broke_off.mttr_ns.map(|it| it / 1e9),
         ranks: run
@@ -476,6 +485,7 @@ fn rank(number: u32, rank: &Rank) -> RankKnown {
         node: text_of(&facts.node),
         gpu: text_of(&facts.gpu),
         mesh: facts.mesh.to_string(),
+        mesh_source: facts.mesh_source.name(),
         trust: facts.trust.map(|it| it.name()),
         heard: text::rfc3339(facts.heard),
         ended: facts.end.as_ref().map(|it| it.ended.name()),

@@ -69,6 +69,8 @@ pub(super) struct Gathered {
     /// What agents leave out, and how much.
     pub(super) left_out: BTreeMap<Arc<str>, (Places, f64)>,
     pub(super) hooks_refused: BTreeMap<Arc<str>, (Places, f64)>,
+    /// Where training processes do not say which rank they are, and how many.
+    pub(super) rank_unknown: (Places, f64),
     pub(super) strange_devices: Places,
     pub(super) pods_left_out: Places,
     pub(super) unknown_models: Named,
@@ -213,6 +215,11 @@ impl Gathered {
                 places.add(node, gpus, None);
                 *sum += count;
             }
+        }
+        let unknown = whole(own::HOOKS_RANK_UNKNOWN).filter(|it| *it > 0.0);
+        if let Some(count) = unknown {
+            self.rank_unknown.0.add(node, gpus, None);
+            self.rank_unknown.1 += count;
         }
         if whole(own::HOLDERS_STRANGE_DEVICES).is_some_and(|it| it > 0.0) {
             self.strange_devices.add(node, gpus, None);

@@ -1,15 +1,17 @@
 //! The doctor over the fleet of the tests: what it finds, what it says it did not look at.
 
 use gpufleet_program::clock::SystemClock;
+use gpufleet_telemetry::catalog::own;
 
 use super::*;
 use crate::auth::Access;
 use crate::config::Config;
+use crate::fleet::{Live, LiveValue};
 use crate::store::{Store, StoreConfig};
 use crate::view::fixture;
 use crate::view::gather as picture;
 
-async fn doctor(lives: Vec<crate::fleet::Live>, grant: &Grant) -> Doctor {
+async fn doctor(lives: Vec<Live>, grant: &Grant) -> Doctor {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
     let store = store.expect("it opens");
@@ -79,6 +81,34 @@ async fn what_blinds_the_fleet_is_found_with_place_time_loss_and_the_line_that_m
         told.clone().all(|it| it != "missing-gpu_lost"),
         "it is a finding"
     );
+}
+
+#[tokio::test]
+async fn processes_that_do_not_say_which_rank_they_are_are_found_on_their_node() {
+    let mut lives = fixture::fleet();
+    let has_agent = |it: &&mut Live| {
+        let mut metrics = it.values.iter().map(|value| value.metric);
+        &*it.node == "h100-00" && metrics.any(|metric| metric == own::READER_SUCCESS.id)
+    };
+    let node = lives.iter_mut().find(has_agent).expect("its agent");
+    node.values.push(LiveValue {
+        metric: own::HOOKS_RANK_UNKNOWN.id,
+        part: None,
+        reading: Ok(2.0),
+        max: None,
+        at: node.last_point,
+    });
+    node.values
+        .sort_by(|one, other| (one.metric, &one.part).cmp(&(other.metric, &other.part)));
+    let doctor = doctor(lives, &Grant::default()).await;
+    let unknown = found(&doctor, "hooks-rank-unknown");
+    let what = "2 training processes do not say which rank they are";
+    assert_eq!(
+        (unknown.severity, &*unknown.what),
+        (Severity::Warning, what)
+    );
+    assert_eq!(unknown.places.len(), 1);
+    assert_eq!(unknown.places[0].name, "h100-00");
 }
 
 #[tokio::test]

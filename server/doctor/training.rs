@@ -73,8 +73,9 @@ pub(super) fn hooks(look: &Look<'_>) -> Looked {
             silent.entry(place).or_insert_with(|| (0, address())).0 += 1;
         }
     }
+    let mut all: Vec<Finding> = of_unknown_rank(look).into_iter().collect();
     if silent.is_empty() {
-        return Ok(Vec::new());
+        return Ok(all);
     }
     let gpus = silent.values().map(|it| it.0).sum();
     let what = format!(
@@ -91,7 +92,27 @@ pub(super) fn hooks(look: &Look<'_>) -> Looked {
         .fix("Two lines before the loop of the training script, and a mount of the agent's socket (docs/hooks.md). What serves a model has no steps and needs none.")
         .line("import gpufleet\ngpufleet.watch(model, optimizer, loader)")
         .at(places);
-    Ok(vec![Finding { gpus, ..found }])
+    all.push(Finding { gpus, ..found });
+    Ok(all)
+}
+
+/// Processes that train and do not say which rank they are.
+fn of_unknown_rank(look: &Look<'_>) -> Option<Finding> {
+    let (places, count) = &look.seen.rank_unknown;
+    if places.is_empty() {
+        return None;
+    }
+    let what = counted(
+        *count as usize,
+        "training process does not say which rank it is",
+        "training processes do not say which rank they are",
+    );
+    let found = Finding::new(Severity::Warning, "hooks-rank-unknown", what)
+        .missing("These processes on every job's page: their steps, and why they ended")
+        .fix("Where nothing else tells them apart (the launcher's variables, torch.distributed, JAX, Ray), the script says which it is (docs/hooks.md).")
+        .line("gpufleet.init(rank=…, world=…)")
+        .on(places);
+    Some(found)
 }
 
 /// Runs whose collectives nobody counts.

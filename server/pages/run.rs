@@ -2,6 +2,8 @@
 
 mod gather;
 
+mod loss;
+
 mod parts;
 
 mod energy;
@@ -95,7 +97,7 @@ struct RunPage {
     more_ranks: usize,
     fingerprint: Vec<(Name, Name)>,
     tags: Vec<(Name, Name)>,
-    tags_left_out: usize,
+    tags_left_out: Option<String>,
     comparison: String,
     ladder: Option<(String, Name)>,
     events: Vec<Entry>,
@@ -255,16 +257,16 @@ fn page(
             .then(|| of_adviser(web, key, run, past.reliability.as_ref()))
             .flatten(),
         collectives: collectives::collectives(&past.lives, run),
-        loss: parts::loss(&past.loss, start.minute()..end.minute()),
-        loss_marks: marks::of_curves(&past.changed, &(start.minute()..end.minute())),
+        loss: loss::series(&past.loss, loss::minutes(&(start..end))),
+        loss_marks: marks::of_curves(&past.changed, &loss::minutes(&(start..end))),
         range_from: text::moment(start),
         range_to: text::moment(end),
-        ending: ending.map(parts::ending),
+        ending: ending.map(|it| parts::ending(it, past.cost.of_lost_steps(run).ok())),
         ranks,
         more_ranks,
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
-        tags_left_out: run.facts.tags_left_out,
+        tags_left_out: parts::tags_left_out(run.facts.tags_left_out),
         comparison: super::compare::between(None, key),
         ladder: run.facts.tags.get(crate::runs::ladder::TAG).map(|name| {
             let address = address::ladder(&key.cluster, name);

@@ -48,7 +48,8 @@ impl Run {
         // Who proves that it is this rank is another than who only said so.
         let is_freed = is_other && trust == Some(Trust::Claimed) && now == Some(Trust::Proved);
         if is_freed {
-            (rank.facts.started, rank.facts.end, rank.facts.exception) = (None, None, None);
+            (rank.facts.began, rank.facts.started) = (None, None);
+            (rank.facts.end, rank.facts.exception) = (None, None);
             self.disbelieve(|it| it == number);
         }
         let best = self.facts.trust;
@@ -73,7 +74,7 @@ impl Run {
     fn disbelieve(&mut self, is_stranger: impl Fn(u32) -> bool) {
         self.facts.disbelieve(&is_stranger);
         let members = self.members().filter(|(number, _)| !is_stranger(**number));
-        let started = members.filter_map(|(number, rank)| Some((rank.facts.started?, *number)));
+        let started = members.filter_map(|(number, rank)| Some((rank.facts.came_up()?, *number)));
         let first = started.min();
         self.facts.started = first.map(|it| it.0);
         self.facts.started_rank = first.map(|it| it.1);

@@ -63,6 +63,18 @@ impl Cost {
         Ok(self.a_second(run)? / tokens * 1e6)
     }
 
+    /// US dollars of the steps that are to be done again, at the pace that the run had.
+    ///
+    /// # Errors
+    /// A sentence that says why that is not known.
+    pub fn of_lost_steps(&self, run: &Run) -> Result<f64, String> {
+        let ending = run.facts.ending.as_ref();
+        let steps = ending.and_then(|it| it.steps_lost);
+        let steps = steps.ok_or("not known: how many steps are lost")?;
+        let step = run.step_seconds().ok_or("not known: no step was told")?;
+        Ok(self.a_second(run)? * step * steps as f64)
+    }
+
     fn a_second(&self, run: &Run) -> Result<f64, String> {
         Ok(usd_a_second(self.nano_usd_per_gpu_hour.clone()?, run))
     }

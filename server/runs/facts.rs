@@ -11,7 +11,9 @@ use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{Origin, Resource, attribute as named};
 use gpufleet_telemetry::time::Timestamp;
-use gpufleet_telemetry::training::{Ended, Mesh, MeshSource, Trust, attribute, fingerprint_of};
+use gpufleet_telemetry::training::{
+    Ended, MAX_START_UP_NS, Mesh, MeshSource, Trust, attribute, fingerprint_of,
+};
 use serde::{Deserialize, Serialize};
 
 /// What is known of a run.
@@ -22,7 +24,7 @@ pub struct RunFacts {
     pub origin: Origin,
     /// The best of what its ranks' identities rest on; none before the first is known.
     pub trust: Option<Trust>,
-    /// When its first rank came up; none while nobody said.
+    /// When its first rank came up: when its process began, else when it said that it trains; none while nobody said.
     pub started: Option<Timestamp>,
     /// Which rank that was.
     pub started_rank: Option<u32>,
@@ -97,7 +99,9 @@ pub struct EndingFacts {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankFacts {
-    /// When it came up; none while nobody said.
+    /// When its process began to start up; none where nobody said.
+    pub began: Option<Timestamp>,
+    /// When it said that it trains; none while nobody said.
     pub started: Option<Timestamp>,
     /// When anything of it was last heard, in the server's time.
     pub heard: Timestamp,
@@ -161,8 +165,9 @@ impl RunFacts {
         let about = &event.attributes;
         match event.kind {
             EventKind::RunStarted => {
-                if self.started.is_none_or(|at| event.at < at) {
-                    (self.started, self.started_rank) = (Some(event.at), Some(rank));
+                let began = began(event);
+                if self.started.is_none_or(|at| began < at) {
+                    (self.started, self.started_rank) = (Some(began), Some(rank));
                 }
                 let is_better = self.fingerprint_rank.is_none_or(|known| rank <= known);
                 if is_better && self.fingerprint_at <= event.at {
@@ -271,6 +276,8 @@ impl RankFacts {
             EventKind::RunStarted => {
                 let first = self.started.map_or(event.at, |at| at.min(event.at));
                 self.started = Some(first);
+                let began = began(event);
+                self.began = Some(self.began.map_or(began, |at| at.min(began)));
                 // A rank that comes up again after its end lives: an elastic launcher did that.
                 self.end.take_if(|it| it.at < event.at);
                 self.exception.take_if(|it| it.at < event.at);
@@ -297,6 +304,12 @@ impl RankFacts {
             }
             _ => {}
         }
+    }
+
+    /// When it came up, its start-up included; none while nobody said.
+    pub fn came_up(&self) -> Option<Timestamp> {
+        // Who was stored by an older server has no more than when it trained.
+        self.began.or(self.started)
     }
 
     /// Its newest reading of a metric.
@@ -326,6 +339,15 @@ impl RankEnd {
     }
 }
 
+/// When the process of a rank that came up began to start up; the moment of the event where nobody says, or says what
+/// cannot be.
+fn began(event: &Event) -> Timestamp {
+    let told = event.attributes.get(attribute::BEGAN);
+    let told = told.and_then(|it| it.parse().ok()).map(Timestamp);
+    let is_start_up = |it: &Timestamp| (0..=MAX_START_UP_NS).contains(&event.at.since(*it));
+    told.filter(is_start_up).unwrap_or(event.at)
+}
+
 fn number(about: &BTreeMap<String, String>, name: &str) -> Option<u64> {
     about.get(name)?.parse().ok()
 }
@@ -336,4 +358,69 @@ fn occasion(rank: u32, event: &Event) -> Option<Occasion> {
         step: number(&event.attributes, attribute::STEP)?,
         rank: Some(rank),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpufleet_telemetry::event::Severity;
+    use gpufleet_telemetry::identity::ResourceKind;
+    use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_seconds(1_790_000_000 + seconds)
+    }
+
+    /// A rank comes up at 0, its process so many seconds before.
+    fn comes_up(began: Option<i64>) -> Event {
+        let told = began.map(|seconds| (attribute::BEGAN.to_owned(), at(-seconds).0.to_string()));
+        Event {
+            at: at(0),
+            kind: EventKind::RunStarted,
+            severity: Severity::Info,
+            resource_kind: ResourceKind::Rank,
+            resource_id: Arc::from("team/llama/u1/0/0"),
+            message: String::new(),
+            attributes: told.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn a_run_began_with_the_start_of_its_processes_and_not_with_what_they_did_before() {
+        let limit = MAX_START_UP_NS / NANOS_PER_SECOND;
+        for (began, expected) in [
+            (Some(40), -40),
+            (Some(limit), -limit),
+            (Some(limit + 1), 0),
+            (Some(-1), 0),
+            (None, 0),
+        ] {
+            let (mut run, mut rank) = (RunFacts::default(), RankFacts::default());
+            run.learn(0, &comes_up(began));
+            rank.learn(&comes_up(began));
+            assert_eq!(run.started, Some(at(expected)), "{began:?}");
+            assert_eq!(rank.came_up(), run.started);
+            assert_eq!(rank.started, Some(at(0)), "when it said that it trains");
+        }
+        let stored = RankFacts {
+            started: Some(at(3)),
+            ..RankFacts::default()
+        };
+        assert_eq!(stored.came_up(), Some(at(3)));
+    }
+
+    #[test]
+    fn a_process_that_waited_for_work_while_another_was_this_rank_lives_although_it_began_before_its_end()
+     {
+        let mut rank = RankFacts::default();
+        let mut ended = comes_up(None);
+        (ended.kind, ended.at) = (EventKind::RunEnded, at(-10));
+        rank.learn(&ended);
+        assert!(rank.end.is_some());
+        rank.learn(&comes_up(Some(600)));
+        assert_eq!(rank.end, None);
+    }
 }

@@ -68,7 +68,8 @@ pub fn utilisation(
         card: &|gpu| card(fleet, cluster, gpu),
         tensor: &tensor,
     };
-    let stated = run.mfu_of_stated_peak(gpus.card);
+    let in_table = |gpu: &str| (gpus.card)(gpu).filter(|it| specs.lookup(it).is_some());
+    let stated = run.mfu_of_stated_peak(in_table);
     let mfu = stated.unwrap_or_else(|| run.mfu(gpus.card, specs));
     (mfu, run.hfu(&gpus, specs, now))
 }

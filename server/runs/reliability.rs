@@ -40,12 +40,13 @@ fn figures(mut attempts: Vec<KnownRun>) -> Reliability {
         }
         let cause = facts.ending.as_ref().and_then(|it| it.cause());
         if let (Some(cause), Some(at)) = (cause, facts.ended) {
-            let later = attempts[place + 1..].iter();
+            // Its processes may have begun before the last of this one was gone.
+            let mut later = attempts[place + 1..].iter();
             interruptions.push(Interruption {
                 cause,
                 place: Where::default(),
                 at,
-                recovered_at: later.filter_map(|it| it.facts.started).find(|it| *it >= at),
+                recovered_at: later.find_map(|it| Some(it.facts.started?.max(at))),
             });
         }
     }
@@ -99,6 +100,8 @@ mod tests {
             (hours(found.mtbf_ns), hours(found.mttr_ns)),
             (Some(7.5), Some(2.0))
         );
+        let overlap = figures(vec![attempt(0, 0, 4, interrupted), attempt(1, 3, 9, None)]);
+        assert_eq!(hours(overlap.mttr_ns), Some(0.0), "it was back at once");
         let found = figures(vec![attempt(0, 0, 4, wanted)]);
         assert_eq!((found.interruptions, found.mtbf_ns), (0, None));
     }

@@ -71,6 +71,45 @@ fn refused(refused: Refused) -> String {
     format!("refused: {refused}")
 }
 
+/// Why there is no share of a peak.
+struct Missing {
+    why: String,
+    /// Whether a peak is all that lacks: then the run may state one.
+    lacks_peak: bool,
+}
+
+impl Missing {
+    fn peak(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            lacks_peak: true,
+        }
+    }
+
+    /// With how to give what lacks, in words.
+    fn with_way(self) -> String {
+        match self.lacks_peak {
+            true => format!("{}; gpufleet.init(peak_flops=…) gives its peak", self.why),
+            false => self.why,
+        }
+    }
+}
+
+impl From<String> for Missing {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            lacks_peak: false,
+        }
+    }
+}
+
+impl From<&str> for Missing {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
+    }
+}
+
 impl Run {
     /// MFU of the ranks that say their FLOPs; `card` gives the card of a GPU.
     ///
@@ -82,9 +121,10 @@ impl Run {
         specs: &Specs,
     ) -> Result<Utilisation, String> {
         self.share(Kind::Mfu, training::MODEL_FLOPS, &card, specs)
+            .map_err(Missing::with_way)
     }
 
-    /// MFU of ranks of which no card is known, against the peak that the run states itself; none where it states none.
+    /// MFU of ranks of which `card` gives no card, against the peak that the run states itself; none where it states none.
     ///
     /// # Errors
     /// A sentence that says why there is none.
@@ -116,7 +156,8 @@ impl Run {
     pub fn hfu(&self, gpus: &Gpus<'_>, specs: &Specs, now: Timestamp) -> Result<Hfu, String> {
         let model = self.mfu(gpus.card, specs);
         if self.says(training::HARDWARE_FLOPS) {
-            let found = self.share(Kind::Hfu, training::HARDWARE_FLOPS, gpus.card, specs)?;
+            let found = self.share(Kind::Hfu, training::HARDWARE_FLOPS, gpus.card, specs);
+            let found = found.map_err(|it| it.why)?;
             return match model {
                 Ok(model) if model.ratio > found.ratio => Err(format!(
                     "refused: its FLOPs with recomputation are {:.0} % of the model's, and cannot be fewer",
@@ -141,7 +182,8 @@ impl Run {
         let mean = active.iter().sum::<f64>() / active.len() as f64;
         let otherwise = "not known: no GPU of the run tells how long its tensor cores are active";
         let mean = self.at_its_pace(Some(mean).filter(|it| it.is_finite()), otherwise, now)?;
-        let peak = self.peak(&named, gpus.card, specs)?;
+        let peak = self.peak(&named, gpus.card, specs);
+        let peak = peak.map_err(|it| it.why)?;
         let found = mfu::estimated(mean, &peak).map_err(refused)?;
         match model {
             // Of other moments, or of few GPUs: it says less than what is known.
@@ -183,20 +225,22 @@ impl Run {
         metric: Metric,
         card: &dyn Fn(&str) -> Option<String>,
         specs: &Specs,
-    ) -> Result<Utilisation, String> {
+    ) -> Result<Utilisation, Missing> {
         let flops: f64 = self.flops(metric).map(|it| it.0).sum();
         let gpus: BTreeSet<&str> = self.flops(metric).map(|it| it.1).collect();
         if gpus.is_empty() {
-            return Err("not said: the run gives no FLOPs".to_owned());
+            return Err("not said: the run gives no FLOPs".into());
         }
         if gpus.contains("") {
-            return Err("not known: a rank does not say on which GPU it computes".to_owned());
+            return Err(Missing::peak(
+                "not known: a rank does not say on which GPU it computes",
+            ));
         }
         let seconds = self.step_seconds();
         let seconds = seconds.ok_or(NO_STEP)?;
         let peak = self.peak(&gpus, card, specs)?;
         let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-        mfu::utilisation(kind, flops / seconds, count, &peak).map_err(refused)
+        mfu::utilisation(kind, flops / seconds, count, &peak).map_err(|it| refused(it).into())
     }
 
     /// The dense peak of one of these GPUs for the run's type.
@@ -205,20 +249,22 @@ impl Run {
         gpus: &BTreeSet<&str>,
         card: &dyn Fn(&str) -> Option<String>,
         specs: &Specs,
-    ) -> Result<Peak, String> {
+    ) -> Result<Peak, Missing> {
         let cards: Option<BTreeSet<String>> = gpus.iter().map(|it| card(it)).collect();
-        let cards =
-            cards.ok_or("not known: a GPU of the run is not reported, so neither is its card")?;
+        let cards = cards.ok_or_else(|| {
+            Missing::peak("not known: a GPU of the run is not reported, so neither is its card")
+        })?;
         let mut cards = cards.into_iter();
         let (Some(card), None) = (cards.next(), cards.next()) else {
             return Err(
-                "refused: the run computes on different cards, which have no one peak".to_owned(),
+                "refused: the run computes on different cards, which have no one peak".into(),
             );
         };
         let data_type = DataType::parse(&self.facts.data_type).ok_or(NO_TYPE)?;
         let spec = specs.lookup(&card);
-        let spec = spec.ok_or_else(|| format!("refused: no peak is known for `{card}`"))?;
-        Peak::of(spec, data_type).map_err(refused)
+        let spec =
+            spec.ok_or_else(|| Missing::peak(format!("refused: no peak is known for `{card}`")))?;
+        Peak::of(spec, data_type).map_err(|it| refused(it).into())
     }
 }
 
@@ -336,6 +382,33 @@ mod tests {
         }
         states(&mut run, "much");
         assert_eq!(run.mfu_of_stated_peak(no_card), None, "that is no number");
+    }
+
+    #[test]
+    fn where_nothing_lacks_but_a_peak_the_way_to_give_one_is_told() {
+        let mut run = run(&[(training::MODEL_FLOPS, 3e9)]);
+        let no_card = |_: &str| None;
+        let in_no_table = |_: &str| Some("Mystery 9000".to_owned());
+        let why = |run: &Run, card: &dyn Fn(&str) -> Option<String>| {
+            run.mfu(card, &Specs::default())
+                .expect_err("it has no peak")
+        };
+        let way = "; gpufleet.init(peak_flops=…) gives its peak";
+        for (card, words) in [
+            (
+                &no_card as &dyn Fn(&str) -> Option<String>,
+                "is not reported",
+            ),
+            (&in_no_table, "`Mystery 9000`"),
+        ] {
+            let why = why(&run, card);
+            assert!(why.contains(words) && why.ends_with(way), "{why}");
+        }
+        let gpu = &mut run.ranks.get_mut(&0).expect("a rank").facts.gpu;
+        gpu.clear();
+        assert!(why(&run, &no_card).ends_with(way));
+        run.ranks.clear();
+        assert!(!why(&run, &no_card).contains("peak_flops"));
     }
 
     #[test]

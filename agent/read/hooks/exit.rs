@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use gpufleet_hooks_shm::process::start_ticks;
 use gpufleet_hooks_shm::server::Peer;
 use gpufleet_hooks_tell::events::Exit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Where cgroups are.
@@ -57,6 +58,17 @@ impl Watch {
         }
     }
 
+    /// Whether it has ended, whether or not its parent has asked how.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.process {
+            Some(process) => {
+                let mut files = [PollFd::new(process, PollFlags::IN)];
+                poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+            None => start_ticks(&self.peer.pid.to_string()) != Some(self.peer.start_ticks),
+        }
+    }
+
     /// How it ended, once it has.
     pub(super) fn exit(&self) -> Exit {
         let known = self
@@ -68,6 +80,7 @@ impl Watch {
             status: known.filter(|_| signal.is_none()).map(|it| it >> 8 & 0xff),
             signal,
             oom_kills: kills.and_then(|(now, before)| now.checked_sub(before)),
+            at: None,
         }
     }
 
@@ -133,11 +146,8 @@ mod tests {
     /// Waits until it has ended, without asking how.
     fn ends(watch: &Watch) {
         let process = watch.process.as_ref().expect("it was held");
-        let mut files = [rustix::event::PollFd::new(
-            process,
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut files, None).expect("it ends");
+        let mut files = [PollFd::new(process, PollFlags::IN)];
+        poll(&mut files, None).expect("it ends");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpufleet_hooks_shm::server::{self, Client, ClientId, Event, Leaving, Limits, Listener};
 use gpufleet_hooks_shm::wire::{Ask, Refusal};
+use gpufleet_telemetry::time::Timestamp;
 
 use crate::read::ReadError;
 
@@ -23,8 +24,17 @@ const MAX_WAITING: usize = 2_048;
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) joined: Vec<Client>,
-    pub(super) left: Vec<(ClientId, Leaving)>,
+    pub(super) left: Vec<Gone>,
     pub(super) refused: BTreeMap<Refusal, u64>,
+}
+
+/// A connection that is over.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) id: ClientId,
+    pub(super) reason: Leaving,
+    /// When that was seen.
+    pub(super) at: Timestamp,
 }
 
 /// The thread; it ends when this is dropped.
@@ -115,8 +125,9 @@ impl News {
             Event::Joined(client) if self.joined.len() < MAX_WAITING => self.joined.push(*client),
             Event::Joined(_) => *self.refused.entry(Refusal::Clients).or_default() += 1,
             // What is not noted here is found out by looking for the process.
-            Event::Left { id, reason } if self.left.len() < MAX_WAITING => {
-                self.left.push((id, reason));
+            Event::Left { id, reason, at } if self.left.len() < MAX_WAITING => {
+                let at = Timestamp(at);
+                self.left.push(Gone { id, reason, at });
             }
             Event::Left { .. } => {}
             Event::Refused { reason, .. } => *self.refused.entry(reason).or_default() += 1,

@@ -2,21 +2,31 @@
 
 use std::sync::Arc;
 
+use gpufleet_hooks_shm::process::began_at;
 use gpufleet_hooks_shm::reader::{ReadError, Reader, Snapshot};
 use gpufleet_hooks_shm::records::Probe;
-use gpufleet_hooks_shm::server::{ClientId, Peer};
+use gpufleet_hooks_shm::server::{ClientId, Leaving, Peer};
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_hooks_tell::events::{Exit, Told};
+use gpufleet_hooks_tell::rank::rank_id;
 use gpufleet_hooks_tell::readings::Traffic;
 use gpufleet_telemetry::identity::Resource;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use uuid::Uuid;
 
 use super::exit::Watch;
+use super::listen::Gone;
 use super::ranks::Rank;
 use super::steps::{self, Steps};
 use super::together::{self, Longest};
 use super::{MAX_REGIONS, Refused};
+
+/// How long a process takes to go, nanoseconds: the driver frees what it held on GPUs after its first connection is
+/// closed and before the kernel calls it ended.
+const GOING: i64 = 5 * NANOS_PER_SECOND;
+
+/// How long a process may take to say which rank it is, nanoseconds: models are loaded before its first batch.
+const RANK_WITHIN: i64 = 300 * NANOS_PER_SECOND;
 
 /// A process of this machine, for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +53,10 @@ pub(super) struct Process {
     watch: Watch,
     peer: Peer,
     regions: Vec<Region>,
-    has_ended: bool,
+    /// When its first connection of those that left together did; none while it is heard.
+    left_at: Option<Timestamp>,
+    /// When it ended; none while it lives.
+    ended_at: Option<Timestamp>,
     /// Which rank it is, once it has said so and that was taken.
     pub(super) rank: Option<Rank>,
     /// What was told of it.
@@ -73,7 +86,8 @@ impl Process {
             watch: Watch::new(&peer),
             peer,
             regions: Vec::new(),
-            has_ended: false,
+            left_at: None,
+            ended_at: None,
             rank: None,
             told: Told::default(),
             traffic: Traffic::default(),
@@ -99,6 +113,7 @@ impl Process {
         mut reader: Reader,
         spooled: impl FnOnce(Uuid) -> Option<u64>,
     ) {
+        self.left_at = None;
         let header = reader.header(i64::MAX);
         let session = header.ok().map(|it| Uuid::from_u128(it.session));
         let is_same = |it: &Region| it.session.is_some() && it.session == session;
@@ -120,26 +135,50 @@ impl Process {
         });
     }
 
-    /// The process is no more: what its regions say now is the last that they will.
-    pub(super) fn ended(&mut self) {
-        self.has_ended = true;
+    /// A connection of it is over. One that dies lets go of them one after the other, and of its devices in between.
+    pub(super) fn left(&mut self, gone: &Gone) {
+        if gone.reason == Leaving::Replaced {
+            return;
+        }
+        let together = |first: &Timestamp| gone.at.since(*first) <= GOING;
+        let first = self.left_at.filter(together).unwrap_or(gone.at);
+        self.left_at = Some(first);
+        if gone.reason == Leaving::Ended {
+            self.ended(gone.at);
+        }
+    }
+
+    /// The process is no more, as was seen now: what its regions say is the last that they will. It ended when it let go
+    /// of its connections, where that was just before.
+    pub(super) fn ended(&mut self, now: Timestamp) {
+        let just_before = |at: &Timestamp| now.since(*at) <= GOING;
+        let at = self.left_at.filter(just_before).unwrap_or(now);
+        self.ended_at.get_or_insert(at);
+    }
+
+    /// Whether the kernel says that it is no more.
+    pub(super) fn is_no_more(&self) -> bool {
+        self.watch.has_ended()
     }
 
     /// Whether nothing will come of it any more.
     pub(super) fn is_gone(&self) -> bool {
-        self.has_ended || self.regions.is_empty()
+        !self.lives() || self.regions.is_empty()
     }
 
     /// Whether it lives.
     pub(super) fn lives(&self) -> bool {
-        !self.has_ended
+        self.ended_at.is_none()
     }
 
     /// How it ended; nothing while it lives.
     pub(super) fn exit(&self) -> Exit {
-        match self.has_ended {
-            true => self.watch.exit(),
-            false => Exit::default(),
+        match self.ended_at {
+            Some(at) => Exit {
+                at: Some(at),
+                ..self.watch.exit()
+            },
+            None => Exit::default(),
         }
     }
 
@@ -151,6 +190,11 @@ impl Process {
             .find(|it| it.kind != Some(WriterKind::Nccl))?;
         let takes = region.last.as_ref()?.header.takes_profile;
         takes.then_some(region.client)
+    }
+
+    /// When it began, as the kernel says.
+    pub(super) fn began(&self) -> Timestamp {
+        Timestamp(began_at(self.peer.start_ticks))
     }
 
     /// Its container.
@@ -166,6 +210,16 @@ impl Process {
     /// The resource of its rank.
     pub(super) fn resource(&self) -> Option<&Arc<Resource>> {
         self.rank.as_ref().map(|rank| &rank.resource)
+    }
+
+    /// Whether its script has not said for long which rank it is, and so is on nobody's page.
+    pub(super) fn is_of_unknown_rank(&self, now: Timestamp) -> bool {
+        let Some(script) = self.script() else {
+            return false;
+        };
+        let since = script.header.created_at.unwrap_or(now.0);
+        let says = script.identity.as_ref().and_then(rank_id).is_some();
+        !says && now.0 - since > RANK_WITHIN
     }
 
     /// Copies what its regions say. A region that is none any more is let go, and counted.
@@ -201,7 +255,7 @@ impl Process {
     /// Takes the script's steps out of what was copied, once: as far as there is a way for them and it
     /// is known whose they are. Else they stay in the ring.
     pub(super) fn gather(&mut self, is_shipped: bool) {
-        let is_taken = self.rank.is_some() && (self.has_ended || !self.steps.is_full());
+        let is_taken = self.rank.is_some() && (!self.lives() || !self.steps.is_full());
         let of_script = |it: &&mut Region| it.kind != Some(WriterKind::Nccl);
         let Some(region) = self.regions.iter_mut().find(of_script) else {
             return;

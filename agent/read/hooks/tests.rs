@@ -19,6 +19,9 @@ use gpufleet_telemetry::training::attribute as about;
 
 use super::*;
 
+#[path = "tests/ended.rs"]
+mod ended;
+
 #[path = "tests/probe.rs"]
 mod probe;
 

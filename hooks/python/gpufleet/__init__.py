@@ -41,7 +41,7 @@ def init(
 
     total_steps, total_tokens, deadline, dtype: see Run.plan. flops_per_step, flops_per_token: see
     Run.flops. peak_flops: dense FLOPs a second of what this rank computes on, where that is no GPU that the agent
-    reads. tags: a dict. mesh and all other names: see Run.identify.
+    reads, or one of which no peak is known. tags: a dict. mesh and all other names: see Run.identify.
     """
     global _current
     try:

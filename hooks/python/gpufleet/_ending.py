@@ -18,9 +18,11 @@ _FRAMES = 24
 class Ending:
     """Chains itself before the hooks that are there, and writes the end at exit."""
 
-    def __init__(self, recorder, rank):
+    def __init__(self, recorder, rank, settle):
         self._recorder = recorder
         self._rank = rank
+        #: Of a process whose rank is not known nothing is told.
+        self._settle = settle
         self._pid = os.getpid()
         self._is_said = False
         self._status = 0
@@ -54,6 +56,7 @@ class Ending:
         if issubclass(kind, KeyboardInterrupt):
             self.say("stopped")
             return
+        self._settle()
         self._record(kind, error, trace)
         self.say("exception", 1)
 
@@ -70,6 +73,7 @@ class Ending:
         """Writes the end once: whoever comes first knows best."""
         if not self._is_said and os.getpid() == self._pid:
             self._is_said = True
+            self._settle()
             self._recorder.end(kind, status)
 
     @fail_open

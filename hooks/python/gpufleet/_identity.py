@@ -128,13 +128,49 @@ def from_frameworks():
 
 
 def _jax():
-    """Process and world of a job of several, where jax.distributed was started."""
+    """Process and world of a job of several, where jax.distributed was started, or JAX found them by itself."""
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    if getattr(state, "client", None) is None:
+    if getattr(state, "client", None) is not None:
+        found = {"rank": getattr(state, "process_id", None), "world": getattr(state, "num_processes", None)}
+        if None not in found.values():
+            return found
+    if _has_jax_begun() is not True:
         return {}
-    # As it was told them. jax.process_index() would start JAX's back end, and before the script has set it up.
-    found = {"rank": getattr(state, "process_id", None), "world": getattr(state, "num_processes", None)}
-    return found if None not in found.values() else {}
+    jax = sys.modules["jax"]
+    found = {"rank": jax.process_index(), "world": jax.process_count()}
+    return found if found["world"] > 1 else {}
+
+
+def _has_jax_begun():
+    """Whether JAX's back end is there; None where JAX does not say. Asking anything of it would start it, and before the
+    script has set it up."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    begun = getattr(bridge, "backends_are_initialized", None)
+    return None if begun is None else bool(begun())
+
+
+def may_learn_more():
+    """Whether JAX may still find that this process is one of several."""
+    return "jax" in sys.modules and _has_jax_begun() is False
+
+
+def is_child():
+    """Whether another process of Python started this one to work for it, as mp.spawn does."""
+    parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", None)
+    return parent is not None and parent() is not None
+
+
+#: What says that there are several processes without saying which of them this is.
+_WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "PET_NNODES")
+
+
+def is_one_of_several(environ=None):
+    """Whether the environment says that there are others, or that this is not the first."""
+    environ = os.environ if environ is None else environ
+    if any((_number(environ, name) or 0) > 1 for name in _WORLDS):
+        return True
+    hosts = environ.get("TPU_WORKER_HOSTNAMES", "")
+    return "," in hosts or (_number(environ, "JOB_COMPLETION_INDEX") or 0) > 0
 
 
 def _device(torch):

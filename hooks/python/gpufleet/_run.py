@@ -19,6 +19,9 @@ PHASES = (
     "evaluation", "other",
 )  # fmt: skip
 
+#: What is known of a rank together.
+_OF_RANK = ("rank", "world", "local_rank", "local_world", "launcher")
+
 _READINGS = ("loss", "gradient_norm", "learning_rate", "evaluation_loss")
 
 
@@ -48,7 +51,8 @@ class Run:
         self._pairs = {}
         self._tags = {}
         self._looked_at = 0.0
-        self._is_identified = False
+        self._is_settled = False
+        self._has_stepped = False
         self._ending = None
         self._memory_limit = None
         self._watch = None
@@ -101,10 +105,12 @@ class Run:
         due = self._recorder.step(number, tokens, samples, flops)
         if due:
             self._do(due)
-        elif not self._is_identified:
-            # torch.distributed and the GPU are there by now.
-            self._is_identified = True
+        elif not self._has_stepped:
+            # Whatever tells ranks apart is there by now, and the GPU.
+            self._has_stepped = self._is_settled = True
             self._identify()
+            if "rank" not in self._identity:
+                debug("which of several processes this is is not known: gpufleet.init(rank=…, world=…) says it")
         if self._probe is not None:
             self._probe.stepped()
 
@@ -310,7 +316,7 @@ class Run:
 
     @fail_open
     def _begin(self):
-        self._ending = Ending(self._recorder, lambda: self._identity.get("rank", -1))
+        self._ending = Ending(self._recorder, lambda: self._identity.get("rank", -1), self._settle_at_end)
         if not isinstance(self._recorder, Nothing):
             # Before the ending's own: what is registered first is called last.
             self._send()
@@ -327,6 +333,20 @@ class Run:
             _otlp.Sender(self._recorder, **_otlp.settings()).start()
 
     @fail_open
+    def _settle(self):
+        """Training begins: torch.distributed is there by now. Who has no rank then is alone, unless something says that
+        there are others, or JAX may still find some."""
+        if not self._is_settled and not _identity.may_learn_more():
+            self._is_settled = True
+            self._identify()
+
+    @fail_open
+    def _settle_at_end(self):
+        """A process that ends before it trained is alone, where nobody started it beside others."""
+        if "rank" not in self._identity and not _identity.is_child():
+            self._settle()
+
+    @fail_open
     def _identify(self):
         found = {
             **_identity.from_environment(),
@@ -334,7 +354,10 @@ class Run:
             **self._given,
             **_mesh.find(self._given_mesh, self._model),
         }
-        if self._is_identified and "rank" not in found:
+        if "rank" not in found and "rank" in self._identity:
+            # Of a process group that is no more: it was this rank, and still is.
+            found.update({key: self._identity[key] for key in _OF_RANK if key in self._identity})
+        elif self._is_settled and "rank" not in found and not _identity.is_one_of_several():
             found.update(rank=0, world=1, local_rank=0, local_world=1, launcher="single")
         if found != self._identity:
             self._identity = found
@@ -411,6 +434,7 @@ class Data:
 
     def __iter__(self):
         run, loader, tokens = self._gpufleet
+        run._settle()
         on_batch = None if tokens is None else lambda batch: run.add(tokens=tokens(batch))
         return run._recorder.batches(iter(loader), on_batch)
 

@@ -133,6 +133,7 @@ class Watch:
             self._recorder.begin()
             if not self._knows_precision:
                 self._knows_precision = True
+                self._run._settle()
                 self._know_precision(module)
             if self._counts_tokens:
                 self.count(module, given, named or {})
@@ -300,7 +301,10 @@ def _patch_loaders(loader_class):
     def __iter__(self):
         iterator = original(self)
         run = _loaders.get(self)
-        return iterator if run is None else run._recorder.batches(iterator)
+        if run is None:
+            return iterator
+        run._settle()
+        return run._recorder.batches(iterator)
 
     __iter__._is_gpufleets = True
     loader_class.__iter__ = __iter__

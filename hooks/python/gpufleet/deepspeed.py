@@ -22,6 +22,7 @@ def watch(engine, loader=None, **settings):
         if run._watch is not None:
             Engine(run, engine).install()
         run.fingerprint({**_fingerprint.of_model(engine), **_of_engine(engine)})
+        run._settle()
         run._identify()
     except FAILURES as error:
         failed("gpufleet.deepspeed.watch", error)

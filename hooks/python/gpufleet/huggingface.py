@@ -60,6 +60,7 @@ class GpufleetCallback(TrainerCallback):
                 "trainer.dataloader_num_workers": args.dataloader_num_workers,
             }
         )
+        self._run._settle()
         self._run.resume(state.global_step)
         self._recorder = self._run._recorder
         self._recorder.begin()

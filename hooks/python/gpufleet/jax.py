@@ -49,6 +49,7 @@ class Step:
 
     def __enter__(self):
         try:
+            self._run._settle()
             self._run._recorder.begin()
         except FAILURES as error:
             failed("gpufleet.jax.step", error)

@@ -65,6 +65,7 @@ class GpufleetCallback(Callback):
         for optimizer in trainer.optimizers:
             self._run.fingerprint(_fingerprint.of_optimizer(optimizer))
         self._step = trainer.global_step
+        self._run._settle()
         self._run.resume(self._step)
         self._time_checkpoints(trainer)
         self._recorder.begin()

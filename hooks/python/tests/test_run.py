@@ -10,6 +10,7 @@ import torch
 
 import gpufleet
 from gpufleet import _identity, _mesh
+from gpufleet._ending import Ending
 from gpufleet._flops import of_shape
 from gpufleet._run import Run
 from gpufleet._timing import GpuClock
@@ -351,6 +352,72 @@ class Identity(unittest.TestCase):
         # A version that keeps them elsewhere.
         del state.num_processes
         self.assertEqual(found(False), {**nobody, "framework": "jax 0.10.2"})
+
+    def test_who_knows_no_rank_says_none_before_training_begins_and_then_that_it_is_alone(self):
+        run = run_of_test()
+        run.identify(job_name="alone")
+
+        def place():
+            identity = run.snapshot()["identity"]
+            return identity["rank"], identity["world"]
+
+        self.assertEqual(place(), (-1, -1))
+        for _ in run.data([1]):
+            self.assertEqual(place(), (0, 1), "before its first step is over, so that a hang in it is seen")
+
+    def test_who_is_one_of_several_and_knows_no_rank_is_never_rank_0(self):
+        for several in (
+            {"WORLD_SIZE": "4"}, {"TPU_WORKER_HOSTNAMES": "host-0,host-1"}, {"JOB_COMPLETION_INDEX": "2"},
+        ):  # fmt: skip
+            with mock.patch.dict(os.environ, several):
+                run = run_of_test()
+                for _ in run.data([1]):
+                    run.step()
+                run._settle_at_end()
+            self.assertEqual(run.snapshot()["identity"]["rank"], -1, several)
+            run.identify(rank=3, world=4)
+            self.assertEqual(run.snapshot()["identity"]["rank"], 3, several)
+        for one in ({"WORLD_SIZE": "1"}, {"JOB_COMPLETION_INDEX": "0"}, {"TPU_WORKER_HOSTNAMES": "host-0"}):
+            self.assertFalse(_identity.is_one_of_several(one), one)
+
+    def test_a_rank_is_found_when_training_begins_and_kept_when_its_process_group_is_gone(self):
+        run = run_of_test()
+        run.identify(job_name="spawned")
+        self.assertEqual(run.snapshot()["identity"]["rank"], -1)
+        with mock.patch.multiple(
+            torch.distributed, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
+        ):
+            run.watch(torch.nn.Linear(1, 1))._model(torch.ones(1, 1))
+        run.step()
+        run._identify()
+        identity = run.snapshot()["identity"]
+        self.assertEqual((identity["rank"], identity["world"]), (1, 2))
+
+    def test_who_ends_before_it_trained_is_alone_unless_another_process_began_it_beside_others(self):
+        for is_child, expected in ((False, 0), (True, -1)):
+            run = run_of_test()
+            with mock.patch.object(_identity, "is_child", lambda is_child=is_child: is_child):
+                Ending(run._recorder, lambda: -1, run._settle_at_end).say("stopped", 1)
+            said = run.snapshot()
+            self.assertEqual((said["identity"] or {"rank": -1})["rank"], expected)
+            self.assertEqual(said["end"][0], "stopped")
+
+    def test_jax_is_asked_which_process_this_is_once_it_has_begun_by_itself(self):
+        jax = mock.Mock(spec=["__version__", "process_index", "process_count"], __version__="0.10.2")
+        jax.process_index.return_value, jax.process_count.return_value = 3, 4
+        bridge = mock.Mock(spec=["backends_are_initialized"])
+        bridge.backends_are_initialized.return_value = False
+        with mock.patch.dict("sys.modules", {"jax": jax, "jax._src.xla_bridge": bridge}):
+            run = run_of_test()
+            for _ in run.data([1]):
+                jax.process_index.assert_not_called()
+                self.assertFalse(run._is_settled, "it may be any of several")
+                bridge.backends_are_initialized.return_value = True
+                run.step()
+            identity = run.snapshot()["identity"]
+            self.assertEqual((identity["rank"], identity["world"]), (3, 4))
+            jax.process_count.return_value = 1
+            self.assertEqual(_identity._jax(), {}, "the launcher knows better")
 
     def test_the_mesh_comes_from_a_device_mesh_by_its_names(self):
         class DeviceMesh:

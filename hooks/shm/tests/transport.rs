@@ -15,7 +15,7 @@ use gpufleet_hooks_shm::client::{Client, Options, State};
 use gpufleet_hooks_shm::process::{monotonic_ns, unix_ns};
 use gpufleet_hooks_shm::reader::Snapshot;
 use gpufleet_hooks_shm::records::Step;
-use gpufleet_hooks_shm::server::{self, Event, Leaving, Limits, Listener};
+use gpufleet_hooks_shm::server::{self, ClientId, Event, Leaving, Limits, Listener};
 use gpufleet_hooks_shm::wire::{Hello, Refusal, Reply};
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_hooks_shm::{create, layout};
@@ -102,7 +102,7 @@ fn what_was_written_before_there_was_an_agent_is_there_when_it_comes() {
     assert_eq!(client.state(), State::Connected);
     drop(client);
     let reason = until(&mut listener, |event| match event {
-        Event::Left { id, reason } if id == taken.id => Some(reason),
+        Event::Left { id, reason, .. } if id == taken.id => Some(reason),
         _ => None,
     });
     assert_eq!(reason, Leaving::Closed);
@@ -289,12 +289,45 @@ fn the_last_state_of_a_killed_process_stays_readable_and_its_death_is_told() {
     }
     drop(child);
     let (left, reason) = until(&mut listener, |event| match event {
-        Event::Left { id, reason } => Some((id, reason)),
+        Event::Left { id, reason, .. } => Some((id, reason)),
         _ => None,
     });
     assert_eq!((left, reason), (taken.id, Leaving::Ended));
     let seen = snapshot(&mut taken);
     assert_eq!((seen.totals.last_step, seen.end), (41, None));
+}
+
+/// When each of so many clients was seen to leave.
+fn left(listener: &mut Listener, count: usize) -> HashMap<ClientId, i64> {
+    let mut moments = HashMap::new();
+    until(listener, |event| {
+        if let Event::Left { id, at, .. } = event {
+            moments.insert(id, at);
+        }
+        (moments.len() == count).then_some(())
+    });
+    moments
+}
+
+#[test]
+fn each_death_has_the_moment_at_which_it_was_seen_and_deaths_seen_together_have_one() {
+    let folder = folder();
+    let socket = folder.path().join("hooks.sock");
+    let mut listener = listener(&socket, Limits::default());
+    let mut child = || {
+        let child = Child::start(|| std::mem::forget(Client::start(options(&socket))));
+        (joined(&mut listener).id, child)
+    };
+    let [first, second, third] = [child(), child(), child()];
+    let before = unix_ns();
+    drop(second.1);
+    let alone = left(&mut listener, 1)[&second.0];
+    // Both are gone before anybody looks.
+    drop((third.1, first.1));
+    let moments = left(&mut listener, 2);
+    assert!(before < alone && alone < moments[&first.0]);
+    assert_eq!(moments[&first.0], moments[&third.0]);
+    assert!(moments[&first.0] <= unix_ns());
 }
 
 fn connected(path: &Path) -> OwnedFd {
@@ -389,7 +422,7 @@ fn a_client_that_says_nothing_or_far_too_much_is_sent_away() {
         unsafe { libc::send(mine, b"x".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     }
     let reason = until(&mut listener, |event| match event {
-        Event::Left { id, reason } if id == taken.id => Some(reason),
+        Event::Left { id, reason, .. } if id == taken.id => Some(reason),
         _ => None,
     });
     assert_eq!(reason, Leaving::Messages);
@@ -432,7 +465,7 @@ fn a_thousand_hostile_connections_are_capped_and_nobody_else_is_affected() {
         for event in listener.turn(Duration::from_millis(50)).expect("a turn") {
             match event {
                 Event::Joined(client) => newcomer = Some(client),
-                Event::Left { id, reason } => panic!("{id:?} left: {reason:?}"),
+                Event::Left { id, reason, .. } => panic!("{id:?} left: {reason:?}"),
                 Event::Refused { reason, peer } => {
                     assert_eq!(peer.map(|it| it.pid), Some(flood.0));
                     *refusals.entry(reason).or_default() += 1;

@@ -13,7 +13,7 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
-use super::energy;
+use super::{energy, loss};
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
 use crate::runs::cost::{self, Cost};
@@ -122,8 +122,10 @@ async fn read(
     past.scaling = scaling::of(store, (key, run)).await?;
     past.reliability = Some(reliability::of(store, key).await?);
     if let Some((speaker, _)) = run.speaker() {
-        let minutes = range.start.minute()..Minute(range.end.minute().0 + 1);
-        past.loss = store.minutes(&key.rank(speaker), minutes).await?.rows;
+        past.loss = store
+            .minutes(&key.rank(speaker), loss::minutes(range))
+            .await?
+            .rows;
     }
     let filter = RunFilter {
         cluster: Some(Arc::clone(&key.cluster)),

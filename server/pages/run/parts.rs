@@ -2,23 +2,19 @@
 //!
 //! Limits: [`RANKS`] ranks are listed, those that ended badly or are slow first.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::{Category, Goodput};
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
-use gpufleet_telemetry::minute::MinuteRow;
-use gpufleet_telemetry::time::{Minute, Timestamp};
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{Ended, MeshSource};
 
 use super::gather::Past;
 use super::{energy, utilisation};
-use crate::pages::draw::{self, Column};
-use crate::pages::series::Series;
 use crate::runs::cost::Cost;
-use crate::runs::facts::EndingFacts;
+use crate::runs::facts::{EndingFacts, RankFacts};
 use crate::runs::heat::{self, COLUMNS};
 use crate::runs::history::Cut;
 use crate::runs::state::SILENT_AFTER;
@@ -233,7 +229,11 @@ fn reliability(found: Option<&Reliability>) -> Figure {
     let every = every.map(|it| format!("one in {}", span(it)));
     let back = found.and_then(|it| it.mttr_ns);
     let back = back.map(|it| format!("back after {}", span(it)));
-    let small: Vec<String> = every.into_iter().chain(back).collect();
+    // Of less than a GPU-day the rate is a number without a meaning.
+    let rate = found.filter(|it| it.interruptions > 0 && it.gpu_days >= 1.0);
+    let rate = rate.and_then(|it| it.per_thousand_gpu_days);
+    let rate = rate.map(|it| format!("{it:.2} in 1,000 GPU-days"));
+    let small: Vec<String> = every.into_iter().chain(back).chain(rate).collect();
     let count = found.map(|it| text::grouped(it.interruptions as f64));
     Figure {
         small: (!small.is_empty()).then(|| small.join(", ")),
@@ -374,49 +374,28 @@ pub(super) fn goodput(goodput: &Goodput) -> Vec<Bar> {
     Category::ALL.iter().filter(kept).map(bar).collect()
 }
 
-pub(super) fn loss(minutes: &BTreeMap<Minute, MinuteRow>, range: Range<Minute>) -> Series {
-    let column = |minute: i64| {
-        let it = minutes
-            .get(&Minute(minute))?
-            .metrics
-            .get(&training::LOSS.id)?;
-        (it.count > 0).then_some(Column {
-            count: it.count,
-            sum: it.sum,
-            least: it.min,
-            greatest: it.max,
-        })
-    };
-    let columns: Vec<_> = (range.start.0..range.end.0).map(column).collect();
-    let whole = columns.iter().flatten().copied().reduce(Column::joined);
-    let columns = draw::bucketed(&columns, draw::minutes_per_bucket(columns.len()));
-    let (least, greatest) = whole.map_or((0.0, 1.0), |it| (it.least, it.greatest));
-    let top = if greatest > least {
-        greatest
-    } else {
-        least + 1.0
-    };
-    Series {
-        name: "loss".to_owned(),
-        help: training::LOSS.help,
-        curve: draw::curve(&columns, least, top),
-        words: whole.map_or_else(
-            || "nothing stored in this time".to_owned(),
-            |it| format!("{least:.4} to {greatest:.4}, mean {:.4}", it.mean()),
-        ),
-        top: format!("{greatest:.4}"),
-        is_empty: whole.is_none(),
-    }
+/// How many tags were told beyond those that are kept; none where all are.
+pub(super) fn tags_left_out(count: usize) -> Option<String> {
+    let words = text::counted(
+        count,
+        "more tag was told and is",
+        "more tags were told and are",
+    );
+    (count > 0).then(|| format!("{words} not kept."))
 }
 
-pub(super) fn ending(facts: &EndingFacts) -> Ending {
+pub(super) fn ending(facts: &EndingFacts, lost_usd: Option<f64>) -> Ending {
     let harmless = |it: &String| text::harmless(it, 600);
+    let worth = lost_usd.filter(|_| facts.steps_lost > Some(0));
+    let worth = worth.map(|it| format!(", worth {}", text::small_dollars(it)));
     Ending {
         sentence: harmless(&facts.sentence),
         evidence: facts.evidence.iter().map(harmless).collect(),
         looked_at: facts.looked_at.join(", "),
         lost: match facts.steps_lost {
-            Some(steps) => text::counted(steps as usize, "step", "steps"),
+            Some(steps) => {
+                text::counted(steps as usize, "step", "steps") + &worth.unwrap_or_default()
+            }
             None => "not known".to_owned(),
         },
     }
@@ -444,6 +423,22 @@ pub(super) fn ranks(run: &Run, now: Timestamp, cluster: &Arc<str>) -> (Vec<RankL
     (all, more)
 }
 
+/// Where a rank stands in the mesh and who says so; empty where nobody does.
+fn mesh(facts: &RankFacts) -> String {
+    let by = match facts.mesh_source {
+        MeshSource::Unknown => "",
+        MeshSource::Given => " (given)",
+        MeshSource::Megatron => " (Megatron)",
+        MeshSource::DeviceMesh => " (DeviceMesh)",
+        MeshSource::Deepspeed => " (DeepSpeed)",
+        MeshSource::Communicators => " (names of communicators)",
+    };
+    match facts.mesh.to_string() {
+        mesh if mesh.is_empty() => mesh,
+        mesh => mesh + by,
+    }
+}
+
 fn rank(
     number: u32,
     rank: &Rank,
@@ -458,7 +453,6 @@ fn rank(
     let told = |metric: Metric| facts.reading(metric.id);
     let (state, is_bad) = match &facts.end {
         Some(end) => {
-            use gpufleet_telemetry::training::Ended;
             let is_bad = matches!(end.ended, Ended::Exception | Ended::Vanished);
             (
                 format!("{} at {}", end.ended.name(), text::moment(end.at)),
@@ -477,7 +471,7 @@ fn rank(
         number,
         node: link(address::node, &facts.node),
         gpu: link(address::gpu, &facts.gpu),
-        mesh: facts.mesh.to_string(),
+        mesh: mesh(facts),
         state,
         is_bad,
         slow: slow.map_or_else(String::new, |it| format!("{it:.2} × its peers")),
@@ -495,3 +489,6 @@ fn rank(
         exception: exception.map(|it| Name::new(&format!("{}: {}", it.kind, it.message))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,7 +190,7 @@ fn a_request_that_nobody_begins_expires_one_that_is_begun_has_its_time_and_one_o
     let mut came = order(&orders, rank(0), unix_ns() + EXPIRES);
     round(&mut hooks);
     for process in hooks.processes.values_mut() {
-        process.ended();
+        process.ended(Timestamp(unix_ns()));
     }
     round(&mut hooks);
     let came = came.try_recv().expect("it is answered");

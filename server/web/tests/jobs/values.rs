@@ -38,6 +38,7 @@ fn whole(job: &str, number: u32, deadline: Timestamp) -> Live {
     let resource = Resource::clone(&live.resource)
         .with(named::WORLD, "2")
         .with(named::MESH, format!("dp={number}/2"))
+        .with(named::MESH_SOURCE, "device_mesh")
         .with(named::GPU_ID, format!("GPU-prod-h100-00-{number:04}"));
     live.resource = Arc::new(resource);
     let (reduce, gather) = ("00000000000000a1/AllReduce", "00000000000000a1/AllGather");
@@ -184,6 +185,7 @@ async fn a_job_that_tells_everything_has_a_value_in_each_figure_and_card() {
             ["200", "not told", "not measured", "none that shows"],
         ),
         "<td class=\"number\">40 GiB of 80 GiB</td>".to_owned(),
+        "<td>dp=1/2 (DeviceMesh)</td>".to_owned(),
     ] {
         assert!(page.contains(&said), "{said}: {page}");
     }
@@ -208,6 +210,7 @@ async fn how_late_a_job_will_be_stands_on_its_page_and_in_the_api() {
             .await;
         assert_eq!(found["late_seconds"], late, "{found}");
         assert_eq!(found["deadline"], text::rfc3339(deadline).as_str());
+        assert_eq!(found["ranks"][1]["mesh_source"], "device_mesh");
         let (_, page) = server.get(&address(job)).await;
         assert!(page.contains(words), "{words}: {page}");
     }
@@ -218,4 +221,20 @@ async fn how_late_a_job_will_be_stands_on_its_page_and_in_the_api() {
     assert_eq!(found["late_seconds"], Value::Null);
     let (_, page) = server.get(&address(JOB)).await;
     assert!(!page.contains("its deadline"), "{page}");
+}
+
+#[tokio::test]
+async fn what_a_run_lost_since_its_last_checkpoint_has_a_price() {
+    let server = super::super::today::priced(fixture::fleet()).await;
+    let job = "team/lost/u9";
+    put_one(&server, job, GPU, true).await;
+    let found = server
+        .json(&format!("/api/v1/runs/prod/{}/0", segment(job)))
+        .await;
+    // Sixty steps of a second on a GPU at ten dollars an hour.
+    assert_eq!(found["ending"]["steps_lost"], 60, "{found}");
+    let usd = found["ending"]["lost_usd"]["value"].as_f64().unwrap();
+    assert!((usd - 1.0 / 6.0).abs() < 1e-6, "{usd}");
+    let (_, page) = server.get(&address(job)).await;
+    assert!(page.contains("60 steps, worth $0.1667"), "{page}");
 }
