@@ -99,10 +99,13 @@ nccl-plugin: ## Build the profiler plugin for NCCL, target/plugin/libgpufleet-nc
 package: ## Build a .deb and a tarball of agent and server into target/package
 	@scripts/package.sh
 
+test-package: ## Install the .deb of `make package` on a bare Debian 12, run what is in it, remove it (root, minutes)
+	@scripts/try_package.sh $(or $(ARGS),$(firstword $(wildcard target/package/*.deb)))
+
 image: ## Build the container image gpufleet:VERSION (with docker, or buildah)
 	@scripts/image.sh
 
 test-image: ## Try the Dockerfile's steps with buildah where no registry of images is reached (root, minutes; ARGS=FOLDER with programs)
 	@scripts/image.sh check $(ARGS)
 
-.PHONY: detection-report package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters
+.PHONY: detection-report package test-package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters

@@ -193,3 +193,50 @@ fn the_package_holds_all_programs_and_refuses_one_that_needs_a_newer_c_library()
         );
     }
 }
+
+/// What systemd says to our units, after `change` of each; nothing where it is content. None where there is no systemd.
+fn verified(change: impl Fn(String) -> String) -> Option<String> {
+    let place = tempfile::tempdir().expect("a folder");
+    let units = place.path().join("etc/systemd/system");
+    let programs = place.path().join("usr/bin");
+    for folder in [&units, &programs] {
+        fs::create_dir_all(folder).expect("it can be made");
+    }
+    for side in ["agent", "server"] {
+        let name = format!("gpufleet-{side}");
+        let unit = super::folder().join(format!("systemd/{name}.service"));
+        let text = fs::read_to_string(unit).expect("it is there");
+        fs::write(units.join(format!("{name}.service")), change(text)).expect("it can be written");
+        fs::copy("/bin/true", programs.join(name)).expect("a program that is everywhere");
+    }
+    for target in [
+        "sysinit",
+        "basic",
+        "shutdown",
+        "network-online",
+        "multi-user",
+    ] {
+        let unit = units.join(format!("{target}.target"));
+        fs::write(unit, "[Unit]\n").expect("it can be written");
+    }
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--man=no", "--root"])
+        .arg(place.path())
+        .args(["gpufleet-agent.service", "gpufleet-server.service"])
+        .output();
+    Some(String::from_utf8_lossy(&verify.ok()?.stderr).into_owned())
+}
+
+#[test]
+fn systemd_has_nothing_to_say_to_our_units() {
+    let Some(said) = verified(|unit| unit) else {
+        eprintln!("NOT VERIFIED: no systemd-analyze is on this machine");
+        return;
+    };
+    assert_eq!(said, "");
+    let said = verified(|unit| unit.replace("Restart=always", "Restart=maybe"));
+    assert!(
+        said.is_some_and(|it| it.contains("restart")),
+        "what is wrong is found"
+    );
+}
