@@ -212,9 +212,8 @@ fn the_dashboard_on_cost_shows_what_the_report_says_to_the_nano_dollar() {
     let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
     let now = wait::unix_seconds();
     let titled = |title: &str| {
-        let found = panels(&dashboard).into_iter();
-        let mut found = found.filter(|it| it.0 == title);
-        found.next().unwrap_or_else(|| panic!("no panel {title}")).1
+        let found = panels(&dashboard).into_iter().find(|it| it.0 == title);
+        found.unwrap_or_else(|| panic!("no panel {title}")).1
     };
     let spent = titled("Spent, $currency");
     let by_day = titled("Spend by payer and day, $currency");
