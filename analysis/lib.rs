@@ -69,6 +69,8 @@ pub mod cause;
 
 pub mod lost;
 
+pub mod price;
+
 pub mod incident;
 
 pub mod inventory;
