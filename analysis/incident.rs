@@ -34,11 +34,13 @@ use uuid::Uuid;
 
 use crate::cause::{Cause, Reading};
 use crate::lost::{Losing, Lost};
+use crate::price::{Basis, Price, Stake};
 
 pub mod book;
 mod explained;
 mod group;
 mod person;
+mod priced;
 
 #[cfg(test)]
 mod tests;
@@ -132,8 +134,8 @@ pub struct Signal {
     pub since: Option<Timestamp>,
     /// What was read, beside what is usual.
     pub readings: Vec<Reading>,
-    /// What is lost to it now.
-    pub losing: Losing,
+    /// What it costs, or why that is not known.
+    pub price: Price,
     /// When the node came up.
     pub booted_at: Option<Timestamp>,
 }
@@ -241,6 +243,15 @@ pub struct Incident {
     pub losing: Losing,
     /// What was lost to it.
     pub lost: Lost,
+    /// What its figures are reckoned by, or why it has none.
+    #[serde(default)]
+    pub basis: Basis,
+    /// Whether a place that is in it has no figure, so that it costs this at least.
+    #[serde(default)]
+    pub is_least: bool,
+    /// What is at stake, unobserved or repeated, as the basis says: no loss, and in no sum of losses.
+    #[serde(default)]
+    pub stake: Stake,
     /// Up to when that is counted.
     pub counted_to: Timestamp,
     /// The first piece of evidence of each kind and place.

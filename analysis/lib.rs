@@ -71,6 +71,8 @@ pub mod cause;
 
 pub mod lost;
 
+pub mod price;
+
 pub mod incident;
 
 pub mod inventory;

@@ -260,6 +260,11 @@ impl Watch {
         }
     }
 
+    /// The part of the last 200 steps that was skipped.
+    pub fn skipped_part(&self) -> f64 {
+        f64::from(self.skipped()) / f64::from(SKIP_STEPS)
+    }
+
     /// Skips over the last 200 steps: this window's, and the share of the one before that is in them.
     fn skipped(&self) -> u32 {
         let left = SKIP_STEPS - u32::from(self.window);

@@ -91,8 +91,11 @@ impl Losing {
         }
     }
 
-    /// Dollars an hour, in nano-USD; none without a price.
+    /// Dollars an hour, in nano-USD; none without a price. Nothing costs nothing at any price.
     pub fn nano_usd_per_hour(&self) -> Option<i64> {
+        if self.milli_gpus == 0 {
+            return Some(0);
+        }
         let price = i128::from(self.nano_usd_per_gpu_second?);
         let hour = i128::from(self.milli_gpus) * price * i128::from(HOUR_S);
         Some(saturated(hour / i128::from(WHOLE_GPU)))
@@ -126,6 +129,20 @@ impl Lost {
         let unpriced = other.unpriced_gpu_micros;
         self.unpriced_gpu_micros = self.unpriced_gpu_micros.saturating_add(unpriced);
         self.nano_usd = self.nano_usd.saturating_add(other.nano_usd);
+    }
+
+    /// At what pace it was lost within so long, nanoseconds; a little is not nothing.
+    pub fn pace(&self, within_ns: i64) -> Losing {
+        let millis = u64::try_from(within_ns / 1_000_000).unwrap_or(0).max(1);
+        let priced = self.gpu_micros.saturating_sub(self.unpriced_gpu_micros);
+        let per = |micros: u64| {
+            let nano = i128::from(self.nano_usd) * i128::from(MICROS_PER_SECOND);
+            saturated(nano / i128::from(micros))
+        };
+        Losing {
+            milli_gpus: self.gpu_micros.div_ceil(millis),
+            nano_usd_per_gpu_second: (priced > 0).then(|| per(priced)),
+        }
     }
 
     /// What it cost, nano-USD; none when none of the time had a price.
@@ -198,6 +215,7 @@ mod tests {
         assert_eq!(lost.nano_usd(), Some(8 * PRICE));
         assert!(!lost.is_priced(), "its dollars are not all");
         assert_eq!(Losing::gpus(8, None).nano_usd_per_hour(), None);
+        assert_eq!(Losing::gpus(0, None).nano_usd_per_hour(), Some(0));
     }
 
     #[test]

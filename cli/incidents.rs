@@ -184,6 +184,7 @@ fn about(it: &Value) -> String {
         words::nano_dollars(&it["losing_nano_usd_per_hour"]),
     );
     line("lost", words::nano_dollars(&it["lost_nano_usd"]));
+    line("price", words::text(&it["price"]));
     let items = |name: &str| it[name].as_array().cloned().unwrap_or_default();
     for evidence in items("evidence") {
         let readings = evidence["readings"].as_array().into_iter().flatten();

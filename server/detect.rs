@@ -46,6 +46,7 @@ mod offenders;
 pub mod prices;
 mod readers;
 mod runs;
+mod stake;
 pub mod thresholds;
 pub mod tuned;
 mod watch;
@@ -126,8 +127,8 @@ section! {
         /// The power cap slows a GPU down for more than this part, 0.02 to 1, and like GPUs for less than a quarter
         /// of it.
         pub capped_part: f64 = health::CAPPED_PART,
-        /// The hardware begins to slow a GPU down more than this many times a minute, over five minutes, 0.1 to 5;
-        /// what comes within one tick of 10 s is one time.
+        /// The hardware begins to slow a GPU down more than this many times a minute, over five minutes, 0.4 to 5;
+        /// what comes within one tick of 10 s is one time. Of what comes more seldom one time is over before the next.
         pub slowdowns_per_minute: f64 = health::SLOWDOWNS_PER_MINUTE,
         /// More corrected memory errors of a GPU in an hour than this, 1 to 100000.
         pub ecc_corrected_per_hour: f64 = health::CORRECTABLE_PER_HOUR,
@@ -342,6 +343,7 @@ impl Detectors {
             detector.judge(&snapshot, &mut found);
         }
         let mut signals = std::mem::take(&mut found.signals);
+        debug_assert_eq!(self.unpriced(&signals), [""; 0], "a word on its price");
         signals.extend(around.own);
         let heard = Heard::of(&snapshot);
         tell(Tick {
@@ -357,6 +359,16 @@ impl Detectors {
         };
         self.watches.keep(seen);
         judged
+    }
+
+    /// Signals that say of their price what no finding of their family does.
+    fn unpriced(&mut self, signals: &[Signal]) -> Vec<String> {
+        let finds = self.finds();
+        let is_said = |it: &&Signal| finds.iter().any(|finds| finds.may_be(it));
+        let unsaid = signals.iter().filter(|it| !is_said(it));
+        unsaid
+            .map(|it| format!("{}: {:?}", it.what, it.price.basis))
+            .collect()
     }
 
     /// What all of them find.

@@ -85,8 +85,8 @@ pub use recall::recall;
 pub use state::State;
 pub use stored::{stored, stored_steps};
 pub use stuck::Stuck;
-pub use watch::Judged;
 use watch::JudgedBy;
+pub use watch::{Judged, SlowerThanBefore};
 
 use ring::Ring;
 

@@ -14,7 +14,8 @@ use super::group::{Group, Nodes, groups};
 use super::{
     BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State,
 };
-use crate::lost::Losing;
+use crate::lost::{Losing, Lost};
+use crate::price::{Basis, Price, Stake};
 
 /// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
 /// have nothing to say before it is full.
@@ -258,6 +259,7 @@ impl Book {
         let taken = &mut self.incidents[other];
         let was_open = taken.state == State::Open;
         let (other_id, lost) = (taken.id, std::mem::take(&mut taken.lost));
+        let unobserved = taken.unobserved();
         if was_open {
             taken.tell(now, None, Happened::Explained(id));
             changes.push(Change::Resolved(other_id));
@@ -265,6 +267,7 @@ impl Book {
         taken.end(now);
         if was_open {
             self.incidents[place].lost.join(&lost);
+            self.incidents[place].join_unobserved(&unobserved);
             self.incidents[place].tell(now, None, Happened::Merged(other_id));
             changes.push(Change::Updated(id));
         }
@@ -315,7 +318,10 @@ impl Incident {
             resolved_at: None,
             ticks: 0,
             losing: Losing::default(),
-            lost: crate::lost::Lost::default(),
+            lost: Lost::default(),
+            basis: Basis::default(),
+            is_least: false,
+            stake: Stake::default(),
             counted_to: since,
             evidence: Vec::new(),
             more_evidence: 0,
@@ -355,13 +361,11 @@ impl Incident {
             self.keep_evidence(signal, now);
         }
         if self.state == State::Open {
-            self.lost.add(self.counted_to, now, &self.losing);
-            self.counted_to = now;
+            self.count(now);
         }
-        self.losing = groups
-            .iter()
-            .map(Group::losing)
-            .fold(Losing::default(), |all, it| all.and(&it));
+        if let Some(price) = groups.iter().map(Group::price).reduce(Price::and) {
+            self.costs(&price);
+        }
         (self.seen_at, self.clear_from) = (now, now.max(self.clear_from));
         let heard_again = self.unheard_since.take().is_some();
         self.ticks = self.ticks.saturating_add(1);
@@ -370,8 +374,7 @@ impl Incident {
             State::Pending => {
                 self.state = State::Open;
                 self.opened_at = Some(now);
-                self.lost.add(self.counted_to, now, &self.losing);
-                self.counted_to = now;
+                self.count(now);
                 self.tell(now, None, Happened::Opened);
                 Some(Change::Opened(self.id))
             }
@@ -430,6 +433,7 @@ impl Incident {
         self.state = State::Resolved;
         self.resolved_at = Some(now);
         self.losing = Losing::default();
+        self.stake.losing = Losing::default();
         self.ticks = 0;
     }
 

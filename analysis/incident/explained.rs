@@ -112,7 +112,7 @@ impl Incident {
     fn becomes(&mut self, cause: Self, now: Timestamp) {
         let what = cause.what.clone();
         let mut own = std::mem::replace(self, cause);
-        own.lost.add(own.counted_to, now, &own.losing);
+        own.count(now);
         (self.id, self.opened_at) = (own.id, own.opened_at);
         (self.since, self.severity) = (own.since.min(self.since), own.severity.max(self.severity));
         (self.acknowledged_by, self.silenced_until) = (own.acknowledged_by, own.silenced_until);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BREAKER_NODES, BREAKER_PART, Family, Place, Signal};
 use crate::cause::Cause;
-use crate::lost::Losing;
+use crate::price::Price;
 
 /// Signals of one cause.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,29 +33,23 @@ impl Group {
         places.len()
     }
 
-    /// What is lost to it now. Signals about one place lose it once; of what it explains counts what
-    /// loses more, because a run that waits loses more than the GPU it waits for.
-    pub fn losing(&self) -> Losing {
-        let own = sum(&self.signals);
+    /// What it costs now. Signals about one place cost it once; of what it explains counts what loses more,
+    /// because a run that waits loses more than the GPU it waits for.
+    pub fn price(&self) -> Price {
+        let own = sum(&self.signals).expect("a group has a signal");
         let other = sum(&self.explained);
-        if other.milli_gpus > own.milli_gpus {
-            other
-        } else {
-            own
-        }
+        let loses_more = |it: &Price| it.lost().milli_gpus > own.lost().milli_gpus;
+        other.filter(loses_more).unwrap_or(own)
     }
 }
 
-fn sum(signals: &[Signal]) -> Losing {
-    let mut by_place: BTreeMap<&Place, Losing> = BTreeMap::new();
+fn sum(signals: &[Signal]) -> Option<Price> {
+    let mut by_place: BTreeMap<&Place, Price> = BTreeMap::new();
     for signal in signals {
-        let most = by_place.entry(&signal.place).or_default();
-        if signal.losing.milli_gpus >= most.milli_gpus {
-            *most = signal.losing;
-        }
+        let most = by_place.entry(&signal.place).or_insert(signal.price);
+        *most = most.or(signal.price);
     }
-    let sum = |all: Losing, it: Losing| all.and(&it);
-    by_place.into_values().reduce(sum).unwrap_or_default()
+    by_place.into_values().reduce(Price::and)
 }
 
 /// How many GPUs the nodes of a cluster have, by (cluster, node).

@@ -9,6 +9,8 @@ mod opens;
 
 mod full;
 
+mod priced;
+
 const START: Timestamp = Timestamp::from_seconds(1_790_000_000);
 
 /// A book with a made clock and a cluster of 100 nodes of 8 GPUs.
@@ -70,7 +72,7 @@ fn signal(family: Family, place: Place) -> Signal {
         cause: Cause::Unknown,
         since: None,
         readings: Vec::new(),
-        losing: Losing::gpus(1, Some(3_000_000_000)),
+        price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(3_000_000_000))),
         booted_at: None,
     }
 }
@@ -93,7 +95,7 @@ fn of_run(family: Family, rank: Option<u32>, suspect: Option<Place>) -> Signal {
         })
     };
     Signal {
-        losing: Losing::gpus(64, Some(3_000_000_000)),
+        price: Price::of(Basis::RunStands, Losing::gpus(64, Some(3_000_000_000))),
         ..signal(family, place)
     }
 }

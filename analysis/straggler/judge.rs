@@ -147,8 +147,8 @@ impl Run {
                     .collect();
                 let sigma = sigma(&x);
                 for (index, (rank, x)) in x.iter().enumerate() {
-                    let plain = median(&mut own[index].1.clone()).unwrap_or(0.0);
-                    if let Some(now) = enough(x, sigma, by).filter(|_| plain >= by.clear())
+                    let plain = || median(&mut own[index].1.clone()).unwrap_or(0.0);
+                    if let Some(now) = enough(x, sigma, by).filter(|_| plain() >= by.clear())
                         && found.get(rank).is_none_or(|before| before.z < now.z)
                     {
                         found.insert(*rank, now);
@@ -318,8 +318,8 @@ fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
     let is_few = x.len() < FEW;
     let mut values: Vec<f64> = Vec::new();
     for (_, x) in x {
-        let own = median(&mut x.clone()).unwrap_or(0.0);
-        let centre = if is_few { own } else { 0.0 };
+        let own = || median(&mut x.clone()).unwrap_or(0.0);
+        let centre = if is_few { own() } else { 0.0 };
         values.extend(x.iter().map(|x| x - centre));
     }
     let centre = median(&mut values).unwrap_or(0.0);
@@ -330,10 +330,15 @@ fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
 
 /// What a rank's values say, if it is enough to blame it.
 fn enough(x: &[f64], sigma: f64, by: &Thresholds) -> Option<Evidence> {
-    let slow = x.iter().filter(|x| **x > by.slow_step()).count() as f64;
+    let slow_step = by.slow_step();
+    let slow = x.iter().filter(|x| **x > slow_step).count() as f64;
+    // Counting is cheap, and of nearly all ranks it says enough.
+    if slow < SLOW_SHARE * x.len() as f64 {
+        return None;
+    }
     let slowness = median(&mut x.to_vec())?;
     let z = slowness / (MEDIAN_ERROR * sigma / (x.len() as f64).sqrt());
-    let is_enough = z >= by.z && slowness >= by.ratio.ln() && slow >= SLOW_SHARE * x.len() as f64;
+    let is_enough = z >= by.z && slowness >= by.ratio.ln();
     let window = x.len();
     is_enough.then_some(Evidence {
         window,

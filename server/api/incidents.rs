@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::incident::{self, Book, Family, Happened, Incident, Refused};
+use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -21,6 +22,7 @@ use crate::auth::{Grant, Role};
 use crate::incidents::ChangeError;
 use crate::store::model::{IncidentFilter, IncidentPlace};
 use crate::web::{self, Web};
+use crate::words::incident::price;
 use crate::words::text;
 
 /// Somebody works on it.
@@ -144,16 +146,34 @@ pub struct IncidentKnown {
     /// When it was over.
     #[schema(format = DateTime)]
     pub resolved_at: Option<String>,
-    /// GPU-seconds lost to it so far.
-    pub lost_gpu_seconds: f64,
-    /// What they cost, nano-USD; null without a price.
+    /// What its figures are: `lost`; `at_stake`, `unobserved` or `repeated`, which are no losses and told beside; or
+    /// `none`.
+    #[schema(example = "lost")]
+    pub figure: &'static str,
+    /// What they are reckoned by, or why there are none.
+    pub reckoned: &'static str,
+    /// Whether a place that is in it has no figure, so that it costs this at least.
+    pub is_least: bool,
+    /// Its price in one sentence.
+    pub price: String,
+    /// GPU-seconds lost to it so far; null where that was not measured.
+    pub lost_gpu_seconds: Option<f64>,
+    /// What they cost, nano-USD; null without a price, or where it was not measured.
     pub lost_nano_usd: Option<i64>,
     /// Whether all of the lost time had a price.
     pub lost_is_priced: bool,
-    /// GPU-seconds that it loses an hour now.
-    pub losing_gpu_seconds_per_hour: u64,
-    /// What it loses an hour now, nano-USD; null without a price.
+    /// GPU-seconds that it loses an hour now; null where that is not measured.
+    pub losing_gpu_seconds_per_hour: Option<u64>,
+    /// What it loses an hour now, nano-USD; null without a price, or where it is not measured.
     pub losing_nano_usd_per_hour: Option<i64>,
+    /// GPU-seconds at stake, unobserved or repeated; null where `figure` is none of these.
+    pub stake_gpu_seconds: Option<f64>,
+    /// What they cost, nano-USD; null without a price.
+    pub stake_nano_usd: Option<i64>,
+    /// How many GPU-seconds more an hour.
+    pub stake_gpu_seconds_per_hour: Option<u64>,
+    /// What these cost, nano-USD; null without a price.
+    pub stake_nano_usd_per_hour: Option<i64>,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
     /// Until when nobody is to be told.
@@ -402,6 +422,8 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         cause: it.cause.name(),
         readings: it.readings.iter().map(reading).collect(),
     });
+    let (lost, losing) = (incident.lost_known(), incident.losing_known());
+    let stake = incident.stake_known().map(|(_, it)| it);
     IncidentKnown {
         id: incident.id,
         state: incident.state.name(),
@@ -417,11 +439,19 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         seen_at: text::rfc3339(incident.seen_at),
         unheard_since: time(incident.unheard_since),
         resolved_at: time(incident.resolved_at),
-        lost_gpu_seconds: incident.lost.gpu_seconds(),
-        lost_nano_usd: incident.lost.nano_usd(),
+        figure: incident.basis.figure().name(),
+        reckoned: incident.basis.words(),
+        is_least: incident.is_least,
+        price: price(incident),
+        lost_gpu_seconds: lost.map(Lost::gpu_seconds),
+        lost_nano_usd: lost.and_then(Lost::nano_usd),
         lost_is_priced: incident.lost.is_priced(),
-        losing_gpu_seconds_per_hour: incident.losing.gpu_seconds_per_hour(),
-        losing_nano_usd_per_hour: incident.losing.nano_usd_per_hour(),
+        losing_gpu_seconds_per_hour: losing.map(Losing::gpu_seconds_per_hour),
+        losing_nano_usd_per_hour: losing.and_then(Losing::nano_usd_per_hour),
+        stake_gpu_seconds: stake.map(|it| it.so_far.gpu_seconds()),
+        stake_nano_usd: stake.and_then(|it| it.so_far.nano_usd()),
+        stake_gpu_seconds_per_hour: stake.map(|it| it.losing.gpu_seconds_per_hour()),
+        stake_nano_usd_per_hour: stake.and_then(|it| it.losing.nano_usd_per_hour()),
         acknowledged_by: incident.acknowledged_by.clone(),
         silenced_until: time(incident.silenced_until),
         evidence: evidence.collect(),

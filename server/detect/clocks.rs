@@ -18,6 +18,7 @@ use std::sync::Arc;
 use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::straggler::clocks::{LEAST_GPUS, LEAST_RATIO, Pace, Together};
 use gpufleet_analysis::straggler::{self, Silent, Source, Straggler, busy_of_clock};
@@ -68,6 +69,7 @@ impl Detector for Clocks {
             "a GPU whose clock makes its job wait",
             Family::Straggler,
             &[Read(&gpu::SM_CLOCK), Holders],
+            &[Basis::LowerPace],
         )]
     }
 
@@ -296,10 +298,13 @@ impl<'a> Around<'a> {
             since: Some(since),
             readings,
             // At most: what memory bounds, the clock does not make longer.
-            losing: Losing::part(
-                self.working.len() as u64,
-                1.0 - 1.0 / slow.ratio,
-                self.price,
+            price: Price::of(
+                Basis::LowerPace,
+                Losing::part(
+                    self.working.len() as u64,
+                    1.0 - 1.0 / slow.ratio,
+                    self.price,
+                ),
             ),
             booted_at: own.booted_at,
         }

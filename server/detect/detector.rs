@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::inventory::Record;
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::Metric;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -35,6 +36,8 @@ pub(crate) struct Finds {
     pub(crate) family: Family,
     /// What it cannot be found without.
     pub(crate) needs: Vec<Need>,
+    /// What its price may be reckoned by, and why it may have none: every word that a finding says of it.
+    pub(crate) prices: Vec<Basis>,
 }
 
 /// One thing that a finding needs.
@@ -56,6 +59,8 @@ pub(crate) enum Need {
     Cluster,
     /// The incidents of the last month.
     Past,
+    /// The runs of the same name before this one.
+    RunsBefore,
 }
 
 /// What is live at a tick.
@@ -107,20 +112,59 @@ impl<'a> TickSnapshot<'a> {
 }
 
 impl Finds {
-    /// Of this name and family, with what it needs.
-    pub(super) fn of(name: &'static str, family: Family, needs: &[Need]) -> Self {
+    /// Of this name and family, with what it needs and what it says of its price.
+    pub(super) fn of(name: &'static str, family: Family, needs: &[Need], prices: &[Basis]) -> Self {
         Self {
             name,
             family,
             needs: needs.to_vec(),
+            prices: prices.to_vec(),
         }
+    }
+
+    /// Whether a signal may be one of these, by what it says of its price.
+    pub(super) fn may_be(&self, signal: &Signal) -> bool {
+        self.family == signal.family && self.prices.contains(&signal.price.basis)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::price::Figure;
+
     use super::*;
     use crate::detect::{Detectors, limits};
+
+    /// Every finding has a word on its price: figures where it can be measured, and a reason where it can not. No word
+    /// is said by nobody, and a family that has figures says what of.
+    #[test]
+    fn every_finding_says_what_its_price_is_reckoned_by_or_why_it_has_none() {
+        let all = Detectors::default().finds();
+        for it in &all {
+            assert!(!it.prices.is_empty(), "{}: no word on its price", it.name);
+            assert!(!it.prices.contains(&Basis::NotRecorded), "{}", it.name);
+        }
+        let others = [Basis::NotRecorded, Basis::OwnTrouble];
+        for basis in Basis::ALL.iter().filter(|it| !others.contains(it)) {
+            let is_said = all.iter().any(|it| it.prices.contains(basis));
+            assert!(is_said, "{basis:?} is said by no finding");
+        }
+        let has = |family: Family, figure: Figure| {
+            let mut own = all.iter().filter(|it| it.family == family);
+            own.any(|it| it.prices.iter().any(|basis| basis.figure() == figure))
+        };
+        for family in Family::ALL {
+            let figure = match family {
+                Family::Blind => Figure::Unobserved,
+                Family::Leak => Figure::AtStake,
+                Family::Offender => Figure::Repeated,
+                // Before a card fails nobody knows what it will take with it.
+                Family::Memory => Figure::None,
+                _ => Figure::Lost,
+            };
+            assert!(has(family, figure), "{family:?} has no {figure:?}");
+        }
+    }
 
     #[test]
     fn every_kind_of_trouble_has_a_detector_and_each_finding_is_named_once() {

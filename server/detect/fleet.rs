@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::lost::{Losing, WHOLE_GPU};
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::unused::unused;
 use gpufleet_telemetry::catalog::{Unit, gpu};
 use gpufleet_telemetry::event::Severity;
@@ -35,9 +36,10 @@ impl Detector for Idle {
     fn finds(&self) -> Vec<Finds> {
         let stalled = &[Read(&gpu::STALLED), Read(&gpu::OBSERVED)];
         let idle = &[Read(&gpu::ACTIVE), Read(&gpu::HELD)];
+        let unused = &[Basis::HeldUnused];
         vec![
-            Finds::of("busy without work", Family::Stalled, stalled),
-            Finds::of("held and idle", Family::Idle, idle),
+            Finds::of("busy without work", Family::Stalled, stalled, unused),
+            Finds::of("held and idle", Family::Idle, idle, unused),
         ]
     }
 
@@ -51,7 +53,8 @@ impl Detector for Idle {
 impl Detector for Silent {
     fn finds(&self) -> Vec<Finds> {
         let what = "a node that nothing is heard from";
-        vec![Finds::of(what, Family::Blind, &[Read(&gpu::OBSERVED)])]
+        let reads = &[Read(&gpu::OBSERVED)];
+        vec![Finds::of(what, Family::Blind, reads, &[Basis::NotObserved])]
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
@@ -61,7 +64,8 @@ impl Detector for Silent {
             let what = "nothing is heard from the node";
             let action = "Look whether the node and its agent run: gpufleet-agent doctor on the node says what stands in the way.";
             let place = Place::node(cluster, name);
-            blind(place, (what, action), Some(node.heard), node.gpus)
+            let gpus = Losing::gpus(u64::from(node.gpus), node.gpu_price());
+            blind(place, (what, action), Some(node.heard), gpus)
         }));
     }
 }
@@ -72,6 +76,7 @@ impl Detector for WithoutAgent {
             "a node without an agent",
             Family::Blind,
             &[Need::Cluster],
+            &[Basis::NotObserved],
         )]
     }
 
@@ -81,7 +86,9 @@ impl Detector for WithoutAgent {
             let action = "Look why the agent's pod is not on it: a selector, a taint that it does not tolerate, an image that cannot be pulled; or install the agent.";
             let place = Place::node(cluster, &it.node.name);
             let since = it.ready_at.map(|at| at.min(tick.now));
-            blind(place, (WITHOUT_AGENT, action), since, it.node.gpus)
+            // Its machine is known to the cluster alone, and has no price here.
+            let gpus = Losing::gpus(u64::from(it.node.gpus), None);
+            blind(place, (WITHOUT_AGENT, action), since, gpus)
         }));
     }
 }
@@ -153,7 +160,7 @@ fn of_job(
             Reading::new("GPUs", gpus.len() as f64, None, Unit::Count),
             Reading::new("for", lasted, None, Unit::Seconds),
         ],
-        losing,
+        price: Price::of(Basis::HeldUnused, losing),
         booted_at: None,
     }
 }
@@ -166,7 +173,7 @@ fn blind(
     place: Place,
     (what, action): (&str, &str),
     since: Option<Timestamp>,
-    gpus: u32,
+    gpus: Losing,
 ) -> Signal {
     Signal {
         family: Family::Blind,
@@ -178,11 +185,11 @@ fn blind(
         since,
         readings: vec![Reading::new(
             "GPUs on it",
-            f64::from(gpus),
+            gpus.milli_gpus as f64 / WHOLE_GPU as f64,
             None,
             Unit::Count,
         )],
-        losing: Losing::default(),
+        price: Price::of(Basis::NotObserved, gpus),
         booted_at: None,
     }
 }

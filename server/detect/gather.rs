@@ -21,7 +21,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::leak::{self, LeakWatch, Leaks};
 use super::limits::{self, Limits};
 use super::links::{LinkReadings, LinkWatch};
-use super::network::{Network, PortsWatch};
+use super::network::{Network, PortsWatch, RankNames};
 use super::prices::Prices;
 use super::readers::{self, Readers};
 use super::watch::{Rates, Readable, Watch, fresh};
@@ -60,6 +60,7 @@ struct Kept {
 enum KeptOf {
     Gpu(Box<Watched>),
     Machine(Box<Machine>),
+    Rank(Box<RankNames>),
     Other,
 }
 
@@ -70,9 +71,39 @@ struct Watched {
     counters: Watch,
     links: LinkWatch,
     memory: LeakWatch,
-    /// As they were told last: most say the same at each tick.
+    /// As it was told last: most say the same at each tick, and are not read again.
+    told: Option<Arc<Resource>>,
     model: Arc<str>,
     job: Option<Arc<str>>,
+    /// Whose memory it is, by the job and the GPU.
+    owner: Option<u32>,
+}
+
+impl Watched {
+    /// Takes in what the resource says.
+    fn tell(&mut self, live: &Live) {
+        if self
+            .told
+            .as_ref()
+            .is_some_and(|it| Arc::ptr_eq(it, &live.resource))
+        {
+            return;
+        }
+        let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
+        let model = text(attribute::GPU_MODEL).unwrap_or_default();
+        if *self.model != *model {
+            self.model = model.into();
+        }
+        // Of Slurm JOB is a name, which others may have given too.
+        let job = text(attribute::WORKLOAD)
+            .or_else(|| text(attribute::HOLDER).map(job_of))
+            .or_else(|| text(attribute::JOB));
+        if self.job.as_deref() != job {
+            self.job = job.map(Into::into);
+        }
+        self.owner = job.map(|it| leak::owner(it, &live.key.id));
+        self.told = Some(Arc::clone(&live.resource));
+    }
 }
 
 /// What is kept of a node.
@@ -176,6 +207,14 @@ pub(super) type NodeName = (Arc<str>, Arc<str>);
 pub type NodeSnapshots = HashMap<NodeName, NodeSnapshot>;
 
 impl NodeSnapshot {
+    /// What a second of one of its GPUs costs, nano-USD.
+    pub(super) const fn gpu_price(&self) -> Option<i64> {
+        match self.price {
+            Some(price) => price,
+            None => None,
+        }
+    }
+
     /// Whether nothing is heard from it.
     pub(super) fn is_silent(&self, now: Timestamp) -> bool {
         view::is_silent(self.tick, self.heard, now)
@@ -232,7 +271,7 @@ pub fn gather(
                 of_node.gpus += 1;
                 all.push(seen_of(live, watched, kept.node, now, by));
             }
-            KeptOf::Other if live.key.kind == ResourceKind::Rank => network.rank(live, now),
+            KeptOf::Rank(names) => network.rank(live, names, now),
             KeptOf::Other => {}
         }
     });
@@ -277,7 +316,8 @@ impl Kept {
             kind: match kind {
                 ResourceKind::Gpu => KeptOf::Gpu(gpu(numbered)),
                 ResourceKind::Node => KeptOf::Machine(Box::default()),
-                ResourceKind::Rank | ResourceKind::Share | ResourceKind::Endpoint => KeptOf::Other,
+                ResourceKind::Rank => KeptOf::Rank(Box::default()),
+                ResourceKind::Share | ResourceKind::Endpoint => KeptOf::Other,
             },
         }
     }
@@ -294,7 +334,8 @@ impl Nodes {
     /// The node that a resource is on. Tried first is `place`, where it was at the last tick.
     fn of(&mut self, live: &Live, place: &mut usize) -> &mut NodeSnapshot {
         let (cluster, node) = (&live.key.cluster, &live.node);
-        let is_it = |it: &(NodeName, NodeSnapshot)| it.0.1 == *node && it.0.0 == *cluster;
+        let is_it =
+            |it: &(NodeName, NodeSnapshot)| is_same(&it.0.1, node) && is_same(&it.0.0, cluster);
         if !self.all.get(*place).is_some_and(is_it) {
             let name = (Arc::clone(cluster), Arc::clone(node));
             *place = *self.places.entry(name.clone()).or_insert_with(|| {
@@ -304,6 +345,11 @@ impl Nodes {
         }
         &mut self.all[*place].1
     }
+}
+
+/// Whether two names are the same: what an agent tells has one address, so that most are not read for it.
+pub(super) fn is_same(one: &Arc<str>, other: &Arc<str>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
 }
 
 fn host_of(live: &Live, ports: &[Port], now: Timestamp) -> Host {
@@ -347,28 +393,16 @@ fn seen_of(
     now: Timestamp,
     by: &Thresholds,
 ) -> GpuSnapshot {
-    let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
+    watched.tell(live);
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
-    let model = text(attribute::GPU_MODEL).unwrap_or_default();
-    if *watched.model != *model {
-        watched.model = model.into();
-    }
     let (mut broken, mut healed_at) = (None, None);
     match live.health.map(|it| (it.edge, it.at)) {
         Some((Edge::Broken(reason), at)) => broken = Some((reason, at)),
         Some((Edge::Whole, at)) => healed_at = Some(at),
         None => {}
     }
-    // Of Slurm JOB is a name, which others may have given too.
-    let job = text(attribute::WORKLOAD)
-        .or_else(|| text(attribute::HOLDER).map(job_of))
-        .or_else(|| text(attribute::JOB));
-    if watched.job.as_deref() != job {
-        watched.job = job.map(Into::into);
-    }
     let status = judge(live, now);
-    let owner = job.map(|it| leak::owner(it, &live.key.id));
     let used = gpu_used(live, now);
     let mut seen = GpuSnapshot {
         number: watched.number,
@@ -390,7 +424,7 @@ fn seen_of(
         clock: value(&gpu::SM_CLOCK),
         tensor: value(&gpu::TENSOR_ACTIVE),
         links: watched.links.read(live, is_at_work(status.state), now),
-        leaks: watched.memory.read(used, owner, now, by),
+        leaks: watched.memory.read(used, watched.owner, now, by),
         gone: Readable::default(),
         host: Host::default(),
         has_memory: used.is_some(),

@@ -12,6 +12,7 @@ use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::owner::job_of;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::states::FATAL_XIDS;
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
@@ -28,6 +29,9 @@ const TOLD_NS: i64 = 600 * NANOS_PER_SECOND;
 
 /// An agent that was heard within two ticks and what a tick needs tells what its GPUs do.
 const HEARD_NS: i64 = 25 * NANOS_PER_SECOND;
+
+/// What a GPU that is slowed down says of its price.
+const SLOWED: [Basis; 2] = [Basis::LowerClock, Basis::NoLikeClock];
 
 /// What like GPUs read.
 #[derive(Default)]
@@ -48,41 +52,80 @@ impl Detector for Faults {
         let uncorrected = "memory errors that could not be corrected";
         let probe = &[Read(&own::PROBE_VERDICT), Read(&own::PROBE_AT)];
         let pcie = &[Read(&gpu::PCIE_WIDTH), Read(&gpu::PCIE_GENERATION)];
-        let read = |name, family, metric| Finds::of(name, family, &[Read(metric)]);
-        let alike = |name, family, metric| Finds::of(name, family, &[Read(metric), Holders]);
+        let broken = |otherwise: Basis| [Basis::BrokenGpu, otherwise];
+        let read = |name, family, metric, prices: &[Basis]| {
+            Finds::of(name, family, &[Read(metric)], prices)
+        };
+        let alike =
+            |name, family, metric| Finds::of(name, family, &[Read(metric), Holders], &SLOWED);
+        let events = broken(Basis::GoesOn);
+        let gone = &[Basis::BrokenGpu];
+        let probed = broken(Basis::NoProbeTime);
+        let uncorrected_costs = broken(Basis::NotToBeTrusted);
+        let (remap_costs, not_yet) = (broken(Basis::NotYet), &[Basis::NotYet]);
+        let link = &[Basis::NoRunWaits];
         vec![
-            Finds::of("XIDs and what the driver tells", GpuFault, &[Events]),
-            read("readings of a GPU that stop", GpuFault, &gpu::OBSERVED),
-            read("what the driver asks for", GpuFault, &gpu::RECOVERY_ACTION),
-            read(uncorrected, GpuFault, &gpu::ECC_UNCORRECTED_VOLATILE),
-            read("remapping that failed", GpuFault, &gpu::REMAP_FAILURE),
-            Finds::of("what the probe found", GpuFault, probe),
+            Finds::of(
+                "XIDs and what the driver tells",
+                GpuFault,
+                &[Events],
+                &events,
+            ),
+            read(
+                "readings of a GPU that stop",
+                GpuFault,
+                &gpu::OBSERVED,
+                gone,
+            ),
+            read(
+                "what the driver asks for",
+                GpuFault,
+                &gpu::RECOVERY_ACTION,
+                gone,
+            ),
+            read(
+                uncorrected,
+                GpuFault,
+                &gpu::ECC_UNCORRECTED_VOLATILE,
+                &uncorrected_costs,
+            ),
+            read(
+                "remapping that failed",
+                GpuFault,
+                &gpu::REMAP_FAILURE,
+                &remap_costs,
+            ),
+            Finds::of("what the probe found", GpuFault, probe, &probed),
             read(
                 "many corrected memory errors",
                 Memory,
                 &gpu::ECC_CORRECTED_VOLATILE,
+                not_yet,
             ),
             read(
                 "a memory row that waits for a reset",
                 Memory,
                 &gpu::REMAP_PENDING,
+                not_yet,
             ),
-            read("slowed down by heat", Heat, &gpu::THROTTLE_THERMAL),
+            read("slowed down by heat", Heat, &gpu::THROTTLE_THERMAL, &SLOWED),
             alike("hotter than like GPUs", Heat, &gpu::TEMPERATURE),
             read(
                 "slowed down by the power brake",
                 Power,
                 &gpu::THROTTLE_BOARD_LIMIT,
+                &SLOWED,
             ),
             alike("slowed down by its power cap", Power, &gpu::THROTTLE_POWER),
             read(
                 "slowed down by the hardware again and again",
                 Power,
                 &gpu::HARDWARE_SLOWDOWNS,
+                &SLOWED,
             ),
             alike("draws less power than like GPUs", Power, &gpu::POWER),
-            Finds::of("PCIe below what it was", Link, pcie),
-            read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE),
+            Finds::of("PCIe below what it was", Link, pcie, link),
+            read("NVLinks down", Link, &gpu::NVLINKS_ACTIVE, link),
         ]
     }
 
@@ -247,7 +290,7 @@ fn broken(seen: &GpuSnapshot) -> Signal {
         cause: Cause::GpuFault,
         since: seen.broken.map(|(_, at)| at),
         readings: Vec::new(),
-        losing: Losing::gpus(1, seen.price),
+        price: broken_price(seen),
         place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
         booted_at: seen.booted_at,
     }
@@ -255,16 +298,6 @@ fn broken(seen: &GpuSnapshot) -> Signal {
 
 fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
     let (family, cause) = words(finding.kind);
-    let is_useless = seen.status.state == State::Unhealthy
-        || matches!(
-            finding.kind,
-            Kind::Lost | Kind::DriverHung | Kind::Vanished | Kind::ProbeFailed(_)
-        );
-    let part = match family {
-        Family::GpuFault if is_useless => 1.0,
-        Family::Heat | Family::Power => slower(seen, like),
-        _ => 0.0,
-    };
     let severity = match family {
         Family::GpuFault if finding.kind != Kind::ProbeSlow => Severity::Error,
         _ => Severity::Warning,
@@ -278,17 +311,35 @@ fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
         cause,
         since: finding.since,
         readings: readings(seen, like, finding),
-        losing: Losing::part(1, part, seen.price),
+        price: price(seen, like, finding.kind),
         booted_at: seen.booted_at,
     }
 }
 
-/// What part of the GPU its lower clock takes; 0 where that is not known.
-fn slower(seen: &GpuSnapshot, like: &Like) -> f64 {
-    match (seen.clock, like.clock) {
-        (Some(own), Some(like)) if like > 0.0 => 1.0 - own / like,
-        _ => 0.0,
+/// What a finding costs: a GPU that does nothing that counts all of itself, one that is slowed down the part of
+/// its clock that like GPUs have and it does not.
+fn price(seen: &GpuSnapshot, like: &Like, kind: Kind) -> Price {
+    let none = Price::none;
+    match kind {
+        Kind::Lost | Kind::DriverHung | Kind::Vanished | Kind::ProbeFailed(_) => broken_price(seen),
+        _ if words(kind).0 == Family::GpuFault && seen.status.state == State::Unhealthy => {
+            broken_price(seen)
+        }
+        Kind::Xid(_) | Kind::RepeatedXid(_) => none(Basis::GoesOn),
+        Kind::EccUncorrectable => none(Basis::NotToBeTrusted),
+        Kind::RemapFailed | Kind::RemapPending | Kind::EccRate => none(Basis::NotYet),
+        Kind::ProbeSlow => none(Basis::NoProbeTime),
+        Kind::Throttled(_) | Kind::Hot | Kind::Underpowered => {
+            let clocks = seen.clock.zip(like.clock).filter(|(_, like)| *like > 0.0);
+            let losing = clocks.map(|(own, like)| Losing::part(1, 1.0 - own / like, seen.price));
+            Price::measured(losing, Basis::LowerClock, Basis::NoLikeClock)
+        }
+        Kind::PcieDegraded | Kind::NvlinkDown | Kind::LinkFlaps => none(Basis::NoRunWaits),
     }
+}
+
+fn broken_price(seen: &GpuSnapshot) -> Price {
+    Price::of(Basis::BrokenGpu, Losing::gpus(1, seen.price))
 }
 
 fn words(kind: Kind) -> (Family, Cause) {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::leak::{self, BUCKETS, Thresholds, Verdict};
-use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, gpu, node};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -22,6 +22,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::detector::Need::{Holders, Length, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
 use super::gather::{GpuSnapshot, NodeName, NodeSnapshot, NodeSnapshots};
+use super::stake;
 
 /// The narrowest bucket, seconds.
 const LEAST_WIDTH_S: u32 = 300;
@@ -197,19 +198,27 @@ impl Detector for Leaking {
             Holders,
             Length(LEAST_S),
         ];
+        let prices = &[Basis::SinceCheckpoint, Basis::SinceStart, Basis::NoRunKnown];
         let of_machine = &[
             Read(&node::MEMORY_AVAILABLE),
             Read(&node::MEMORY_TOTAL),
             Length(LEAST_S),
         ];
         vec![
-            Finds::of("GPU memory that grows", Family::Leak, of_gpu),
-            Finds::of("a machine's memory that grows", Family::Leak, of_machine),
+            Finds::of("GPU memory that grows", Family::Leak, of_gpu, prices),
+            Finds::of(
+                "a machine's memory that grows",
+                Family::Leak,
+                of_machine,
+                prices,
+            ),
         ]
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        found.signals.extend(signals(tick.seen, tick.nodes));
+        let mut signals = signals(tick.seen, tick.nodes);
+        stake::price(signals.iter_mut(), tick);
+        found.signals.extend(signals);
     }
 }
 
@@ -271,8 +280,7 @@ fn signal(place: Place, (what, action, cause): (&str, &str, Cause), leaks: Leaks
             Reading::new("used up in", seconds, None, Unit::Seconds),
             Reading::new("in use", leaks.used, None, Unit::Ratio),
         ],
-        // Nothing is lost before it fails.
-        losing: Losing::default(),
+        price: Price::none(Basis::NoRunKnown),
         booted_at: None,
     }
 }

@@ -14,12 +14,14 @@ use gpufleet_analysis::cause::Reading;
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::limit::{State, Test};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Metric, Unit};
 use gpufleet_telemetry::identity::{Part, ResourceKind, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{Gpus, NodeSnapshots};
+use super::stake;
 use super::watch::reading;
 use crate::fleet::Live;
 
@@ -202,7 +204,8 @@ impl Limits {
             if let (Family::Idle, Some(seen)) = (signal.family, seen) {
                 // What it uses at most is not lost.
                 let used = signal.readings.first().map_or(0.0, |it| it.value);
-                signal.losing = Losing::part(1, 1.0 - used, seen.price);
+                let losing = Losing::part(1, 1.0 - used, seen.price);
+                signal.price = Price::of(Basis::PartUnused, losing);
                 signal.place.run = seen.job.as_deref().map(str::to_owned);
             }
         }
@@ -214,13 +217,15 @@ impl Detector for Limits {
     fn finds(&self) -> Vec<Finds> {
         let of = |it: &Limit| {
             let needs: Vec<Need> = it.read.metrics().into_iter().map(Need::Reading).collect();
-            Finds::of(it.kind, it.family, &needs)
+            Finds::of(it.kind, it.family, &needs, it.prices())
         };
         LIMITS.iter().map(of).collect()
     }
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
-        let signals = self.signals(tick.nodes, tick.gpus);
+        let mut signals = self.signals(tick.nodes, tick.gpus);
+        let of_runs = |it: &&mut Signal| it.price.basis == Basis::NoRunKnown;
+        stake::price(signals.iter_mut().filter(of_runs), tick);
         found.signals.extend(signals);
         found.unread.append(&mut self.unread);
     }
@@ -392,7 +397,7 @@ impl Exceeded {
             cause: limit.cause,
             since: Some(self.since),
             readings: vec![Reading::new(&name, self.value, usual, unit)],
-            losing: Losing::default(),
+            price: Price::none(limit.price),
             booted_at: None,
         }
     }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
-use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::port::{self, Port};
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::{slow_link, wrong_network};
 use gpufleet_telemetry::catalog::{Unit, node, training};
@@ -36,6 +36,7 @@ mod slow;
 mod tests;
 mod wrong;
 
+pub(super) use collectives::RankNames;
 use collectives::{Measured, RankMeasured};
 pub(super) use ports::PortsWatch;
 
@@ -116,8 +117,8 @@ impl Network {
     }
 
     /// Takes in what a rank measured.
-    pub(super) fn rank(&mut self, live: &Live, now: Timestamp) {
-        self.measured.look(live, now);
+    pub(super) fn rank(&mut self, live: &Live, names: &mut RankNames, now: Timestamp) {
+        self.measured.look(live, names, now);
     }
 
     /// Compares the speeds of ports, cluster by cluster.
@@ -166,19 +167,21 @@ impl Detector for Network {
             Read(&training::COLLECTIVE_CALLS),
         ];
         let port = &[Read(&node::NIC_SPEED)];
+        let waits = &[Basis::LongerCollectives, Basis::NoSteps];
         let way = &[
             Read(&node::NIC_SENT),
             Read(&node::NIC_RECEIVED),
             Read(&node::NIC_UP),
         ];
         vec![
-            Finds::of("a link slower than its like", Family::Link, link),
+            Finds::of("a link slower than its like", Family::Link, link, waits),
             Finds::of(
                 "a port that came up slower than its like",
                 Family::Link,
                 port,
+                &[Basis::NoRunWaits],
             ),
-            Finds::of("a run on the wrong network", Family::Slower, way),
+            Finds::of("a run on the wrong network", Family::Slower, way, waits),
         ]
     }
 
@@ -256,11 +259,10 @@ impl OfRun<'_> {
             .measured
             .iter()
             .filter(|it| self.brief.members.contains(&it.rank));
-        let members: Vec<RankMeasured> = members.cloned().collect();
         let is_excused = |it: &RankMeasured| {
             self.brief.blamed.contains(&it.rank) || seen(it).is_some_and(is_ill)
         };
-        collectives::groups(&members, is_excused)
+        collectives::groups(members, is_excused)
     }
 
     /// Whether its ranks talk between nodes.
@@ -405,7 +407,7 @@ impl SlowPort {
             cause: Cause::Network,
             since: None,
             readings: vec![Reading::new(&name, speed, usual, Unit::BytesPerSecond)],
-            losing: Losing::default(),
+            price: Price::none(Basis::NoRunWaits),
             booted_at: nodes.get(&key).and_then(|it| it.booted),
         }
     }

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal, State};
-use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::lost::Lost;
 use gpufleet_analysis::offender::{
     Fault, Level, Machine, Offender, Thresholds, WINDOW_NS, judge_by,
 };
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{ResourceKind, attribute, is_null_uuid};
@@ -38,9 +39,16 @@ const HARDWARE: [Family; 3] = [Family::GpuFault, Family::Memory, Family::Link];
 pub(super) struct Offenders {
     /// By what is judged from the next look on.
     pub(super) by: Thresholds,
-    found: Vec<Offender>,
+    found: Vec<Found>,
     /// Where each card is, by cluster and serial number or id.
     places: HashMap<(String, String), Place>,
+}
+
+/// Who breaks again and again, and what these faults have lost.
+#[derive(Debug)]
+struct Found {
+    who: Offender,
+    price: Price,
 }
 
 impl Offenders {
@@ -51,7 +59,7 @@ impl Offenders {
     pub(super) async fn look(&mut self, app: &App) -> Result<(), StoreError> {
         let now = app.clock.now();
         let (places, serials) = cards(app);
-        let mut faults = Vec::new();
+        let (mut faults, mut losses) = (Vec::new(), Vec::new());
         for family in HARDWARE {
             let filter = IncidentFilter {
                 family: Some(family),
@@ -60,6 +68,7 @@ impl Offenders {
                 ..IncidentFilter::default()
             };
             for incident in app.store.incidents(&filter, None, MOST).await? {
+                let lost = incident.lost_known().copied();
                 let place = incident.place;
                 let (Some(node), Some(gpu)) = (place.node, place.gpu) else {
                     continue;
@@ -71,21 +80,28 @@ impl Offenders {
                     card: serials.get(&key).cloned().unwrap_or(gpu),
                     at: incident.since,
                 });
+                losses.push(lost);
             }
         }
-        self.found = judge_by(&faults, &machines(app), &self.by, now);
+        let all: Vec<(&Fault, Option<Lost>)> = faults.iter().zip(losses).collect();
+        let found = judge_by(&faults, &machines(app), &self.by, now);
+        let found = found.into_iter().map(|who| Found {
+            price: price(&who, &all),
+            who,
+        });
+        self.found = found.collect();
         self.places = places;
         Ok(())
     }
 
-    fn signal(&self, offender: &Offender) -> Option<Signal> {
-        match offender {
+    fn signal(&self, found: &Found) -> Option<Signal> {
+        let signal = match &found.who {
             Offender::Card(cluster, card, faults) => {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
                 let action = "Have the card replaced: resets do not mend it.";
                 let readings = vec![faults_read(*faults, self.by.card_faults)];
-                Some(signal(place, what, action, readings))
+                signal(place, what, action, readings)
             }
             Offender::Node(cluster, node, faults, cards) => {
                 let what = "card after card breaks in it";
@@ -93,7 +109,7 @@ impl Offenders {
                     "Have the machine looked at: board, riser, power, cooling; not the cards.";
                 let cards = Reading::new("cards", *cards as f64, None, Unit::Count);
                 let readings = vec![faults_read(*faults, self.by.node_faults), cards];
-                Some(signal(Place::node(cluster, node), what, action, readings))
+                signal(Place::node(cluster, node), what, action, readings)
             }
             Offender::Part(part) => {
                 let (level, name) = (part.level.words(), &part.name);
@@ -122,16 +138,21 @@ impl Offenders {
                 ];
                 let named = part.faulty.iter().take(MOST_NAMED);
                 readings.extend(named.map(|it| Reading::new(it, 1.0, None, Unit::Count)));
-                Some(signal(place, &what, action, readings))
+                signal(place, &what, action, readings)
             }
-        }
+        };
+        Some(Signal {
+            price: found.price,
+            ..signal
+        })
     }
 }
 
 impl Detector for Offenders {
     fn finds(&self) -> Vec<Finds> {
         let what = "cards, machines and parts of a cluster that break again and again";
-        vec![Finds::of(what, Family::Offender, &[Need::Past])]
+        let prices = &[Basis::PastIncidents, Basis::PastUnmeasured];
+        vec![Finds::of(what, Family::Offender, &[Need::Past], prices)]
     }
 
     /// Of cards those that are there.
@@ -214,6 +235,17 @@ fn cards(app: &App) -> Cards {
     (places, serials)
 }
 
+/// What the faults have lost that are this one's.
+fn price(who: &Offender, faults: &[(&Fault, Option<Lost>)]) -> Price {
+    let is_its = |it: &Fault| match who {
+        Offender::Card(cluster, card, _) => (&it.cluster, &it.card) == (cluster, card),
+        Offender::Node(cluster, node, ..) => (&it.cluster, &it.node) == (cluster, node),
+        Offender::Part(part) => it.cluster == part.cluster && part.faulty.contains(&it.node),
+    };
+    let own = faults.iter().filter(|(it, _)| is_its(it));
+    Price::repeated(own.map(|(_, lost)| *lost), WINDOW_NS)
+}
+
 fn faults_read(faults: usize, most: f64) -> Reading {
     let (faults, usual) = (faults as f64, Some(most));
     Reading::new("faults in 30 days", faults, usual, Unit::Count)
@@ -229,7 +261,7 @@ fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>) -> Sig
         cause: Cause::GpuFault,
         since: None::<Timestamp>,
         readings,
-        losing: Losing::default(),
+        price: Price::repeated([], WINDOW_NS),
         booted_at: None,
     }
 }

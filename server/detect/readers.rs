@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
+use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, gpu, own};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::ResourceKind;
@@ -108,7 +110,8 @@ impl Readers {
 
 impl Detector for Readers {
     fn finds(&self) -> Vec<Finds> {
-        let of = |name, metric| Finds::of(name, Family::Blind, &[Need::Reading(metric)]);
+        let prices = &[Basis::NotObserved, Basis::GpusObserved];
+        let of = |name, metric| Finds::of(name, Family::Blind, &[Need::Reading(metric)], prices);
         vec![
             of("a reader that fails", &own::READER_SUCCESS),
             of("readings that the driver refuses", &gpu::OBSERVED),
@@ -118,6 +121,7 @@ impl Detector for Readers {
     /// One signal a node and kind of trouble.
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         let now = tick.now;
+        let mut signals = Vec::new();
         self.nodes.retain(|_, it| now.since(it.seen) < FORGET_NS);
         for ((cluster, node), kept) in &mut self.nodes {
             match kept.refused > 0 {
@@ -128,12 +132,32 @@ impl Detector for Readers {
             let place = Place::node(cluster, node);
             let refuses = kept.refuses(&place, now);
             let may_refuse = kept.refused > 0 && refuses.is_none();
-            found.signals.extend(kept.fails(&place, now));
-            found.signals.extend(refuses);
+            signals.extend(kept.fails(&place, now));
+            signals.extend(refuses);
             if kept.may_fail || may_refuse {
                 found.unread.push((Family::Blind, place));
             }
         }
+        price(&mut signals, tick);
+        found.signals.extend(signals);
+    }
+}
+
+/// What of their nodes' GPU time nobody can account for, of signals that there are.
+fn price(signals: &mut [Signal], tick: &TickSnapshot<'_>) {
+    if signals.is_empty() {
+        return;
+    }
+    let mut unobserved: HashMap<(&str, &str), Losing> = HashMap::new();
+    let all = tick.seen.iter();
+    for seen in all.filter(|it| it.status.state == State::Unobserved) {
+        let of_node = unobserved.entry((&seen.cluster, &seen.node)).or_default();
+        *of_node = of_node.and(&Losing::gpus(1, seen.price));
+    }
+    for signal in signals {
+        let node = signal.place.node.as_deref().unwrap_or_default();
+        let gpus = unobserved.get(&(signal.place.cluster.as_str(), node));
+        signal.price = Price::measured(gpus.copied(), Basis::NotObserved, Basis::GpusObserved);
     }
 }
 
@@ -246,7 +270,7 @@ fn signal(place: &Place, what: &str, action: &str) -> Signal {
         cause: Cause::Reader,
         since: None,
         readings: Vec::new(),
-        losing: Losing::default(),
+        price: Price::none(Basis::GpusObserved),
         booted_at: None,
     }
 }

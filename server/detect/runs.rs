@@ -14,6 +14,7 @@ use gpufleet_analysis::hang;
 use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -21,7 +22,6 @@ use gpufleet_telemetry::training::{CollectivesFrom, Phase};
 
 use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
-use crate::runs::ring::Ring;
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State, Stuck};
 
 mod learning;
@@ -101,8 +101,8 @@ pub(super) struct RankSnapshot {
     pub(super) in_flight: Option<(f64, f64)>,
     /// Where what is known of its collectives comes from.
     pub(super) collectives: Option<CollectivesFrom>,
-    /// Its last steps, of those that are compared.
-    pub(super) ring: Option<Ring>,
+    /// What its last steps are on average, of those that are compared.
+    means: Option<slow::Means>,
 }
 
 impl Detector for RunWatches {
@@ -111,24 +111,47 @@ impl Detector for RunWatches {
             Need::OneOf(&[&training::LOSS, &training::NON_FINITE_LOSSES]),
             Need::Reading(&training::LAST_STEP),
         ];
-        let steps = |name, family| Finds::of(name, family, &[Need::Steps]);
+        let steps =
+            |name, family, prices: &[Basis]| Finds::of(name, family, &[Need::Steps], prices);
+        let waited_for = &[Basis::LongerForRank, Basis::NoSteps];
+        let numbers = &[
+            Basis::WorthlessSteps,
+            Basis::SkippedSteps,
+            Basis::IfItFollows,
+        ];
         let times = &[
             Need::Reading(&training::COLLECTIVE_DURATION),
             Need::Reading(&training::COLLECTIVE_CALLS),
         ];
         vec![
-            steps("a rank that makes the others wait", Family::Straggler),
+            steps(
+                "a rank that makes the others wait",
+                Family::Straggler,
+                waited_for,
+            ),
             Finds::of(
                 "a rank that the others wait for in collectives",
                 Family::Straggler,
                 times,
+                waited_for,
             ),
-            steps("a run that became slower", Family::Slower),
-            steps("a run that stands still", Family::Hang),
+            steps(
+                "a run that became slower",
+                Family::Slower,
+                &[Basis::LongerThanBefore],
+            ),
+            Finds::of(
+                "a run slower than the runs before it",
+                Family::Slower,
+                &[Need::Steps, Need::RunsBefore],
+                &[Basis::LongerThanRuns],
+            ),
+            steps("a run that stands still", Family::Hang, &[Basis::RunStands]),
             Finds::of(
                 "numbers of training that go wrong",
                 Family::Training,
                 learns,
+                numbers,
             ),
         ]
     }
@@ -267,10 +290,16 @@ impl Watched {
 /// it became slower by its steps. None where nothing is.
 fn together(by_steps: Option<&Judged>, by_collectives: Option<Judged>) -> Option<Judged> {
     let slower = by_steps.and_then(|it| it.slower);
+    let before = by_steps.and_then(|it| it.before);
     let names = |it: &Judged| !it.verdict.stragglers.is_empty();
     let judged = by_collectives.filter(names).or(by_steps.cloned())?;
-    let judged = Judged { slower, ..judged };
-    (names(&judged) || slower.is_some()).then_some(judged)
+    let judged = Judged {
+        slower,
+        before,
+        ..judged
+    };
+    let is_slower = slower.is_some() || before.is_some();
+    (names(&judged) || is_slower).then_some(judged)
 }
 
 /// Which run holds a GPU, by cluster and GPU.
@@ -380,8 +409,9 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
         collectives: it.collectives_from(),
-        ring: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
-            .then(|| it.ring.clone()),
+        means: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
+            .then(|| slow::Means::of(&it.ring))
+            .flatten(),
     };
     RunSnapshot {
         cluster: key.cluster.to_string(),

@@ -92,7 +92,7 @@ thresholds! {
     leak_jump in 0.05 to 1.0 is leak.jump;
     throttled_part in 0.005 to 1.0 is health.throttled_part;
     capped_part in 0.02 to 1.0 is health.capped_part;
-    slowdowns_per_minute in 0.1 to 5.0 is health.slowdowns_per_minute;
+    slowdowns_per_minute in 0.4 to 5.0 is health.slowdowns_per_minute;
     ecc_corrected_per_hour in 1.0 to 100_000.0 is health.corrected_per_hour;
     hotter_by_celsius in 1.0 to 60.0 is health.hotter_celsius;
     weaker_by in 0.05 to 0.9 is health.weaker_part;

@@ -4,7 +4,9 @@
 //! Labels: `id`, `family`, `severity`, `what`, `cluster` and `origin` always; `node`, `gpu` (its id), `namespace`,
 //! `job`, `attempt`, `rank` and `team` where they are known. A label that has no value is left out.
 //!
-//! Limits: four series an incident, and as many incidents as are kept ([`MAX_INCIDENTS`], 1,000). So 4,000 series at
+//! What it has lost is left out where that was not measured: that is not 0.
+//!
+//! Limits: four series an incident at most, and as many incidents as are kept ([`MAX_INCIDENTS`], 1,000). So 4,000 series at
 //! most at a time; each incident's are its own, and end with it. A label is cut at [`LABEL_BYTES`]: the id tells them
 //! apart all the same.
 
@@ -27,9 +29,11 @@ type Tells = fn(&Incident) -> Option<f64>;
 const SERIES: [(Metric, Tells); 4] = [
     (server::INCIDENT_OPEN, |_| Some(1.0)),
     (server::INCIDENT_SINCE, |it| Some(it.since.0 as f64 / 1e9)),
-    (server::INCIDENT_LOST_TIME, |it| Some(it.lost.gpu_seconds())),
+    (server::INCIDENT_LOST_TIME, |it| {
+        Some(it.lost_known()?.gpu_seconds())
+    }),
     (server::INCIDENT_LOST_USD, |it| {
-        it.lost.nano_usd().map(|nano| nano as f64 / 1e9)
+        Some(it.lost_known()?.nano_usd()? as f64 / 1e9)
     }),
 ];
 

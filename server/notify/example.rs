@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ fn item(number: u128) -> Item {
         action: "Drain the node and reboot it.".to_owned(),
         costs: "costs $11.06/h".to_owned(),
         lost: "0.25 GPU-hours, $2.77".to_owned(),
+        reckoned: Basis::BrokenGpu.words(),
         owner: "research".to_owned(),
         runbook: "https://gpufleet.example.org/runbooks/xid.md".to_owned(),
         link: format!(

@@ -3,6 +3,7 @@
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
+use gpufleet_analysis::price::{Basis, Stake};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
@@ -38,6 +39,9 @@ pub(crate) fn incident(number: u128) -> Incident {
         ticks: 1,
         losing: Losing::gpus(1, Some(3_000_000_000)),
         lost: Lost::default(),
+        basis: Basis::BrokenGpu,
+        is_least: false,
+        stake: Stake::default(),
         counted_to: START,
         evidence: Vec::new(),
         more_evidence: 0,

@@ -17,7 +17,7 @@ use super::outbox::Sending;
 use super::own;
 use super::settings::{NotifyConfig, Settings};
 use crate::words::address;
-use crate::words::incident::{costs, evidence, lost};
+use crate::words::incident::{all_cost, costs, evidence, lost, reckoned};
 use crate::words::text::{self, harmless, segment};
 
 /// Incidents that a message to people has in full.
@@ -62,10 +62,12 @@ pub struct Item {
     pub evidence: Vec<String>,
     /// What to do; may be empty.
     pub action: String,
-    /// What it costs an hour.
+    /// What it costs an hour, or why that is not known.
     pub costs: String,
-    /// What it has cost.
+    /// What it has cost, and what is at stake, unobserved or repeated beside.
     pub lost: String,
+    /// What these figures are reckoned by; empty where there are none, and `costs` says why.
+    pub reckoned: &'static str,
     /// Whose it is.
     pub owner: String,
     /// The page that helps.
@@ -247,8 +249,7 @@ pub fn write(
     });
     let open = all.iter().filter(|it| it.resolved_at.is_none()).count();
     let severity = all.first().map(|it| it.severity);
-    let costs: Option<i64> = all.iter().map(|it| it.losing.nano_usd_per_hour()).sum();
-    let costs = costs.filter(|nano| *nano > 0);
+    let costs = all_cost(all.iter().copied().filter(|it| it.resolved_at.is_none()));
     let wanted = match sending.way.kind.wants_each() {
         true => all.len(),
         false => MAX_ITEMS,
@@ -291,7 +292,7 @@ pub fn write(
         over: all.len() - open,
         left_out,
         since: text::rfc3339(since),
-        costs: costs.map(|nano| format!("{}/h", crate::words::text::dollars(nano))),
+        costs,
         link,
         silence: silence(group, &items, left_out),
         incidents: items,
@@ -363,6 +364,7 @@ fn item(
         action: short(&incident.action),
         costs: costs(incident),
         lost: lost(incident),
+        reckoned: reckoned(incident),
         owner: short(settings.owner_words(incident)),
         runbook: format!("{}/{}.md", addresses.runbooks, super::runbook::of(incident)),
         link: format!("{}/incidents/{}", addresses.page, incident.id),

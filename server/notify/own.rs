@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Incident, Place, Signal};
-use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -133,7 +133,7 @@ fn signal(
         cause: Cause::Connection,
         since,
         readings,
-        losing: Losing::default(),
+        price: Price::none(Basis::OwnTrouble),
         booted_at: None,
     }
 }

@@ -21,8 +21,8 @@ use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
-use crate::words::incident::{costs, evidence, lost, place_words, run_of};
-use crate::words::text::{self, Name, dollars};
+use crate::words::incident::{all_cost, costs, evidence, lost, place_words, price, run_of};
+use crate::words::text::{self, Name};
 use crate::words::{self, address};
 
 mod beside;
@@ -246,11 +246,10 @@ pub fn headline(incidents: &[Incident], view: &FleetView) -> Option<Headline> {
         shown = incidents.iter().collect();
     }
     let worst = shown.iter().min_by_key(|it| rank(it))?;
-    let costs: Option<i64> = shown.iter().map(|it| it.losing.nano_usd_per_hour()).sum();
-    let all_cost = costs.filter(|_| shown.len() > 1);
+    let all_cost = all_cost(shown.iter().copied()).filter(|_| shown.len() > 1);
     Some(Headline {
         count: text::counted(shown.len(), "incident", "incidents"),
-        all_cost: all_cost.map(|nano| format!("{}/h", dollars(nano))),
+        all_cost,
         worst: row(worst, view, view.at),
     })
 }
@@ -300,12 +299,10 @@ fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
         ("Cause", incident.cause.words().to_owned()),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
-        ("Lost so far", lost(incident)),
+        ("Price", price(incident)),
     ];
     if let Some(at) = incident.resolved_at {
         facts.push(("Over", text::moment(at)));
-    } else {
-        facts.push(("Now", costs(incident)));
     }
     if incident.places > 1 {
         facts.push(("Places", incident.places.to_string()));

@@ -10,7 +10,7 @@ use super::unable::Unable;
 use super::{MAX_INCIDENTS, Replayed};
 use crate::api::incidents::{IncidentKnown, known};
 use crate::view::FleetView;
-use crate::words::incident::{evidence, lost, place_words};
+use crate::words::incident::{evidence, place_words, price};
 use crate::words::text;
 
 /// Most pieces of evidence of an incident that are written.
@@ -107,7 +107,7 @@ fn one(out: &mut String, incident: &Incident) {
         let said = evidence(&it.what, &it.readings);
         field(out, "read", &text::harmless(&said, SHOWN));
     }
-    field(out, "lost", &lost(incident));
+    field(out, "lost", &price(incident));
 }
 
 fn unable(out: &mut String, unable: &[Unable]) {

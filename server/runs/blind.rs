@@ -148,6 +148,7 @@ mod tests {
             },
             since: std::collections::BTreeMap::new(),
             slower: None,
+            before: None,
             step: 500,
             ended_at: Timestamp::default(),
             step_ns: 1_000_000_000,

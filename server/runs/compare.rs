@@ -166,21 +166,25 @@ fn loss_at(losses: &[(f64, f64)], tokens: f64) -> Option<f64> {
     }
 }
 
+/// How long the steps in these blocks took, nanoseconds, in order, without the first [`WARM_UP`].
+pub(super) fn walls(blocks: &[StepBlock]) -> Vec<f64> {
+    let each = blocks.iter().flat_map(|block| {
+        let per_entry = block.steps_per_entry();
+        block.times.iter().map(move |it| it.wall_ns / per_entry)
+    });
+    each.skip(WARM_UP).map(|it| it as f64).collect()
+}
+
 /// What the steps of the rank that stands for a run say.
 pub fn pace(blocks: &[StepBlock]) -> Side {
-    let mut walls: Vec<u64> = Vec::new();
-    for block in blocks {
-        let per_entry = block.steps_per_entry();
-        walls.extend(block.times.iter().map(|it| it.wall_ns / per_entry));
-    }
+    let in_order = walls(blocks);
     let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
     let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
-    let mut walls = walls.split_off(WARM_UP.min(walls.len()));
-    let in_order: Vec<f64> = walls.iter().map(|it| *it as f64).collect();
-    walls.sort_unstable();
+    let mut walls = in_order.clone();
+    walls.sort_unstable_by(f64::total_cmp);
     let is_enough = walls.len() >= LEAST_STEPS;
     Side {
-        step_seconds: is_enough.then(|| walls[walls.len() / 2] as f64 / 1e9),
+        step_seconds: is_enough.then(|| walls[walls.len() / 2] / 1e9),
         steps: walls.len(),
         uncertainty: between::uncertainty(&in_order),
         tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),

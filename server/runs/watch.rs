@@ -25,6 +25,10 @@ use crate::inventory::Inventory;
 use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
+mod before;
+
+pub use before::SlowerThanBefore;
+
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -62,6 +66,8 @@ pub struct Judged {
     pub since: BTreeMap<u32, Timestamp>,
     /// That its steps take longer than they did; none once they are as fast again.
     pub slower: Option<Change>,
+    /// That its steps take longer than those of the runs before it.
+    pub before: Option<SlowerThanBefore>,
     /// The last complete step.
     pub step: u64,
     /// When it ended.
@@ -83,6 +89,10 @@ struct Watched {
     straggler: straggler::Run,
     regression: regression::Watch,
     slower: Option<Change>,
+    before: Option<SlowerThanBefore>,
+    /// Steps that were seen, and at how many it is held against the runs before it next.
+    seen: u64,
+    compared_at: u64,
     /// The last steps: number, end, length of one.
     recent: VecDeque<(u64, Timestamp, u64)>,
     since: BTreeMap<u32, Timestamp>,
@@ -128,6 +138,26 @@ impl Watch {
         }
         for (key, at) in self.judge(runs, now) {
             self.settle(runs, store, &key, at).await;
+        }
+        self.compare(runs, store).await;
+    }
+
+    /// Holds a run against those before it: one at a round, because its steps and theirs are read from the store.
+    async fn compare(&mut self, runs: &Runs, store: &Store) {
+        let by = runs.lock().by;
+        let mut all = self.runs.iter_mut();
+        let Some((key, watched)) = all.find(|(_, it)| it.seen >= it.compared_at) else {
+            return;
+        };
+        watched.compared_at = watched.seen + before::AGAIN_STEPS;
+        let Some(run) = runs.get(key) else {
+            return;
+        };
+        match before::slower(store, (key, &run), by.slower.change).await {
+            Ok(found) => watched.before = found,
+            Err(error) => {
+                tracing::error!(%error, "the runs before a run cannot be read: it is not compared with them");
+            }
         }
     }
 
@@ -248,6 +278,9 @@ impl Watched {
             straggler: straggler::Run::new(Source::Hooks),
             regression: regression::Watch::default(),
             slower: None,
+            before: None,
+            seen: 0,
+            compared_at: before::FIRST_STEPS,
             recent: VecDeque::new(),
             since: BTreeMap::new(),
         }
@@ -287,6 +320,7 @@ impl Watched {
             None if self.recent.back().is_some_and(|it| step.step < it.0) => self.slower = None,
             None => {}
         }
+        self.seen += 1;
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
         }
@@ -311,12 +345,14 @@ impl Watched {
         // A baseline that was learnt while it was slow tells no change back: within half of what is a change it is
         // as fast again.
         let over_part = by.slower.change / 2.0;
-        let is_over = |it: &Change| (step_ns as f64) < it.baseline_ns * (1.0 + over_part);
-        self.slower = self.slower.filter(|it| !is_over(it));
+        let is_over = |usual_ns: f64| (step_ns as f64) < usual_ns * (1.0 + over_part);
+        self.slower = self.slower.filter(|it| !is_over(it.baseline_ns));
+        self.before = self.before.filter(|it| !is_over(it.usual_ns));
         Some(Judged {
             verdict,
             since: self.since.clone(),
             slower: self.slower,
+            before: self.before,
             step,
             ended_at,
             step_ns,

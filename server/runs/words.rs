@@ -108,7 +108,8 @@ fn because(incident: Option<&Incident>) -> String {
         false => "for no reason that was measured".to_owned(),
     };
     let lost = &incident.lost;
-    let least = if lost.is_priced() { "" } else { "at least " };
+    let is_all = lost.is_priced() && !incident.is_least;
+    let least = if is_all { "" } else { "at least " };
     // Before anything is lost nothing is known of its price.
     let so_far = lost.nano_usd().filter(|_| lost.gpu_seconds() > 0.0);
     let so_far = so_far.map(|nano| format!(", {least}{} so far", text::dollars(nano)));

@@ -12,6 +12,7 @@ use axum::http::{Request, Response, StatusCode, header};
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal, Tick};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::{Origin, ResourceKind};
@@ -153,7 +154,7 @@ fn signal() -> Signal {
         cause: Cause::GpuFault,
         since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
         readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],
-        losing: Losing::gpus(1, Some(10_000_000)),
+        price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(10_000_000))),
         booted_at: None,
     }
 }

@@ -1,7 +1,9 @@
 //! An incident in words: where it is, what it costs, what shows it.
 
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{Incident, Place};
+use gpufleet_analysis::incident::{Incident, Place, State};
+use gpufleet_analysis::lost::{Losing, Lost};
+use gpufleet_analysis::price::Figure;
 use gpufleet_telemetry::catalog::{self, Unit};
 use gpufleet_telemetry::training::RunId;
 
@@ -41,30 +43,118 @@ pub(crate) fn place_words(place: &Place, view: &FleetView) -> String {
     }
 }
 
-/// What an incident costs an hour, in words.
+/// What an incident costs an hour, in words that go on behind its place: `costs $3.00/h`. Without a figure it says
+/// why there is none.
 pub(crate) fn costs(incident: &Incident) -> String {
-    let losing = &incident.losing;
-    match losing.nano_usd_per_hour() {
-        _ if losing.milli_gpus == 0 => "costs nothing that is known".to_owned(),
-        Some(nano) => format!("costs {}/h", dollars(nano)),
-        None => format!("costs {}, without a price", text::gpus(losing.milli_gpus)),
+    let least = least(incident);
+    if let Some(losing) = incident.losing_known() {
+        return match losing.nano_usd_per_hour() {
+            _ if losing.milli_gpus == 0 => "costs nothing now".to_owned(),
+            Some(nano) => format!("costs {least}{}/h", dollars(nano)),
+            None => format!(
+                "costs {least}{}, without a price",
+                text::gpus(losing.milli_gpus)
+            ),
+        };
+    }
+    let rate = |losing: &Losing| match losing.nano_usd_per_hour() {
+        Some(nano) => format!("{least}{}/h", dollars(nano)),
+        None => format!("{least}{} without a price", text::gpus(losing.milli_gpus)),
+    };
+    match incident.stake_known() {
+        Some((_, stake)) if stake.losing.milli_gpus == 0 => "has no known cost".to_owned(),
+        Some((Figure::AtStake, stake)) => format!("puts {} at stake", rate(&stake.losing)),
+        Some((Figure::Repeated, stake)) => {
+            format!("repeats what costs {} in a month", rate(&stake.losing))
+        }
+        Some((_, stake)) => format!("leaves {} unobserved", rate(&stake.losing)),
+        None => format!("has no known cost: {}", incident.basis.words()),
     }
 }
 
 /// What an incident has cost, in words.
 pub(crate) fn lost(incident: &Incident) -> String {
-    let hours = match incident.lost.gpu_seconds() / 3_600.0 {
+    let known = incident.lost_known().map(|it| figure(it, least(incident)));
+    let Some((of, stake)) = incident.stake_known() else {
+        return known.unwrap_or_else(|| "not known".to_owned());
+    };
+    let what = match of {
+        Figure::AtStake => "at stake",
+        Figure::Repeated => "in the incidents that it repeats",
+        _ => "unobserved",
+    };
+    let known = known.unwrap_or_else(|| "nothing that is known".to_owned());
+    format!("{known}; {} {what}", figure(&stake.so_far, least(incident)))
+}
+
+/// What an incident costs as one sentence: how much, at what pace, and what that is reckoned by; or why it is not
+/// known.
+pub(crate) fn price(incident: &Incident) -> String {
+    let words = incident.basis.words();
+    let pace = |losing: &Losing| {
+        let hours = hours(losing.milli_gpus as f64 / 1_000.0);
+        let dollars = match losing.nano_usd_per_hour() {
+            Some(nano) => dollars(nano),
+            None => "without a price".to_owned(),
+        };
+        format!("{hours} GPU-hours, {dollars} an hour")
+    };
+    let now = incident
+        .losing_known()
+        .filter(|_| incident.state != State::Resolved);
+    let stake = incident.stake_known().map(|(_, it)| &it.losing);
+    let stake = stake.filter(|_| incident.state != State::Resolved);
+    match (now, stake) {
+        (Some(losing), _) | (None, Some(losing)) => {
+            format!("{}; now {}: {words}.", lost(incident), pace(losing))
+        }
+        (None, None) => format!("{}: {words}.", lost(incident)),
+    }
+}
+
+/// What its figures are reckoned by; nothing where there is none, of which [`costs`] says why.
+pub(crate) fn reckoned(incident: &Incident) -> &'static str {
+    match incident.basis.figure() {
+        Figure::None => "",
+        _ => incident.basis.words(),
+    }
+}
+
+/// What several incidents cost an hour together, as far as that is known; none where nothing is.
+pub(crate) fn all_cost<'a>(incidents: impl Iterator<Item = &'a Incident>) -> Option<String> {
+    let (mut nano, mut is_all) = (0_i64, true);
+    for incident in incidents {
+        let known = incident.losing_known().and_then(Losing::nano_usd_per_hour);
+        is_all &= known.is_some() && !incident.is_least;
+        nano = nano.saturating_add(known.unwrap_or(0));
+    }
+    let least = if is_all { "" } else { "at least " };
+    (nano > 0).then(|| format!("{least}{}/h", dollars(nano)))
+}
+
+const fn least(incident: &Incident) -> &'static str {
+    match incident.is_least {
+        true => "at least ",
+        false => "",
+    }
+}
+
+/// GPU time and what it costs.
+fn figure(lost: &Lost, least: &str) -> String {
+    let hours = hours(lost.gpu_seconds() / 3_600.0);
+    match lost.nano_usd() {
+        Some(nano) if lost.is_priced() => format!("{least}{hours} GPU-hours, {}", dollars(nano)),
+        Some(nano) => format!("{least}{hours} GPU-hours, at least {}", dollars(nano)),
+        None => format!("{least}{hours} GPU-hours, without a price"),
+    }
+}
+
+fn hours(hours: f64) -> String {
+    match hours {
         // A little is not nothing.
         hours if hours > 0.0 && hours < 0.01 => "under 0.01".to_owned(),
         hours if hours >= 1_000.0 => text::grouped(hours.round()),
         hours => format!("{hours:.2}"),
-    };
-    match incident.lost.nano_usd() {
-        Some(nano) if incident.lost.is_priced() => {
-            format!("{hours} GPU-hours, {}", dollars(nano))
-        }
-        Some(nano) => format!("{hours} GPU-hours, at least {}", dollars(nano)),
-        None => format!("{hours} GPU-hours, without a price"),
     }
 }
 
@@ -93,4 +183,100 @@ pub(crate) fn measured(readings: &[Reading]) -> String {
 fn unit(suffix: &str) -> Unit {
     let known = catalog::all().find(|it| it.unit.suffix() == Some(suffix));
     known.map_or(Unit::Count, |it| it.unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::price::{Basis, Stake};
+
+    use super::*;
+    use crate::notify::fixture;
+
+    /// One that says of its price that it is reckoned by this, with these figures where there are some.
+    fn priced(basis: Basis) -> Incident {
+        let (mut lost, losing) = (Lost::default(), Losing::gpus(8, Some(1_000_000_000)));
+        lost.add(fixture::START, fixture::after(3_600), &losing);
+        let mut incident = fixture::incident(1);
+        (incident.basis, incident.losing) = (basis, Losing::default());
+        match basis.figure() {
+            Figure::Lost => (incident.losing, incident.lost) = (losing, lost),
+            Figure::None => {}
+            _ => {
+                incident.stake = Stake {
+                    losing,
+                    so_far: lost,
+                }
+            }
+        }
+        incident
+    }
+
+    #[test]
+    fn every_incident_has_figures_with_what_they_are_reckoned_by_or_says_why_it_has_none() {
+        for basis in Basis::ALL {
+            let incident = priced(*basis);
+            let said = [costs(&incident), lost(&incident), price(&incident)];
+            assert!(said[2].contains(basis.words()), "{basis:?}: {}", said[2]);
+            let is_figure = basis.figure() != Figure::None;
+            let hour = dollars(28_800_000_000_000);
+            for said in &said {
+                assert_eq!(said.contains(&hour), is_figure, "{basis:?}: {said}");
+                assert_eq!(said.contains('$'), is_figure, "{basis:?}: {said}");
+            }
+            assert_eq!(said[2].contains("8.00 GPU-hours"), is_figure, "{}", said[2]);
+            assert_eq!(reckoned(&incident).is_empty(), !is_figure, "{basis:?}");
+            let is_loss = basis.figure() == Figure::Lost;
+            assert_eq!(all_cost(std::iter::once(&incident)).is_some(), is_loss);
+        }
+    }
+
+    #[test]
+    fn what_is_no_loss_is_called_by_its_own_name() {
+        let hour = dollars(28_800_000_000_000);
+        let rows = [
+            (Basis::BrokenGpu, format!("costs {hour}/h"), ""),
+            (
+                Basis::SinceCheckpoint,
+                format!("puts {hour}/h at stake"),
+                "at stake",
+            ),
+            (
+                Basis::NotObserved,
+                format!("leaves {hour}/h unobserved"),
+                "unobserved",
+            ),
+            (
+                Basis::PastIncidents,
+                format!("repeats what costs {hour}/h in a month"),
+                "in the incidents that it repeats",
+            ),
+        ];
+        for (basis, now, beside) in rows {
+            let incident = priced(basis);
+            let figure = format!("8.00 GPU-hours, {hour}");
+            let so_far = match beside {
+                "" => figure,
+                beside => format!("nothing that is known; {figure} {beside}"),
+            };
+            assert_eq!((costs(&incident), lost(&incident)), (now, so_far));
+        }
+        assert_eq!(lost(&priced(Basis::GoesOn)), "not known");
+    }
+
+    #[test]
+    fn a_sum_of_which_something_is_not_known_is_the_least() {
+        let (known, unknown) = (priced(Basis::BrokenGpu), priced(Basis::NoRunWaits));
+        let whole = all_cost([&known, &known].into_iter()).expect("it costs");
+        assert_eq!(whole, format!("{}/h", dollars(57_600_000_000_000)));
+        let part = all_cost([&known, &unknown].into_iter()).expect("it costs");
+        assert_eq!(part, format!("at least {}/h", dollars(28_800_000_000_000)));
+        let mut least = priced(Basis::LowerClock);
+        least.is_least = true;
+        assert!(
+            costs(&least).starts_with("costs at least "),
+            "{}",
+            costs(&least)
+        );
+        assert!(lost(&least).starts_with("at least "), "{}", lost(&least));
+    }
 }

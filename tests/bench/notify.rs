@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Nodes, Place, Signal, Tick};
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_program::clock::SystemClock;
 use gpufleet_server::App;
 use gpufleet_server::auth::{Access, Grant};
@@ -163,7 +164,7 @@ fn signal(place: &Place, now: Timestamp) -> Signal {
         cause: Cause::GpuFault,
         since: Some(now),
         readings: Vec::new(),
-        losing: Default::default(),
+        price: Price::none(Basis::GoesOn),
         booted_at: None,
     }
 }

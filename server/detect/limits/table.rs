@@ -4,6 +4,7 @@
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::Family;
 use gpufleet_analysis::limit::Test;
+use gpufleet_analysis::price::Basis;
 use gpufleet_telemetry::catalog::{Metric, Unit, gpu, node, serving, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::identity::ResourceKind;
@@ -25,6 +26,8 @@ pub(in crate::detect) struct Limit {
     pub(in crate::detect) severity: Severity,
     pub(in crate::detect) cause: Cause,
     pub(in crate::detect) what: &'static str,
+    /// Why it has no price, unless a run that fails of it, or the GPU, says more.
+    pub(in crate::detect) price: Basis,
     pub(in crate::detect) action: &'static str,
     /// What the reading is called beside its limit, and its unit.
     pub(in crate::detect) reading: (&'static str, Unit),
@@ -75,6 +78,26 @@ impl Read {
     }
 }
 
+impl Limit {
+    /// What a reading over it may say of its price.
+    pub(in crate::detect) const fn prices(&self) -> &'static [Basis] {
+        use Basis::*;
+        match self.price {
+            NoRunKnown => &[NoRunKnown, SinceCheckpoint, SinceStart],
+            GpuUnknown => &[GpuUnknown, PartUnused],
+            NoRunWaits => &[NoRunWaits],
+            NotYet => &[NotYet],
+            NotToBeTrusted => &[NotToBeTrusted],
+            EndsProcess => &[EndsProcess],
+            HostWaits => &[HostWaits],
+            NoGpusTold => &[NoGpusTold],
+            RequestsWait => &[RequestsWait],
+            // What no limit says: its row is then without a word.
+            _ => &[],
+        }
+    }
+}
+
 /// A limit with what most of them have.
 const fn limit(
     kind: &'static str,
@@ -82,6 +105,7 @@ const fn limit(
     test: Test,
     family: Family,
     what: &'static str,
+    price: Basis,
 ) -> Limit {
     Limit {
         kind,
@@ -92,6 +116,7 @@ const fn limit(
         severity: Severity::Warning,
         cause: Cause::Unknown,
         what,
+        price,
         action: "",
         reading: ("reading", Unit::Count),
     }
@@ -112,6 +137,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(15 * MINUTE),
             Family::Leak,
             "a process was killed for want of memory",
+            Basis::EndsProcess,
         )
     },
     Limit {
@@ -125,6 +151,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Below(0.05),
             Family::Leak,
             "nearly out of memory",
+            Basis::NoRunKnown,
         )
     },
     Limit {
@@ -138,6 +165,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(0.1),
             Family::Slower,
             "the hypervisor takes its CPU time",
+            Basis::HostWaits,
         )
     },
     Limit {
@@ -151,6 +179,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(0.4),
             Family::Slower,
             "it waits for its storage",
+            Basis::HostWaits,
         )
     },
     Limit {
@@ -165,6 +194,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Down,
             Family::Link,
             "a network device is down",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -177,6 +207,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Flaps,
             Family::Link,
             "a network device goes and comes",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -190,6 +221,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Rate(1.0),
             Family::Link,
             "a network device makes errors",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -203,6 +235,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Rate(10.0),
             Family::Link,
             "an RDMA device repeats packets",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -215,6 +248,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Flaps,
             Family::Link,
             "an NVLink goes and comes",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -227,6 +261,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(60 * MINUTE),
             Family::Link,
             "an NVLink did not recover by itself",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -240,6 +275,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Rate(0.1),
             Family::Link,
             "an NVLink repeats packets all the time",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -253,6 +289,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(1.0),
             Family::Link,
             "its place in the NVLink fabric is bad",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -266,6 +303,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(60 * MINUTE),
             Family::Link,
             "a PCIe error made its link unreliable",
+            Basis::NoRunWaits,
         )
     },
     Limit {
@@ -279,6 +317,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(60 * MINUTE),
             Family::GpuFault,
             "on-chip memory errors that could not be corrected",
+            Basis::NotToBeTrusted,
         )
     },
     Limit {
@@ -293,6 +332,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(1.0),
             Family::GpuFault,
             "more on-chip memory errors than the vendor tolerates",
+            Basis::NotYet,
         )
     },
     Limit {
@@ -306,6 +346,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Below(3.0),
             Family::Heat,
             "about to slow itself down",
+            Basis::NotYet,
         )
     },
     Limit {
@@ -320,6 +361,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Below(0.1),
             Family::Idle,
             "held and hardly used",
+            Basis::GpuUnknown,
         )
     },
     Limit {
@@ -332,6 +374,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(15 * MINUTE),
             Family::Training,
             "an allocation of device memory failed",
+            Basis::EndsProcess,
         )
     },
     Limit {
@@ -346,6 +389,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Rate(0.02),
             Family::Slower,
             "its allocator frees its cache again and again",
+            Basis::HostWaits,
         )
     },
     Limit {
@@ -358,6 +402,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Grew(60 * MINUTE),
             Family::Training,
             "a checkpoint could not be saved",
+            Basis::NoRunKnown,
         )
     },
     Limit {
@@ -370,6 +415,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(6.0 * 3_600.0),
             Family::Training,
             "its last checkpoint is old",
+            Basis::NoRunKnown,
         )
     },
     Limit {
@@ -383,6 +429,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Still,
             Family::Hang,
             "requests wait and none is finished",
+            Basis::NoGpusTold,
         )
     },
     Limit {
@@ -395,6 +442,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(0.95),
             Family::Slower,
             "its KV cache is full",
+            Basis::RequestsWait,
         )
     },
     Limit {
@@ -407,6 +455,7 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Test::Above(10.0),
             Family::Slower,
             "its first token comes late",
+            Basis::RequestsWait,
         )
     },
 ];

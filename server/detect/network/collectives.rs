@@ -10,19 +10,32 @@ use std::sync::Arc;
 use gpufleet_analysis::slow_link::{End, Group};
 use gpufleet_analysis::straggler::collectives::Function;
 use gpufleet_telemetry::catalog::{Metric, training};
-use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::identity::{Part, Resource, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::collective_of;
 
+use crate::detect::gather::is_same;
 use crate::detect::seconds_since;
 use crate::fleet::{Live, LiveValue};
 
 /// A step may take minutes; what is older is not of the step that goes on, seconds.
 const FRESH_S: f64 = 90.0;
 
-/// The ranks of each run that measure collectives, by cluster and run.
+/// The ranks of each run that measure collectives, in the order in which runs were met.
 #[derive(Debug, Default)]
-pub(in crate::detect) struct Measured(HashMap<(Arc<str>, String), Vec<RankMeasured>>);
+pub(in crate::detect) struct Measured {
+    runs: Vec<RunMeasured>,
+    /// Where each is, by cluster and run.
+    places: HashMap<(Arc<str>, Arc<str>), usize>,
+}
+
+/// Those of one run.
+#[derive(Debug)]
+struct RunMeasured {
+    cluster: Arc<str>,
+    run: Arc<str>,
+    ranks: Vec<RankMeasured>,
+}
 
 /// One of them.
 #[derive(Debug, Clone)]
@@ -31,6 +44,28 @@ pub(super) struct RankMeasured {
     pub(super) node: Arc<str>,
     pub(super) gpu: Arc<str>,
     collectives: Vec<Collective>,
+}
+
+/// What is kept of a rank from tick to tick: what its names say. They are the same at nearly every tick, and to read
+/// them anew costs more than all that is measured.
+#[derive(Debug, Default)]
+pub(in crate::detect) struct RankNames {
+    told: Option<Arc<Resource>>,
+    /// Which rank of which run it is; none of what is no rank.
+    rank: Option<(Arc<str>, u32)>,
+    /// Where its run was in [`Measured`].
+    place: usize,
+    gpu: Arc<str>,
+    /// What the names of its collectives say, in the order of their readings.
+    collectives: Vec<Named>,
+}
+
+/// What the name of a collective says.
+#[derive(Debug)]
+struct Named {
+    part: Arc<Part>,
+    /// None where it says nothing.
+    said: Option<(u64, Function)>,
 }
 
 #[derive(Debug, Clone)]
@@ -43,48 +78,106 @@ struct Collective {
 }
 
 impl Measured {
-    /// A new tick.
+    /// A new tick. A run of which nothing was measured at the last one is forgotten.
     pub(super) fn begin(&mut self) {
-        self.0.clear();
+        if self.runs.iter().any(|it| it.ranks.is_empty()) {
+            self.runs.retain(|it| !it.ranks.is_empty());
+            let names = self.runs.iter().enumerate();
+            self.places = names.map(|(place, it)| (it.name(), place)).collect();
+        }
+        self.runs.iter_mut().for_each(|it| it.ranks.clear());
     }
 
     /// Takes in what is live of a rank.
-    pub(super) fn look(&mut self, live: &Live, now: Timestamp) {
+    pub(super) fn look(&mut self, live: &Live, names: &mut RankNames, now: Timestamp) {
+        names.tell(live);
         let measured = live.parts(training::COLLECTIVE_BUS_BANDWIDTH.id);
-        let is_fresh = |it: &&LiveValue| seconds_since(now, it.at) <= FRESH_S;
-        let collectives = measured
-            .filter(is_fresh)
-            .filter_map(|it| collective(live, it));
-        let collectives: Vec<Collective> = collectives.collect();
-        let Some((run, rank)) = live.key.id.rsplit_once('/') else {
-            return;
-        };
-        let (Ok(rank), false) = (rank.parse(), collectives.is_empty()) else {
-            return;
-        };
-        let gpu = live
-            .resource
-            .attribute(attribute::GPU_ID)
-            .unwrap_or_default();
-        let key = (Arc::clone(&live.key.cluster), run.to_owned());
-        self.0.entry(key).or_default().push(RankMeasured {
-            rank,
-            node: Arc::clone(&live.node),
-            gpu: gpu.into(),
-            collectives,
+        let each = measured.enumerate().filter_map(|(place, it)| {
+            let is_fresh = seconds_since(now, it.at) <= FRESH_S;
+            is_fresh.then(|| collective(live, names, (place, it)))?
         });
+        let collectives: Vec<Collective> = each.collect();
+        let (Some((run, rank)), false) = (&mut names.rank, collectives.is_empty()) else {
+            return;
+        };
+        let measured = RankMeasured {
+            rank: *rank,
+            node: Arc::clone(&live.node),
+            gpu: Arc::clone(&names.gpu),
+            collectives,
+        };
+        names.place = self.place(&live.key.cluster, run, names.place);
+        let of_run = &mut self.runs[names.place];
+        // One address for all its ranks: then the next tick does not read the name.
+        run.clone_from(&of_run.run);
+        of_run.ranks.push(measured);
+    }
+
+    /// Where a run is. Tried first is `place`, where it was for this rank at the last tick.
+    fn place(&mut self, cluster: &Arc<str>, run: &Arc<str>, place: usize) -> usize {
+        let is_it = |it: &RunMeasured| is_same(&it.run, run) && is_same(&it.cluster, cluster);
+        if self.runs.get(place).is_some_and(is_it) {
+            return place;
+        }
+        let (runs, name) = (&mut self.runs, (Arc::clone(cluster), Arc::clone(run)));
+        *self.places.entry(name).or_insert_with(|| {
+            runs.push(RunMeasured {
+                cluster: Arc::clone(cluster),
+                run: Arc::clone(run),
+                ranks: Vec::new(),
+            });
+            runs.len() - 1
+        })
     }
 
     /// What the ranks of a run measured.
     pub(super) fn of(&self, cluster: &Arc<str>, run: &str) -> &[RankMeasured] {
-        let key = (Arc::clone(cluster), run.to_owned());
-        self.0.get(&key).map_or(&[], Vec::as_slice)
+        let place = self.places.get(&(Arc::clone(cluster), run.into()));
+        place.map_or(&[], |it| &self.runs[*it].ranks)
+    }
+}
+
+impl RunMeasured {
+    fn name(&self) -> (Arc<str>, Arc<str>) {
+        (Arc::clone(&self.cluster), Arc::clone(&self.run))
+    }
+}
+
+impl RankNames {
+    /// Takes in what the resource says.
+    fn tell(&mut self, live: &Live) {
+        let known = self.told.as_ref();
+        if known.is_some_and(|it| Arc::ptr_eq(it, &live.resource)) {
+            return;
+        }
+        let named = live.key.id.rsplit_once('/');
+        self.rank = named.and_then(|(run, rank)| Some((run.into(), rank.parse().ok()?)));
+        let gpu = live.resource.attribute(attribute::GPU_ID);
+        self.gpu = gpu.unwrap_or_default().into();
+        self.told = Some(Arc::clone(&live.resource));
+    }
+
+    /// What the name of the collective at this place says.
+    fn collective(&mut self, place: usize, part: &Arc<Part>) -> Option<(u64, Function)> {
+        let known = self.collectives.get(place);
+        if let Some(known) = known.filter(|it| it.part == *part) {
+            return known.said;
+        }
+        let said = collective_of(&part.id);
+        let said = said.map(|(communicator, function)| (communicator, Function::of(function)));
+        self.collectives.truncate(place);
+        // One that is too old to count has no place of its own: it is read again.
+        if self.collectives.len() == place {
+            let part = Arc::clone(part);
+            self.collectives.push(Named { part, said });
+        }
+        said
     }
 }
 
 /// The communicators of these ranks, other than those with a rank that is `left_out`.
-pub(super) fn groups(
-    ranks: &[RankMeasured],
+pub(super) fn groups<'a>(
+    ranks: impl Iterator<Item = &'a RankMeasured>,
     left_out: impl Fn(&RankMeasured) -> bool,
 ) -> Vec<Group> {
     let mut groups: BTreeMap<(u64, Function), Option<Group>> = BTreeMap::new();
@@ -127,20 +220,25 @@ pub(super) fn is_across(ranks: &[RankMeasured]) -> bool {
     all.any(|(communicator, node)| *nodes.entry(communicator).or_insert(node) != node)
 }
 
-fn collective(live: &Live, measured: &LiveValue) -> Option<Collective> {
+fn collective(
+    live: &Live,
+    names: &mut RankNames,
+    (place, measured): (usize, &LiveValue),
+) -> Option<Collective> {
     let part = measured.part.as_ref()?;
     let bytes_per_second = measured.reading.ok()?;
-    let (communicator, function) = collective_of(&part.id)?;
+    let (communicator, function) = names.collective(place, part)?;
     let total = |metric: &Metric| {
-        let mut of_part = live
-            .parts(metric.id)
-            .filter(|it| it.part.as_ref() == Some(part));
-        of_part.next()?.reading.ok()
+        let is_its = |it: &&LiveValue| it.part.as_ref() == Some(part);
+        // Parts are in the order of their names, whatever the metric.
+        let like = live.parts(metric.id).nth(place).filter(is_its);
+        let found = like.or_else(|| live.parts(metric.id).find(is_its));
+        found?.reading.ok()
     };
     let calls = total(&training::COLLECTIVE_CALLS).filter(|it| *it > 0.0)?;
     Some(Collective {
         communicator,
-        function: Function::of(function),
+        function,
         bytes_per_call: total(&training::COLLECTIVE_TRAFFIC)? / calls,
         bytes_per_second,
         at: measured.at,

@@ -7,6 +7,7 @@ use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::port::{self, Port, Sign};
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::slow_link::{Finding, MAX_ENDS, Suspect};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -52,9 +53,9 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
     let ratio = finding.bytes_per_second / usual;
     let ranks = around.run.ranks.len() as u64;
     let price = price_of(around.run, around.gpus);
-    let losing = around.waits.map_or(Losing::gpus(0, price), |it| {
-        Losing::by_step(ranks, it.step_ns, it.without(1.0 - ratio), price)
-    });
+    let losing = around
+        .waits
+        .map(|it| Losing::by_step(ranks, it.step_ns, it.without(1.0 - ratio), price));
     let cluster = &**around.cluster;
     let (place, what) = match (told.place, &finding.suspect) {
         (Some(place), _) => (place, of_one(finding.is_across)),
@@ -88,7 +89,7 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
         }),
         since: None,
         readings,
-        losing,
+        price: Price::measured(losing, Basis::LongerCollectives, Basis::NoSteps),
         booted_at: None,
     })
 }

@@ -3,6 +3,7 @@
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::wrong_network::Finding;
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
@@ -25,9 +26,7 @@ pub(super) fn signal(
     let ranks = run.ranks.len() as u64;
     let losing = waits
         .zip(finding.saved_part())
-        .map_or(Losing::gpus(0, price), |(it, part)| {
-            Losing::by_step(ranks, it.step_ns, it.without(part), price)
-        });
+        .map(|(it, part)| Losing::by_step(ranks, it.step_ns, it.without(part), price));
     let kind = if finding.are_rdma {
         "RDMA ports"
     } else {
@@ -53,7 +52,7 @@ pub(super) fn signal(
             rate(&idle, finding.idle_bytes_per_second),
             Reading::new("nodes", finding.nodes as f64, None, Unit::Count),
         ],
-        losing,
+        price: Price::measured(losing, Basis::LongerCollectives, Basis::NoSteps),
         booted_at: None,
     }
 }

@@ -11,6 +11,7 @@ use gpufleet_analysis::cause::{Cause, Reading as Evidence};
 use gpufleet_analysis::incident::{Family, Signal};
 use gpufleet_analysis::loss::{Finding, Step, Thresholds, Trouble, Watch};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Metric, Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
@@ -46,6 +47,8 @@ pub(super) struct Wrong {
     since_step: u64,
     since: Timestamp,
     reading: Reading,
+    /// The part of the last steps that the loss scaler skipped.
+    skipped: f64,
 }
 
 impl Reading {
@@ -129,18 +132,15 @@ impl Learning {
     fn kept(&self, found: &[Finding], reading: &Reading, now: Timestamp) -> Vec<Wrong> {
         let of = |finding: &Finding| {
             let known = self.found.iter().find(|it| it.trouble == finding.trouble);
-            known.copied().map_or(
-                Wrong {
-                    trouble: finding.trouble,
-                    since_step: finding.since_step,
-                    since: now,
-                    reading: *reading,
-                },
-                |known| Wrong {
-                    reading: *reading,
-                    ..known
-                },
-            )
+            let (since_step, since) =
+                known.map_or((finding.since_step, now), |it| (it.since_step, it.since));
+            Wrong {
+                trouble: finding.trouble,
+                since_step,
+                since,
+                reading: *reading,
+                skipped: self.watch.skipped_part(),
+            }
         };
         found.iter().map(of).collect()
     }
@@ -149,32 +149,36 @@ impl Learning {
 impl Wrong {
     /// In the words of an incident.
     pub(super) fn signal(&self, run: &RunSnapshot, price: Option<i64>, now: Timestamp) -> Signal {
-        let gpus = run.ranks.len() as u64;
-        let (what, action, part) = match self.trouble {
+        let losing = Losing::gpus(run.ranks.len() as u64, price);
+        let worthless = Price::of(Basis::WorthlessSteps, losing);
+        let (what, action, price) = match self.trouble {
             Trouble::NotFinite => (
                 "its loss is not finite",
                 "Stop it and go back to the last checkpoint before that step: what it does now is lost.",
-                1.0,
+                worthless,
             ),
             Trouble::Diverged => (
                 "its loss left its trend and stays above it",
                 "Look at the data and the learning rate at that step; go back to a checkpoint before it.",
-                1.0,
+                worthless,
             ),
             Trouble::GradientBurst => (
                 "its gradients burst",
                 "Look whether the loss follows; clip gradients if it comes back.",
-                0.0,
+                Price::at_stake(Basis::IfItFollows, losing, self.since, now),
             ),
             Trouble::Skipping => (
                 "the loss scaler skips many steps",
                 "Look for values that overflow; bfloat16 needs no scaler.",
-                0.0,
+                Price::of(
+                    Basis::SkippedSteps,
+                    Losing::part(run.ranks.len() as u64, self.skipped, price),
+                ),
             ),
             Trouble::Stuck => (
                 "its loss does not change at all",
                 "Look whether the optimizer steps and the data changes.",
-                1.0,
+                worthless,
             ),
         };
         let reading = |name: &str, value: Option<f64>| {
@@ -202,7 +206,7 @@ impl Wrong {
             cause: Cause::Program,
             since: Some(self.since.min(now)),
             readings: readings.into_iter().flatten().collect(),
-            losing: Losing::part(gpus, part, price),
+            price,
             booted_at: None,
         }
     }

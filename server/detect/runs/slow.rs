@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::cause::{self, Cause, Pair, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_analysis::regression::Change;
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::straggler::{Confidence, Straggler};
@@ -17,7 +18,8 @@ use gpufleet_telemetry::event::Severity;
 
 use super::{Gpus, RankSnapshot, RunSnapshot, gpu_of, is_broken, place, price_of, seconds};
 use crate::detect::gather::GpuSnapshot;
-use crate::runs::Judged;
+use crate::runs::ring::Ring;
+use crate::runs::{Judged, SlowerThanBefore};
 
 /// Steps that waiting for data is a mean of: the straggler's longest window.
 const STEPS: usize = 40;
@@ -62,6 +64,8 @@ pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Ve
         let at = at.or_else(|| held_back(run, change, gpus));
         signals.push(slower(run, change, at, gpus));
     }
+    let before = judged.before.as_ref();
+    signals.extend(before.map(|it| slower_than_before(run, it, gpus)));
     signals
 }
 
@@ -92,9 +96,9 @@ fn of_straggler(
     let why = cause::judge(&around);
     let price = price_of(run, gpus);
     let ranks = run.ranks.len() as u64;
-    let losing = straggler.price.map_or(Losing::gpus(0, price), |it| {
-        Losing::by_step(ranks, it.step_ns, it.without_ns, price)
-    });
+    let losing = straggler
+        .price
+        .map(|it| Losing::by_step(ranks, it.step_ns, it.without_ns, price));
     let name = "its own time of a step, beside its peers'";
     let mut readings = vec![Reading::new(name, straggler.ratio, Some(1.0), Unit::Count)];
     // What is judged by collectives alone has no step that could be told.
@@ -122,7 +126,7 @@ fn of_straggler(
         cause: why.cause(),
         since: judged.since.get(&straggler.rank).copied(),
         readings,
-        losing,
+        price: Price::measured(losing, Basis::LongerForRank, Basis::NoSteps),
         booted_at: None,
     }
 }
@@ -158,6 +162,7 @@ fn slower(
     let now_ns = change.baseline_ns * change.ratio;
     let step = |nanos: f64| nanos.max(0.0) as u64;
     let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
+    let losing = Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price);
     Signal {
         family: Family::Slower,
         place: at.unwrap_or_else(|| place(run, None)),
@@ -170,7 +175,29 @@ fn slower(
             seconds("a step", now_ns, Some(change.baseline_ns)),
             Reading::new("since step", change.since_step as f64, None, Unit::Count),
         ],
-        losing: Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price),
+        price: Price::of(Basis::LongerThanBefore, losing),
+        booted_at: None,
+    }
+}
+
+/// A run whose steps take longer than those of the runs before it.
+fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<'_>) -> Signal {
+    let (now_ns, usual_ns) = (before.step_ns, before.usual_ns);
+    let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
+    let losing = Losing::by_step(ranks, now_ns as u64, usual_ns as u64, price);
+    Signal {
+        family: Family::Slower,
+        place: place(run, None),
+        severity: Severity::Warning,
+        what: "its steps take longer than those of the runs before it".to_owned(),
+        action: "It is made of the same as they were: compare it with one of them, and look at its machines, its data and the network.".to_owned(),
+        cause: Cause::Unknown,
+        since: None,
+        readings: vec![
+            seconds("a step", now_ns, Some(usual_ns)),
+            Reading::new("runs before it", before.runs as f64, None, Unit::Count),
+        ],
+        price: Price::of(Basis::LongerThanRuns, losing),
         booted_at: None,
     }
 }
@@ -264,8 +291,8 @@ pub(in crate::detect) fn read_of_gpu(own: &GpuSnapshot, peers: &[&GpuSnapshot]) 
 }
 
 /// What a rank's last steps are on average.
-#[derive(Clone, Copy)]
-struct Means {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Means {
     /// Nanoseconds a step that it waits for data.
     data: f64,
     /// Nanoseconds a step of its own.
@@ -277,9 +304,9 @@ struct Means {
 /// How long a rank waits for data in a step, and its peers do, as parts of what the peers need for one; and what part
 /// of a step each waits in collectives.
 fn waits(rank: &RankSnapshot, others: &[&RankSnapshot]) -> (Pair, Pair) {
-    let peers: Vec<Means> = others.iter().filter_map(|it| means(it)).collect();
+    let peers: Vec<Means> = others.iter().filter_map(|it| it.means).collect();
     let of = |part: fn(&Means) -> f64| median(&mut peers.iter().map(part).collect::<Vec<_>>());
-    let own = means(rank);
+    let own = rank.means;
     let collectives = Pair {
         own: own.map(|it| it.collectives),
         like: of(|it| it.collectives),
@@ -295,26 +322,27 @@ fn waits(rank: &RankSnapshot, others: &[&RankSnapshot]) -> (Pair, Pair) {
     (data, collectives)
 }
 
-/// Of the last [`STEPS`] steps; none where there are none.
-fn means(rank: &RankSnapshot) -> Option<Means> {
-    let ring = rank.ring.as_ref()?;
-    let (mut steps, mut data, mut own) = (0_u64, 0_u64, 0_u64);
-    let (mut collectives, mut wall) = (0_u64, 0_u64);
-    'newest: for block in ring.blocks().rev() {
-        for times in block.times.iter().rev() {
-            if steps >= STEPS as u64 {
-                break 'newest;
+impl Means {
+    /// Of the last [`STEPS`] steps; none where there are none.
+    pub(super) fn of(ring: &Ring) -> Option<Self> {
+        let (mut steps, mut data, mut own) = (0_u64, 0_u64, 0_u64);
+        let (mut collectives, mut wall) = (0_u64, 0_u64);
+        'newest: for block in ring.blocks().rev() {
+            for times in block.times.iter().rev() {
+                if steps >= STEPS as u64 {
+                    break 'newest;
+                }
+                steps += block.steps_per_entry();
+                data = data.saturating_add(times.data_wait_ns);
+                own = own.saturating_add(times.own_ns());
+                collectives = collectives.saturating_add(times.comm_wait_ns);
+                wall = wall.saturating_add(times.wall_ns);
             }
-            steps += block.steps_per_entry();
-            data = data.saturating_add(times.data_wait_ns);
-            own = own.saturating_add(times.own_ns());
-            collectives = collectives.saturating_add(times.comm_wait_ns);
-            wall = wall.saturating_add(times.wall_ns);
         }
+        (steps > 0).then(|| Self {
+            data: data as f64 / steps as f64,
+            own: own as f64 / steps as f64,
+            collectives: collectives as f64 / wall.max(1) as f64,
+        })
     }
-    (steps > 0).then(|| Means {
-        data: data as f64 / steps as f64,
-        own: own as f64 / steps as f64,
-        collectives: collectives as f64 / wall.max(1) as f64,
-    })
 }

@@ -16,6 +16,7 @@ use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
 use gpufleet_analysis::incident::{Family, Signal};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -258,7 +259,10 @@ fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name])
         cause: is_broken.map_or(Cause::Unknown, |_| Cause::GpuFault),
         since: Some(hang.since),
         readings: readings(run, hang, tick, suspect, names),
-        losing: Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
+        price: Price::of(
+            Basis::RunStands,
+            Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
+        ),
         booted_at: None,
     }
 }

@@ -17,8 +17,10 @@ use crate::fleet::{Live, LiveValue};
 use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
+mod before;
 mod first;
 mod together;
+mod unruly;
 
 /// A rank for each GPU of the world.
 const RANKS: u32 = 16;
@@ -35,6 +37,10 @@ pub(in crate::detect) struct Does {
     /// Seconds that it is in a collective.
     collective_s: Option<f64>,
     is_heard: bool,
+    /// By how many seconds the clock of its agent is ahead.
+    ahead_s: i64,
+    /// Whether its steps are told again, old ones behind new ones.
+    again: bool,
 }
 
 pub(in crate::detect) const WELL: Does = Does {
@@ -43,6 +49,8 @@ pub(in crate::detect) const WELL: Does = Does {
     phase: 3.0,
     collective_s: None,
     is_heard: true,
+    ahead_s: 0,
+    again: false,
 };
 
 /// The GPUs of the world with a run on them.
@@ -108,7 +116,8 @@ impl Training {
             .with(attribute::MESH, format!("dp={rank}/{RANKS} pp=0/1"))
             .with(attribute::GPU_ID, gpu)
             .into();
-        live.last_point = now;
+        let told = now.shifted(does.ahead_s * NANOS_PER_SECOND);
+        live.last_point = told;
         set(&mut live, &training::PHASE_NOW, does.phase);
         set(&mut live, &training::PHASE_AGE, 1.0);
         let in_flight = if does.collective_s.is_some() {
@@ -141,19 +150,31 @@ impl Training {
             data_wait_ns: does.data_wait_ms * MILLI,
             comm_wait_ns: (1_000 - busy_ms - jitter(step) - does.data_wait_ms) * MILLI,
         };
-        let block = StepBlock {
-            first_step: self.step,
-            steps_log2: 0,
-            started_at: now.shifted(-10 * NANOS_PER_SECOND),
-            ended_at: now,
-            tokens: 0,
-            samples: 0,
-            times: (0..10).map(|step| times(self.step + step)).collect(),
+        let block = |before: u64| {
+            let (first, ended) = (
+                self.step - before,
+                told.shifted(-(before as i64) * NANOS_PER_SECOND),
+            );
+            StepBlock {
+                first_step: first,
+                steps_log2: 0,
+                started_at: ended.shifted(-10 * NANOS_PER_SECOND),
+                ended_at: ended,
+                tokens: 0,
+                samples: 0,
+                times: (0..10).map(|step| times(first + step)).collect(),
+            }
+        };
+        let order: &[u64] = match does.again {
+            true => &[10, 0, 20, 0, 10],
+            false => &[0],
         };
         let id = RankId::parse(&id).expect("an id");
         let key = RunKey::of(&"prod".into(), &id);
-        runs.steps(&key, rank, &block, heard)
-            .expect("there is room");
+        for before in order {
+            runs.steps(&key, rank, &block(*before), heard)
+                .expect("there is room");
+        }
     }
 
     /// An agent tells this of a rank of the run now.

@@ -151,6 +151,7 @@ impl Waits {
             verdict,
             since: self.since.clone(),
             slower: None,
+            before: None,
             step: self.ticks,
             ended_at: now,
             step_ns,

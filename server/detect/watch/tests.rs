@@ -110,6 +110,23 @@ fn a_flurry_of_slowdowns_in_one_tick_is_one_time() {
     }
 }
 
+/// What comes one time in five minutes more often than the least threshold that can be set is told at every tick: one
+/// time is not over before the next.
+#[test]
+fn what_is_above_the_least_threshold_that_can_be_set_does_not_come_and_go() {
+    let known = crate::detect::tuned::THRESHOLDS.iter();
+    let mut known = known.filter(|it| it.key == "slowdowns_per_minute");
+    let least = *known.next().expect("it can be set").range.start();
+    let gap_s = (60.0 / (least + 0.2)).round() as i64;
+    let (mut watch, metric) = (Watch::default(), &gpu::HARDWARE_SLOWDOWNS);
+    for seconds in (0..3_600).step_by(10) {
+        let count = (seconds / gap_s) as f64;
+        let told = read(&mut watch, metric, count, seconds).slowdowns_per_minute;
+        let is_told = told.is_some_and(|it| it > least);
+        assert!(is_told || seconds < 400, "{told:?} at {seconds}");
+    }
+}
+
 #[test]
 fn errors_are_counted_over_an_hour_and_no_burst_is_a_rate() {
     let mut watch = Watch::default();

@@ -88,8 +88,8 @@ fn alert(item: &Item, called: &Called, at: Timestamp) -> Value {
             (
                 "description",
                 Some(&*format!(
-                    "Because of {}. It {}.\n{evidence}",
-                    item.cause, item.costs
+                    "Because of {}. It {}; lost so far {}.\n{evidence}",
+                    item.cause, item.costs, item.lost
                 )),
             ),
             ("action", Some(&*item.action)),

@@ -3,6 +3,7 @@
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Book, Family, Incident, Nodes, Place, Signal, State, Tick};
 use gpufleet_analysis::lost::Losing;
+use gpufleet_analysis::price::{Basis, Price};
 
 use super::*;
 use crate::notify::fixture::settings;
@@ -26,7 +27,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
             cause: Cause::GpuFault,
             since: None,
             readings: Vec::new(),
-            losing: Losing::gpus(1, Some(3_000_000_001)),
+            price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(3_000_000_001))),
             booted_at: None,
         });
         let tick = Tick {

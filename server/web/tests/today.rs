@@ -276,7 +276,7 @@ fn stalled() -> Signal {
         cause: Cause::Unknown,
         since: None,
         readings: Vec::new(),
-        losing: Losing::gpus(4, Some(1_000_000_000)),
+        price: Price::of(Basis::BrokenGpu, Losing::gpus(4, Some(1_000_000_000))),
         booted_at: None,
     }
 }

@@ -52,7 +52,7 @@ async fn what_is_wrong_with_a_jobs_numbers_or_memory_is_not_told_as_why_it_is_sl
 #[tokio::test]
 async fn what_had_no_price_for_a_while_costs_at_least_what_is_known() {
     let unpriced = Signal {
-        losing: Losing::gpus(1, None),
+        price: Price::of(Basis::BrokenGpu, Losing::gpus(1, None)),
         ..slow_rank()
     };
     let server = server().await.with(unpriced).await;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::cause::Cause;
 use gpufleet_analysis::incident::{Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
+use gpufleet_analysis::price::{Basis, Stake};
 use gpufleet_server::notify::settings::Settings;
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -58,6 +59,9 @@ pub fn incident(id: Uuid, family: Family, cluster: &str, now: Timestamp) -> Inci
         ticks: 1,
         losing: Losing::gpus(1, Some(3_000_000_000)),
         lost: Lost::default(),
+        basis: Basis::BrokenGpu,
+        is_least: false,
+        stake: Stake::default(),
         counted_to: now,
         evidence: Vec::new(),
         more_evidence: 0,

@@ -1,0 +1,245 @@
+//! Whether a run is slower than the runs before it: those of jobs of its name that ended, were made of the same, and
+//! had as many ranks.
+//!
+//! Method: after [`FIRST_STEPS`] steps, and again after each [`AGAIN_STEPS`], its steps are held against those of the
+//! last [`COMPARED`] such runs by [`between`]: by medians of runs, never by pooled steps. Fewer than three are no
+//! baseline, and a run that has not told what it is made of is compared with none: then nothing is said.
+//!
+//! Limits: steps of the rank that stands for a run, of its last [`READ_BACK`], as long as they are kept; one run is
+//! looked up at a round. A replay does not look at other runs.
+
+use std::sync::Arc;
+
+use gpufleet_analysis::regression::between::{self, Verdict};
+use gpufleet_analysis::robust::median;
+use gpufleet_telemetry::time::NANOS_PER_SECOND;
+
+use crate::runs::{KnownRun, Run, RunKey, compare, history};
+use crate::store::{RunFilter, Store, StoreError};
+
+/// Steps after which a run is held against those before it: more than a start and its first checkpoint.
+pub(super) const FIRST_STEPS: u64 = 200;
+
+/// And after so many more again: what was slow then may be mended, and steps cost time to read.
+pub(super) const AGAIN_STEPS: u64 = 2_000;
+
+/// Most runs of its name that are looked at for such that are like it.
+const LOOKED_AT: usize = 40;
+
+/// Most runs it is compared with, the last ones.
+const COMPARED: usize = 8;
+
+/// The rank that stands for a run is looked for among these.
+const SPEAKERS: u32 = 64;
+
+/// How far back from the end of a run its steps are read, nanoseconds.
+const READ_BACK: i64 = 3_600 * NANOS_PER_SECOND;
+
+/// That a run is slower than the runs before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlowerThanBefore {
+    /// How many runs those are.
+    pub runs: usize,
+    /// How long its steps take, median, nanoseconds.
+    pub step_ns: f64,
+    /// How long theirs took, the median of their medians.
+    pub usual_ns: f64,
+}
+
+/// Whether it is slower than those before it by this part at least; none where it is not, or nothing can be said.
+///
+/// # Errors
+/// When the database refuses.
+pub(super) async fn slower(
+    store: &Store,
+    (key, run): (&RunKey, &Run),
+    least_change: f64,
+) -> Result<Option<SlowerThanBefore>, StoreError> {
+    if run.facts.fingerprint.is_empty() {
+        return Ok(None);
+    }
+    let filter = RunFilter {
+        cluster: Some(Arc::clone(&key.cluster)),
+        name_of: Some(key.run.job.clone()),
+        ..RunFilter::default()
+    };
+    let (known, _) = store.runs(&filter, None, LOOKED_AT).await?;
+    let like = known.into_iter().filter(|it| is_like(it, (key, run)));
+    let like: Vec<RunKey> = like.map(|it| it.key).take(COMPARED).collect();
+    if like.len() < between::LEAST_BASELINES {
+        return Ok(None);
+    }
+    let mut before = Vec::with_capacity(like.len());
+    for known in store.with_first_ranks(&like, SPEAKERS).await? {
+        let key = known.key.clone();
+        before.push(walls(store, (&key, &Run::of_store(known))).await?);
+    }
+    let own = walls(store, (key, run)).await?;
+    Ok(judged(&before, &own, least_change))
+}
+
+/// Whether a run is one that this is to be held against.
+fn is_like(before: &KnownRun, (key, run): (&RunKey, &Run)) -> bool {
+    let (facts, own) = (&before.facts, &run.facts);
+    before.key != *key
+        && facts.ended.is_some()
+        && facts.started < own.started
+        && facts.world == own.world
+        && facts.fingerprint == own.fingerprint
+}
+
+fn judged(before: &[Vec<f64>], own: &[f64], least_change: f64) -> Option<SlowerThanBefore> {
+    let baselines: Vec<&[f64]> = before.iter().map(Vec::as_slice).collect();
+    let compared = between::compare(&baselines, own)?;
+    let is_slower = compared.verdict == Verdict::Slower && compared.ratio >= 1.0 + least_change;
+    let step_ns = median(&mut own.to_vec())?;
+    is_slower.then(|| SlowerThanBefore {
+        runs: before.len(),
+        step_ns,
+        usual_ns: step_ns / compared.ratio,
+    })
+}
+
+/// How long the steps of a run took, nanoseconds, in order, without the first.
+async fn walls(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<f64>, StoreError> {
+    let Some((speaker, _)) = run.speaker() else {
+        return Ok(Vec::new());
+    };
+    let end = run.facts.heard.shifted(NANOS_PER_SECOND);
+    let range = end.shifted(-READ_BACK)..end;
+    let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
+    Ok(steps
+        .get(&speaker)
+        .map_or(Vec::new(), |it| compare::walls(it)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use gpufleet_telemetry::catalog::training;
+    use gpufleet_telemetry::steps::{StepBlock, StepTimes};
+    use gpufleet_telemetry::time::Timestamp;
+    use gpufleet_telemetry::training::{JobId, RunId};
+
+    use super::*;
+    use crate::runs::{RankFacts, RunFacts, StepDelta};
+    use crate::store::StoreConfig;
+    use crate::store::model::Commit;
+
+    /// 60 steps of about so many milliseconds.
+    fn steps(millis: f64) -> Vec<f64> {
+        let times = (0..60).map(|it| (millis + f64::from(it % 5) * 0.1) * 1e6);
+        times.collect()
+    }
+
+    #[test]
+    fn a_run_is_slower_than_three_like_it_and_than_two_nothing_is_said() {
+        let before = [steps(100.0), steps(100.5), steps(99.5)];
+        let found = judged(&before, &steps(110.0), 0.02).expect("it is slower");
+        assert_eq!(found.runs, 3);
+        assert!((found.step_ns - 110.2e6).abs() < 1e4, "{found:?}");
+        assert!((found.usual_ns - 100.2e6).abs() < 1e4, "{found:?}");
+        assert_eq!(judged(&before, &steps(110.0), 0.2), None, "by what is set");
+        assert_eq!(judged(&before, &steps(100.2), 0.02), None);
+        assert_eq!(judged(&before, &steps(80.0), 0.02), None, "faster is well");
+        assert_eq!(judged(&before[..2], &steps(110.0), 0.02), None);
+        assert_eq!(judged(&before, &[], 0.02), None);
+    }
+
+    fn at(attempt: u32, seconds: i64) -> Timestamp {
+        let start = 1_790_000_000 + i64::from(attempt) * 3_600;
+        Timestamp::from_seconds(start + seconds)
+    }
+
+    fn key(attempt: u32) -> RunKey {
+        let job = JobId::parse("team/llama/u1").expect("an id");
+        RunKey {
+            cluster: "prod".into(),
+            run: RunId { job, attempt },
+        }
+    }
+
+    /// A run of a minute that ended, made of this torch.
+    fn known(attempt: u32, torch: &str) -> KnownRun {
+        let rank = RankFacts {
+            readings: vec![(training::STEPS.id, 60.0)],
+            ..RankFacts::default()
+        };
+        KnownRun {
+            key: key(attempt),
+            facts: RunFacts {
+                started: Some(at(attempt, 0)),
+                heard: at(attempt, 60),
+                ended: Some(at(attempt, 60)),
+                world: 1,
+                fingerprint: BTreeMap::from([("torch".to_owned(), torch.to_owned())]),
+                ..RunFacts::default()
+            },
+            ranks: vec![(0, rank)],
+            is_part: false,
+        }
+    }
+
+    fn told(attempt: u32, millis: f64) -> StepDelta {
+        let times = steps(millis).into_iter().map(|wall_ns| StepTimes {
+            wall_ns: wall_ns as u64,
+            ..StepTimes::default()
+        });
+        StepDelta {
+            key: key(attempt),
+            rank: 0,
+            bucket: at(attempt, 0).minute().0.div_euclid(10),
+            blocks: vec![StepBlock {
+                first_step: 0,
+                steps_log2: 0,
+                started_at: at(attempt, 0),
+                ended_at: at(attempt, 60),
+                tokens: 0,
+                samples: 0,
+                times: times.collect(),
+            }],
+        }
+    }
+
+    #[tokio::test]
+    async fn the_runs_before_it_are_those_of_its_name_that_are_made_of_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+        let store = store.expect("a new database opens");
+        let lease = store.acquire_lease("s", at(0, 0), Duration::from_secs(15));
+        let token = lease.await.expect("nobody has it").token;
+        let all = [
+            (1, "2.9", 100.0),
+            (2, "2.9", 100.5),
+            (3, "2.8", 50.0),
+            (4, "2.9", 99.5),
+            (5, "2.9", 110.0),
+            (6, "2.8", 110.0),
+            (7, "2.9", 70.0),
+        ];
+        for (attempt, torch, millis) in all {
+            let commit = Commit {
+                number: u64::from(attempt),
+                runs: vec![known(attempt, torch)],
+                steps: vec![told(attempt, millis)],
+                ..Commit::default()
+            };
+            store
+                .commit(&commit, token)
+                .await
+                .expect("it is the holder");
+        }
+        let of = async |attempt: u32, torch: &str| {
+            let run = Run::of_store(known(attempt, torch));
+            let found = slower(&store, (&key(attempt), &run), 0.02).await;
+            found.expect("it answers")
+        };
+        let found = of(5, "2.9").await.expect("it is slower than those before");
+        assert_eq!(found.runs, 3, "neither another torch nor a later one");
+        assert!((found.usual_ns - 100.2e6).abs() < 1e5, "{found:?}");
+        assert_eq!(of(6, "2.8").await, None, "one is no baseline");
+        assert_eq!(of(7, "2.9").await, None, "it is faster");
+    }
+}
