@@ -35,6 +35,9 @@ mod cards;
 
 mod nodes;
 
+#[cfg(test)]
+mod fixture;
+
 pub use nodes::Off;
 
 /// How long an answer is kept: it is of days and weeks.
@@ -183,14 +186,6 @@ impl Kept {
             // It is being made, to its end; or the store did not answer, which the next look finds out.
             Some(Err(_)) | None => lock(&self.last).get(&grant.cluster).cloned(),
         }
-    }
-
-    /// Has this for an answer that was made now.
-    #[cfg(test)]
-    pub(crate) async fn put_for_tests(&self, app: &App, saved: Savings) {
-        let making = async { Ok(Arc::new(saved)) };
-        let made = self.fresh.get(None, &app.clock, making).await;
-        made.expect("it was made");
     }
 }
 
