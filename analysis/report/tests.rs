@@ -187,7 +187,11 @@ fn column(text: &str, name: &str) -> i128 {
         .position(|it| *it == name)
         .expect("the column is there");
     let rows = table::read(text, &header).expect("a table");
-    let of = |row: table::TableRow| i128::from(money::parse(&row.fields[at]).expect("money"));
+    // What is not told is empty, and in no sum.
+    let of = |row: table::TableRow| match row.fields[at].as_str() {
+        "" => 0,
+        told => i128::from(money::parse(told).expect("money")),
+    };
     rows.into_iter().map(of).sum()
 }
 

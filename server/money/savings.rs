@@ -37,6 +37,9 @@ mod measure;
 
 mod nodes;
 
+#[cfg(test)]
+mod fixture;
+
 pub(crate) use measure::measure;
 pub use nodes::Off;
 
@@ -180,29 +183,6 @@ impl Kept {
             // It is being made, to its end; or the store did not answer, which the next look finds out.
             Some(Err(_)) | None => lock(&self.last).get(&grant.cluster).cloned(),
         }
-    }
-
-    /// Is making an answer that never ends, so that no other is made.
-    #[cfg(test)]
-    pub(crate) fn stuck_for_tests(&self, app: &App) {
-        let never = self
-            .fresh
-            .get(Some("stuck".into()), &app.clock, std::future::pending());
-        assert!(never.now_or_never().is_none());
-    }
-
-    /// Has this for an answer that was made once and is no longer fresh.
-    #[cfg(test)]
-    pub(crate) fn had_for_tests(&self, saved: Savings) {
-        keep(&self.last, None, Arc::new(saved));
-    }
-
-    /// Has this for an answer that was made now.
-    #[cfg(test)]
-    pub(crate) async fn put_for_tests(&self, app: &App, saved: Savings) {
-        let making = async { Ok(Arc::new(saved)) };
-        let made = self.fresh.get(None, &app.clock, making).await;
-        made.expect("it was made");
     }
 }
 

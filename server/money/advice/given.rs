@@ -61,7 +61,7 @@ impl Seen {
     /// Walks over everything.
     pub(super) fn now(app: &App, specs: &Specs, at: Timestamp) -> Self {
         let terms = app.money.terms();
-        let found = now::now(&app.fleet, &terms, &Grant::default(), at);
+        let found = now::now((&app.fleet, &app.inventory), &terms, &Grant::default(), at);
         let mut seen = Self::default();
         for (cluster, gpus) in &found.all {
             for (id, gpu) in gpus {

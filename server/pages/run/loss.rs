@@ -45,7 +45,6 @@ pub(super) fn series(rows: &BTreeMap<Minute, MinuteRow>, minutes: Range<Minute>)
         ),
         top: format!("{greatest:.4}"),
         is_empty: whole.is_none(),
-        marks: Vec::new(),
     }
 }
 

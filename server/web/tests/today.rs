@@ -7,6 +7,7 @@ use gpufleet_telemetry::gpu_specs::Specs;
 
 use super::*;
 use crate::auth::Grant;
+use crate::money::advice::round;
 use crate::money::savings::{RightSize, Savings};
 use crate::today::Todays;
 use crate::view::FleetView;
@@ -88,6 +89,37 @@ async fn who_could_do_with_less_is_said_of_nobody_who_was_not_measured_for_a_day
         page.contains("held for less than a day") && !page.contains("Could be saved"),
         "{page}"
     );
+}
+
+#[tokio::test]
+async fn what_could_be_saved_is_kept_for_later_though_nobody_waited_for_it() {
+    let server = priced(fixture::fleet()).await;
+    let (app, specs) = (&server.app, Arc::new(Specs::default()));
+    let (grant, at) = (Grant::default(), server.app.clock.now());
+    let first = app.savings.last(app, &specs, &grant, at);
+    assert!(first.is_none(), "it is being made");
+    assert!(app.savings.kept_for_tests(app).await.is_some());
+}
+
+#[tokio::test]
+async fn advice_is_kept_from_the_first_round_of_the_server_that_leads_on() {
+    let server = priced(fixture::fleet()).await;
+    let (app, day) = (
+        &server.app,
+        fixture::NOW..fixture::NOW.shifted(86_400_000_000_000),
+    );
+    let since = async || app.store.advice(day.clone(), None).await.unwrap().1;
+    let mut book = None;
+    round(app, &mut book).await.unwrap();
+    assert!(
+        book.is_none() && since().await.is_none(),
+        "it does not lead"
+    );
+    let length = Duration::from_secs(15);
+    let lease = app.store.acquire_lease("test", fixture::NOW, length).await;
+    app.money.leads(lease.unwrap().token);
+    round(app, &mut book).await.unwrap();
+    assert_eq!(since().await, Some(fixture::NOW));
 }
 
 #[tokio::test]
