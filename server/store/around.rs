@@ -5,7 +5,8 @@ use gpufleet_analysis::inventory::Phase;
 use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
-use super::phases;
+use super::model::DemandHour;
+use super::{demand, phases};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,6 +14,8 @@ pub struct Surroundings {
     /// Since when, Unix milliseconds, its node is in which phase: the one in force when the hour begins, and
     /// those after it. Empty where the inventory does not know the node.
     pub phases: Vec<(i64, Phase)>,
+    /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
+    pub waited_for: Option<DemandHour>,
 }
 
 /// Hands each hour what stands around it.
@@ -21,5 +24,6 @@ pub(super) async fn read(
     lease: &str,
     inputs: &mut Inputs,
 ) -> Result<(), StoreError> {
-    phases::read(transaction, lease, inputs).await
+    phases::read(transaction, lease, inputs).await?;
+    demand::read(transaction, lease, inputs).await
 }

@@ -1,7 +1,7 @@
-//! What the inventory saw of a node stands in the hours of its GPUs.
+//! What the inventory saw of a node, and of who waits, stands in the hours of GPUs.
 
 use gpufleet_analysis::inventory::{Node, Ready, Record};
-use gpufleet_analysis::ledger::{LedgerHour, State};
+use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 
 use super::hours::{at, hour};
 use super::*;
@@ -140,5 +140,27 @@ both! {
         write(bench, &node).await;
         assert_eq!(bench.store.retain(&old(2 * HOUR_S)).await.unwrap().others, 3, "with the node");
         assert_eq!(bench.int("SELECT COUNT(*) FROM inventory_phase").await, 0);
+    }
+}
+
+both! {
+    async fn a_free_gpu_is_without_demand_where_all_of_the_hour_nobody_was_seen_to_wait(bench) {
+        let mut number = 0;
+        for (seen_ms, waiting_gpu_ms, is_said) in [
+            (3_599_000, 0, true),
+            // Somebody waited for a moment, or half of the hour was not seen.
+            (3_599_000, 1, false),
+            (1_800_000, 0, false),
+        ] {
+            let seen = DemandHour { hour: hour(), seen_ms, waiting_gpu_ms };
+            bench.store.write_demand("live", &[seen], bench.token).await.unwrap();
+            number += 1;
+            bench.commit(&worked_and_free(number)).await;
+            bench.compute(at(2 * HOUR_S)).await;
+            let hours = bench.hours().await;
+            let free = hours[0].entries.iter().find(|it| it.state == State::Unallocated).unwrap();
+            let reason = if is_said { Reason::NoDemand } else { Reason::Unknown };
+            assert_eq!((free.reason, free.millis), (reason, 45 * 60_000));
+        }
     }
 }
