@@ -263,6 +263,18 @@ impl Phase {
             Self::Gone => "gone",
         }
     }
+
+    /// The one with this word; none of one that a newer version knows.
+    pub fn named(word: &str) -> Option<Self> {
+        let all = [
+            Self::Starting,
+            Self::Ready,
+            Self::NotReady,
+            Self::Cordoned,
+            Self::Gone,
+        ];
+        all.into_iter().find(|it| it.name() == word)
+    }
 }
 
 impl Node {

@@ -6,7 +6,8 @@
 //!
 //! Numbers: an hour that runs is computed every 5 minutes, an hour that is over once more when the 5
 //! minutes after it are in, and a last time when it is final. One round takes [`crate::store::MAX_DIRTY`] (64)
-//! hours; 10,000 GPUs are 35 hours a second, about 1,200 minute rows read.
+//! hours; 10,000 GPUs are 35 hours a second, about 1,200 minute rows read. What stands around them
+//! (`around`) is read once a round: a look into an index for each node and hour, of 64 hours 8 nodes and more.
 //!
 //! Limits: the job looks at data up to `settle_s` ago, so that a tick on its way is not taken for
 //! silence. A whole GPU whose shares were seen in an hour is not accounted, its shares are.
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_analysis::serving;
-use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
+use gpufleet_analysis::states::{self, Accounted, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
@@ -26,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
+
+mod around;
 
 pub mod days;
 
@@ -159,7 +162,7 @@ fn account(input: &LedgerInput, carry: Carry, until: Timestamp, policy: &Policy)
         health: &input.health,
         carry,
         until,
-        around: &Around::told_by(&input.minutes),
+        around: &around::around(input),
     };
     states::account(&asked, policy)
 }

@@ -49,6 +49,10 @@ mod silences;
 
 mod inventory;
 
+mod around;
+
+mod phases;
+
 mod demand;
 
 mod steps;

@@ -1,13 +1,15 @@
 //! How many GPUs were waited for, hour by hour: replaced while an hour runs, read by range.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gpufleet_analysis::report::efficiency::Demand;
 
 use super::Store;
-use super::database::{Column, Value};
+use super::database::{Column, Transaction, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
+use super::ledger::Inputs;
 use super::model::FencingToken;
 
 /// GPUs that were waited for in an hour.
@@ -113,4 +115,43 @@ impl Store {
         }
         Ok(found)
     }
+}
+
+/// Hands each hour what was waited for in its cluster.
+pub(super) async fn read(
+    transaction: &mut Transaction,
+    lease: &str,
+    inputs: &mut Inputs,
+) -> Result<(), StoreError> {
+    let doing = "reading how many GPUs were waited for";
+    let mut of: BTreeMap<(String, i64), Vec<(i64, i64)>> = BTreeMap::new();
+    for (key, input) in inputs.iter() {
+        let cluster = input.resource.key.cluster.to_string();
+        of.entry((cluster, key.0)).or_default().push(*key);
+    }
+    let columns = [
+        Column::Texts(vec![lease; of.len()]),
+        Column::Texts(of.keys().map(|it| it.0.as_str()).collect()),
+        Column::Ints(of.keys().map(|it| it.1).collect()),
+    ];
+    let after = ") SELECT d.cluster, d.hour, d.seen_ms, d.waiting_gpu_ms
+        FROM k CROSS JOIN demand_hour d
+        WHERE d.lease = k.lease AND d.cluster = k.cluster AND d.hour = k.hour";
+    let rows = transaction
+        .rows("WITH k (lease, cluster, hour) AS (", &columns, after)
+        .await;
+    for row in rows.doing(doing)? {
+        let hour = row.int(1).doing(doing)?;
+        let waited_for = DemandHour {
+            hour,
+            seen_ms: row.int(2).doing(doing)?,
+            waiting_gpu_ms: row.int(3).doing(doing)?,
+        };
+        let asked = (row.text(0).doing(doing)?.to_owned(), hour);
+        for key in of.get(&asked).into_iter().flatten() {
+            let input = inputs.get_mut(key).expect("it is one of them");
+            input.around.waited_for = Some(waited_for);
+        }
+    }
+    Ok(())
 }

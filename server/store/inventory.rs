@@ -11,6 +11,7 @@ use super::database::{Column, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{FencingToken, NodeLife};
+use super::phases;
 
 /// Most nodes that are read: as many as memory has room for.
 const MAX_NODES: usize = crate::inventory::known::MAX_NODES;
@@ -64,8 +65,11 @@ impl Store {
         }
         let doing = "writing the inventory";
         let unknown = CommitError::Unknown;
+        let news = self.phase_news(cluster, records).await.map_err(unknown)?;
         let mut transaction = self.write().await.map_err(unknown)?;
         fence(&mut transaction, &self.0.lease, token).await?;
+        let written = phases::write(&mut transaction, &self.0.lease, cluster, &news).await;
+        written.map_err(unknown)?;
         let data: Vec<String> = records
             .iter()
             .map(|it| serde_json::to_string(it).expect("texts, numbers and lists are JSON"))

@@ -15,9 +15,9 @@ use super::Store;
 use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{ComputedHour, DirtyHour, LedgerInput};
+use super::model::{ComputedHour, DirtyHour, LedgerInput, Surroundings};
 use super::restate::{self, VERSION, Why};
-use super::{days, events, hours, minutes, served, subjects};
+use super::{around, days, events, hours, minutes, served, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
@@ -100,6 +100,7 @@ impl Store {
         }
         health(&mut transaction, &mut inputs, bad).await?;
         shares(&mut transaction, &mut inputs).await?;
+        around::read(&mut transaction, &self.0.lease, &mut inputs).await?;
         Ok((inputs, unknown))
     }
 
@@ -192,7 +193,7 @@ impl ComputedHour {
 }
 
 /// Inputs by (hour, resource).
-type Inputs = BTreeMap<(i64, i64), LedgerInput>;
+pub(super) type Inputs = BTreeMap<(i64, i64), LedgerInput>;
 
 /// Hands a minute row to the hour it lies in and to the hour before, if it is in its lookahead.
 fn spread(inputs: &mut Inputs, minute: i64, subject: i64, row: &MinuteRow) {
@@ -224,6 +225,7 @@ async fn resources(
             health: Vec::new(),
             carry: None,
             has_shares: false,
+            around: Surroundings::default(),
         };
         Some(((dirty.hour, dirty.subject), input))
     };
@@ -240,8 +242,7 @@ async fn carries(
         Column::Ints(inputs.keys().map(|(hour, _)| hour - 1).collect()),
         Column::Ints(inputs.keys().map(|(_, subject)| *subject).collect()),
     ];
-    let rows = old_hours(transaction, &columns).await?;
-    for row in rows {
+    for row in old_hours(transaction, &columns).await? {
         let (hour, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
         let text = row.bytes(2).doing(doing)?;
         if text.is_empty() {

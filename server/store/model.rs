@@ -17,7 +17,7 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 use serde::{Deserialize, Serialize};
 
-pub use super::demand::DemandHour;
+pub use super::{around::Surroundings, demand::DemandHour};
 use crate::runs::{KnownRun, StepDelta};
 
 /// The place in the world of one spool's stream.
@@ -286,6 +286,8 @@ pub struct LedgerInput {
     pub carry: Option<Carry>,
     /// Whether shares of it were seen in that hour: then they are accounted and it is not.
     pub has_shares: bool,
+    /// What stands around it.
+    pub around: Surroundings,
 }
 
 /// What a final hour was changed by, in one state for one reason.
@@ -324,8 +326,7 @@ pub struct ComputedHour {
     pub served: Option<Served>,
     /// What the next hour must know; none while this one runs or when it was not there at the end.
     pub carry: Option<Carry>,
-    /// When to compute it again although nothing changed: it still runs, or waits for what comes
-    /// after it.
+    /// When to compute it again although nothing changed: it still runs, or waits for what comes after it.
     pub again: Option<Timestamp>,
     /// Its ten-minute rows.
     pub ten_minutes: Vec<TenMinutes>,

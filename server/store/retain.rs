@@ -189,6 +189,17 @@ const ADVICE: &str = "DELETE FROM advice WHERE (lease, number) IN (
     SELECT a.lease, a.number FROM advice a
     WHERE a.lease = $3 AND a.until_ms < $1 ORDER BY a.until_ms, a.number LIMIT $2)";
 
+/// A phase that another followed before $1 is in force at no moment that is kept; the last one of a node
+/// stays as long as the node. After [`NODES`].
+const PHASES: &str =
+    "DELETE FROM inventory_phase WHERE (lease, cluster, short, node, from_ms) IN (
+    SELECT p.lease, p.cluster, p.short, p.node, p.from_ms FROM inventory_phase p
+    WHERE p.lease = $3 AND p.from_ms < $1 AND (EXISTS (SELECT 1 FROM inventory_phase l
+            WHERE l.lease = p.lease AND l.cluster = p.cluster AND l.short = p.short AND l.node = p.node
+            AND l.from_ms > p.from_ms AND l.from_ms < $1)
+        OR NOT EXISTS (SELECT 1 FROM inventory_node n
+            WHERE n.lease = p.lease AND n.cluster = p.cluster AND n.name = p.node)) LIMIT $2)";
+
 const AUDIT: &str = "DELETE FROM audit WHERE id IN (
     SELECT id FROM audit WHERE lease = $3 AND at_ms < $1 ORDER BY at_ms LIMIT $2)";
 
@@ -341,6 +352,7 @@ impl Store {
             (ADVICE, events),
             (NODES, events),
             (CHANGES, events),
+            (PHASES, events),
             (GAPS, senders),
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),

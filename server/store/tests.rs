@@ -45,6 +45,8 @@ mod incidents;
 
 mod inventory;
 
+mod phases;
+
 mod money;
 
 mod daily;

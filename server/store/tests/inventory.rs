@@ -59,7 +59,7 @@ both! {
         let gone = store.retain(&expiry(at(60))).await.unwrap();
         assert_eq!(gone.others, 2, "the two first changes");
         let gone = store.retain(&expiry(at(61))).await.unwrap();
-        assert_eq!(gone.others, 2, "the node that is gone, and that it went");
+        assert_eq!(gone.others, 4, "the node that is gone, that it went, and its two phases");
         assert_eq!(store.inventory("live", at(0)).await.unwrap(), [second]);
     }
 }

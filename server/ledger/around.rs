@@ -1,0 +1,57 @@
+//! What stands around a GPU in an hour, from what the store has of it.
+//!
+//! - Who held it: the minutes' own evidence.
+//! - Its node was ready and is not (`unhealthy`, node not ready), or is cordoned (`draining` while nobody holds
+//!   it): the phases of the inventory, from when each was seen until the next.
+//! - Nobody waited for a GPU in the whole of the hour (`unallocated`, no demand), which is known once the hour is
+//!   over and all of it was seen, but for [`UNSEEN_MS`].
+//!
+//! Limits: how many are waited for is kept by the hour and not by type or place, so where anybody waited in an
+//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. Before a node was first ready nothing is said here; what nobody accounted of that time is
+//! `starting_node` in reports. A phase that was not seen, because nobody watched, is none.
+
+use gpufleet_analysis::inventory::Phase;
+use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
+use gpufleet_analysis::states::{Around, Demand, LOOKAHEAD_MINUTES, NotReady, Span};
+use gpufleet_telemetry::identity::ResourceKind;
+
+use super::HOUR_S;
+use crate::store::model::LedgerInput;
+
+/// So much of an hour may not have been seen, milliseconds: looks are some seconds apart, and what stands for the
+/// turn of the hour is of one of both hours.
+const UNSEEN_MS: i64 = 60_000;
+
+/// What is known around the hour of this input.
+pub(super) fn around(input: &LedgerInput) -> Around {
+    let mut around = Around::told_by(&input.minutes);
+    let end_s = (input.dirty.hour + 1) * HOUR_S + LOOKAHEAD_MINUTES * 60;
+    let mut phases = input.around.phases.iter().peekable();
+    while let Some((from_ms, phase)) = phases.next() {
+        let second = |ms: i64| ms.div_euclid(1_000);
+        let span = Span {
+            from_s: second(*from_ms),
+            until_s: phases.peek().map_or(end_s, |it| second(it.0)),
+        };
+        match phase {
+            Phase::NotReady => around.not_ready.push((span, NotReady::Lost)),
+            Phase::Cordoned => around.draining.push(span),
+            Phase::Starting | Phase::Ready | Phase::Gone => {}
+        }
+    }
+    if nobody_waited(input) {
+        let hour = Span {
+            from_s: input.dirty.hour * HOUR_S,
+            until_s: (input.dirty.hour + 1) * HOUR_S,
+        };
+        around.demand.push((hour, Demand::None));
+    }
+    around
+}
+
+/// Whether it was seen that nobody waited for a GPU in this hour.
+fn nobody_waited(input: &LedgerInput) -> bool {
+    let is_whole = input.resource.key.kind == ResourceKind::Gpu;
+    let seen = input.around.waited_for.filter(|_| is_whole);
+    seen.is_some_and(|it| it.waiting_gpu_ms == 0 && it.seen_ms >= MILLIS_PER_HOUR - UNSEEN_MS)
+}

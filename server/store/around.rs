@@ -1,0 +1,29 @@
+//! What stands around the GPUs of hours that are computed: read for all hours of a round together.
+
+use gpufleet_analysis::inventory::Phase;
+
+use super::database::Transaction;
+use super::error::StoreError;
+use super::ledger::Inputs;
+use super::model::DemandHour;
+use super::{demand, phases};
+
+/// What stands around one hour of a GPU or share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Surroundings {
+    /// Since when, Unix milliseconds, its node is in which phase: the one in force when the hour begins, and
+    /// those after it. Empty where the inventory does not know the node.
+    pub phases: Vec<(i64, Phase)>,
+    /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
+    pub waited_for: Option<DemandHour>,
+}
+
+/// Hands each hour what stands around it.
+pub(super) async fn read(
+    transaction: &mut Transaction,
+    lease: &str,
+    inputs: &mut Inputs,
+) -> Result<(), StoreError> {
+    phases::read(transaction, lease, inputs).await?;
+    demand::read(transaction, lease, inputs).await
+}
