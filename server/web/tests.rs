@@ -646,6 +646,7 @@ async fn hostile_names_are_shown_as_text_and_cut() {
     let long = "<b>".repeat(3_500);
     let mut lives = fixture::fleet();
     lives.push(fixture::gpu("long", &long, 0, Does::Work, Origin::Live));
+    lives.push(fixture::gpu(HOSTILE, "n", 0, Does::Work, Origin::Live));
     lives.push(fixture::live(
         "long",
         &long,
@@ -660,6 +661,11 @@ async fn hostile_names_are_shown_as_text_and_cut() {
         "/".to_owned(),
         "/fleet".to_owned(),
         "/health".to_owned(),
+        "/queue".to_owned(),
+        "/incidents".to_owned(),
+        "/jobs".to_owned(),
+        "/cost".to_owned(),
+        format!("/clusters/{}", segment(HOSTILE)),
         format!("/clusters/hostile/nodes/{}", segment(HOSTILE)),
         format!("/clusters/hostile/gpus/{}", segment(&hostile_gpu)),
         format!("/clusters/long/nodes/{}", segment(&long)),
