@@ -22,8 +22,7 @@ use crate::auth::{Grant, Role};
 use crate::incidents::ChangeError;
 use crate::store::model::{IncidentFilter, IncidentPlace};
 use crate::web::{self, Web};
-use crate::words::incident::price;
-use crate::words::text;
+use crate::words::{incident::price, text};
 
 /// Somebody works on it.
 pub const ACKNOWLEDGE: &str = "acknowledge";
