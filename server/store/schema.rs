@@ -56,7 +56,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(21, "0021_demand.sql"),
     migration!(22, "0022_energy_and_tokens.sql"),
     migration!(23, "0023_digest.sql"),
-    migration!(29, "0029_inventory_phase.sql"),
+    migration!(29, "0029_around_hours.sql"),
 ];
 
 /// The newest schema that this server knows.
