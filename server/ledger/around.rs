@@ -9,10 +9,11 @@
 //!   No job has a target of its own here, and MFU is not told by the minute: tensor activity counts, else that of SMs.
 //!
 //! Limits: how many are waited for is kept by the hour and not by type or place, so where anybody waited in an
-//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. Before a node was first ready nothing
-//! is said here; what nobody accounted of that time is `starting_node` in reports. A phase that was not seen,
-//! because nobody watched, is none. When a pod's container began to run, and that a run made no step, is not stored
-//! by the hour: no hour here has `starting_pod`, and `stalled` is by the GPU's own evidence alone.
+//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. What is written of
+//! it when an hour is final does not mark the hour. Before a node was first ready nothing is said here; what
+//! nobody accounted of that time is `starting_node` in reports. A phase that was not seen, because nobody
+//! watched, is none. When a pod's container began to run is not kept, and that a run made no step is not looked at:
+//! no hour has `starting_pod`, and `stalled` is by the GPU's own evidence alone.
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
