@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod idle;
 mod told;
+mod trains;
 
 pub use idle::{IdlePolicy, IdleTo};
 pub use told::job_of;

@@ -53,6 +53,8 @@ mod around;
 
 mod phases;
 
+mod training;
+
 mod demand;
 
 mod steps;

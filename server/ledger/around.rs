@@ -5,14 +5,21 @@
 //!   it): the phases of the inventory, from when each was seen until the next.
 //! - Nobody waited for a GPU in the whole of the hour (`unallocated`, no demand), which is known once the hour is
 //!   over and all of it was seen, but for [`UNSEEN_MS`].
+//! - What its holder aims at: of a training job the shipped targets, so that its active time is efficient or not.
+//!   No job has a target of its own here, and MFU is not told by the minute: tensor activity counts, else that of SMs.
 //!
 //! Limits: how many are waited for is kept by the hour and not by type or place, so where anybody waited in an
-//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. Before a node was first ready nothing is said here; what nobody accounted of that time is
-//! `starting_node` in reports. A phase that was not seen, because nobody watched, is none.
+//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. What is written of
+//! it when an hour is final does not mark the hour. Before a node was first ready nothing is said here; what
+//! nobody accounted of that time is `starting_node` in reports. A phase that was not seen, because nobody
+//! watched, is none. When a pod's container began to run is not kept, and that a run made no step is not looked at:
+//! no hour has `starting_pod`, and `stalled` is by the GPU's own evidence alone.
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
-use gpufleet_analysis::states::{Around, Demand, LOOKAHEAD_MINUTES, NotReady, Span};
+use gpufleet_analysis::states::{
+    Around, Demand, LOOKAHEAD_MINUTES, NotReady, Span, TRAINING_TARGETS,
+};
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::HOUR_S;
@@ -38,6 +45,9 @@ pub(super) fn around(input: &LedgerInput) -> Around {
             Phase::Cordoned => around.draining.push(span),
             Phase::Starting | Phase::Ready | Phase::Gone => {}
         }
+    }
+    for holder in &input.around.training {
+        around.targets.insert(*holder, TRAINING_TARGETS.to_vec());
     }
     if nobody_waited(input) {
         let hour = Span {

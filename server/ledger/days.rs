@@ -51,19 +51,21 @@ pub async fn replace(store: &Store, now: Timestamp) -> Result<(usize, BTreeSet<i
 
 /// Puts one day together.
 pub fn put_together(input: &DayInput) -> LedgerDay {
-    let mut times: BTreeMap<(i64, State, Reason), (i64, Energy)> = BTreeMap::new();
+    let mut times: BTreeMap<(i64, State, Reason), (i64, Energy, i64)> = BTreeMap::new();
     for time in input.hours.iter().flat_map(|it| &it.times) {
         let key = (time.holder, time.state, time.reason);
-        let (millis, energy) = times.entry(key).or_default();
+        let (millis, energy, lost_millis) = times.entry(key).or_default();
         *millis += time.millis;
+        *lost_millis += time.lost_millis;
         energy.add(time.energy);
     }
-    let time = |((holder, state, reason), (millis, energy))| DayTime {
+    let time = |((holder, state, reason), (millis, energy, lost_millis))| DayTime {
         holder,
         state,
         reason,
         millis,
         energy,
+        lost_millis,
     };
     let key = &input.resource.key;
     let of = DayOf {
@@ -159,6 +161,7 @@ mod tests {
             reason: Reason::Unknown,
             millis: minutes * 60_000,
             energy: Energy::default(),
+            lost_millis: 0,
         };
         DayHour {
             hour,

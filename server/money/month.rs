@@ -328,7 +328,7 @@ impl<'a> Gathering<'a> {
                 state: time.state,
                 reason: time.reason,
                 millis: time.millis,
-                lost_millis: 0,
+                lost_millis: time.lost_millis,
                 energy: time.energy,
             }));
         }

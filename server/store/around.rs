@@ -1,12 +1,14 @@
 //! What stands around the GPUs of hours that are computed: read for all hours of a round together.
 
+use std::collections::BTreeSet;
+
 use gpufleet_analysis::inventory::Phase;
 
 use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
 use super::model::DemandHour;
-use super::{demand, phases};
+use super::{demand, phases, training};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +18,8 @@ pub struct Surroundings {
     pub phases: Vec<(i64, Phase)>,
     /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
     pub waited_for: Option<DemandHour>,
+    /// Its holders that are training jobs, by their numbers.
+    pub training: BTreeSet<i64>,
 }
 
 /// Hands each hour what stands around it.
@@ -25,5 +29,6 @@ pub(super) async fn read(
     inputs: &mut Inputs,
 ) -> Result<(), StoreError> {
     phases::read(transaction, lease, inputs).await?;
-    demand::read(transaction, lease, inputs).await
+    demand::read(transaction, lease, inputs).await?;
+    training::read(transaction, lease, inputs).await
 }

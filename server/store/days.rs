@@ -4,7 +4,7 @@
 //! together again. Whoever reads days that are marked gets them put together from their hours.
 //!
 //! Format: the version byte, then the facts, spans and times of [`LedgerDay`] in postcard's form. Days of version
-//! [`WITHOUT_ENERGY`] say nothing of energy.
+//! [`WITHOUT_ENERGY`] say nothing of energy, those before [`VERSION`] nothing of what was missing to a target.
 //! Numbers: about 170 bytes a GPU and day; a month of 10,000 GPUs is 300,000 rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -32,9 +32,10 @@ const DUE_AFTER_MS: i64 = 600_000;
 const HOURS: i64 = 24;
 
 /// The version this code writes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
-/// The version before, which is read as well.
+/// The versions before, which are read as well.
+const WITHOUT_LOST: u8 = 2;
 const WITHOUT_ENERGY: u8 = 1;
 
 /// How a packed day begins: id, whether it is a share, facts.
@@ -47,7 +48,10 @@ type Body<Spans, Time> = (Spans, Vec<Time>);
 type BareTime = (i64, i64, i64, i64);
 
 /// The same, and millijoules with the milliseconds for which they are told.
-type Time = (BareTime, (i64, i64));
+type DrawnTime = (BareTime, (i64, i64));
+
+/// The same, and the milliseconds that were missing to a target.
+type Time = (DrawnTime, i64);
 
 /// Whose days were read, by their resource, with the bytes that say it: those of a GPU begin with the same
 /// bytes day after day, which are then read once and kept once.
@@ -266,7 +270,7 @@ fn pack(day: &LedgerDay) -> Vec<u8> {
     let times = times.map(|it| {
         let energy = (it.energy.millijoules, it.energy.metered_millis);
         let time = (it.holder, it.state.code(), it.reason.code(), it.millis);
-        (time, energy)
+        ((time, energy), it.lost_millis)
     });
     let body: Body<&[(i64, i64)], Time> = (&day.spans, times.collect());
     postcard::to_extend(&(head, body), vec![VERSION]).expect("memory takes it")
@@ -291,19 +295,25 @@ impl Heads {
         data: &[u8],
     ) -> Result<LedgerDay, String> {
         let (version, packed) = match data.split_first() {
-            Some((&version @ (VERSION | WITHOUT_ENERGY), rest)) => (version, rest),
+            Some((&version @ (VERSION | WITHOUT_LOST | WITHOUT_ENERGY), rest)) => (version, rest),
             Some((version, _)) => return Err(format!("version {version}: run a newer server")),
             None => return Err("it is empty".to_owned()),
         };
         let (of, body) = self.head(subject, cluster, packed)?;
         let (spans, times): Body<Vec<_>, Time> = match version {
             VERSION => postcard::from_bytes(body),
+            WITHOUT_LOST => postcard::from_bytes(body).map(|(spans, times): Body<_, DrawnTime>| {
+                (spans, times.into_iter().map(|it| (it, 0)).collect())
+            }),
             _ => postcard::from_bytes(body).map(|(spans, times): Body<_, BareTime>| {
-                (spans, times.into_iter().map(|it| (it, (0, 0))).collect())
+                (
+                    spans,
+                    times.into_iter().map(|it| ((it, (0, 0)), 0)).collect(),
+                )
             }),
         }
         .map_err(|error| error.to_string())?;
-        let time = |((holder, state, reason, millis), energy): Time| {
+        let time = |(((holder, state, reason, millis), energy), lost_millis): Time| {
             Some(DayTime {
                 holder,
                 state: State::from_code(state)?,
@@ -313,6 +323,7 @@ impl Heads {
                     millijoules: energy.0,
                     metered_millis: energy.1,
                 },
+                lost_millis,
             })
         };
         let times: Option<Vec<DayTime>> = times.into_iter().map(time).collect();
@@ -441,7 +452,7 @@ async fn hours(
         Column::Ints(keys.iter().map(|it| it.1).collect()),
     ];
     let after = ") SELECT t.hour, t.subject, t.holder, t.state, t.reason, t.time_ms,
-            COALESCE(t.energy_mj, 0), t.metered_ms
+            COALESCE(t.energy_mj, 0), t.metered_ms, t.lost_ms
         FROM k CROSS JOIN ledger_time t WHERE t.hour = k.hour AND t.subject = k.subject";
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", &columns, after)
@@ -465,6 +476,7 @@ async fn hours(
                 millijoules: int(6)?,
                 metered_millis: int(7)?,
             },
+            lost_millis: int(8)?,
         });
     }
     let hour = |(hour, times): (i64, Vec<DayTime>)| DayHour { hour, times };

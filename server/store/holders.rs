@@ -23,26 +23,35 @@ impl Store {
         &self,
         numbers: &BTreeSet<i64>,
     ) -> Result<HashMap<i64, Holder>, StoreError> {
-        let doing = "reading holders";
         let mut transaction = self.read().await?;
-        let columns = [
-            Column::Texts(vec![self.0.lease.as_str(); numbers.len()]),
-            Column::Ints(numbers.iter().copied().collect()),
-        ];
-        let before = "WITH k (lease, number) AS (";
-        let after = ") SELECT h.number, h.description FROM k CROSS JOIN holder h
-            WHERE h.lease = k.lease AND h.number = k.number";
-        let rows = transaction.rows(before, &columns, after).await;
-        let mut found = HashMap::new();
-        for row in rows.doing(doing)? {
-            let number = row.int(0).doing(doing)?;
-            match serde_json::from_slice(row.bytes(1).doing(doing)?) {
-                Ok(holder) => _ = found.insert(number, holder),
-                Err(error) => tracing::error!(number, %error, "a holder cannot be read"),
-            }
-        }
-        Ok(found)
+        named(&mut transaction, &self.0.lease, numbers).await
     }
+}
+
+/// The holders with these numbers, as [`Store::holders`] gives them.
+pub(super) async fn named(
+    transaction: &mut Transaction,
+    lease: &str,
+    numbers: &BTreeSet<i64>,
+) -> Result<HashMap<i64, Holder>, StoreError> {
+    let doing = "reading holders";
+    let columns = [
+        Column::Texts(vec![lease; numbers.len()]),
+        Column::Ints(numbers.iter().copied().collect()),
+    ];
+    let before = "WITH k (lease, number) AS (";
+    let after = ") SELECT h.number, h.description FROM k CROSS JOIN holder h
+        WHERE h.lease = k.lease AND h.number = k.number";
+    let rows = transaction.rows(before, &columns, after).await;
+    let mut found = HashMap::new();
+    for row in rows.doing(doing)? {
+        let number = row.int(0).doing(doing)?;
+        match serde_json::from_slice(row.bytes(1).doing(doing)?) {
+            Ok(holder) => _ = found.insert(number, holder),
+            Err(error) => tracing::error!(number, %error, "a holder cannot be read"),
+        }
+    }
+    Ok(found)
 }
 
 /// Notes at a moment that days with these holders were put together, to within [`NOTED_EVERY_MS`]: who is in a

@@ -386,9 +386,8 @@ async fn replaced(
     hours: &[&ComputedHour],
 ) -> Result<HashMap<(i64, i64), Replaced>, StoreError> {
     let doing = "reading ledger hours";
-    let rows = old_hours(transaction, &key_columns(hours)).await?;
     let mut replaced = HashMap::new();
-    for row in rows {
+    for row in old_hours(transaction, &key_columns(hours)).await? {
         let of = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
         let hour = Replaced {
             carry: row.bytes(2).doing(doing)?.to_vec(),
@@ -460,9 +459,10 @@ async fn write_hours(
         ints(|it| it.2.millis),
         Column::OptionalInts(entries.iter().map(|it| it.2.energy.told()).collect()),
         ints(|it| it.2.energy.metered_millis),
+        ints(|it| it.2.lost_millis),
     ];
     let before = "INSERT INTO ledger_time
-        (hour, subject, holder, state, reason, time_ms, energy_mj, metered_ms)";
+        (hour, subject, holder, state, reason, time_ms, energy_mj, metered_ms, lost_ms)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours").map(|_| ())
 }

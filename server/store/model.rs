@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpufleet_analysis::incident::{Family, State as IncidentState};
 use gpufleet_analysis::inventory::Record;
-use gpufleet_analysis::ledger::{Energy, LedgerHour, Reason, State};
+use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::serving::Served;
 use gpufleet_analysis::states::{Carry, HealthEvent, Held};
@@ -19,6 +19,10 @@ use serde::{Deserialize, Serialize};
 
 pub use super::{around::Surroundings, demand::DemandHour};
 use crate::runs::{KnownRun, StepDelta};
+
+mod time;
+
+pub use time::DayTime;
 
 /// The place in the world of one spool's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -361,21 +365,6 @@ pub struct DayFacts {
     pub slices: u32,
     /// … of so many.
     pub of: u32,
-}
-
-/// Time of a day in one state in one holder's hands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DayTime {
-    /// The holder's number; 0 of nobody, or nobody known.
-    pub holder: i64,
-    /// The state.
-    pub state: State,
-    /// Why.
-    pub reason: Reason,
-    /// How long.
-    pub millis: i64,
-    /// What was drawn in it.
-    pub energy: Energy,
 }
 
 /// A GPU or share as one or many of its days tell of it.

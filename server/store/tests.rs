@@ -47,6 +47,8 @@ mod inventory;
 
 mod phases;
 
+mod training;
+
 mod money;
 
 mod daily;

@@ -292,6 +292,7 @@ mod tests {
             reason: Reason::Unknown,
             millis: ms(until_h) - ms(from_h),
             energy: Energy::default(),
+            lost_millis: 0,
         };
         day_of_card(name, facts, (day, (ms(from_h), ms(until_h))), vec![free])
     }

@@ -200,17 +200,11 @@ fn payer(
             *held.entry(time.holder).or_default() += time.millis;
         }
     }
-    let is_named = |number: &i64| holders.get(number).is_some_and(|it| is_of(it, &run.job));
+    let is_named = |number: &i64| holders.get(number).is_some_and(|it| it.is_called(&run.job));
     let has_name = held.keys().any(is_named);
     let fit = held.iter().filter(|it| !has_name || is_named(it.0));
     let (number, _) = fit.max_by_key(|it| (it.1, std::cmp::Reverse(it.0)))?;
     let unknown = Holder::default();
     let holder = holders.get(number).unwrap_or(&unknown);
     Some(terms.owners.payer(holder, run.held_ms.start))
-}
-
-/// Whether a holder's job is called so: `job:ml/train`, `pod:ml/train`, `slurm:77`, `process:ada/train`.
-fn is_of(holder: &Holder, job: &str) -> bool {
-    let name = holder.job.rsplit(['/', ':']).next();
-    !job.is_empty() && name == Some(job)
 }

@@ -56,6 +56,7 @@ fn told(node: &str, from_h: i64, until_h: i64, silent_h: i64) -> Vec<LedgerDay> 
         reason: Reason::NoSample,
         millis: (until - from).max(0) * HOUR,
         energy: Energy::default(),
+        lost_millis: 0,
     };
     let one = |gpu: usize, day: i64| {
         let (first, end) = (from_h.max(day * 24), until_h.min(day * 24 + 24));

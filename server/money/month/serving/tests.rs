@@ -37,6 +37,7 @@ fn card(name: &str, node: &str, model: &str, jobs: &[(i64, i64)]) -> LedgerDay {
         reason: Reason::Unknown,
         millis: hours * HOUR,
         energy: Energy::default(),
+        lost_millis: 0,
     };
     let held: i64 = jobs.iter().map(|it| it.1).sum();
     let mut times = vec![time(0, State::Unallocated, 24 - held)];

@@ -22,3 +22,6 @@ INSERT INTO inventory_phase (lease, cluster, short, node, from_ms, phase)
     WHERE what IN ('is ready', 'takes work again', 'is cordoned', 'is gone')
         OR what LIKE 'is not ready any more%'
     GROUP BY lease, cluster, node, at_ms;
+
+-- Of time below a target: what was missing to it, milliseconds.
+ALTER TABLE ledger_time ADD COLUMN lost_ms BIGINT NOT NULL DEFAULT 0;

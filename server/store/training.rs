@@ -1,0 +1,93 @@
+//! Which holders of an hour train: those of whose name a run was heard in that hour, and those that were made to.
+//!
+//! Limits: [`MAX_RUNS`] runs in the hours of a round, the last heard ones. When a run was heard stands some
+//! minutes behind in its row while it runs ([`BEHIND_MS`]).
+
+use std::collections::{BTreeSet, HashMap};
+
+use gpufleet_telemetry::training::JobId;
+
+use super::database::{Transaction, Value};
+use super::error::{Doing, StoreError};
+use super::holders;
+use super::ledger::Inputs;
+
+/// Most runs that are read: as a month's report reads.
+const MAX_RUNS: usize = 20_000;
+
+/// So far the row of a run that goes on may be behind, milliseconds.
+const BEHIND_MS: i64 = 600_000;
+
+/// Milliseconds of an hour.
+const HOUR_MS: i64 = 3_600_000;
+
+/// A run: its job, when it started and when it was heard last, Unix milliseconds.
+type Run = (JobId, i64, i64);
+
+/// Hands each hour which of its holders train.
+pub(super) async fn read(
+    transaction: &mut Transaction,
+    lease: &str,
+    inputs: &mut Inputs,
+) -> Result<(), StoreError> {
+    let rows = inputs.values().flat_map(|it| it.minutes.values());
+    let numbers: BTreeSet<i64> = rows.flat_map(|it| it.holders.keys().copied()).collect();
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let holders = holders::named(transaction, lease, &numbers).await?;
+    let hours = || inputs.keys().map(|it| it.0);
+    let first = hours().min().unwrap_or(0) * HOUR_MS;
+    let end = (hours().max().unwrap_or(0) + 1) * HOUR_MS;
+    let runs = runs(transaction, lease, (first, end)).await?;
+    for ((hour, _), input) in inputs.iter_mut() {
+        let (from, until) = (hour * HOUR_MS, (hour + 1) * HOUR_MS);
+        let rows = input.minutes.values();
+        let met: BTreeSet<i64> = rows.flat_map(|it| it.holders.keys().copied()).collect();
+        let trains = |number: &i64| {
+            let Some(holder) = holders.get(number) else {
+                return false;
+            };
+            let name = holder.job.rsplit(['/', ':']).next().unwrap_or_default();
+            let key = (input.resource.key.cluster.to_string(), name.to_owned());
+            let mut named = runs.get(&key).into_iter().flatten();
+            let is_run = |(job, started, heard): &Run| {
+                *started < until && *heard >= from - BEHIND_MS && holder.is_of(job)
+            };
+            holder.is_made_to_train() || named.any(is_run)
+        };
+        input.around.training = met.into_iter().filter(trains).collect();
+    }
+    Ok(())
+}
+
+/// Runs that were heard in a time, by cluster and the name of the job.
+async fn runs(
+    transaction: &mut Transaction,
+    lease: &str,
+    (first_ms, end_ms): (i64, i64),
+) -> Result<HashMap<(String, String), Vec<Run>>, StoreError> {
+    let doing = "reading which jobs train";
+    let sql = format!(
+        "SELECT r.cluster, r.job, r.started_ms, r.heard_ms FROM run r
+         WHERE r.lease = $1 AND r.heard_ms >= $2 AND r.started_ms < $3
+         ORDER BY r.heard_ms DESC LIMIT {MAX_RUNS}"
+    );
+    let values = [
+        Value::Text(lease),
+        Value::Int(first_ms - BEHIND_MS),
+        Value::Int(end_ms),
+    ];
+    let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
+    let mut found: HashMap<(String, String), Vec<Run>> = HashMap::new();
+    for row in &rows {
+        // One whose name cannot be read is named in the log by who reads runs.
+        let Ok(job) = JobId::parse(row.text(1).doing(doing)?) else {
+            continue;
+        };
+        let key = (row.text(0).doing(doing)?.to_owned(), job.name.clone());
+        let times = (row.int(2).doing(doing)?, row.int(3).doing(doing)?);
+        found.entry(key).or_default().push((job, times.0, times.1));
+    }
+    Ok(found)
+}
