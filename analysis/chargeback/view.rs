@@ -191,8 +191,7 @@ impl Chargeback {
     /// where a policy names that. Adds up to all lines. What no team used or has a quota of falls to the platform.
     pub fn borne(&self, owners: &Owners) -> BTreeMap<Payer, i128> {
         let mut borne: BTreeMap<Payer, i128> = BTreeMap::new();
-        let mut pools: BTreeMap<(i64, i64, &str), (&IdleTo, BTreeMap<&Payer, super::Sum>)> =
-            BTreeMap::new();
+        let mut pools: BTreeMap<_, (&IdleTo, BTreeMap<&Payer, super::Sum>)> = BTreeMap::new();
         for (of, sum) in &self.days {
             let at_ms = of.since_ms.max(of.day * super::MILLIS_PER_DAY);
             let at_ms = at_ms.max(self.from_ms);

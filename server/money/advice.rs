@@ -140,7 +140,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     let (job, clock) = (app.jobs.of("advice"), app.clock.as_ref());
     let mut book = None;
     while !stop.is_cancelled() {
-        job.round(clock, round(&app, &mut book)).await;
+        job.round(clock, Box::pin(round(&app, &mut book))).await;
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -422,9 +422,12 @@ fn node(
     app.fleet.get(&key).map(|it| it.resource)
 }
 
+/// A node: its cluster and its name.
+type ByName<'a> = (&'a Arc<str>, &'a str);
+
 /// GPUs and shares by the node that they are on.
-fn by_node(found: &MoneySnapshot) -> HashMap<(&Arc<str>, &str), Vec<(&Arc<str>, &PricedGpu)>> {
-    let mut nodes: HashMap<(&Arc<str>, &str), Vec<(&Arc<str>, &PricedGpu)>> = HashMap::new();
+fn by_node(found: &MoneySnapshot) -> HashMap<ByName<'_>, Vec<(&Arc<str>, &PricedGpu)>> {
+    let mut nodes: HashMap<ByName<'_>, Vec<_>> = HashMap::new();
     for (cluster, gpus) in &found.all {
         for (id, gpu) in gpus {
             if let Some(node) = gpu.resource.attribute(attribute::NODE) {

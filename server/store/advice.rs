@@ -33,7 +33,7 @@ impl Store {
     ) -> Result<(), CommitError> {
         let doing = "writing what advice was given";
         let unknown = CommitError::Unknown;
-        let texts = all.iter().map(|it| serde_json::to_string(it));
+        let texts = all.iter().map(serde_json::to_string);
         let texts: Result<Vec<String>, _> = texts.collect();
         let texts = texts.expect("texts and numbers are JSON");
         let mut transaction = self.write().await.map_err(unknown)?;

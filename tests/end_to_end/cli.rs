@@ -118,7 +118,7 @@ fn the_client_shows_jobs_with_their_ranks_and_fails_a_run_that_is_slower(world: 
     let lines = job.said;
     let ranks = lines.lines().filter(|line| line.contains("demo-node-"));
     assert_eq!(ranks.count(), 32, "{lines}");
-    let like = typed(&web, &same);
+    let like = typed(&web, same);
     assert_eq!(like.code, Some(0), "{}", like.said);
     assert!(like.said.contains("passed"), "{}", like.said);
     let slower = typed(&web, ["compare", large, small, "--fail-if-slower", "2%"]);
@@ -143,7 +143,7 @@ fn a_server_that_is_not_there_or_lets_nobody_read_is_named_with_the_way_out() {
     }
     assert_eq!(typed(&nobody, ["statuss"]).code, Some(2));
     let slower = ["compare", "a", "b", "--fail-if-slower", "much"];
-    assert_eq!(typed(&nobody, &slower).code, Some(2));
+    assert_eq!(typed(&nobody, slower).code, Some(2));
     let file = world.file("read.token", &format!("{TOKEN}\n"));
     let file = file.display().to_string();
     let tokens = format!("auth.tokens=[{{ role = \"read\", file = \"{file}\" }}]");
