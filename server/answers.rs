@@ -5,6 +5,7 @@
 //! made.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 pub struct Answers<K, T, E>(Arc<Shared<K, T, E>>);
 
 struct Shared<K, T, E> {
-    fresh_for: Duration,
+    fresh_for: Range<Duration>,
     most: usize,
     at_once: Semaphore,
     held: Mutex<Held<K, T, E>>,
@@ -38,6 +39,12 @@ where
 {
     /// None yet. The newest `most` are kept `fresh_for` so long, and so many are made `at_once`.
     pub fn new(fresh_for: Duration, most: usize, at_once: usize) -> Self {
+        Self::growing(fresh_for..fresh_for, most, at_once)
+    }
+
+    /// The same of what is told while a server comes up: an answer is kept for as long as the server had been up when
+    /// it was made, within these bounds. So one of a fleet that was not heard yet does not stand for long.
+    pub fn growing(fresh_for: Range<Duration>, most: usize, at_once: usize) -> Self {
         Self(Arc::new(Shared {
             fresh_for,
             most,
@@ -63,7 +70,10 @@ where
         let mut told = {
             let mut held = self.0.lock();
             let now = clock.monotonic();
-            let is_fresh = |made: Duration| now.saturating_sub(made) < self.0.fresh_for;
+            let is_fresh = |made: Duration| {
+                let Range { start, end } = self.0.fresh_for;
+                now.saturating_sub(made) < made.clamp(start, end)
+            };
             held.kept.retain(|_, (made, _)| is_fresh(*made));
             if let Some((_, answer)) = held.kept.get(&asked) {
                 return Ok(Arc::clone(answer));
@@ -219,6 +229,31 @@ mod tests {
         asked.hand.0.store(11, Ordering::Relaxed);
         assert_eq!(asked.quick("b", 2).await, 2, "ten seconds old");
         assert_eq!(asked.quick("a", 2).await, 2, "the oldest of three");
+    }
+
+    #[tokio::test]
+    async fn an_answer_from_the_first_moments_is_kept_for_a_shorter_time() {
+        let mut asked = Asked::new();
+        asked.answers = Answers::growing(Duration::from_secs(2)..FRESH_FOR, 2, 2);
+        for (second, answer, told) in [
+            (0, 1, 1),
+            (1, 2, 1),
+            (2, 2, 2),
+            (4, 3, 3),
+            (7, 4, 3),
+            (8, 4, 4),
+        ] {
+            asked.hand.0.store(second, Ordering::Relaxed);
+            assert_eq!(asked.quick("a", answer).await, told, "at {second}");
+        }
+        asked.hand.0.store(100, Ordering::Relaxed);
+        assert_eq!(asked.quick("a", 5).await, 5);
+        asked.hand.0.store(110, Ordering::Relaxed);
+        assert_eq!(
+            asked.quick("a", 6).await,
+            6,
+            "and never for longer than is said"
+        );
     }
 
     #[tokio::test]

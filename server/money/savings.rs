@@ -46,6 +46,9 @@ pub use nodes::Off;
 /// How long an answer is kept: it is of days and weeks.
 const FRESH_FOR: Duration = Duration::from_secs(3_600);
 
+/// And that of a server that has just begun, whose fleet is still to be heard.
+const AT_FIRST: Duration = Duration::from_secs(60);
+
 /// Most readers with rights of their own whose answers are kept.
 const KEPT: usize = 16;
 
@@ -137,7 +140,7 @@ type Last = BTreeMap<Option<Arc<str>>, Arc<Savings>>;
 impl Default for Kept {
     fn default() -> Self {
         Self {
-            fresh: Answers::new(FRESH_FOR, KEPT, 1),
+            fresh: Answers::growing(AT_FIRST..FRESH_FOR, KEPT, 1),
             last: Arc::default(),
         }
     }

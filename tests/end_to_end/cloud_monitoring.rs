@@ -304,8 +304,8 @@ fn series_are_of_containers_also_in_their_last_minute_of_machines_and_of_generic
         ("node_id", "node-1"),
     ];
     let machine = [("zone", "us-central1-a"), ("instance_id", INSTANCE)];
-    let asked: [(&str, &str, &[(&str, &str)]); 2] = [
-        ("gce_instance", "gce_instance", &machine),
+    let asked = [
+        ("gce_instance", "gce_instance", machine.as_slice()),
         ("generic", "generic_node", &generic),
     ];
     server.stop();
