@@ -8,7 +8,7 @@ set -euo pipefail
 
 package=${1:?which package}
 tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
+trap 'rm -rf "$tree" "$tree.log"' EXIT
 if [ -n "${IMAGE_ROOT:-}" ]; then
     cp -a "$IMAGE_ROOT/." "$tree/"
 else

@@ -128,9 +128,9 @@ section! {
         sequence: Word,
         /// i64: restart attempt; -1 unknown.
         attempt: Word,
-        /// i64: global rank; -1 unknown.
+        /// i64: global rank; -1 unknown. With -1 here and no 1 in world the process is on no page.
         rank: Word,
-        /// i64: number of ranks; -1 unknown.
+        /// i64: number of ranks, 1 of a process that is alone; -1 unknown.
         world: Word,
         /// i64: rank on this node; -1 unknown.
         local_rank: Word,

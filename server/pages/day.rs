@@ -63,6 +63,8 @@ pub struct Day {
     pub strip: Strip,
     /// Why it is not known.
     pub why: Option<&'static str>,
+    /// Whether it ends with a recording and not now.
+    pub is_recorded: bool,
 }
 
 /// The hours of a strip that ends at a moment.
@@ -88,10 +90,22 @@ fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> Timestamp {
     last.filter(|_| origin == Origin::Recorded).unwrap_or(now)
 }
 
-fn drawn(past: &Past, first_seen: &[Timestamp], end: Timestamp) -> Day {
+fn drawn(past: &Past, first_seen: &[Timestamp], end: Timestamp, origin: Origin) -> Day {
     let mut strip = strip::strip(&past.hours, first_seen, end);
     strip.marks = marks::marks(&past.changed, strip::span(end), strip.width);
-    Day { strip, why: None }
+    Day {
+        strip,
+        ..not_known(None, origin)
+    }
+}
+
+/// A day that is not drawn, and why.
+fn not_known(why: Option<&'static str>, origin: Origin) -> Day {
+    Day {
+        strip: Strip::default(),
+        why,
+        is_recorded: origin == Origin::Recorded,
+    }
 }
 
 /// The day of a node.
@@ -106,10 +120,7 @@ pub(super) async fn of_node(
         Ok(hours) => hours,
         Err(error) => {
             tracing::error!(%error, "a page could not read the ledger of a node");
-            return Day {
-                why: Some(UNKNOWN),
-                ..Day::default()
-            };
+            return not_known(Some(UNKNOWN), part.origin);
         }
     };
     let gpus = node
@@ -122,7 +133,8 @@ pub(super) async fn of_node(
         ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
     };
     let changed = changed::changed(app, view, &of, strip::span(end).0).await;
-    drawn(&Past { hours, changed }, &first_seen([node]), end)
+    let past = Past { hours, changed };
+    drawn(&past, &first_seen([node]), end, part.origin)
 }
 
 /// The ledgers of all GPUs of a node as one.
@@ -169,15 +181,12 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
     };
     let answer = web.days.0.get(asked, &web.app.clock, making);
     let why = match tokio::time::timeout(WAITS, answer).await {
-        Ok(Ok(past)) => return drawn(&past, &first_seen(&part.nodes), end),
+        Ok(Ok(past)) => return drawn(&past, &first_seen(&part.nodes), end, part.origin),
         Ok(Err(error)) => {
             tracing::error!(%error, "a page could not read the ledger of a cluster");
             UNKNOWN
         }
         Err(_) => ADDED_UP,
     };
-    Day {
-        why: Some(why),
-        ..Day::default()
-    }
+    not_known(Some(why), part.origin)
 }

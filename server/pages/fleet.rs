@@ -169,14 +169,22 @@ async fn render(
         cluster: frame.grant.cluster.clone(),
         host: frame.host.clone(),
     };
+    let of_view = |kept: &(Timestamp, HashMap<Key, Bytes>)| {
+        let kept = Some(kept).filter(|it| it.0 == view.at);
+        kept.and_then(|it| it.1.get(&key).cloned())
+    };
+    if let Some(body) = of_view(&*web.renderings.kept.lock().await) {
+        return html(StatusCode::OK, body);
+    }
+    // It may wait: nobody else is to wait with it.
+    let days = day::of_clusters(web, view).await;
     let mut kept = web.renderings.kept.lock().await;
+    if let Some(body) = of_view(&kept) {
+        return html(StatusCode::OK, body);
+    }
     if kept.0 != view.at {
         *kept = (view.at, HashMap::new());
     }
-    if let Some(body) = kept.1.get(&key) {
-        return html(StatusCode::OK, body.clone());
-    }
-    let days = day::of_clusters(web, view).await;
     let frame = Frame {
         at: view.at,
         ..frame

@@ -199,6 +199,8 @@ fn everything(scrape: u64, now_seconds: f64) -> Latest {
 fn reading(metric: &Metric, scrape: u64, now_seconds: f64) -> Result<f64, Missing> {
     match metric.kind {
         _ if metric.id == gpu::THROTTLE_REASONS.id => Err(Missing::GpuLost),
+        // A card over its threshold has this beside it, and is to be replaced all the same.
+        _ if metric.id == gpu::REMAP_FAILURE.id => Ok(0.0),
         _ if metric.id == own::READER_SUCCESS.id => Ok(0.0),
         Kind::Counter => Ok(2.0 * scrape as f64),
         _ if metric.name.ends_with("_timestamp_seconds") => Ok(now_seconds),

@@ -206,7 +206,22 @@ fn the_dashboard_on_cost_shows_what_the_report_says_to_the_nano_dollar() {
         let why = may_not(&format!("SELECT COUNT(*) FROM {table}"));
         assert!(why.contains("permission denied"), "{why}");
     }
-    may_not("DELETE FROM money_day");
+    // Whoever sends SQL may put off what is a default of the role.
+    for statement in [
+        "DELETE FROM money_day",
+        "CREATE TEMPORARY TABLE more (x int)",
+        "CREATE TABLE more (x int)",
+        "SELECT lo_create(0)",
+        "SELECT lo_from_bytea(0, 'x')",
+        "SELECT pg_advisory_lock(7233171)",
+        "SELECT pg_try_advisory_xact_lock(7233171)",
+    ] {
+        let why = may_not(&format!("SET transaction_read_only = off; {statement}"));
+        assert!(why.contains("permission denied"), "{statement}: {why}");
+    }
+    let path = &grafana.rows("SHOW search_path")[0][0];
+    let schema = &owner.rows("SELECT current_schema()")[0][0];
+    assert_eq!(path, schema, "panels name tables without a schema");
 
     let text = fs::read_to_string(folder().join("cost.json")).expect("it is there");
     let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -99,15 +99,27 @@ fn refused(queries: &[String]) -> Option<String> {
     (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
-/// What promtool says against what a query answers, minute by minute, to a series with these values.
-fn answers(query: &str, series: (&str, &str), minute: u32, expected: f64) -> Option<String> {
-    let (name, values) = series;
+/// Series with their values, minute by minute.
+type Series<'a> = &'a [(&'a str, &'a str)];
+
+/// What promtool says against what a query answers to these series: a value with its labels, or nothing.
+fn answers(
+    query: &str,
+    series: Series<'_>,
+    minute: u32,
+    expected: Option<(&str, f64)>,
+) -> Option<String> {
+    let series = series.iter();
+    let series = series.map(|(name, values)| serde_json::json!({"series": name, "values": values}));
+    let samples = expected.iter();
+    let samples =
+        samples.map(|(labels, value)| serde_json::json!({"labels": labels, "value": value}));
     let case = serde_json::json!({"tests": [{
         "interval": "1m",
-        "input_series": [{"series": name, "values": values}],
+        "input_series": series.collect::<Vec<_>>(),
         "promql_expr_test": [{
             "expr": query, "eval_time": format!("{minute}m"),
-            "exp_samples": [{"labels": "{}", "value": expected}],
+            "exp_samples": samples.collect::<Vec<_>>(),
         }],
     }]});
     let folder = tempfile::tempdir().expect("a folder");
@@ -123,11 +135,11 @@ fn answers(query: &str, series: (&str, &str), minute: u32, expected: f64) -> Opt
     (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
-#[test]
-fn an_xid_is_counted_once_whatever_was_not_scraped_since() {
+/// The query of a panel as Grafana sends it where all is chosen and nothing is recorded or simulated.
+fn query_of(dashboard: &str, title: &str) -> String {
     let (variables, dashboards) = (variables(), dashboards());
-    let mut panels = dashboards["health"].panels();
-    let panel = panels.find(|it| it.title == "XIDs in the last hour");
+    let mut panels = dashboards[dashboard].panels();
+    let panel = panels.find(|it| it.title == title);
     let query = &panel.expect("it is there").queries[0].expr;
     let query = generate::expression(query, &variables);
     let chosen = [
@@ -135,11 +147,19 @@ fn an_xid_is_counted_once_whatever_was_not_scraped_since() {
         ("$cluster", ".*"),
         ("$node", ".*"),
         ("$gpu", ".*"),
+        ("$job", ".*"),
+        ("$attempt", ".*"),
+        ("$__rate_interval", "5m"),
     ];
-    let query = chosen
+    chosen
         .iter()
-        .fold(query, |it, (name, value)| it.replace(name, value));
-    let series = "gpufleet_gpu_xid_total{cluster='c', node='n', gpu='0', xid='63'}";
+        .fold(query, |it, (name, value)| it.replace(name, value))
+}
+
+#[test]
+fn an_xid_is_counted_once_whatever_was_not_scraped_since() {
+    let query = query_of("health", "XIDs in the last hour");
+    let name = "gpufleet_gpu_xid_total{cluster='c', node='n', gpu='0', xid='63'}";
     for (values, minute, expected, why) in [
         ("3x70", 65, 0.0, "it came long ago"),
         (
@@ -157,11 +177,111 @@ fn an_xid_is_counted_once_whatever_was_not_scraped_since() {
         ("3x59 _x30 5x70", 130, 2.0, "two came in the gap or since"),
         ("3x59 _x10 1x20", 80, 1.0, "the agent began anew"),
     ] {
-        let wrong = answers(&query, (series, values), minute, expected);
+        let wrong = answers(&query, &[(name, values)], minute, Some(("{}", expected)));
         assert_eq!(wrong, None, "{why}");
     }
-    let wrong = answers(&query, (series, "3x70"), 65, 1.0);
+    let wrong = answers(&query, &[(name, "3x70")], 65, Some(("{}", 1.0)));
     assert!(wrong.is_some(), "another answer would not be found");
+
+    let newest = "gpufleet_gpu_last_xid_code{cluster='c', node='n', gpu='0'}";
+    let again = [(name, "1x30 _x120 1x70"), (newest, "63x30 _x5 0x114 63x70")];
+    for (minute, expected) in [(140, 0.0), (155, 1.0), (205, 1.0), (220, 0.0)] {
+        let wrong = answers(&query, &again, minute, Some(("{}", expected)));
+        assert_eq!(wrong, None, "as many came again after the agent began anew");
+    }
+}
+
+#[test]
+fn a_card_to_replace_is_counted_for_either_reason() {
+    let query = query_of("health", "Cards to replace");
+    let remap = "gpufleet_gpu_row_remap_failure_flag{cluster='c', node='n', gpu='0'}";
+    let sram = "gpufleet_gpu_sram_threshold_exceeded_flag{cluster='c', node='n', gpu='0'}";
+    for (of_remap, of_sram, expected) in [
+        ("0x9", "0x9", 0.0),
+        ("0x9", "1x9", 1.0),
+        ("1x9", "0x9", 1.0),
+        ("1x9", "1x9", 1.0),
+        ("_x9", "1x9", 1.0),
+    ] {
+        let series = [(remap, of_remap), (sram, of_sram)];
+        let wrong = answers(&query, &series, 5, Some(("{}", expected)));
+        assert_eq!(wrong, None, "remapping {of_remap}, memory {of_sram}");
+    }
+}
+
+#[test]
+fn what_waiting_cost_is_no_nothing_where_it_is_not_measured_or_nobody_is_compared() {
+    let busy = |job: &str, rank: u32| {
+        format!(
+            "gpufleet_training_step_busy_seconds_total{{cluster='c', job='{job}', attempt='0', rank='{rank}'}}"
+        )
+    };
+    let (first, second, other) = (busy("a", 0), busy("a", 1), busy("b", 0));
+    let link = "{cluster='c', family='link', id='1'}";
+    let open = format!("gpufleet_server_incident_open{link}");
+    let lost = format!("gpufleet_server_incident_lost_gpu_seconds{link}");
+    let compared = [(first.as_str(), "1x9"), (second.as_str(), "1x9")];
+    let apart = [(first.as_str(), "1x9"), (other.as_str(), "1x9")];
+    let unmeasured = [compared[0], compared[1], (open.as_str(), "1x9")];
+    let measured = [unmeasured[2], (lost.as_str(), "7x9")];
+    let well = Some(("{}", 0.0));
+    let cases: [(&str, Series<'_>, _); 6] = [
+        ("Lost by waiting", &compared, well),
+        ("Lost by waiting", &apart, None),
+        ("Lost by waiting", &unmeasured, None),
+        ("Lost by waiting", &measured, Some(("{}", 7.0))),
+        ("Stragglers", &compared, well),
+        ("Stragglers", &apart, None),
+    ];
+    for (title, series, expected) in cases {
+        let wrong = answers(&query_of("collectives", title), series, 5, expected);
+        assert_eq!(wrong, None, "{title}: {series:?}");
+    }
+}
+
+#[test]
+fn only_collectives_that_were_timed_on_several_ranks_say_what_was_waited_in_them() {
+    let query = query_of("collectives", "Waited inside collectives, at least");
+    let of = |what: &str, rank: u32| {
+        format!(
+            "gpufleet_training_collective_{what}_total{{cluster='c', job='j', attempt='0', rank='{rank}', collective='dp/AllReduce'}}"
+        )
+    };
+    let took = [0, 1].map(|rank| of("duration_seconds", rank));
+    let timed = [0, 1].map(|rank| of("timed", rank));
+    let labels = "{job=\"j\", function=\"AllReduce\"}";
+    // How long collectives took on both ranks, and how many of them were timed.
+    for (values, expected, why) in [
+        (
+            ["0+60x9", "0+180x9", "0+60x9", "0+60x9"],
+            Some((labels, 0.5)),
+            "one waits two thirds of its time",
+        ),
+        (
+            ["0+60x9", "0+30x9", "0+60x9", "0+30x9"],
+            Some((labels, 0.0)),
+            "one is timed half as often, and nobody waits",
+        ),
+        (
+            ["0+60x9", "9x9", "0+60x9", "9x9"],
+            None,
+            "one is no longer timed",
+        ),
+        (
+            ["0+60x9", "_x9", "0+60x9", "_x9"],
+            None,
+            "one is there alone",
+        ),
+        (
+            ["0+60x9", "0+90x9", "_x9", "_x9"],
+            None,
+            "agents do not tell how many were timed",
+        ),
+    ] {
+        let names = [&took[0], &took[1], &timed[0], &timed[1]];
+        let series: Vec<_> = names.into_iter().map(String::as_str).zip(values).collect();
+        assert_eq!(answers(&query, &series, 8, expected), None, "{why}");
+    }
 }
 
 /// Every query of a dashboard as Grafana sends it when all is chosen.

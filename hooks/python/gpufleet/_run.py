@@ -342,9 +342,10 @@ class Run:
 
     @fail_open
     def _settle_at_end(self):
-        """A process that ends before it trained is alone, where nobody started it beside others."""
+        """A process that ends before it trained is alone, where nobody started it beside others: nothing more is learnt."""
         if "rank" not in self._identity and not _identity.is_child():
-            self._settle()
+            self._is_settled = True
+            self._identify()
 
     @fail_open
     def _identify(self):

@@ -402,6 +402,17 @@ class Identity(unittest.TestCase):
             self.assertEqual((said["identity"] or {"rank": -1})["rank"], expected)
             self.assertEqual(said["end"][0], "stopped")
 
+    def test_who_ends_before_jax_that_some_library_imported_has_begun_is_alone(self):
+        run = run_of_test()
+        bridge = mock.Mock(spec=["backends_are_initialized"])
+        bridge.backends_are_initialized.return_value = False
+        jax = mock.Mock(spec=["__version__"], __version__="0.10.2")
+        with mock.patch.dict("sys.modules", {"jax": jax, "jax._src.xla_bridge": bridge}):
+            for _ in run.data([1]):
+                self.assertEqual((run.snapshot()["identity"] or {"rank": -1})["rank"], -1, "JAX may still find others")
+            run._settle_at_end()
+        self.assertEqual(run.snapshot()["identity"]["rank"], 0)
+
     def test_jax_is_asked_which_process_this_is_once_it_has_begun_by_itself(self):
         jax = mock.Mock(spec=["__version__", "process_index", "process_count"], __version__="0.10.2")
         jax.process_index.return_value, jax.process_count.return_value = 3, 4
