@@ -102,12 +102,16 @@ pub struct Before {
     pub million_tokens: Option<i64>,
     /// A million steps of it, nano-units.
     pub million_steps: Option<i64>,
-    /// All of its settings but the knob: steps of runs that differ in more are not the same work.
+    /// All of its settings but knobs: runs that differ in these are not the same work.
     pub settings: String,
     /// Of nodes: the first hour of the week in which they could be off, 0 is Monday 00:00 UTC.
     pub from_hour: usize,
     /// And for how many hours.
     pub hours: usize,
+    /// How many nodes could be off: no more of them are saved by it.
+    pub nodes: u32,
+    /// Of a run the knobs that advice is about, as they were.
+    pub knobs: BTreeMap<String, String>,
     /// GPUs of the job, some of them: by these is seen that it gave any back.
     pub gpus: Vec<String>,
 }
@@ -177,8 +181,10 @@ impl Kind {
     /// another knob is one.
     pub const fn settled_ms(self) -> i64 {
         match self {
-            Self::Knob | Self::Shutdown => HOUR_MS,
+            Self::Knob => HOUR_MS,
             Self::RightSize | Self::Idle => MILLIS_PER_DAY,
+            // They were back, and are off again at their time of the next week: what is lost comes not back.
+            Self::Shutdown => 7 * MILLIS_PER_DAY,
         }
     }
 }
@@ -243,14 +249,15 @@ impl Record {
             .max(self.changed_ms.unwrap_or(i64::MIN))
     }
 
-    /// What it saved in a range of time of whole days; none where it was not taken or nothing was measured.
+    /// What it saved in a range of time of whole days; none where it was not taken or nothing was measured then.
     pub fn saved_in(&self, time: &Range<i64>) -> Option<i128> {
-        if !self.standing.is_taken() || self.saved.is_empty() {
+        if !self.standing.is_taken() {
             return None;
         }
         let day = |at: i64| at.div_euclid(MILLIS_PER_DAY);
         let days = day(time.start)..day(time.end - 1) + 1;
-        Some(self.saved.range(days).map(|it| i128::from(*it.1)).sum())
+        let saved = self.saved.range(days).map(|it| i128::from(*it.1));
+        saved.reduce(|sum, it| sum + it)
     }
 
     /// Takes in what is seen of it now.
@@ -352,6 +359,10 @@ pub struct Sum {
     pub saved: i128,
     /// How many of those that were taken have nothing that was measured.
     pub unmeasured: usize,
+    /// How many of those that were given have no price.
+    pub unpriced: usize,
+    /// Of how many something was measured in that time, and of how many nothing though they were taken.
+    pub measured: (usize, usize),
 }
 
 impl Sum {
@@ -362,13 +373,27 @@ impl Sum {
         self.taken += other.taken;
         self.saved += other.saved;
         self.unmeasured += other.unmeasured;
+        self.unpriced += other.unpriced;
+        self.measured.0 += other.measured.0;
+        self.measured.1 += other.measured.1;
+    }
+
+    /// What those given were worth a day; none where none of them has a price.
+    pub fn worth(&self) -> Option<i128> {
+        (self.given == 0 || self.unpriced < self.given).then_some(self.worth)
+    }
+
+    /// What was saved; none where something was taken and nothing of it was measured.
+    pub fn saved(&self) -> Option<i128> {
+        (self.measured.0 > 0 || self.measured.1 == 0).then_some(self.saved)
     }
 
     /// Adds one.
     pub fn add(&mut self, it: &Record, time: &Range<i64>) {
         if time.start <= it.last_ms && it.first_ms < time.end {
             self.given += 1;
-            self.worth += i128::from(it.advice.worth.unwrap_or(0));
+            self.worth += it.advice.worth.map_or(0, i128::from);
+            self.unpriced += usize::from(it.advice.worth.is_none());
         }
         if !it.standing.is_taken() {
             return;
@@ -376,7 +401,12 @@ impl Sum {
         let is_now = it.changed_ms.is_some_and(|it| time.contains(&it));
         self.taken += usize::from(is_now);
         self.unmeasured += usize::from(is_now && it.saved.is_empty());
-        self.saved += it.saved_in(time).unwrap_or(0);
+        let saved = it.saved_in(time);
+        let goes_on = it.changed_ms.is_some_and(|at| at < time.end) && !it.standing.is_over();
+        let is_blind = is_now || (goes_on && !it.unmeasured.is_empty());
+        self.measured.0 += usize::from(saved.is_some());
+        self.measured.1 += usize::from(saved.is_none() && is_blind);
+        self.saved += saved.unwrap_or(0);
     }
 }
 

@@ -1,7 +1,9 @@
 //! What is seen of an advice now: it is given again, what it proposed is there, or neither.
 //!
-//! Limits. A number of a knob counts when it moved the way that was proposed; a word when it is another. Steps are the
-//! same work only where everything else of the settings is as it was and the GPUs are as many; tokens always are.
+//! Limits. A number of a knob counts when it moved the way that was proposed; a word when it is another. Runs do
+//! the same work only where all other settings are as they were, and their GPUs are as many at the same price. Of knobs
+//! that were turned in one run, all of them advised, nobody can tell apart what each saved: it is of all together, and
+//! whoever adds up counts it once.
 
 use super::{Advice, Before, Kind, Record, Standing};
 
@@ -85,7 +87,8 @@ pub fn moved(today: &str, proposed: &str, now: &str) -> bool {
 
 impl Record {
     /// What is seen of a knob by the runs of its job that go on.
-    pub fn sight_of_runs(&self, runs: &[RunNow]) -> Sight {
+    /// `advised`: all knobs that are advised of that job.
+    pub fn sight_of_runs(&self, runs: &[RunNow], advised: &[&str]) -> Sight {
         let was = &self.advice.before;
         let later = runs
             .iter()
@@ -100,7 +103,7 @@ impl Record {
         match &now.knob {
             Some(knob) if moved(&self.advice.today, &self.advice.proposed, knob) => {
                 Sight::Changed {
-                    less_a_day: less_a_day(was, now),
+                    less_a_day: less_a_day(was, now, advised),
                 }
             }
             _ => Sight::Unchanged,
@@ -147,10 +150,12 @@ impl Record {
         }
     }
 
-    /// What is seen of nodes that could be off at this time of the week, of which so many are there.
-    pub fn sight_of_nodes(&self, nodes: u32) -> Sight {
+    /// What is seen of nodes that could be off at this time of the week, of which so many are there. `others`: how many
+    /// of those that are off other advice of the same time accounts for.
+    pub fn sight_of_nodes(&self, nodes: u32, others: u32) -> Sight {
         let was = &self.advice.before;
-        let off = was.count.saturating_sub(nodes);
+        let off = was.count.saturating_sub(nodes).saturating_sub(others);
+        let off = off.min(was.nodes);
         match off {
             0 => Sight::Unchanged,
             _ => Sight::Changed {
@@ -169,8 +174,16 @@ fn less(was: Option<i64>, is: Option<i64>) -> Result<i64, &'static str> {
 }
 
 /// What a run's work costs less a day than it would have cost before.
-fn less_a_day(was: &Before, now: &RunNow) -> Result<i64, &'static str> {
+fn less_a_day(was: &Before, now: &RunNow, advised: &[&str]) -> Result<i64, &'static str> {
     let is = &now.before;
+    let names = was.knobs.keys().chain(is.knobs.keys());
+    let mut turned = names.filter(|it| was.knobs.get(*it) != is.knobs.get(*it));
+    if was.settings != is.settings || turned.any(|it| !advised.contains(&it.as_str())) {
+        return Err("its runs differ in more than what was advised");
+    }
+    if was.count != is.count || was.day_cost != is.day_cost {
+        return Err("its GPUs are others, or have another price");
+    }
     let of = |was: i64, is: i64, done: i64| {
         let less = (i128::from(was) - i128::from(is)) * i128::from(done) / MILLION;
         i64::try_from(less).unwrap_or(i64::MAX)
@@ -178,9 +191,6 @@ fn less_a_day(was: &Before, now: &RunNow) -> Result<i64, &'static str> {
     let tokens = was.million_tokens.zip(is.million_tokens);
     if let (Some((was, is)), Some(done)) = (tokens, now.tokens_a_day) {
         return Ok(of(was, is, done));
-    }
-    if was.settings != is.settings || was.count != is.count {
-        return Err("its runs tell no tokens, and differ in more than this");
     }
     let steps = was.million_steps.zip(is.million_steps);
     match (steps, now.steps_a_day) {

@@ -181,6 +181,7 @@ fn run(knob: Option<&str>) -> RunNow {
         knob: knob.map(str::to_owned),
         before: Before {
             count: 8,
+            day_cost: Some(240 * USD),
             ..Before::default()
         },
         ..RunNow::default()
@@ -196,15 +197,15 @@ fn a_knob_is_looked_for_in_the_last_run_that_began_later() {
         knob: Some("8".to_owned()),
         ..RunNow::default()
     };
-    assert_eq!(record.sight_of_runs(&[]), Sight::NotSeen);
+    assert_eq!(record.sight_of_runs(&[], &[]), Sight::NotSeen);
     assert_eq!(
-        record.sight_of_runs(std::slice::from_ref(&same)),
+        record.sight_of_runs(std::slice::from_ref(&same), &[]),
         Sight::Unchanged,
         "no later run"
     );
     let changed = |it: RunNow| {
         matches!(
-            record.sight_of_runs(&[same.clone(), it]),
+            record.sight_of_runs(&[same.clone(), it], &[]),
             Sight::Changed { .. }
         )
     };
@@ -221,23 +222,33 @@ fn a_knob_is_looked_for_in_the_last_run_that_began_later() {
 #[test]
 fn a_run_saves_what_its_tokens_cost_less_and_its_steps_only_where_they_are_the_same_work() {
     let mut record = told(Kind::Knob, 2 * HOUR_MS);
-    let less_a_day =
-        |record: &Record, now: &RunNow| match record.sight_of_runs(std::slice::from_ref(now)) {
-            Sight::Changed { less_a_day } => less_a_day,
-            other => panic!("{other:?}"),
-        };
+    let less_a_day = |record: &Record, now: &RunNow| match record
+        .sight_of_runs(std::slice::from_ref(now), &["num_workers", "compile"])
+    {
+        Sight::Changed { less_a_day } => less_a_day,
+        other => panic!("{other:?}"),
+    };
     let mut now = run(Some("8"));
     assert!(less_a_day(&record, &now).is_err(), "nothing is measured");
     record.advice.before.million_steps = Some(9_000 * USD);
     now.before.million_steps = Some(6_000 * USD);
     now.steps_a_day = Some(10_000);
     assert_eq!(less_a_day(&record, &now), Ok(30 * USD));
-    now.before.settings = "batch=2".to_owned();
-    assert!(less_a_day(&record, &now).is_err_and(|it| it.contains("differ")));
     record.advice.before.million_tokens = Some(2 * USD);
     now.before.million_tokens = Some(3 * USD);
     now.tokens_a_day = Some(5_000_000);
     assert_eq!(less_a_day(&record, &now), Ok(-5 * USD), "it became dearer");
+    // What else was turned was advised, too: it is of both. What was not advised is not the advice's.
+    now.before.knobs = BTreeMap::from([("compile".to_owned(), "on".to_owned())]);
+    assert_eq!(less_a_day(&record, &now), Ok(-5 * USD));
+    now.before.knobs = BTreeMap::from([("autocast".to_owned(), "bf16".to_owned())]);
+    assert!(less_a_day(&record, &now).is_err_and(|it| it.contains("differ")));
+    now.before.knobs.clear();
+    now.before.settings = "batch=2".to_owned();
+    assert!(less_a_day(&record, &now).is_err_and(|it| it.contains("differ")));
+    now.before.settings.clear();
+    now.before.day_cost = Some(200 * USD);
+    assert!(less_a_day(&record, &now).is_err_and(|it| it.contains("price")));
 }
 
 #[test]
@@ -294,11 +305,24 @@ fn idle_gpus_are_given_back_used_again_or_done_by_themselves() {
 #[test]
 fn nodes_that_are_off_at_their_time_save_what_each_costs() {
     let mut record = told(Kind::Shutdown, 2 * HOUR_MS);
-    assert_eq!(record.sight_of_nodes(8), Sight::Unchanged);
-    assert_eq!(record.sight_of_nodes(6), less(480));
+    assert_eq!(
+        record.sight_of_nodes(0, 0),
+        Sight::Unchanged,
+        "none was proposed"
+    );
+    record.advice.before.nodes = 2;
+    assert_eq!(record.sight_of_nodes(0, 0), less(480), "two were proposed");
+    assert_eq!(
+        record.sight_of_nodes(5, 2),
+        less(240),
+        "two are of another window"
+    );
+    assert_eq!(record.sight_of_nodes(6, 2), Sight::Unchanged);
+    assert_eq!(record.sight_of_nodes(8, 0), Sight::Unchanged);
+    assert_eq!(record.sight_of_nodes(6, 0), less(480));
     record.advice.before.day_cost = None;
     assert_eq!(
-        record.sight_of_nodes(6),
+        record.sight_of_nodes(6, 0),
         Sight::Changed {
             less_a_day: Err("the nodes have no price")
         }
@@ -327,6 +351,29 @@ fn sums_are_of_what_counts_in_their_time() {
     let next = day.end..day.end + MILLIS_PER_DAY;
     let made = sums(&all, &next, |it| it.advice.kind);
     assert_eq!(made[&Kind::Knob], Sum::default());
+}
+
+#[test]
+fn what_has_no_price_or_was_not_measured_is_not_nothing() {
+    let day = START..START + MILLIS_PER_DAY;
+    let mut record = told(Kind::Knob, 2 * HOUR_MS);
+    record.advice.worth = None;
+    let unknown = Sight::Changed {
+        less_a_day: Err("nobody knows"),
+    };
+    look(&mut record, START + 2 * HOUR_MS, 30 * HOUR_MS, &unknown);
+    let sum = |all: &[Record], time: &Range<i64>| sums(all, time, |_| ())[&()];
+    let all = [record.clone()];
+    let of = sum(&all, &day);
+    assert_eq!((of.unpriced, of.worth(), of.saved()), (1, None, None));
+    let next = day.end..day.end + MILLIS_PER_DAY;
+    assert_eq!(sum(&all, &next).saved(), None, "nor on the day after");
+    let of = sum(&[told(Kind::Knob, 2 * HOUR_MS), record], &day);
+    assert_eq!((of.unpriced, of.worth()), (1, Some(i128::from(60 * USD))));
+    assert_eq!(
+        Sum::default().worth().zip(Sum::default().saved()),
+        Some((0, 0))
+    );
 }
 
 #[test]

@@ -48,14 +48,16 @@ pub struct AdvisedRow {
     pub kind: &'static str,
     /// How many were given.
     pub given: usize,
-    /// What these were worth a day, of those with a price.
-    pub worth_nano_per_day: i64,
+    /// What these were worth a day, of those with a price; null where none has one.
+    pub worth_nano_per_day: Option<i64>,
+    /// How many of those given have no price.
+    pub without_price: usize,
     /// How many were taken.
     pub taken: usize,
     /// Of how many of these what was saved could not be measured.
     pub taken_not_measured: usize,
-    /// What was saved, measured against before.
-    pub saved_nano: i64,
+    /// What was saved, measured against before; null where nothing of what was taken was measured.
+    pub saved_nano: Option<i64>,
 }
 
 /// Advice that was taken.
@@ -245,10 +247,11 @@ fn advised(made: &money::Savings) -> Vec<AdvisedRow> {
     let of = |(kind, sum): (Kind, Sum)| AdvisedRow {
         kind: kind.name(),
         given: sum.given,
-        worth_nano_per_day: nano(sum.worth),
+        worth_nano_per_day: sum.worth().map(nano),
+        without_price: sum.unpriced,
         taken: sum.taken,
         taken_not_measured: sum.unmeasured,
-        saved_nano: nano(sum.saved),
+        saved_nano: sum.saved().map(nano),
     };
     sums.map(of).collect()
 }

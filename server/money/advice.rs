@@ -25,10 +25,13 @@ use crate::App;
 use crate::auth::Grant;
 use crate::store::{MAX_ADVICE, Store, StoreError};
 
+mod around;
+
 mod given;
 
 mod knobs;
 
+use around::Around;
 use given::Seen;
 pub use knobs::{is_of, name};
 
@@ -78,12 +81,18 @@ impl Book {
 
     /// Takes in what is advised and what is seen now.
     fn look(&mut self, seen: &Seen, mut given: Vec<Advice>, now_ms: i64) {
-        for entry in &mut self.entries {
-            let record = &mut entry.record;
+        given = around::distinct(given);
+        let records: Vec<&Record> = self.entries.iter().map(|it| &it.record).collect();
+        let around = Around::of_all(&records, now_ms);
+        let mut sights = Vec::new();
+        for (record, around) in records.iter().zip(&around) {
             let place = given.iter().position(|it| it.key() == record.advice.key());
             let again = place.map(|place| given.swap_remove(place));
-            let sight = seen.sight(record, again, now_ms);
-            record.look(sight, now_ms);
+            sights.push(seen.sight((record, around), again, now_ms));
+        }
+        around::once(&records, &mut sights);
+        for (entry, sight) in self.entries.iter_mut().zip(sights) {
+            entry.record.look(sight, now_ms);
         }
         // What ended before it counted was never there.
         self.entries

@@ -63,9 +63,9 @@ pub(super) fn columns(advised: &Advised, sum: Option<&Sum>) -> [String; 4] {
             let sum = sum.copied().unwrap_or_default();
             [
                 sum.given.to_string(),
-                decimal(sum.worth),
+                sum.worth().map(decimal).unwrap_or_default(),
                 sum.taken.to_string(),
-                decimal(sum.saved),
+                sum.saved().map(decimal).unwrap_or_default(),
             ]
         }
     }
@@ -78,10 +78,11 @@ pub(super) fn json(report: &Report<'_>) -> Value {
         json!({
             "kind": kind.name(),
             "given": sum.given,
-            "worth_per_day": decimal(sum.worth),
+            "worth_per_day": sum.worth().map(decimal),
+            "without_price": sum.unpriced,
             "taken": sum.taken,
             "taken_not_measured": sum.unmeasured,
-            "saved": decimal(sum.saved),
+            "saved": sum.saved().map(decimal),
         })
     });
     let taken = advised.taken(&time).into_iter().map(|it| {

@@ -11,12 +11,13 @@ pub(super) fn kinds(report: &Report<'_>) -> Vec<Row> {
         words: vec![kind.words().to_owned()],
         numbers: vec![
             sum.given.to_string(),
-            money(sum.worth),
-            sum.taken.to_string(),
-            match sum.taken == sum.unmeasured && sum.saved == 0 && sum.taken > 0 {
-                true => "not measured".to_owned(),
-                false => money(sum.saved),
+            match (sum.worth(), sum.unpriced) {
+                (None, _) => "no price".to_owned(),
+                (Some(worth), 0) => money(worth),
+                (Some(worth), count) => format!("{}, {count} without a price", money(worth)),
             },
+            sum.taken.to_string(),
+            sum.saved().map_or("not measured".to_owned(), money),
         ],
         is_bad: false,
     };

@@ -1,6 +1,6 @@
 //! What is advised now, and what is there now of what was advised: one walk over what is live.
 //!
-//! Limits: [`MAX_GPUS`] GPUs of a job are remembered, by which is seen that it gave some back.
+//! Limits: [`MAX_GPUS`] GPUs of a job are remembered, spread over all of it, by which is seen that it gave some back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::{Holder, Payer};
 use gpufleet_analysis::shutdown::hour_of_week;
 use gpufleet_analysis::taken::sight::{JobNow, RunNow};
-use gpufleet_analysis::taken::{Advice, Before, Kind, Record, Sight};
+use gpufleet_analysis::taken::{Advice, Before, Kind, Record, Sight, Standing};
 use gpufleet_analysis::unused::IDLE_AFTER_S;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::around::Around;
 use super::{goes_first, knobs};
 use crate::App;
 use crate::auth::Grant;
@@ -23,7 +24,7 @@ use crate::money::now;
 use crate::money::savings::{Off, RightSize, Savings};
 
 /// GPUs of a job that are remembered.
-const MAX_GPUS: usize = 8;
+const MAX_GPUS: usize = 32;
 
 /// Seconds of a day.
 const DAY_S: i64 = 86_400;
@@ -114,9 +115,7 @@ impl Seen {
         known.now.gpus += 1;
         known.now.unseen += u32::from(!is_observed);
         known.now.day_cost = sum(known.now.day_cost, day);
-        if known.gpus.len() < MAX_GPUS {
-            known.gpus.push(id.to_owned());
-        }
+        known.gpus.push(id.to_owned());
     }
 
     /// What is advised now.
@@ -153,7 +152,7 @@ impl Seen {
             before: Before {
                 count: job.now.gpus,
                 day_cost: job.now.day_cost,
-                gpus: job.gpus.clone(),
+                gpus: job.remembered(),
                 ..Before::default()
             },
         })
@@ -179,6 +178,7 @@ impl Seen {
                 day_cost: day_cost.and_then(|it| i64::try_from(it).ok()),
                 from_hour: window.from,
                 hours: window.hours,
+                nodes: window.nodes,
                 ..Before::default()
             },
         }
@@ -190,28 +190,31 @@ impl Seen {
     }
 
     /// What is seen of an advice, which is given again or not.
-    pub(super) fn sight(&self, it: &Record, again: Option<Advice>, now_ms: i64) -> Sight {
-        let again = again.map(|again| Box::new(self.settled(it, again, now_ms)));
+    pub(super) fn sight(
+        &self,
+        (it, around): (&Record, &Around),
+        again: Option<Advice>,
+        now_ms: i64,
+    ) -> Sight {
+        let again = again.map(|again| Box::new(settled(it, again, around)));
         if let Some(again) = again.clone().filter(|_| goes_first(it.advice.kind)) {
             return Sight::Given(again);
         }
-        let sight = self.changed(it, now_ms);
+        let sight = self.changed(it, around, now_ms);
         match (sight, again) {
             (Sight::Changed { less_a_day }, _) => Sight::Changed { less_a_day },
+            // Between two times at which they are off it is advised by what was before.
+            (Sight::NotSeen, Some(_))
+                if it.advice.kind == Kind::Shutdown && it.standing != Standing::Told =>
+            {
+                Sight::NotSeen
+            }
             (_, Some(again)) => Sight::Given(again),
             (sight, None) => sight,
         }
     }
 
-    /// Advice as it is taken over: nodes that are off at their time are as many as they were before it.
-    fn settled(&self, it: &Record, mut again: Advice, now_ms: i64) -> Advice {
-        if again.kind == Kind::Shutdown && is_in_window(&again.before, now_ms) {
-            again.before.count = it.advice.before.count;
-        }
-        again
-    }
-
-    fn changed(&self, it: &Record, now_ms: i64) -> Sight {
+    fn changed(&self, it: &Record, around: &Around, now_ms: i64) -> Sight {
         let advice = &it.advice;
         let place = (advice.cluster.clone(), advice.about.clone());
         match advice.kind {
@@ -219,7 +222,8 @@ impl Seen {
                 let none = Vec::new();
                 let runs = self.runs.get(&place).unwrap_or(&none).iter();
                 let runs: Vec<RunNow> = runs.map(|run| run.with_knob(&advice.what)).collect();
-                it.sight_of_runs(&runs)
+                let knobs: Vec<&str> = around.knobs.iter().map(String::as_str).collect();
+                it.sight_of_runs(&runs, &knobs)
             }
             Kind::RightSize | Kind::Idle => {
                 let was_freed = advice.before.gpus.iter().any(|gpu| {
@@ -236,7 +240,19 @@ impl Seen {
                 it.sight_of_job(job, was_freed, has_finished)
             }
             Kind::Shutdown => match self.nodes(&advice.cluster, &advice.about) {
-                Some(nodes) if is_in_window(&advice.before, now_ms) => it.sight_of_nodes(nodes),
+                Some(nodes) if is_in_window(&advice.before, now_ms) => {
+                    match it.sight_of_nodes(nodes, around.off) {
+                        Sight::Changed { .. } if around.has_prices => Sight::Changed {
+                            less_a_day: Err("its nodes have more than one price"),
+                        },
+                        sight => sight,
+                    }
+                }
+                // Off at a time at which nobody proposed it: they are lost, or gone for good.
+                Some(nodes) if !around.is_off_time => match it.sight_of_nodes(nodes, 0) {
+                    Sight::Changed { .. } => Sight::Unchanged,
+                    _ => Sight::NotSeen,
+                },
                 _ => Sight::NotSeen,
             },
         }
@@ -244,6 +260,12 @@ impl Seen {
 }
 
 impl Job {
+    /// Some of its GPUs, from the first to the last of them: those of one node would say nothing of the others.
+    fn remembered(&self) -> Vec<String> {
+        let every = self.gpus.len().div_ceil(MAX_GPUS).max(1);
+        self.gpus.iter().step_by(every).cloned().collect()
+    }
+
     fn idle(&mut self, it: &now::Idle, at: Timestamp) {
         let day = it.day_cost.and_then(|it| i64::try_from(it).ok());
         self.now.idle += 1;
@@ -271,11 +293,19 @@ impl Job {
             before: Before {
                 count: self.told.0,
                 day_cost: self.told.1,
-                gpus: self.gpus.clone(),
+                gpus: self.remembered(),
                 ..Before::default()
             },
         }
     }
+}
+
+/// Advice as it is taken over: nodes that are off at their time are as many as they were before it.
+fn settled(it: &Record, mut again: Advice, around: &Around) -> Advice {
+    if again.kind == Kind::Shutdown && around.is_off_time {
+        again.before.count = it.advice.before.count;
+    }
+    again
 }
 
 fn sum(one: Option<i64>, other: Option<i64>) -> Option<i64> {
@@ -283,7 +313,7 @@ fn sum(one: Option<i64>, other: Option<i64>) -> Option<i64> {
         .and_then(|(one, other)| one.checked_add(other))
 }
 
-fn is_in_window(before: &Before, now_ms: i64) -> bool {
+pub(super) fn is_in_window(before: &Before, now_ms: i64) -> bool {
     let week = gpufleet_analysis::shutdown::WEEK;
     let hour = hour_of_week(now_ms.div_euclid(3_600_000));
     (hour + week - before.from_hour % week) % week < before.hours

@@ -136,6 +136,7 @@ fn of_run(
                 count: u32::try_from(run.gpu_count()).unwrap_or(u32::MAX),
                 run: key.run.to_string(),
                 started_ms,
+                day_cost: second.and_then(|it| it.checked_mul(86_400)),
                 million_tokens: million(pace.tokens),
                 million_steps: million(pace.steps),
                 ..Before::default()
@@ -169,11 +170,13 @@ fn of_run(
 }
 
 impl Seen {
-    /// The run with the value of a knob, and all other settings.
+    /// The run with the value of a knob, those of all knobs, and all other settings.
     pub(super) fn with_knob(&self, knob: &str) -> RunNow {
         let mut run = self.run.clone();
         run.knob = self.value(knob);
-        run.before.settings = self.settings(knob);
+        run.before.settings = self.settings();
+        let told = |it: &str| Some((it.to_owned(), self.value(it)?));
+        run.before.knobs = KNOBS.iter().filter_map(|it| told(it.0)).collect();
         run
     }
 
@@ -195,10 +198,9 @@ impl Seen {
         }
     }
 
-    /// All settings but a knob, as a number: FNV-1a, which is the same in every version.
-    fn settings(&self, knob: &str) -> String {
-        let own = KNOBS.iter().find(|it| it.0 == knob);
-        let own = own.map_or(&[][..], |it| it.1);
+    /// All settings but knobs, as a number: FNV-1a, which is the same in every version.
+    fn settings(&self) -> String {
+        let is_knob = |name: &str| KNOBS.iter().any(|it| it.1.contains(&name));
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut add = |text: &str| {
             for byte in text.bytes().chain([0]) {
@@ -206,7 +208,7 @@ impl Seen {
             }
         };
         let others = self.fingerprint.iter();
-        for (name, value) in others.filter(|it| !own.contains(&it.0.as_str())) {
+        for (name, value) in others.filter(|it| !is_knob(it.0)) {
             add(name);
             add(value);
         }
@@ -267,9 +269,10 @@ mod tests {
         let eight = seen(&[("loader.num_workers", "8"), ("batch", "8")]);
         let other = seen(&[("loader.num_workers", "8"), ("batch", "16")]);
         assert_eq!(four.value("num_workers").as_deref(), Some("4"));
-        assert_eq!(four.settings("num_workers"), eight.settings("num_workers"));
-        assert_ne!(eight.settings("num_workers"), other.settings("num_workers"));
-        assert_ne!(four.settings("compile"), eight.settings("compile"));
+        assert_eq!(four.settings(), eight.settings());
+        assert_ne!(eight.settings(), other.settings());
+        let knobs = |it: &Seen| it.with_knob("compile").before.knobs;
+        assert_ne!(knobs(&four), knobs(&eight));
         let on = seen(&[("compiled", "True"), ("gradient_checkpointing", "1")]);
         assert_eq!(on.value("compile").as_deref(), Some("on"));
         assert_eq!(
@@ -287,7 +290,7 @@ mod tests {
             assert!(seen(&told[..1]).value(knob).is_some(), "{knob}");
             for name in names {
                 let (one, two) = (seen(&[(name, "1")]), seen(&[(name, "2")]));
-                assert_eq!(one.settings(knob), two.settings(knob), "{name}");
+                assert_eq!(one.settings(), two.settings(), "{name}");
             }
         }
     }

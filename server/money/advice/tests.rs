@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::taken::sight::JobNow;
-use gpufleet_analysis::taken::{Before, LEAST_TOLD_MS};
+use gpufleet_analysis::taken::{Before, LEAST_TOLD_MS, Sight};
 
 use super::given::Job;
 use super::*;
@@ -129,7 +129,7 @@ fn a_job_that_came_to_its_end_took_no_advice_nor_did_one_whose_agent_is_silent()
 fn nodes_are_looked_at_in_their_window_alone() {
     let mut off = advice(Kind::Shutdown, "box-8g", 480);
     (off.before.from_hour, off.before.hours) = (22, 8);
-    off.before.count = 6;
+    (off.before.count, off.before.nodes) = (6, 2);
     let with = |nodes: u32| Seen {
         nodes: Some((
             "prod".into(),
@@ -159,12 +159,85 @@ fn nodes_are_looked_at_in_their_window_alone() {
         &with(4),
         std::slice::from_ref(&fewer),
     );
-    let record = &book.entries[0].record;
-    assert_eq!(record.standing, Standing::Taken);
-    let saved: i64 = record.saved.values().sum();
+    assert_eq!(book.entries[0].record.standing, Standing::Changing);
+    let saved = |book: &Book| book.entries[0].record.saved.values().sum::<i64>();
     // Two nodes, for two hours after the first look that found them off.
     let of_look = 2 * 48_000_000 * 300_000 / MILLIS_PER_DAY;
-    assert_eq!(saved, 24 * of_look);
+    assert_eq!(saved(&book), 24 * of_look);
+    let again = std::slice::from_ref(&off);
+    looks(&mut book, night + 9 * HOUR, HOUR, &with(6), again);
+    assert_eq!(book.entries[0].record.standing, Standing::Changing);
+    let week = night + 7 * MILLIS_PER_DAY;
+    looks(&mut book, week, HOUR, &with(1), again);
+    assert_eq!(book.entries[0].record.standing, Standing::Taken);
+    let most = 24 * of_look + 24 * of_look;
+    assert!(saved(&book) <= most, "five are off, and two were proposed");
+}
+
+#[test]
+fn nodes_that_do_not_come_back_are_lost_and_no_advice_that_was_taken() {
+    let mut off = advice(Kind::Shutdown, "box-8g", 480);
+    (off.before.from_hour, off.before.hours) = (22, 8);
+    (off.before.count, off.before.nodes) = (6, 2);
+    let with = |nodes: u32| {
+        let nodes = BTreeMap::from([("box-8g".to_owned(), nodes)]);
+        Seen {
+            nodes: Some(("prod".into(), nodes)),
+            ..Seen::default()
+        }
+    };
+    let mut book = Book::default();
+    let given = std::slice::from_ref(&off);
+    looks(&mut book, START + 18 * HOUR, 3 * HOUR, &with(6), given);
+    looks(&mut book, START + 22 * HOUR, HOUR, &with(4), given);
+    assert_eq!(book.entries[0].record.standing, Standing::Changing);
+    book.look(&with(4), Vec::new(), START + 31 * HOUR);
+    let record = &book.entries[0].record;
+    assert_eq!((record.standing, record.saved.len()), (Standing::Told, 0));
+    // One window in another: each node is of one of them.
+    let mut inner = off.clone();
+    inner.what = "an hour of it".to_owned();
+    (inner.before.hours, inner.before.nodes) = (1, 1);
+    let records = [
+        Record::new(1, off.clone(), START),
+        Record::new(2, inner, START),
+    ];
+    let all: Vec<&Record> = records.iter().collect();
+    let around = around::Around::of_all(&all, START + 22 * HOUR);
+    let nodes: Vec<u32> = around.iter().map(|it| it.off).collect();
+    assert_eq!(nodes, [0, 2]);
+}
+
+#[test]
+fn what_was_saved_of_a_job_is_counted_once() {
+    let taken = |number: i64, kind: Kind, what: &str| {
+        let mut advice = advice(kind, "job:ml/train", number);
+        advice.what = what.to_owned();
+        Record {
+            standing: Standing::Taken,
+            ..Record::new(number, advice, START)
+        }
+    };
+    let records = [
+        taken(1, Kind::Knob, "compile"),
+        taken(2, Kind::Knob, "autocast"),
+        taken(3, Kind::Idle, "GPUs"),
+        taken(4, Kind::RightSize, "GPUs"),
+    ];
+    let all: Vec<&Record> = records.iter().collect();
+    let changed = Sight::Changed { less_a_day: Ok(24) };
+    let mut sights = vec![changed; 4];
+    around::once(&all, &mut sights);
+    let is_counted = |it: &Sight| matches!(it, Sight::Changed { less_a_day: Ok(_) });
+    let counted: Vec<bool> = sights.iter().map(is_counted).collect();
+    assert_eq!(counted, [false, true, false, true]);
+    // Of advice that is given twice the dearer is followed.
+    let twice = vec![
+        advice(Kind::RightSize, "job:ml/a", 1),
+        advice(Kind::RightSize, "job:ml/a", 2),
+    ];
+    let one = around::distinct(twice);
+    assert_eq!((one.len(), one[0].worth), (1, Some(2)));
 }
 
 #[test]

@@ -132,12 +132,18 @@ fn advised_row((kind, sum): (Kind, Sum), currency: &str) -> AdvisedRow {
     AdvisedRow {
         kind: kind.words(),
         given: sum.given,
-        worth: format!("{} a day", amount(currency, sum.worth)),
-        taken: sum.taken,
-        saved: match sum.taken > 0 && sum.taken == sum.unmeasured && sum.saved == 0 {
-            true => "not measured".to_owned(),
-            false => amount(currency, sum.saved),
+        worth: match (sum.worth(), sum.unpriced) {
+            (None, _) => "no price".to_owned(),
+            (Some(worth), 0) => format!("{} a day", amount(currency, worth)),
+            (Some(worth), count) => {
+                let worth = amount(currency, worth);
+                format!("{worth} a day, {count} without a price")
+            }
         },
+        taken: sum.taken,
+        saved: sum
+            .saved()
+            .map_or("not measured".to_owned(), |it| amount(currency, it)),
     }
 }
 

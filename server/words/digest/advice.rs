@@ -17,12 +17,18 @@ pub(super) fn words(it: &Summary) -> Option<String> {
         0 => String::new(),
         count => format!(" (of {count} what was saved is not measured)"),
     };
+    let worth = match (sum.worth(), sum.unpriced) {
+        (None, _) => "without a price".to_owned(),
+        (Some(worth), 0) => format!("worth {} a day", money(worth)),
+        (Some(worth), count) => {
+            format!("worth {} a day ({count} without a price)", money(worth))
+        }
+    };
     Some(format!(
-        "Advice: {} given, worth {} a day; {} taken{unmeasured}; saved in the week, measured against before: {}{}",
+        "Advice: {} given, {worth}; {} taken{unmeasured}; saved in the week, measured against before: {}{}",
         sum.given,
-        money(sum.worth),
         sum.taken,
-        money(sum.saved),
+        sum.saved().map_or("not measured".to_owned(), money),
         untold.map_or(String::new(), |why| format!(" ({why})")),
     ))
 }
@@ -31,10 +37,10 @@ pub(super) fn words(it: &Summary) -> Option<String> {
 pub(super) fn figures(it: &Summary) -> Value {
     json!({
         "given": it.advised.given,
-        "worth_per_day": decimal(it.advised.worth),
+        "worth_per_day": it.advised.worth().map(decimal),
         "taken": it.advised.taken,
         "taken_not_measured": it.advised.unmeasured,
-        "saved": decimal(it.advised.saved),
+        "saved": it.advised.saved().map(decimal),
         "not_kept": it.advice_not_kept,
     })
 }

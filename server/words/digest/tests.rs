@@ -229,6 +229,8 @@ fn advice_is_said_with_what_was_taken_of_it_and_saved_and_what_is_not_kept_is_no
         taken: 2,
         saved: 12_500_000_000,
         unmeasured: 1,
+        measured: (1, 1),
+        ..taken::Sum::default()
     };
     let said = say(&it, "x");
     let line = "Advice: 3 given, worth $90.00 a day; 2 taken (of 1 what was saved is not measured); saved in the week, measured against before: $12.50";
@@ -236,6 +238,12 @@ fn advice_is_said_with_what_was_taken_of_it_and_saved_and_what_is_not_kept_is_no
     assert_eq!(said.figures["advice"]["saved"], "12.5");
     let both = say_rest(&[&it, &it], "x").expect("there are some");
     assert_eq!(both.figures["advice"]["given"], 6);
+    (it.advised.unpriced, it.advised.measured) = (3, (0, 2));
+    let said = say(&it, "x");
+    assert!(said.text.contains("3 given, without a price; 2 taken"));
+    assert!(said.text.contains("against before: not measured"));
+    let figures = &said.figures["advice"];
+    assert!(figures["worth_per_day"].is_null() && figures["saved"].is_null());
     let mut untold = week();
     untold.advice_not_kept = Some("no server has kept it yet".to_owned());
     let said = say(&untold, "x");
