@@ -320,6 +320,18 @@ impl Record {
         }
     }
 
+    /// Where it is in its life as the time of its GPUs is told by it: one that is ready and has nothing to give out
+    /// now, because its device plugin begins anew, is not unhealthy for that.
+    pub fn told_phase(&self) -> Phase {
+        match self.phase() {
+            Phase::NotReady if self.node.ready == Ready::Yes => match self.node.cordoned {
+                true => Phase::Cordoned,
+                false => Phase::Ready,
+            },
+            phase => phase,
+        }
+    }
+
     /// From when it is billed: from when it was made, else from when it was first seen.
     pub fn billed_from(&self) -> Timestamp {
         let made = self.node.created.unwrap_or(self.first_seen);
@@ -338,7 +350,7 @@ impl Record {
             *self = Self::new(node, now);
             return true;
         }
-        let before = self.phase();
+        let before = (self.phase(), self.told_phase());
         let was_up = self.node.ready == Ready::Yes;
         (self.gone_at, self.unwatched_from) = (None, None);
         self.node = node;
@@ -347,7 +359,7 @@ impl Record {
             let since = self.node.ready_since.filter(|_| !was_up).unwrap_or(now);
             self.ready_at = Some(since.min(now));
         }
-        if self.phase() != before {
+        if (self.phase(), self.told_phase()) != before {
             self.phase_since = now;
         }
         true

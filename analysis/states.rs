@@ -209,6 +209,13 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let mut bridged = evidence.bridged(&asked.carry, start_s, policy);
     let unheld = Work::settle(&mut bridged, start_s, last, asked.carry.unheld);
     evidence.hold_on(&bridged, &asked.carry, &mut around);
+    // A kubelet that does not answer stops no GPU: what was measured active stays active.
+    for (it, class) in std::iter::zip(&mut around, &bridged) {
+        let is_lost = it.not_ready.is_some_and(|it| it.0 == State::Unhealthy);
+        if is_lost && *class == Class::Active {
+            it.not_ready = None;
+        }
+    }
     let broken = health::broken(asked, start_s, &bridged, policy);
     let cut: Vec<bool> = std::iter::zip(&broken, &around)
         .map(|(broken, it)| broken.is_some() || it.not_ready.is_some() || it.is_standing)

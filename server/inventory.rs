@@ -297,7 +297,7 @@ impl Inventory {
             return written;
         }
         // After them: nobody may take a node for seen that is gone.
-        let seen = self.known().seen_unwritten(now);
+        let seen = self.known().seen_unwritten(now, !records.is_empty());
         if let Some(seen) = seen {
             store
                 .write_inventory_seen(&self.cluster, seen, token)

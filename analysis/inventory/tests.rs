@@ -70,6 +70,15 @@ fn a_node_is_billed_from_when_it_was_made_ready_when_it_can_give_gpus_out_and_go
         (record.phase(), record.phase_since),
         (Phase::NotReady, at(51))
     );
+    let mut empty = up.clone();
+    (empty.allocatable, empty.ready_since) = (0, Some(at(55)));
+    assert!(record.take(empty.clone(), at(55)));
+    assert_eq!(record.phase(), Phase::NotReady);
+    assert_eq!(record.told_phase(), Phase::Ready, "its plugin begins anew");
+    empty.ready = Ready::No;
+    assert!(record.take(empty, at(57)));
+    let told = (record.told_phase(), record.phase_since);
+    assert_eq!(told, (Phase::NotReady, at(57)), "from when it is not ready");
     up.cordoned = true;
     assert!(record.take(up.clone(), at(60)));
     assert_eq!(record.phase(), Phase::Cordoned);

@@ -145,6 +145,23 @@ fn exactly_the_billed_seconds_are_accounted_and_those_before_it_was_ready_are_st
 }
 
 #[test]
+fn what_was_measured_active_stays_active_while_its_node_is_not_ready() {
+    let around = Around {
+        not_ready: vec![(span(0, 2_000), NotReady::Lost)],
+        ..Around::default()
+    };
+    check(
+        &[(Piece::Active, 1_000), (Piece::NotHeld, 3_000)],
+        &around,
+        &[
+            (0, State::ActiveUnrated, U, 1_000),
+            (0, State::Unallocated, U, 1_600),
+            (0, State::Unhealthy, Reason::NodeNotReady, 1_000),
+        ],
+    );
+}
+
+#[test]
 fn draining_and_the_reasons_of_free_time_need_that_nobody_holds_it_and_that_it_was_seen() {
     let around = Around {
         draining: vec![span(0, 1_000)],

@@ -44,7 +44,7 @@ const SEEN_EVERY_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// Nodes that are missed after they were not seen for longer went at a moment that nobody knows. What stands
 /// in the store is behind by [`SEEN_EVERY_NS`], and a watch that is quiet is still one for [`TOLD_FOR`].
-const UNWATCHED_NS: i64 = 300 * NANOS_PER_SECOND;
+pub const UNWATCHED_NS: i64 = 300 * NANOS_PER_SECOND;
 
 /// A source that said nothing for so long is not believed any more. A watch ends or fails within it.
 pub const TOLD_FOR: Duration = gpufleet_program::kubernetes::follow::TOLD_FOR;
@@ -412,13 +412,14 @@ impl ClusterState {
         (records, std::mem::take(&mut self.unwritten_changes).into())
     }
 
-    /// Up to when nodes were seen, where that is to be written: seldom, because it is a write of its own.
-    pub fn seen_unwritten(&mut self, now: Moment) -> Option<Timestamp> {
+    /// Up to when nodes were seen, where that is to be written: seldom, because it is a write of its own, and
+    /// with what changed, which nobody takes for seen without it.
+    pub fn seen_unwritten(&mut self, now: Moment, is_changed: bool) -> Option<Timestamp> {
         if self.nodes.sight(now) != Sight::Seen {
             return None;
         }
         let heard = self.nodes.heard?.at;
-        let is_due = |written: Timestamp| heard.since(written) >= SEEN_EVERY_NS;
+        let is_due = |written: Timestamp| is_changed || heard.since(written) >= SEEN_EVERY_NS;
         if !self.seen_written.is_none_or(is_due) {
             return None;
         }

@@ -32,6 +32,9 @@ pub use before::SlowerThanBefore;
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// So long the runs before a run may take to read: all others wait for it.
+const COMPARES_WITHIN: Duration = Duration::from_secs(5);
+
 /// For how long after its end a run is judged again, nanoseconds.
 const AGAIN_FOR: i64 = AFTER_NS;
 
@@ -93,6 +96,8 @@ struct Watched {
     /// Steps that were seen, and at how many it is held against the runs before it next.
     seen: u64,
     compared_at: u64,
+    /// In which round that became due.
+    due: Option<u64>,
     /// The last steps: number, end, length of one.
     recent: VecDeque<(u64, Timestamp, u64)>,
     since: BTreeMap<u32, Timestamp>,
@@ -102,6 +107,8 @@ struct Watched {
 #[derive(Default)]
 pub struct Watch {
     runs: BTreeMap<RunKey, Watched>,
+    /// How many rounds there were.
+    rounds: u64,
     /// Who knows which nodes went; none where nobody is asked.
     inventory: Option<Arc<Inventory>>,
 }
@@ -145,17 +152,21 @@ impl Watch {
     /// Holds a run against those before it: one at a round, because its steps and theirs are read from the store.
     async fn compare(&mut self, runs: &Runs, store: &Store) {
         let by = runs.lock().by;
-        let mut all = self.runs.iter_mut();
-        let Some((key, watched)) = all.find(|(_, it)| it.seen >= it.compared_at) else {
+        self.rounds += 1;
+        let Some((key, watched)) = next_due(&mut self.runs, self.rounds) else {
             return;
         };
         watched.compared_at = watched.seen + before::AGAIN_STEPS;
         let Some(run) = runs.get(key) else {
             return;
         };
-        match before::slower(store, (key, &run), by.slower.change).await {
-            Ok(found) => watched.before = found,
-            Err(error) => {
+        let slower = before::slower(store, (key, &run), by.slower.change);
+        match tokio::time::timeout(COMPARES_WITHIN, slower).await {
+            Ok(Ok(found)) => watched.before = found,
+            Err(_) => {
+                tracing::warn!(run = %key.run, "reading the runs before a run takes too long: it is not compared with them");
+            }
+            Ok(Err(error)) => {
                 tracing::error!(%error, "the runs before a run cannot be read: it is not compared with them");
             }
         }
@@ -281,6 +292,7 @@ impl Watched {
             before: None,
             seen: 0,
             compared_at: before::FIRST_STEPS,
+            due: None,
             recent: VecDeque::new(),
             since: BTreeMap::new(),
         }
@@ -360,6 +372,22 @@ impl Watched {
     }
 }
 
+/// Who is to be held against the runs before it: the one that has waited longest for that, which waits no more.
+fn next_due(runs: &mut BTreeMap<RunKey, Watched>, round: u64) -> Option<(&RunKey, &mut Watched)> {
+    let due = runs.iter_mut().filter(|(_, it)| it.seen >= it.compared_at);
+    let mut next: Option<(&RunKey, &mut Watched)> = None;
+    for (key, watched) in due {
+        let since = *watched.due.get_or_insert(round);
+        if next.as_ref().is_none_or(|it| Some(since) < it.1.due) {
+            next = Some((key, watched));
+        }
+    }
+    if let Some((_, watched)) = &mut next {
+        watched.due = None;
+    }
+    next
+}
+
 /// Whether a step was also spent on what is not training, a checkpoint or an evaluation: on some rank
 /// more than [`QUIET_PART`] of it is neither computing nor waiting.
 fn is_quiet(step: &CompleteStep) -> bool {
@@ -410,4 +438,37 @@ async fn gpu_faults(
         }
     }
     Ok(faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::training::{JobId, RunId};
+
+    use super::*;
+
+    #[test]
+    fn every_run_comes_to_be_compared_however_often_others_are_due() {
+        let key = |job: &str| RunKey {
+            cluster: "prod".into(),
+            run: RunId {
+                job: JobId::parse(&format!("team/{job}/u1")).expect("an id"),
+                attempt: 0,
+            },
+        };
+        let names = ["a", "b", "c"];
+        let mut runs: BTreeMap<RunKey, Watched> = BTreeMap::new();
+        for name in names {
+            let mut watched = Watched::new();
+            watched.seen = before::FIRST_STEPS;
+            runs.insert(key(name), watched);
+        }
+        let mut compared = Vec::new();
+        for round in 1..7 {
+            // All of them are due again at once.
+            let (key, _) = next_due(&mut runs, round).expect("one is due");
+            compared.push(key.run.job.name.clone());
+            assert_eq!(runs.values().filter(|it| it.due.is_none()).count(), 1);
+        }
+        assert_eq!(compared, ["a", "b", "c", "a", "b", "c"]);
+    }
 }

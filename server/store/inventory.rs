@@ -126,6 +126,9 @@ impl Store {
             Value::Text(cluster),
             Value::Int(seen.millis()),
         ];
+        let of = (self.0.lease.as_str(), cluster);
+        let unwatched = phases::unwatched(&mut transaction, of, seen).await;
+        unwatched.map_err(unknown)?;
         let written = transaction.execute(SEEN, &values).await;
         written.doing(doing).map_err(unknown)?;
         let committed = transaction.commit().await.doing(doing);

@@ -4,6 +4,10 @@
 //! A phase is from when it was seen, and only what differs from the phase before is written. What comes when
 //! hours that it changes are final marks them, the last [`MAX_HOURS`] of them.
 //!
+//! Nor does it outlive who watches: what is told of a node ends with the last look where no look followed
+//! within [`UNWATCHED_NS`], and begins again with the next look ([`unwatched`]). What was written over such a time
+//! by an older server stays as it is.
+//!
 //! Numbers: one look into an index for each node and hour of a round. Which node of the cluster is the one
 //! that an agent tells of, its name says, else [`Names`]; only then the names of its other nodes are read.
 
@@ -12,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufleet_analysis::inventory::{Phase, Record};
 use gpufleet_analysis::states::LOOKAHEAD_MINUTES;
 use gpufleet_telemetry::identity::attribute;
+use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
 use super::database::{Column, Transaction, Value};
@@ -20,6 +25,7 @@ use super::ledger::Inputs;
 use super::minutes::{self, Marks};
 use super::restate::Why;
 use super::subjects;
+use crate::inventory::known::UNWATCHED_NS;
 use crate::inventory::names::{Names, short};
 
 /// Milliseconds of an hour.
@@ -54,7 +60,7 @@ impl Store {
         let before = in_force(&mut transaction, &self.0.lease, cluster, records).await?;
         let (mut news, mut late) = (News::default(), BTreeMap::new());
         for record in records {
-            let (from_ms, phase) = (seen_from(record), record.phase());
+            let (from_ms, phase) = (seen_from(record), record.told_phase());
             let name = &record.node.name;
             let known = before.get(name).copied();
             if known == Some(phase) {
@@ -85,6 +91,61 @@ impl Store {
             .await?;
         }
         Ok(news)
+    }
+}
+
+/// Ends at the last look what was told of nodes then, and begins it again with this one, where nobody watched
+/// between both.
+pub(super) async fn unwatched(
+    transaction: &mut Transaction,
+    (lease, cluster): (&str, &str),
+    seen: Timestamp,
+) -> Result<(), StoreError> {
+    let doing = "writing that nodes were not watched";
+    let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
+    let values = [Value::Text(lease), Value::Text(cluster)];
+    let last = transaction.fetch_int(sql, &values).await.doing(doing)?;
+    let Some(last) = last.map(Timestamp::from_millis) else {
+        return Ok(());
+    };
+    if seen.since(last) <= UNWATCHED_NS {
+        return Ok(());
+    }
+    let values = [
+        Value::Text(lease),
+        Value::Text(cluster),
+        Value::Int(last.millis()),
+        Value::Int(seen.millis()),
+        Value::Text(Phase::Starting.name()),
+    ];
+    // What was seen at this look already has a row of its own. The second is without effect on the first.
+    for (from, until, phase) in [("$4", "$4", "p.phase"), ("$3", "$3", "$5")] {
+        let sql = format!(
+            "INSERT INTO inventory_phase (lease, cluster, short, node, from_ms, phase)
+             SELECT p.lease, p.cluster, p.short, p.node, {from}, {phase} FROM inventory_phase p
+             WHERE p.lease = $1 AND p.cluster = $2 AND p.from_ms <= $3
+             AND p.phase IN ('not_ready', 'cordoned') AND $4 > $3 AND $5 <> ''
+             AND NOT EXISTS (SELECT 1 FROM inventory_phase b WHERE b.lease = p.lease
+                AND b.cluster = p.cluster AND b.short = p.short AND b.node = p.node
+                AND b.from_ms > p.from_ms AND b.from_ms <= {until})
+             ON CONFLICT (lease, cluster, short, node, from_ms) DO UPDATE
+             SET phase = excluded.phase"
+        );
+        transaction.execute(&sql, &values).await.doing(doing)?;
+    }
+    Ok(())
+}
+
+/// What is told of a node, with what nobody saw left out: from the last look on it is not known.
+fn as_seen(phases: &mut Vec<(i64, Phase)>, seen_ms: i64) {
+    let seen = phases.partition_point(|it| it.0 <= seen_ms);
+    if seen > 0 && is_told(phases[seen - 1].1) {
+        phases.insert(seen, (seen_ms, Phase::Starting));
+    }
+    if let Some((from_ms, phase)) = phases.last().copied()
+        && is_told(phase)
+    {
+        phases.push((from_ms, Phase::Starting));
     }
 }
 
@@ -209,6 +270,15 @@ pub(super) async fn read(
     };
     let doubtful: Vec<usize> = (0..asked.len()).filter(is_doubtful).collect();
     let told = told_alike(transaction, lease, &asked, &doubtful).await?;
+    let mut seen: BTreeMap<&str, Option<i64>> = BTreeMap::new();
+    for cluster in found.keys().map(|at| asked[*at].0.as_str()) {
+        if let std::collections::btree_map::Entry::Vacant(entry) = seen.entry(cluster) {
+            let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
+            let values = [Value::Text(lease), Value::Text(cluster)];
+            let last = transaction.fetch_int(sql, &values).await;
+            entry.insert(last.doing("reading up to when nodes were seen")?);
+        }
+    }
     for (at, (node, keys)) in of.iter().map(|(asked, keys)| (&asked.1, keys)).enumerate() {
         let Some(mut by_node) = found.remove(&at) else {
             continue;
@@ -217,9 +287,12 @@ pub(super) async fn read(
             true => Some(node.clone()),
             false => same(node, &by_node, told.get(&at)),
         };
-        let Some(phases) = listed.and_then(|it| by_node.remove(&it)) else {
+        let Some(mut phases) = listed.and_then(|it| by_node.remove(&it)) else {
             continue;
         };
+        if let Some(seen_ms) = seen.get(asked[at].0.as_str()).copied().flatten() {
+            as_seen(&mut phases, seen_ms);
+        }
         for key in keys {
             let input = inputs.get_mut(key).expect("it is one of them");
             input.around.phases.clone_from(&phases);

@@ -117,14 +117,32 @@ impl Store {
             }
             false => "",
         };
+        // The runs of one name of one cluster are few: by the index of names, not by that of starts through all.
+        // PostgreSQL sorts names by its own rules: there it is the runs of the cluster.
+        let mut transaction = self.read().await?;
+        let cluster = filter.cluster.as_ref().filter(|it| !it.is_empty());
+        let is_few = !name.is_empty() && cluster.is_some();
+        let (range, start) = match (is_few, &transaction) {
+            (true, Transaction::Sqlite(_)) => {
+                // It ends with a slash, behind which there is a zero.
+                let stem = length - 1;
+                let range = format!("AND r.job >= $7 AND r.job < substr($7, 1, {stem}) || '0'");
+                (range, "r.started_ms + 0")
+            }
+            (true, _) => (String::new(), "r.started_ms + 0"),
+            (false, _) => (String::new(), "r.started_ms"),
+        };
+        let of_cluster = match cluster {
+            Some(_) => "r.cluster = $1",
+            None => "($1 = '' OR r.cluster = $1)",
+        };
         let sql = format!(
             "SELECT {COLUMNS}, r.started_ms FROM run r
-             WHERE r.lease = $6 AND ($1 = '' OR r.cluster = $1) AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
-             AND substr(r.job, 1, {length}) = $7 AND ($8 = '' OR r.cause = $8)
-             {only_last} AND (r.started_ms < $4 OR (r.started_ms = $4 AND r.id < $5))
-             ORDER BY r.started_ms DESC, r.id DESC LIMIT {limit}"
+             WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
+             {range} AND substr(r.job, 1, {length}) = $7 AND ($8 = '' OR r.cause = $8)
+             {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
+             ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
         );
-        let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
         drop(transaction);
         let mut bad = Vec::new();

@@ -1,6 +1,6 @@
 //! Which holders of an hour train: those of whose name a run was heard in that hour, and those that were made to.
 //!
-//! Limits: [`MAX_RUNS`] runs in the hours of a round, the last heard ones. When a run was heard stands some
+//! Limits: [`MAX_RUNS`] runs of an hour, those heard first after it began, whatever else is in the round. When a run was heard stands some
 //! minutes behind in its row while it runs ([`BEHIND_MS`]).
 
 use std::collections::{BTreeSet, HashMap};
@@ -36,10 +36,12 @@ pub(super) async fn read(
         return Ok(());
     }
     let holders = holders::named(transaction, lease, &numbers).await?;
-    let hours = || inputs.keys().map(|it| it.0);
-    let first = hours().min().unwrap_or(0) * HOUR_MS;
-    let end = (hours().max().unwrap_or(0) + 1) * HOUR_MS;
-    let runs = runs(transaction, lease, (first, end)).await?;
+    let hours: BTreeSet<i64> = inputs.keys().map(|it| it.0).collect();
+    let mut runs_of = HashMap::new();
+    for hour in hours {
+        let time = (hour * HOUR_MS, (hour + 1) * HOUR_MS);
+        runs_of.insert(hour, runs(transaction, lease, time).await?);
+    }
     for ((hour, _), input) in inputs.iter_mut() {
         let (from, until) = (hour * HOUR_MS, (hour + 1) * HOUR_MS);
         let rows = input.minutes.values();
@@ -50,7 +52,7 @@ pub(super) async fn read(
             };
             let name = holder.job.rsplit(['/', ':']).next().unwrap_or_default();
             let key = (input.resource.key.cluster.to_string(), name.to_owned());
-            let mut named = runs.get(&key).into_iter().flatten();
+            let mut named = runs_of[hour].get(&key).into_iter().flatten();
             let is_run = |(job, started, heard): &Run| {
                 *started < until && *heard >= from - BEHIND_MS && holder.is_of(job)
             };
@@ -71,7 +73,7 @@ async fn runs(
     let sql = format!(
         "SELECT r.cluster, r.job, r.started_ms, r.heard_ms FROM run r
          WHERE r.lease = $1 AND r.heard_ms >= $2 AND r.started_ms < $3
-         ORDER BY r.heard_ms DESC LIMIT {MAX_RUNS}"
+         ORDER BY r.heard_ms, r.id LIMIT {MAX_RUNS}"
     );
     let values = [
         Value::Text(lease),
@@ -79,6 +81,12 @@ async fn runs(
         Value::Int(end_ms),
     ];
     let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
+    if rows.len() == MAX_RUNS {
+        tracing::warn!(
+            first_ms,
+            "more runs than are read in an hour: some of what trains may be unrated"
+        );
+    }
     let mut found: HashMap<(String, String), Vec<Run>> = HashMap::new();
     for row in &rows {
         // One whose name cannot be read is named in the log by who reads runs.

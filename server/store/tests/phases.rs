@@ -93,6 +93,36 @@ both! {
 }
 
 both! {
+    async fn what_is_told_of_a_node_does_not_outlive_who_watches(bench) {
+        let look = async |seconds| {
+            let written = bench.store.write_inventory_seen("live", at(seconds), bench.token);
+            written.await.expect("the store answers");
+        };
+        let mut node = ready("node-1");
+        write(bench, &node).await;
+        look(0).await;
+        bench.commit(&worked_and_free(1)).await;
+        seen(bench, &mut node, 20 * 60, |it| it.ready = Ready::No).await;
+        for minute in (4..=30).step_by(2) {
+            look(minute * 60).await;
+        }
+        bench.compute(at(2 * HOUR_S)).await;
+        assert_eq!(minutes(&bench.hours().await), [15, 35, 0, 10]);
+        // It is seen again, as it was: of the time between nothing is told.
+        look(50 * 60).await;
+        look(54 * 60).await;
+        bench.commit(&worked_and_free(2)).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        assert_eq!(minutes(&bench.hours().await), [15, 31, 0, 14]);
+        seen(bench, &mut node, 57 * 60, |it| it.ready = Ready::Yes).await;
+        look(58 * 60).await;
+        bench.commit(&worked_and_free(3)).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        assert_eq!(minutes(&bench.hours().await), [15, 28, 0, 17]);
+    }
+}
+
+both! {
     async fn a_node_whose_phase_is_written_late_changes_hours_that_were_final(bench) {
         let mut node = ready("node-1");
         write(bench, &node).await;
