@@ -264,10 +264,10 @@ impl Price {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let more = self.or(other);
-        let (one, two) = (self.basis.figure(), other.basis.figure());
-        if one != two {
+        if self.basis.figure() != other.basis.figure() {
+            // One of them has a figure at least, and the other adds nothing to it.
             return Self {
-                is_least: one != Figure::None || two != Figure::None,
+                is_least: true,
                 ..more
             };
         }
@@ -298,8 +298,9 @@ mod tests {
             let said = basis.words();
             assert!(said.len() > 20 && !said.ends_with('.'), "{basis:?}: {said}");
             assert!(words.insert(said), "{basis:?} says what another says");
-            let name = serde_json::to_string(basis).unwrap();
-            assert_eq!(serde_json::from_str::<Basis>(&name).unwrap(), *basis);
+            let name = serde_json::to_string(basis).expect("it has a name");
+            let read: Basis = serde_json::from_str(&name).expect("its name is read");
+            assert_eq!(read, *basis);
             let is_loss = Price {
                 losing: Losing::gpus(1, PRICE),
                 ..Price::bare(*basis)

@@ -24,6 +24,7 @@ use gpufleet_telemetry::identity::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::chargeback::MILLIS_PER_DAY;
+use crate::ledger::MILLIS_PER_HOUR as HOUR_MS;
 
 pub mod sight;
 
@@ -31,9 +32,6 @@ pub mod sight;
 mod tests;
 
 pub use sight::Sight;
-
-/// An hour.
-const HOUR_MS: i64 = 3_600_000;
 
 /// Advice that was given for less is not counted.
 pub const LEAST_TOLD_MS: i64 = HOUR_MS;
@@ -412,12 +410,12 @@ impl Sum {
 
 /// Sums of what counts of these by a word of each.
 pub fn sums<'a, K: Ord>(
-    all: &'a [Record],
+    all: impl IntoIterator<Item = &'a Record>,
     time: &Range<i64>,
     of: impl Fn(&'a Record) -> K,
 ) -> BTreeMap<K, Sum> {
     let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
-    for it in all.iter().filter(|it| it.counts()) {
+    for it in all.into_iter().filter(|it| it.counts()) {
         sums.entry(of(it)).or_default().add(it, time);
     }
     sums

@@ -7,8 +7,8 @@
 //! Numbers: an hour that runs is computed every 5 minutes, an hour that is over once more when the 5
 //! minutes after it are in, and a last time when it is final. One round takes [`crate::store::MAX_DIRTY`] (64)
 //! hours; 10,000 GPUs are 35 hours a second, about 1,200 minute rows read. What stands around them
-//! (`around`) is read once a round, in five statements: a look into an index for each node and hour, each cluster
-//! and hour and each holder, and the runs that were heard in those hours.
+//! (`around`) is read once a round: a look into an index for each node and hour, each cluster and hour and each
+//! holder, and in one statement for each hour the runs that were heard in it.
 //!
 //! Limits: the job looks at data up to `settle_s` ago, so that a tick on its way is not taken for
 //! silence. A whole GPU whose shares were seen in an hour is not accounted, its shares are.

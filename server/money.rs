@@ -166,8 +166,7 @@ impl Money {
                 _ => Arc::new(Terms::of(sources)),
             }
         };
-        let made = tokio::task::spawn_blocking(make).await;
-        let made = made.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let made = now::apart(make).await;
         if before.is_some_and(|it| Arc::ptr_eq(&it, &made)) {
             return Ok(made);
         }

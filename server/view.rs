@@ -152,6 +152,11 @@ impl GpuView {
         self.reason != Reason::NoSample
     }
 
+    /// It, and its shares where it is divided.
+    pub fn with_shares(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.shares)
+    }
+
     /// Whether the driver says that it cannot be reached.
     pub fn is_lost(&self) -> bool {
         matches!(self.reason, Reason::DeviceLost | Reason::DriverHang)

@@ -40,8 +40,12 @@ impl Holder {
 
     /// Whether its job has this name, wherever it is.
     pub fn is_called(&self, job: &str) -> bool {
-        let name = self.job.rsplit(['/', ':']).next();
-        !job.is_empty() && name == Some(job)
+        !job.is_empty() && self.job_name() == job
+    }
+
+    /// Its job's name by itself; empty where it has none.
+    pub fn job_name(&self) -> &str {
+        self.job.rsplit(['/', ':']).next().unwrap_or_default()
     }
 }
 

@@ -129,9 +129,10 @@ impl Record {
         if job.unseen > 0 {
             return Sight::NotSeen;
         }
-        let (was_cost, is_cost) = match is_idle {
-            true => (was.day_cost, job.idle_cost),
-            false => (was.day_cost, job.day_cost),
+        let was_cost = was.day_cost;
+        let is_cost = match is_idle {
+            true => job.idle_cost,
+            false => job.day_cost,
         };
         let is_changed = match is_idle {
             true => job.idle < was.count,

@@ -128,7 +128,7 @@ impl Waiting {
         }
         let exit = is_last.then(Exit::default);
         let exit = exit.filter(|_| snapshot.end.is_some());
-        let began = Some(Timestamp(began_at(snapshot.header.start_ticks)));
+        let began = Timestamp(began_at(snapshot.header.start_ticks));
         let events = happened(&resource, &snapshot, began, exit, now, &mut self.told);
         self.events.extend(events);
         self.events

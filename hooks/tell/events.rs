@@ -78,7 +78,7 @@ fn event(
 pub fn happened(
     resource: &Resource,
     snapshot: &Snapshot,
-    began: Option<Timestamp>,
+    began: Timestamp,
     exit: Option<Exit>,
     now: Timestamp,
     told: &mut Told,
@@ -94,8 +94,7 @@ pub fn happened(
         let kind = EventKind::RunStarted;
         let message = "a rank of a training run came up".to_owned();
         let mut about = fingerprint.map(made_of).unwrap_or_default();
-        let started_up = |it: &Timestamp| (0..=MAX_START_UP_NS).contains(&(created - it.0));
-        if let Some(began) = began.filter(started_up) {
+        if (0..=MAX_START_UP_NS).contains(&Timestamp(created).since(began)) {
             about.insert(attribute::BEGAN.to_owned(), began.0.to_string());
         }
         events.push(event(

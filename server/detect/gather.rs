@@ -209,10 +209,7 @@ pub type NodeSnapshots = HashMap<NodeName, NodeSnapshot>;
 impl NodeSnapshot {
     /// What a second of one of its GPUs costs, nano-USD.
     pub(super) const fn gpu_price(&self) -> Option<i64> {
-        match self.price {
-            Some(price) => price,
-            None => None,
-        }
+        self.price.flatten()
     }
 
     /// Whether nothing is heard from it.

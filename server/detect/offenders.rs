@@ -95,13 +95,14 @@ impl Offenders {
     }
 
     fn signal(&self, found: &Found) -> Option<Signal> {
+        let price = found.price;
         let signal = match &found.who {
             Offender::Card(cluster, card, faults) => {
                 let place = self.places.get(&(cluster.clone(), card.clone()))?.clone();
                 let what = "it breaks again and again";
                 let action = "Have the card replaced: resets do not mend it.";
                 let readings = vec![faults_read(*faults, self.by.card_faults)];
-                signal(place, what, action, readings)
+                signal(place, what, action, readings, price)
             }
             Offender::Node(cluster, node, faults, cards) => {
                 let what = "card after card breaks in it";
@@ -109,7 +110,8 @@ impl Offenders {
                     "Have the machine looked at: board, riser, power, cooling; not the cards.";
                 let cards = Reading::new("cards", *cards as f64, None, Unit::Count);
                 let readings = vec![faults_read(*faults, self.by.node_faults), cards];
-                signal(Place::node(cluster, node), what, action, readings)
+                let place = Place::node(cluster, node);
+                signal(place, what, action, readings, price)
             }
             Offender::Part(part) => {
                 let (level, name) = (part.level.words(), &part.name);
@@ -138,13 +140,10 @@ impl Offenders {
                 ];
                 let named = part.faulty.iter().take(MOST_NAMED);
                 readings.extend(named.map(|it| Reading::new(it, 1.0, None, Unit::Count)));
-                signal(place, &what, action, readings)
+                signal(place, &what, action, readings, price)
             }
         };
-        Some(Signal {
-            price: found.price,
-            ..signal
-        })
+        Some(signal)
     }
 }
 
@@ -251,7 +250,7 @@ fn faults_read(faults: usize, most: f64) -> Reading {
     Reading::new("faults in 30 days", faults, usual, Unit::Count)
 }
 
-fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>) -> Signal {
+fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>, price: Price) -> Signal {
     Signal {
         family: Family::Offender,
         place,
@@ -261,7 +260,7 @@ fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>) -> Sig
         cause: Cause::GpuFault,
         since: None::<Timestamp>,
         readings,
-        price: Price::repeated([], WINDOW_NS),
+        price,
         booted_at: None,
     }
 }

@@ -31,8 +31,9 @@ pub(super) fn price<'a>(signals: impl Iterator<Item = &'a mut Signal>, tick: &Ti
         .collect();
     for signal in signals {
         let own = all.iter().filter(|it| it.is_at(&signal.place, tick));
-        let price = own.map(|it| it.price(tick)).reduce(Price::and);
-        signal.price = price.unwrap_or(signal.price);
+        if let Some(price) = own.map(|it| it.price(tick)).reduce(Price::and) {
+            signal.price = price;
+        }
     }
 }
 
@@ -61,10 +62,12 @@ impl AtStake {
         let is_on = |it: &runs::RankSnapshot| {
             let is_node = place.node.as_ref().is_none_or(|node| *node == it.node);
             let is_gpu = place.gpu.as_ref().is_none_or(|gpu| *gpu == it.gpu);
-            let seen = tick.gpus.get(&(place.cluster.as_str(), it.gpu.as_str()));
-            let is_job = place.run.is_none()
-                || seen.and_then(|it| it.job.as_deref()) == place.run.as_deref();
-            is_node && is_gpu && is_job
+            // Looked up of what is there alone: a run has many ranks.
+            let is_job = || {
+                let seen = tick.gpus.get(&(place.cluster.as_str(), it.gpu.as_str()));
+                place.run.is_none() || seen.and_then(|it| it.job.as_deref()) == place.run.as_deref()
+            };
+            is_node && is_gpu && is_job()
         };
         let is_named = place.run.as_deref() == Some(&*self.run.name);
         is_named || self.run.ranks.iter().any(is_on)

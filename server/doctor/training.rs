@@ -13,7 +13,7 @@ use gpufleet_telemetry::training::CollectivesFrom as From;
 use super::{Finding, Look, Looked, Place};
 use crate::App;
 use crate::runs::{Run, RunKey, State};
-use crate::view::FleetView;
+use crate::view::{FleetView, GpuView};
 use crate::words::text::counted;
 use crate::words::{self, address};
 
@@ -56,8 +56,8 @@ pub(super) fn hooks(look: &Look<'_>) -> Looked {
     let mut silent: BTreeMap<(Arc<str>, String), (usize, String)> = BTreeMap::new();
     for cluster in look.view.of(Origin::Live) {
         let gpus = cluster.nodes.iter().flat_map(|it| &it.gpus);
-        let shares = gpus.flat_map(|it| std::iter::once(it).chain(&it.shares));
-        let works = |it: &&crate::view::GpuView| it.state.is_active() && it.holder.is_some();
+        let shares = gpus.flat_map(GpuView::with_shares);
+        let works = |it: &&GpuView| it.state.is_active() && it.holder.is_some();
         let working: Vec<_> = shares.filter(works).collect();
         let ids = working.iter().map(|it| &*it.key.id).collect();
         let told = look.app.fleet.runs().on_gpus(&cluster.name, &ids);

@@ -262,7 +262,7 @@ impl ClusterState {
     /// How many nodes there are.
     pub fn count(&self) -> usize {
         let records = self.records.values();
-        records.filter(|it| it.gone_at.is_none()).count()
+        records.filter(|it| !it.is_gone()).count()
     }
 
     /// All nodes as they are now: those that are not among them are gone.
@@ -270,7 +270,7 @@ impl ClusterState {
         let there: BTreeSet<String> = nodes.iter().map(|it| it.name.clone()).collect();
         self.left_out.retain(|it| there.contains(it));
         let gone = self.records.iter();
-        let gone = gone.filter(|(name, it)| it.gone_at.is_none() && !there.contains(*name));
+        let gone = gone.filter(|(name, it)| !it.is_gone() && !there.contains(*name));
         let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
         let seen = self.nodes.heard.map(|it| it.at).max(self.seen_written);
         let unwatched = seen.filter(|it| now.at.since(*it) > UNWATCHED_NS);

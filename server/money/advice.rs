@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::report::efficiency::Advised;
 use gpufleet_analysis::table;
-use gpufleet_analysis::taken::{Advice, Kind, Record, Standing};
+use gpufleet_analysis::taken::{Advice, Record, Standing};
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
@@ -80,14 +80,14 @@ impl Book {
     }
 
     /// Takes in what is advised and what is seen now.
-    fn look(&mut self, seen: &Seen, mut given: Vec<Advice>, now_ms: i64) {
-        given = around::distinct(given);
+    fn look(&mut self, seen: &Seen, given: Vec<Advice>, now_ms: i64) {
+        let mut given = around::distinct(given);
         let records: Vec<&Record> = self.entries.iter().map(|it| &it.record).collect();
         let around = Around::of_all(&records, now_ms);
         let mut sights = Vec::new();
         for (record, around) in records.iter().zip(&around) {
             let place = given.iter().position(|it| it.key() == record.advice.key());
-            let again = place.map(|place| given.swap_remove(place));
+            let again = place.map(|place| given.remove(place));
             sights.push(seen.sight((record, around), again, now_ms));
         }
         around::once(&records, &mut sights);
@@ -97,7 +97,6 @@ impl Book {
         // What ended before it counted was never there.
         self.entries
             .retain(|it| it.record.standing != Standing::Ended || it.written.is_some());
-        given.sort_by_key(|it| std::cmp::Reverse(it.worth));
         for advice in given {
             let day = now_ms.div_euclid(MILLIS_PER_DAY);
             if self.day.0 != day {
@@ -223,11 +222,6 @@ pub(super) async fn kept(
         Some(_) => None,
     };
     Ok(Advised { records, not_kept })
-}
-
-/// Whether what is advised goes before what is changed: idle GPUs of a job are idle whatever became of others of it.
-const fn goes_first(kind: Kind) -> bool {
-    matches!(kind, Kind::Idle)
 }
 
 #[cfg(test)]

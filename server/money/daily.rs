@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::month::{self, Days, Month};
 use super::report::{month_around, month_of};
-use super::{Terms, tables};
+use super::{Terms, now, tables};
 use crate::App;
 use crate::store::{MoneyDay, MoneyMonth, MoneyRow, Store, StoreError};
 
@@ -166,8 +166,7 @@ pub async fn make(
     }
     let (range, month) = (asked.days.clone(), asked.month.clone());
     let terms = Arc::clone(terms);
-    let charged = tokio::task::spawn_blocking(move || charged(&scopes, &asked, &terms)).await;
-    let made = charged.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let made = now::apart(move || charged(&scopes, &asked, &terms)).await;
     let written = store
         .write_money_days(range.clone(), &made.days, now)
         .await?;
@@ -182,16 +181,15 @@ fn charged(scopes: &[(Option<String>, Origin, Days)], asked: &Asked, terms: &Ter
     let (mut all, mut standings) = (Vec::new(), Vec::new());
     for (cluster, origin, days) in scopes {
         let scope = cluster.clone().unwrap_or_default();
-        let (fleet, by_day) = month::charge_by_day(days, asked.days.clone(), terms);
+        let (month, by_day) = month::charge_with_days(days, asked.days.clone(), terms);
         all.extend(by_day.into_iter().map(|(day, made)| MoneyDay {
             scope: scope.clone(),
             origin: *origin,
             day,
             month: asked.month.clone(),
-            rows: rows(&made, &fleet),
+            rows: rows(&made, &month.fleet),
             currency: made.currency,
         }));
-        let month = month::charge(days, asked.days.clone(), terms, Detail::Nodes);
         let budgets = tables::budgets_at(&terms.budgets, cluster.as_deref(), asked.first_ms());
         let of = |row: MoneyMonth| MoneyMonth {
             scope: scope.clone(),

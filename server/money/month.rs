@@ -110,6 +110,27 @@ struct Gathered {
     findings: Vec<String>,
 }
 
+impl Gathered {
+    /// Charges some of the periods, those of a range of days.
+    fn charged(
+        &self,
+        periods: &[NodePeriod],
+        range: &Range<i64>,
+        terms: &Terms,
+        detail: Detail,
+    ) -> Chargeback {
+        chargeback(&Asked {
+            detail,
+            from_ms: range.start * MILLIS_PER_DAY,
+            until_ms: range.end * MILLIS_PER_DAY,
+            fleet: &self.fleet,
+            periods,
+            book: &terms.book,
+            owners: &terms.owners,
+        })
+    }
+}
+
 fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
     let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
     let mut gathering = Gathering::new(&days.holders);
@@ -154,22 +175,25 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
 
 /// Charges the days of a range (days since the Unix epoch), the lines as far apart as is asked for.
 pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> Month {
-    let (from_ms, until_ms) = (range.start * MILLIS_PER_DAY, range.end * MILLIS_PER_DAY);
+    let gathered = gathered(days, &range, terms);
+    let made = gathered.charged(&gathered.periods, &range, terms, detail);
+    month(days, &range, terms, gathered, made)
+}
+
+/// What was charged, with all that is told beside it.
+fn month(
+    days: &Days,
+    range: &Range<i64>,
+    terms: &Terms,
+    gathered: Gathered,
+    made: Chargeback,
+) -> Month {
     let Gathered {
         fleet,
-        periods,
         mut findings,
-    } = gathered(days, &range, terms);
-    let made = chargeback(&Asked {
-        detail,
-        from_ms,
-        until_ms,
-        fleet: &fleet,
-        periods: &periods,
-        book: &terms.book,
-        owners: &terms.owners,
-    });
-    let serving = serving::serving(days, &range, &fleet, &made);
+        ..
+    } = gathered;
+    let serving = serving::serving(days, range, &fleet, &made);
     let untold = days.preempted_untold.as_deref();
     let spot = Spot::of(&made, &fleet, &days.preempted, untold);
     if let Some(why) = untold.filter(|_| !spot.is_empty()) {
@@ -189,37 +213,33 @@ pub fn charge(days: &Days, range: Range<i64>, terms: &Terms, detail: Detail) -> 
         fleet,
         made,
         spot,
-        runs: training::times(days, &range, terms),
+        runs: training::times(days, range, terms),
         serving,
         findings,
     }
 }
 
-/// Charges each day of a range by itself: what the lines of all days add up to is what [`charge`] makes of the range, to
-/// the nano-unit, because nodes are what they are in the range and every period is of one day.
-pub(super) fn charge_by_day(
+/// Charges a range node by node, and each of its days by itself: what the lines of all days add up to is what is charged
+/// of the range, to the nano-unit, because nodes are what they are in the range and every period is of one day.
+pub(super) fn charge_with_days(
     days: &Days,
     range: Range<i64>,
     terms: &Terms,
-) -> (Fleet, Vec<(i64, Chargeback)>) {
+) -> (Month, Vec<(i64, Chargeback)>) {
     let mut gathered = gathered(days, &range, terms);
+    let made = gathered.charged(&gathered.periods, &range, terms, Detail::Nodes);
     gathered.periods.sort_by_key(|it| it.from_ms);
-    let charged = |day: i64| {
-        let (from_ms, until_ms) = (day * MILLIS_PER_DAY, (day + 1) * MILLIS_PER_DAY);
-        let until = |ms: i64| gathered.periods.partition_point(|it| it.from_ms < ms);
-        let made = chargeback(&Asked {
-            detail: Detail::Nodes,
-            from_ms,
-            until_ms,
-            fleet: &gathered.fleet,
-            periods: &gathered.periods[until(from_ms)..until(until_ms)],
-            book: &terms.book,
-            owners: &terms.owners,
-        });
+    let of_day = |day: i64| {
+        let before = |day: i64| {
+            let periods = &gathered.periods;
+            periods.partition_point(|it| it.from_ms < day * MILLIS_PER_DAY)
+        };
+        let periods = &gathered.periods[before(day)..before(day + 1)];
+        let made = gathered.charged(periods, &(day..day + 1), terms, Detail::Nodes);
         (day, made)
     };
-    let charged = range.map(charged).collect();
-    (gathered.fleet, charged)
+    let by_day = range.clone().map(of_day).collect();
+    (month(days, &range, terms, gathered, made), by_day)
 }
 
 /// A node as its days tell of it: one that came back as another machine is another one.

@@ -67,12 +67,6 @@ pub struct Day {
     pub is_recorded: bool,
 }
 
-/// The hours of a strip that ends at a moment.
-fn hours(end: Timestamp) -> std::ops::Range<i64> {
-    let after = end.minute().hour() + 1;
-    after - strip::HOURS..after
-}
-
 /// What of a GPU has a ledger: its shares where it is divided, else itself.
 fn accounted(gpu: &GpuView) -> impl Iterator<Item = &GpuView> {
     let own = gpu.shares.is_empty().then_some(gpu);
@@ -116,17 +110,14 @@ pub(super) async fn of_node(
     now: Timestamp,
 ) -> Day {
     let end = end(part.origin, std::slice::from_ref(node), now);
-    let hours = match added_up(app, node, hours(end)).await {
+    let hours = match added_up(app, node, strip::range(end)).await {
         Ok(hours) => hours,
         Err(error) => {
             tracing::error!(%error, "a page could not read the ledger of a node");
             return not_known(Some(UNKNOWN), part.origin);
         }
     };
-    let gpus = node
-        .gpus
-        .iter()
-        .flat_map(|it| std::iter::once(it).chain(&it.shares));
+    let gpus = node.gpus.iter().flat_map(GpuView::with_shares);
     let ids = gpus.map(|it| Arc::clone(&it.key.id));
     let of = Of {
         cluster: &part.name,
@@ -166,7 +157,7 @@ pub(super) async fn of_clusters(web: &Web, view: &Arc<FleetView>) -> Vec<Day> {
 
 async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day {
     let end = end(part.origin, &part.nodes, view.at);
-    let range = hours(end);
+    let range = strip::range(end);
     let asked = (part.origin, Arc::clone(&part.name), range.end);
     let (app, view, cluster) = (web.app.clone(), Arc::clone(view), Arc::clone(&part.name));
     let making = async move {

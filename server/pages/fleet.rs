@@ -199,7 +199,6 @@ async fn render(
         state,
         open,
     );
-    page.is_alone = view.clusters.len() == 1;
     // Sections have the clusters in the order of the view.
     let drawn = page.sections.iter_mut().flat_map(|it| &mut it.clusters);
     for (cluster, day) in drawn.zip(days) {
@@ -240,7 +239,7 @@ fn page<'a>(
             .map(|origin| section(view, origin, filter))
             .filter(|section| !section.clusters.is_empty())
             .collect(),
-        is_alone: false,
+        is_alone: view.clusters.len() == 1,
         filter: filter.map(|state| words::look(state).name),
         connect: is_empty.then(|| connect(grpc_listen, &frame.host)),
         frame,

@@ -179,7 +179,6 @@ pub async fn show(
         frame.at
     };
     let minutes = Minute(end.minute().0 + 1 - hours * 60)..Minute(end.minute().0 + 1);
-    let last_hours = end.minute().hour() - strip::HOURS + 1..end.minute().hour() + 1;
     let drawn = Drawn {
         hours,
         minutes: minutes.clone(),
@@ -187,7 +186,14 @@ pub async fn show(
     };
     let view = web.views.get(&web.app).await;
     let shares = shares(&view, &live.key);
-    let past = past::of_gpu(&web.app, &live.key, minutes, last_hours, events::SHOWN).await;
+    let past = past::of_gpu(
+        &web.app,
+        &live.key,
+        minutes,
+        strip::range(end),
+        events::SHOWN,
+    )
+    .await;
     let second = web.app.fleet.second(&live.key);
     let second = second.filter(|it| frame.at.since(it.last) < SECOND_SHOWN);
     let place = Place::gpu(&live.key.cluster, &live.node, &live.key.id);

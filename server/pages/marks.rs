@@ -95,19 +95,10 @@ fn words(mut all: Vec<&Happened>) -> String {
     all.sort_by_key(|it| it.at);
     let mut groups: Vec<Group<'_>> = Vec::new();
     for it in all {
-        let kind = std::mem::discriminant(&it.subject);
-        let same = (&it.words, &it.by, kind);
-        let place = groups.iter().position(|group| {
-            (
-                &group.first.words,
-                &group.first.by,
-                std::mem::discriminant(&group.first.subject),
-            ) == same
-        });
-        match place {
-            Some(place) => {
-                groups[place].last = it.at;
-                groups[place].subjects.insert(&it.subject);
+        match groups.iter_mut().find(|group| is_same(group.first, it)) {
+            Some(group) => {
+                group.last = it.at;
+                group.subjects.insert(&it.subject);
             }
             None => groups.push(Group {
                 first: it,
@@ -123,6 +114,12 @@ fn words(mut all: Vec<&Happened>) -> String {
         told.push(format!("and {more} more"));
     }
     told.join("; ")
+}
+
+/// Whether the same was done by the same to things of one kind.
+fn is_same(one: &Happened, other: &Happened) -> bool {
+    let of_kind = std::mem::discriminant(&one.subject) == std::mem::discriminant(&other.subject);
+    of_kind && one.words == other.words && one.by == other.by
 }
 
 fn sentence(group: &Group<'_>) -> String {

@@ -126,12 +126,7 @@ pub async fn show(
     let mut page = page(frame, part, found, live.as_ref(), &past);
     page.incidents = incidents;
     page.day = day;
-    let gpus = || {
-        found
-            .gpus
-            .iter()
-            .flat_map(|it| std::iter::once(it).chain(&it.shares))
-    };
+    let gpus = || found.gpus.iter().flat_map(GpuView::with_shares);
     let ids = gpus().map(|it| &*it.key.id).collect();
     let mut jobs = web.app.fleet.runs().on_gpus(&key.cluster, &ids);
     for (row, gpu) in page.gpus.iter_mut().zip(gpus()) {

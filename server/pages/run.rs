@@ -148,11 +148,7 @@ pub async fn show(
     let minutes = minutes
         .filter(|it| RANGES.contains(it))
         .unwrap_or(RANGES[0]);
-    let end = match run.state(frame.at) {
-        RunState::Running => frame.at,
-        RunState::Silent { since } => since,
-        RunState::Ended { at } => at,
-    };
+    let end = run.state(frame.at).until(frame.at);
     let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
     let mut past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
     let view = web.views.get(&web.app).await;

@@ -1,6 +1,8 @@
 //! A day in states, of one GPU or of many: one column for each hour, filled from below by the time in each state; time
 //! that nobody observed is hatched, time that has not come yet is empty.
 
+use std::ops::Range;
+
 use gpufleet_analysis::ledger::{LedgerHour, MILLIS_PER_HOUR, State};
 use gpufleet_telemetry::time::Timestamp;
 
@@ -64,18 +66,24 @@ pub struct Strip {
     pub marks: Marks,
 }
 
-/// From when to when a strip up to `now` goes: whole hours.
-pub fn span(now: Timestamp) -> (Timestamp, Timestamp) {
+/// The hours of the ledger that are in a strip up to `now`.
+pub fn range(now: Timestamp) -> Range<i64> {
     let end = now.minute().hour() + 1;
+    end - HOURS..end
+}
+
+/// From when to when it goes: whole hours.
+pub fn span(now: Timestamp) -> (Timestamp, Timestamp) {
+    let Range { start, end } = range(now);
     let moment = |hour: i64| Timestamp::from_millis(hour * MILLIS_PER_HOUR);
-    (moment(end - HOURS), moment(end))
+    (moment(start), moment(end))
 }
 
 /// Draws the [`HOURS`] hours up to `now` from the ledger of the GPUs that were first seen then; of an hour that the
 /// ledger does not have nothing was observed. Time before a GPU was first seen is empty: it may not have been there.
 /// A full column is all GPUs for an hour.
 pub fn strip(hours: &[LedgerHour], first_seen: &[Timestamp], now: Timestamp) -> Strip {
-    let first = now.minute().hour() - HOURS + 1;
+    let first = range(now).start;
     let gpus = i64::try_from(first_seen.len()).unwrap_or(i64::MAX / MILLIS_PER_HOUR);
     let most = hours.iter().map(LedgerHour::total_millis).max();
     // GPUs that are there no more may have been so many more.

@@ -9,7 +9,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::compare::Side;
 use super::goodput::MAX_ATTEMPTS;
-use super::{Run, RunKey, State, lookup};
+use super::{Run, RunKey, lookup};
 use crate::App;
 use crate::detect::prices::Prices;
 use crate::store::{RunFilter, StoreError};
@@ -149,11 +149,7 @@ async fn held(
         ));
     }
     let gpus = run.gpu_count();
-    let until = match run.state(now) {
-        State::Running => now,
-        State::Silent { since } => since,
-        State::Ended { at } => at,
-    };
+    let until = run.state(now).until(now);
     let mut spans = vec![(run.facts.started, until, gpus)];
     for before in found {
         if before.key.run.attempt < key.run.attempt {

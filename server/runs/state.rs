@@ -53,6 +53,15 @@ impl State {
         }
     }
 
+    /// Up to when a run goes that stands so: until now, or until it was heard last or ended.
+    pub const fn until(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Running => now,
+            Self::Silent { since } => since,
+            Self::Ended { at } => at,
+        }
+    }
+
     /// What the stored facts alone say of a run.
     pub fn of_facts(facts: &RunFacts, now: Timestamp) -> Self {
         match facts.ended {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join;
 use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault, NodeLost};
 use gpufleet_analysis::regression::{self, Change, Direction};
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
@@ -32,7 +33,7 @@ pub use before::SlowerThanBefore;
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// So long the runs before a run may take to read: all others wait for it.
+/// So long the runs before a run may take to read: it is over before the next round.
 const COMPARES_WITHIN: Duration = Duration::from_secs(5);
 
 /// For how long after its end a run is judged again, nanoseconds.
@@ -122,9 +123,12 @@ pub async fn run(app: App, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let (runs, now) = (app.fleet.runs(), app.clock.now());
         watch.round(runs, &app.store, now).await;
+        // Beside the pause: no round waits for what is read of runs before.
+        let compared = watch.compare(runs, &app.store);
+        let pause = tokio::time::sleep(EVERY);
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(EVERY) => {}
+            ((), ()) = join(compared, pause) => {}
         }
     }
 }
@@ -146,7 +150,6 @@ impl Watch {
         for (key, at) in self.judge(runs, now) {
             self.settle(runs, store, &key, at).await;
         }
-        self.compare(runs, store).await;
     }
 
     /// Holds a run against those before it: one at a round, because its steps and theirs are read from the store.

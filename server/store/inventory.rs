@@ -7,7 +7,7 @@ use gpufleet_analysis::inventory::change::Change;
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
-use super::database::{Column, Value};
+use super::database::{Column, Transaction, Value};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::model::{FencingToken, NodeLife};
@@ -140,11 +140,8 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn inventory_seen(&self, cluster: &str) -> Result<Option<Timestamp>, StoreError> {
-        let doing = "reading up to when the inventory was seen";
-        let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
-        let values = [Value::Text(&self.0.lease), Value::Text(cluster)];
-        let seen = self.read().await?.fetch_int(sql, &values).await;
-        Ok(seen.doing(doing)?.map(Timestamp::from_millis))
+        let mut transaction = self.read().await?;
+        seen(&mut transaction, &self.0.lease, cluster).await
     }
 
     /// Lives of nodes in a time, of one cluster where one is named: by cluster, name and when they began.
@@ -271,4 +268,17 @@ impl Store {
         }
         Ok(found)
     }
+}
+
+/// Up to when the nodes of a cluster were seen, as [`Store::inventory_seen`] gives it.
+pub(super) async fn seen(
+    transaction: &mut Transaction,
+    lease: &str,
+    cluster: &str,
+) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
+    let values = [Value::Text(lease), Value::Text(cluster)];
+    let seen = transaction.fetch_int(sql, &values).await;
+    let seen = seen.doing("reading up to when the inventory was seen")?;
+    Ok(seen.map(Timestamp::from_millis))
 }

@@ -6,13 +6,12 @@ use std::ops::Range;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::time::Minute;
 
-use super::Store;
 use super::aside::{self, Place, Unreadable};
-use super::block;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{Committed, MinuteDelta, Minutes, ResourceKey};
 use super::restate::Why;
+use super::{Store, block, retain};
 
 /// Minute rows merged at a time: bounds the memory of a commit to a few MB, whatever the fleet.
 const MERGE_ROWS: usize = 4_096;
@@ -345,10 +344,6 @@ pub(super) async fn mark_hours(
 
 /// The first minute that is still kept.
 pub(super) async fn horizon(transaction: &mut Transaction, lease: &str) -> Result<i64, StoreError> {
-    let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
-    let values = [Value::Text(lease), Value::Text(HORIZON)];
-    let horizon = transaction.fetch_int(sql, &values).await;
-    Ok(horizon
-        .doing("reading how far data is kept")?
-        .unwrap_or(i64::MIN))
+    let horizon = retain::horizon(transaction, lease, HORIZON).await?;
+    Ok(horizon.unwrap_or(i64::MIN))
 }

@@ -14,22 +14,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::{Phase, Record};
+use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
 use gpufleet_analysis::states::LOOKAHEAD_MINUTES;
 use gpufleet_telemetry::identity::attribute;
 use gpufleet_telemetry::time::Timestamp;
 
-use super::Store;
 use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::ledger::Inputs;
 use super::minutes::{self, Marks};
 use super::restate::Why;
-use super::subjects;
+use super::{Store, inventory, subjects};
 use crate::inventory::known::UNWATCHED_NS;
 use crate::inventory::names::{Names, short};
-
-/// Milliseconds of an hour.
-const HOUR_MS: i64 = 3_600_000;
 
 /// Most hours of a GPU that are computed again for what became known of its node late.
 const MAX_HOURS: i64 = 48;
@@ -68,7 +65,7 @@ impl Store {
             }
             news.phases.push((name.clone(), from_ms, phase));
             if known.is_some_and(is_told) || is_told(phase) {
-                late.insert(short(name).to_owned(), from_ms.div_euclid(HOUR_MS));
+                late.insert(short(name).to_owned(), from_ms.div_euclid(MILLIS_PER_HOUR));
             }
         }
         if late.is_empty() {
@@ -102,10 +99,7 @@ pub(super) async fn unwatched(
     seen: Timestamp,
 ) -> Result<(), StoreError> {
     let doing = "writing that nodes were not watched";
-    let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
-    let values = [Value::Text(lease), Value::Text(cluster)];
-    let last = transaction.fetch_int(sql, &values).await.doing(doing)?;
-    let Some(last) = last.map(Timestamp::from_millis) else {
+    let Some(last) = inventory::seen(transaction, lease, cluster).await? else {
         return Ok(());
     };
     if seen.since(last) <= UNWATCHED_NS {
@@ -270,14 +264,11 @@ pub(super) async fn read(
     };
     let doubtful: Vec<usize> = (0..asked.len()).filter(is_doubtful).collect();
     let told = told_alike(transaction, lease, &asked, &doubtful).await?;
-    let mut seen: BTreeMap<&str, Option<i64>> = BTreeMap::new();
-    for cluster in found.keys().map(|at| asked[*at].0.as_str()) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = seen.entry(cluster) {
-            let sql = "SELECT seen_ms FROM inventory_seen WHERE lease = $1 AND cluster = $2";
-            let values = [Value::Text(lease), Value::Text(cluster)];
-            let last = transaction.fetch_int(sql, &values).await;
-            entry.insert(last.doing("reading up to when nodes were seen")?);
-        }
+    let clusters: BTreeSet<&str> = found.keys().map(|at| asked[*at].0.as_str()).collect();
+    let mut seen: BTreeMap<&str, i64> = BTreeMap::new();
+    for cluster in clusters {
+        let last = inventory::seen(transaction, lease, cluster).await?;
+        seen.extend(last.map(|it| (cluster, it.millis())));
     }
     for (at, (node, keys)) in of.iter().map(|(asked, keys)| (&asked.1, keys)).enumerate() {
         let Some(mut by_node) = found.remove(&at) else {
@@ -290,8 +281,8 @@ pub(super) async fn read(
         let Some(mut phases) = listed.and_then(|it| by_node.remove(&it)) else {
             continue;
         };
-        if let Some(seen_ms) = seen.get(asked[at].0.as_str()).copied().flatten() {
-            as_seen(&mut phases, seen_ms);
+        if let Some(seen_ms) = seen.get(asked[at].0.as_str()) {
+            as_seen(&mut phases, *seen_ms);
         }
         for key in keys {
             let input = inputs.get_mut(key).expect("it is one of them");
@@ -318,13 +309,13 @@ async fn alike(
     asked: &[&Asked],
 ) -> Result<BTreeMap<usize, ByNode>, StoreError> {
     let doing = "reading phases of nodes";
-    let until = |hour: i64| (hour + 1) * HOUR_MS + LOOKAHEAD_MINUTES * 60_000;
+    let until = |hour: i64| (hour + 1) * MILLIS_PER_HOUR + LOOKAHEAD_MINUTES * 60_000;
     let columns = [
         Column::Ints((0_i64..).take(asked.len()).collect()),
         Column::Texts(vec![lease; asked.len()]),
         Column::Texts(asked.iter().map(|it| it.0.as_str()).collect()),
         Column::Texts(asked.iter().map(|it| short(&it.1)).collect()),
-        Column::Ints(asked.iter().map(|it| it.2 * HOUR_MS).collect()),
+        Column::Ints(asked.iter().map(|it| it.2 * MILLIS_PER_HOUR).collect()),
         Column::Ints(asked.iter().map(|it| until(it.2)).collect()),
     ];
     let after = ") SELECT k.place, p.node, p.from_ms, p.phase FROM k CROSS JOIN inventory_phase p

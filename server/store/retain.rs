@@ -433,6 +433,18 @@ async fn forget_epochs(
     gone.doing("forgetting epochs that are over")
 }
 
+/// Where what is kept of something begins; none where that was never written.
+pub(super) async fn horizon(
+    transaction: &mut Transaction,
+    lease: &str,
+    name: &str,
+) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
+    let values = [Value::Text(lease), Value::Text(name)];
+    let horizon = transaction.fetch_int(sql, &values).await;
+    horizon.doing("reading how far data is kept")
+}
+
 /// Moves where what is kept of something begins.
 async fn move_horizon(
     transaction: &mut Transaction,

@@ -13,7 +13,7 @@ use super::Store;
 use super::aside::{self, Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::retain::RUNS_HORIZON;
+use super::retain::{self, RUNS_HORIZON};
 use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
 
 /// Most runs in one answer.
@@ -70,11 +70,8 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn runs_kept_since(&self) -> Result<Option<Timestamp>, StoreError> {
-        let sql = "SELECT value FROM horizon WHERE lease = $1 AND name = $2";
-        let values = [Value::Text(&self.0.lease), Value::Text(RUNS_HORIZON)];
         let mut transaction = self.read().await?;
-        let since = transaction.fetch_int(sql, &values).await;
-        let since = since.doing("reading how far runs are kept")?;
+        let since = retain::horizon(&mut transaction, &self.0.lease, RUNS_HORIZON).await?;
         Ok(since.map(Timestamp::from_millis))
     }
 

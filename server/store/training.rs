@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
 use gpufleet_telemetry::training::JobId;
 
 use super::database::{Transaction, Value};
@@ -17,12 +18,6 @@ const MAX_RUNS: usize = 20_000;
 
 /// So far the row of a run that goes on may be behind, milliseconds.
 const BEHIND_MS: i64 = 600_000;
-
-/// Milliseconds of an hour.
-const HOUR_MS: i64 = 3_600_000;
-
-/// A run: its job, when it started and when it was heard last, Unix milliseconds.
-type Run = (JobId, i64, i64);
 
 /// Hands each hour which of its holders train.
 pub(super) async fn read(
@@ -39,39 +34,35 @@ pub(super) async fn read(
     let hours: BTreeSet<i64> = inputs.keys().map(|it| it.0).collect();
     let mut runs_of = HashMap::new();
     for hour in hours {
-        let time = (hour * HOUR_MS, (hour + 1) * HOUR_MS);
+        let time = (hour * MILLIS_PER_HOUR, (hour + 1) * MILLIS_PER_HOUR);
         runs_of.insert(hour, runs(transaction, lease, time).await?);
     }
     for ((hour, _), input) in inputs.iter_mut() {
-        let (from, until) = (hour * HOUR_MS, (hour + 1) * HOUR_MS);
         let rows = input.minutes.values();
         let met: BTreeSet<i64> = rows.flat_map(|it| it.holders.keys().copied()).collect();
         let trains = |number: &i64| {
             let Some(holder) = holders.get(number) else {
                 return false;
             };
-            let name = holder.job.rsplit(['/', ':']).next().unwrap_or_default();
-            let key = (input.resource.key.cluster.to_string(), name.to_owned());
+            let cluster = input.resource.key.cluster.to_string();
+            let key = (cluster, holder.job_name().to_owned());
             let mut named = runs_of[hour].get(&key).into_iter().flatten();
-            let is_run = |(job, started, heard): &Run| {
-                *started < until && *heard >= from - BEHIND_MS && holder.is_of(job)
-            };
-            holder.is_made_to_train() || named.any(is_run)
+            holder.is_made_to_train() || named.any(|job| holder.is_of(job))
         };
         input.around.training = met.into_iter().filter(trains).collect();
     }
     Ok(())
 }
 
-/// Runs that were heard in a time, by cluster and the name of the job.
+/// The jobs of runs that were heard in a time, by cluster and their name.
 async fn runs(
     transaction: &mut Transaction,
     lease: &str,
     (first_ms, end_ms): (i64, i64),
-) -> Result<HashMap<(String, String), Vec<Run>>, StoreError> {
+) -> Result<HashMap<(String, String), Vec<JobId>>, StoreError> {
     let doing = "reading which jobs train";
     let sql = format!(
-        "SELECT r.cluster, r.job, r.started_ms, r.heard_ms FROM run r
+        "SELECT r.cluster, r.job FROM run r
          WHERE r.lease = $1 AND r.heard_ms >= $2 AND r.started_ms < $3
          ORDER BY r.heard_ms, r.id LIMIT {MAX_RUNS}"
     );
@@ -87,15 +78,14 @@ async fn runs(
             "more runs than are read in an hour: some of what trains may be unrated"
         );
     }
-    let mut found: HashMap<(String, String), Vec<Run>> = HashMap::new();
+    let mut found: HashMap<(String, String), Vec<JobId>> = HashMap::new();
     for row in &rows {
         // One whose name cannot be read is named in the log by who reads runs.
         let Ok(job) = JobId::parse(row.text(1).doing(doing)?) else {
             continue;
         };
         let key = (row.text(0).doing(doing)?.to_owned(), job.name.clone());
-        let times = (row.int(2).doing(doing)?, row.int(3).doing(doing)?);
-        found.entry(key).or_default().push((job, times.0, times.1));
+        found.entry(key).or_default().push(job);
     }
     Ok(found)
 }

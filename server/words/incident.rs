@@ -99,16 +99,11 @@ pub(crate) fn price(incident: &Incident) -> String {
         };
         format!("{hours} GPU-hours, {dollars} an hour")
     };
-    let now = incident
-        .losing_known()
-        .filter(|_| incident.state != State::Resolved);
-    let stake = incident.stake_known().map(|(_, it)| &it.losing);
-    let stake = stake.filter(|_| incident.state != State::Resolved);
-    match (now, stake) {
-        (Some(losing), _) | (None, Some(losing)) => {
-            format!("{}; now {}: {words}.", lost(incident), pace(losing))
-        }
-        (None, None) => format!("{}: {words}.", lost(incident)),
+    let stake = || incident.stake_known().map(|(_, it)| &it.losing);
+    let now = incident.losing_known().or_else(stake);
+    match now.filter(|_| incident.state != State::Resolved) {
+        Some(losing) => format!("{}; now {}: {words}.", lost(incident), pace(losing)),
+        None => format!("{}: {words}.", lost(incident)),
     }
 }
 

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use gpufleet_analysis::money;
 use gpufleet_tests::harness::database::Kind;
 use gpufleet_tests::harness::simulator::Simulator;
-use gpufleet_tests::harness::{World, server, wait};
+use gpufleet_tests::harness::{World, repository, server, wait};
 use serde_json::Value;
 
 /// Three hours of 64 GPUs are shipped, accounted and made money of, on a busy machine.
@@ -27,7 +27,7 @@ const BUDGETS: &str =
 type Spent = BTreeMap<[String; 5], (i64, i64, i64)>;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards")
+    repository().join("dashboards")
 }
 
 /// PostgreSQL as one of its users.

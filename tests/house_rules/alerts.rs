@@ -130,7 +130,7 @@ fn kinds() -> Vec<Kind> {
 }
 
 /// Runs a checker in a folder; what it said, if it found something.
-fn complaint(
+pub(crate) fn complaint(
     program: &str,
     arguments: &[&str],
     files: &[PathBuf],

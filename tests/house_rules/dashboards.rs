@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
 
+use super::alerts::complaint;
 use super::tree::{none, root};
 
 mod generate;
@@ -90,13 +90,7 @@ fn refused(queries: &[String]) -> Option<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("queries.yml");
     fs::write(&file, rules).expect("it can be written");
-    let output = Command::new("promtool")
-        .args(["check", "rules"])
-        .arg(&file)
-        .output();
-    let output = output.expect("promtool is there: scripts/setup.sh test installs it");
-    let said = [output.stdout, output.stderr].concat();
-    (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
+    complaint("promtool", &["check", "rules"], &[file], folder.path())
 }
 
 /// Series with their values, minute by minute.
@@ -126,13 +120,7 @@ fn answers(
     let file = folder.path().join("case.yml");
     // JSON is YAML.
     fs::write(&file, case.to_string()).expect("it can be written");
-    let output = Command::new("promtool")
-        .args(["test", "rules"])
-        .arg(&file)
-        .output();
-    let output = output.expect("promtool is there: scripts/setup.sh test installs it");
-    let said = [output.stdout, output.stderr].concat();
-    (!output.status.success()).then(|| String::from_utf8_lossy(&said).into_owned())
+    complaint("promtool", &["test", "rules"], &[file], folder.path())
 }
 
 /// The query of a panel as Grafana sends it where all is chosen and nothing is recorded or simulated.

@@ -14,8 +14,7 @@ pub(super) fn of(process: &mut Process, now: Timestamp) -> Vec<Event> {
     let mut events = match (process.resource(), process.script()) {
         (Some(resource), Some(snapshot)) => {
             let exit = (!process.lives()).then(|| process.exit());
-            let began = Some(process.began());
-            happened(resource, snapshot, began, exit, now, &mut told)
+            happened(resource, snapshot, process.began(), exit, now, &mut told)
         }
         _ => Vec::new(),
     };

@@ -53,8 +53,12 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn round(hooks: &mut Hooks) -> Readings {
+    round_at(hooks, Timestamp(unix_ns()))
+}
+
+fn round_at(hooks: &mut Hooks, at: Timestamp) -> Readings {
     let turn = Turn {
-        at: Timestamp(unix_ns()),
+        at,
         monotonic: Duration::ZERO,
         node: Arc::new(NodeFacts::for_tests()),
     };

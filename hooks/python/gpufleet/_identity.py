@@ -161,7 +161,7 @@ def is_child():
 
 
 #: What says that there are several processes without saying which of them this is.
-_WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "PET_NNODES")
+_WORLDS = (*(world for _, _, world, _, _ in _LAUNCHERS), "PET_NNODES")
 
 
 def is_one_of_several(environ=None):

@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::inventory::{Claim, Scaled};
 
-use super::{
-    Asking, ByClaim, ClusterState, DeviceKind, MAX_BOUND, MAX_WAITING, Moment, Sight, Standing,
-};
+use super::{Asking, ClusterState, DeviceKind, MAX_BOUND, MAX_WAITING, Moment, Sight, Standing};
 
 /// Kinds of objects that wait before they have pods. Who says more goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +94,7 @@ impl ClusterState {
                         let claim = it.claim.as_deref();
                         claim.is_none_or(|claim| told.insert(claim))
                     });
-                    let new: Vec<ByClaim> = new.cloned().collect();
-                    self.claimed.waits(it, &new)?
+                    self.claimed.waits(it, new)?
                 }
                 None => it.clone(),
             };
@@ -114,10 +111,7 @@ impl ClusterState {
         for of_kind in &self.held_back {
             let claims = of_kind.claims.values().flatten();
             let new = claims.filter(|it| !told.contains(&it.0.workload));
-            let new = new.filter_map(|(claim, by)| match by.is_empty() {
-                true => Some(claim.clone()),
-                false => self.claimed.waits(claim, by),
-            });
+            let new = new.filter_map(|(claim, by)| self.claimed.waits(claim, by));
             let new: Vec<Claim> = new.collect();
             told.extend(new.iter().map(|it| it.workload.clone()));
             all.extend(new);

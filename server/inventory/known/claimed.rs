@@ -146,18 +146,35 @@ pub struct Claimed {
     /// Slices that have no place here.
     slices_left_out: BTreeSet<String>,
     classes: BTreeMap<String, Gives>,
-    /// By namespace and name.
-    claims: BTreeMap<String, DeviceClaim>,
-    /// Claims that have no place here.
-    left_out: BTreeSet<String>,
-    /// By namespace and name.
-    templates: BTreeMap<String, Asks>,
-    /// Templates that have no place here.
-    templates_left_out: BTreeSet<String>,
+    claims: Kept<DeviceClaim>,
+    templates: Kept<Asks>,
     /// Whole GPUs of each node that claims were given, once somebody asked; every change forgets it.
     given: OnceCell<BTreeMap<String, u32>>,
     /// Of each node what it says itself.
     nodes: BTreeMap<String, Itself>,
+}
+
+/// Objects of a kind, as many as have a place here.
+#[derive(Debug, Default)]
+struct Kept<T> {
+    /// By namespace and name.
+    all: BTreeMap<String, T>,
+    /// Those that have no place here.
+    left_out: BTreeSet<String>,
+}
+
+impl<T> Kept<T> {
+    /// One as it is now, where there are fewer than `most`; none: it is gone.
+    fn put(&mut self, name: &str, object: Option<T>, most: usize) {
+        self.all.remove(name);
+        self.left_out.remove(name);
+        let Some(object) = object else { return };
+        if self.all.len() < most {
+            self.all.insert(name.to_owned(), object);
+        } else if self.left_out.len() < MAX_BOUND {
+            self.left_out.insert(name.to_owned());
+        }
+    }
 }
 
 impl DeviceKind {
@@ -242,7 +259,7 @@ impl Claimed {
 
     /// All claims as they are now.
     pub fn all_claims(&mut self, all: BTreeMap<String, DeviceClaim>, now: Moment) {
-        (self.claims, self.left_out) = (BTreeMap::new(), BTreeSet::new());
+        self.claims = Kept::default();
         self.given.take();
         for (name, claim) in all {
             self.claim(&name, Some(claim));
@@ -253,19 +270,12 @@ impl Claimed {
     /// A claim as it is now, by namespace and name; none: it is gone.
     pub fn claim(&mut self, name: &str, claim: Option<DeviceClaim>) {
         self.given.take();
-        self.claims.remove(name);
-        self.left_out.remove(name);
-        let Some(claim) = claim else { return };
-        if self.claims.len() < MAX_CLAIMS {
-            self.claims.insert(name.to_owned(), claim);
-        } else if self.left_out.len() < MAX_CLAIMS {
-            self.left_out.insert(name.to_owned());
-        }
+        self.claims.put(name, claim, MAX_CLAIMS);
     }
 
     /// All templates as they are now.
     pub fn all_templates(&mut self, all: BTreeMap<String, Asks>, now: Moment) {
-        (self.templates, self.templates_left_out) = (BTreeMap::new(), BTreeSet::new());
+        self.templates = Kept::default();
         for (name, asks) in all {
             self.template(&name, Some(asks));
         }
@@ -274,14 +284,7 @@ impl Claimed {
 
     /// A template as it is now, by namespace and name; none: it is gone.
     pub fn template(&mut self, name: &str, asks: Option<Asks>) {
-        self.templates.remove(name);
-        self.templates_left_out.remove(name);
-        let Some(asks) = asks else { return };
-        if self.templates.len() < MAX_TEMPLATES {
-            self.templates.insert(name.to_owned(), asks);
-        } else if self.templates_left_out.len() < MAX_BOUND {
-            self.templates_left_out.insert(name.to_owned());
-        }
+        self.templates.put(name, asks, MAX_TEMPLATES);
     }
 
     /// Whether what is asked for so is only to be known of a template, and that has no place here or is not told.
@@ -292,10 +295,10 @@ impl Claimed {
         let is_made = by
             .claim
             .as_ref()
-            .is_some_and(|it| self.claims.contains_key(it));
+            .is_some_and(|it| self.claims.all.contains_key(it));
         let sight = self.standings[DeviceKind::Template as usize].sight(now);
         let is_told = matches!(sight, Sight::Seen | Sight::Absent(_));
-        !is_made && (!is_told || self.templates_left_out.contains(template))
+        !is_made && (!is_told || self.templates.left_out.contains(template))
     }
 
     /// A node with the GPUs that its slices tell, of which it says this itself.
@@ -363,7 +366,7 @@ impl Claimed {
             return Some(by_count.clone());
         }
         let claims = &self.standings[DeviceKind::Claim as usize];
-        if claims.whole_since.is_none() || !self.left_out.is_empty() {
+        if claims.whole_since.is_none() || !self.claims.left_out.is_empty() {
             return None;
         }
         // What is asked for by count where no plugin counts is given by a claim that the scheduler makes.
@@ -384,7 +387,7 @@ impl Claimed {
             whole.insert((&slice.pool, &device.name), &slice.node);
         }
         let mut given: BTreeMap<String, u32> = BTreeMap::new();
-        for (pool, device) in self.claims.values().flat_map(|it| &it.given) {
+        for (pool, device) in self.claims.all.values().flat_map(|it| &it.given) {
             // Taken away, so that one that two claims share is one.
             if let Some(node) = whole.remove(&(pool.as_str(), device.as_str())) {
                 *given.entry(node.to_owned()).or_default() += 1;
@@ -394,12 +397,16 @@ impl Claimed {
     }
 
     /// What waits, with what its claims ask for beside what it asks for itself; none where that is no GPU.
-    pub fn waits(&self, claim: &Claim, by: &[ByClaim]) -> Option<Claim> {
+    pub fn waits<'a>(
+        &self,
+        claim: &Claim,
+        by: impl IntoIterator<Item = &'a ByClaim>,
+    ) -> Option<Claim> {
         let (mut whole, mut shares) = match claim.is_shares {
             true => (0, claim.gpus_each),
             false => (claim.gpus_each, 0),
         };
-        for (class, count) in by.iter().flat_map(|it| self.asked(it)) {
+        for (class, count) in by.into_iter().flat_map(|it| self.asked(it)) {
             let gives = self.classes.get(class).copied();
             match gives.unwrap_or_else(|| by_name(class)) {
                 Gives::Whole => whole = whole.saturating_add(self.count(*count)),
@@ -417,11 +424,11 @@ impl Claimed {
 
     /// What is asked for by a claim that was given nothing yet.
     fn asked(&self, by: &ByClaim) -> &[(String, Count)] {
-        let claim = by.claim.as_ref().and_then(|it| self.claims.get(it));
+        let claim = by.claim.as_ref().and_then(|it| self.claims.all.get(it));
         match (claim, &by.template) {
             (Some(claim), _) if claim.is_given => &[],
             (Some(claim), _) => &claim.asks,
-            (None, Some(template)) => self.templates.get(template).map_or(&[], Vec::as_slice),
+            (None, Some(template)) => self.templates.all.get(template).map_or(&[], Vec::as_slice),
             (None, None) => &[],
         }
     }
@@ -446,7 +453,7 @@ impl ClusterState {
     /// Slices of the GPUs of these nodes changed.
     pub fn slices_changed<'a>(&mut self, nodes: impl Iterator<Item = &'a str>, now: Timestamp) {
         for name in nodes {
-            let known = self.records.get(name).filter(|it| it.gone_at.is_none());
+            let known = self.records.get(name).filter(|it| !it.is_gone());
             let node = known.and_then(|it| self.claimed.over_again(it.node.clone()));
             if let Some(node) = node {
                 self.take(node, now);

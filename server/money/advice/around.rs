@@ -27,24 +27,21 @@ impl Around {
     }
 
     fn of(it: &Record, all: &[&Record], now_ms: i64) -> Self {
-        let place = |it: &Record| {
-            let advice = &it.advice;
-            (advice.kind, advice.cluster.clone(), advice.about.clone())
-        };
-        let mut around = Self::default();
-        if !matches!(it.advice.kind, Kind::Knob | Kind::Shutdown) {
+        let (mut around, own) = (Self::default(), &it.advice);
+        if !matches!(own.kind, Kind::Knob | Kind::Shutdown) {
             return around;
         }
-        let own = place(it);
+        let is_same =
+            |of: &Advice| of.kind == own.kind && of.cluster == own.cluster && of.about == own.about;
         let first = |it: &Record| (Reverse(it.advice.before.hours), it.number);
-        let same = all.iter().filter(|it| !it.standing.is_over());
-        for other in same.filter(|it| it.advice.kind == own.0 && place(it) == own) {
-            let (before, is_off) = (&other.advice.before, own.0 == Kind::Shutdown);
-            if !is_off {
+        let open = all.iter().filter(|it| !it.standing.is_over());
+        for other in open.filter(|it| is_same(&it.advice)) {
+            if own.kind == Kind::Knob {
                 around.knobs.push(other.advice.what.clone());
                 continue;
             }
-            around.has_prices |= differ(before.day_cost, it.advice.before.day_cost);
+            let before = &other.advice.before;
+            around.has_prices |= differ(before.day_cost, own.before.day_cost);
             if is_in_window(before, now_ms) {
                 around.is_off_time = true;
                 let is_first = first(other) < first(it);
@@ -63,7 +60,7 @@ fn differ(one: Option<i64>, other: Option<i64>) -> bool {
     }
 }
 
-/// Of advice with equal keys the dearest: it is one advice.
+/// Of advice with equal keys the dearest: it is one advice. The dearest of all stands first.
 pub(super) fn distinct(mut given: Vec<Advice>) -> Vec<Advice> {
     given.sort_by_key(|it| Reverse(it.worth));
     let mut known = HashSet::new();

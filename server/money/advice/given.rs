@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::ledger::{MILLIS_PER_HOUR, State};
 use gpufleet_analysis::owner::{Holder, Payer};
 use gpufleet_analysis::shutdown::hour_of_week;
 use gpufleet_analysis::taken::sight::{JobNow, RunNow};
@@ -16,7 +16,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::around::Around;
-use super::{goes_first, knobs};
+use super::knobs;
 use crate::App;
 use crate::auth::Grant;
 use crate::inventory;
@@ -102,15 +102,18 @@ impl Seen {
         if job.is_empty() {
             return;
         }
-        let first = !self.jobs.contains_key(&(cluster.to_owned(), job.clone()));
-        let known = self.jobs.entry((cluster.to_owned(), job)).or_default();
-        if first {
-            known.origin = gpu.resource.origin();
-            gpu.payer.name().clone_into(&mut known.payer);
-            known.now.day_cost = Some(0);
-            known.now.idle_cost = Some(0);
-            known.told.1 = Some(0);
-        }
+        let known = self.jobs.entry((cluster.to_owned(), job));
+        let known = known.or_insert_with(|| Job {
+            now: JobNow {
+                day_cost: Some(0),
+                idle_cost: Some(0),
+                ..JobNow::default()
+            },
+            origin: gpu.resource.origin(),
+            payer: gpu.payer.name().to_owned(),
+            gpus: Vec::new(),
+            told: (0, Some(0)),
+        });
         let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
         known.now.gpus += 1;
         known.now.unseen += u32::from(!is_observed);
@@ -197,12 +200,13 @@ impl Seen {
         now_ms: i64,
     ) -> Sight {
         let again = again.map(|again| Box::new(settled(it, again, around)));
-        if let Some(again) = again.clone().filter(|_| goes_first(it.advice.kind)) {
-            return Sight::Given(again);
-        }
-        let sight = self.changed(it, around, now_ms);
-        match (sight, again) {
-            (Sight::Changed { less_a_day }, _) => Sight::Changed { less_a_day },
+        let again = match again {
+            // Idle GPUs of a job are idle whatever became of others of it.
+            Some(again) if it.advice.kind == Kind::Idle => return Sight::Given(again),
+            again => again,
+        };
+        match (self.changed(it, around, now_ms), again) {
+            (sight @ Sight::Changed { .. }, _) => sight,
             // Between two times at which they are off it is advised by what was before.
             (Sight::NotSeen, Some(_))
                 if it.advice.kind == Kind::Shutdown && it.standing != Standing::Told =>
@@ -219,8 +223,7 @@ impl Seen {
         let place = (advice.cluster.clone(), advice.about.clone());
         match advice.kind {
             Kind::Knob => {
-                let none = Vec::new();
-                let runs = self.runs.get(&place).unwrap_or(&none).iter();
+                let runs = self.runs.get(&place).into_iter().flatten();
                 let runs: Vec<RunNow> = runs.map(|run| run.with_knob(&advice.what)).collect();
                 let knobs: Vec<&str> = around.knobs.iter().map(String::as_str).collect();
                 it.sight_of_runs(&runs, &knobs)
@@ -315,6 +318,6 @@ fn sum(one: Option<i64>, other: Option<i64>) -> Option<i64> {
 
 pub(super) fn is_in_window(before: &Before, now_ms: i64) -> bool {
     let week = gpufleet_analysis::shutdown::WEEK;
-    let hour = hour_of_week(now_ms.div_euclid(3_600_000));
+    let hour = hour_of_week(now_ms.div_euclid(MILLIS_PER_HOUR));
     (hour + week - before.from_hour % week) % week < before.hours
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpufleet_analysis::taken::sight::JobNow;
-use gpufleet_analysis::taken::{Before, LEAST_TOLD_MS, Sight};
+use gpufleet_analysis::taken::{Before, Kind, LEAST_TOLD_MS, Sight};
 
 use super::given::Job;
 use super::*;

@@ -2,8 +2,7 @@
 //!
 //! Limits: [`MAX_ROWS`] of each; how many more there are is said.
 
-use gpufleet_analysis::report::efficiency::Advised;
-use gpufleet_analysis::taken::{Kind, Record, Sum};
+use gpufleet_analysis::taken::{Kind, Record, Sum, sums};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::identity::Origin;
 
@@ -73,20 +72,11 @@ pub(super) fn part(savings: &Savings, origin: Origin, cluster: Option<&str>) -> 
     let off: Vec<&Off> = off.filter(|it| is_here(it.origin, &it.cluster)).collect();
     let more = |count: usize| count.saturating_sub(MAX_ROWS);
     let here = |it: &&Record| is_here(it.advice.origin, &it.advice.cluster);
-    let advised = Advised {
-        records: savings
-            .advised
-            .records
-            .iter()
-            .filter(here)
-            .cloned()
-            .collect(),
-        not_kept: savings.advised.not_kept.clone(),
-    };
-    let kinds = advised.by_kind(&savings.advised_in).into_iter();
+    let advised = savings.advised.records.iter().filter(here);
+    let kinds = sums(advised, &savings.advised_in, |it| it.advice.kind).into_iter();
     Part {
         advised: kinds.map(|it| advised_row(it, currency)).collect(),
-        advice_not_kept: advised.not_kept.unwrap_or_default(),
+        advice_not_kept: savings.advised.not_kept.clone().unwrap_or_default(),
         has_anchor: false,
         more: more(right_size.len()) + more(off.len()),
         right_size: right_size

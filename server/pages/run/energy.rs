@@ -12,7 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::parts::{Figure, figure};
 use crate::App;
 use crate::money::advice::{is_of, name};
-use crate::runs::{Run, RunKey, State};
+use crate::runs::{Run, RunKey};
 use crate::store::{MAX_DRAWN, StoreError};
 
 /// Millijoules of a tenth of a kilowatt-hour.
@@ -30,19 +30,14 @@ pub(super) async fn of(
     let Some(started) = run.facts.started else {
         return Ok(Err("not known: nobody said when it began".to_owned()));
     };
-    let until = match run.state(now) {
-        State::Running => now,
-        State::Silent { since } => since,
-        State::Ended { at } => at,
-    };
+    let until = run.state(now).until(now);
     let gpus: Vec<&str> = run.gpus().into_iter().collect();
     if gpus.is_empty() {
         return Ok(Err(
             "not known: no rank says on which GPU it computes".to_owned()
         ));
     }
-    let hour = |at: Timestamp| at.seconds().div_euclid(3_600);
-    let hours = hour(started)..hour(until) + 1;
+    let hours = started.minute().hour()..until.minute().hour() + 1;
     let Some(drawn) = app.store.drawn(&key.cluster, &gpus, hours).await? else {
         return Ok(Err(format!(
             "not added up: it held its GPUs for more than {MAX_DRAWN} GPU-hours; the month's report has it"

@@ -34,13 +34,13 @@ both! {
     async fn advice_is_kept_as_it_stands_and_found_by_its_time(bench) {
         let (store, token) = (&bench.store, bench.token);
         let time = |from: i64, until: i64| at(from)..at(until);
-        let none = advice::read(store, time(0, DAY_S), None).await.unwrap();
+        let none = advice::read(store, time(0, DAY_S), None).await.expect("the store answers");
         assert!(none.not_kept.is_some_and(|it| it.contains("no server has kept it yet")));
         let mut first = record(1, "prod", Origin::Live, 0, 7_200);
         let demo = record(2, "demo", Origin::Simulated, 0, 7_200);
-        store.write_advice(&[&first, &demo], at(100), token).await.unwrap();
+        store.write_advice(&[&first, &demo], at(100), token).await.expect("the store answers");
         let numbers = async |time: std::ops::Range<Timestamp>, cluster: Option<&str>| {
-            let found = advice::read(store, time, cluster).await.unwrap();
+            let found = advice::read(store, time, cluster).await.expect("the store answers");
             let numbers: Vec<i64> = found.records.iter().map(|it| it.number).collect();
             (numbers, found.not_kept)
         };
@@ -49,20 +49,20 @@ both! {
         assert_eq!(numbers(time(7_300, DAY_S), None).await, (Vec::new(), None));
         let before = numbers(time(0, DAY_S), None).await.1;
         assert!(before.is_some_and(|it| it.contains("not known")), "of before it was kept");
-        let (open, next) = store.open_advice().await.unwrap();
+        let (open, next) = store.open_advice().await.expect("the store answers");
         assert_eq!((open, next), (vec![demo.clone(), first.clone()], 3));
 
         first.standing = Standing::TakenAndOver;
         first.saved.insert(at(3 * DAY_S).seconds() / DAY_S, 70);
-        store.write_advice(&[&first], at(200), token).await.unwrap();
-        assert_eq!(store.open_advice().await.unwrap(), (vec![demo], 3));
-        let found = advice::read(store, time(3 * DAY_S, 4 * DAY_S), None).await.unwrap();
+        store.write_advice(&[&first], at(200), token).await.expect("the store answers");
+        assert_eq!(store.open_advice().await.expect("the store answers"), (vec![demo], 3));
+        let found = advice::read(store, time(3 * DAY_S, 4 * DAY_S), None).await.expect("the store answers");
         assert_eq!((found.records, found.not_kept), (vec![first.clone()], None));
         let fenced = store.write_advice(&[&first], at(9), FencingToken(token.0 - 1)).await;
         assert!(matches!(fenced, Err(CommitError::Fenced { .. })));
 
         let old = Expiry { events: at(2 * DAY_S), ..keep_all() };
-        assert_eq!(store.retain(&old).await.unwrap().others, 1, "what saved later stays");
+        assert_eq!(store.retain(&old).await.expect("the store answers").others, 1, "what saved later stays");
         assert_eq!(bench.int("SELECT COUNT(*) FROM advice").await, 1);
         let deleted = numbers(time(200, DAY_S), None).await.1;
         assert!(deleted.is_some_and(|it| it.contains("is deleted")), "not none");
@@ -76,8 +76,8 @@ both! {
             bench.execute("DELETE FROM schema_version WHERE version = 14").await;
             bench.execute("ALTER TABLE ledger_hour DROP COLUMN version").await;
             let store = bench.another().await;
-            store.migrate(bench.token, &leases::Standing, leases::LENGTH).await.unwrap();
-            let since = store.runs_kept_since().await.unwrap();
+            store.migrate(bench.token, &leases::Standing, leases::LENGTH).await.expect("the store answers");
+            let since = store.runs_kept_since().await.expect("the store answers");
             bench.execute("DELETE FROM horizon WHERE name = 'runs'").await;
             store.close().await;
             since
@@ -98,7 +98,7 @@ both! {
         bench.commit(&super::energy::metered()).await;
         bench.compute(at(2 * 3_600 + 90)).await;
         let drawn = async |gpus: &[&str], hours: i64| {
-            bench.store.drawn("live", gpus, hour()..hour() + hours).await.unwrap()
+            bench.store.drawn("live", gpus, hour()..hour() + hours).await.expect("the store answers")
         };
         let of = drawn(&["GPU-0", "GPU-1", "GPU-none"], 2).await.expect("it is little");
         let (millis, joules) = of.values().fold((0, 0), |(millis, joules), it| {

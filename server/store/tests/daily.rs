@@ -31,11 +31,14 @@ impl Bench {
     /// The month as the report has it: nano-units and GPU-milliseconds.
     async fn reported(&self, terms: &Terms, now: Timestamp) -> (i64, i64) {
         let range = first_day()..now.millis() / MILLIS_PER_DAY + 1;
-        let days = month::read(&self.store, range.clone(), None).await.unwrap();
+        let days = month::read(&self.store, range.clone(), None)
+            .await
+            .expect("the store answers");
         let total = month::charge(&days, range, terms, Detail::Gpus)
             .made
             .total();
-        (total.cost.try_into().unwrap(), total.gpu_millis)
+        let cost = i64::try_from(total.cost).expect("it is little");
+        (cost, total.gpu_millis)
     }
 
     async fn sum(&self, what: &str) -> i64 {
@@ -77,7 +80,8 @@ both! {
         // Prices change: what stood is restated, and days without a node are paid for as well.
         let second = Arc::new(terms(with_commitment()));
         assert_eq!(second.findings, [""; 0]);
-        let days = usize::try_from(now.millis() / MILLIS_PER_DAY + 1 - first_day()).unwrap();
+        let days = usize::try_from(now.millis() / MILLIS_PER_DAY + 1 - first_day());
+        let days = days.expect("it is after the first day");
         assert_eq!(bench.made(&second, now).await, days);
         let (restated, gpu_ms) = bench.reported(&second, now).await;
         assert_ne!(restated, cost);
@@ -105,7 +109,7 @@ both! {
             WHERE holder = 0";
         bench.execute(sql).await;
         bench.execute("UPDATE ledger_day_dirty SET due_ms = 0").await;
-        let (_, which) = days::replace(&bench.store, now).await.unwrap();
+        let (_, which) = days::replace(&bench.store, now).await.expect("the store answers");
         assert_eq!(which.into_iter().collect::<Vec<_>>(), [hour() / 24]);
         assert_eq!(bench.made(&terms, now).await, 1);
         assert_eq!(bench.count("money_day WHERE payer_kind = 'nobody'").await, 0);
@@ -155,12 +159,12 @@ both! {
         bench.made(&Arc::new(terms(tables())), at(3 * HOUR_S)).await;
         let day = hour() / 24;
         let before = |days| Expiry { days, ..super::forgetting::keep_all() };
-        bench.store.retain(&before(day)).await.unwrap();
+        bench.store.retain(&before(day)).await.expect("the store answers");
         assert_eq!(bench.count("money_day_mark").await, 1);
-        bench.store.retain(&before(day + 1)).await.unwrap();
+        bench.store.retain(&before(day + 1)).await.expect("the store answers");
         assert_eq!((bench.count("money_day").await, bench.count("money_day_mark").await), (0, 0));
         assert!(bench.count("money_month").await > 0, "the month is not over");
-        bench.store.retain(&before(day + 32)).await.unwrap();
+        bench.store.retain(&before(day + 32)).await.expect("the store answers");
         assert_eq!(bench.count("money_month").await, 0);
     }
 }

@@ -164,11 +164,11 @@ both! {
         seen(bench, &mut node, 60, |it| it.cordoned = true).await;
         seen(bench, &mut node, 120, |it| it.cordoned = false).await;
         let old = |seconds| Expiry { events: at(seconds), ..keep_all() };
-        assert_eq!(bench.store.retain(&old(121)).await.unwrap().others, 2);
-        assert_eq!(bench.store.retain(&old(HOUR_S)).await.unwrap().others, 0);
+        assert_eq!(bench.store.retain(&old(121)).await.expect("the store answers").others, 2);
+        assert_eq!(bench.store.retain(&old(HOUR_S)).await.expect("the store answers").others, 0);
         node.ends(at(HOUR_S));
         write(bench, &node).await;
-        assert_eq!(bench.store.retain(&old(2 * HOUR_S)).await.unwrap().others, 3, "with the node");
+        assert_eq!(bench.store.retain(&old(2 * HOUR_S)).await.expect("the store answers").others, 3, "with the node");
         assert_eq!(bench.int("SELECT COUNT(*) FROM inventory_phase").await, 0);
     }
 }
@@ -183,12 +183,12 @@ both! {
             (1_800_000, 0, false),
         ] {
             let seen = DemandHour { hour: hour(), seen_ms, waiting_gpu_ms };
-            bench.store.write_demand("live", &[seen], bench.token).await.unwrap();
+            bench.store.write_demand("live", &[seen], bench.token).await.expect("the store answers");
             number += 1;
             bench.commit(&worked_and_free(number)).await;
             bench.compute(at(2 * HOUR_S)).await;
             let hours = bench.hours().await;
-            let free = hours[0].entries.iter().find(|it| it.state == State::Unallocated).unwrap();
+            let free = hours[0].entries.iter().find(|it| it.state == State::Unallocated).expect("some of it is free");
             let reason = if is_said { Reason::NoDemand } else { Reason::Unknown };
             assert_eq!((free.reason, free.millis), (reason, 45 * 60_000));
         }

@@ -87,9 +87,9 @@ both! {
         // A fifth is missing to 0.35.
         bench.commit(&works(1, "jobset:ml/train", 0.28)).await;
         assert_eq!(rated(bench).await, [[0, 60, 0], [0, 60, 0]]);
-        days::round(&bench.store, at(4 * HOUR_S)).await.unwrap();
+        days::round(&bench.store, at(4 * HOUR_S)).await.expect("the store answers");
         let day = hour() / 24;
-        let (days, _) = bench.store.ledger_days(day..day + 2, None).await.unwrap();
+        let (days, _) = bench.store.ledger_days(day..day + 2, None).await.expect("the store answers");
         let times = days.iter().flat_map(|it| &it.1.times);
         let times = times.filter(|it| it.state == State::ActiveInefficient);
         let lost: i64 = times.map(|it| it.lost_millis).sum();

@@ -110,12 +110,8 @@ fn a_process_that_never_says_which_rank_it_is_is_counted_and_on_nobodys_page() {
     };
     joins(&mut hooks, 0, "/a").identity(&nameless);
     let seen = |hooks: &mut Hooks, minutes: i64| {
-        let turn = Turn {
-            at: Timestamp(unix_ns() + minutes * 60_000 * MILLISECOND),
-            monotonic: Duration::ZERO,
-            node: Arc::new(NodeFacts::for_tests()),
-        };
-        let readings = hooks.round(&turn).expect("a round");
+        let at = Timestamp(unix_ns() + minutes * 60_000 * MILLISECOND);
+        let readings = round_at(hooks, at);
         assert_eq!(value(&readings, "0", &training::STEPS), None);
         let node = readings.resources.last().expect("the agent's own numbers");
         let unknown = node
