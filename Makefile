@@ -83,6 +83,9 @@ wheel: ## Build the Python package of the hooks into target/wheels
 test-adapters: ## Test the hooks with PyPI's torch, Transformers and Lightning (a download of 3 GB)
 	@scripts/hooks.sh adapters
 
+test-days: ## Live a thousand simulated bad days of each kind, of which `make test` lives 250 (ten minutes)
+	@scripts/test.sh build days
+
 test-nccl-asan: ## Test the profiler plugin for NCCL under AddressSanitizer (minutes)
 	@scripts/sanitize.sh
 
@@ -108,4 +111,4 @@ image: ## Build the container image gpufleet:VERSION (with docker, or buildah)
 test-image: ## Try the Dockerfile's steps with buildah where no registry of images is reached (root, minutes; ARGS=FOLDER with programs)
 	@scripts/image.sh check $(ARGS)
 
-.PHONY: detection-report package test-package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-nccl-asan test-schemathesis test-focus test-adapters
+.PHONY: detection-report package test-package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-days test-nccl-asan test-schemathesis test-focus test-adapters

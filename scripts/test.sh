@@ -4,7 +4,8 @@
 #   scripts/test.sh                 all stages
 #   scripts/test.sh build unit      only these: setup build unit fuzz lints end-to-end browser
 #                                   hooks-setup hooks torch; and beside them postgres, which runs
-#                                   on PostgreSQL what end-to-end runs on SQLite alone
+#                                   on PostgreSQL what end-to-end runs on SQLite alone, and days,
+#                                   which lives a thousand bad days where unit lives 250
 #
 # A stage that fails or takes longer than its budget (seconds, on 2 cores) fails the run.
 # The full output of each stage is kept in target/test-logs/.
@@ -138,6 +139,16 @@ end_to_end_on_postgres() {
     fi
 }
 
+# A thousand days of each kind, one kind after the other: each has a thread for either core.
+bad_days() {
+    export GPUFLEET_TEST_DAYS=1000
+    if have_nextest; then
+        cargo nextest run --workspace --no-fail-fast -j1 -E 'binary(bad_days) and test(/^(after|on)_bad_days/)'
+    else
+        cargo test --workspace --no-fail-fast --test bad_days -- --test-threads=1 bad_days
+    fi
+}
+
 browser() {
     one_binary browser
 }
@@ -161,7 +172,7 @@ if stage setup 300 scripts/setup.sh test && stage build 480 build; then
     stage fuzz 120 one_binary fuzz
     stage lints 300 lints
     stage end-to-end 600 end_to_end
-    [ ${#wanted[@]} -eq 0 ] || stage postgres 600 end_to_end_on_postgres
+    [ ${#wanted[@]} -eq 0 ] || { stage postgres 600 end_to_end_on_postgres; stage days 1200 bad_days; }
     stage browser 300 browser
     stage hooks-setup 300 scripts/hooks.sh setup && took=0 && stage hooks 300 scripts/hooks.sh test &&
         stage torch $((300 - took)) torch
