@@ -212,36 +212,35 @@ impl Watch {
             classes.entry(key).or_default().push(group);
         }
         let is_measured = !classes.is_empty();
-        let mut judged: Vec<(&Group, Pace, usize)> = Vec::new();
-        for (_, class) in classes {
+        // Within nodes, and across them.
+        let mut judged: BTreeMap<bool, Vec<(&Group, Pace, usize)>> = BTreeMap::new();
+        for ((_, _, nodes), class) in classes {
+            let of_kind = judged.entry(nodes > 1).or_default();
             for like in of_one_size(class) {
                 let count = like.len();
                 if count >= LEAST_LIKE {
                     let paces = self.look(&like, by);
-                    judged.extend(std::iter::zip(like, paces).map(|(it, pace)| (it, pace, count)));
+                    of_kind.extend(std::iter::zip(like, paces).map(|(it, pace)| (it, pace, count)));
                 }
             }
         }
         self.0.retain(|_, it| it.unread < FORGOTTEN_LOOKS);
-        if judged.is_empty() {
-            return Err(match is_measured {
-                true => Silent::NothingLike,
-                false => Silent::NotMeasured,
-            });
-        }
+        let all = || judged.values().flatten();
         let looks = |it: &(&Group, Pace, usize)| self.0[&it.0.key()].looks;
-        if judged.iter().map(looks).max() < Some(LOOKS as u8) {
-            return Err(Silent::Starting);
+        match all().map(looks).max() {
+            None if is_measured => return Err(Silent::NothingLike),
+            None => return Err(Silent::NotMeasured),
+            Some(looks) if looks < LOOKS as u8 => return Err(Silent::Starting),
+            Some(_) => {}
         }
-        let nodes: BTreeSet<&Arc<str>> = judged.iter().flat_map(|it| it.0.nodes()).collect();
+        if all().all(|it| it.1 != Pace::Slow) {
+            return Ok(Vec::new());
+        }
+        let nodes: BTreeSet<&Arc<str>> = all().flat_map(|it| it.0.nodes()).collect();
         let most = (nodes.len() / MANY_PART).max(1);
         let mut found = Vec::new();
-        for is_across in [false, true] {
-            let of_kind = judged
-                .iter()
-                .filter(|it| (it.0.nodes().len() > 1) == is_across);
-            let of_kind: Vec<_> = of_kind.copied().collect();
-            found.extend(self.named(&of_kind, is_across, most));
+        for (is_across, of_kind) in &judged {
+            found.extend(self.named(of_kind, *is_across, most));
             if found.len() > most {
                 return Err(Silent::Many);
             }

@@ -45,6 +45,15 @@ struct Evidence {
     slowness: f64,
 }
 
+/// The last steps of a rank.
+struct Last<'a> {
+    rank: u32,
+    /// Its x, as it is kept.
+    own: &'a [i16],
+    /// What the other stages of its column show.
+    column: &'a [i16],
+}
+
 impl Run {
     /// Judges what is known by the documented thresholds, and remembers who is blamed.
     pub fn judge(&mut self) -> Verdict {
@@ -134,24 +143,23 @@ impl Run {
     fn evidence(&self, peers: &[u32], by: &Thresholds) -> BTreeMap<u32, Evidence> {
         let mut found: BTreeMap<u32, Evidence> = BTreeMap::new();
         for window in WINDOWS {
-            let own: Vec<(u32, Vec<f64>)> = self.looks(peers, window, |rank| &rank.slow);
-            let columns = self.looks(peers, window, |rank| &rank.column);
-            let shared = shared(&own, &columns);
+            let last = peers.iter().filter_map(|it| self.last(*it, window));
+            let peers: Vec<Last<'_>> = last.collect();
+            let shared = shared(&peers);
             let looks = [Some(0.0), (shared > 0.0).then_some(shared)];
             for part in looks.into_iter().flatten() {
-                let x: Vec<(u32, Vec<f64>)> = std::iter::zip(&own, &columns)
-                    .map(|((rank, own), (_, column))| {
-                        let less = |(x, y): (&f64, &f64)| x - part * y;
-                        (*rank, std::iter::zip(own, column).map(less).collect())
-                    })
-                    .collect();
-                let sigma = sigma(&x);
-                for (index, (rank, x)) in x.iter().enumerate() {
-                    let plain = || median(&mut own[index].1.clone()).unwrap_or(0.0);
-                    if let Some(now) = enough(x, sigma, by).filter(|_| plain() >= by.clear())
-                        && found.get(rank).is_none_or(|before| before.z < now.z)
+                // Counting is cheap, and of nearly all ranks it says enough.
+                let is_slow = |it: &&Last<'_>| is_often_slow(it.x(part), by);
+                let slow: Vec<&Last<'_>> = peers.iter().filter(is_slow).collect();
+                if slow.is_empty() {
+                    continue;
+                }
+                let sigma = sigma(&peers, part);
+                for it in slow {
+                    if let Some(now) = it.evidence((part, sigma), by)
+                        && found.get(&it.rank).is_none_or(|before| before.z < now.z)
                     {
-                        found.insert(*rank, now);
+                        found.insert(it.rank, now);
                     }
                 }
             }
@@ -159,46 +167,34 @@ impl Run {
         found
     }
 
-    /// The last `window` values of the peers that have as many.
-    fn looks(
-        &self,
-        peers: &[u32],
-        window: usize,
-        of: impl Fn(&Rank) -> &Vec<i16>,
-    ) -> Vec<(u32, Vec<f64>)> {
-        let last = |number: &u32| {
-            let kept = of(&self.ranks[number]);
-            let from = kept.len().checked_sub(window)?;
-            let values = kept[from..].iter().map(|x| f64::from(*x) / SCALE);
-            Some((*number, values.collect()))
-        };
-        peers.iter().filter_map(last).collect()
+    /// The last `window` steps of a rank that has as many.
+    fn last(&self, number: u32, window: usize) -> Option<Last<'_>> {
+        let rank = &self.ranks[&number];
+        let from = rank.slow.len().checked_sub(window)?;
+        Some(Last {
+            rank: number,
+            own: &rank.slow[from..],
+            column: &rank.column[from..],
+        })
     }
 
     fn lately(&self, number: u32) -> Evidence {
         let window = LEAST_STEPS;
-        let kept = self.looks(&[number], window, |rank| &rank.slow);
-        let slowness = kept
-            .into_iter()
-            .next()
-            .and_then(|(_, mut x)| median(&mut x));
+        let last = self.last(number, window);
         Evidence {
             window,
             z: 0.0,
-            slowness: slowness.unwrap_or(0.0),
+            slowness: last.map_or(0.0, |it| it.slowness(0.0)),
         }
     }
 
-    /// Whether a rank's last steps are as fast as its peers'.
+    /// Whether the last steps of a rank that is blamed are as fast as its peers'.
     fn is_over(&self, number: u32, by: &Thresholds) -> bool {
-        WINDOWS[..2].iter().all(|window| {
-            let kept = self.looks(&[number], *window, |rank| &rank.slow);
-            let slowness = kept
-                .into_iter()
-                .next()
-                .and_then(|(_, mut x)| median(&mut x));
-            slowness.is_none_or(|it| it < by.clear())
-        })
+        let is_fast = |window: &usize| {
+            let last = self.last(number, *window);
+            last.is_none_or(|it| it.slowness(0.0) < by.clear())
+        };
+        self.ranks[&number].blamed_since.is_some() && WINDOWS[..2].iter().all(is_fast)
     }
 
     fn clear(&mut self, number: u32) {
@@ -300,10 +296,43 @@ impl Run {
     }
 }
 
+impl Last<'_> {
+    /// Its x, less this part of its column's.
+    fn x(&self, part: f64) -> impl Iterator<Item = f64> {
+        let each = std::iter::zip(self.own, self.column);
+        each.map(move |(own, column)| value(*own) - part * value(*column))
+    }
+
+    /// The median of that; 0 of none.
+    fn slowness(&self, part: f64) -> f64 {
+        median(&mut self.x(part).collect::<Vec<_>>()).unwrap_or(0.0)
+    }
+
+    /// What it says, if it is enough to blame the rank.
+    fn evidence(&self, (part, sigma): (f64, f64), by: &Thresholds) -> Option<Evidence> {
+        let (window, slowness) = (self.own.len(), self.slowness(part));
+        let z = slowness / (MEDIAN_ERROR * sigma / (window as f64).sqrt());
+        let is_enough = z >= by.z && slowness >= by.ratio.ln();
+        // What would clear it blames nobody.
+        (is_enough && self.slowness(0.0) >= by.clear()).then_some(Evidence {
+            window,
+            z,
+            slowness,
+        })
+    }
+}
+
+/// What is kept of an x.
+fn value(kept: i16) -> f64 {
+    f64::from(kept) / SCALE
+}
+
 /// How much of what a column's other stages show is in a rank too, by least squares.
-fn shared(own: &[(u32, Vec<f64>)], columns: &[(u32, Vec<f64>)]) -> f64 {
-    let clip = |x: &f64| x.clamp(-SHARED_CLIP, SHARED_CLIP);
-    let pairs = std::iter::zip(own, columns).flat_map(|((_, x), (_, y))| std::iter::zip(x, y));
+fn shared(peers: &[Last<'_>]) -> f64 {
+    let clip = |kept: &i16| value(*kept).clamp(-SHARED_CLIP, SHARED_CLIP);
+    let pairs = peers
+        .iter()
+        .flat_map(|it| std::iter::zip(it.own, it.column));
     let (with, square) = pairs.fold((0.0, 0.0), |(with, square), (x, y)| {
         (with + clip(x) * clip(y), square + clip(y) * clip(y))
     });
@@ -314,13 +343,12 @@ fn shared(own: &[(u32, Vec<f64>)], columns: &[(u32, Vec<f64>)]) -> f64 {
     }
 }
 
-fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
-    let is_few = x.len() < FEW;
+fn sigma(peers: &[Last<'_>], part: f64) -> f64 {
+    let is_few = peers.len() < FEW;
     let mut values: Vec<f64> = Vec::new();
-    for (_, x) in x {
-        let own = || median(&mut x.clone()).unwrap_or(0.0);
-        let centre = if is_few { own() } else { 0.0 };
-        values.extend(x.iter().map(|x| x - centre));
+    for it in peers {
+        let centre = if is_few { it.slowness(part) } else { 0.0 };
+        values.extend(it.x(part).map(|x| x - centre));
     }
     let centre = median(&mut values).unwrap_or(0.0);
     sigma_about(&mut values, centre)
@@ -328,21 +356,11 @@ fn sigma(x: &[(u32, Vec<f64>)]) -> f64 {
         .max(SIGMA_FLOOR)
 }
 
-/// What a rank's values say, if it is enough to blame it.
-fn enough(x: &[f64], sigma: f64, by: &Thresholds) -> Option<Evidence> {
+/// Whether so many of a rank's steps are slow that it may be blamed.
+fn is_often_slow(x: impl Iterator<Item = f64>, by: &Thresholds) -> bool {
     let slow_step = by.slow_step();
-    let slow = x.iter().filter(|x| **x > slow_step).count() as f64;
-    // Counting is cheap, and of nearly all ranks it says enough.
-    if slow < SLOW_SHARE * x.len() as f64 {
-        return None;
-    }
-    let slowness = median(&mut x.to_vec())?;
-    let z = slowness / (MEDIAN_ERROR * sigma / (x.len() as f64).sqrt());
-    let is_enough = z >= by.z && slowness >= by.ratio.ln();
-    let window = x.len();
-    is_enough.then_some(Evidence {
-        window,
-        z,
-        slowness,
-    })
+    let (steps, slow) = x.fold((0_u32, 0_u32), |(steps, slow), x| {
+        (steps + 1, slow + u32::from(x > slow_step))
+    });
+    f64::from(slow) >= SLOW_SHARE * f64::from(steps)
 }

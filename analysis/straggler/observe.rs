@@ -3,11 +3,11 @@
 //! Limits: steps at or below the last one are old reports, unless [`super::RESTART_STEPS`] of them
 //! come in order: then the numbers began anew and all that is known is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     ABSENT_STEPS, LEAST_STEPS, LONGEST, MAX_RANKS, RESTART_STEPS, Rank, Reading, Recent, Run,
-    SCALE, Step, WARM_UP_STEPS, keep,
+    SCALE, Seat, Step, WARM_UP_STEPS, keep,
 };
 use crate::robust::median;
 
@@ -27,8 +27,7 @@ pub enum Observed {
 /// One rank in one step, on the way.
 struct Slowness {
     rank: u32,
-    stage: Option<u32>,
-    column: Option<u32>,
+    seat: Seat,
     x: f64,
 }
 
@@ -40,10 +39,11 @@ impl Run {
         }
         self.behind = 0;
         self.last_step = Some(step.step);
-        let mut readings: BTreeMap<u32, Reading> = BTreeMap::new();
-        for reading in step.readings.iter().filter(|it| it.busy_ns > 0) {
-            readings.entry(reading.rank).or_insert(*reading);
-        }
+        let told = step.readings.iter().filter(|it| it.busy_ns > 0);
+        let mut readings: Vec<Reading> = told.copied().collect();
+        // Of a doubled one the first stays the first.
+        readings.sort_by_key(|it| it.rank);
+        readings.dedup_by_key(|it| it.rank);
         self.seen = self.seen.saturating_add(1);
         if self.seen <= WARM_UP_STEPS {
             return Observed::WarmingUp;
@@ -57,7 +57,7 @@ impl Run {
         let mut found = self.among_peers(&readings);
         let slowest = found.iter().max_by(|a, b| a.x.total_cmp(&b.x));
         let slowest = slowest.map_or((0, 0), |it| (it.rank, scaled(it.x)));
-        self.keep_slowness(&mut found, &readings, step.step);
+        self.keep_slowness(&mut found, step.step);
         let (longest, excess_ns) = self.price(&readings);
         let recent = Recent {
             step: step.step,
@@ -92,9 +92,9 @@ impl Run {
     }
 
     /// The slowness of each rank, and the stages' busy times.
-    fn among_peers(&mut self, readings: &BTreeMap<u32, Reading>) -> Vec<Slowness> {
+    fn among_peers(&mut self, readings: &[Reading]) -> Vec<Slowness> {
         let mut stages: BTreeMap<Option<u32>, Vec<&Reading>> = BTreeMap::new();
-        for reading in readings.values() {
+        for reading in readings {
             stages.entry(reading.seat.stage).or_default().push(reading);
         }
         let mut found = Vec::with_capacity(readings.len());
@@ -108,8 +108,7 @@ impl Run {
                 let others = median_without(&peers, index);
                 found.push(Slowness {
                     rank: reading.rank,
-                    stage,
-                    column: reading.seat.column,
+                    seat: reading.seat,
                     x: others.map_or(0.0, |others| (reading.busy_ns as f64 / others).ln()),
                 });
             }
@@ -117,30 +116,26 @@ impl Run {
         found
     }
 
-    fn keep_slowness(
-        &mut self,
-        found: &mut [Slowness],
-        readings: &BTreeMap<u32, Reading>,
-        step: u64,
-    ) {
-        found.sort_unstable_by_key(|it| (it.column, it.stage, it.rank));
-        for column in found.chunk_by(|a, b| a.column == b.column) {
+    fn keep_slowness(&mut self, found: &mut [Slowness], step: u64) {
+        found.sort_unstable_by_key(|it| (it.seat.column, it.seat.stage, it.rank));
+        for column in found.chunk_by(|a, b| a.seat.column == b.seat.column) {
             for own in column {
                 let mut others: Vec<f64> = Vec::new();
-                if own.column.is_some() {
-                    let elsewhere = column.iter().filter(|it| it.stage != own.stage);
+                if own.seat.column.is_some() {
+                    let elsewhere = column.iter().filter(|it| it.seat.stage != own.seat.stage);
                     others.extend(elsewhere.map(|it| it.x));
                 }
                 let shared = median(&mut others).unwrap_or(0.0);
-                self.keep_rank(own, readings[&own.rank].seat, shared, step);
+                self.keep_rank(own, shared, step);
             }
         }
     }
 
-    fn keep_rank(&mut self, own: &Slowness, seat: super::Seat, shared: f64, step: u64) {
+    fn keep_rank(&mut self, own: &Slowness, shared: f64, step: u64) {
         if self.ranks.len() >= MAX_RANKS && !self.ranks.contains_key(&own.rank) {
             return;
         }
+        let seat = own.seat;
         let rank = self.ranks.entry(own.rank).or_insert_with(|| Rank {
             seat,
             last_step: step,
@@ -162,22 +157,14 @@ impl Run {
 
     /// The rank that computed longest and how much longer than the next that is not blamed; a
     /// blamed one pays.
-    fn price(&mut self, readings: &BTreeMap<u32, Reading>) -> (u32, u64) {
-        let Some(longest) = readings.values().max_by_key(|it| it.busy_ns) else {
+    fn price(&mut self, readings: &[Reading]) -> (u32, u64) {
+        let Some(longest) = readings.iter().max_by_key(|it| it.busy_ns) else {
             return (0, 0);
         };
-        let is_other = |it: &&Reading| {
-            let is_blamed = self
-                .ranks
-                .get(&it.rank)
-                .is_some_and(|it| it.blamed_since.is_some());
-            it.rank != longest.rank && !is_blamed
-        };
-        let next = readings
-            .values()
-            .filter(is_other)
-            .map(|it| it.busy_ns)
-            .max();
+        let blamed = self.ranks.iter().filter(|it| it.1.blamed_since.is_some());
+        let blamed: BTreeSet<u32> = blamed.map(|it| *it.0).collect();
+        let is_other = |it: &&Reading| it.rank != longest.rank && !blamed.contains(&it.rank);
+        let next = readings.iter().filter(is_other).map(|it| it.busy_ns).max();
         let excess_ns = next.map_or(0, |next| longest.busy_ns.saturating_sub(next));
         if let Some(rank) = self.ranks.get_mut(&longest.rank)
             && rank.blamed_since.is_some()

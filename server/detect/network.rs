@@ -244,7 +244,8 @@ impl OfRun<'_> {
     /// Its communicators, other than those that are slow because of a rank or its GPU.
     fn groups(&self) -> Vec<slow_link::Group> {
         let seen = |it: &RankMeasured| self.tick.gpus.get(&(&*self.key.cluster, &*it.gpu)).copied();
-        let clocks = self.measured.iter().filter_map(|it| seen(it)?.clock);
+        let seen: Vec<Option<&GpuSnapshot>> = self.measured.iter().map(seen).collect();
+        let clocks = seen.iter().filter_map(|it| (*it)?.clock);
         let usual = median(&mut clocks.collect::<Vec<_>>());
         let is_ill = |gpu: &GpuSnapshot| {
             let is_slowed = |part: Option<f64>| part.is_some_and(|it| it > SLOWED);
@@ -255,14 +256,12 @@ impl OfRun<'_> {
             let (heat, brake) = (gpu.rates.heat_now, gpu.rates.brake_now);
             runs::is_broken(gpu) || is_slowed(heat) || is_slowed(brake) || is_low
         };
-        let members = self
-            .measured
-            .iter()
-            .filter(|it| self.brief.members.contains(&it.rank));
-        let is_excused = |it: &RankMeasured| {
-            self.brief.blamed.contains(&it.rank) || seen(it).is_some_and(is_ill)
-        };
-        collectives::groups(members, is_excused)
+        let ranks = std::iter::zip(self.measured, seen);
+        let members = ranks.filter(|(it, _)| self.brief.members.contains(&it.rank));
+        collectives::groups(members.map(|(it, gpu)| {
+            let is_blamed = self.brief.blamed.contains(&it.rank);
+            (it, is_blamed || gpu.is_some_and(is_ill))
+        }))
     }
 
     /// Whether its ranks talk between nodes.

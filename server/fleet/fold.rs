@@ -367,9 +367,13 @@ impl Tracked {
             }
             Err(_) if values.len() >= MAX_VALUES => return Err(Drop::TooManyValues),
             Err(place) => {
+                // One address for the readings of a part: who looks for them compares no names.
+                let before = values[..place].iter().rev();
+                let mut parts = before.filter_map(|it| it.part.as_ref());
+                let known = part.and_then(|part| parts.find(|it| ***it == *part).cloned());
                 let value = LiveValue {
                     metric,
-                    part: part.cloned().map(Arc::new),
+                    part: known.or_else(|| part.cloned().map(Arc::new)),
                     reading,
                     max,
                     at,

@@ -44,6 +44,7 @@ impl Folding<'_, '_> {
             kind: decoded.resource.kind,
             id: Arc::clone(&decoded.resource.id),
         };
+        let agent_node = Arc::clone(&agent.live.node);
         let is_new = !shard.resources.contains_key(&key);
         if let Err(reason) = self.room(&key, is_new, agent.resources) {
             self.drops.add(reason, points);
@@ -95,6 +96,11 @@ impl Folding<'_, '_> {
             Ok(Some(before.unwrap_or(at)))
         };
         let grown = tracked.fold(self.fold, decoded, self.drops, keep);
+        // One address for all that is on a node: who puts it together compares no names.
+        let node = &mut tracked.live.node;
+        if !Arc::ptr_eq(node, &agent_node) && *node == agent_node {
+            *node = agent_node;
+        }
         if key.kind == ResourceKind::Rank {
             let heard = self.fold.heard(agent_id);
             let taken = self.fleet.runs.rank(&tracked.live, heard);

@@ -6,6 +6,8 @@ mod twice;
 
 mod clocks;
 
+mod one_name;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -155,18 +155,23 @@ impl Rings {
         }
     }
 
-    /// What each rank did, by step.
-    fn sums(&self, from: u64, until: u64, log2: u8) -> BTreeMap<u64, BTreeMap<usize, Sum>> {
-        let mut groups: BTreeMap<u64, BTreeMap<usize, Sum>> = BTreeMap::new();
-        for (index, seated) in self.ranks.iter().enumerate() {
+    /// What each rank did, by step; ranks by their place, in order.
+    fn sums(&self, from: u64, until: u64, log2: u8) -> BTreeMap<u64, Vec<(usize, Sum)>> {
+        let mut groups: BTreeMap<u64, Vec<(usize, Sum)>> = BTreeMap::new();
+        for (place, seated) in self.ranks.iter().enumerate() {
             for block in seated.ring.blocks_in(from, until) {
                 let per_entry = block.steps_per_entry();
                 let mut step = block.first_step;
                 for (times, ended_at) in block.times.iter().zip(block.ends()) {
                     let group = step >> log2 << log2;
                     if group >= from && group < until {
-                        let sum = groups.entry(group).or_default().entry(index).or_default();
-                        sum.add(times, per_entry, ended_at);
+                        let sums = groups.entry(group).or_default();
+                        if sums.last().is_none_or(|it| it.0 != place) {
+                            sums.push((place, Sum::default()));
+                        }
+                        if let Some((_, sum)) = sums.last_mut() {
+                            sum.add(times, per_entry, ended_at);
+                        }
                     }
                     step += per_entry;
                 }
@@ -175,10 +180,10 @@ impl Rings {
         groups
     }
 
-    fn step(&self, step: u64, steps: u64, sums: &BTreeMap<usize, Sum>) -> CompleteStep {
+    fn step(&self, step: u64, steps: u64, sums: &[(usize, Sum)]) -> CompleteStep {
         let whole = sums.iter().filter(|(_, sum)| sum.steps == steps);
-        let reading = |(index, sum): (&usize, &Sum)| {
-            let Seated { rank, seat, .. } = self.ranks[*index];
+        let reading = |(place, sum): &(usize, Sum)| {
+            let Seated { rank, seat, .. } = self.ranks[*place];
             let [wall_ns, busy_ns, data_wait_ns, comm_wait_ns] = sum.times.map(|it| it / steps);
             let times = StepTimes {
                 wall_ns,
@@ -191,7 +196,7 @@ impl Rings {
         let readings: Vec<RankStep> = whole.map(reading).collect();
         let mut walls: Vec<u64> = readings.iter().map(|it| it.times.wall_ns).collect();
         walls.sort_unstable();
-        let ended_at = sums.values().map(|it| it.ended_at).max();
+        let ended_at = sums.iter().map(|(_, it)| it.ended_at).max();
         CompleteStep {
             step,
             steps,

@@ -18,6 +18,8 @@ const BLOCK_BYTES: usize = 104;
 #[derive(Debug, Clone, Default)]
 pub struct Ring {
     blocks: VecDeque<Held>,
+    /// How many of them, from the newest back, are since the numbers last went back.
+    since_back: usize,
     bytes: usize,
 }
 
@@ -56,6 +58,12 @@ impl Ring {
                 .fold(0, u64::saturating_add),
             packed: steps::encode(std::slice::from_ref(block)).into(),
         };
+        let follows = |last: &Held| last.next_step <= held.first_step;
+        let before = match self.blocks.back().is_some_and(follows) {
+            true => self.since_back,
+            false => 0,
+        };
+        self.since_back = before + 1;
         self.bytes += held.bytes();
         self.blocks.push_back(held);
         if self.blocks.len() > MAX_BLOCKS {
@@ -69,6 +77,7 @@ impl Ring {
             && let Some(gone) = self.blocks.pop_front()
         {
             self.bytes -= gone.bytes();
+            self.since_back = self.since_back.min(self.blocks.len());
         }
     }
 
@@ -103,8 +112,11 @@ impl Ring {
             .take_while(|it| it.next_step > step);
         let mut blocks: VecDeque<Held> = VecDeque::new();
         kept.for_each(|it| blocks.push_front(it.clone()));
-        let bytes = blocks.iter().map(Held::bytes).sum();
-        Self { blocks, bytes }
+        Self {
+            since_back: self.since_back.min(blocks.len()),
+            bytes: blocks.iter().map(Held::bytes).sum(),
+            blocks,
+        }
     }
 
     /// When its oldest step began.
@@ -115,8 +127,11 @@ impl Ring {
     /// The steps since the numbers last went back, as first and one past the last: a run that went
     /// back to a checkpoint does the same numbers again.
     pub fn span(&self) -> Option<(u64, u64)> {
-        let first = self.segment().last()?;
-        Some((first.first_step, self.blocks.back()?.next_step))
+        let first = self.blocks.len() - self.since_back;
+        Some((
+            self.blocks.get(first)?.first_step,
+            self.blocks.back()?.next_step,
+        ))
     }
 
     /// The coarsest sum among the blocks since then that end behind a step, as a power of two.
@@ -141,12 +156,7 @@ impl Ring {
 
     /// From the newest back to where the numbers last went back.
     fn segment(&self) -> impl Iterator<Item = &Held> {
-        let mut next = u64::MAX;
-        self.blocks.iter().rev().take_while(move |it| {
-            let follows = it.next_step <= next;
-            next = it.first_step;
-            follows
-        })
+        self.blocks.iter().rev().take(self.since_back)
     }
 }
 
@@ -157,5 +167,47 @@ impl Held {
 
     fn unpack(&self) -> Vec<StepBlock> {
         steps::decode(&self.packed).expect("it was packed here")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::steps::StepTimes;
+
+    use super::*;
+
+    /// Ten steps, of which the last ended at this second.
+    fn block(first_step: u64, ended_s: i64) -> StepBlock {
+        StepBlock {
+            first_step,
+            steps_log2: 0,
+            started_at: Timestamp::from_seconds(ended_s - 10),
+            ended_at: Timestamp::from_seconds(ended_s),
+            tokens: 0,
+            samples: 0,
+            times: vec![StepTimes::default(); 10],
+        }
+    }
+
+    #[test]
+    fn the_span_begins_where_the_numbers_last_went_back_or_the_oldest_block_left_does() {
+        let mut ring = Ring::default();
+        assert_eq!(ring.span(), None);
+        let pushed = [
+            (0, (0, 10)),
+            (10, (0, 20)),
+            (5, (5, 15)),
+            (20, (5, 30)),
+            (30, (5, 40)),
+        ];
+        for ((first, span), at) in pushed.into_iter().zip(1..) {
+            ring.push(&block(first, at * 10));
+            assert_eq!(ring.span(), Some(span), "after {first}");
+        }
+        assert_eq!(ring.from(25).span(), Some((20, 40)));
+        for span in [(5, 40), (5, 40), (20, 40), (30, 40), (30, 40)] {
+            ring.shorten();
+            assert_eq!(ring.span(), Some(span));
+        }
     }
 }

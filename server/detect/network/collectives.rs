@@ -175,14 +175,10 @@ impl RankNames {
     }
 }
 
-/// The communicators of these ranks, other than those with a rank that is `left_out`.
-pub(super) fn groups<'a>(
-    ranks: impl Iterator<Item = &'a RankMeasured>,
-    left_out: impl Fn(&RankMeasured) -> bool,
-) -> Vec<Group> {
+/// The communicators of these ranks, other than those with one that is left out.
+pub(super) fn groups<'a>(ranks: impl Iterator<Item = (&'a RankMeasured, bool)>) -> Vec<Group> {
     let mut groups: BTreeMap<(u64, Function), Option<Group>> = BTreeMap::new();
-    for rank in ranks {
-        let is_left_out = left_out(rank);
+    for (rank, is_left_out) in ranks {
         for it in &rank.collectives {
             let group = groups.entry((it.communicator, it.function));
             let group = group.or_insert_with(|| {
