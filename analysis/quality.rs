@@ -15,6 +15,7 @@ mod gpus;
 mod network;
 mod offenders;
 mod real;
+mod repeats;
 mod tests;
 mod together;
 mod training;
@@ -104,6 +105,7 @@ fn alone(seeds: u32, unit: &str, job: impl Fn(u64) -> (Named, u32)) -> (u32, Opt
 
 fn faults() -> Vec<Faults> {
     let mut rows = training::faults();
+    rows.extend(repeats::faults());
     rows.extend(together::faults());
     rows.extend(gpus::faults());
     rows.extend(network::faults());
@@ -115,6 +117,7 @@ fn faults() -> Vec<Faults> {
 
 fn well() -> Vec<Well> {
     let mut rows = training::well();
+    rows.extend(repeats::well());
     rows.extend(together::well());
     rows.extend(gpus::well());
     rows.extend(network::well());

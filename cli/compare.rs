@@ -1,4 +1,4 @@
-//! `gpufleet compare A B`: what differs between two runs, and which is faster. With
+//! `gpufleet compare A B`: what differs between two runs, or several of each, and which is faster. With
 //! `--fail-if-slower` it is a check for a pipeline.
 
 use clap::Args;
@@ -16,19 +16,19 @@ use crate::words;
 #[derive(Debug, Args)]
 pub(crate) struct Runs {
     /// The run to compare with: `cluster/namespace/name/uid/attempt`, or a job's name or id for its
-    /// newest.
+    /// newest. Several with commas between them: three of each tell what is more than runs of one way differ.
     a: String,
-    /// The run that is judged.
+    /// The run that is judged, or several.
     b: String,
     /// Ends with 1 when B takes longer for the same work than A by more than this share, `2%` or `0.02`;
-    /// also when that cannot be said.
+    /// also when that cannot be said. Of three runs of each only what is told apart fails.
     #[arg(long, value_parser = share)]
     fail_if_slower: Option<f64>,
 }
 
 /// The answer.
 pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
-    let (a, b) = (jobs::run(client, &runs.a)?, jobs::run(client, &runs.b)?);
+    let (a, b) = (side(client, &runs.a)?, side(client, &runs.b)?);
     let query = [("a", a.as_str()), ("b", b.as_str())];
     let json = client.get(&ask::with_query("/runs/compare", &query))?;
     let verdict = runs.fail_if_slower.map(|limit| verdict(&json, limit));
@@ -43,15 +43,26 @@ pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
     })
 }
 
+/// The runs of a side as the API names them.
+fn side(client: &Client, asked: &str) -> anyhow::Result<String> {
+    let names = asked.split(',').map(|it| jobs::run(client, it));
+    Ok(names.collect::<anyhow::Result<Vec<_>>>()?.join(","))
+}
+
 fn text(json: &Value) -> String {
     let mut text = String::new();
-    for (name, side) in [("A", &json["a"]), ("B", &json["b"])] {
-        let run = &side["run"];
+    for (name, side) in [("A", "a"), ("B", "b")] {
+        let run = &json[side]["run"];
         let [cluster, job, attempt] = ["cluster", "job", "attempt"].map(|it| words::text(&run[it]));
         let sentence = words::text(&run["sentence"]);
         text.push_str(&format!(
             "{name}  {job}, attempt {attempt}, in {cluster}\n   {sentence}\n"
         ));
+        let repeats = json["repeats"][side]["runs"].as_array();
+        let count = repeats.map_or(1, Vec::len);
+        if count > 1 {
+            text.push_str(&format!("   the middle one of {count} runs\n"));
+        }
     }
     text.push('\n');
     let mut table = Table::new(&["MADE OF", "A", "B"]);
@@ -91,7 +102,42 @@ fn text(json: &Value) -> String {
             gain(json)
         ));
     }
+    if json["repeats"].is_object() {
+        text.push_str(&repeated(&json["repeats"]));
+    }
     text
+}
+
+/// What several runs of each say, below how long a step takes each of them.
+fn repeated(repeats: &Value) -> String {
+    let mut table = Table::new(&["SIDE", "RUN", ">STEP", ">STEPS"]);
+    let mut differ = String::new();
+    for (name, side) in [("A", &repeats["a"]), ("B", &repeats["b"])] {
+        for it in side["runs"].as_array().into_iter().flatten() {
+            let [job, attempt] = ["job", "attempt"].map(|part| words::text(&it["run"][part]));
+            let (pace, steps) = (words::pace(&it["step_seconds"]), words::text(&it["steps"]));
+            table.row(vec![
+                name.to_owned(),
+                format!("{job} {attempt}"),
+                pace,
+                steps,
+            ]);
+        }
+        let keys: Vec<String> = side["differ_in"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(words::text)
+            .collect();
+        if !keys.is_empty() {
+            let keys = keys.join(", ");
+            differ.push_str(&format!(
+                "runs of {name} differ from each other in {keys}\n"
+            ));
+        }
+    }
+    let sentence = words::text(&repeats["sentence"]);
+    format!("\n{}{differ}{sentence}\n", table.text(""))
 }
 
 /// Whether B is fast enough, and that in words. What is not known is not fast enough.
@@ -104,10 +150,14 @@ fn verdict(json: &Value, limit: f64) -> (bool, String) {
         );
     };
     let slower = 1.0 / speed_up - 1.0;
-    let is_good = slower <= limit;
+    let is_alike = json["repeats"]["verdict"] == "alike";
+    let is_good = slower <= limit || is_alike;
     let word = if is_good { "passed" } else { "FAILED" };
-    let about = words::number(&json["speed_up_uncertainty"]);
-    let about = about.map(|it| format!(" (± {:.1} within the runs)", it / speed_up * 100.0));
+    let about = match words::number(&json["speed_up_uncertainty"]) {
+        _ if is_alike => Some(" (not told apart)".to_owned()),
+        Some(it) => Some(format!(" (± {:.1} within the runs)", it / speed_up * 100.0)),
+        None => None,
+    };
     let words = format!(
         "{word}: B takes {:+.1} %{} for the same work; {:.1} % are allowed\n",
         slower * 100.0,
@@ -156,5 +206,40 @@ mod tests {
         assert!(!of(json!(1.0 / 1.021)));
         assert!(!of(json!(0.0)));
         assert!(!of(Value::Null));
+    }
+
+    #[test]
+    fn of_several_runs_only_what_is_told_apart_fails_and_of_too_few_the_bare_figure() {
+        let of = |verdict: &str| {
+            let repeats = json!({ "verdict": verdict });
+            super::verdict(&json!({ "speed_up": 0.95, "repeats": repeats }), 0.02)
+        };
+        assert!(!of("slower").0);
+        assert!(!of("too_few_runs").0);
+        let (is_good, words) = of("alike");
+        assert!(
+            is_good && words.contains("+5.3 % (not told apart)"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn several_runs_are_listed_with_what_they_say_and_what_they_differ_in() {
+        let run = |attempt: u32| {
+            let run = json!({"job": "team/llama/u1", "attempt": attempt});
+            json!({"run": run, "step_seconds": 0.5, "steps": 200})
+        };
+        let side = |differ_in: &[&str]| json!({"runs": [run(0), run(2)], "differ_in": differ_in});
+        let sentence = "B is slower: by more than 2.3 %";
+        let repeats = json!({"sentence": sentence, "a": side(&[]), "b": side(&["nccl", "torch"])});
+        let text = repeated(&repeats);
+        assert_eq!(text.matches("team/llama/u1 2").count(), 2, "{text}");
+        assert!(
+            text.contains("0.500 s") && text.ends_with(&format!("{sentence}\n")),
+            "{text}"
+        );
+        let differ = "runs of B differ from each other in nccl, torch\n";
+        assert!(text.contains(differ), "{text}");
+        assert!(!text.contains("runs of A differ from each other"), "{text}");
     }
 }

@@ -12,7 +12,7 @@
 //! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`],
 //! [`watch`], [`blind`]; then what
 //! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`], [`scaling`],
-//! [`reliability`], [`compare`], [`ladder`], [`words`], [`advice`].
+//! [`reliability`], [`compare`], [`repeats`], [`ladder`], [`words`], [`advice`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,6 +63,8 @@ pub mod scaling;
 pub mod reliability;
 
 pub mod compare;
+
+pub mod repeats;
 
 pub mod ladder;
 

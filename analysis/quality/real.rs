@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::REAL;
 use crate::regression;
-use crate::regression::tests::real::{runs, slower};
+use crate::regression::tests::real::{repeats, runs, slower};
 use crate::straggler::tests::real::{Job, STAGES, job, replay};
 
 /// Who is named, with one rank left out and one made slower.
@@ -78,6 +78,12 @@ pub(super) fn section() -> Option<String> {
         "regression",
         "MLPerf, 149 runs as they are",
         &format!("{alarms} alarms in {steps} steps, {rate:.2} per 1,000"),
+    );
+    let (compared, different) = repeats(&runs);
+    row(
+        "regression between runs",
+        "MLPerf, each run against its repeats",
+        &format!("{different} of {compared} called slower or faster"),
     );
     Some(text)
 }

@@ -5,12 +5,14 @@ use super::*;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md");
 
 /// Detectors of which both kinds of rows are wanted.
-const DETECTORS: [&str; 16] = [
+const DETECTORS: [&str; 18] = [
     "straggler",
     "straggler by collectives",
     "straggler by clocks",
     "hang",
     "regression",
+    "regression between runs",
+    "regression A/B",
     "loss",
     "leak",
     "health",

@@ -165,7 +165,7 @@ fn pauses(seed: u64) -> impl Fn(i64) -> Tick<'static> {
 }
 
 /// Steps of about a second: noise of 1 %, one in fifty up to half as long again.
-fn walls(seed: u64, steps: u64, slower_from: Option<(u64, f64)>) -> Vec<u64> {
+pub(super) fn walls(seed: u64, steps: u64, slower_from: Option<(u64, f64)>) -> Vec<u64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     (0..steps)
         .map(|step| {

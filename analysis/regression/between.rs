@@ -45,6 +45,18 @@ pub enum Verdict {
     TooFewRuns,
 }
 
+impl Verdict {
+    /// Its name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Slower => "slower",
+            Self::Faster => "faster",
+            Self::Alike => "alike",
+            Self::TooFewRuns => "too_few_runs",
+        }
+    }
+}
+
 /// The comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
@@ -52,8 +64,9 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Median step ÷ the median of the baselines' median steps.
     pub ratio: f64,
-    /// The baselines' spread, as a part of their median.
-    pub spread: f64,
+    /// The least change that these baselines let tell, as a part of their median: 2 %, four times their spread, or
+    /// their whole range.
+    pub told_from: f64,
     /// Chance of the steps being alike, against the nearest baseline run.
     pub p: f64,
 }
@@ -76,9 +89,8 @@ pub fn compare(baselines: &[&[f64]], run: &[f64]) -> Option<Comparison> {
         .min_by(|a, b| (a.0 - own).abs().total_cmp(&(b.0 - own).abs()));
     let p = mann_whitney(nearest?.1, run);
     let ratio = own / middle;
-    let change = (ratio - 1.0).abs();
-    let is_real =
-        change > LEAST_CHANGE && change > FIRE_SPREADS * spread && change > range && p < FIRE_P;
+    let told_from = LEAST_CHANGE.max(FIRE_SPREADS * spread).max(range);
+    let is_real = (ratio - 1.0).abs() > told_from && p < FIRE_P;
     let verdict = match (medians.len() >= LEAST_BASELINES, is_real) {
         (false, _) => Verdict::TooFewRuns,
         (_, false) => Verdict::Alike,
@@ -88,7 +100,7 @@ pub fn compare(baselines: &[&[f64]], run: &[f64]) -> Option<Comparison> {
     Some(Comparison {
         verdict,
         ratio,
-        spread,
+        told_from,
         p,
     })
 }

@@ -1,9 +1,10 @@
-//! `/runs/compare`: two attempts side by side, what they are made of first.
+//! `/runs/compare`: two attempts side by side, or several of each, what they are made of first.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
+use gpufleet_analysis::regression::between::{self, Verdict};
 use gpufleet_telemetry::training::RunId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,6 +14,7 @@ use super::problem::{Asked, Problem};
 use super::runs::{Figure, RunKnown, known, unknown};
 use crate::auth::Grant;
 use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD, Side};
+use crate::runs::repeats::{self, Sides};
 use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 use crate::words::text;
@@ -22,10 +24,10 @@ use crate::words::text;
 #[into_params(parameter_in = Query)]
 pub struct CompareAsked {
     /// The first: cluster, `/`, and the run's id: namespace, name, uid and attempt with `/` between
-    /// them. A `/` in the cluster's name as `%2F`.
+    /// them. A `/` in the cluster's name as `%2F`. Several runs of one way with a comma between them, at most 16.
     #[param(example = "prod/team/llama/u1/0")]
     pub a: String,
-    /// The second, written the same way.
+    /// The second, written the same way, one or several.
     #[param(example = "prod/team/llama/u2/0")]
     pub b: String,
 }
@@ -74,12 +76,13 @@ pub struct AgainstIt {
     pub differences: Vec<Difference>,
     /// Why there are none, where a run has not told what it is made of.
     pub differences_missing: Option<&'static str>,
-    /// How many times as fast the second does the same work; below 1 it is slower.
+    /// How many times as fast the second does the same work; below 1 it is slower. Of several runs it is the middle one of
+    /// the second against the median of the first.
     pub speed_up: Option<f64>,
     /// `tokens`, or `steps` where they do not say tokens: then a step has to be the same work.
     pub speed_up_by: Option<&'static str>,
     /// How uncertain the speed-up is, as a part of it: two standard errors, from stretches of each run.
-    /// How much two runs of one program differ is not in it. None of too few steps.
+    /// How much two runs of one program differ is not in it. None of too few steps, and of several runs.
     pub speed_up_uncertainty: Option<f64>,
     /// Why there is no speed-up.
     pub speed_up_missing: Option<&'static str>,
@@ -89,19 +92,47 @@ pub struct AgainstIt {
     pub loss_missing: Option<&'static str>,
 }
 
-/// Two runs side by side.
+/// The runs of one side.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OfOneWay {
+    /// The fastest first; those whose pace is not known come last.
+    pub runs: Vec<Compared>,
+    /// The settings in which they differ from each other: what differs more than these says nothing of the way.
+    pub differ_in: Vec<String>,
+}
+
+/// What several runs of each say.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Repeats {
+    /// `slower` or `faster` where B is so by more than runs of A differ, and each run of B is on that side; `alike` where
+    /// they are not told apart; `too_few_runs` of fewer than three of each; none of too few steps.
+    pub verdict: Option<&'static str>,
+    /// The same in a sentence, with what is missing to it.
+    pub sentence: String,
+    /// The least change that the runs of A let tell, as a part: 2 %, four times their spread, or their whole range. None of
+    /// fewer than three of each.
+    pub told_from: Option<f64>,
+    /// The runs of the first.
+    pub a: OfOneWay,
+    /// The runs of the second.
+    pub b: OfOneWay,
+}
+
+/// Two runs side by side, or several of each.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Comparison {
-    /// The first.
+    /// The first; of several the middle one by its pace.
     pub a: Compared,
-    /// The second.
+    /// The second; of several the middle one by its pace.
     pub b: Compared,
+    /// What several runs of each say; none of one run each.
+    pub repeats: Option<Repeats>,
     /// What the second is against the first.
     #[serde(flatten)]
     pub against: AgainstIt,
 }
 
-/// Two attempts side by side, of the last six hours of each.
+/// Two attempts side by side, or several of each, of the last six hours of every one.
 #[utoipa::path(get, path = "/api/v1/runs/compare", tag = "Training", params(CompareAsked),
     responses((status = 200, body = Comparison), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn compare(
@@ -110,13 +141,32 @@ pub async fn compare(
     Asked(asked): Asked<CompareAsked>,
 ) -> Result<Json<Comparison>, Problem> {
     let _permit = web.step_views.acquire().await;
-    let a = one(&web, named(&grant, "a", &asked.a)?).await?;
-    let b = one(&web, named(&grant, "b", &asked.b)?).await?;
-    let against = compare::against((&a.run, &a.side), (&b.run, &b.side));
+    let a = found(&web, named(&grant, "a", &asked.a)?).await?;
+    let b = found(&web, named(&grant, "b", &asked.b)?).await?;
+    let sides = Sides::of(a, b);
+    let shown = |it: &compare::Compared| compared(&web, &it.key, &it.run, &it.side);
+    let middle = |runs: &[compare::Compared]| shown(repeats::middle(runs));
     Ok(Json(Comparison {
-        a: compared(&web, &a.key, &a.run, &a.side),
-        b: compared(&web, &b.key, &b.run, &b.side),
-        against: AgainstIt::of(against),
+        a: middle(&sides.a),
+        b: middle(&sides.b),
+        repeats: sides.repeated.map(|told| {
+            let verdict = told.comparison.map(|it| it.verdict);
+            let is_told = |it: &between::Comparison| it.verdict != Verdict::TooFewRuns;
+            let sentence = told.sentence();
+            let [a, b] = told.differ_in;
+            let of_one_way = |runs: &[compare::Compared], differ_in| OfOneWay {
+                runs: runs.iter().map(shown).collect(),
+                differ_in,
+            };
+            Repeats {
+                verdict: verdict.map(Verdict::name),
+                sentence,
+                told_from: told.comparison.filter(is_told).map(|it| it.told_from),
+                a: of_one_way(&sides.a, a),
+                b: of_one_way(&sides.b, b),
+            }
+        }),
+        against: AgainstIt::of(sides.against),
     }))
 }
 
@@ -160,22 +210,47 @@ pub fn name(key: &RunKey) -> String {
     format!("{}/{}", text::segment(&key.cluster), key.run)
 }
 
-fn named(grant: &Grant, name: &str, raw: &str) -> Result<RunKey, Problem> {
-    let key = parse(raw).ok_or_else(|| {
-        Problem::bad(format_args!(
-            "{name}=“{raw}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
-        ))
-    })?;
-    match grant.may_see(&key.cluster) {
-        true => Ok(key),
-        false => Err(unknown()),
+/// The names in a list with commas between them, each once.
+pub fn listed(raw: &str) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in raw.split(',') {
+        if !names.contains(&name) {
+            names.push(name);
+        }
     }
+    names
 }
 
-async fn one(web: &Web, key: RunKey) -> Result<compare::Compared, Problem> {
-    let found = compare::one(&web.app, key).await;
-    let found = found.map_err(|error| Problem::store(&error))?;
-    found.ok_or_else(unknown)
+fn named(grant: &Grant, side: &str, raw: &str) -> Result<Vec<RunKey>, Problem> {
+    let names = listed(raw);
+    if names.len() > repeats::MOST {
+        let (count, most) = (names.len(), repeats::MOST);
+        return Err(Problem::bad(format_args!(
+            "{side}: {count} runs; at most {most} are compared"
+        )));
+    }
+    let key = |name: &str| {
+        let key = parse(name).ok_or_else(|| {
+            Problem::bad(format_args!(
+                "{side}=“{name}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
+            ))
+        })?;
+        match grant.may_see(&key.cluster) {
+            true => Ok(key),
+            false => Err(unknown()),
+        }
+    };
+    names.into_iter().map(key).collect()
+}
+
+async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, Problem> {
+    let mut runs = Vec::with_capacity(keys.len());
+    for key in keys {
+        let found = compare::one(&web.app, key).await;
+        let found = found.map_err(|error| Problem::store(&error))?;
+        runs.push(found.ok_or_else(unknown)?);
+    }
+    Ok(runs)
 }
 
 pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {

@@ -1,5 +1,5 @@
-//! Two runs side by side, as `gpufleet compare` has them: what they are made of first, then how fast they are, their
-//! loss at equal tokens, and what they cost. Which two is chosen by a form that needs no scripts.
+//! Two runs side by side, or several of each, as `gpufleet compare` has them: what they are made of first, then how fast
+//! they are, their loss at equal tokens, and what they cost. Which is chosen by a form that needs no scripts.
 
 use std::sync::Arc;
 
@@ -7,15 +7,16 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use gpufleet_analysis::regression::between::Verdict;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
-use serde::Deserialize;
 
 use super::frame::{self, Frame};
 use super::run::{HOOKS, PRICES};
 use super::{ladder, problem};
 use crate::api::compare as named;
 use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
+use crate::runs::repeats::{self, Repeated, Sides};
 use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
 use crate::store::{RunFilter, StoreError};
 use crate::web::Web;
@@ -25,15 +26,22 @@ use crate::words::{self, address};
 /// Runs to choose from, the last started first; any other is named in the address.
 const CHOICES: usize = 100;
 
-/// Which two; either may be left to be chosen.
-#[derive(Debug, Default, Deserialize)]
-pub struct Asked {
-    /// The one to compare with, as the API names runs.
-    #[serde(default)]
-    a: String,
-    /// The one that is judged.
-    #[serde(default)]
-    b: String,
+/// The runs of A, with which is compared, and of B, which are judged, as the API names them; a side may be left to be
+/// chosen.
+#[derive(Debug, Default)]
+struct Asked([Vec<String>; 2]);
+
+impl Asked {
+    /// From an address: a form names each run by itself, a link all of a side with commas between them.
+    fn read(pairs: &[(String, String)]) -> Self {
+        Self(["a", "b"].map(|side| {
+            let of_side = pairs.iter().filter(|it| it.0 == side && !it.1.is_empty());
+            let all: Vec<&str> = of_side.map(|it| it.1.as_str()).collect();
+            let all = all.join(",");
+            let names = named::listed(&all).into_iter().filter(|it| !it.is_empty());
+            names.map(str::to_owned).collect()
+        }))
+    }
 }
 
 #[derive(Template)]
@@ -58,6 +66,7 @@ struct Choice {
 /// Both, and what B is against A.
 struct Comparison {
     sides: [Side; 2],
+    repeats: Option<Repeats>,
     verdict: Result<ladder::Gain, &'static str>,
     /// At what that holds.
     held_by: &'static str,
@@ -67,6 +76,16 @@ struct Comparison {
     not_told: Option<&'static str>,
     rows: Vec<Row>,
     api_address: String,
+}
+
+/// What several runs of each say.
+struct Repeats {
+    sentence: String,
+    is_slower: bool,
+    /// All runs with how long a step takes each, or why that is not known, and how many steps that is of.
+    runs: Vec<(Side, Result<String, &'static str>, String)>,
+    /// The settings in which runs of a side differ.
+    differ_in: [(&'static str, Vec<Name>); 2],
 }
 
 /// Which run, and how it stands.
@@ -88,46 +107,57 @@ struct Row {
     cells: [Result<String, String>; 2],
 }
 
-/// Where two runs are compared; without A it is to be chosen.
-pub fn between(a: Option<&RunKey>, b: &RunKey) -> String {
-    let written = |key: &RunKey| segment(&named::name(key));
+/// Where runs are compared; without any of A these are to be chosen.
+pub fn between(a: &[&RunKey], b: &[&RunKey]) -> String {
+    let written = |keys: &[&RunKey]| {
+        let names: Vec<String> = keys.iter().map(|it| named::name(it)).collect();
+        segment(&names.join(","))
+    };
     match a {
-        Some(a) => format!("/compare?a={}&b={}", written(a), written(b)),
-        None => format!("/compare?b={}", written(b)),
+        [] => format!("/compare?b={}", written(b)),
+        a => format!("/compare?a={}&b={}", written(a), written(b)),
     }
 }
 
 /// `GET /compare`.
 pub async fn show(
     State(web): State<Arc<Web>>,
-    Query(asked): Query<Asked>,
+    Query(pairs): Query<Vec<(String, String)>>,
     frame: Frame,
 ) -> Response {
+    let asked = Asked::read(&pairs);
+    if asked.0.iter().any(|it| it.len() > repeats::MOST) {
+        let why = format!("At most {} runs of a side are compared.", repeats::MOST);
+        let title = "Too many runs";
+        return problem::refused(frame, StatusCode::BAD_REQUEST, title, why, "/compare");
+    }
     let choices = match choices(&web, &frame, &asked).await {
         Ok(choices) => choices,
         Err(error) => return problem::store_failed(frame, &error),
     };
-    let mut both = Vec::new();
-    if !asked.a.is_empty() && !asked.b.is_empty() {
+    let mut found = [Vec::new(), Vec::new()];
+    if asked.0.iter().all(|it| !it.is_empty()) {
         let _permit = web.step_views.acquire().await;
-        for raw in [&asked.a, &asked.b] {
-            match found(&web, &frame, raw).await {
-                Ok(Some(found)) => both.push(found),
-                Ok(None) => return not_found(frame, raw),
-                Err(error) => return problem::store_failed(frame, &error),
+        for (runs, names) in found.iter_mut().zip(&asked.0) {
+            for raw in names {
+                match one(&web, &frame, raw).await {
+                    Ok(Some(run)) => runs.push(run),
+                    Ok(None) => return not_found(frame, raw),
+                    Err(error) => return problem::store_failed(frame, &error),
+                }
             }
         }
     }
-    let comparison = match both.as_slice() {
-        [a, b] => match comparison(&web, &frame, a, b).await {
+    let origins = found.iter().flatten().map(|it| it.run.facts.origin);
+    let origin = origins.max_by_key(|it| *it != Origin::Live);
+    let origin = origin.unwrap_or_default();
+    let comparison = match found {
+        [a, b] if !a.is_empty() => match comparison(&web, &frame, Sides::of(a, b)).await {
             Ok(comparison) => Some(comparison),
             Err(error) => return problem::store_failed(frame, &error),
         },
         _ => None,
     };
-    let origins = both.iter().map(|it| it.run.facts.origin);
-    let origin = origins.max_by_key(|it| *it != Origin::Live);
-    let origin = origin.unwrap_or_default();
     let page = ComparePage {
         choices,
         comparison,
@@ -140,7 +170,7 @@ pub async fn show(
 }
 
 /// A run that this reader may see, with what is compared of it.
-async fn found(web: &Web, frame: &Frame, raw: &str) -> Result<Option<Compared>, StoreError> {
+async fn one(web: &Web, frame: &Frame, raw: &str) -> Result<Option<Compared>, StoreError> {
     let key = named::parse(raw).filter(|it| frame.grant.may_see(&it.cluster));
     match key {
         Some(key) => compare::one(&web.app, key).await,
@@ -168,8 +198,8 @@ async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>,
     };
     let (known, _) = web.app.store.runs(&filter, None, CHOICES).await?;
     let mut choices: Vec<Choice> = known.into_iter().map(|it| choice(web, frame, it)).collect();
-    for raw in [&asked.a, &asked.b] {
-        if !raw.is_empty() && choices.iter().all(|it| it.value != *raw) {
+    for raw in asked.0.iter().flatten() {
+        if choices.iter().all(|it| it.value != *raw) {
             choices.push(Choice {
                 value: raw.clone(),
                 words: text::harmless(raw, text::SHOWN_CHARACTERS),
@@ -178,11 +208,19 @@ async fn choices(web: &Web, frame: &Frame, asked: &Asked) -> Result<Vec<Choice>,
             });
         }
     }
-    let place = |raw: &str| choices.iter().position(|it| it.value == raw);
-    let b = place(&asked.b).unwrap_or(usize::from(place(&asked.a) == Some(0)));
-    let a = place(&asked.a).unwrap_or(usize::from(b == 0));
-    for (number, choice) in choices.iter_mut().enumerate() {
-        (choice.is_a, choice.is_b) = (number == a, number == b);
+    let [a, b] = &asked.0;
+    for choice in &mut choices {
+        (choice.is_a, choice.is_b) = (a.contains(&choice.value), b.contains(&choice.value));
+    }
+    if b.is_empty()
+        && let Some(free) = choices.iter_mut().find(|it| !it.is_a)
+    {
+        free.is_b = true;
+    }
+    if a.is_empty()
+        && let Some(free) = choices.iter_mut().find(|it| !it.is_b)
+    {
+        free.is_a = true;
     }
     Ok(choices)
 }
@@ -204,13 +242,9 @@ fn choice(web: &Web, frame: &Frame, known: KnownRun) -> Choice {
     }
 }
 
-async fn comparison(
-    web: &Web,
-    frame: &Frame,
-    a: &Compared,
-    b: &Compared,
-) -> Result<Comparison, StoreError> {
-    let against = compare::against((&a.run, &a.side), (&b.run, &b.side));
+async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison, StoreError> {
+    let [a, b] = [&sides.a, &sides.b].map(|it| repeats::middle(it));
+    let against = &sides.against;
     let said = |it: &Option<String>| match it {
         Some(it) => Name::new(it),
         None => Name::new("not said"),
@@ -218,10 +252,14 @@ async fn comparison(
     let differences = against.differences.iter();
     let keys = a.run.facts.fingerprint.keys();
     let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
+    let [keys_a, keys_b] =
+        [&sides.a, &sides.b].map(|runs| runs.iter().map(|it| &it.key).collect::<Vec<_>>());
+    let repeated = sides.repeated.as_ref();
     Ok(Comparison {
         sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, (web, frame.at), it)),
+        repeats: repeated.map(|it| several((web, frame.at), &sides, it)),
         verdict: match against.speed_up {
-            Some(_) => Ok(ladder::gain(Some(&against))),
+            Some(_) => Ok(ladder::gain(Some(against))),
             None => Err(NO_PACE),
         },
         held_by: held_by(against.speed_up.map(|it| it.1)),
@@ -230,9 +268,31 @@ async fn comparison(
             .collect(),
         same: keys.filter(is_same).count(),
         not_told: (!against.is_told).then_some(NOT_TOLD),
-        rows: rows(web, frame, [a, b], &against).await?,
-        api_address: format!("/api/v1/runs{}", between(Some(&a.key), &b.key)),
+        rows: rows(web, frame, [a, b], against).await?,
+        api_address: format!("/api/v1/runs{}", between(&keys_a, &keys_b)),
     })
+}
+
+fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
+    let all = [("A", &sides.a), ("B", &sides.b)];
+    let runs = all
+        .into_iter()
+        .flat_map(|(letter, runs)| runs.iter().map(move |it| (letter, it)));
+    let row = |(letter, it): (&'static str, &Compared)| {
+        let pace = it.side.step_seconds.map(text::pace);
+        let steps = text::grouped(it.side.steps as f64);
+        (side(letter, at, it), pace.ok_or(NO_PACE), steps)
+    };
+    let [a, b] = &told.differ_in;
+    let named = |keys: &[String]| keys.iter().map(|it| Name::new(it)).collect();
+    Repeats {
+        sentence: told.sentence(),
+        is_slower: told
+            .comparison
+            .is_some_and(|it| it.verdict == Verdict::Slower),
+        runs: runs.map(row).collect(),
+        differ_in: [("A", named(a)), ("B", named(b))],
+    }
 }
 
 /// At what a speed-up holds: steps are the same work only where somebody saw to it.

@@ -121,7 +121,7 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
             .side
             .step_seconds
             .map_or_else(|| "too few steps".to_owned(), text::pace),
-        comparison: before.map(|it| compare::between(Some(it), key)),
+        comparison: before.map(|it| compare::between(&[it], &[key])),
         before: gain(rung.step.as_ref()),
         first: gain(rung.whole.as_ref()),
         loss: loss.map_or_else(

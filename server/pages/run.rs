@@ -263,7 +263,7 @@ fn page(
         fingerprint: pairs(&run.facts.fingerprint),
         tags: pairs(&run.facts.tags),
         tags_left_out: parts::tags_left_out(run.facts.tags_left_out),
-        comparison: super::compare::between(None, key),
+        comparison: super::compare::between(&[], &[key]),
         ladder: run.facts.tags.get(crate::runs::ladder::TAG).map(|name| {
             let address = address::ladder(&key.cluster, name);
             (address, Name::new(name))

@@ -4,9 +4,9 @@
 //! Data is waited for as the median rank waits; for communication as the rank does that waits least,
 //! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
 //!
-//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; whether storage is on
-//! the network and what a network gives is not known, so that these advices stay silent. How often a job
-//! breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives, how long
+//! the host is waited for and how busy the process' main thread is is not known, so that these advices stay
+//! silent. How often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
 
 use std::collections::BTreeMap;
 
@@ -68,9 +68,15 @@ pub fn profile(
         data_wait_s: median(&mut waits),
         host_wait_s: None,
         communication_s: together.reduce(f64::min),
-        host: host(&ranks, &find),
-        gpu: gpu_use(run, &gpus, card, specs),
-        set_up: set_up(&run.facts.fingerprint, &run.facts.data_type),
+        host: Host {
+            is_network_storage: is_network_storage(&run.facts.fingerprint),
+            ..host(&ranks, &find)
+        },
+        gpu: gpu_use((run, step_s), &gpus, card, specs),
+        set_up: SetUp {
+            stages: stages(&ranks),
+            ..set_up(&run.facts.fingerprint, &run.facts.data_type)
+        },
         network: Network::default(),
         saving: saving(&ranks),
     })
@@ -135,21 +141,40 @@ fn host(ranks: &[&Rank], find: &dyn Fn(ResourceKind, &str) -> Option<Live>) -> H
     }
 }
 
-fn gpu_use(run: &Run, gpus: &[Live], card: Option<&str>, specs: &Specs) -> GpuUse {
+fn gpu_use((run, step_s): (&Run, f64), gpus: &[Live], card: Option<&str>, specs: &Specs) -> GpuUse {
     let of = |metric: &Metric| mean(gpus.iter().filter_map(|it| value(it, metric)));
     let spec = card.and_then(|it| specs.lookup(it));
     let data_type = DataType::parse(&run.facts.data_type);
+    let dram = of(&gpu::DRAM_ACTIVE);
+    let peak_bytes = spec.and_then(|it| it.memory_bytes_per_second);
+    let moved = dram
+        .zip(peak_bytes)
+        .map(|(dram, peak)| dram * peak * step_s);
     GpuUse {
         engine: of(&gpu::GRAPHICS_ACTIVE),
         sm: of(&gpu::SM_ACTIVE),
         tensor: of(&gpu::TENSOR_ACTIVE),
-        dram: of(&gpu::DRAM_ACTIVE),
-        flops_per_byte: None,
+        dram,
+        flops_per_byte: moved.and_then(|it| flops_per_byte(run, it)),
         peak_flops: spec.zip(data_type).and_then(|(spec, it)| spec.peak(it)),
         peak_tensor_flops: spec.and_then(|it| it.peak(DataType::Bf16Tensor)),
-        peak_bytes: spec.and_then(|it| it.memory_bytes_per_second),
+        peak_bytes,
         memory_part: run.tightest_memory().map(|(_, peak, limit)| peak / limit),
     }
+}
+
+/// FLOPs of a rank's step, with recomputation where that is told, for each byte of so many that its card moves in it.
+fn flops_per_byte(run: &Run, moved: f64) -> Option<f64> {
+    let told = [training::HARDWARE_FLOPS, training::MODEL_FLOPS];
+    let of_step = told.map(|metric| mean(run.flops(metric).map(|it| it.0)));
+    let flops = of_step.into_iter().flatten().next()?;
+    Some(flops / moved).filter(|it| it.is_finite())
+}
+
+/// Pipeline stages, as the ranks tell their places.
+fn stages(ranks: &[&Rank]) -> Option<u32> {
+    let told = ranks.iter().filter_map(|it| it.facts.mesh.pp);
+    told.map(|it| it.of).find(|it| *it > 0)
 }
 
 /// Knobs, by the names under which the Python package tells them.
@@ -173,8 +198,22 @@ pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
         is_compiled: flag(&["compiled", "trainer.torch_compile"]),
         recomputes_all: flag(&["gradient_checkpointing", "trainer.gradient_checkpointing"]),
         stages: None,
-        micro_batches: None,
+        // DeepSpeed's pipelines take what is accumulated as micro-batches.
+        micro_batches: number(&["micro_batches", "deepspeed.gradient_accumulation_steps"]),
         accumulation: number(&["trainer.gradient_accumulation_steps"]),
+    }
+}
+
+/// Whether the run's data is read over the network, by the kind of file system that its loader says it is on; none of
+/// memory, and of kinds that nobody knows.
+fn is_network_storage(told: &BTreeMap<String, String>) -> Option<bool> {
+    match told.get("loader.storage")?.as_str() {
+        "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "overlay" => Some(false),
+        "nfs" | "nfs4" | "cifs" | "smb3" | "lustre" | "ceph" | "gpfs" | "beegfs" | "wekafs"
+        | "afs" => Some(true),
+        // A bucket, or a file system over the network that lives outside the kernel.
+        kind if kind.starts_with("fuse.") => Some(true),
+        _ => None,
     }
 }
 
@@ -207,8 +246,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 mod tests {
     use std::sync::Arc;
 
+    use gpufleet_analysis::adviser::Bottleneck;
     use gpufleet_telemetry::identity::Resource;
-    use gpufleet_telemetry::training::Trust;
+    use gpufleet_telemetry::training::{Mesh, Trust};
 
     use super::*;
 
@@ -282,6 +322,96 @@ mod tests {
             ..Reliability::default()
         };
         assert_eq!(advised(Some(&broke_off)), ["949 s"]);
+    }
+
+    /// A run of two ranks that take a second a step, on cards whose memory is busy for 80 % of it.
+    fn advised(flops: &[(Metric, f64)], pairs: &[(&str, &str)], mesh: &str) -> Vec<Bottleneck> {
+        let mut run = Run::default();
+        for number in 0..2 {
+            rank(&mut run, number, Trust::Proved);
+        }
+        for rank in run.ranks.values_mut() {
+            let steps = [(training::STEPS, 10.0), (training::STEP_WALL, 10.0)];
+            let flops = flops.iter().map(|(metric, it)| (*metric, it * 10.0));
+            let told = steps.into_iter().chain(flops);
+            rank.facts.readings = told.map(|(metric, it)| (metric.id, it)).collect();
+            rank.facts.readings.sort_by_key(|it| it.0);
+            rank.facts.mesh = Mesh::parse(mesh);
+        }
+        run.facts.fingerprint = told(pairs);
+        let card = Specs::default();
+        let card = card.lookup("NVIDIA H100 80GB HBM3").expect("it is known");
+        let (flops, bytes) = (989.4e12, card.memory_bytes_per_second.expect("known"));
+        let profile = Profile {
+            gpus: 2,
+            step_s: 1.0,
+            gpu: GpuUse {
+                dram: Some(0.8),
+                flops_per_byte: flops_per_byte(&run, 0.8 * bytes),
+                peak_flops: Some(flops),
+                peak_bytes: Some(bytes),
+                ..GpuUse::default()
+            },
+            set_up: SetUp {
+                stages: stages(&speakers(&run)),
+                ..set_up(&run.facts.fingerprint, "bf16")
+            },
+            ..Profile::default()
+        };
+        let all = gpufleet_analysis::adviser::advise(&profile);
+        all.into_iter().map(|it| it.bottleneck).collect()
+    }
+
+    #[test]
+    fn a_run_that_does_little_with_each_byte_is_bound_by_the_memory() {
+        let model = |share: f64| (training::MODEL_FLOPS, share * 989.4e12);
+        let bound = [Bottleneck::MemoryBandwidth];
+        // The ridge is where the FLOPs are as large a part of their peak as the bytes are: 80 %.
+        assert_eq!(advised(&[model(0.1)], &[], ""), bound);
+        assert_eq!(advised(&[model(0.9)], &[], ""), []);
+        let again = (training::HARDWARE_FLOPS, 0.9 * 989.4e12);
+        assert_eq!(
+            advised(&[model(0.1), again], &[], ""),
+            [],
+            "it computes more than that"
+        );
+        assert_eq!(advised(&[], &[], ""), [], "no FLOPs are told");
+    }
+
+    #[test]
+    fn a_pipeline_with_few_micro_batches_is_told_of_its_bubble() {
+        for (pair, mesh, is_told) in [
+            (Some(("micro_batches", "8")), "pp=0/8", true),
+            (
+                Some(("deepspeed.gradient_accumulation_steps", "8")),
+                "pp=0/8",
+                true,
+            ),
+            (Some(("micro_batches", "512")), "pp=0/8", false),
+            (Some(("micro_batches", "8")), "pp=0/1", false),
+            (Some(("micro_batches", "8")), "dp=0/8", false),
+            (None, "pp=0/8", false),
+        ] {
+            let found = advised(&[], pair.as_slice(), mesh);
+            let is_bubble = found == [Bottleneck::PipelineBubble];
+            assert_eq!(is_bubble, is_told, "{pair:?} {mesh}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_data_lies_on_tells_network_storage_from_a_disk() {
+        for (kind, expected) in [
+            ("nfs4", Some(true)),
+            ("fuse.gcsfuse", Some(true)),
+            ("ext4", Some(false)),
+            ("overlay", Some(false)),
+            ("tmpfs", None),
+            ("", None),
+        ] {
+            let told = told(&[("loader.storage", kind)]);
+            assert_eq!(is_network_storage(&told), expected, "{kind}");
+        }
+        assert_eq!(is_network_storage(&BTreeMap::new()), None);
     }
 
     #[test]

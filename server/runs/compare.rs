@@ -3,7 +3,7 @@
 //! Steps are those of the rank that stands for each run; the first [`WARM_UP`] of an attempt say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
 //! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
-//! own stretches and not from repeats, which would have to be run. Pure, but for [`read`].
+//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`read`].
 
 use std::collections::BTreeMap;
 
@@ -68,6 +68,8 @@ pub struct Side {
     pub steps: usize,
     /// How uncertain that is within the run, as a part of it; none of too few steps.
     pub uncertainty: Option<f64>,
+    /// How long its last steps took, nanoseconds, in order: [`between::MOST_STEPS`] at most.
+    pub walls: Vec<f64>,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
     /// Loss by tokens of the run, in the order of time.
@@ -180,13 +182,15 @@ pub fn pace(blocks: &[StepBlock]) -> Side {
     let in_order = walls(blocks);
     let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
     let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
-    let mut walls = in_order.clone();
-    walls.sort_unstable_by(f64::total_cmp);
-    let is_enough = walls.len() >= LEAST_STEPS;
+    let mut sorted = in_order.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let steps = sorted.len();
+    let is_enough = steps >= LEAST_STEPS;
     Side {
-        step_seconds: is_enough.then(|| walls[walls.len() / 2] / 1e9),
-        steps: walls.len(),
+        step_seconds: is_enough.then(|| sorted[steps / 2] / 1e9),
+        steps,
         uncertainty: between::uncertainty(&in_order),
+        walls: in_order[steps.saturating_sub(between::MOST_STEPS)..].to_vec(),
         tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),
         losses: Vec::new(),
     }

@@ -206,7 +206,7 @@ impl Run {
     }
 
     /// FLOPs of one step, of each rank that says any, with the GPU that it names.
-    fn flops(&self, metric: Metric) -> impl Iterator<Item = (f64, &str)> {
+    pub(super) fn flops(&self, metric: Metric) -> impl Iterator<Item = (f64, &str)> {
         self.members().filter_map(move |(_, rank)| {
             let told = |metric: Metric| rank.facts.reading(metric.id);
             let (flops, steps) = (told(metric)?, told(training::STEPS)?);

@@ -88,59 +88,10 @@ impl Store {
     ) -> Result<(Vec<KnownRun>, Option<(i64, i64)>), StoreError> {
         let doing = "reading runs";
         let limit = limit.clamp(1, MAX_RUNS_READ);
-        let job = filter.job.as_ref().map_or(String::new(), JobId::to_string);
-        let name = filter.name_of.as_ref().map(|it| {
-            let uid = String::new();
-            let bare = JobId { uid, ..it.clone() };
-            bare.to_string()
-        });
-        let name = name.unwrap_or_default();
-        let (at, id) = after.unwrap_or((i64::MAX, i64::MAX));
-        let values = [
-            Value::Text(filter.cluster.as_deref().unwrap_or_default()),
-            Value::Text(&job),
-            Value::Int(filter.heard_since.map_or(i64::MIN, Timestamp::millis)),
-            Value::Int(at),
-            Value::Int(id),
-            Value::Text(&self.0.lease),
-            Value::Text(&name),
-            Value::Text(filter.cause.map_or("", Cause::name)),
-        ];
-        let length = name.chars().count();
-        let only_last = match filter.only_last {
-            true => {
-                "AND NOT EXISTS (SELECT 1 FROM run n WHERE n.lease = r.lease
-                 AND n.cluster = r.cluster AND n.job = r.job AND n.attempt > r.attempt)"
-            }
-            false => "",
-        };
-        // The runs of one name of one cluster are few: by the index of names, not by that of starts through all.
-        // PostgreSQL sorts names by its own rules: there it is the runs of the cluster.
         let mut transaction = self.read().await?;
-        let cluster = filter.cluster.as_ref().filter(|it| !it.is_empty());
-        let is_few = !name.is_empty() && cluster.is_some();
-        let (range, start) = match (is_few, &transaction) {
-            (true, Transaction::Sqlite(_)) => {
-                // It ends with a slash, behind which there is a zero.
-                let stem = length - 1;
-                let range = format!("AND r.job >= $7 AND r.job < substr($7, 1, {stem}) || '0'");
-                (range, "r.started_ms + 0")
-            }
-            (true, _) => (String::new(), "r.started_ms + 0"),
-            (false, _) => (String::new(), "r.started_ms"),
-        };
-        let of_cluster = match cluster {
-            Some(_) => "r.cluster = $1",
-            None => "($1 = '' OR r.cluster = $1)",
-        };
-        let sql = format!(
-            "SELECT {COLUMNS}, r.started_ms FROM run r
-             WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
-             {range} AND substr(r.job, 1, {length}) = $7 AND ($8 = '' OR r.cause = $8)
-             {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
-             ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
-        );
-        let rows = transaction.fetch(&sql, &values).await.doing(doing)?;
+        let page = (after, limit);
+        let rows = page_of(&mut transaction, "", &self.0.lease, filter, page).await;
+        let rows = rows.doing(doing)?;
         drop(transaction);
         let mut bad = Vec::new();
         let mut found = Vec::with_capacity(rows.len());
@@ -191,6 +142,62 @@ impl Store {
         self.set_aside(&bad).await?;
         Ok(found)
     }
+}
+
+/// The rows of a page of [`Store::runs`]; a test has them explained by the word before the statement.
+pub(super) async fn page_of(
+    transaction: &mut Transaction,
+    explain: &str,
+    lease: &str,
+    filter: &RunFilter,
+    (after, limit): (Option<(i64, i64)>, usize),
+) -> Result<Vec<Row>, sqlx::Error> {
+    let job = filter.job.as_ref().map_or(String::new(), JobId::to_string);
+    let name = filter.name_of.as_ref().map(|it| {
+        let uid = String::new();
+        let bare = JobId { uid, ..it.clone() };
+        bare.to_string()
+    });
+    let (at, id) = after.unwrap_or((i64::MAX, i64::MAX));
+    let mut values = vec![
+        Value::Text(filter.cluster.as_deref().unwrap_or_default()),
+        Value::Text(&job),
+        Value::Int(filter.heard_since.map_or(i64::MIN, Timestamp::millis)),
+        Value::Int(at),
+        Value::Int(id),
+        Value::Text(lease),
+        Value::Text(filter.cause.map_or("", Cause::name)),
+    ];
+    values.extend(name.as_deref().map(Value::Text));
+    // The runs of one name are few: by the index of names, not by that of starts through all. Their names begin with
+    // it, by bytes; it ends with a slash, behind which there is a zero.
+    let (named, start) = match &name {
+        Some(name) => {
+            let stem = name.chars().count() - 1;
+            let range = format!("AND r.job >= $8 AND r.job < substr($8, 1, {stem}) || '0'");
+            (range, "r.started_ms + 0")
+        }
+        None => (String::new(), "r.started_ms"),
+    };
+    let only_last = match filter.only_last {
+        true => {
+            "AND NOT EXISTS (SELECT 1 FROM run n WHERE n.lease = r.lease
+             AND n.cluster = r.cluster AND n.job = r.job AND n.attempt > r.attempt)"
+        }
+        false => "",
+    };
+    let of_cluster = match &filter.cluster {
+        Some(it) if !it.is_empty() => "r.cluster = $1",
+        _ => "($1 = '' OR r.cluster = $1)",
+    };
+    let sql = format!(
+        "{explain} SELECT {COLUMNS}, r.started_ms FROM run r
+         WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
+         {named} AND ($7 = '' OR r.cause = $7)
+         {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
+         ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
+    );
+    transaction.fetch(&sql, &values).await
 }
 
 async fn with_ranks(

@@ -90,15 +90,14 @@ fn real_runs_made_slower_are_found_by_size_with_a_median_delay_below_20_steps() 
     }
 }
 
-#[test]
-fn real_repeats_are_alike() {
-    let Some(runs) = runs() else { return };
+/// Each run held against its repeats: how many were judged, and how many of them called slower or faster.
+pub(crate) fn repeats(runs: &[RealRun]) -> (u32, u32) {
     let mut kinds: BTreeMap<&str, Vec<&[f64]>> = BTreeMap::new();
-    for run in &runs {
+    for run in runs {
         let settled = &run.steps[(WARM_UP_STEPS as usize).min(run.steps.len())..];
         kinds.entry(&run.kind).or_default().push(settled);
     }
-    let (mut compared, mut different) = (0_u32, 0_u32);
+    let (mut compared, mut different) = (0, 0);
     for (kind, repeats) in &kinds {
         for left in 0..repeats.len() {
             let others: Vec<&[f64]> = (0..repeats.len())
@@ -115,8 +114,15 @@ fn real_repeats_are_alike() {
             }
         }
     }
-    let part = f64::from(different) / f64::from(compared);
+    (compared, different)
+}
+
+#[test]
+fn real_repeats_are_alike() {
+    let Some(runs) = runs() else { return };
+    let (compared, different) = repeats(&runs);
     eprintln!("{different} of {compared} repeats are called different");
     assert!(compared >= 40, "{compared}");
+    let part = f64::from(different) / f64::from(compared);
     assert!(part <= 0.0022, "{different} of {compared}");
 }

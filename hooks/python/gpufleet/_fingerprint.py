@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sys
 
 #: Packages whose versions change how fast a run is.
@@ -84,7 +85,46 @@ def of_torch():
 def of_loader(loader):
     """The settings of a torch DataLoader."""
     names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
-    return _cleaned({f"loader.{name}": getattr(loader, name, None) for name in names})
+    found = {f"loader.{name}": getattr(loader, name, None) for name in names}
+    found["loader.storage"] = _try(lambda: _filesystem(_place(loader.dataset)))
+    return _cleaned(found)
+
+
+#: Where data sets note what they read from: those of torchvision, and as people name it.
+_PLACES = ("root", "data_dir", "data_path", "path", "folder", "filename")
+
+
+def _place(dataset):
+    """A path that a data set, or the one inside it, reads from; None where it notes none that is there."""
+    for _ in range(4):
+        # What it holds and not what it would work out: a property of a stranger may read all data.
+        held = vars(dataset)
+        noted = [held.get(name) for name in _PLACES]
+        if type(dataset).__module__.startswith("datasets."):
+            noted += [file["filename"] for file in dataset.cache_files[:1]]
+        for path in noted:
+            if isinstance(path, (str, os.PathLike)) and os.path.exists(path):
+                return os.path.realpath(path)
+        dataset = held.get("dataset")
+        if dataset is None:
+            return None
+    return None
+
+
+def _filesystem(path, mounts="/proc/self/mountinfo"):
+    """The kind of file system that a path is on, as the kernel names it: `ext4`, `nfs4`, `fuse.gcsfuse`."""
+    if path is None:
+        return None
+    kind, longest = None, 0
+    with open(mounts, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            mount, _, source = line.partition(" - ")
+            point = re.sub(r"\\([0-7]{3})", lambda it: chr(int(it[1], 8)), mount.split(" ")[4])
+            is_above = path == point or path.startswith(point.rstrip("/") + "/")
+            # Of two on one point the later one hides the earlier.
+            if is_above and len(point) >= longest:
+                kind, longest = source.split(" ")[0], len(point)
+    return kind
 
 
 def of_optimizer(optimizer):

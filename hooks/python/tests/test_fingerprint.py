@@ -143,6 +143,42 @@ class Fingerprint(unittest.TestCase):
         self.assertEqual(len(written), 2)
         self.assertEqual(written[-1]["precision"], "fp8")
 
+    def test_a_loader_says_on_what_kind_of_file_system_its_data_lies(self):
+        class Files:
+            def __init__(self, root):
+                self.root = root
+
+        class Inside:
+            def __init__(self, dataset):
+                self.dataset = dataset
+
+        with tempfile.TemporaryDirectory() as folder:
+            folder = os.path.realpath(folder)
+            mounts = os.path.join(folder, "mountinfo")
+            shared = os.path.join(folder, "a b")
+            os.mkdir(shared)
+            escaped = shared.replace(" ", "\\040")
+            with open(mounts, "w", encoding="utf-8") as file:
+                file.write("1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
+                file.write(f"2 1 0:50 / {escaped} rw - xfs /dev/sdb rw\n")
+                file.write(f"3 1 0:51 / {escaped} rw shared:2 - nfs4 filer:/data rw\n")
+            for dataset, expected in [
+                (Files(shared), "nfs4"),
+                (Inside(Inside(Files(shared))), "nfs4"),
+                (Files(folder), "ext4"),
+                (Files(os.path.join(folder, "is not there")), None),
+                (Files(3), None),
+                (Inside(None), None),
+            ]:
+                place = _fingerprint._place(dataset)
+                self.assertEqual(_fingerprint._filesystem(place, mounts), expected)
+            told = _fingerprint.of_loader(mock.Mock(dataset=Files(folder), batch_size=4))
+        self.assertTrue(told["loader.storage"])
+        # Numbers alone are on no file system.
+        told = _fingerprint.of_loader(torch.utils.data.DataLoader(range(8)))
+        self.assertNotIn("loader.storage", told)
+        self.assertEqual(told["loader.batch_size"], "1")
+
 
 if __name__ == "__main__":
     unittest.main()

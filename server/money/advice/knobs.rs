@@ -31,12 +31,16 @@ const MAX_RUNS: usize = 500;
 const DAY_S: f64 = 86_400.0;
 
 /// Names under which a knob stands in a fingerprint.
-const KNOBS: [(&str, &[&str]); 5] = [
+const KNOBS: [(&str, &[&str]); 6] = [
     (
         "num_workers",
         &["loader.num_workers", "trainer.dataloader_num_workers"],
     ),
     ("accumulation", &["trainer.gradient_accumulation_steps"]),
+    (
+        "micro_batches",
+        &["micro_batches", "deepspeed.gradient_accumulation_steps"],
+    ),
     (
         "autocast",
         &["autocast", "trainer.precision", "parameter_types"],
@@ -186,6 +190,7 @@ impl Seen {
         match knob {
             "num_workers" => told.num_workers.map(|it| it.to_string()),
             "accumulation" => told.accumulation.map(|it| it.to_string()),
+            "micro_batches" => told.micro_batches.map(|it| it.to_string()),
             "autocast" => told.data_type,
             "compile" => told
                 .is_compiled

@@ -44,8 +44,18 @@ impl Bench {
     }
 
     pub(crate) async fn postgres() -> Self {
+        Self::postgres_made("").await
+    }
+
+    /// On a PostgreSQL that sorts as a dictionary does: what is no letter or digit counts for nothing.
+    pub(crate) async fn postgres_by_words() -> Self {
+        let order = "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-u-ka-shifted'";
+        Self::postgres_made(order).await
+    }
+
+    async fn postgres_made(order: &str) -> Self {
         let name = format!("test_{}", Uuid::new_v4().simple());
-        administer(&format!("CREATE DATABASE {name}")).await;
+        administer(&format!("CREATE DATABASE {name} {order}")).await;
         let config = StoreConfig {
             url: format!("{}/{name}", server()),
             ..StoreConfig::default()
@@ -123,6 +133,20 @@ impl Bench {
             .await
             .expect("the SQL is right");
         found.expect("the SQL returns a number")
+    }
+
+    /// How the database finds a page of runs, in its own words.
+    pub(crate) async fn plan_of_runs(&self, filter: &RunFilter) -> String {
+        let mut transaction = self.store.read().await.expect("the database answers");
+        let (explain, column) = match &transaction {
+            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN", 3),
+            Transaction::Postgres(_) => ("EXPLAIN", 0),
+        };
+        let (lease, page) = (&self.store.0.lease, (None, 40));
+        let rows = super::super::runs::page_of(&mut transaction, explain, lease, filter, page);
+        let rows = rows.await.expect("it says how");
+        let lines = rows.iter().map(|row| row.text(column).expect("a text"));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// A database that is left behind by a failed test goes with the throw-away server.

@@ -174,3 +174,62 @@ both! {
         assert_eq!(found[0].blocks[0].times.len(), 20);
     }
 }
+
+/// Those of one name are found among many by the index of names, whatever order of words the database has.
+async fn runs_of_one_name(bench: &Bench) {
+    let mut first = told(0, 60, 600);
+    let mut commit = |name: &str, number| {
+        first.key.run.job = JobId::parse(name).expect("an id");
+        Commit {
+            number,
+            runs: vec![first.clone()],
+            ..Commit::default()
+        }
+    };
+    bench.commit(&commit("team/other/u1", 1)).await;
+    bench
+        .execute(
+            "INSERT INTO run (lease, cluster, job, attempt, started_ms, heard_ms, facts)
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+             SELECT r.lease, r.cluster, 'team/other-' || n.i || '/u1', 0, n.i, n.i, r.facts
+             FROM run r CROSS JOIN n",
+        )
+        .await;
+    let names = [
+        "team/llama/u2",
+        "team/llama-2/u1",
+        "team/llama/z0",
+        "team/llama0/u1",
+        "team/LLAMA/u1",
+    ];
+    for (name, number) in names.into_iter().zip(2..) {
+        bench.commit(&commit(name, number)).await;
+    }
+    bench.execute("ANALYZE run").await;
+    let filter = RunFilter {
+        cluster: Some("live".into()),
+        name_of: Some(JobId::parse("team/llama/u1").expect("an id")),
+        ..RunFilter::default()
+    };
+    let (found, _) = bench.store.runs(&filter, None, 10).await.unwrap();
+    let found: Vec<String> = found.iter().map(|it| it.key.run.job.to_string()).collect();
+    assert_eq!(found, ["team/llama/z0", "team/llama/u2"]);
+    let plan = bench.plan_of_runs(&filter).await;
+    let by_name = match bench.store.kind() {
+        "sqlite" => "(lease=? AND cluster=? AND job>? AND job<?)",
+        _ => "(job >= 'team/llama/'::text) AND (job < 'team/llama0'::text)",
+    };
+    assert!(plan.contains("run") && plan.contains(by_name), "{plan}");
+}
+
+#[tokio::test]
+async fn runs_of_one_name_are_a_range_of_the_index_of_names_on_sqlite() {
+    runs_of_one_name(&Bench::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn runs_of_one_name_are_a_range_of_the_index_of_names_on_a_postgres_that_sorts_by_words() {
+    let bench = Bench::postgres_by_words().await;
+    runs_of_one_name(&bench).await;
+    bench.drop_database().await;
+}

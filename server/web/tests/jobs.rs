@@ -13,7 +13,9 @@ use crate::runs::watch::Watch;
 use crate::runs::{Heard, RunKey, Runs};
 use crate::words::text::segment;
 
+mod advice;
 mod blind;
+mod repeats;
 mod values;
 
 /// A job of eight ranks that runs, of which rank 3 became slow a minute ago; its name tries to be
