@@ -69,6 +69,9 @@ pub struct Deleted {
 /// Name of the moment in table horizon from which on all runs are kept, ms since the Unix epoch.
 pub(super) const RUNS_HORIZON: &str = "runs";
 
+/// Name of the day in table horizon from which on all days of the ledger are kept, since the Unix epoch.
+pub(super) const DAYS_HORIZON: &str = "days";
+
 const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
     SELECT m.minute, m.subject FROM minute_row m WHERE m.minute < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
@@ -342,6 +345,7 @@ impl Store {
             }
             gone.more |= deleted == most;
         }
+        move_horizon(&mut transaction, lease, (DAYS_HORIZON, expiry.days)).await?;
         let mut most = 0;
         for (sql, before) in [
             (ASIDE, events),
