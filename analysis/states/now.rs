@@ -46,6 +46,8 @@ pub struct Now {
     pub memory_bytes: Option<u64>,
     /// Why it is unhealthy, if an event says so.
     pub unhealthy: Option<Reason>,
+    /// Whether the container of its holder is said not to run yet.
+    pub is_starting: bool,
 }
 
 /// What it does now.
@@ -134,6 +136,9 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
             status(State::Unobserved, Reason::NoSample, last)
         }
         Class::HolderUnknown => status(State::Unobserved, Reason::HolderUnknown, since),
+        Class::ActivityUnknown | Class::Stalled | Class::Inactive if known.is_starting => {
+            status(State::StartingPod, Reason::Unknown, since)
+        }
         Class::ActivityUnknown => status(State::Unobserved, Reason::ActivityUnknown, since),
         Class::NotHeld | Class::Unclaimed => match recent.unheld.filter(|it| it.is_long()) {
             Some(work) => status(State::Unobserved, Reason::HolderUnknown, Some(work.began())),
@@ -193,6 +198,7 @@ mod tests {
             missing: None,
             memory_bytes: Some(8_000_000_000),
             unhealthy: None,
+            is_starting: false,
         }
     }
 
@@ -234,6 +240,21 @@ mod tests {
                 }
             );
         }
+    }
+
+    #[test]
+    fn it_starts_while_its_container_does_not_run_and_nothing_works_on_it() {
+        let state = |ticks: &[Bitmaps]| {
+            let seconds = ticks.len() as i64 * 10;
+            let known = Now {
+                is_starting: true,
+                ..known(watched(ticks), seconds)
+            };
+            now(&known, &Policy::default()).state
+        };
+        assert_eq!(state(&vec![bits(true, false); 60]), State::StartingPod);
+        assert_eq!(state(&[bits(true, true)]), State::ActiveUnrated);
+        assert_eq!(state(&[bits(false, false)]), State::Unallocated);
     }
 
     #[test]

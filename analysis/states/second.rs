@@ -96,7 +96,12 @@ impl MinuteFacts {
         }
         let class = Class::of(&bits, second, self.activity_known)?;
         let is_starting = claim == Claim::One { runs: false };
-        Some(if is_starting { Class::Starting } else { class })
+        // What was measured active runs, whatever word of it is still on its way.
+        Some(match class {
+            Class::Active => class,
+            _ if is_starting => Class::Starting,
+            _ => class,
+        })
     }
 
     /// Whether the minute only says that it is missing.

@@ -1,6 +1,7 @@
 //! What stands around a GPU in an hour, from what the store has of it.
 //!
-//! - Who held it: the minutes' own evidence.
+//! - Who held it: the minutes' own evidence; and that his container did not run (`starting_pod`), which makes a
+//!   holder of its own of him as long as it is so.
 //! - Its node was ready and is not (`unhealthy`, node not ready), or is cordoned (`draining` while nobody holds
 //!   it): the phases of the inventory, from when each was seen until the next.
 //! - Nobody waited for a GPU in the whole of the hour (`unallocated`, no demand), which is known once the hour is
@@ -12,8 +13,7 @@
 //! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. What is written of
 //! it when an hour is final does not mark the hour. Before a node was first ready nothing is said here; what
 //! nobody accounted of that time is `starting_node` in reports. A phase that was not seen, because nobody
-//! watched, is none. When a pod's container began to run is not kept, and that a run made no step is not looked at:
-//! no hour has `starting_pod`, and `stalled` is by the GPU's own evidence alone.
+//! watched, is none. That a run made no step is not looked at: `stalled` is by the GPU's own evidence alone.
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
@@ -32,6 +32,11 @@ const UNSEEN_MS: i64 = 60_000;
 /// What is known around the hour of this input.
 pub(super) fn around(input: &LedgerInput) -> Around {
     let mut around = Around::told_by(&input.minutes);
+    for hold in around.holds.iter_mut().flatten() {
+        if input.around.starting.contains(&hold.holder) {
+            hold.runs_from_s = None;
+        }
+    }
     let end_s = (input.dirty.hour + 1) * HOUR_S + LOOKAHEAD_MINUTES * 60;
     let mut phases = input.around.phases.iter().peekable();
     while let Some((from_ms, phase)) = phases.next() {

@@ -20,6 +20,8 @@ pub struct Surroundings {
     pub waited_for: Option<DemandHour>,
     /// Its holders that are training jobs, by their numbers.
     pub training: BTreeSet<i64>,
+    /// Its holders whose container does not run, by their numbers.
+    pub starting: BTreeSet<i64>,
 }
 
 /// Hands each hour what stands around it.

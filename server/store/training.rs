@@ -1,4 +1,5 @@
-//! Which holders of an hour train: those of whose name a run was heard in that hour, and those that were made to.
+//! What the holders of an hour are: which of them train, that is those of whose name a run was heard in that hour and
+//! those that were made to; and of which the container does not run yet.
 //!
 //! Limits: [`MAX_RUNS`] runs of an hour, those heard first after it began, whatever else is in the round. When a run was heard stands some
 //! minutes behind in its row while it runs ([`BEHIND_MS`]).
@@ -19,7 +20,7 @@ const MAX_RUNS: usize = 20_000;
 /// So far the row of a run that goes on may be behind, milliseconds.
 const BEHIND_MS: i64 = 600_000;
 
-/// Hands each hour which of its holders train.
+/// Hands each hour which of its holders train, and which of them start.
 pub(super) async fn read(
     transaction: &mut Transaction,
     lease: &str,
@@ -49,6 +50,8 @@ pub(super) async fn read(
             let mut named = runs_of[hour].get(&key).into_iter().flatten();
             holder.is_made_to_train() || named.any(|job| holder.is_of(job))
         };
+        let starts = |number: &i64| holders.get(number).is_some_and(|it| it.is_starting);
+        input.around.starting = met.iter().copied().filter(starts).collect();
         input.around.training = met.into_iter().filter(trains).collect();
     }
     Ok(())

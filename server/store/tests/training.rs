@@ -98,6 +98,28 @@ both! {
 }
 
 both! {
+    async fn a_gpu_whose_holders_container_does_not_run_is_starting_for_him(bench) {
+        let mut all = works(1, "jobset:ml/train", 0.36);
+        let starts = Holder {
+            is_starting: true,
+            ..all.holders[0].holder.clone()
+        };
+        let number = starts.number();
+        all.holders.push(KnownHolder { number, holder: starts, met: START.start() });
+        for delta in all.minutes.iter_mut().take(10) {
+            delta.row = row(false);
+            delta.row.hold(number, ALL_SECONDS);
+        }
+        bench.commit(&all).await;
+        assert_eq!(rated(bench).await, [[50, 0, 0], [60, 0, 0]]);
+        let starting = "SELECT CAST(SUM(time_ms) AS BIGINT) FROM ledger_time WHERE state = 5";
+        assert_eq!(bench.int(starting).await, 10 * 60_000);
+        let his = format!("{starting} AND holder = {number}");
+        assert_eq!(bench.int(&his).await, 10 * 60_000);
+    }
+}
+
+both! {
     async fn a_jobset_at_its_target_is_efficient(bench) {
         bench.commit(&works(1, "jobset:ml/train", 0.36)).await;
         assert_eq!(rated(bench).await, [[60, 0, 0], [60, 0, 0]]);
