@@ -8,16 +8,20 @@ use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
 use super::model::DemandHour;
-use super::{demand, phases, training};
+use super::{demand, phases, training, unheld};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Surroundings {
+    /// Its node as the inventory names it; none where that does not know it.
+    pub node: Option<String>,
     /// Since when, Unix milliseconds, its node is in which phase: the one in force when the hour begins, and
     /// those after it. Empty where the inventory does not know the node.
     pub phases: Vec<(i64, Phase)>,
     /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
     pub waited_for: Option<DemandHour>,
+    /// The minutes in which GPUs like it were free for each reason: [`super::model::FreeHour::minutes`].
+    pub free: [u64; 3],
     /// Its holders that are training jobs, by their numbers.
     pub training: BTreeSet<i64>,
     /// Its holders whose container does not run, by their numbers.
@@ -32,5 +36,6 @@ pub(super) async fn read(
 ) -> Result<(), StoreError> {
     phases::read(transaction, lease, inputs).await?;
     demand::read(transaction, lease, inputs).await?;
+    unheld::read(transaction, lease, inputs).await?;
     training::read(transaction, lease, inputs).await
 }

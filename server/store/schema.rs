@@ -59,7 +59,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(22, "0022_energy_and_tokens.sql"),
     migration!(23, "0023_digest.sql"),
     migration!(24, "0024_money_day.sql"),
-    migration!(26, "0026_money_untold.sql"),
+    migration!(26, "0026_money.sql"),
     migration!(29, "0029_around_hours.sql"),
 ];
 
