@@ -58,6 +58,8 @@ pub mod goodput;
 
 pub mod cost;
 
+pub mod energy;
+
 pub mod scaling;
 
 pub mod reliability;
