@@ -88,7 +88,7 @@ pub enum NotAsked {
     Future(String),
     /// Not something to group by.
     #[error(
-        "`{0}` is nothing to group by: team, namespace, job, model, project and gpu are, with commas between"
+        "`{0}` is nothing to group by: team, namespace, job, model, project, pool and gpu are, with commas between"
     )]
     By(String),
     /// Not a form of this report.
