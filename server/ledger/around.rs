@@ -7,8 +7,9 @@
 //! - Why it was free (`unallocated`): nobody waited for a GPU in the whole of the hour, which is known once the hour is
 //!   over and all of it was seen, but for [`UNSEEN_MS`]; and minute by minute, for GPUs with its type and taints, what
 //!   the inventory saw of who waits (`analysis::inventory::unheld`).
-//! - What its holder aims at: of a training job the shipped targets, so that its active time is efficient or not.
-//!   No job has a target of its own here, and MFU is not told by the minute: tensor activity counts, else that of SMs.
+//! - What its holder aims at, so that its active time is efficient or not: targets of its own that hold when the hour
+//!   begins, then of a training job those that are shipped. MFU is not told by the minute: tensor activity counts, else
+//!   that of SMs.
 //!
 //! Limits: of shares nothing is said of why they were free. What is written of it when an hour is final does not mark
 //! the hour. Its node is taken to have had the type and taints that it has now. Before a node was first ready nothing is said here; what
@@ -23,6 +24,7 @@ use gpufleet_analysis::states::{
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::HOUR_S;
+use crate::money::tables::Targets;
 use crate::store::model::LedgerInput;
 
 /// So much of an hour may not have been seen, milliseconds: looks are some seconds apart, and what stands for the
@@ -30,10 +32,11 @@ use crate::store::model::LedgerInput;
 const UNSEEN_MS: i64 = 60_000;
 
 /// What is known around the hour of this input.
-pub(super) fn around(input: &LedgerInput) -> Around {
+pub(super) fn around(input: &LedgerInput, targets: &Targets) -> Around {
     let mut around = Around::told_by(&input.minutes);
+    let holders = &input.around.holders;
     for hold in around.holds.iter_mut().flatten() {
-        if input.around.starting.contains(&hold.holder) {
+        if holders.get(&hold.holder).is_some_and(|it| it.is_starting) {
             hold.runs_from_s = None;
         }
     }
@@ -51,8 +54,18 @@ pub(super) fn around(input: &LedgerInput) -> Around {
             Phase::Starting | Phase::Ready | Phase::Gone => {}
         }
     }
-    for holder in &input.around.training {
-        around.targets.insert(*holder, TRAINING_TARGETS.to_vec());
+    let (cluster, from_ms) = (
+        &input.resource.key.cluster,
+        input.dirty.hour * MILLIS_PER_HOUR,
+    );
+    for (number, holder) in holders {
+        let mut its = targets.of(cluster, holder, from_ms);
+        if input.around.training.contains(number) {
+            its.extend(TRAINING_TARGETS);
+        }
+        if !its.is_empty() {
+            around.targets.insert(*number, its);
+        }
     }
     if input.resource.key.kind == ResourceKind::Gpu {
         around.demand = demand(input);

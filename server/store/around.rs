@@ -1,8 +1,9 @@
 //! What stands around the GPUs of hours that are computed: read for all hours of a round together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::Phase;
+use gpufleet_analysis::owner::Holder;
 
 use super::database::Transaction;
 use super::error::StoreError;
@@ -22,10 +23,10 @@ pub struct Surroundings {
     pub waited_for: Option<DemandHour>,
     /// The minutes in which GPUs like it were free for each reason: [`super::model::FreeHour::minutes`].
     pub free: [u64; 3],
-    /// Its holders that are training jobs, by their numbers.
+    /// Its holders by their numbers, those that are known.
+    pub holders: BTreeMap<i64, Holder>,
+    /// Those of them that are training jobs.
     pub training: BTreeSet<i64>,
-    /// Its holders whose container does not run, by their numbers.
-    pub starting: BTreeSet<i64>,
 }
 
 /// Hands each hour what stands around it.
