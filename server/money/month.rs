@@ -34,6 +34,8 @@ mod preempted;
 
 mod read;
 
+mod recorded;
+
 mod serving;
 
 pub mod training;
@@ -168,6 +170,10 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
     let doubts = lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
     findings.extend(doubts);
     let (fleet, periods, unwatched) = gathering.finish(terms, (from_ms, until_ms));
+    let recorded = periods
+        .iter()
+        .map(|it| it.from_ms.div_euclid(MILLIS_PER_DAY));
+    findings.extend(recorded::missing(&recorded.collect(), range));
     for (cluster, millis) in unwatched {
         findings.push(format!(
             "{cluster}: of what is unobserved, {} GPU-hours at most are of nodes that went while the server did not see the cluster: each counts until it was missed",
