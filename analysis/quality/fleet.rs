@@ -207,7 +207,6 @@ impl Held {
             missing: None,
             memory_bytes: Some(40 << 30),
             unhealthy: None,
-            is_starting: false,
         };
         let status = now(&known, &Policy::default());
         unused(&status, IDLE_AFTER_S, at(self.second))

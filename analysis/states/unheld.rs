@@ -291,7 +291,6 @@ mod tests {
             missing: None,
             memory_bytes: None,
             unhealthy: None,
-            is_starting: false,
         };
         now(&known, &Policy::default())
     }

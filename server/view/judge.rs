@@ -3,7 +3,7 @@
 use gpufleet_analysis::ledger::Reason;
 use gpufleet_analysis::states::{self, Edge, Now, Policy, Status};
 use gpufleet_telemetry::catalog::gpu;
-use gpufleet_telemetry::identity::{Origin, attribute};
+use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -26,7 +26,6 @@ pub fn judge(live: &Live, now: Timestamp) -> Status {
         missing: missing(live),
         memory_bytes: memory.and_then(|it| it.reading.ok()).map(|it| it as u64),
         unhealthy: broken(live).or_else(|| asked_for(live)),
-        is_starting: live.resource.attribute(attribute::HOLDER_STARTING) == Some("true"),
     };
     states::now(&known, &Policy::default())
 }
