@@ -6,7 +6,6 @@ use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 
 use super::hours::{at, hour};
 use super::*;
-use crate::store::model::FreeHour;
 
 const HOUR_S: i64 = 3_600;
 
