@@ -57,7 +57,6 @@ pub mod heat;
 pub mod goodput;
 
 pub mod cost;
-
 pub mod energy;
 
 pub mod scaling;
