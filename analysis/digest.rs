@@ -51,6 +51,8 @@ pub struct Asked<'a> {
     pub before: Stretch<'a>,
     /// The month to date.
     pub month: Stretch<'a>,
+    /// That something of these stretches cannot be read, in a sentence; none where all can.
+    pub not_read: Option<&'a str>,
     /// Training runs of the week.
     pub runs: &'a [RunTime],
     /// Why there may have been others; none where these are all.
@@ -89,6 +91,9 @@ pub struct Summary {
     pub before: Spent,
     /// The month to date.
     pub month: Spent,
+    /// That something of the week, the week before or the month cannot be read and is in no figure, in a sentence;
+    /// none where all can.
+    pub not_read: Option<String>,
     /// Its training runs of the week.
     pub training: Training,
     /// Why there may have been others; none where these are all.
@@ -200,6 +205,7 @@ pub fn summaries(asked: &Asked<'_>) -> Vec<Summary> {
             this: of(0),
             before: of(1),
             month: of(2),
+            not_read: asked.not_read.map(str::to_owned),
             training: trained.get(payer.as_str()).copied().unwrap_or_default(),
             runs_untold: asked.runs_untold.map(str::to_owned),
             waste: wastes.remove(&payer).unwrap_or_default(),

@@ -2,8 +2,8 @@
 //! moment they are gone, and who waits for GPUs.
 //!
 //! The words are the same whoever tells: the Kubernetes API, Slurm, or a list in the config. [`place`]
-//! says what is free and the largest gang that fits, [`why`] puts a scheduler's words plainly,
-//! [`change`] says what became different.
+//! says what is free and the largest gang that fits, [`unheld`] why it is free, [`why`] puts a scheduler's words
+//! plainly, [`change`] says what became different.
 //!
 //! Limits: [`MAX_WORDS_BYTES`] of a scheduler's words; how many nodes and claims there are is whose
 //! source it is to bound.
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod change;
 pub mod place;
+pub mod unheld;
 pub mod why;
 
 /// As much of a scheduler's words as is kept: a line of each reason in a cluster with a dozen of them.

@@ -73,6 +73,9 @@ pub struct Holder {
     /// Labels of the namespace.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub namespace_labels: BTreeMap<String, String>,
+    /// Whether its container does not run yet. So it is another holder until it runs, who pays as he does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_starting: bool,
 }
 
 /// Who bears a cost.

@@ -265,9 +265,7 @@ impl Record {
         self.looked_ms = now_ms;
         match (self.standing, sight) {
             (Standing::Ended | Standing::TakenAndOver, _) => {}
-            (Standing::Told, Sight::Given(advice)) => {
-                (self.advice, self.last_ms) = (*advice, now_ms);
-            }
+            (Standing::Told, Sight::Given(advice)) => self.tell_again(*advice, now_ms),
             (Standing::Told, Sight::Changed { .. }) if self.counts() => {
                 (self.standing, self.changed_ms) = (Standing::Changing, Some(now_ms));
             }
@@ -296,6 +294,17 @@ impl Record {
         if self.standing == Standing::Ended {
             self.undone();
         }
+    }
+
+    /// Takes over what is given now. A job that has fewer GPUs already, of which none was seen to be given back yet, is
+    /// measured by what it had: that is what the advice was about.
+    fn tell_again(&mut self, mut again: Advice, now_ms: i64) {
+        let was = &self.advice.before;
+        let is_smaller = sight::is_less(was.day_cost, again.before.day_cost);
+        if again.kind == Kind::RightSize && is_smaller {
+            again.before = was.clone();
+        }
+        (self.advice, self.last_ms) = (again, now_ms);
     }
 
     /// Adds what a look says was saved since the one before.

@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     /// The month, `2026-10`; without it the one that runs.
     #[arg(long)]
     month: Option<String>,
-    /// What lines are grouped by, with commas between: team, namespace, job, model, project, gpu; or day,
+    /// What lines are grouped by, with commas between: team, namespace, job, model, project, pool, gpu; or day,
     /// by itself or with team, in the order of the days.
     #[arg(long, default_value = "team")]
     by: String,

@@ -28,6 +28,7 @@ use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 
 mod demand;
+
 pub mod fixed;
 pub mod known;
 pub mod kubernetes;
@@ -35,12 +36,14 @@ pub mod look;
 pub mod names;
 pub mod pools;
 pub mod slurm;
+mod unheld;
 
 use demand::Tally;
 use known::{ClusterState, Moment};
 use look::{Look, Sight};
 use names::{Names, Told};
 use pools::NodePools;
+use unheld::Minutes;
 
 /// How often what changed is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
@@ -101,6 +104,7 @@ pub struct Inventory {
     within: AtomicI64,
     held: Mutex<ClusterState>,
     demand: Mutex<Tally>,
+    free: Mutex<Minutes>,
     token: Mutex<Option<FencingToken>>,
 }
 
@@ -177,6 +181,7 @@ impl Inventory {
             within: AtomicI64::default(),
             held: Mutex::default(),
             demand: Mutex::default(),
+            free: Mutex::default(),
             token: Mutex::default(),
         };
         inventory.set_within(config);
@@ -303,21 +308,30 @@ impl Inventory {
                 .write_inventory_seen(&self.cluster, seen, token)
                 .await?;
         }
-        let due = {
-            let waited_for = look::waited_for(self, &self.known(), now);
-            let mut demand = self.demand();
-            demand.sample(waited_for, now);
-            demand.due(now)
+        let (due, free) = {
+            let known = self.known();
+            let (mut demand, mut free) = (self.demand(), self.free());
+            demand.sample(look::waited_for(self, &known, now), now);
+            free.sample(look::why_free(self, &known, now), now);
+            (demand.due(now), free.due(now))
         };
         if !due.is_empty() {
             store.write_demand(&self.cluster, &due, token).await?;
             self.demand().written(&due, now);
+        }
+        if !free.is_empty() {
+            store.write_free(&self.cluster, &free, token).await?;
+            self.free().written(now);
         }
         Ok(())
     }
 
     fn demand(&self) -> MutexGuard<'_, Tally> {
         self.demand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self) -> MutexGuard<'_, Minutes> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -376,6 +390,8 @@ async fn restore(app: &App) -> Result<(), StoreError> {
     let hour = app.clock.now().minute().hour();
     let demand = app.store.demand_hour(cluster, hour).await?;
     app.inventory.demand().restore(demand);
+    let free = app.store.free_hour(cluster, hour).await?;
+    app.inventory.free().restore(free);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_analysis::serving;
-use gpufleet_analysis::states::{self, Accounted, Carry, Hour, Policy};
+use gpufleet_analysis::states::{self, Accounted, Around, Carry, Hour, Policy};
 use gpufleet_program::section;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
@@ -26,6 +26,7 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
+use crate::money::tables::Targets;
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
 
@@ -65,8 +66,17 @@ pub async fn run(app: App, stop: CancellationToken) {
         return;
     }
     let (job, clock) = (app.jobs.of("ledger"), app.clock.as_ref());
+    let mut are_terms_read = false;
     while !stop.is_cancelled() {
-        let work = round(&app.store, &app.config.ledger, clock.now());
+        let work = async {
+            if !are_terms_read {
+                // With the tables of the store from the first hour on.
+                app.money.refresh(&app.store, &app.config).await?;
+                are_terms_read = true;
+            }
+            let (terms, config) = (app.money.terms(), &app.config.ledger);
+            round(&app.store, config, &terms.targets, clock.now()).await
+        };
         let hours = job.round(clock, work).await;
         let work = days::replace(&app.store, clock.now());
         let (days, which) = job.round(clock, work).await.unzip();
@@ -88,6 +98,7 @@ pub async fn run(app: App, stop: CancellationToken) {
 pub async fn round(
     store: &Store,
     config: &LedgerConfig,
+    targets: &Targets,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let dirty = store.dirty_hours(now).await?;
@@ -96,13 +107,19 @@ pub async fn round(
     }
     let inputs = store.ledger_inputs(&dirty).await?;
     let inputs = inputs.into_iter();
-    let computed: Vec<ComputedHour> = inputs.map(|it| compute(it, config, now)).collect();
+    let computed = inputs.map(|it| compute(it, config, targets, now));
+    let computed: Vec<ComputedHour> = computed.collect();
     store.replace_hours(&computed, now).await?;
     Ok(dirty.len())
 }
 
 /// Computes one hour.
-fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> ComputedHour {
+fn compute(
+    mut input: LedgerInput,
+    config: &LedgerConfig,
+    targets: &Targets,
+    now: Timestamp,
+) -> ComputedHour {
     let policy = Policy::default();
     let until = now.shifted(-config.settle_s * NANOS_PER_SECOND);
     let (start_s, end_s) = (input.dirty.hour * HOUR_S, (input.dirty.hour + 1) * HOUR_S);
@@ -130,7 +147,8 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
     let mut is_final = is_over;
     if has_ledger {
         let carry = input.carry.unwrap_or_default();
-        let accounted = account(&input, carry, until, &policy);
+        let around = around::around(&input, targets);
+        let accounted = account(&input, (carry, &around), until, &policy);
         computed.carry = Some(accounted.carry).filter(|it| is_over && it.is_there);
         computed.ledger = accounted.ledger;
         computed.held = accounted.held;
@@ -156,14 +174,19 @@ fn compute(mut input: LedgerInput, config: &LedgerConfig, now: Timestamp) -> Com
     computed
 }
 
-fn account(input: &LedgerInput, carry: Carry, until: Timestamp, policy: &Policy) -> Accounted {
+fn account(
+    input: &LedgerInput,
+    (carry, around): (Carry, &Around),
+    until: Timestamp,
+    policy: &Policy,
+) -> Accounted {
     let asked = Hour {
         hour: input.dirty.hour,
         minutes: &input.minutes,
         health: &input.health,
         carry,
         until,
-        around: &around::around(input),
+        around,
     };
     states::account(&asked, policy)
 }

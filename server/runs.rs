@@ -57,6 +57,7 @@ pub mod heat;
 pub mod goodput;
 
 pub mod cost;
+pub mod energy;
 
 pub mod scaling;
 

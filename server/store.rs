@@ -57,6 +57,8 @@ mod training;
 
 mod demand;
 
+mod unheld;
+
 mod steps;
 
 mod audit;

@@ -158,6 +158,10 @@ pub mod attribute {
     /// Why there is no [`HOLDER`] though it was asked for: `<reason>: <words>`
     /// ([`crate::holder::Unknown`]).
     pub const HOLDER_UNKNOWN: &str = "gpufleet.holder.unknown";
+    /// `true` of a GPU or share that was given to a container which does not run, as the cluster says of its pod: its
+    /// image is pulled, what has to run before it runs, or it failed and is begun anew. Absent where it runs, and where
+    /// nobody says.
+    pub const HOLDER_STARTING: &str = "gpufleet.holder.starting";
     /// Of a GPU or share that a pod holds: the pod's namespace.
     pub const NAMESPACE: &str = "k8s.namespace.name";
     /// Of a GPU or share that a pod holds: the pod's name.
@@ -190,9 +194,10 @@ pub mod attribute {
     /// attributes that a resource may have on the wire.
     pub const MAX_HOLDER_LABELS: usize = 16;
     /// All that says who holds a resource, or whose that holder is, but for the labels.
-    pub const OF_HOLDER: [&str; 15] = [
+    pub const OF_HOLDER: [&str; 16] = [
         HOLDER,
         HOLDER_UNKNOWN,
+        HOLDER_STARTING,
         NAMESPACE,
         POD,
         POD_UID,

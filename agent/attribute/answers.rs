@@ -33,6 +33,11 @@ impl Names for Answers {
         })
     }
 
+    fn is_starting(&self, namespace: &str, pod: &str, container: &str) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|it| it.is_starting(namespace, pod, container))
+    }
+
     fn pod_of(&self, uid: &str) -> Option<(String, String)> {
         let pod = self.cluster.as_ref()?.pods.with_uid(uid)?;
         Some((pod.namespace.clone(), pod.name.clone()))

@@ -22,7 +22,7 @@ use super::AttributeConfig;
 use super::api;
 use super::labels::{self, Facts, Labels, Owner};
 use super::node::{self, Node};
-use super::pods::{Pod, Pods};
+use super::pods::{Pod, Pods, Waiting};
 use super::standing::{Source, Standing};
 
 /// Most namespaces: one for each pod that can hold a GPU.
@@ -89,9 +89,25 @@ pub(super) struct Meta {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Status {
     phase: String,
+    container_statuses: Vec<Container>,
+    init_container_statuses: Vec<Container>,
+}
+
+/// What the kubelet said last of a container.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    name: String,
+    state: ContainerState,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    waiting: Option<serde::de::IgnoredAny>,
 }
 
 impl Cluster {
@@ -134,10 +150,31 @@ impl Snapshot {
     /// What is known of a pod by its name. Of one that has ended only while the server tells of changes:
     /// later another may have its name, as those of a StatefulSet have.
     pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&Pod> {
-        let is_told =
-            self.standing.error().is_none() && self.standing.age().is_some_and(|it| it <= TOLD_FOR);
         let pod = self.pods.of(namespace, name);
-        pod.filter(|it| !it.is_over || is_told)
+        pod.filter(|it| !it.is_over || self.is_told())
+    }
+
+    /// Whether a container of a pod does not run and waits for something, while the server tells of changes: what was
+    /// told before may be long over.
+    pub(super) fn is_starting(&self, namespace: &str, pod: &str, container: &str) -> bool {
+        let pod = self.pods.of(namespace, pod);
+        pod.is_some_and(|it| it.waiting.has(container)) && self.is_told()
+    }
+
+    fn is_told(&self) -> bool {
+        self.standing.error().is_none() && self.standing.age().is_some_and(|it| it <= TOLD_FOR)
+    }
+}
+
+impl Status {
+    fn waiting(&self) -> Waiting {
+        let containers = self.init_container_statuses.iter();
+        let mut containers = containers.chain(&self.container_statuses).peekable();
+        if self.phase == "Pending" && containers.peek().is_none() {
+            return Waiting::All;
+        }
+        let waiting = containers.filter(|it| it.state.waiting.is_some());
+        Waiting::Named(waiting.map(|it| it.name.clone()).collect())
     }
 }
 
@@ -175,6 +212,7 @@ impl Shared {
         Pod {
             facts: labels::facts(&namespace, &labels, &owner_references, &self.config.labels),
             is_over: ["Succeeded", "Failed"].contains(&object.status.phase.as_str()),
+            waiting: object.status.waiting(),
             uid,
             namespace,
             name,

@@ -48,6 +48,9 @@ pub(super) trait Names {
     /// What is known of a pod; none while nothing is.
     fn pod(&self, namespace: &str, name: &str) -> Option<Pod<'_>>;
 
+    /// Whether a container of a pod is known not to run, and to wait for something.
+    fn is_starting(&self, namespace: &str, pod: &str, container: &str) -> bool;
+
     /// Namespace and name of the pod with this uid.
     fn pod_of(&self, uid: &str) -> Option<(String, String)>;
 
@@ -370,6 +373,10 @@ impl Found {
                 push(attribute::POD, &name);
                 push(attribute::CONTAINER, &container);
                 push(attribute::POD_UID, pod.as_ref().map_or("", |it| it.uid));
+                // Where processes say whose it is, no container is named, and one runs.
+                if names.is_starting(&namespace, &name, &container) && !container.is_empty() {
+                    push(attribute::HOLDER_STARTING, "true");
+                }
                 self.namespaces.insert(namespace.clone());
                 let holder = Holder::Pod { namespace, name };
                 push(attribute::HOLDER, &holder.to_string());

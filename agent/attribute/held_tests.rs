@@ -6,13 +6,13 @@ use super::*;
 
 const POD_UID: &str = "0a1b2c3d-0000-1111-2222-333344445555";
 
-/// One pod that runs, one that has ended, one job.
+/// One pod that runs, one whose container `c` does not yet, one that has ended, one job.
 struct Someone;
 
 impl Names for Someone {
     fn pod(&self, namespace: &str, name: &str) -> Option<Pod<'_>> {
         let is_over = match (namespace, name) {
-            ("a", "runs") => false,
+            ("a", "runs" | "starts") => false,
             ("a", "ended") => true,
             _ => return None,
         };
@@ -21,6 +21,10 @@ impl Names for Someone {
             is_over,
             facts: vec![(attribute::WORKLOAD.to_owned(), "job:a/j".to_owned())],
         })
+    }
+
+    fn is_starting(&self, namespace: &str, pod: &str, container: &str) -> bool {
+        (namespace, pod) == ("a", "starts") && container != "sidecar"
     }
 
     fn pod_of(&self, uid: &str) -> Option<(String, String)> {
@@ -144,6 +148,25 @@ fn the_kubelet_s_word_counts_first_and_a_pod_that_ended_holds_nothing() {
     let ended = held("ended", "GPU-0", None);
     said(&[ended.clone(), runs.clone()], None, "pod:a/runs");
     check(Kubelet::Said(&list(&[ended])), &[], Some(&[]), "");
+}
+
+#[test]
+fn a_pod_starts_while_the_container_that_was_given_the_device_does_not_run() {
+    let starts = |pod: &str, container: &str, on_it: Option<&[i32]>| {
+        let held = Held {
+            container: container.to_owned(),
+            ..held(pod, "GPU-0", None)
+        };
+        let found = look(Kubelet::Said(&list(&[held])), &[], on_it);
+        let told = found.attributes["GPU-0"].iter();
+        let mut told = told.filter(|(name, _)| name == attribute::HOLDER_STARTING);
+        told.next().map(|it| it.1.clone())
+    };
+    assert_eq!(starts("starts", "c", Some(&[])).as_deref(), Some("true"));
+    assert_eq!(starts("starts", "sidecar", None), None);
+    assert_eq!(starts("runs", "c", None), None);
+    // A process of it is there, and nobody says which container's: one runs.
+    assert_eq!(starts("starts", "", None), None);
 }
 
 #[test]

@@ -18,7 +18,18 @@ pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) is_over: bool,
+    /// Its containers that do not run and wait for something.
+    pub(super) waiting: Waiting,
     pub(super) facts: Facts,
+}
+
+/// Containers of a pod that do not run and wait for something. One that came to its end waits for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Every one: the pod was just put here.
+    All,
+    /// These.
+    Named(BTreeSet<String>),
 }
 
 /// The pods of this node.
@@ -28,6 +39,16 @@ pub(super) struct Pods {
     by_name: BTreeMap<(String, String), String>,
     /// Those without a place, up to [`MAX_PODS`].
     left_out: BTreeSet<String>,
+}
+
+impl Waiting {
+    /// Whether a container of this name waits.
+    pub(super) fn has(&self, container: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.contains(container),
+        }
+    }
 }
 
 impl Pods {
@@ -90,6 +111,7 @@ mod tests {
             namespace: "a".to_owned(),
             name: name.to_owned(),
             is_over: false,
+            waiting: Waiting::Named(BTreeSet::new()),
             facts: Facts::new(),
         }
     }

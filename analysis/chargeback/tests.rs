@@ -333,6 +333,12 @@ fn idle_is_divided_pool_by_pool_and_over_a_cluster_where_a_policy_names_that() {
         period(1, 0, &of(1, HOUR / 4)),
     ];
     let made = october(&fleet, &periods, &book(RATES, ""));
+    // What nobody held is told by pool as well.
+    let groups = made.grouped(&fleet, &[By::Pool]).into_iter();
+    let free = groups.map(|it| (it.words.concat(), it.states[&State::Unallocated].cost));
+    let expected = [("c/a", 40 * USD), ("c/b", 60 * USD)];
+    let expected = expected.map(|(pool, cost)| (pool.to_owned(), cost));
+    assert_eq!(free.collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
     let borne = |pool: &str| {
         let mut owners = owners();
         owners.idle = vec![IdlePolicy {

@@ -1,4 +1,4 @@
-//! A chargeback as people read it: grouped by team, namespace, job, model, project or GPU, with the
+//! A chargeback as people read it: grouped by team, namespace, job, model, project, pool or GPU, with the
 //! states of each group; and once more with what nobody held borne as the policies say.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub enum By {
     Model,
     /// The project of the holder, else of the node.
     Project,
+    /// The pool of the node, as idle policies name it: also of what nobody held.
+    Pool,
     /// The GPU, or the node where the GPU was never seen.
     Gpu,
 }
@@ -71,12 +73,13 @@ impl By {
     }
 
     /// Every one.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Team,
         Self::Namespace,
         Self::Job,
         Self::Model,
         Self::Project,
+        Self::Pool,
         Self::Gpu,
     ];
 
@@ -88,6 +91,7 @@ impl By {
             Self::Job => "job",
             Self::Model => "model",
             Self::Project => "project",
+            Self::Pool => "pool",
             Self::Gpu => "gpu",
         }
     }
@@ -115,6 +119,7 @@ impl By {
                     own
                 }
             }
+            Self::Pool => of(node.map(|it| &it.pool)),
             Self::Gpu => match key.gpu {
                 Some(gpu) => &fleet.gpus[gpu],
                 None => of(node.map(|it| &it.name)),

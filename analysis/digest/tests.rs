@@ -56,6 +56,7 @@ fn digest(periods: &[NodePeriod], missing: [&[i64]; 3], rates: &str) -> Vec<Summ
             goodput: Some(800_000),
             mfu: None,
         }],
+        not_read: Some("2 days cannot be read"),
         runs_untold: Some("some are deleted"),
         budgets: &budgets,
         advised: &Advised::default(),
@@ -97,6 +98,7 @@ fn a_week_has_what_its_payer_held_what_was_for_nothing_and_its_month() {
     assert_eq!(science.training.goodput.millionths(), Some(800_000));
     assert_eq!(science.training.mfu.millionths(), None);
     assert_eq!(science.runs_untold.as_deref(), Some("some are deleted"));
+    assert_eq!(science.not_read.as_deref(), Some("2 days cannot be read"));
     let [waste] = science.waste.as_slice() else {
         panic!("{:?}", science.waste);
     };

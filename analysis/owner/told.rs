@@ -63,6 +63,7 @@ impl Holder {
             job: clipped(&job),
             pod_labels,
             namespace_labels,
+            is_starting: text(attribute::HOLDER_STARTING) == Some("true"),
         })
     }
 
@@ -215,6 +216,18 @@ mod tests {
         assert_ne!(
             number("pod:ml/train-0", "vision"),
             number("pod:ml/train-0", "speech")
+        );
+        let told = [
+            (attribute::HOLDER, "pod:ml/train-0"),
+            ("gpufleet.label.team", "vision"),
+            (attribute::HOLDER_STARTING, "true"),
+        ];
+        let starting = holder(&told).expect("a pod");
+        assert!(starting.is_starting);
+        assert_ne!(
+            starting.number(),
+            number("pod:ml/train-0", "vision"),
+            "until it runs"
         );
         assert!(number("pod:ml/train-0", "") > 0);
         // Stored in databases: it must never change.

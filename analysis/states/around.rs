@@ -94,7 +94,7 @@ pub struct Around {
     pub standby: BTreeSet<i64>,
 }
 
-/// The targets of a training job that has none of its own: shipped defaults, to be marked as such.
+/// The targets of a training job that has none of its own: shipped defaults.
 pub const TRAINING_TARGETS: [Target; 3] = [
     Target {
         measure: Measure::Mfu,

@@ -215,6 +215,29 @@ fn a_holder_starts_until_its_container_runs_and_two_at_once_are_nobody_known() {
 }
 
 #[test]
+fn what_works_while_its_container_is_said_not_to_run_is_active() {
+    let around = Around {
+        holds: Some(vec![hold(7, 0, 3_600, 1_000)]),
+        ..Around::default()
+    };
+    check(
+        &[
+            (Piece::Inactive, 400),
+            (Piece::Active, 200),
+            (Piece::Inactive, 600),
+            (Piece::Active, 2_400),
+        ],
+        &around,
+        &[
+            // Until 1,000, but for what it worked.
+            (7, State::StartingPod, U, 800),
+            (7, State::ActiveUnrated, U, 2_600),
+            (7, State::Gap, U, 200),
+        ],
+    );
+}
+
+#[test]
 fn a_watched_holder_is_known_where_the_node_does_not_know_it() {
     let around = Around {
         holds: Some(vec![hold(7, 0, 3_600, 0)]),

@@ -27,6 +27,8 @@ pub struct Recent {
     end: Timestamp,
     /// The work that it is at while nobody is known to hold it.
     unheld: Option<Work>,
+    /// Whether the container of its holder is said not to run yet.
+    is_starting: bool,
 }
 
 /// What is known live of one GPU or share.
@@ -60,6 +62,11 @@ pub struct Status {
 }
 
 impl Recent {
+    /// Takes in whether the container of its holder is said not to run, from the next tick on.
+    pub const fn starts(&mut self, is_starting: bool) {
+        self.is_starting = is_starting;
+    }
+
     /// Takes in a tick's evidence: bit 0 is the second that begins at `start`. Ticks that are not
     /// newer than the last one are left out. `activity_known`: whether the tick has a valid engine
     /// activity or utilisation.
@@ -73,6 +80,7 @@ impl Recent {
             let Some(class) = Class::of(bits, second, activity_known) else {
                 continue;
             };
+            let class = class.starting(self.is_starting);
             let before = self.unheld;
             self.unheld = Work::next(before, at.seconds(), class);
             let class = match class {
@@ -234,6 +242,27 @@ mod tests {
                 }
             );
         }
+    }
+
+    #[test]
+    fn it_starts_while_its_container_does_not_run_and_nothing_works_on_it() {
+        let (held, works, free) = (bits(true, false), bits(true, true), bits(false, false));
+        let mut recent = Recent::default();
+        let mut at_s = 0;
+        let mut state = |is_starting, bits: &Bitmaps, ticks: usize| {
+            for _ in 0..ticks {
+                recent.starts(is_starting);
+                recent.tick(at(at_s), 10, bits, true);
+                at_s += 10;
+            }
+            now(&known(recent, at_s), &Policy::default()).state
+        };
+        assert_eq!(state(true, &held, 60), State::StartingPod);
+        // A pause begins when it runs.
+        assert_eq!(state(false, &held, 20), State::Gap);
+        assert_eq!(state(false, &held, 20), State::Parked);
+        assert_eq!(state(true, &works, 1), State::ActiveUnrated);
+        assert_eq!(state(true, &free, 1), State::Unallocated);
     }
 
     #[test]

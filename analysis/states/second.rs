@@ -65,6 +65,15 @@ impl Class {
             Self::Inactive
         })
     }
+
+    /// The same where the container of its holder is said not to run. What was measured active runs, whatever word of it
+    /// is still on its way.
+    pub(super) fn starting(self, is_said: bool) -> Self {
+        match self {
+            Self::ActivityUnknown | Self::Stalled | Self::Inactive if is_said => Self::Starting,
+            _ => self,
+        }
+    }
 }
 
 impl MinuteFacts {
@@ -96,7 +105,7 @@ impl MinuteFacts {
         }
         let class = Class::of(&bits, second, self.activity_known)?;
         let is_starting = claim == Claim::One { runs: false };
-        Some(if is_starting { Class::Starting } else { class })
+        Some(class.starting(is_starting))
     }
 
     /// Whether the minute only says that it is missing.

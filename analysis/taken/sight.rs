@@ -136,12 +136,7 @@ impl Record {
         };
         let is_changed = match is_idle {
             true => job.idle < was.count,
-            false => {
-                let is_less = was_cost.zip(is_cost).is_some_and(|(was, is)| {
-                    i128::from(is) * LEAST_LESS.1 <= i128::from(was) * LEAST_LESS.0
-                });
-                is_less && (was_freed || self.standing != Standing::Told)
-            }
+            false => is_less(was_cost, is_cost) && (was_freed || self.standing != Standing::Told),
         };
         match is_changed {
             true => Sight::Changed {
@@ -167,6 +162,12 @@ impl Record {
             },
         }
     }
+}
+
+/// Whether what was paid a day fell by so much that this is a change.
+pub(super) fn is_less(was: Option<i64>, is: Option<i64>) -> bool {
+    was.zip(is)
+        .is_some_and(|(was, is)| i128::from(is) * LEAST_LESS.1 <= i128::from(was) * LEAST_LESS.0)
 }
 
 fn less(was: Option<i64>, is: Option<i64>) -> Result<i64, &'static str> {

@@ -25,8 +25,10 @@ use crate::runs::{
 use crate::web::Web;
 use crate::words::text;
 
+mod drawn;
 mod figure;
 
+pub use drawn::Drawn;
 pub use figure::Figure;
 
 /// Longest range of steps, hours.
@@ -186,6 +188,9 @@ pub struct RunDetail {
     pub usd_per_step: Figure,
     /// What a million tokens cost at its present pace, US dollars.
     pub usd_per_million_tokens: Figure,
+    /// What its GPUs drew.
+    #[serde(flatten)]
+    pub drawn: Drawn,
     /// What each GPU does compared with a smaller run of this job, 1 is linear.
     pub scaling_ratio: Figure,
     /// The same in a sentence.
@@ -418,6 +423,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         .forecast(&cost, now)
         .filter(|_| run.state(now) == RunState::Running);
     let deadline = run.speaker().and_then(|(_, it)| it.deadline());
+    let pace = |value, why| Figure::of(run.at_its_pace(value, why, now));
     let dollars = |nano: i64| nano as f64 / 1e9;
     let at_finish = finish.and_then(|it| it.cost_at_finish);
     let at_finish = at_finish.and_then(|it| i64::try_from(it).ok());
@@ -425,12 +431,8 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
     Ok(RunDetail {
         run: known(key, run, &web.app.incidents.of_run(key), now),
         fingerprint: facts.fingerprint.clone(),
-        step_seconds: Figure::of(run.at_its_pace(run.step_seconds(), "no step was told", now)),
-        tokens_per_second: Figure::of(run.at_its_pace(
-            run.tokens_per_second(),
-            "no rank says its tokens",
-            now,
-        )),
+        step_seconds: pace(run.step_seconds(), "no step was told"),
+        tokens_per_second: pace(run.tokens_per_second(), "no rank says its tokens"),
         mfu_peak: mfu.as_ref().ok().map(|it| it.peak.words()),
         mfu_ratio: Figure::of(mfu.map(|it| it.ratio)),
         flops_by: run.flops_by(),
@@ -450,6 +452,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
         usd_per_step: Figure::of(cost.of_a_step(run, now)),
         usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
+        drawn: Drawn::of(web, (key, run), now).await?,
         scaling_ratio: Figure::of(match scaling {
             Efficiency::Own { ratio, .. } => Ok(ratio),
             Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),

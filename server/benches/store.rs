@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpufleet_server::ledger::{LedgerConfig, round};
+use gpufleet_server::money::tables::Targets;
 use gpufleet_server::store::model::*;
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::catalog::{Kind, Unit, gpu};
@@ -173,7 +174,7 @@ impl Figures {
         let cpu = cpu_ms()?;
         let now = Minute(START.0 + minute).start();
         loop {
-            let done = round(store, &LedgerConfig::default(), now).await?;
+            let done = round(store, &LedgerConfig::default(), &Targets::default(), now).await?;
             self.ledger.1 += done;
             if done == 0 {
                 break;

@@ -424,6 +424,8 @@ impl Tracked {
                 is_activity && !matches!(it.value, PointValue::Missing(_))
             });
             let seconds = u32::try_from(self.interval_nanos / NANOS_PER_SECOND).unwrap_or(0);
+            let starting = live.resource.attribute(attribute::HOLDER_STARTING);
+            live.recent.starts(starting == Some("true"));
             live.recent
                 .tick(live.bits_start, seconds, &live.bits, activity_known);
             // The ledger's rule: what works for a while after the event is whole again.

@@ -1,19 +1,20 @@
 //! What stands around a GPU in an hour, from what the store has of it.
 //!
-//! - Who held it: the minutes' own evidence.
+//! - Who held it: the minutes' own evidence; and that his container did not run (`starting_pod`), which makes a
+//!   holder of its own of him as long as it is so.
 //! - Its node was ready and is not (`unhealthy`, node not ready), or is cordoned (`draining` while nobody holds
 //!   it): the phases of the inventory, from when each was seen until the next.
-//! - Nobody waited for a GPU in the whole of the hour (`unallocated`, no demand), which is known once the hour is
-//!   over and all of it was seen, but for [`UNSEEN_MS`].
-//! - What its holder aims at: of a training job the shipped targets, so that its active time is efficient or not.
-//!   No job has a target of its own here, and MFU is not told by the minute: tensor activity counts, else that of SMs.
+//! - Why it was free (`unallocated`): nobody waited for a GPU in the whole of the hour, which is known once the hour is
+//!   over and all of it was seen, but for [`UNSEEN_MS`]; and minute by minute, for GPUs with its type and taints, what
+//!   the inventory saw of who waits (`analysis::inventory::unheld`).
+//! - What its holder aims at, so that its active time is efficient or not: targets of its own that hold when the hour
+//!   begins, then of a training job those that are shipped. MFU is not told by the minute: tensor activity counts, else
+//!   that of SMs.
 //!
-//! Limits: how many are waited for is kept by the hour and not by type or place, so where anybody waited in an
-//! hour nothing is said of why a GPU was free; nor is it of shares, which that does not count. What is written of
-//! it when an hour is final does not mark the hour. Before a node was first ready nothing is said here; what
+//! Limits: of shares nothing is said of why they were free. What is written of it when an hour is final does not mark
+//! the hour. Its node is taken to have had the type and taints that it has now. Before a node was first ready nothing is said here; what
 //! nobody accounted of that time is `starting_node` in reports. A phase that was not seen, because nobody
-//! watched, is none. When a pod's container began to run is not kept, and that a run made no step is not looked at:
-//! no hour has `starting_pod`, and `stalled` is by the GPU's own evidence alone.
+//! watched, is none. That a run made no step is not looked at: `stalled` is by the GPU's own evidence alone.
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
@@ -23,6 +24,7 @@ use gpufleet_analysis::states::{
 use gpufleet_telemetry::identity::ResourceKind;
 
 use super::HOUR_S;
+use crate::money::tables::Targets;
 use crate::store::model::LedgerInput;
 
 /// So much of an hour may not have been seen, milliseconds: looks are some seconds apart, and what stands for the
@@ -30,8 +32,14 @@ use crate::store::model::LedgerInput;
 const UNSEEN_MS: i64 = 60_000;
 
 /// What is known around the hour of this input.
-pub(super) fn around(input: &LedgerInput) -> Around {
+pub(super) fn around(input: &LedgerInput, targets: &Targets) -> Around {
     let mut around = Around::told_by(&input.minutes);
+    let holders = &input.around.holders;
+    for hold in around.holds.iter_mut().flatten() {
+        if holders.get(&hold.holder).is_some_and(|it| it.is_starting) {
+            hold.runs_from_s = None;
+        }
+    }
     let end_s = (input.dirty.hour + 1) * HOUR_S + LOOKAHEAD_MINUTES * 60;
     let mut phases = input.around.phases.iter().peekable();
     while let Some((from_ms, phase)) = phases.next() {
@@ -46,22 +54,50 @@ pub(super) fn around(input: &LedgerInput) -> Around {
             Phase::Starting | Phase::Ready | Phase::Gone => {}
         }
     }
-    for holder in &input.around.training {
-        around.targets.insert(*holder, TRAINING_TARGETS.to_vec());
+    let (cluster, from_ms) = (
+        &input.resource.key.cluster,
+        input.dirty.hour * MILLIS_PER_HOUR,
+    );
+    for (number, holder) in holders {
+        let mut its = targets.of(cluster, holder, from_ms);
+        if input.around.training.contains(number) {
+            its.extend(TRAINING_TARGETS);
+        }
+        if !its.is_empty() {
+            around.targets.insert(*number, its);
+        }
     }
-    if nobody_waited(input) {
-        let hour = Span {
-            from_s: input.dirty.hour * HOUR_S,
-            until_s: (input.dirty.hour + 1) * HOUR_S,
-        };
-        around.demand.push((hour, Demand::None));
+    if input.resource.key.kind == ResourceKind::Gpu {
+        around.demand = demand(input);
     }
     around
 }
 
+/// Why it was free, by the hour and, where that is told, by the minute.
+fn demand(input: &LedgerInput) -> Vec<(Span, Demand)> {
+    let start_s = input.dirty.hour * HOUR_S;
+    let mut found = Vec::new();
+    if nobody_waited(input) {
+        let until_s = start_s + HOUR_S;
+        let hour = Span {
+            from_s: start_s,
+            until_s,
+        };
+        found.push((hour, Demand::None));
+    }
+    for why in [Demand::None, Demand::Fragmented, Demand::Reserved] {
+        let minutes = (0..60).filter(|it| input.around.free[why as usize] >> it & 1 == 1);
+        found.extend(minutes.map(|minute| {
+            let from_s = start_s + minute * 60;
+            let until_s = from_s + 60;
+            (Span { from_s, until_s }, why)
+        }));
+    }
+    found
+}
+
 /// Whether it was seen that nobody waited for a GPU in this hour.
 fn nobody_waited(input: &LedgerInput) -> bool {
-    let is_whole = input.resource.key.kind == ResourceKind::Gpu;
-    let seen = input.around.waited_for.filter(|_| is_whole);
+    let seen = input.around.waited_for;
     seen.is_some_and(|it| it.waiting_gpu_ms == 0 && it.seen_ms >= MILLIS_PER_HOUR - UNSEEN_MS)
 }

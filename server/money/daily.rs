@@ -5,36 +5,35 @@
 //! once after the start, and when a day of it was put together anew or prices and rules changed, one a round, the
 //! newest first. What says what it said is not written.
 //!
-//! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time.
+//! What is not whole never stands in place of what was: a month of which retention took a day is not made again, and a
+//! day of which something cannot be read stays as it stood. A row says what of its money is not known, and while there
+//! are such rows the job counts as one that fails, so that Health tells it.
+//!
+//! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time; a column holds
+//! 9,223,372,036 of the currency, and more is null.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpufleet_analysis::chargeback::budget::Standing;
-use gpufleet_analysis::chargeback::view::By;
-use gpufleet_analysis::chargeback::{Chargeback, Detail, Fleet, MILLIS_PER_DAY, Sum};
-use gpufleet_analysis::ledger::State;
-use gpufleet_analysis::owner::Payer;
-use gpufleet_analysis::report::efficiency::training;
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+use gpufleet_analysis::report::day_text;
 use gpufleet_telemetry::gpu_specs::Specs;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::month::{self, Days, Month};
+use super::month::{self, Days};
 use super::report::{month_around, month_of};
 use super::{Terms, now, tables};
 use crate::App;
-use crate::store::{MoneyDay, MoneyMonth, MoneyRow, Store, StoreError};
+use crate::store::{MoneyDay, MoneyMonth, Store, StoreError};
 
-/// Most rows of a day of a scope, the dearest; the others are one row a payer and state. A fleet of 10,000 GPUs has
-/// about 5,000.
-pub const MAX_ROWS: usize = 10_000;
+mod rows;
 
-/// The job of what is beyond [`MAX_ROWS`].
-pub const OTHERS: &str = "(others)";
+pub use rows::{MAX_ROWS, OTHERS};
+use rows::{TOO_LARGE, rows, standing};
 
 /// For how long after its end a month is made again, days: its last hours become final, and its nodes are missed.
 const SETTLES_D: i64 = 3;
@@ -52,25 +51,39 @@ struct Due {
     terms: Option<Arc<Terms>>,
     /// Their first days.
     months: BTreeSet<i64>,
+    /// What their rows, and those of the month that runs, do not tell, by their first days.
+    untold: BTreeMap<i64, String>,
 }
 
 /// Days and standings of a month.
-pub struct Made {
-    /// Its days.
-    pub days: Vec<MoneyDay>,
+struct Made {
+    days: Vec<MoneyDay>,
     /// Where each payer stands.
-    pub standings: Vec<MoneyMonth>,
+    standings: Vec<MoneyMonth>,
+}
+
+/// What became of a month.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Written {
+    /// How many of its days were written or went.
+    pub days: usize,
+    /// What its rows do not tell though it is kept, one sentence; none where they tell everything.
+    pub untold: Option<String>,
 }
 
 /// What a month is made for.
 struct Asked {
-    /// Its days as far as they have begun.
+    /// Its days as far as they have begun and are kept.
     days: Range<i64>,
+    /// Its first moment, Unix milliseconds.
+    first_ms: i64,
     /// The first day of the month after it.
     end_day: i64,
     /// The month, as `2026-11`.
     month: String,
     now: Timestamp,
+    /// What of it was not read; empty where all was.
+    untold: String,
 }
 
 /// Writes days and months as money from when this server leads until it is told to stop.
@@ -92,7 +105,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-/// Makes the month that runs and one more.
+/// Makes the month that runs and one more. Fails where something of what it wrote is not told.
 async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     let specs = Specs::with(&app.config.gpu.peaks)?;
     // With the tables of the store from the first round on.
@@ -102,15 +115,21 @@ async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     let running = month_around(today).map_or(today, |it| it.start);
     due.look(&app.store, &terms, app.money.restated(), running)
         .await?;
-    make(&app.store, &specs, &terms, running, now).await?;
-    let settling = running - 1;
     if today < running + SETTLES_D && due.months.is_empty() {
-        due.months.extend(month_around(settling).map(|it| it.start));
+        let settling = month_around(running - 1);
+        due.months.extend(settling.map(|it| it.start));
     }
-    if let Some(first) = due.months.last().copied() {
-        make(&app.store, &specs, &terms, first, now).await?;
-        due.months.remove(&first);
+    let other = due.months.last().copied();
+    for first_day in [running].into_iter().chain(other) {
+        let written = make(&app.store, &specs, &terms, first_day, now).await?;
+        due.months.remove(&first_day);
+        match written.untold {
+            Some(untold) => due.untold.insert(first_day, untold),
+            None => due.untold.remove(&first_day),
+        };
     }
+    let untold: Vec<&str> = due.untold.values().map(String::as_str).collect();
+    anyhow::ensure!(untold.is_empty(), "{}", untold.join("; "));
     Ok(())
 }
 
@@ -140,7 +159,8 @@ impl Due {
     }
 }
 
-/// Makes the month that begins on a day, as far as it has gone, and writes what of it changed. Returns how many days.
+/// Makes the month that begins on a day, as far as it has gone, and writes what of it changed. A month that is over and
+/// of which days are deleted stays as it stands.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -150,30 +170,61 @@ pub async fn make(
     terms: &Arc<Terms>,
     first_day: i64,
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> Result<Written, StoreError> {
     let today = now.millis().div_euclid(MILLIS_PER_DAY);
     let whole = month_around(first_day).unwrap_or(first_day..first_day + 1);
+    let kept = store.days_kept_since().await?;
+    let lost = kept.filter(|it| whole.start < *it);
+    if lost.is_some() && whole.end <= today {
+        let (days, untold) = (0, None);
+        return Ok(Written { days, untold });
+    }
+    let range = whole.start.max(lost.unwrap_or(whole.start))..whole.end.min(today + 1);
+    let read = month::of_any_origin(store, range.clone(), None).await?;
+    let not_read = read.not_read(&range);
+    let unread: BTreeSet<i64> = read.unreadable.iter().map(|it| it.0).collect();
+    let month = month_of(Timestamp::from_millis(first_day * MILLIS_PER_DAY));
     let asked = Asked {
-        days: whole.start..whole.end.min(today + 1),
+        days: range.clone(),
+        first_ms: first_day * MILLIS_PER_DAY,
         end_day: whole.end,
-        month: month_of(Timestamp::from_millis(first_day * MILLIS_PER_DAY)),
+        untold: not_told(not_read.clone(), lost),
+        month: month.clone(),
         now,
     };
-    let read = month::of_any_origin(store, asked.days.clone(), None).await?;
     let mut scopes = read.apart();
     for (cluster, _, days) in &mut scopes {
-        month::train(days, store, &asked.days, cluster.as_deref(), specs).await?;
+        month::train(days, store, &range, cluster.as_deref(), specs).await?;
     }
-    let (range, month) = (asked.days.clone(), asked.month.clone());
     let terms = Arc::clone(terms);
     let made = now::apart(move || charged(&scopes, &asked, &terms)).await;
-    let written = store
-        .write_money_days(range.clone(), &made.days, now)
+    let days = store
+        .write_money_days(range, &made.days, &unread, now)
         .await?;
     store
-        .write_money_month((range.start, &month), &made.standings, now)
+        .write_money_month((first_day, &month), &made.standings, now)
         .await?;
-    Ok(written)
+    let untold = not_read.or_else(|| made.is_too_large().then(|| TOO_LARGE.to_owned()));
+    let untold = untold.map(|it| format!("{month}: {it}"));
+    Ok(Written { days, untold })
+}
+
+/// What of a month was not read, in words; empty where all was. Days before the one that is lost are deleted.
+fn not_told(not_read: Option<String>, lost: Option<i64>) -> String {
+    let lost = lost.map(day_text);
+    let lost = lost.map(|it| format!("days before {it} are deleted (retention.days_d)"));
+    let all: Vec<String> = not_read.into_iter().chain(lost).collect();
+    all.join("; ")
+}
+
+impl Made {
+    /// Whether some of its money is more than a column holds.
+    fn is_too_large(&self) -> bool {
+        let of_days = self.days.iter().flat_map(|it| &it.rows);
+        let of_days = of_days.map(|it| it.untold.as_str());
+        let of_month = self.standings.iter().map(|it| it.untold.as_str());
+        of_month.chain(of_days).any(|it| it.ends_with(TOO_LARGE))
+    }
 }
 
 /// The money of a month's scopes. Takes seconds of CPU for 10,000 GPUs.
@@ -190,7 +241,7 @@ fn charged(scopes: &[(Option<String>, Origin, Days)], asked: &Asked, terms: &Ter
             rows: rows(&made, &month.fleet),
             currency: made.currency,
         }));
-        let budgets = tables::budgets_at(&terms.budgets, cluster.as_deref(), asked.first_ms());
+        let budgets = tables::budgets_at(&terms.budgets, cluster.as_deref(), asked.first_ms);
         let of = |row: MoneyMonth| MoneyMonth {
             scope: scope.clone(),
             origin: *origin,
@@ -209,19 +260,13 @@ fn charged(scopes: &[(Option<String>, Origin, Days)], asked: &Asked, terms: &Ter
     }
 }
 
-impl Asked {
-    fn first_ms(&self) -> i64 {
-        self.days.start * MILLIS_PER_DAY
-    }
-}
-
 /// Budgets that name a live cluster, against what that cluster's report says.
 fn of_clusters(live: &Days, asked: &Asked, terms: &Terms) -> Vec<MoneyMonth> {
     let named: BTreeSet<&str> = terms.budgets.iter().map(|it| it.cluster.as_str()).collect();
     let is_live = |name: &&str| live.days.iter().any(|it| it.of.cluster == *name);
     let mut found = Vec::new();
     for cluster in named.into_iter().filter(is_live) {
-        let budgets = tables::budgets_at(&terms.budgets, Some(cluster), asked.first_ms());
+        let budgets = tables::budgets_at(&terms.budgets, Some(cluster), asked.first_ms);
         let days = live.of_cluster(cluster);
         let month = month::charge(&days, asked.days.clone(), terms, Detail::Nodes);
         let with_budget = standing(&month, &budgets, asked).into_iter();
@@ -234,173 +279,22 @@ fn of_clusters(live: &Days, asked: &Asked, terms: &Terms) -> Vec<MoneyMonth> {
     found
 }
 
-/// Money as a column holds it: more than nine thousand million of a currency is no sum of a day or month.
-fn narrow(nano: i128) -> i64 {
-    i64::try_from(nano).unwrap_or(i64::MAX)
-}
-
-/// What of a sum has a price; none where nothing of it has.
-fn priced(sum: &Sum) -> Option<i64> {
-    let is_unpriced = sum.unpriced_millis > 0 && sum.unpriced_millis >= sum.gpu_millis;
-    (!is_unpriced).then(|| narrow(sum.cost))
-}
-
-/// What rows of a day are told apart by.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Words<'a> {
-    cluster: &'a str,
-    payer: &'a Payer,
-    namespace: &'a str,
-    job: &'a str,
-    project: &'a str,
-    state: State,
-}
-
-/// A day's lines by what tables tell apart.
-fn rows(made: &Chargeback, fleet: &Fleet) -> Vec<MoneyRow> {
-    let mut found: BTreeMap<Words<'_>, Sum> = BTreeMap::new();
-    for (key, sum) in &made.lines {
-        let words = Words {
-            cluster: key.node.map_or("", |it| &fleet.nodes[it].cluster),
-            payer: &made.payers[key.payer],
-            namespace: By::Namespace.word(made, fleet, key),
-            job: By::Job.word(made, fleet, key),
-            project: By::Project.word(made, fleet, key),
-            state: key.state,
-        };
-        found.entry(words).or_default().add(sum);
-    }
-    let row = |(words, sum): (Words<'_>, Sum)| MoneyRow {
-        cluster: words.cluster.to_owned(),
-        payer: words.payer.clone(),
-        namespace: words.namespace.to_owned(),
-        job: words.job.to_owned(),
-        project: words.project.to_owned(),
-        state: words.state,
-        gpu_millis: sum.gpu_millis,
-        cost: priced(&sum),
-        unpriced_millis: sum.unpriced_millis,
-    };
-    dearest(found, MAX_ROWS).into_iter().map(row).collect()
-}
-
-/// The dearest of them, and what is beyond as one for each cluster, payer and state.
-fn dearest(found: BTreeMap<Words<'_>, Sum>, most: usize) -> BTreeMap<Words<'_>, Sum> {
-    if found.len() <= most {
-        return found;
-    }
-    let mut ranked: Vec<_> = found.into_iter().collect();
-    ranked.sort_by_key(|it| std::cmp::Reverse((it.1.cost, it.1.gpu_millis)));
-    let beyond = ranked.split_off(most);
-    let mut kept: BTreeMap<Words<'_>, Sum> = ranked.into_iter().collect();
-    for (words, sum) in beyond {
-        let words = Words {
-            namespace: "",
-            job: OTHERS,
-            project: "",
-            ..words
-        };
-        kept.entry(words).or_default().add(&sum);
-    }
-    kept
-}
-
-/// Everybody together and each payer, those among them that have a budget and spent nothing.
-fn standing(month: &Month, budgets: &BTreeMap<String, i128>, asked: &Asked) -> Vec<MoneyMonth> {
-    let made = &month.made;
-    let (now_ms, end_ms) = (asked.now.millis(), asked.end_day * MILLIS_PER_DAY);
-    let trained = training(made, &month.runs);
-    let mut sums: BTreeMap<Payer, Sum> = BTreeMap::new();
-    for (key, sum) in &made.lines {
-        let payer = made.payers[key.payer].clone();
-        sums.entry(payer).or_default().add(sum);
-    }
-    for team in budgets.keys() {
-        sums.entry(Payer::Team(team.clone())).or_default();
-    }
-    let standings = made.budgets(budgets, now_ms, end_ms);
-    let row = |payer: Option<Payer>, sum: &Sum, forecast: Option<i128>| {
-        let is_of = |it: &&Standing| matches!(&payer, Some(Payer::Team(team)) if *team == it.team);
-        let standing = standings.iter().find(is_of);
-        let goodput = payer.as_ref().and_then(|it| trained.get(it.name()));
-        MoneyMonth {
-            scope: String::new(),
-            origin: Origin::Live,
-            cluster: String::new(),
-            currency: made.currency.clone(),
-            gpu_millis: sum.gpu_millis,
-            spent: priced(sum),
-            unpriced_millis: sum.unpriced_millis,
-            forecast: priced(sum).and(forecast).map(narrow),
-            budget: standing.map(|it| narrow(it.budget)),
-            gone_on_day: standing.and_then(|it| it.gone_on_day),
-            goodput: goodput.and_then(|it| it.goodput.millionths()).map(narrow),
-            goodput_gpu_millis: goodput.map_or(0, |it| it.goodput.gpu_millis),
-            payer,
-        }
-    };
-    let everybody = row(None, &made.total(), made.forecast(now_ms, end_ms));
-    let each = sums.iter().map(|(payer, sum)| {
-        let forecast = made.forecast_of(payer, now_ms, end_ms);
-        row(Some(payer.clone()), sum, forecast)
-    });
-    [everybody].into_iter().chain(each).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::table;
+
     use super::*;
 
-    fn words(job: &'static str, state: State) -> Words<'static> {
-        Words {
-            cluster: "prod",
-            payer: &Payer::Unowned,
-            namespace: "a",
-            job,
-            project: "p",
-            state,
-        }
-    }
-
-    fn sum(gpu_millis: i64, cost: i128, unpriced_millis: i64) -> Sum {
-        Sum {
-            gpu_millis,
-            cost,
-            unpriced_millis,
-            ..Sum::default()
-        }
-    }
-
     #[test]
-    fn what_has_no_price_is_no_nothing() {
-        assert_eq!(priced(&sum(10, 0, 10)), None);
-        assert_eq!(priced(&sum(10, 7, 9)), Some(7));
-        assert_eq!(priced(&sum(10, 0, 0)), Some(0));
-        // A commitment that nobody used, of a machine whose GPUs are not known.
-        assert_eq!(priced(&sum(0, 7, 0)), Some(7));
-    }
-
-    #[test]
-    fn beyond_the_most_rows_the_cheapest_are_one_a_state_and_no_money_is_lost() {
-        let all = BTreeMap::from([
-            (words("a", State::Gap), sum(5, 50, 0)),
-            (words("b", State::Gap), sum(1, 1, 0)),
-            (words("c", State::Gap), sum(2, 2, 0)),
-            (words("d", State::Parked), sum(3, 3, 0)),
-        ]);
-        let kept = dearest(all.clone(), 4);
-        assert_eq!(kept, all);
-        let kept = dearest(all.clone(), 1);
-        let of = |job, state| {
-            let found = kept
-                .iter()
-                .find(|it| it.0.job == job && it.0.state == state);
-            found.map(|it| it.1.cost)
-        };
-        assert_eq!(of("a", State::Gap), Some(50));
-        assert_eq!(of(OTHERS, State::Gap), Some(3));
-        assert_eq!(of(OTHERS, State::Parked), Some(3));
-        let total = |of: &BTreeMap<Words<'_>, Sum>| of.values().map(|it| it.cost).sum::<i128>();
-        assert_eq!((kept.len(), total(&kept)), (3, total(&all)));
+    fn what_of_a_month_was_not_read_is_said_in_words() {
+        assert_eq!(not_told(None, None), "");
+        let first = table::moment("2026-10-07").expect("a date") / MILLIS_PER_DAY;
+        let told = not_told(
+            Some("3 days of GPUs cannot be read".to_owned()),
+            Some(first),
+        );
+        let expected =
+            "3 days of GPUs cannot be read; days before 2026-10-07 are deleted (retention.days_d)";
+        assert_eq!(told, expected);
     }
 }

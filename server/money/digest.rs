@@ -44,6 +44,7 @@ pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
         all.filter(|it| !recorded.contains(it)).collect()
     };
     let ranges = [week.days(), week.before().days(), month_to_date(week)];
+    let all = days.not_read(&(i64::MIN..i64::MAX));
     let missing = ranges.each_ref().map(missing);
     let made = ranges
         .each_ref()
@@ -64,6 +65,7 @@ pub fn summaries(days: &Days, week: Week, terms: &Terms) -> Vec<Summary> {
         this,
         before,
         month,
+        not_read: all.as_deref(),
         runs: &made[0].runs,
         runs_untold: days.trained_untold.as_deref(),
         budgets: &standing,

@@ -34,6 +34,8 @@ mod preempted;
 
 mod read;
 
+mod recorded;
+
 mod serving;
 
 pub mod training;
@@ -57,8 +59,8 @@ pub struct Days {
     pub days: Vec<LedgerDay>,
     /// The holders of these days by their numbers.
     pub holders: HashMap<i64, Holder>,
-    /// Days that cannot be read.
-    pub unreadable: usize,
+    /// Days that cannot be read, each with the number of its resource.
+    pub unreadable: Vec<(i64, i64)>,
     /// Nodes that the inventory had in that time, by cluster, name and when they began.
     pub lives: Vec<NodeLife>,
     /// Runs that were preempted in that time.
@@ -77,6 +79,19 @@ pub struct Days {
     pub preempted_untold: Option<String>,
     /// Why what stands above of training runs may not be all of them; none where it is.
     pub trained_untold: Option<String>,
+}
+
+impl Days {
+    /// That days of a range cannot be read, in one sentence; none where all can.
+    pub fn not_read(&self, range: &Range<i64>) -> Option<String> {
+        let unreadable = self.unreadable.iter();
+        let count = unreadable.filter(|it| range.contains(&it.0)).count();
+        (count > 0).then(|| {
+            format!(
+                "{count} days of GPUs cannot be read and are left out: the server's log names them"
+            )
+        })
+    }
 }
 
 /// A stretch of days as money.
@@ -145,12 +160,7 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
         }
     }
     let mut findings = terms.findings.clone();
-    if days.unreadable > 0 {
-        findings.push(format!(
-            "{} days of GPUs cannot be read and are left out: the server's log names them",
-            days.unreadable
-        ));
-    }
+    findings.extend(days.not_read(range));
     let lives = &days.lives[..days.lives.len().min(MAX_LIVES)];
     if lives.len() < days.lives.len() {
         findings.push(format!(
@@ -160,6 +170,10 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
     let doubts = lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
     findings.extend(doubts);
     let (fleet, periods, unwatched) = gathering.finish(terms, (from_ms, until_ms));
+    let recorded = periods
+        .iter()
+        .map(|it| it.from_ms.div_euclid(MILLIS_PER_DAY));
+    findings.extend(recorded::missing(&recorded.collect(), range));
     for (cluster, millis) in unwatched {
         findings.push(format!(
             "{cluster}: of what is unobserved, {} GPU-hours at most are of nodes that went while the server did not see the cluster: each counts until it was missed",

@@ -88,7 +88,7 @@ pub enum NotAsked {
     Future(String),
     /// Not something to group by.
     #[error(
-        "`{0}` is nothing to group by: team, namespace, job, model, project and gpu are, with commas between"
+        "`{0}` is nothing to group by: team, namespace, job, model, project, pool and gpu are, with commas between"
     )]
     By(String),
     /// Not a form of this report.
@@ -284,6 +284,8 @@ pub fn render(
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
+    let not_read = before.not_read(&(asked.before_day..asked.days.start));
+    findings.extend(not_read.map(|it| format!("of the month before, {it}")));
     if asked.cluster.is_some() && terms.budgets.iter().any(|it| it.cluster.is_empty()) {
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());

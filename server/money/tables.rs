@@ -1,4 +1,4 @@
-//! Tables of prices, owners, budgets and quotas: known by the names of their columns.
+//! Tables of prices, owners, budgets, quotas and targets: known by the names of their columns.
 //!
 //! Limits: [`MAX_BYTES`] a table.
 
@@ -7,7 +7,10 @@ use std::io::Read as _;
 
 mod quotas;
 
+mod targets;
+
 pub use quotas::{Quota, quotas, quotas_at};
+pub use targets::{Targets, targets};
 
 use gpufleet_analysis::money;
 use gpufleet_analysis::owner::{self, idle};
@@ -43,6 +46,8 @@ pub enum Kind {
     Budgets,
     /// Quotas in GPUs.
     Quotas,
+    /// Targets of one's own.
+    Targets,
 }
 
 /// A text that is no table that is known.
@@ -50,7 +55,7 @@ pub enum Kind {
 pub enum NoTable {
     /// Its columns are those of none.
     #[error(
-        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets and quotas"
+        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets, quotas and targets"
     )]
     Columns(String),
     /// It cannot be read.
@@ -62,7 +67,7 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 9] = [
+    const ALL: [(Self, &str, &[&str]); 10] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
@@ -72,6 +77,7 @@ impl Kind {
         (Self::Budgets, "budgets", &BUDGETS),
         (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),
         (Self::Quotas, "quotas", &quotas::QUOTAS),
+        (Self::Targets, "targets", &targets::TARGETS),
     ];
 
     /// Its name.

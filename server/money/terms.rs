@@ -20,7 +20,7 @@ use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::CostConfig;
-use super::tables::{self, Budget, File, Kind, Quota};
+use super::tables::{self, Budget, File, Kind, Quota, Targets};
 use crate::config::Config;
 use crate::store::model::MoneyTable;
 
@@ -54,6 +54,8 @@ pub struct Terms {
     pub budgets: Vec<Budget>,
     /// How many GPUs they may hold.
     pub quotas: Vec<Quota>,
+    /// What their time is held against.
+    pub targets: Targets,
     /// What is wrong with tables and rules, one sentence each.
     pub findings: Vec<String>,
     /// What they were made from, beside what is shipped.
@@ -189,8 +191,15 @@ impl Terms {
             quotas.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        let mut targets = Vec::new();
+        for table in take(Kind::Targets) {
+            let (read, wrong) = tables::targets(&table.text);
+            targets.extend(read);
+            findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
+        }
         let findings = some(findings);
         Self {
+            targets: Targets::new(&owners, targets),
             book,
             owners,
             budgets,

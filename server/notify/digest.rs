@@ -235,6 +235,7 @@ mod tests {
             before: Spent::default(),
             month: Spent::default(),
             training: Training::default(),
+            not_read: None,
             runs_untold: None,
             waste: Vec::new(),
             budget: None,

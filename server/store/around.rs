@@ -1,24 +1,31 @@
 //! What stands around the GPUs of hours that are computed: read for all hours of a round together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::Phase;
+use gpufleet_analysis::owner::Holder;
 
 use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
 use super::model::DemandHour;
-use super::{demand, phases, training};
+use super::{demand, phases, training, unheld};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Surroundings {
+    /// Its node as the inventory names it; none where that does not know it.
+    pub node: Option<String>,
     /// Since when, Unix milliseconds, its node is in which phase: the one in force when the hour begins, and
     /// those after it. Empty where the inventory does not know the node.
     pub phases: Vec<(i64, Phase)>,
     /// GPUs that were waited for in its cluster in that hour; none where nobody saw that.
     pub waited_for: Option<DemandHour>,
-    /// Its holders that are training jobs, by their numbers.
+    /// The minutes in which GPUs like it were free for each reason: [`super::model::FreeHour::minutes`].
+    pub free: [u64; 3],
+    /// Its holders by their numbers, those that are known.
+    pub holders: BTreeMap<i64, Holder>,
+    /// Those of them that are training jobs.
     pub training: BTreeSet<i64>,
 }
 
@@ -30,5 +37,6 @@ pub(super) async fn read(
 ) -> Result<(), StoreError> {
     phases::read(transaction, lease, inputs).await?;
     demand::read(transaction, lease, inputs).await?;
+    unheld::read(transaction, lease, inputs).await?;
     training::read(transaction, lease, inputs).await
 }

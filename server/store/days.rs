@@ -202,7 +202,7 @@ impl Store {
     }
 
     /// The days of a range with the numbers of their resources, in any order, of one cluster where one is
-    /// named; and how many of them cannot be read, which the log names.
+    /// named; and which of them cannot be read, each with the number of its resource. The log says why.
     ///
     /// # Errors
     /// When the database refuses.
@@ -210,7 +210,7 @@ impl Store {
         &self,
         days: Range<i64>,
         cluster: Option<&str>,
-    ) -> Result<(Vec<(i64, LedgerDay)>, usize), StoreError> {
+    ) -> Result<(Vec<(i64, LedgerDay)>, Vec<(i64, i64)>), StoreError> {
         let doing = "reading days of the ledger";
         let mut transaction = self.read().await?;
         let sql = "SELECT day, subject, cluster, data FROM ledger_day
@@ -221,14 +221,14 @@ impl Store {
             Value::Text(&self.0.lease),
             Value::Text(cluster.unwrap_or_default()),
         ];
-        let (mut found, mut unreadable, mut heads) = (Vec::new(), 0, Heads::default());
+        let (mut found, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Heads::default());
         let take = |row: Row| {
             let (day, subject) = (row.int(0)?, row.int(1)?);
             match heads.unpack((day, subject), row.text(2)?, row.blob(3)?) {
                 Ok(read) => found.push((subject, read)),
                 Err(error) => {
                     tracing::error!(day, subject, error, "a day of the ledger cannot be read");
-                    unreadable += 1;
+                    unreadable.push((day, subject));
                 }
             }
             Ok(())

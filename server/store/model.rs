@@ -17,7 +17,7 @@ use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
 use serde::{Deserialize, Serialize};
 
-pub use super::{around::Surroundings, demand::DemandHour};
+pub use super::{around::Surroundings, demand::DemandHour, unheld::FreeHour};
 use crate::runs::{KnownRun, StepDelta};
 
 mod time;

@@ -3,7 +3,7 @@
 //! A day that says what it said is not written again: its digest tells. Each day is a transaction of its own, so that
 //! commits come in between. Which lease a row is of tells servers that share a database apart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
@@ -15,6 +15,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::Store;
 use super::database::{Column, Transaction, Value};
 use super::error::{Doing, StoreError};
+use super::retain::{self, DAYS_HORIZON};
 
 /// A day of a scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -54,6 +55,8 @@ pub struct MoneyRow {
     pub cost: Option<i64>,
     /// Of [`Self::gpu_millis`], what has no price.
     pub unpriced_millis: i64,
+    /// What of its money is not told, and why; empty where all is.
+    pub untold: String,
 }
 
 /// Where a payer stands in a month.
@@ -85,6 +88,8 @@ pub struct MoneyMonth {
     pub goodput: Option<i64>,
     /// The time of the runs behind that, GPU-milliseconds.
     pub goodput_gpu_millis: i64,
+    /// What of its figures is not told, and why; empty where all is.
+    pub untold: String,
 }
 
 impl MoneyDay {
@@ -128,8 +133,18 @@ impl Store {
         transaction.fetch_int(sql, &values).await.doing(doing)
     }
 
+    /// The first day from which on all days of the ledger are kept; none where none was ever deleted.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn days_kept_since(&self) -> Result<Option<i64>, StoreError> {
+        let mut transaction = self.read().await?;
+        retain::horizon(&mut transaction, &self.0.lease, DAYS_HORIZON).await
+    }
+
     /// Makes these days stand for a range of days: those that changed are written, those that are not among them go.
-    /// Returns how many were written or went.
+    /// Of some of them not everything could be read: they stay as they stand, where they do. Returns how many were
+    /// written or went.
     ///
     /// # Errors
     /// When the database refuses; then some of them stand as before.
@@ -137,18 +152,21 @@ impl Store {
         &self,
         range: Range<i64>,
         days: &[MoneyDay],
+        unread: &BTreeSet<i64>,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut known = self.money_digests(range).await?;
         let mut written = 0;
         for day in days.iter().filter(|it| !it.rows.is_empty()) {
             let digest = day.digest();
-            if known.remove(&(day.scope.clone(), day.day)) == Some(digest) {
+            let stands = known.remove(&(day.scope.clone(), day.day));
+            if stands == Some(digest) || stands.is_some() && unread.contains(&day.day) {
                 continue;
             }
             self.write_money_day(day, digest, now).await?;
             written += 1;
         }
+        known.retain(|it, _| !unread.contains(&it.1));
         for (scope, day) in known.keys() {
             let doing = "deleting a day as money";
             let mut transaction = self.write().await?;
@@ -214,9 +232,10 @@ impl Store {
             Column::Ints(rows.iter().map(|it| it.gpu_millis).collect()),
             Column::OptionalInts(rows.iter().map(|it| it.cost).collect()),
             Column::Ints(rows.iter().map(|it| it.unpriced_millis).collect()),
+            text(|it| &it.untold),
         ];
         let before = "INSERT INTO money_day (lease, scope, day, number, month, origin, cluster, payer, payer_kind,
-            namespace, job, project, state, class, currency, gpu_ms, cost_nano, unpriced_ms)";
+            namespace, job, project, state, class, currency, gpu_ms, cost_nano, unpriced_ms, untold)";
         transaction.rows(before, &columns, "").await.doing(doing)?;
         let sql = "INSERT INTO money_day_mark (lease, scope, day, digest, made_ms)
             VALUES ($1, $2, $3, $4, $5)";
@@ -295,11 +314,12 @@ impl Store {
             perhaps(|it| it.gone_on_day),
             perhaps(|it| it.goodput),
             int(|it| it.goodput_gpu_millis),
+            text(|it| &it.untold),
             Column::Ints(vec![now.millis(); rows.len()]),
         ];
         let before = "INSERT INTO money_month (lease, first_day, number, scope, month, origin, cluster, payer,
             payer_kind, currency, gpu_ms, spent_nano, unpriced_ms, forecast_nano, budget_nano, gone_on_day,
-            goodput_millionths, goodput_gpu_ms, made_ms)";
+            goodput_millionths, goodput_gpu_ms, untold, made_ms)";
         transaction.rows(before, &columns, "").await.doing(doing)?;
         transaction.commit().await.doing(doing)
     }

@@ -241,7 +241,7 @@ pub(super) async fn write(
     minutes::mark_hours(transaction, &news.marks, rand::random()).await
 }
 
-/// Hands each hour the phases of its node.
+/// Hands each hour its node and the phases of it.
 pub(super) async fn read(
     transaction: &mut Transaction,
     lease: &str,
@@ -278,7 +278,7 @@ pub(super) async fn read(
             true => Some(node.clone()),
             false => same(node, &by_node, told.get(&at)),
         };
-        let Some(mut phases) = listed.and_then(|it| by_node.remove(&it)) else {
+        let Some((listed, mut phases)) = listed.and_then(|it| by_node.remove_entry(&it)) else {
             continue;
         };
         if let Some(seen_ms) = seen.get(asked[at].0.as_str()) {
@@ -287,6 +287,7 @@ pub(super) async fn read(
         for key in keys {
             let input = inputs.get_mut(key).expect("it is one of them");
             input.around.phases.clone_from(&phases);
+            input.around.node = Some(listed.clone());
         }
     }
     Ok(())

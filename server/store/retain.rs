@@ -69,6 +69,9 @@ pub struct Deleted {
 /// Name of the moment in table horizon from which on all runs are kept, ms since the Unix epoch.
 pub(super) const RUNS_HORIZON: &str = "runs";
 
+/// Name of the day in table horizon from which on all days of the ledger are kept, since the Unix epoch.
+pub(super) const DAYS_HORIZON: &str = "days";
+
 const MINUTES: &str = "DELETE FROM minute_row WHERE (minute, subject) IN (
     SELECT m.minute, m.subject FROM minute_row m WHERE m.minute < $1
     AND NOT EXISTS (SELECT 1 FROM ledger_dirty d WHERE d.subject = m.subject
@@ -175,6 +178,10 @@ const NODES: &str = "DELETE FROM inventory_node WHERE (lease, cluster, name) IN 
 const LIVES: &str = "DELETE FROM inventory_life WHERE (lease, cluster, name, billed_ms) IN (
     SELECT n.lease, n.cluster, n.name, n.billed_ms FROM inventory_life n
     WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
+
+const FREE: &str = "DELETE FROM free_hour WHERE (lease, cluster, hour, model, kept_for) IN (
+    SELECT lease, cluster, hour, model, kept_for FROM free_hour
+    WHERE lease = $3 AND hour < $1 ORDER BY hour LIMIT $2)";
 
 const DEMAND: &str = "DELETE FROM demand_hour WHERE (lease, cluster, hour) IN (
     SELECT d.lease, d.cluster, d.hour FROM demand_hour d
@@ -342,6 +349,7 @@ impl Store {
             }
             gone.more |= deleted == most;
         }
+        move_horizon(&mut transaction, lease, (DAYS_HORIZON, expiry.days)).await?;
         let mut most = 0;
         for (sql, before) in [
             (ASIDE, events),
@@ -357,6 +365,7 @@ impl Store {
             (MARKS, senders),
             (CORRECTIONS, expiry.hours),
             (DEMAND, expiry.hours),
+            (FREE, expiry.hours),
             (SERVED, expiry.hours),
             (DAYS, expiry.days),
             (MONEY_DAYS, expiry.days),

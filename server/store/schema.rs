@@ -60,6 +60,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(23, "0023_digest.sql"),
     migration!(24, "0024_money_day.sql"),
     migration!(25, "0025_run_by_name.sql"),
+    migration!(26, "0026_money.sql"),
     migration!(29, "0029_around_hours.sql"),
 ];
 

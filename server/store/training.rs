@@ -1,4 +1,5 @@
-//! Which holders of an hour train: those of whose name a run was heard in that hour, and those that were made to.
+//! Who the holders of an hour are, and which of them train: those of whose name a run was heard in that hour, and those
+//! that were made to.
 //!
 //! Limits: [`MAX_RUNS`] runs of an hour, those heard first after it began, whatever else is in the round. When a run was heard stands some
 //! minutes behind in its row while it runs ([`BEHIND_MS`]).
@@ -6,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
+use gpufleet_analysis::owner::Holder;
 use gpufleet_telemetry::training::JobId;
 
 use super::database::{Transaction, Value};
@@ -19,7 +21,7 @@ const MAX_RUNS: usize = 20_000;
 /// So far the row of a run that goes on may be behind, milliseconds.
 const BEHIND_MS: i64 = 600_000;
 
-/// Hands each hour which of its holders train.
+/// Hands each hour its holders, and which of them train.
 pub(super) async fn read(
     transaction: &mut Transaction,
     lease: &str,
@@ -39,17 +41,17 @@ pub(super) async fn read(
     }
     for ((hour, _), input) in inputs.iter_mut() {
         let rows = input.minutes.values();
-        let met: BTreeSet<i64> = rows.flat_map(|it| it.holders.keys().copied()).collect();
-        let trains = |number: &i64| {
-            let Some(holder) = holders.get(number) else {
-                return false;
-            };
-            let cluster = input.resource.key.cluster.to_string();
-            let key = (cluster, holder.job_name().to_owned());
+        let met = rows.flat_map(|it| it.holders.keys());
+        let met = met.filter_map(|it| Some((*it, holders.get(it)?.clone())));
+        input.around.holders = met.collect();
+        let cluster = input.resource.key.cluster.to_string();
+        let trains = |holder: &Holder| {
+            let key = (cluster.clone(), holder.job_name().to_owned());
             let mut named = runs_of[hour].get(&key).into_iter().flatten();
             holder.is_made_to_train() || named.any(|job| holder.is_of(job))
         };
-        input.around.training = met.into_iter().filter(trains).collect();
+        let training = input.around.holders.iter().filter(|it| trains(it.1));
+        input.around.training = training.map(|it| *it.0).collect();
     }
     Ok(())
 }

@@ -116,6 +116,7 @@ fn text(it: &Summary, page: &str) -> String {
             "Not known: {missing}; the figures are of the other days."
         ));
     }
+    lines.extend(it.not_read.iter().map(|it| format!("Not known: {it}")));
     let active = it.this.of(State::is_active).gpu_millis;
     let active = ratio(active.into(), WHOLE, it.this.sum.gpu_millis.into());
     lines.push(format!(
@@ -211,6 +212,7 @@ fn figures(it: &Summary, payer: &str, page: &str) -> Value {
         "team": payer,
         "currency": it.currency,
         "days_not_recorded": it.this.missing.iter().map(|it| day_text(*it)).collect::<Vec<_>>(),
+        "not_read": it.not_read,
         "held_gpu_hours": held(it).json(|it| hours(*it)),
         "cost": cost_json(&it.this.sum),
         "idle_cost": cost_json(&it.this.of(State::is_idle)),
@@ -279,6 +281,9 @@ struct Change {
 }
 
 fn change(it: &Summary) -> Figure<Change> {
+    if let Some(not_read) = &it.not_read {
+        return Figure::unknown(not_read.clone());
+    }
     for (spent, which) in [(&it.this, "the week"), (&it.before, "the week before")] {
         if let Some(missing) = missing(spent, which) {
             return Figure::unknown(missing);

@@ -176,6 +176,42 @@ fn a_pod_that_comes_and_goes_is_seen_on_the_server_with_its_job_its_labels_and_i
 }
 
 #[test]
+fn a_pod_whose_container_does_not_run_yet_starts_on_its_gpu_until_it_does() {
+    let node = Node::start();
+    let put = |phase: &str, state: Value| {
+        let more = json!({"phase": phase, "containers": [{"name": "main", "state": state}]});
+        node.api
+            .put_pod(NODE, ["team-a", "train-0", "uid-1"], &more);
+    };
+    let is = |state: &str| {
+        wait::until(state, LIMIT, || {
+            (node.gpu(0)["state"] == state).then_some(())
+        });
+    };
+    put(
+        "Pending",
+        json!({"waiting": {"reason": "ContainerCreating"}}),
+    );
+    let held = [Given::gpus("team-a", "train-0", &[&node.gpus[0]])];
+    node.kubelet.show(&held);
+    let attributes = [("gpufleet.holder.starting", "true")];
+    node.waits("it starts", 0, &pod("team-a", "train-0"), &attributes);
+    is("starting_pod");
+    put(
+        "Running",
+        json!({"running": {"startedAt": "2026-11-23T10:00:00Z"}}),
+    );
+    // Nothing computes on it yet, and no memory is in use.
+    is("gap");
+    node.waits("it runs", 0, &pod("team-a", "train-0"), &[]);
+    assert_eq!(
+        node.gpu(0)["attributes"]["gpufleet.holder.starting"],
+        Value::Null
+    );
+    node.stop();
+}
+
+#[test]
 fn a_kubelet_that_is_gone_makes_holders_unknown_and_one_that_begins_anew_is_asked_anew() {
     let mut node = Node::start();
     let held = [Given::gpus("team-a", "train-0", &[&node.gpus[0]])];

@@ -245,6 +245,9 @@ impl Kubernetes {
             "spec": {"nodeName": node, "containers": [{"name": "main"}]},
             "status": {"phase": more["phase"].as_str().unwrap_or("Running")},
         });
+        if !more["containers"].is_null() {
+            pod["status"]["containerStatuses"] = more["containers"].clone();
+        }
         for absent in ["labels", "ownerReferences"] {
             // What is empty is left out, never null.
             let meta = pod["metadata"].as_object_mut().expect("it was written so");

@@ -12,7 +12,7 @@ use gpufleet_analysis::taken::sight::{JobNow, RunNow};
 use gpufleet_analysis::taken::{Advice, Before, Kind, Record, Sight, Standing};
 use gpufleet_analysis::unused::IDLE_AFTER_S;
 use gpufleet_telemetry::gpu_specs::Specs;
-use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::identity::{Origin, attribute};
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::around::Around;
@@ -53,7 +53,8 @@ pub(super) struct Job {
     pub(super) now: JobNow,
     pub(super) origin: Origin,
     pub(super) payer: String,
-    pub(super) gpus: Vec<String>,
+    /// Its GPUs, each with its node before it.
+    pub(super) gpus: Vec<(String, String)>,
     /// Of its GPUs those that have been idle for so long that it is said, and what these cost a day.
     pub(super) told: (u32, Option<i64>),
 }
@@ -118,7 +119,8 @@ impl Seen {
         known.now.gpus += 1;
         known.now.unseen += u32::from(!is_observed);
         known.now.day_cost = sum(known.now.day_cost, day);
-        known.gpus.push(id.to_owned());
+        let node = gpu.resource.attribute(attribute::NODE).unwrap_or_default();
+        known.gpus.push((node.to_owned(), id.to_owned()));
     }
 
     /// What is advised now.
@@ -263,10 +265,15 @@ impl Seen {
 }
 
 impl Job {
-    /// Some of its GPUs, from the first to the last of them: those of one node would say nothing of the others.
-    fn remembered(&self) -> Vec<String> {
-        let every = self.gpus.len().div_ceil(MAX_GPUS).max(1);
-        self.gpus.iter().step_by(every).cloned().collect()
+    /// Some of its GPUs, of all of its nodes alike: those of one node would say nothing of the others.
+    pub(super) fn remembered(&self) -> Vec<String> {
+        let mut gpus: Vec<&(String, String)> = self.gpus.iter().collect();
+        gpus.sort_unstable();
+        let every = gpus.len().div_ceil(MAX_GPUS).max(1);
+        gpus.into_iter()
+            .step_by(every)
+            .map(|it| it.1.clone())
+            .collect()
     }
 
     fn idle(&mut self, it: &now::Idle, at: Timestamp) {

@@ -255,3 +255,25 @@ fn in_a_day_a_hundred_are_taken_up_the_dearest_first() {
     book.look(&nothing, given, START + MILLIS_PER_DAY);
     assert_eq!(book.entries.len(), 2 * MAX_A_DAY);
 }
+
+#[test]
+fn of_a_large_job_gpus_of_all_its_nodes_are_remembered() {
+    let gpu = |number: usize| {
+        // As they come: in any order.
+        let number = number * 37 % 128;
+        (
+            format!("node-{:02}", number / 8),
+            format!("GPU-{number:03}"),
+        )
+    };
+    let job = Job {
+        gpus: (0..128).map(gpu).collect(),
+        ..Job::default()
+    };
+    let remembered = job.remembered();
+    let of_node = |node: usize| {
+        let gpus = (node * 8..node * 8 + 8).map(|it| format!("GPU-{it:03}"));
+        gpus.filter(|it| remembered.contains(it)).count()
+    };
+    assert_eq!((0..16).map(of_node).collect::<Vec<_>>(), [2; 16]);
+}

@@ -124,16 +124,17 @@ pub(in crate::money) async fn of_any_origin(
     let lives = store
         .inventory_lives((time.start, time.end), cluster)
         .await?;
-    let (mut found, unreadable) = store.ledger_days(days, cluster).await?;
+    let (mut found, mut unreadable) = store.ledger_days(days, cluster).await?;
     let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
         for input in store.day_inputs(dirty).await? {
-            changed.insert((input.subject, input.day));
+            changed.insert((input.day, input.subject));
             anew.push((input.subject, put_together(&input)));
         }
     }
     if !changed.is_empty() {
-        found.retain(|(subject, it)| !changed.contains(&(*subject, it.day)));
+        found.retain(|(subject, it)| !changed.contains(&(it.day, *subject)));
+        unreadable.retain(|it| !changed.contains(it));
         anew.retain(|(_, it)| cluster.is_none_or(|cluster| cluster == it.of.cluster));
         anew.retain(|(_, it)| !it.times.is_empty());
         found.append(&mut anew);
@@ -179,11 +180,14 @@ impl Days {
     pub(in crate::money) fn of_cluster(&self, cluster: &str) -> Self {
         let days = self.days.iter().filter(|it| it.of.cluster == cluster);
         let lives = self.lives.iter().filter(|it| it.cluster == cluster);
+        let trained = self.trained.iter().filter(|it| it.cluster == cluster);
         Self {
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
             holders: self.holders.clone(),
-            unreadable: self.unreadable,
+            unreadable: self.unreadable.clone(),
+            trained: trained.cloned().collect(),
+            trained_untold: self.trained_untold.clone(),
             ..Self::default()
         }
     }

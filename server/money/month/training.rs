@@ -38,7 +38,7 @@ const AT_A_TIME: usize = 64;
 /// A run as far as a month's report needs it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    cluster: String,
+    pub(super) cluster: String,
     job: String,
     /// GPUs that its first ranks name.
     gpus: Vec<String>,
@@ -207,4 +207,27 @@ fn payer(
     let unknown = Holder::default();
     let holder = holders.get(number).unwrap_or(&unknown);
     Some(terms.owners.payer(holder, run.held_ms.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_one_cluster_has_the_runs_of_that_cluster() {
+        let run = |cluster: &str| Trained {
+            cluster: cluster.to_owned(),
+            job: "train".to_owned(),
+            gpus: vec!["GPU-0".to_owned()],
+            held_ms: 0..1,
+            count: 1,
+            goodput: Some(900_000),
+            mfu: None,
+        };
+        let days = Days {
+            trained: vec![run("lab"), run("prod")],
+            ..Days::default()
+        };
+        assert_eq!(days.of_cluster("prod").trained, [run("prod")]);
+    }
 }

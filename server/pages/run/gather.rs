@@ -13,13 +13,13 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 
-use super::{energy, loss};
+use super::loss;
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
 use crate::runs::cost::{self, Cost};
 use crate::runs::heat;
 use crate::runs::history::{self, Cut};
-use crate::runs::{Run, RunKey, goodput, lookup, reliability, scaling};
+use crate::runs::{Run, RunKey, energy, goodput, lookup, reliability, scaling};
 use crate::store::model::EventFilter;
 use crate::store::{RunFilter, StoreError};
 use crate::view::FleetView;

@@ -385,6 +385,10 @@ fn hold(resource: &mut Resource, holder: Option<&Holder>) {
             resource.attributes.insert(name.to_owned(), value.clone());
         }
     }
+    if holder.is_starting {
+        let starting = attribute::HOLDER_STARTING.to_owned();
+        resource.attributes.insert(starting, "true".to_owned());
+    }
 }
 
 /// Takes from the front of a block the steps that ended by a moment; none when there are none.
@@ -471,6 +475,13 @@ mod tests {
         hold(&mut gpu, Some(&holder));
         assert_eq!(gpu.attribute(attribute::HOLDER), Some("job:team/then"));
         assert_eq!(gpu.attribute(attribute::POD), None);
+        assert_eq!(gpu.attribute(attribute::HOLDER_STARTING), None);
+        let starts = Holder {
+            is_starting: true,
+            ..holder.clone()
+        };
+        hold(&mut gpu, Some(&starts));
+        assert_eq!(gpu.attribute(attribute::HOLDER_STARTING), Some("true"));
         assert_eq!(gpu.attribute(attribute::GPU_MODEL), Some("NVIDIA H100"));
         hold(&mut gpu, None);
         assert_eq!(Holder::told_by(&gpu), None);

@@ -21,8 +21,15 @@ fn first_day() -> i64 {
 }
 
 impl Bench {
-    /// Makes the month; how many days of it were written.
+    /// Makes the month; how many days of it were written, of which everything is told.
     async fn made(&self, terms: &Arc<Terms>, now: Timestamp) -> usize {
+        let written = self.written(terms, now).await;
+        assert_eq!(written.untold, None);
+        written.days
+    }
+
+    /// Makes the month.
+    async fn written(&self, terms: &Arc<Terms>, now: Timestamp) -> daily::Written {
         let specs = Specs::with(&BTreeMap::new()).expect("no peaks of its own");
         let made = daily::make(&self.store, &specs, terms, first_day(), now).await;
         made.expect("the store answers")
@@ -166,5 +173,84 @@ both! {
         assert!(bench.count("money_month").await > 0, "the month is not over");
         bench.store.retain(&before(day + 32)).await.expect("the store answers");
         assert_eq!(bench.count("money_month").await, 0);
+    }
+}
+
+both! {
+    async fn a_month_that_is_over_and_lost_a_day_to_retention_stays_as_it_stood(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (first, over) = (Arc::new(terms(tables())), at(40 * 24 * HOUR_S));
+        days::round(&bench.store, over).await.expect("the store answers");
+        assert_eq!(bench.made(&first, over).await, 1);
+        let spent = "SELECT spent_nano FROM money_month WHERE payer_kind = 'everybody'";
+        let before = bench.int(spent).await;
+        let kept_from = |days| Expiry { days, ..super::forgetting::keep_all() };
+        // Of a whole month another price is another sum.
+        bench.store.retain(&kept_from(first_day())).await.expect("the store answers");
+        let second = Arc::new(terms(with_commitment()));
+        assert!(bench.made(&second, over).await > 0);
+        assert_ne!(bench.int(spent).await, before);
+        assert!(bench.made(&first, over).await > 0);
+        bench.store.retain(&kept_from(first_day() + 1)).await.expect("the store answers");
+        assert_eq!(bench.made(&second, over).await, 0);
+        assert_eq!(bench.int(spent).await, before);
+    }
+}
+
+both! {
+    async fn a_month_that_runs_and_lost_days_to_retention_says_so(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (now, terms) = (at(3 * HOUR_S), Arc::new(terms(tables())));
+        let expiry = Expiry { days: first_day() + 1, ..super::forgetting::keep_all() };
+        bench.store.retain(&expiry).await.expect("the store answers");
+        bench.made(&terms, now).await;
+        let told = "money_month WHERE untold LIKE 'days before %-02 are deleted (retention.days_d)'";
+        assert_eq!(bench.count(told).await, bench.count("money_month").await);
+    }
+}
+
+both! {
+    async fn a_day_that_cannot_be_read_stays_as_it_stood_and_its_month_says_so(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (now, terms) = (at(3 * HOUR_S), Arc::new(terms(tables())));
+        days::round(&bench.store, now).await.expect("the store answers");
+        assert_eq!(bench.made(&terms, now).await, 1);
+        let cost = bench.sum("cost_nano").await;
+        let spoil = "UPDATE ledger_day SET data = substr(data, 1, 9)
+            WHERE subject = (SELECT MIN(subject) FROM ledger_day)";
+        assert_eq!(bench.execute(spoil).await, 1);
+        let written = bench.written(&terms, now).await;
+        assert_eq!(written.days, 0);
+        let untold = written.untold.expect("it is told");
+        assert!(untold.contains(": 1 days of GPUs cannot be read"), "{untold}");
+        assert_eq!(bench.sum("cost_nano").await, cost);
+        let told = "money_month WHERE untold LIKE '1 days of GPUs cannot be read%'";
+        assert_eq!(bench.count(told).await, bench.count("money_month").await);
+        // Put together again from its hours, it is read.
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT day, subject, 1, 0 FROM ledger_day").await;
+        assert_eq!(bench.made(&terms, now).await, 0);
+        assert_eq!(bench.count("money_month WHERE untold <> ''").await, 0);
+    }
+}
+
+both! {
+    async fn what_no_column_holds_is_null_and_said_and_never_less(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let rates = "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n\
+            a3-highgpu-8g,us-central1,on_demand,USD,6000000000,,2026-01-01,,list,contract\n";
+        let mut all = tables();
+        all[0] = table("mine.csv", "rates", rates);
+        let written = bench.written(&Arc::new(terms(all)), at(3 * HOUR_S)).await;
+        assert!(written.untold.is_some_and(|it| it.contains("more than a column holds")));
+        let everybody = "money_month WHERE payer_kind = 'everybody' AND spent_nano IS NULL
+            AND unpriced_ms = 0 AND untold LIKE 'some of its money is more than a column holds%'";
+        assert_eq!(bench.count(everybody).await, 1);
+        let smaller = "money_month WHERE payer_kind = 'unowned' AND spent_nano = 1500000000000000000 AND untold = ''";
+        assert_eq!(bench.count(smaller).await, 1);
     }
 }

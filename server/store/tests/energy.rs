@@ -90,7 +90,7 @@ both! {
         }
         let (read, unreadable) =
             bench.store.ledger_days(hour() / 24..hour() / 24 + 2, None).await.unwrap();
-        assert_eq!(unreadable, 0);
+        assert_eq!(unreadable, []);
         let sorted = |mut days: Vec<(i64, LedgerDay)>| {
             days.sort_by_key(|it| it.0);
             days

@@ -4,6 +4,7 @@ use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 
 use super::*;
 use crate::ledger::{LedgerConfig, round};
+use crate::money::tables::Targets;
 
 const HOUR_S: i64 = 3_600;
 
@@ -34,9 +35,14 @@ fn minutes_of_one(number: u64, first: i64, end: i64, active: bool) -> Commit {
 impl Bench {
     /// Computes until nothing is due; how many hours that took.
     pub(super) async fn compute(&self, now: Timestamp) -> usize {
+        self.compute_by(&Targets::default(), now).await
+    }
+
+    /// The same by targets of one's own.
+    pub(super) async fn compute_by(&self, targets: &Targets, now: Timestamp) -> usize {
         let mut total = 0;
         loop {
-            let done = round(&self.store, &LedgerConfig::default(), now).await;
+            let done = round(&self.store, &LedgerConfig::default(), targets, now).await;
             let done = done.expect("the store answers");
             total += done;
             assert!(total < 1_000, "the ledger does not come to rest");
@@ -121,7 +127,7 @@ both! {
         bench.commit(&minutes_of_one(1, 0, 30, true)).await;
         let now = at(2 * HOUR_S);
         // The hour before comes first.
-        round(&bench.store, &LedgerConfig::default(), now).await.unwrap();
+        round(&bench.store, &LedgerConfig::default(), &Targets::default(), now).await.unwrap();
         let dirty = bench.store.dirty_hours(now).await.unwrap();
         let inputs = bench.store.ledger_inputs(&dirty).await.unwrap();
         let of_hour = |it: &&LedgerInput| it.dirty.hour == hour();

@@ -1,5 +1,6 @@
 //! What the inventory saw of a node, and of who waits, stands in the hours of GPUs.
 
+use gpufleet_analysis::inventory::unheld::Alike;
 use gpufleet_analysis::inventory::{Node, Ready, Record};
 use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 
@@ -192,5 +193,48 @@ both! {
             let reason = if is_said { Reason::NoDemand } else { Reason::Unknown };
             assert_eq!((free.reason, free.millis), (reason, 45 * 60_000));
         }
+    }
+}
+
+both! {
+    async fn a_free_gpu_says_minute_by_minute_why_nobody_has_one_like_it(bench) {
+        let mut node = ready("node-1.rack-1");
+        node.node.model = "h100".to_owned();
+        node.node.kept_for = vec!["team=vision:NoSchedule".to_owned()];
+        write(bench, &node).await;
+        let free = |model: &str, kept_for: &[String], minutes| FreeHour {
+            hour: hour(),
+            alike: Alike { model: model.to_owned(), kept_for: kept_for.to_vec() },
+            minutes,
+        };
+        let all = [
+            free("h100", &node.node.kept_for, [0b111 << 14, 1 << 20, 1 << 59]),
+            free("h100", &[], [u64::MAX >> 4, 0, 0]),
+            free("l4", &node.node.kept_for, [0, u64::MAX >> 4, 0]),
+        ];
+        for hours in [&all[..], &all[..1]] {
+            bench.store.write_free("live", hours, bench.token).await.expect("the store answers");
+        }
+        let mut written = bench.store.free_hour("live", hour()).await.expect("the store answers");
+        written.sort_by_key(|it| it.alike.clone());
+        let mut expected = all.to_vec();
+        expected.sort_by_key(|it| it.alike.clone());
+        assert_eq!(written, expected);
+        // Free from minute 15 on.
+        bench.commit(&worked_and_free(1)).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        let hours = bench.hours().await;
+        let free = hours[0].entries.iter().filter(|it| it.state == State::Unallocated);
+        let free: Vec<_> = free.map(|it| (it.reason, it.millis / 60_000)).collect();
+        let expected = [
+            (Reason::Unknown, 41),
+            (Reason::NoDemand, 2),
+            (Reason::Fragmented, 1),
+            (Reason::ReservedHold, 1),
+        ];
+        assert_eq!(free, expected);
+        let gone = Expiry { hours: hour() + 1, ..keep_all() };
+        bench.store.retain(&gone).await.expect("the store answers");
+        assert_eq!(bench.int("SELECT COUNT(*) FROM free_hour").await, 0);
     }
 }

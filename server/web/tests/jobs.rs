@@ -368,6 +368,10 @@ async fn the_api_has_the_run_its_steps_and_what_two_runs_differ_in() {
         assert_eq!(found[figure]["missing"], missing, "{figure}");
     }
     assert_eq!(found["scaling_ratio"]["value"], Value::Null);
+    assert_eq!(found["energy_kwh"]["value"], Value::Null, "not 0");
+    let missing = found["energy_kwh"]["missing"].as_str().unwrap();
+    assert!(missing.starts_with("not "), "{missing}");
+    assert_eq!(found["energy_metered_ratio"], Value::Null);
     let steps = server.json(&format!("{run}/steps?ranks=3")).await;
     assert_eq!(steps[0]["rank"], 3);
     let count: usize = steps

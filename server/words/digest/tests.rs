@@ -38,6 +38,7 @@ fn week() -> Summary {
         ]),
         before: spent(&[(State::ActiveUnrated, sum(1_000, 3_000))]),
         month: spent(&[(State::ActiveUnrated, sum(2_300, 6_900))]),
+        not_read: None,
         training: Training::default(),
         runs_untold: None,
         waste: vec![Waste {
@@ -104,6 +105,19 @@ fn runs_that_nobody_can_name_any_more_are_said_beside_goodput_and_mfu() {
     }
     let note = said.figures["mfu"]["note"].as_str();
     assert!(note.is_some_and(|it| it.ends_with("3 runs are deleted")));
+}
+
+#[test]
+fn what_cannot_be_read_is_said_and_two_weeks_are_not_compared() {
+    let mut it = week();
+    it.not_read = Some("3 days of GPUs cannot be read".to_owned());
+    let said = say(&it, "x");
+    assert_eq!(lines(&said)[1], "Not known: 3 days of GPUs cannot be read");
+    assert!(
+        said.text
+            .contains("Against the week before: not known: 3 days of GPUs cannot be read")
+    );
+    assert_eq!(said.figures["not_read"], "3 days of GPUs cannot be read");
 }
 
 #[test]

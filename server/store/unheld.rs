@@ -1,0 +1,202 @@
+//! Why GPUs were free, minute by minute: hours are replaced while they run, and handed to the hours of the GPUs that
+//! they are of.
+
+use std::collections::BTreeMap;
+
+use gpufleet_analysis::inventory::Record;
+use gpufleet_analysis::inventory::unheld::Alike;
+
+use super::Store;
+use super::database::{Column, Row, Transaction};
+use super::error::{CommitError, Doing, StoreError};
+use super::lease::fence;
+use super::ledger::Inputs;
+use super::model::FencingToken;
+
+/// Why GPUs that have type and taints in common were free in an hour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreeHour {
+    /// Hours since the Unix epoch.
+    pub hour: i64,
+    /// What they have in common.
+    pub alike: Alike,
+    /// Minutes of the hour, one bit each, in which it was for each reason, in the order of
+    /// [`gpufleet_analysis::states::Demand`].
+    pub minutes: [u64; 3],
+}
+
+impl Store {
+    /// Makes hours of a cluster durable as they are; each replaces what was written of it.
+    ///
+    /// # Errors
+    /// When another server has the right to write, or the database refuses; then nothing is written.
+    pub async fn write_free(
+        &self,
+        cluster: &str,
+        hours: &[FreeHour],
+        token: FencingToken,
+    ) -> Result<(), CommitError> {
+        let doing = "writing why GPUs were free";
+        let unknown = CommitError::Unknown;
+        let mut transaction = self.write().await.map_err(unknown)?;
+        fence(&mut transaction, &self.0.lease, token).await?;
+        let kept: Vec<String> = hours.iter().map(|it| list(&it.alike)).collect();
+        let minutes = |why: usize| {
+            let bits = hours.iter().map(|it| it.minutes[why].cast_signed());
+            Column::Ints(bits.collect())
+        };
+        let columns = [
+            Column::Texts(vec![self.0.lease.as_str(); hours.len()]),
+            Column::Texts(vec![cluster; hours.len()]),
+            Column::Ints(hours.iter().map(|it| it.hour).collect()),
+            Column::Texts(hours.iter().map(|it| it.alike.model.as_str()).collect()),
+            Column::Texts(kept.iter().map(String::as_str).collect()),
+            minutes(0),
+            minutes(1),
+            minutes(2),
+        ];
+        let before = "INSERT INTO free_hour
+            (lease, cluster, hour, model, kept_for, no_demand, fragmented, reserved)";
+        let after = "ON CONFLICT (lease, cluster, hour, model, kept_for) DO UPDATE
+            SET no_demand = excluded.no_demand, fragmented = excluded.fragmented,
+                reserved = excluded.reserved";
+        let written = transaction.rows(before, &columns, after).await;
+        written.doing(doing).map_err(unknown)?;
+        let committed = transaction.commit().await.doing(doing);
+        committed.map_err(unknown)
+    }
+
+    /// What is written of one hour of a cluster.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn free_hour(&self, cluster: &str, hour: i64) -> Result<Vec<FreeHour>, StoreError> {
+        let mut transaction = self.read().await?;
+        let asked = [(cluster, hour)];
+        let mut found = hours(&mut transaction, &self.0.lease, &asked).await?;
+        Ok(found
+            .remove(&(cluster.to_owned(), hour))
+            .unwrap_or_default())
+    }
+}
+
+/// Taints as they are kept.
+fn list(alike: &Alike) -> String {
+    serde_json::to_string(&alike.kept_for).expect("texts are JSON")
+}
+
+/// Hours by cluster and number.
+async fn hours(
+    transaction: &mut Transaction,
+    lease: &str,
+    asked: &[(&str, i64)],
+) -> Result<BTreeMap<(String, i64), Vec<FreeHour>>, StoreError> {
+    let doing = "reading why GPUs were free";
+    let columns = [
+        Column::Texts(vec![lease; asked.len()]),
+        Column::Texts(asked.iter().map(|it| it.0).collect()),
+        Column::Ints(asked.iter().map(|it| it.1).collect()),
+    ];
+    let after =
+        ") SELECT f.cluster, f.hour, f.model, f.kept_for, f.no_demand, f.fragmented, f.reserved
+        FROM k CROSS JOIN free_hour f
+        WHERE f.lease = k.lease AND f.cluster = k.cluster AND f.hour = k.hour";
+    let rows = transaction
+        .rows("WITH k (lease, cluster, hour) AS (", &columns, after)
+        .await;
+    let mut found: BTreeMap<(String, i64), Vec<FreeHour>> = BTreeMap::new();
+    for row in rows.doing(doing)? {
+        let cluster = row.text(0).doing(doing)?.to_owned();
+        match read_hour(&row).doing(doing)? {
+            Ok(hour) => found.entry((cluster, hour.hour)).or_default().push(hour),
+            Err(error) => {
+                tracing::error!(cluster, %error, "why GPUs were free cannot be read; it is left out")
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn read_hour(row: &Row) -> Result<Result<FreeHour, serde_json::Error>, sqlx::Error> {
+    let minutes = |index: usize| row.int(index).map(i64::cast_unsigned);
+    let (hour, model) = (row.int(1)?, row.text(2)?.to_owned());
+    let minutes = [minutes(4)?, minutes(5)?, minutes(6)?];
+    let kept_for = serde_json::from_str(row.text(3)?);
+    Ok(kept_for.map(|kept_for| FreeHour {
+        hour,
+        alike: Alike { model, kept_for },
+        minutes,
+    }))
+}
+
+/// Hands each hour why GPUs like it were free, as the nodes are now that they are on.
+pub(super) async fn read(
+    transaction: &mut Transaction,
+    lease: &str,
+    inputs: &mut Inputs,
+) -> Result<(), StoreError> {
+    let clusters = inputs
+        .iter()
+        .map(|(key, it)| (it.resource.key.cluster.to_string(), key.0));
+    let mut asked: Vec<(String, i64)> = clusters.collect();
+    asked.sort_unstable();
+    asked.dedup();
+    let asked: Vec<(&str, i64)> = asked.iter().map(|it| (it.0.as_str(), it.1)).collect();
+    let free = hours(transaction, lease, &asked).await?;
+    let is_told = |it: &(String, i64)| free.contains_key(it);
+    let mut nodes: Vec<(String, String)> = Vec::new();
+    for (key, input) in inputs.iter() {
+        let cluster = input.resource.key.cluster.to_string();
+        let node = input.around.node.clone();
+        if let Some(node) = node.filter(|_| is_told(&(cluster.clone(), key.0))) {
+            nodes.push((cluster, node));
+        }
+    }
+    nodes.sort_unstable();
+    nodes.dedup();
+    let alike = alike(transaction, lease, &nodes).await?;
+    for (key, input) in inputs.iter_mut() {
+        let cluster = input.resource.key.cluster.to_string();
+        let Some(node) = input.around.node.clone() else {
+            continue;
+        };
+        let Some(alike) = alike.get(&(cluster.clone(), node)) else {
+            continue;
+        };
+        let of_hour = free.get(&(cluster, key.0)).into_iter().flatten();
+        let mut theirs = of_hour.filter(|it| it.alike == *alike);
+        input.around.free = theirs.next().map(|it| it.minutes).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// What the GPUs of nodes have in common with others, by cluster and name.
+async fn alike(
+    transaction: &mut Transaction,
+    lease: &str,
+    nodes: &[(String, String)],
+) -> Result<BTreeMap<(String, String), Alike>, StoreError> {
+    let doing = "reading nodes of free GPUs";
+    let columns = [
+        Column::Texts(vec![lease; nodes.len()]),
+        Column::Texts(nodes.iter().map(|it| it.0.as_str()).collect()),
+        Column::Texts(nodes.iter().map(|it| it.1.as_str()).collect()),
+    ];
+    let after = ") SELECT n.cluster, n.name, n.data FROM k CROSS JOIN inventory_node n
+        WHERE n.lease = k.lease AND n.cluster = k.cluster AND n.name = k.name";
+    let rows = transaction
+        .rows("WITH k (lease, cluster, name) AS (", &columns, after)
+        .await;
+    let mut found = BTreeMap::new();
+    for row in rows.doing(doing)? {
+        // One that cannot be read is named in the log by who reads the inventory.
+        if let Ok(record) = serde_json::from_slice::<Record>(row.bytes(2).doing(doing)?) {
+            let key = (
+                row.text(0).doing(doing)?.to_owned(),
+                row.text(1).doing(doing)?.to_owned(),
+            );
+            found.insert(key, Alike::of(&record.node));
+        }
+    }
+    Ok(found)
+}
