@@ -37,6 +37,8 @@ mod cost;
 
 mod doctor;
 
+mod find;
+
 mod fleet;
 
 mod jobs;
