@@ -30,6 +30,8 @@ mod status;
 
 mod gpus;
 
+mod find;
+
 mod queue;
 
 mod jobs;
@@ -94,6 +96,8 @@ enum Command {
     Cost(cost::Asked),
     /// Whether the server is well, and the fleet in numbers.
     Status,
+    /// Nodes, GPUs and jobs by a part of their name, with their pages.
+    Find(find::Asked),
     /// Every GPU and what it does.
     Gpus(gpus::Filter),
     /// Who waits for GPUs and why, what is free, the largest gang that fits.
@@ -172,6 +176,7 @@ fn answer(arguments: &Arguments) -> anyhow::Result<Answer> {
         Command::Top(asked) => top::answer(&client, asked, arguments.json),
         Command::Cost(asked) => cost::answer(&client, asked),
         Command::Status => status::answer(&client),
+        Command::Find(asked) => find::answer(&client, asked),
         Command::Gpus(filter) => gpus::answer(&client, filter),
         Command::Queue => queue::answer(&client),
         Command::Jobs(filter) => jobs::list(&client, filter),
@@ -197,7 +202,7 @@ mod tests {
     #[test]
     fn the_command_line_is_one() {
         Arguments::command().debug_assert();
-        for name in ["fleet", "incidents", "top", "cost", "profile"] {
+        for name in ["fleet", "incidents", "top", "cost", "find", "profile"] {
             let mut command = Arguments::command();
             let found = command.find_subcommand_mut(name);
             let help = found.expect("it is one").render_help().to_string();

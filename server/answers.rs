@@ -23,7 +23,7 @@ struct Shared<K, T, E> {
 }
 
 struct Held<K, T, E> {
-    /// With when they were made.
+    /// With when they were made, the stale ones too.
     kept: BTreeMap<K, (Duration, Arc<T>)>,
     making: BTreeMap<K, watch::Receiver<Option<Made<T, E>>>>,
 }
@@ -37,12 +37,12 @@ where
     T: Send + Sync + 'static,
     E: Clone + Send + Sync + 'static,
 {
-    /// None yet. The newest `most` are kept `fresh_for` so long, and so many are made `at_once`.
+    /// None yet. The newest `most` are kept, are fresh for so long, and so many are made `at_once`.
     pub fn new(fresh_for: Duration, most: usize, at_once: usize) -> Self {
         Self::growing(fresh_for..fresh_for, most, at_once)
     }
 
-    /// The same of what is told while a server comes up: an answer is kept for as long as the server had been up when
+    /// The same of what is told while a server comes up: an answer is fresh for as long as the server had been up when
     /// it was made, within these bounds. So one of a fleet that was not heard yet does not stand for long.
     pub fn growing(fresh_for: Range<Duration>, most: usize, at_once: usize) -> Self {
         Self(Arc::new(Shared {
@@ -56,7 +56,13 @@ where
         }))
     }
 
-    /// The answer that is kept or being made, else what `make` comes to.
+    /// The answer as it was last made, however old that is; none before the first.
+    pub fn last(&self, asked: &K) -> Option<Arc<T>> {
+        let held = self.0.lock();
+        held.kept.get(asked).map(|(_, answer)| Arc::clone(answer))
+    }
+
+    /// The answer that is fresh or being made, else what `make` comes to.
     ///
     /// # Errors
     /// What making it failed with, which is not kept.
@@ -74,8 +80,9 @@ where
                 let Range { start, end } = self.0.fresh_for;
                 now.saturating_sub(made) < made.clamp(start, end)
             };
-            held.kept.retain(|_, (made, _)| is_fresh(*made));
-            if let Some((_, answer)) = held.kept.get(&asked) {
+            if let Some((made, answer)) = held.kept.get(&asked)
+                && is_fresh(*made)
+            {
                 return Ok(Arc::clone(answer));
             }
             // One that ended without a word is begun anew.
@@ -217,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_are_kept_until_they_are_too_old() {
+    async fn the_newest_are_given_until_they_are_too_old_and_stand_while_the_next_is_made() {
         let asked = Asked::new();
         for (second, name) in [(0, "a"), (1, "b"), (2, "c")] {
             asked.hand.0.store(second, Ordering::Relaxed);
@@ -227,7 +234,10 @@ mod tests {
         asked.hand.0.store(10, Ordering::Relaxed);
         assert_eq!(asked.quick("c", 2).await, 1);
         asked.hand.0.store(11, Ordering::Relaxed);
+        assert_eq!(asked.answers.last(&"a"), None, "the oldest of three");
+        assert_eq!(asked.answers.last(&"b").as_deref(), Some(&1));
         assert_eq!(asked.quick("b", 2).await, 2, "ten seconds old");
+        assert_eq!(asked.answers.last(&"b").as_deref(), Some(&2));
         assert_eq!(asked.quick("a", 2).await, 2, "the oldest of three");
     }
 

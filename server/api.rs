@@ -27,6 +27,8 @@ pub mod today;
 
 pub mod fleet;
 
+pub mod find;
+
 pub mod queue;
 
 pub mod past;
@@ -117,6 +119,7 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(fleet::node))
         .routes(routes!(fleet::gpus))
         .routes(routes!(fleet::gpu))
+        .routes(routes!(find::find))
         .routes(routes!(queue::queue))
         .routes(routes!(past::minutes))
         .routes(routes!(past::hours))

@@ -60,6 +60,8 @@ pub mod words;
 
 pub mod answers;
 
+pub mod find;
+
 pub mod today;
 
 pub mod doctor;

@@ -27,6 +27,8 @@ pub mod today;
 
 pub mod fleet;
 
+pub mod find;
+
 pub mod queue;
 
 pub mod tiles;
@@ -74,6 +76,7 @@ pub fn guarded() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(today::show))
         .route("/fleet", get(fleet::show))
+        .route("/find", get(find::show))
         .route("/queue", get(queue::show))
         .route("/incidents", get(incidents::show))
         .route("/incidents/{id}", get(incidents::show_one))

@@ -152,6 +152,14 @@ impl GpuView {
         self.reason != Reason::NoSample
     }
 
+    /// What people call it: by its place, which they know.
+    pub fn called(&self) -> String {
+        match self.index {
+            Some(index) => format!("GPU {index} of {}", self.node),
+            None => format!("a GPU of {}", self.node),
+        }
+    }
+
     /// It, and its shares where it is divided.
     pub fn with_shares(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.shares)

@@ -6,6 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{IntoResponse, Response};
 use gpufleet_analysis::taken::{Kind, Record, Sum};
 use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
@@ -158,28 +160,48 @@ pub struct ShutdownRow {
     pub saved_nano_per_week: i64,
 }
 
+/// What is answered while nothing was worked out yet.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NotYet {
+    /// Why there is no answer yet, and what to do.
+    pub detail: &'static str,
+}
+
 /// How long the first answer is waited for: of a small fleet it is there by then.
 const FIRST_WITHIN: Duration = Duration::from_secs(2);
 
+/// After how many seconds to ask again.
+const ASK_AGAIN_S: &str = "10";
+
 /// What is said meanwhile.
-const NOT_YET: &str = "what could be saved is being worked out for the first time, which takes longer for a large fleet: ask again";
+const NOT_YET: NotYet = NotYet {
+    detail: "what could be saved is being worked out for the first time, which takes longer for a large fleet: ask again",
+};
+
+impl IntoResponse for NotYet {
+    fn into_response(self) -> Response {
+        let again = [(RETRY_AFTER, ASK_AGAIN_S)];
+        (StatusCode::ACCEPTED, again, Json(self)).into_response()
+    }
+}
 
 /// Who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week, as it was last
-/// worked out (`at`): once an hour, and while somebody asks.
+/// worked out (`at`): once an hour, and while somebody asks. A server that has not worked it out yet says so with 202.
 #[utoipa::path(get, path = "/api/v1/savings", tag = "Money",
-    responses((status = 200, body = Savings), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Savings), (status = 202, body = NotYet), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub async fn savings(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
-) -> Result<Json<Savings>, Problem> {
+) -> Result<Response, Problem> {
     let now = web.app.clock.now();
     let (app, specs) = (&web.app, &web.specs);
     let made = match app.savings.last(app, specs, &grant, now) {
         Some(made) => made,
         None => {
             let making = app.savings.get(app, specs, &grant, now);
-            let made = tokio::time::timeout(FIRST_WITHIN, making).await;
-            let made = made.map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, NOT_YET))?;
+            let Ok(made) = tokio::time::timeout(FIRST_WITHIN, making).await else {
+                return Ok(NOT_YET.into_response());
+            };
             made.map_err(|error| Problem::store(&error))?
         }
     };
@@ -203,7 +225,7 @@ pub async fn savings(
             why: why.to_owned(),
         }));
     }
-    Ok(Json(Savings {
+    let savings = Savings {
         at: text::rfc3339(made.at),
         currency: made.currency.clone(),
         right_size: made.right_size.iter().map(right_size).collect(),
@@ -212,7 +234,8 @@ pub async fn savings(
         advised: advised(&made),
         taken: taken(&made),
         advice_not_kept: made.advised.not_kept.clone(),
-    }))
+    };
+    Ok(Json(savings).into_response())
 }
 
 /// Beyond nine billion an amount stays where it is.

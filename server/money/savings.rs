@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -129,20 +129,11 @@ pub struct Savings {
 }
 
 /// Answers as they were last made, by the cluster that a reader is bound to.
-pub struct Kept {
-    fresh: Answers<Option<Arc<str>>, Arc<Savings>, Arc<str>>,
-    last: Arc<Mutex<Last>>,
-}
-
-/// Answers that were made, the fresh ones and the older.
-type Last = BTreeMap<Option<Arc<str>>, Arc<Savings>>;
+pub struct Kept(Answers<Option<Arc<str>>, Savings, Arc<str>>);
 
 impl Default for Kept {
     fn default() -> Self {
-        Self {
-            fresh: Answers::growing(AT_FIRST..FRESH_FOR, KEPT, 1),
-            last: Arc::default(),
-        }
+        Self(Answers::growing(AT_FIRST..FRESH_FOR, KEPT, 1))
     }
 }
 
@@ -159,17 +150,11 @@ impl Kept {
         at: Timestamp,
     ) -> Result<Arc<Savings>, Arc<str>> {
         let (own, specs, seen) = (app.clone(), Arc::clone(specs), grant.clone());
-        let (reader, last) = (grant.cluster.clone(), Arc::clone(&self.last));
         let making = async move {
             let made = make(&own, &specs, &seen, at).await;
-            let made = made.map_err(|error| Arc::from(error.to_string()))?;
-            let made = Arc::new(made);
-            // Here and not where it is asked for: who asked may have gone on without it.
-            keep(&last, seen.cluster, Arc::clone(&made));
-            Ok(made)
+            made.map_err(|error| Arc::from(error.to_string()))
         };
-        let made = self.fresh.get(reader, &app.clock, making).await?;
-        Ok(Arc::clone(&*made))
+        self.0.get(grant.cluster.clone(), &app.clock, making).await
     }
 
     /// The answer for a reader as it was last made, however old that is; none before the first. One that is no
@@ -181,28 +166,13 @@ impl Kept {
         grant: &Grant,
         at: Timestamp,
     ) -> Option<Arc<Savings>> {
+        let last = self.0.last(&grant.cluster);
         match self.get(app, specs, grant, at).now_or_never() {
             Some(Ok(fresh)) => Some(fresh),
             // It is being made, to its end; or the store did not answer, which the next look finds out.
-            Some(Err(_)) | None => lock(&self.last).get(&grant.cluster).cloned(),
+            Some(Err(_)) | None => last,
         }
     }
-}
-
-fn keep(last: &Mutex<Last>, reader: Option<Arc<str>>, made: Arc<Savings>) {
-    let mut last = lock(last);
-    last.insert(reader, made);
-    while last.len() > KEPT {
-        let oldest = last.iter().min_by_key(|it| it.1.at);
-        let Some(oldest) = oldest.map(|it| it.0.clone()) else {
-            return;
-        };
-        last.remove(&oldest);
-    }
-}
-
-fn lock(last: &Mutex<Last>) -> MutexGuard<'_, Last> {
-    last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn make(

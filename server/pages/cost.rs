@@ -302,7 +302,7 @@ fn section(
     let idle: Vec<&now::Idle> = found.idle.iter().filter(is_here).collect();
     let headline = &made.headline;
     let tile = |name, sum: &Sum| {
-        let hours = format!("{} GPU-hours", hours(sum.gpu_millis));
+        let hours = format!("{} GPU-hours", text::hours(sum.gpu_millis));
         (name, money(&made.currency, sum), hours)
     };
     let (idle_rows, idle_more) = idle::rows(&idle, &made.currency, at);
@@ -354,7 +354,7 @@ fn team((name, sum, active, waste): &(String, Sum, Sum, Sum), made: &Made) -> Te
     Team {
         name: Name::new(name),
         cost: money(currency, sum),
-        hours: hours(sum.gpu_millis),
+        hours: text::hours(sum.gpu_millis),
         active: share.map_or("–".to_owned(), |it| format!("{it} %")),
         waste: money(currency, waste),
         quota: quota.map_or(String::new(), |it| {
@@ -382,7 +382,7 @@ fn line(made: &Made) -> String {
     if total.unpriced_millis >= total.gpu_millis {
         return format!(
             "{title} so far: {} GPU-hours, {spent}",
-            hours(total.gpu_millis)
+            text::hours(total.gpu_millis)
         );
     }
     let forecast = match made.forecast {
@@ -406,15 +406,9 @@ fn money(currency: &str, sum: &Sum) -> String {
         (unpriced, _) => format!(
             "{} and {} GPU-hours without a price",
             amount(currency, sum.cost),
-            hours(unpriced)
+            text::hours(unpriced)
         ),
     }
-}
-
-/// GPU-hours to a tenth.
-fn hours(gpu_millis: i64) -> String {
-    let tenths = ratio(gpu_millis.into(), 10, 3_600_000).unwrap_or(0);
-    format!("{}.{}", text::grouped((tenths / 10) as f64), tenths % 10)
 }
 
 #[cfg(test)]

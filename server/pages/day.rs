@@ -1,17 +1,18 @@
 //! The last day of a node or a cluster, hour by hour, by state: its GPUs' ledgers added up.
 //!
 //! A share of a divided card counts as a GPU. Limits: the ledger of a cluster is added up at most once in
-//! [`FRESH_FOR`], for all who ask, and only of the first [`MAX_DRAWN`] of a page; a page waits [`WAITS`] for it and
-//! says so if it has none.
+//! [`FRESH_FOR`], for all who ask, and only of the first [`MAX_DRAWN`] of a page. While that is done anew the last one
+//! stands, for [`STANDS_FOR`] at most; a page that has none waits [`WAITS`] for it and then says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::join_all;
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::marks;
 use super::strip::{self, Strip};
@@ -24,6 +25,9 @@ use crate::web::Web;
 
 /// How long the ledger of a cluster is kept: hours that run are computed every five minutes.
 const FRESH_FOR: Duration = Duration::from_secs(60);
+
+/// How far behind its page a day may be while the next one is added up: the ledger is as far behind itself.
+const STANDS_FOR: i64 = 300 * NANOS_PER_SECOND;
 
 /// Most clusters whose ledgers are kept.
 const KEPT: usize = 16;
@@ -41,11 +45,13 @@ const ADDED_UP: &str = "The day is being added up; look again in some seconds.";
 const UNKNOWN: &str =
     "Not known at the moment: the store does not answer. The server's log says why.";
 
-/// Pasts of clusters as they were last added up, by the hour after their last.
-pub struct Days(Answers<(Origin, Arc<str>, i64), Past, Arc<str>>);
+/// Pasts of clusters as they were last added up.
+pub struct Days(Answers<(Origin, Arc<str>), Past, Arc<str>>);
 
 /// What a day is drawn from.
 struct Past {
+    /// Until when it goes.
+    end: Timestamp,
     hours: Vec<LedgerHour>,
     changed: Changed,
 }
@@ -84,9 +90,9 @@ fn end(origin: Origin, nodes: &[NodeView], now: Timestamp) -> Timestamp {
     last.filter(|_| origin == Origin::Recorded).unwrap_or(now)
 }
 
-fn drawn(past: &Past, first_seen: &[Timestamp], end: Timestamp, origin: Origin) -> Day {
-    let mut strip = strip::strip(&past.hours, first_seen, end);
-    strip.marks = marks::marks(&past.changed, strip::span(end), strip.width);
+fn drawn(past: &Past, first_seen: &[Timestamp], origin: Origin) -> Day {
+    let mut strip = strip::strip(&past.hours, first_seen, past.end);
+    strip.marks = marks::marks(&past.changed, strip::span(past.end), strip.width);
     Day {
         strip,
         ..not_known(None, origin)
@@ -124,8 +130,12 @@ pub(super) async fn of_node(
         ids: Some(ids.chain([Arc::clone(&node.name)]).collect()),
     };
     let changed = changed::changed(app, view, &of, strip::span(end).0).await;
-    let past = Past { hours, changed };
-    drawn(&past, &first_seen([node]), end, part.origin)
+    let past = Past {
+        end,
+        hours,
+        changed,
+    };
+    drawn(&past, &first_seen([node]), part.origin)
 }
 
 /// The ledgers of all GPUs of a node as one.
@@ -157,27 +167,38 @@ pub(super) async fn of_clusters(web: &Web, view: &Arc<FleetView>) -> Vec<Day> {
 
 async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day {
     let end = end(part.origin, &part.nodes, view.at);
-    let range = strip::range(end);
-    let asked = (part.origin, Arc::clone(&part.name), range.end);
+    let asked = (part.origin, Arc::clone(&part.name));
+    let last = web.days.0.last(&asked);
+    let last = last.filter(|it| end.since(it.end) < STANDS_FOR);
     let (app, view, cluster) = (web.app.clone(), Arc::clone(view), Arc::clone(&part.name));
     let making = async move {
-        let read = app.store.cluster_hours(&cluster, range).await;
+        let read = app.store.cluster_hours(&cluster, strip::range(end)).await;
         let hours = read.map_err(|error| Arc::<str>::from(error.to_string()))?;
         let of = Of {
             cluster: &cluster,
             ids: None,
         };
         let changed = changed::changed(&app, &view, &of, strip::span(end).0).await;
-        Ok(Past { hours, changed })
+        Ok(Past {
+            end,
+            hours,
+            changed,
+        })
     };
     let answer = web.days.0.get(asked, &web.app.clock, making);
-    let why = match tokio::time::timeout(WAITS, answer).await {
-        Ok(Ok(past)) => return drawn(&past, &first_seen(&part.nodes), end, part.origin),
-        Ok(Err(error)) => {
+    let answer = match &last {
+        Some(_) => answer.now_or_never(),
+        None => tokio::time::timeout(WAITS, answer).await.ok(),
+    };
+    let why = match (answer, last) {
+        (Some(Ok(past)), _) | (None, Some(past)) => {
+            return drawn(&past, &first_seen(&part.nodes), part.origin);
+        }
+        (Some(Err(error)), _) => {
             tracing::error!(%error, "a page could not read the ledger of a cluster");
             UNKNOWN
         }
-        Err(_) => ADDED_UP,
+        (None, None) => ADDED_UP,
     };
     not_known(Some(why), part.origin)
 }

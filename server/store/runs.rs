@@ -40,29 +40,44 @@ pub struct RunFilter {
 }
 
 impl Store {
-    /// Keys of the runs that are `asked` for, the last started first, from behind `after` on; pages are read until
-    /// `most` runs were looked at. And whether these are all: else nobody looked at the others.
+    /// What is picked of runs, the last started first, from behind `after` on; pages are read until `most` runs were
+    /// looked at. And whether these are all: else nobody looked at the others.
+    ///
+    /// # Errors
+    /// When the database refuses. What cannot be read is set aside and left out.
+    pub async fn pick_runs<T>(
+        &self,
+        filter: &RunFilter,
+        mut after: Option<(i64, i64)>,
+        most: usize,
+        pick: impl Fn(KnownRun) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), StoreError> {
+        let (mut picked, mut looked_at) = (Vec::new(), 0);
+        while looked_at < most {
+            let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
+            looked_at += page.len();
+            picked.extend(page.into_iter().filter_map(&pick));
+            after = next;
+            if after.is_none() {
+                return Ok((picked, true));
+            }
+        }
+        Ok((picked, false))
+    }
+
+    /// The keys of those that are `asked` for.
     ///
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
     pub async fn run_keys(
         &self,
         filter: &RunFilter,
-        mut after: Option<(i64, i64)>,
+        after: Option<(i64, i64)>,
         most: usize,
         asked: impl Fn(&KnownRun) -> bool,
     ) -> Result<(Vec<RunKey>, bool), StoreError> {
-        let (mut keys, mut looked_at) = (Vec::new(), 0);
-        while looked_at < most {
-            let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
-            looked_at += page.len();
-            keys.extend(page.into_iter().filter(&asked).map(|it| it.key));
-            after = next;
-            if after.is_none() {
-                return Ok((keys, true));
-            }
-        }
-        Ok((keys, false))
+        let pick = |it: KnownRun| asked(&it).then_some(it.key);
+        self.pick_runs(filter, after, most, pick).await
     }
 
     /// Since when runs are kept: those that were heard of before that only are deleted; none while none is.

@@ -61,13 +61,11 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
     let mut all = spots(view);
     let now = crate::inventory::now(app);
     let inventory = &app.inventory;
-    if !grant.may_see(inventory.cluster()) || *inventory.source() == Source::Off {
+    if !tells(app, grant) {
         return all;
     }
-    let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
-    let told = inventory.told(nodes.map(|node| &*node.name));
-    let blind = inventory.without_agent(&told, now);
-    all.extend(without_agent(&blind, inventory.source()));
+    let blind = without_agent(app, grant, view);
+    all.extend(unknown_nodes(&blind, inventory.source()));
     let sight = inventory.known().nodes.sight(now);
     // While it is read for the first time nothing is wrong yet.
     if sight != Sight::Starting
@@ -83,8 +81,23 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
     all
 }
 
-/// Nodes with GPUs of which no agent tells.
-fn without_agent(blind: &[Record], source: &Source) -> Option<BlindSpot> {
+/// Whether the inventory tells this reader anything.
+fn tells(app: &App, grant: &Grant) -> bool {
+    *app.inventory.source() != Source::Off && grant.may_see(app.inventory.cluster())
+}
+
+/// Nodes with GPUs of which no agent tells, as far as a reader may see them.
+pub fn without_agent(app: &App, grant: &Grant, view: &FleetView) -> Vec<Record> {
+    if !tells(app, grant) {
+        return Vec::new();
+    }
+    let nodes = view.clusters.iter().flat_map(|cluster| &cluster.nodes);
+    let told = app.inventory.told(nodes.map(|node| &*node.name));
+    let now = crate::inventory::now(app);
+    app.inventory.without_agent(&told, now)
+}
+
+fn unknown_nodes(blind: &[Record], source: &Source) -> Option<BlindSpot> {
     if blind.is_empty() {
         return None;
     }

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpufleet_telemetry::event::EventKind;
+use futures::future::try_join_all;
+use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -103,9 +104,32 @@ async fn read(
     of: &Of<'_>,
     since: Timestamp,
 ) -> Result<Changed, StoreError> {
-    let mut found = Changed::default();
-    let of_nodes = app.store.inventory_changes(of.cluster, since).await?;
-    found.is_cut |= of_nodes.len() >= MAX_INVENTORY_CHANGES;
+    let filters = KINDS.map(|kind| EventFilter {
+        cluster: Some(Arc::clone(of.cluster)),
+        // More than one question may name are asked for with all of the cluster.
+        resource_ids: of
+            .ids
+            .iter()
+            .filter(|it| it.len() <= MAX_EVENT_IDS)
+            .flatten()
+            .cloned()
+            .collect(),
+        kind: Some(kind),
+        from: Some(since),
+        ..EventFilter::default()
+    });
+    let events = filters.iter();
+    let (of_nodes, pages, mut done) = tokio::try_join!(
+        app.store.inventory_changes(of.cluster, since),
+        try_join_all(events.map(|it| app.store.events(it, None, MAX_EVENTS))),
+        app.store.audited(MAX_AUDITED),
+    )?;
+    let mut found = Changed {
+        is_cut: of_nodes.len() >= MAX_INVENTORY_CHANGES
+            || pages.iter().any(|it| it.next.is_some())
+            || done.len() == MAX_AUDITED && done.last().is_some_and(|it| it.at >= since),
+        ..Changed::default()
+    };
     let of_nodes = of_nodes.into_iter().filter(|it| of.has(&it.node));
     found.all.extend(of_nodes.map(|it| Happened {
         at: it.at,
@@ -113,21 +137,8 @@ async fn read(
         words: it.what,
         by: None,
     }));
-    let mut events = Vec::new();
-    for kind in KINDS {
-        let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
-        let filter = EventFilter {
-            cluster: Some(Arc::clone(of.cluster)),
-            // More than one question may name are asked for with all of the cluster.
-            resource_ids: ids.flatten().cloned().collect(),
-            kind: Some(kind),
-            from: Some(since),
-            ..EventFilter::default()
-        };
-        let page = app.store.events(&filter, None, MAX_EVENTS).await?;
-        found.is_cut |= page.next.is_some();
-        events.extend(page.events.into_iter().map(|it| it.event));
-    }
+    let events = pages.into_iter().flat_map(|it| it.events);
+    let mut events: Vec<Event> = events.map(|it| it.event).collect();
     events.retain(|it| of.has(&it.resource_id));
     let parts: Vec<&Arc<ClusterView>> = view.cluster(of.cluster).collect();
     let ids = events.iter().map(|it| &*it.resource_id).collect();
@@ -142,8 +153,6 @@ async fn read(
         words: it.message.trim_end_matches('.').to_owned(),
         by: None,
     }));
-    let mut done = app.store.audited(MAX_AUDITED).await?;
-    found.is_cut |= done.len() == MAX_AUDITED && done.last().is_some_and(|it| it.at >= since);
     done.retain(|it| it.at >= since);
     let told = done.iter().filter_map(|it| of_audit(app, &parts, of, it));
     found.all.extend(told);
@@ -158,13 +167,7 @@ fn names<'a>(parts: &[&'a Arc<ClusterView>], ids: &BTreeSet<&str>) -> BTreeMap<&
         std::iter::once((gpu, gpu)).chain(gpu.shares.iter().map(move |it| (gpu, it)))
     });
     all.filter(|(_, it)| ids.contains(&*it.key.id))
-        .map(|(gpu, it)| {
-            let name = match gpu.index {
-                Some(index) => format!("GPU {index} of {}", gpu.node),
-                None => format!("a GPU of {}", gpu.node),
-            };
-            (&*it.key.id, name)
-        })
+        .map(|(gpu, it)| (&*it.key.id, gpu.called()))
         .collect()
 }
 

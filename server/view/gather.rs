@@ -26,7 +26,6 @@ pub fn gather(app: &App) -> FleetView {
     }
 }
 
-/// The picture of the given resources.
 /// Whether a recording holds just one sample of a resource: it says so, or only one has come.
 pub fn is_one_sample(live: &Live) -> bool {
     let told = live.resource.attribute(attribute::RECORDING_SAMPLES);
@@ -34,6 +33,7 @@ pub fn is_one_sample(live: &Live) -> bool {
         && told.map_or(live.first_seen == live.last_point, |samples| samples == "1")
 }
 
+/// The picture of the given resources.
 #[cfg(test)]
 pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Live>, at: Timestamp) -> FleetView {
     let mut grouping = Grouping::default();

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -36,6 +37,8 @@ mod cost;
 
 mod doctor;
 
+mod find;
+
 mod fleet;
 
 mod jobs;
@@ -63,16 +66,18 @@ const OPERATOR: &str = "a-token-that-may-operate";
 /// What every disk has left, bytes: the machine's own may be full.
 const ROOM: u64 = 100_000_000_000;
 
-/// A clock that stands still at the fixture's moment.
-struct Standing;
+/// A clock that stands so many seconds after the fixture's moment: moved by hand.
+#[derive(Default)]
+struct Hand(AtomicU64);
 
-impl Clock for Standing {
+impl Clock for Hand {
     fn now(&self) -> Timestamp {
-        fixture::NOW
+        let passed = i64::try_from(self.monotonic().as_nanos());
+        fixture::NOW.shifted(passed.expect("a test is short"))
     }
 
     fn monotonic(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -89,6 +94,7 @@ struct Fixture {
     stop: tokio_util::sync::CancellationToken,
     inventory: Arc<crate::inventory::Inventory>,
     app: App,
+    hand: Arc<Hand>,
     _folder: tempfile::TempDir,
 }
 
@@ -121,11 +127,12 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
         ..AuthConfig::default()
     };
     let access = Access::load(&auth).unwrap();
+    let hand = Arc::new(Hand::default());
     let app = App {
         fleet: Arc::new(fleet),
         lead: Arc::new(crate::lead::Lead::leading()),
         room: |_| Some(ROOM),
-        ..App::new(config, store.clone(), access, Arc::new(Standing))
+        ..App::new(config, store.clone(), access, hand.clone())
     };
     Fixture {
         incidents: Arc::clone(&app.incidents),
@@ -136,6 +143,7 @@ async fn server_with(config: Config, lives: Vec<Live>, guarded: bool) -> Fixture
         app: app.clone(),
         router: super::router(app),
         store,
+        hand,
         _folder: folder,
     }
 }
@@ -160,6 +168,11 @@ fn signal() -> Signal {
 }
 
 impl Fixture {
+    /// Lets time pass.
+    fn pass(&self, seconds: u64) {
+        self.hand.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+
     /// One open incident of a GPU, with a text that tries everything.
     async fn with_an_incident(self) -> Self {
         self.with(signal()).await

@@ -51,6 +51,7 @@ pub(crate) fn measure(world: &World, server: &Server) -> bool {
         ("first page", "/"),
         ("fleet page", "/fleet"),
         ("fleet in the API", "/api/v1/fleet"),
+        ("what the box finds", "/find?q=node-"),
     ] {
         let (took, failed) = at_rate(&server.place.web, path);
         let name = format!("{what} ({path}) at {RATE} requests/s, p99 ms");

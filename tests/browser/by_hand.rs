@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufleet_tests::harness::browser::{Browser, Window};
+use gpufleet_tests::harness::browser::{Browser, Key, Window};
 use gpufleet_tests::harness::wait;
 
 use crate::{kinds, stand_still};
@@ -49,12 +49,18 @@ fn walk(browser: &Browser, root: &str) {
     }
 }
 
-/// The whole way, on a desk and on a telephone.
+/// The whole way, on a desk and on a telephone, and to a node by its name.
 pub(crate) fn from_page_to_page(browser: &mut Browser, root: &str) {
     for window in [Window::PHONE, Window::DESK] {
         browser.resize(window);
         walk(browser, root);
     }
+    browser.open(root);
+    kinds::type_name(browser, "Demo-Node-1");
+    browser.leave_by("the box", || browser.press(Key::Enter, 1));
+    let path = browser.run("return location.pathname");
+    let path = path.as_str().unwrap_or_default();
+    assert_eq!(kinds::kind(path), "node simulated", "{path}");
 }
 
 /// What is simulated says so; the button changes the light; whoever is woken says so on the page.

@@ -1,14 +1,16 @@
-//! Which kinds of pages there are, and one address of each, found by following links as a person does.
+//! Which kinds of pages there are, and one address of each, found by following links as a person does whose browser
+//! runs no scripts.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpufleet_tests::harness::browser::Browser;
+use gpufleet_tests::harness::browser::{Browser, Key};
+use serde_json::{Value, json};
 
-use crate::{RECORDED, stand_still};
+use crate::RECORDED;
 
 /// Every kind of page that a link leads to; with "recorded" and "simulated" those that carry such a watermark, with
 /// "chosen" those whose address says what of them is shown.
-pub(crate) const ALL: [&str; 31] = [
+pub(crate) const ALL: [&str; 32] = [
     "api",
     "cluster",
     "cluster recorded",
@@ -17,6 +19,7 @@ pub(crate) const ALL: [&str; 31] = [
     "compare chosen",
     "comparison chosen",
     "cost",
+    "find chosen",
     "fleet",
     "fleet chosen",
     "gpu",
@@ -87,12 +90,26 @@ fn links(browser: &Browser, root: &str) -> Vec<String> {
         .collect()
 }
 
-/// One address of each kind that links lead to from the first page on, and of the one that a form does, by kind.
+/// What of the open page, which ran no script, cannot be read.
+fn unreadable(browser: &Browser) -> Option<Value> {
+    let said = browser.run(
+        "const [pulse, main] = ['#pulse', 'main'].map(it => document.querySelector(it).innerText);
+        const status = performance.getEntriesByType('navigation')[0].responseStatus;
+        const title = document.querySelector('main h1')?.innerText ?? '';
+        return [status, pulse.startsWith('as of '), title !== '', main.length > title.length]",
+    );
+    (said != json!([200, true, true, true])).then_some(said)
+}
+
+/// One address of each kind that links lead to from the first page on, and of those that forms do, by kind: all of
+/// them whole without scripts.
 pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
+    browser.runs_scripts(false);
     let mut found = BTreeMap::from([("today".to_owned(), root.to_owned())]);
     let mut waiting = VecDeque::from([root.to_owned()]);
     while let Some(url) = waiting.pop_front() {
         browser.open(&url);
+        assert_eq!(unreadable(browser), None, "{url} without scripts");
         for link in links(browser, root) {
             let kind = kind(&link[root.len()..]);
             found.entry(kind).or_insert_with(|| {
@@ -101,14 +118,27 @@ pub(crate) fn found(browser: &Browser, root: &str) -> BTreeMap<String, String> {
             });
         }
     }
+    let mut led = || {
+        let there = browser.run("return location.href");
+        let there = there.as_str().unwrap_or_default();
+        assert_eq!(unreadable(browser), None, "{there} without scripts");
+        found.insert(kind(&there[root.len()..]), there.to_owned());
+    };
+    type_name(browser, "demo-node");
+    browser.leave_by("the box", || browser.press(Key::Enter, 1));
+    led();
     browser.open(&format!("{root}compare"));
-    if browser.run(&format!("return !document.querySelector('{CHOOSE}')")) == true {
-        return found;
+    if browser.run(&format!("return !!document.querySelector('{CHOOSE}')")) == true {
+        browser.click(CHOOSE);
+        led();
     }
-    stand_still(browser);
-    browser.click(CHOOSE);
-    let chosen = browser.run("return location.href");
-    let chosen = chosen.as_str().unwrap_or_default();
-    found.insert(kind(&chosen[root.len()..]), chosen.to_owned());
+    browser.runs_scripts(true);
     found
+}
+
+/// Types into the box that is on every page.
+pub(crate) fn type_name(browser: &Browser, name: &str) {
+    browser.run(&format!(
+        "const box = document.querySelector('.find input'); box.value = '{name}'; box.focus()"
+    ));
 }

@@ -91,13 +91,18 @@ fn asks(browser: &Browser, fleet: &Fleet) {
 
 /// A server that is away is told, and that it is back.
 fn is_away(browser: &Browser, fleet: Fleet) {
-    let pulse =
-        |class: &str| format!("document.getElementById('pulse').classList.contains('{class}')");
-    is(browser, "it says that it is live", &pulse("on"));
+    // Read out is only that nobody answers, not the time every ten seconds.
+    let pulse = |class: &str, read_out: &str| {
+        format!(
+            "document.querySelector('#pulse.{class}')?.getAttribute('aria-live') === '{read_out}'"
+        )
+    };
+    is(browser, "it says that it is live", &pulse("on", "off"));
     let place = fleet.server.kill();
-    is(browser, "it says that nobody answers", &pulse("off"));
+    let is_told = pulse("off", "polite");
+    is(browser, "it says that nobody answers", &is_told);
     let server = place.start();
-    is(browser, "it is live again", &pulse("on"));
+    is(browser, "it is live again", &pulse("on", "off"));
     is_the_same(browser);
     server.stop();
 }

@@ -51,6 +51,9 @@ fn the_client_shows_the_fleet_and_its_idle_gpus(world: World) {
     assert_eq!(lines.lines().count(), 1 + 8, "{lines}");
     assert!(lines.contains("demo (simulated)"), "{lines}");
     assert!(lines.contains("NVIDIA A100-SXM4-80GB"), "{lines}");
+    let found = typed(&web, ["find", "Demo-Node-8"]).said;
+    let page = format!("{web}/clusters/demo/nodes/demo-node-8");
+    assert!(found.contains(&page), "{found}");
     let status = typed(&web, ["status"]);
     assert_eq!(status.code, Some(0), "{}", status.complained);
     let lines = status.said;

@@ -179,6 +179,14 @@ impl Browser {
         );
     }
 
+    /// Whether pages that are opened from here on run scripts of their own. What a test runs on them does run.
+    pub fn runs_scripts(&self, it_does: bool) {
+        self.devtools(
+            "Emulation.setScriptExecutionDisabled",
+            &json!({"value": !it_does}),
+        );
+    }
+
     /// Opens a page and waits until it is loaded.
     pub fn open(&self, url: &str) {
         self.command("url", &json!({"url": url}));

@@ -25,6 +25,7 @@
   }
 
   function say(text, state) {
+    pulse.setAttribute("aria-live", state === "off" ? "polite" : "off"); // Nobody wants to hear the time every ten seconds.
     pulse.textContent = text;
     pulse.title = isStreaming() ? "told by the server" : "asked every 10 s";
     pulse.classList.remove("on", "off", "beat", "still");

@@ -1,4 +1,4 @@
-//! The fleet's page beside what it shares with others: the key of its letters.
+//! The fleet's page beside what it shares with others: the key of its letters, and its day.
 
 use super::*;
 
@@ -39,4 +39,23 @@ async fn every_letter_on_a_tile_is_in_the_key_that_is_seen_also_where_nothing_is
         key.contains("<b>free</b>") && !key.contains("<b>active</b>"),
         "{key}"
     );
+}
+
+#[tokio::test]
+async fn a_day_that_was_added_up_stands_while_the_next_one_is_and_not_for_ever() {
+    let server = server().await;
+    let is_drawn = async || {
+        let (_, page) = server.get("/clusters/prod").await;
+        page.contains("class=\"strip\"")
+    };
+    marks::added_up(&server, "/clusters/prod").await;
+    assert!(is_drawn().await, "there is a day");
+    // What is added up from here on does not come.
+    server.store.close().await;
+    for seconds in [30, 60, 120] {
+        server.pass(seconds);
+        assert!(is_drawn().await, "after {seconds} seconds more");
+    }
+    server.pass(120);
+    assert!(!is_drawn().await, "it would be far behind its page");
 }

@@ -42,7 +42,7 @@ fn marks(page: &str) -> (Vec<String>, usize) {
 }
 
 /// A page as soon as its days are added up: each asking waits for that.
-async fn added_up(server: &Fixture, address: &str) -> String {
+pub(super) async fn added_up(server: &Fixture, address: &str) -> String {
     for again in 0..100 {
         // What is drawn at a moment is kept by its address, and the clock stands.
         let (_, page) = server.get(&format!("{address}?again={again}")).await;

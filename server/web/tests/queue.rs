@@ -209,6 +209,8 @@ async fn a_node_without_an_agent_is_a_blind_spot_of_today() {
         "{page}"
     );
     assert!(page.contains("dark-1"), "{page}");
+    let (_, found) = server.get("/find?q=dark-1").await;
+    assert!(found.contains("no agent tells of it"), "{found}");
     let today = server.json("/api/v1/today").await;
     let said = today["sections"][0]["blind_spots"].to_string();
     assert!(

@@ -1,0 +1,325 @@
+//! Nodes, GPUs and jobs by a part of their name: one walk over the picture of the fleet, and over the newest jobs.
+//!
+//! Limits: what is asked for has at most [`MAX_ASKED`] characters; of a kind [`MAX_TOLD`] are told and the others
+//! counted; jobs are looked for among the [`MAX_JOBS`] that started last.
+
+use std::sync::Arc;
+
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::App;
+use crate::auth::Grant;
+use crate::runs::{KnownRun, RunKey, State};
+use crate::store::{RunFilter, StoreError};
+use crate::today::blind;
+use crate::view::{ClusterView, FleetView, GpuView, NodeView};
+use crate::words::text::{self, counted};
+use crate::words::{self, address};
+
+/// Longest text that is looked for, in characters: the longest id has as many bytes.
+pub const MAX_ASKED: usize = 256;
+
+/// Most of a kind that are told, the exact ones first: who sees more types more.
+pub const MAX_TOLD: usize = 20;
+
+/// Most jobs that are looked at: weeks of a large fleet, and some tens of milliseconds.
+pub const MAX_JOBS: usize = 5_000;
+
+/// What has a text in its name.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Nodes, also those of which no agent tells.
+    pub nodes: Few,
+    /// GPUs by their id, by `node/index` and by who holds them.
+    pub gpus: Few,
+    /// Training jobs, each by its last attempt or the one that was named.
+    pub jobs: Few,
+    /// Why there may be more jobs.
+    pub not_all_jobs: Option<&'static str>,
+}
+
+/// Those of a kind.
+#[derive(Debug, Default)]
+pub struct Few {
+    /// The first ones; those whose whole name was asked for go before.
+    pub told: Vec<Match>,
+    exact: usize,
+    all: usize,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Match {
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// Where its data comes from.
+    pub origin: Origin,
+    /// What people call it.
+    pub name: String,
+    /// What else tells it from others.
+    pub about: String,
+    /// Its page.
+    pub address: String,
+}
+
+/// Why nothing is looked for.
+#[derive(Debug, thiserror::Error)]
+#[error("a name has at most {MAX_ASKED} characters; a part of it will do")]
+pub struct TooLong;
+
+/// What is looked for, in small letters.
+struct Asked(String);
+
+impl Found {
+    /// The one whose whole name was asked for, where it is one.
+    pub fn only(&self) -> Option<&Match> {
+        let kinds = [&self.nodes, &self.gpus, &self.jobs];
+        let exact: usize = kinds.iter().map(|it| it.exact).sum();
+        let has_it = kinds.iter().find(|it| it.exact == 1)?;
+        has_it.told.first().filter(|_| exact == 1)
+    }
+}
+
+impl Few {
+    /// How many are not told.
+    pub fn more(&self) -> usize {
+        self.all - self.told.len()
+    }
+
+    fn add(&mut self, is_exact: bool, one: impl FnOnce() -> Match) {
+        let place = match is_exact {
+            true => self.exact,
+            false => self.told.len(),
+        };
+        self.all += 1;
+        self.exact += usize::from(is_exact);
+        if place < MAX_TOLD {
+            self.told.insert(place, one());
+            self.told.truncate(MAX_TOLD);
+        }
+    }
+}
+
+impl Asked {
+    fn new(asked: &str) -> Self {
+        Self(asked.to_lowercase())
+    }
+
+    /// Whether it is all of one of these names; none where it is in none of them.
+    fn is_all_of<const N: usize>(&self, names: [&str; N]) -> Option<bool> {
+        let names = names.map(str::to_lowercase);
+        let is_in = names.iter().any(|it| it.contains(&self.0));
+        is_in.then(|| names.contains(&self.0))
+    }
+
+    /// Which attempt of a job it names, behind the job's id; none where it is no such name.
+    fn attempt_of(&self, last: &RunKey) -> Option<u32> {
+        let (job, attempt) = self.0.rsplit_once('/')?;
+        let attempt = attempt.parse().ok()?;
+        let is_meant = job == last.run.job.to_string().to_lowercase();
+        (is_meant && attempt <= last.run.attempt).then_some(attempt)
+    }
+}
+
+/// What a reader may see that has this in its name; nothing where nothing is asked for.
+///
+/// # Errors
+/// When no name is so long.
+pub async fn find(
+    app: &App,
+    view: &FleetView,
+    grant: &Grant,
+    asked: &str,
+) -> Result<Found, TooLong> {
+    let mut found = Found::default();
+    let asked = match asked.trim() {
+        "" => return Ok(found),
+        long if long.chars().nth(MAX_ASKED).is_some() => return Err(TooLong),
+        asked => Asked::new(asked),
+    };
+    for cluster in &view.clusters {
+        for node in &cluster.nodes {
+            of_node(&mut found, cluster, node, &asked, view.at);
+        }
+    }
+    for it in blind::without_agent(app, grant, view) {
+        if asked.is_all_of([&*it.node.name]).is_some() {
+            // It has no page of its own, so nobody is led there at once.
+            found.nodes.add(false, || Match {
+                cluster: Arc::clone(app.inventory.cluster()),
+                origin: Origin::Live,
+                name: it.node.name.clone(),
+                about: "no agent tells of it".to_owned(),
+                address: "/queue".to_owned(),
+            });
+        }
+    }
+    match jobs(app, grant, &asked).await {
+        Ok((jobs, are_all)) => {
+            for (is_exact, job) in jobs {
+                found.jobs.add(is_exact, || job);
+            }
+            found.not_all_jobs = (!are_all).then_some("Older ones were not looked at.");
+        }
+        Err(error) => {
+            tracing::error!(%error, "the jobs cannot be read");
+            found.not_all_jobs =
+                Some("They are not known: the store does not answer, the server's log says why.");
+        }
+    }
+    Ok(found)
+}
+
+fn of_node(
+    found: &mut Found,
+    cluster: &ClusterView,
+    node: &NodeView,
+    asked: &Asked,
+    now: Timestamp,
+) {
+    if let Some(is_exact) = asked.is_all_of([&*node.name]) {
+        let gpus = counted(node.gpus.len(), "GPU", "GPUs");
+        let silent = node.silent_since.map(|it| now.millis() - it.millis());
+        let silent = silent.map(|it| format!(", silent for {}", text::span(it)));
+        found.nodes.add(is_exact, || Match {
+            cluster: Arc::clone(&cluster.name),
+            origin: cluster.origin,
+            name: node.name.to_string(),
+            about: gpus + &silent.unwrap_or_default(),
+            address: address::node(&cluster.name, &node.name),
+        });
+    }
+    for card in &node.gpus {
+        let index = card.index.map(|it| it.to_string()).unwrap_or_default();
+        let place = format!("{}/{index}", node.name);
+        for it in card.with_shares() {
+            let holder = it.holder.as_deref().unwrap_or_default();
+            // Shares have the place of their card, which is the one that is meant.
+            let place = if it.key == card.key { &*place } else { "" };
+            if let Some(is_exact) = asked.is_all_of([&*it.key.id, place, holder]) {
+                found.gpus.add(is_exact, || gpu(card, it));
+            }
+        }
+    }
+}
+
+/// A card, or a share of it.
+fn gpu(card: &GpuView, it: &GpuView) -> Match {
+    let state = words::look(it.state).name;
+    let holder = it.holder.as_deref().map(|it| format!(", held by {it}"));
+    Match {
+        cluster: Arc::clone(&it.key.cluster),
+        origin: it.origin,
+        name: match it.key == card.key {
+            true => card.called(),
+            false => format!("a share of {}", card.called()),
+        },
+        about: format!("{}, {state}{}", it.key.id, holder.unwrap_or_default()),
+        address: address::gpu(&it.key.cluster, &it.key.id),
+    }
+}
+
+/// The jobs, the last started first, whether each is the one that was meant, and whether all that are kept were
+/// looked at.
+async fn jobs(
+    app: &App,
+    grant: &Grant,
+    asked: &Asked,
+) -> Result<(Vec<(bool, Match)>, bool), StoreError> {
+    let filter = RunFilter {
+        cluster: grant.cluster.clone(),
+        only_last: true,
+        ..RunFilter::default()
+    };
+    let now = app.clock.now();
+    let pick = |known: KnownRun| {
+        let job = &known.key.run.job;
+        let (id, full) = (job.to_string(), format!("{}/{}", job.namespace, job.name));
+        let named = asked.attempt_of(&known.key);
+        let is_exact = match named {
+            Some(_) => true,
+            None => asked.is_all_of([&id, &full, &job.name])?,
+        };
+        Some((is_exact, self::job(known, named, now)))
+    };
+    app.store.pick_runs(&filter, None, MAX_JOBS, pick).await
+}
+
+/// A job by its last attempt, or by the one that was named.
+fn job(last: KnownRun, named: Option<u32>, now: Timestamp) -> Match {
+    let RunKey { cluster, mut run } = last.key;
+    let state = match named {
+        Some(attempt) if attempt != run.attempt => format!("the last is {}", run.attempt),
+        _ => State::of_facts(&last.facts, now).name().to_owned(),
+    };
+    run.attempt = named.unwrap_or(run.attempt);
+    let namespace = Some(run.job.namespace.as_str()).filter(|it| !it.is_empty());
+    let namespace = namespace.map(|it| format!("{it}, ")).unwrap_or_default();
+    let key = RunKey { cluster, run };
+    Match {
+        origin: last.facts.origin,
+        name: key.run.job.name.clone(),
+        about: format!("{namespace}attempt {}, {state}", key.run.attempt),
+        address: address::run(&key),
+        cluster: key.cluster,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_telemetry::training::RunId;
+
+    use super::*;
+
+    fn one(name: &str) -> Match {
+        Match {
+            cluster: "prod".into(),
+            origin: Origin::Live,
+            name: name.to_owned(),
+            about: String::new(),
+            address: format!("/{name}"),
+        }
+    }
+
+    #[test]
+    fn the_exact_ones_go_before_and_of_very_many_the_others_are_counted() {
+        let mut few = Few::default();
+        for number in 0..10_000 {
+            let is_exact = number == 9_000;
+            few.add(is_exact, || one(&number.to_string()));
+        }
+        assert_eq!((few.told.len(), few.more()), (MAX_TOLD, 9_980));
+        let names: Vec<_> = few.told.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names[..3], ["9000", "0", "1"]);
+        assert_eq!(few.told[MAX_TOLD - 1].name, "18");
+    }
+
+    #[test]
+    fn only_one_whose_whole_name_was_asked_for_is_the_only_one() {
+        let mut found = Found::default();
+        found.nodes.add(false, || one("node-10"));
+        assert!(found.only().is_none(), "a part of a name");
+        found.nodes.add(true, || one("node-1"));
+        assert_eq!(found.only().expect("it is one").name, "node-1");
+        found.jobs.add(true, || one("node-1"));
+        assert!(found.only().is_none(), "a job has the same name");
+    }
+
+    #[test]
+    fn an_attempt_is_named_behind_the_id_of_its_job() {
+        let last = RunKey {
+            cluster: "prod".into(),
+            run: RunId::parse("Team/llama/u1/3").unwrap(),
+        };
+        for (asked, attempt) in [
+            ("team/LLAMA/u1/3", Some(3)),
+            ("team/llama/u1/0", Some(0)),
+            ("team/llama/u1/4", None),
+            ("team/llama/u1", None),
+            ("team/llama/0", None),
+        ] {
+            assert_eq!(Asked::new(asked).attempt_of(&last), attempt, "{asked}");
+        }
+    }
+}
