@@ -29,8 +29,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use super::TICK;
 use super::detector::Need::{Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::{GpuSnapshot, is_at_work};
-use super::gpus::Group;
+use super::gather::{Alike, GpuSnapshot, is_at_work};
 use super::runs::{self, slow};
 use crate::runs::State;
 
@@ -47,12 +46,9 @@ const PEERS: usize = 64;
 /// A reading that a cause names too.
 const CLOCK: &str = "clock of the SMs";
 
-/// A group: cluster, model and job.
-type GroupName = (Arc<str>, Arc<str>, Arc<str>);
-
-/// What is kept of each group.
+/// What is kept of each group of like GPUs.
 #[derive(Default)]
-pub(super) struct Clocks(BTreeMap<GroupName, Watched>);
+pub(super) struct Clocks(HashMap<Arc<Alike>, Watched>);
 
 /// What is kept of one.
 struct Watched {
@@ -75,36 +71,38 @@ impl Detector for Clocks {
 
     fn judge(&mut self, tick: &TickSnapshot<'_>, found: &mut Findings) {
         // The GPUs of each that are at work; of one that rests, none.
-        let mut groups: HashMap<Group<'_>, Vec<&GpuSnapshot>> = HashMap::new();
+        let mut groups: HashMap<*const Alike, (&Arc<Alike>, Vec<&GpuSnapshot>)> = HashMap::new();
         for seen in tick.seen {
-            let job = seen.job.as_deref().unwrap_or_default();
-            if Together::of(job) != Together::No {
-                let working = groups.entry((&seen.cluster, &seen.model, job)).or_default();
+            if together(&seen.alike) != Together::No {
+                let group = groups.entry(Arc::as_ptr(&seen.alike));
+                let (_, working) = group.or_insert_with(|| (&seen.alike, Vec::new()));
                 working.extend(is_at_work(seen.status.state).then_some(seen));
             }
         }
         self.0
-            .retain(|key, _| groups.contains_key(&(&*key.0, &*key.1, &*key.2)));
+            .retain(|group, _| groups.contains_key(&Arc::as_ptr(group)));
         if groups.is_empty() {
             return;
         }
         let judged = of_judged_runs(tick, found);
-        for ((cluster, model, job), working) in &groups {
-            let name = ((*cluster).into(), (*model).into(), (*job).into());
+        for (group, working) in groups.values() {
             if working.iter().any(|it| judged.contains(&it.number)) {
-                self.0.remove(&name);
+                self.0.remove(*group);
                 continue;
             }
             let is_judged = working.len() >= LEAST_GPUS;
             let watched = match is_judged {
-                true => Some(self.0.entry(name).or_insert_with(|| Watched::new(tick.now))),
-                false => self.0.get_mut(&name),
+                true => {
+                    let known = self.0.entry(Arc::clone(group));
+                    Some(known.or_insert_with(|| Watched::new(tick.now)))
+                }
+                false => self.0.get_mut(*group),
             };
             let Some(watched) = watched else {
                 continue;
             };
             let signals = match is_judged {
-                true => watched.judge(working, Together::of(job), tick),
+                true => watched.judge(working, together(group), tick),
                 // It rests, or works on too few of its GPUs.
                 false => Err(Silent::RanksMissing),
             };
@@ -113,13 +111,19 @@ impl Detector for Clocks {
                 // Of what was told before the server started it is not known yet whether it is over.
                 Err(why) if watched.told.is_empty() && why != Silent::Starting => {}
                 Err(_) => {
-                    let job = ((*cluster).to_owned(), (*job).to_owned());
+                    let job = group.job.as_deref().unwrap_or_default().to_owned();
+                    let job = (group.cluster.to_string(), job);
                     let models = found.unjudged_models.entry(job).or_default();
-                    models.insert((*model).to_owned());
+                    models.insert(group.model.to_string());
                 }
             }
         }
     }
+}
+
+/// Whether GPUs of one job wait for one another.
+fn together(group: &Alike) -> Together {
+    group.job.as_deref().map_or(Together::No, Together::of)
 }
 
 /// The numbers of the GPUs of runs of which it is judged who makes the others wait.
@@ -288,7 +292,7 @@ impl<'a> Around<'a> {
         Signal {
             family: Family::Straggler,
             place: Place {
-                run: own.job.as_deref().map(str::to_owned),
+                run: own.alike.job.as_deref().map(str::to_owned),
                 ..Place::gpu(&own.cluster, &own.node, &own.id)
             },
             severity: Severity::Warning,

@@ -105,7 +105,7 @@ fn idle(waiting: &[(Family, &GpuSnapshot)], runs: &Holders<'_>, now: Timestamp) 
     let mut jobs: BTreeMap<(Family, &str, &str), Vec<&GpuSnapshot>> = BTreeMap::new();
     for (family, gpu) in waiting {
         let run = runs.get(&(&*gpu.cluster, &*gpu.id)).map(String::as_str);
-        let job = run.or(gpu.job.as_deref()).unwrap_or_default();
+        let job = run.or(gpu.alike.job.as_deref()).unwrap_or_default();
         jobs.entry((*family, &gpu.cluster, job))
             .or_default()
             .push(gpu);

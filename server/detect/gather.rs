@@ -29,14 +29,18 @@ use crate::fleet::{Fleet, Live, LiveXid};
 use crate::view::gather as view;
 use crate::view::judge::judge;
 
+mod alike;
 mod table;
 
+pub(super) use alike::Alike;
+use alike::Groups;
 use table::Table;
 
 /// What is kept of the resources from tick to tick.
 #[derive(Default)]
 pub struct Watches {
     kept: Table<Kept>,
+    groups: Groups,
     /// Room for the GPUs of a tick, some 60 MB for 100,000: not asked of the system anew each time.
     room: Vec<GpuSnapshot>,
     /// How many GPUs were ever numbered.
@@ -72,37 +76,32 @@ struct Watched {
     links: LinkWatch,
     memory: LeakWatch,
     /// As it was told last: most say the same at each tick, and are not read again.
-    told: Option<Arc<Resource>>,
-    model: Arc<str>,
-    job: Option<Arc<str>>,
+    told: Option<(Arc<Resource>, Arc<Alike>)>,
     /// Whose memory it is, by the job and the GPU.
     owner: Option<u32>,
 }
 
 impl Watched {
-    /// Takes in what the resource says.
-    fn tell(&mut self, live: &Live) {
-        if self
-            .told
-            .as_ref()
-            .is_some_and(|it| Arc::ptr_eq(it, &live.resource))
+    /// Takes in what the resource says; hands out which GPUs are like it.
+    fn tell(&mut self, live: &Live, groups: &mut Groups) -> Arc<Alike> {
+        if let Some((told, alike)) = &self.told
+            && Arc::ptr_eq(told, &live.resource)
         {
-            return;
+            return Arc::clone(alike);
         }
         let text = |name| live.resource.attribute(name).filter(|it| !it.is_empty());
-        let model = text(attribute::GPU_MODEL).unwrap_or_default();
-        if *self.model != *model {
-            self.model = model.into();
-        }
         // Of Slurm JOB is a name, which others may have given too.
         let job = text(attribute::WORKLOAD)
             .or_else(|| text(attribute::HOLDER).map(job_of))
             .or_else(|| text(attribute::JOB));
-        if self.job.as_deref() != job {
-            self.job = job.map(Into::into);
-        }
         self.owner = job.map(|it| leak::owner(it, &live.key.id));
-        self.told = Some(Arc::clone(&live.resource));
+        let alike = groups.of(Alike {
+            cluster: Arc::clone(&live.key.cluster),
+            model: text(attribute::GPU_MODEL).unwrap_or_default().into(),
+            job: job.map(Into::into),
+        });
+        self.told = Some((Arc::clone(&live.resource), Arc::clone(&alike)));
+        alike
     }
 }
 
@@ -121,9 +120,8 @@ pub struct GpuSnapshot {
     pub(super) cluster: Arc<str>,
     pub(super) node: Arc<str>,
     pub(super) id: Arc<str>,
-    pub(super) model: Arc<str>,
-    /// The job that holds it; none when nobody does or it is not known.
-    pub(super) job: Option<Arc<str>>,
+    /// Its model and the job that holds it, with all GPUs of both.
+    pub(super) alike: Arc<Alike>,
     pub(super) status: Status,
     pub(super) last_point: Timestamp,
     pub(super) is_removed: bool,
@@ -228,6 +226,7 @@ pub fn gather(
     let mut nodes = Nodes::default();
     let Watches {
         kept,
+        groups,
         room,
         numbered,
         leak: by,
@@ -266,27 +265,28 @@ pub fn gather(
             }
             KeptOf::Gpu(watched) => {
                 of_node.gpus += 1;
-                all.push(seen_of(live, watched, kept.node, now, by));
+                all.push(seen_of(live, watched, groups, kept.node, now, by));
             }
             KeptOf::Rank(names) => network.rank(live, names, now),
             KeptOf::Other => {}
         }
     });
     for seen in &mut all {
-        let of_node = &mut nodes.all[seen.at_node].1;
+        let (of_node, model) = (&mut nodes.all[seen.at_node].1, &seen.alike.model);
         if of_node.model.is_empty() {
-            of_node.model = Arc::clone(&seen.model);
+            of_node.model = Arc::clone(model);
         }
         (seen.node_heard, seen.node_point) = (of_node.heard, of_node.point);
         (seen.booted_at, seen.host) = (of_node.booted, of_node.host);
         let node = of_node.resource.as_deref();
-        let of = |prices: &mut Prices| prices.of(&seen.cluster, node, &seen.model, of_node.gpus);
-        seen.price = match *of_node.model == *seen.model {
+        let of = |prices: &mut Prices| prices.of(&seen.cluster, node, model, of_node.gpus);
+        seen.price = match is_same(&of_node.model, model) {
             true => *of_node.price.get_or_insert_with(|| of(prices)),
             false => of(prices),
         };
     }
     kept.forget(now);
+    groups.forget();
     (all, nodes.all.into_iter().collect())
 }
 
@@ -386,11 +386,12 @@ fn booted_at(live: &Live) -> Option<Timestamp> {
 fn seen_of(
     live: &Live,
     watched: &mut Watched,
+    groups: &mut Groups,
     at_node: usize,
     now: Timestamp,
     by: &Thresholds,
 ) -> GpuSnapshot {
-    watched.tell(live);
+    let alike = watched.tell(live, groups);
     let value = |metric: &Metric| fresh(live, metric, now);
     let flag = |metric: &Metric| value(metric).map(|it| it > 0.0);
     let (mut broken, mut healed_at) = (None, None);
@@ -406,9 +407,8 @@ fn seen_of(
         cluster: Arc::clone(&live.key.cluster),
         node: Arc::clone(&live.node),
         id: Arc::clone(&live.key.id),
+        alike,
         price: None,
-        model: Arc::clone(&watched.model),
-        job: watched.job.clone(),
         status,
         last_point: live.last_point,
         is_removed: live.told.is_removed,

@@ -5,6 +5,7 @@
 //! or power is lost of the GPU: like clock − own clock.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpufleet_analysis::cause::{Cause, Reading};
 use gpufleet_analysis::health::{self, Finding, Gpu, Kind, Thresholds, Usual, Xid, findings};
@@ -21,7 +22,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use super::detector::Need::{Events, Holders, Reading as Read};
 use super::detector::{Detector, Findings, Finds, TickSnapshot};
-use super::gather::{GpuSnapshot, is_at_work};
+use super::gather::{Alike, GpuSnapshot, is_at_work};
 use super::watch::Readable;
 
 /// An XID that breaks nothing by itself is told for this long, nanoseconds: no event ends it.
@@ -138,27 +139,20 @@ impl Detector for Faults {
 
 /// Everything that is wrong with any GPU.
 fn signals(all: &[GpuSnapshot], by: &Thresholds, now: Timestamp) -> Vec<Signal> {
-    let mut places: HashMap<Group<'_>, usize> = HashMap::new();
-    let mut members: Vec<Vec<&GpuSnapshot>> = Vec::new();
-    let mut groups: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    let mut groups: HashMap<*const Alike, Vec<&GpuSnapshot>> = HashMap::new();
     for seen in all {
-        let place = group(seen).map(|key| {
-            *places.entry(key).or_insert_with(|| {
-                members.push(Vec::new());
-                members.len() - 1
-            })
-        });
-        if let Some(place) = place {
-            members[place].push(seen);
+        if let Some(group) = group(seen) {
+            groups.entry(group).or_default().push(seen);
         }
-        groups.push(place);
     }
-    let like: Vec<Like> = members.iter().map(|it| Like::of(it)).collect();
+    let like = groups.into_iter().map(|(group, it)| (group, Like::of(&it)));
+    let like: HashMap<*const Alike, Like> = like.collect();
     let none = Like::default();
     let mut signals = Vec::new();
-    for (seen, group) in all.iter().zip(groups) {
-        let peers = group.map_or(&none, |it| &like[it]);
-        signals.extend(of_gpu(seen, (peers, group.is_some()), by, now));
+    for seen in all {
+        let peers = group(seen).and_then(|it| like.get(&it));
+        let around = (peers.unwrap_or(&none), peers.is_some());
+        signals.extend(of_gpu(seen, around, by, now));
     }
     signals
 }
@@ -195,13 +189,10 @@ pub(super) fn is_readable(family: Family, seen: &GpuSnapshot) -> bool {
     seen.gone.within(needed) == Readable::default()
 }
 
-pub(super) type Group<'a> = (&'a str, &'a str, &'a str);
-
 /// Which GPUs are like it; none while it does not work for a known job.
-fn group(seen: &GpuSnapshot) -> Option<Group<'_>> {
-    let job = seen.job.as_deref();
-    let job = job.filter(|_| is_at_work(seen.status.state))?;
-    Some((&seen.cluster, &seen.model, job))
+fn group(seen: &GpuSnapshot) -> Option<*const Alike> {
+    let is_one = seen.alike.job.is_some() && is_at_work(seen.status.state);
+    is_one.then_some(Arc::as_ptr(&seen.alike))
 }
 
 fn of_gpu(

@@ -83,7 +83,7 @@ impl<'a> Heard<'a> {
         let gpu = place.gpu.as_deref();
         let seen = gpu.and_then(|gpu| self.tick.gpus.get(&(place.cluster.as_str(), gpu)));
         // What a GPU is that is not seen any more is not known.
-        seen.is_none_or(|it| models.contains(&*it.model))
+        seen.is_none_or(|it| models.contains(&*it.alike.model))
     }
 
     fn is_gone(&self, place: &Place) -> bool {

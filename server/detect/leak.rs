@@ -226,7 +226,7 @@ impl Detector for Leaking {
 fn signals(all: &[GpuSnapshot], nodes: &NodeSnapshots) -> Vec<Signal> {
     let mut jobs: BTreeMap<(&str, &str), Vec<(&GpuSnapshot, Leaks)>> = BTreeMap::new();
     for seen in all {
-        if let (Some(leaks), Some(job)) = (seen.leaks, seen.job.as_deref()) {
+        if let (Some(leaks), Some(job)) = (seen.leaks, seen.alike.job.as_deref()) {
             jobs.entry((&seen.cluster, job))
                 .or_default()
                 .push((seen, leaks));

@@ -206,7 +206,7 @@ impl Limits {
                 let used = signal.readings.first().map_or(0.0, |it| it.value);
                 let losing = Losing::part(1, 1.0 - used, seen.price);
                 signal.price = Price::of(Basis::PartUnused, losing);
-                signal.place.run = seen.job.as_deref().map(str::to_owned);
+                signal.place.run = seen.alike.job.as_deref().map(str::to_owned);
             }
         }
         signals

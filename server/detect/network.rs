@@ -364,12 +364,13 @@ impl Brief {
         let is_quiet = living().any(|(_, it)| runs::is_quiet(it, runs::QUIET_S));
         let blamed = run.who_waits().into_iter();
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
-        let nodes = living().map(|(_, it)| &it.facts.node);
+        let nodes: BTreeSet<&String> = living().map(|(_, it)| &it.facts.node).collect();
+        let nodes = nodes.into_iter().filter(|it| !it.is_empty());
         let settings = run.facts.fingerprint.iter();
         let settings = settings.filter(|(key, _)| key.starts_with("NCCL_"));
         Self {
             trains: !is_quiet && run.stands_since(now).is_none(),
-            nodes: nodes.filter(|it| !it.is_empty()).cloned().collect(),
+            nodes: nodes.cloned().collect(),
             members: living().map(|(number, _)| *number).collect(),
             blamed: blamed.map(|it| it.rank).collect(),
             waits: living().find_map(|(_, it)| it.waits_of()),

@@ -65,7 +65,8 @@ impl AtStake {
             // Looked up of what is there alone: a run has many ranks.
             let is_job = || {
                 let seen = tick.gpus.get(&(place.cluster.as_str(), it.gpu.as_str()));
-                place.run.is_none() || seen.and_then(|it| it.job.as_deref()) == place.run.as_deref()
+                place.run.is_none()
+                    || seen.and_then(|it| it.alike.job.as_deref()) == place.run.as_deref()
             };
             is_node && is_gpu && is_job()
         };
