@@ -5,14 +5,12 @@
 //! a shard's lock and never before one. What must outlive the server is in tables run, rank and
 //! step_block; steps go there with the cursors of what brought them, exactly once.
 //!
-//! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. For a run
-//! that is more than that one that is over leaves the memory ([`room`]), or it is refused and counted;
-//! steps that are more shorten the rank they are of.
+//! Limits: [`MAX_RUNS`], [`MAX_RANKS`], [`MAX_STEP_BYTES`]; per rank [`ring::MAX_BLOCKS`]. For a run that is more than that
+//! one that is over leaves the memory ([`room`]), or it is refused and counted; more steps shorten their rank.
 //!
-//! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`],
-//! [`watch`], [`blind`]; then what
-//! is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`], [`scaling`],
-//! [`reliability`], [`compare`], [`repeats`], [`ladder`], [`words`], [`advice`].
+//! Read in this order: [`facts`], [`belief`], [`ring`], [`room`], [`recall`], [`complete`], [`state`], [`watch`],
+//! [`blind`]; then what is shown of them: [`history`], [`figures`], [`heat`], [`goodput`], [`cost`],
+//! [`scaling`], [`reliability`], [`compare`], [`repeats`], [`ladder`], [`words`], [`advice`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

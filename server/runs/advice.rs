@@ -210,9 +210,8 @@ fn is_network_storage(told: &BTreeMap<String, String>) -> Option<bool> {
     match told.get("loader.storage")?.as_str() {
         "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "overlay" => Some(false),
         "nfs" | "nfs4" | "cifs" | "smb3" | "lustre" | "ceph" | "gpfs" | "beegfs" | "wekafs"
-        | "afs" => Some(true),
-        // A bucket, or a file system over the network that lives outside the kernel.
-        kind if kind.starts_with("fuse.") => Some(true),
+        | "afs" | "fuse.gcsfuse" | "fuse.s3fs" | "fuse.mount-s3" | "fuse.goofys" | "fuse.sshfs"
+        | "fuse.juicefs" | "fuse.blobfuse2" | "fuse.glusterfs" | "fuse.rclone" => Some(true),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 //! one way differ, which one run of each cannot say.
 //!
 //! By [`between::a_b`]: medians of runs and never pooled steps, three of each at least. What is held is the time of a
-//! token where every run gives its tokens, else that of a step, which holds only where a step is the same work. Where
+//! token where every run with a pace gives its tokens, else that of a step, which holds only where a step is the same work. Where
 //! one run of a side is shown it is the middle one by that time. Limits: [`MOST`] runs a side. Pure.
 
 use std::collections::BTreeSet;
@@ -43,6 +43,7 @@ impl Sides {
         let is_by_tokens = a
             .iter()
             .chain(&b)
+            .filter(|it| it.side.step_seconds.is_some())
             .all(|it| it.side.tokens_per_step.is_some());
         let work = |side: &Side| match side.tokens_per_step {
             Some(tokens) if is_by_tokens => tokens,
@@ -236,6 +237,12 @@ mod tests {
             (speed_up - 2.0).abs() < 1e-2 && by == "tokens",
             "{speed_up} by {by}"
         );
+        let mut one_has_no_steps = runs(&[150.0, 150.2, 149.8], Some(3_000.0));
+        let mut none = run(9, 1.0, None);
+        (none.side.step_seconds, none.side.walls) = (None, Vec::new());
+        one_has_no_steps.push(none);
+        let sides = Sides::of(a(), one_has_no_steps);
+        assert_eq!(sides.against.speed_up.map(|it| it.1), Some("tokens"));
         let mut one_is_silent = runs(&[150.0, 150.2], Some(3_000.0));
         one_is_silent.push(run(9, 149.8, None));
         let sides = Sides::of(a(), one_is_silent);

@@ -101,7 +101,8 @@ def _place(dataset):
         held = vars(dataset)
         noted = [held.get(name) for name in _PLACES]
         if type(dataset).__module__.startswith("datasets."):
-            noted += [file["filename"] for file in dataset.cache_files[:1]]
+            cached = _try(lambda: dataset.cache_files[:1]) or []
+            noted += [file["filename"] for file in cached]
         for path in noted:
             if isinstance(path, (str, os.PathLike)) and os.path.exists(path):
                 return os.path.realpath(path)

@@ -148,6 +148,9 @@ class Fingerprint(unittest.TestCase):
             def __init__(self, root):
                 self.root = root
 
+        class Named(Files):
+            __module__ = "datasets.of_its_own"
+
         class Inside:
             def __init__(self, dataset):
                 self.dataset = dataset
@@ -168,6 +171,7 @@ class Fingerprint(unittest.TestCase):
                 (Files(folder), "ext4"),
                 (Files(os.path.join(folder, "is not there")), None),
                 (Files(3), None),
+                (Named(shared), "nfs4"),
                 (Inside(None), None),
             ]:
                 place = _fingerprint._place(dataset)

@@ -117,7 +117,8 @@ impl Seen {
         });
         let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
         known.now.gpus += 1;
-        known.now.unseen += u32::from(!is_observed);
+        // A pod that begins anew has given nothing back.
+        known.now.unseen += u32::from(!is_observed || gpu.state == State::StartingPod);
         known.now.day_cost = sum(known.now.day_cost, day);
         let node = gpu.resource.attribute(attribute::NODE).unwrap_or_default();
         known.gpus.push((node.to_owned(), id.to_owned()));
