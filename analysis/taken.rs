@@ -300,7 +300,9 @@ impl Record {
     /// measured by what it had: that is what the advice was about.
     fn tell_again(&mut self, mut again: Advice, now_ms: i64) {
         let was = &self.advice.before;
-        let is_smaller = sight::is_less(was.day_cost, again.before.day_cost);
+        // With as many GPUs only the price fell, which nobody saved.
+        let is_smaller =
+            again.before.count < was.count && sight::is_less(was.day_cost, again.before.day_cost);
         if again.kind == Kind::RightSize && is_smaller {
             again.before = was.clone();
         }

@@ -20,8 +20,7 @@ pub const IDLE_AFTER_S: i64 = 3_600;
 pub fn unused(status: &Status, idle_after_s: i64, now: Timestamp) -> Option<Family> {
     match status.state {
         State::Stalled => Some(Family::Stalled),
-        // A pod that starts for so long waits for what does not come: a volume, a network.
-        State::Parked | State::HeldEmpty | State::StartingPod => {
+        State::Parked | State::HeldEmpty => {
             let since = status.since.unwrap_or(now);
             let after = idle_after_s.saturating_mul(NANOS_PER_SECOND);
             (now.since(since) >= after).then_some(Family::Idle)
@@ -47,7 +46,7 @@ mod tests {
             unused(&status, IDLE_AFTER_S, now)
         };
         assert_eq!(told(State::Stalled, Some(1)), Some(Family::Stalled));
-        for state in [State::Parked, State::HeldEmpty, State::StartingPod] {
+        for state in [State::Parked, State::HeldEmpty] {
             assert_eq!(told(state, Some(3_599)), None);
             assert_eq!(told(state, Some(3_600)), Some(Family::Idle));
             assert_eq!(told(state, None), None, "nobody knows since when");

@@ -107,24 +107,7 @@ struct Container {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    waiting: Option<WaitingState>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct WaitingState {
-    reason: String,
-}
-
-impl WaitingState {
-    /// Whether it is about to run for the first time. What failed (`CrashLoopBackOff`, `ErrImagePull`) starts only by
-    /// its name: its GPUs are held for nothing until somebody mends it.
-    fn is_start(&self) -> bool {
-        matches!(
-            self.reason.as_str(),
-            "" | "ContainerCreating" | "PodInitializing"
-        )
-    }
+    waiting: Option<serde::de::IgnoredAny>,
 }
 
 impl Cluster {
@@ -171,7 +154,7 @@ impl Snapshot {
         pod.filter(|it| !it.is_over || self.is_told())
     }
 
-    /// Whether a container of a pod is about to run, while the server tells of changes: what was
+    /// Whether a container of a pod does not run and waits for something, while the server tells of changes: what was
     /// told before may be long over.
     pub(super) fn is_starting(&self, namespace: &str, pod: &str, container: &str) -> bool {
         let pod = self.pods.of(namespace, pod);
@@ -190,10 +173,7 @@ impl Status {
         if self.phase == "Pending" && containers.peek().is_none() {
             return Waiting::All;
         }
-        let waiting = containers.filter(|it| {
-            let waiting = it.state.waiting.as_ref();
-            waiting.is_some_and(WaitingState::is_start)
-        });
+        let waiting = containers.filter(|it| it.state.waiting.is_some());
         Waiting::Named(waiting.map(|it| it.name.clone()).collect())
     }
 }

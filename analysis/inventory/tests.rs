@@ -283,6 +283,17 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
         ..h100(8)
     };
     assert_eq!(why(&[anywhere]), [pieces; 3]);
+    let held_back_itself = Claim {
+        reason: Reason::HeldBack,
+        ..h100(8)
+    };
+    assert_eq!(why(&[held_back_itself]), [None, held_back, none]);
+    // Perhaps another word for one of these.
+    let strange = Claim {
+        model: "NVIDIA-H100-80GB-HBM3".to_owned(),
+        ..h100(8)
+    };
+    assert_eq!(why(&[strange, h100(8)]), [None; 3]);
     let shares = Claim {
         is_shares: true,
         ..h100(1)

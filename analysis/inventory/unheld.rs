@@ -4,17 +4,28 @@
 //! Method. GPUs are alike where the same could be put on them ([`Alike`]: type and taints). What waits could go there
 //! if it insists on no other type. Nobody could: no demand. Somebody could, and nobody of them tolerates the
 //! taints: held back. Of those who do, none finds as many places as it needs on all nodes that it may go on
-//! ([`Free::places`]): fragmented. Where one of them would fit something else keeps it from running (a quota, CPU, its
-//! turn), and nothing is said.
+//! ([`Free::places`]): fragmented. Where one of them would fit, or is held back, something else keeps it from running (a
+//! quota, CPU, its turn), and nothing is said. Nor is it where somebody waits for a type that no node has by this
+//! name, which may be another word for this one, nor of nodes that their machine or an autoscaler tainted.
 //!
 //! Limits. What insists on a type by its affinity looks as if any type would do. Shares are not looked at, neither
 //! free ones nor those that are waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::place::Free;
-use super::{Claim, Node, Phase, Record, Waiting, queue};
+use super::{Claim, Node, Phase, Reason, Record, Waiting, queue};
 use crate::states::Demand;
+
+/// How the taints begin that keep a node for nobody: it is out of order, or about to go.
+const GOING: [&str; 6] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/",
+    "cloud.google.com/impending-node-termination",
+];
 
 /// What GPUs have in common on which the same could be put.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -49,10 +60,20 @@ pub fn why_free<'a>(
         places.saturating_mul(it.first.gpus_each.into()) >= it.gpus
     };
     let there = records.filter(|it| it.phase() != Phase::Gone && !it.node.is_shared);
+    let models: BTreeSet<&str> = there.clone().map(|it| it.node.model.as_str()).collect();
+    let is_strange = |it: &Waiting| {
+        let model = it.first.model.as_str();
+        !model.is_empty() && !models.contains(model)
+    };
+    let has_strange = waiting.iter().any(is_strange);
     let mut found: BTreeMap<Alike, Option<Demand>> = BTreeMap::new();
     for record in there {
         let alike = Alike::of(&record.node);
         found.entry(alike).or_insert_with_key(|alike| {
+            let is_going = |taint: &String| GOING.iter().any(|it| taint.starts_with(it));
+            if has_strange || alike.kept_for.iter().any(is_going) {
+                return None;
+            }
             let could =
                 |it: &&Waiting| ["", alike.model.as_str()].contains(&it.first.model.as_str());
             let mut could = waiting.iter().filter(could).peekable();
@@ -68,7 +89,8 @@ pub fn why_free<'a>(
             if may.peek().is_none() {
                 return Some(Demand::Reserved);
             }
-            (!may.any(|it| fits(&it))).then_some(Demand::Fragmented)
+            let is_held_back = |it: &Waiting| it.first.reason == Reason::HeldBack;
+            (!may.any(|it| is_held_back(it) || fits(&it))).then_some(Demand::Fragmented)
         });
     }
     let said = found.into_iter();

@@ -17,12 +17,19 @@ const SILENT_TICKS: u32 = 2;
 /// How long a tick may take to arrive and still be in time: sending and folding.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// A container that does not come up in this time is no start any more, seconds: images of tens of gigabytes are there
+/// by then, and its GPUs are held and paid for.
+const STARTS_WITHIN_S: u32 = 900;
+
 /// The run that a GPU is in, kept beside its live values and moved on with every tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recent {
     class: Class,
     /// When the run began; of a GPU that the server only just met, when it was first seen.
     since: Timestamp,
+    /// Since when it has been held and measured inactive, whether its container runs or not: one that fails and is
+    /// begun anew does both in turn.
+    still_since: Option<Timestamp>,
     /// The end of the newest tick that was taken in.
     end: Timestamp,
     /// The work that it is at while nobody is known to hold it.
@@ -80,6 +87,8 @@ impl Recent {
             let Some(class) = Class::of(bits, second, activity_known) else {
                 continue;
             };
+            let is_still = class == Class::Inactive;
+            self.still_since = is_still.then(|| self.still_since.unwrap_or(at));
             let class = class.starting(self.is_starting);
             let before = self.unheld;
             self.unheld = Work::next(before, at.seconds(), class);
@@ -108,7 +117,8 @@ impl Recent {
 }
 
 /// The state a GPU is in now. Same order and numbers as [`super::hour`], except that a pause is
-/// known only as far back as the server has watched it.
+/// known only as far back as the server has watched it, and that what does not come up in
+/// `STARTS_WITHIN_S` is idle: somebody has to be told, while the hours keep that it was starting.
 pub fn now(known: &Now, policy: &Policy) -> Status {
     let status = |state, reason, since| Status {
         state,
@@ -136,6 +146,9 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
         recent.class
     };
     let lasted_s = u32::try_from(recent.end.since(recent.since) / NANOS_PER_SECOND).unwrap_or(0);
+    let start_s = i64::from(STARTS_WITHIN_S.max(policy.parked_after_s));
+    let is_long = |since: &Timestamp| recent.end.since(*since) / NANOS_PER_SECOND >= start_s;
+    let stuck_since = recent.still_since.filter(is_long);
     match class {
         Class::Gone | Class::Silent => {
             let last = (recent.end > Timestamp::default()).then_some(recent.end);
@@ -147,6 +160,10 @@ pub fn now(known: &Now, policy: &Policy) -> Status {
             Some(work) => status(State::Unobserved, Reason::HolderUnknown, Some(work.began())),
             None => status(State::Unallocated, Reason::Unknown, since),
         },
+        Class::Starting | Class::Inactive if stuck_since.is_some() => {
+            let (state, reason) = idle_state(known.memory_bytes, policy);
+            status(state, reason, stuck_since)
+        }
         Class::Starting => status(State::StartingPod, Reason::Unknown, since),
         Class::Stalled if lasted_s > policy.stalled_after_s => {
             status(State::Stalled, Reason::Unknown, since)
@@ -263,6 +280,33 @@ mod tests {
         assert_eq!(state(false, &held, 20), State::Parked);
         assert_eq!(state(true, &works, 1), State::ActiveUnrated);
         assert_eq!(state(true, &free, 1), State::Unallocated);
+    }
+
+    #[test]
+    fn what_does_not_come_up_is_idle_after_its_time_also_where_it_is_begun_anew_again_and_again() {
+        let (held, works) = (bits(true, false), bits(true, true));
+        // One that waits all the time, and one that runs for ten seconds in five minutes.
+        for runs_every in [usize::MAX, 30] {
+            let mut recent = Recent::default();
+            for tick in 1..=90_usize {
+                recent.starts(!tick.is_multiple_of(runs_every));
+                recent.tick(at(tick as i64 * 10), 10, &held, true);
+                let status = now(&known(recent, tick as i64 * 10 + 10), &Policy::default());
+                match tick {
+                    90 => assert_eq!(
+                        (status.state, status.since),
+                        (State::Parked, Some(at(10))),
+                        "{runs_every}"
+                    ),
+                    _ => assert!(!status.state.is_idle(), "{runs_every} {tick}"),
+                }
+            }
+            recent.tick(at(910), 10, &works, true);
+            recent.starts(true);
+            recent.tick(at(920), 10, &held, true);
+            let status = now(&known(recent, 930), &Policy::default());
+            assert_eq!(status.state, State::StartingPod, "it worked in between");
+        }
     }
 
     #[test]

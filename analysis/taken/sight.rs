@@ -44,7 +44,7 @@ pub struct JobNow {
     pub idle: u32,
     /// What these cost a day.
     pub idle_cost: Option<i64>,
-    /// How many of them nobody observes, or knows whose they are.
+    /// How many of them nobody observes or knows whose they are, or have not come up yet.
     pub unseen: u32,
 }
 

@@ -284,17 +284,18 @@ fn fewer_gpus_are_taken_where_one_is_seen_to_be_given_back() {
 fn advice_that_is_given_again_of_a_job_that_is_smaller_already_is_measured_by_what_it_was() {
     let mut record = told(Kind::RightSize, 2 * HOUR_MS);
     let day_cost = record.advice.before.day_cost.expect("it has a price");
-    let mut again = |day_cost, hours: i64| {
+    let mut again = |count, day_cost, hours: i64| {
         let mut advice = advice(Kind::RightSize);
-        advice.before.day_cost = Some(day_cost);
+        (advice.before.count, advice.before.day_cost) = (count, Some(day_cost));
         record.look(Sight::Given(Box::new(advice)), START + hours * HOUR_MS);
         record.advice.before.day_cost
     };
-    assert_eq!(again(day_cost / 2, 3), Some(day_cost));
-    // Another price, or one GPU of many, is how it stands now.
+    assert_eq!(again(4, day_cost / 2, 3), Some(day_cost));
+    // One GPU of many, or another price of as many, is how it stands now.
     let nearly = day_cost - day_cost / 20;
-    assert_eq!(again(nearly, 4), Some(nearly));
-    assert_eq!(again(2 * day_cost, 5), Some(2 * day_cost));
+    assert_eq!(again(7, nearly, 4), Some(nearly));
+    assert_eq!(again(8, 2 * day_cost, 5), Some(2 * day_cost));
+    assert_eq!(again(8, day_cost / 2, 6), Some(day_cost / 2));
 }
 
 #[test]

@@ -117,8 +117,9 @@ impl Seen {
         });
         let day = gpu.second.and_then(|it| it.checked_mul(DAY_S));
         known.now.gpus += 1;
-        // A pod that begins anew has given nothing back.
-        known.now.unseen += u32::from(!is_observed || gpu.state == State::StartingPod);
+        // Whether what starts will work is not seen yet: nothing was given back.
+        let is_seen = is_observed && gpu.state != State::StartingPod;
+        known.now.unseen += u32::from(!is_seen);
         known.now.day_cost = sum(known.now.day_cost, day);
         let node = gpu.resource.attribute(attribute::NODE).unwrap_or_default();
         known.gpus.push((node.to_owned(), id.to_owned()));

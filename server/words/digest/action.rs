@@ -25,7 +25,9 @@ pub(super) fn action(state: State, payer: &str) -> &'static str {
         State::Unhealthy => {
             "Start it elsewhere; who runs the cluster has to have the GPU or node repaired."
         }
-        State::StartingPod => "Make its image smaller, or have it on the nodes before.",
+        State::StartingPod => {
+            "Mend what keeps its container from running; where it waits for its image, have that on the nodes before."
+        }
         State::StartingNode => {
             "Ask for nodes shortly before they are needed, and keep them between runs."
         }
