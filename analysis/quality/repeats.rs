@@ -34,13 +34,11 @@ fn repeats(seed: u32, count: usize, spread: f64) -> Vec<Vec<f64>> {
     (0..count).map(run).collect()
 }
 
+/// A way to hold runs against each other, each by the times of its steps.
+type Compare = fn(&[&[f64]], &[&[f64]]) -> Option<Comparison>;
+
 /// What is said of the last `judged` of these repeats by `compare`, when each of them takes so much longer.
-fn told(
-    mut runs: Vec<Vec<f64>>,
-    judged: usize,
-    longer: f64,
-    compare: fn(&[&[f64]], &[&[f64]]) -> Option<Comparison>,
-) -> Option<Verdict> {
+fn told(mut runs: Vec<Vec<f64>>, judged: usize, longer: f64, compare: Compare) -> Option<Verdict> {
     let before = runs.len() - judged;
     let slowed = runs[before..].iter_mut().flatten();
     slowed.for_each(|it| *it *= 1.0 + longer);

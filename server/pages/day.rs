@@ -185,7 +185,7 @@ async fn of_cluster(web: &Web, view: &Arc<FleetView>, part: &ClusterView) -> Day
             changed,
         })
     };
-    let answer = web.days.0.get(asked, &web.app.clock, making);
+    let answer = Box::pin(web.days.0.get(asked, &web.app.clock, making));
     let answer = match &last {
         Some(_) => answer.now_or_never(),
         None => tokio::time::timeout(WAITS, answer).await.ok(),

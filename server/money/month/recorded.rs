@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 5;
 pub(super) fn missing(recorded: &BTreeSet<i64>, range: &Range<i64>) -> Option<String> {
     let last = range.end - 1;
     let runs = month_around(last).is_none_or(|month| range.end < month.end);
-    let is_missing = |day: &i64| !recorded.contains(day) && !(runs && *day == last);
+    let is_missing = |day: &i64| !recorded.contains(day) && (!runs || *day != last);
     let missing: Vec<i64> = range.clone().filter(is_missing).collect();
     if missing.is_empty() || recorded.is_empty() {
         return None;
