@@ -283,10 +283,8 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
         ..h100(8)
     };
     assert_eq!(why(&[anywhere]), [pieces; 3]);
-    let held_back_itself = Claim {
-        reason: Reason::HeldBack,
-        ..h100(8)
-    };
+    let mut held_back_itself = h100(8);
+    held_back_itself.reason = Reason::HeldBack;
     assert_eq!(why(&[held_back_itself]), [None, held_back, none]);
     // Perhaps another word for one of these.
     let strange = Claim {
