@@ -21,7 +21,7 @@ pub(crate) struct Runs {
     /// The run that is judged, or several.
     b: String,
     /// Ends with 1 when B takes longer for the same work than A by more than this share, `2%` or `0.02`;
-    /// also when that cannot be said. Of three runs of each only what is told apart fails.
+    /// also when that cannot be said, and where several runs of each do not tell a figure above it apart.
     #[arg(long, value_parser = share)]
     fail_if_slower: Option<f64>,
 }
