@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures::future::try_join_all;
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
@@ -104,24 +103,26 @@ async fn read(
     of: &Of<'_>,
     since: Timestamp,
 ) -> Result<Changed, StoreError> {
-    let filters = KINDS.map(|kind| EventFilter {
-        cluster: Some(Arc::clone(of.cluster)),
-        // More than one question may name are asked for with all of the cluster.
-        resource_ids: of
-            .ids
-            .iter()
-            .filter(|it| it.len() <= MAX_EVENT_IDS)
-            .flatten()
-            .cloned()
-            .collect(),
-        kind: Some(kind),
-        from: Some(since),
-        ..EventFilter::default()
-    });
-    let events = filters.iter();
+    // One kind after the other: a page must not take all of the store's connections.
+    let events = async {
+        let mut pages = Vec::with_capacity(KINDS.len());
+        for kind in KINDS {
+            let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
+            let filter = EventFilter {
+                cluster: Some(Arc::clone(of.cluster)),
+                // More than one question may name are asked for with all of the cluster.
+                resource_ids: ids.flatten().cloned().collect(),
+                kind: Some(kind),
+                from: Some(since),
+                ..EventFilter::default()
+            };
+            pages.push(app.store.events(&filter, None, MAX_EVENTS).await?);
+        }
+        Ok(pages)
+    };
     let (of_nodes, pages, mut done) = tokio::try_join!(
         app.store.inventory_changes(of.cluster, since),
-        try_join_all(events.map(|it| app.store.events(it, None, MAX_EVENTS))),
+        events,
         app.store.audited(MAX_AUDITED),
     )?;
     let mut found = Changed {
