@@ -28,7 +28,6 @@ use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 
 mod demand;
-
 pub mod fixed;
 pub mod known;
 pub mod kubernetes;
@@ -311,8 +310,10 @@ impl Inventory {
         let (due, free) = {
             let known = self.known();
             let (mut demand, mut free) = (self.demand(), self.free());
-            demand.sample(look::waited_for(self, &known, now), now);
-            free.sample(look::why_free(self, &known, now), now);
+            let waiting = look::waiting(self, &known, now);
+            demand.sample(waiting.as_deref().map(look::waited_for), now);
+            let why = waiting.and_then(|it| look::why_free(&known, &it, now));
+            free.sample(why, now);
             (demand.due(now), free.due(now))
         };
         if !due.is_empty() {

@@ -13,14 +13,19 @@ use gpufleet_analysis::ledger::MILLIS_PER_HOUR as HOUR_MS;
 use super::known::Moment;
 use crate::store::model::DemandHour;
 
-/// The longest that a sample stands for: more than that nobody looked.
-const LONGEST: Duration = Duration::from_secs(30);
+/// The longest that two samples are apart: more than that nobody looked.
+pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
 /// How often the hour that runs is written.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// Hours that wait to be written: two days; what is older is given up.
 const MAX_UNWRITTEN: usize = 48;
+
+/// Whether the hour that runs is to be written again, which was when that was done last.
+pub(super) fn is_time(written: Option<Duration>, now: Moment) -> bool {
+    written.is_none_or(|it| now.monotonic.saturating_sub(it) >= WRITE_EVERY)
+}
 
 /// What was seen and is being added up.
 #[derive(Debug, Default)]
@@ -77,8 +82,7 @@ impl Tally {
 
     /// Hours that are to be written now.
     pub(super) fn due(&self, now: Moment) -> Vec<DemandHour> {
-        let is_time = |it: Duration| now.monotonic.saturating_sub(it) >= WRITE_EVERY;
-        if self.over.is_empty() && !self.written.is_none_or(is_time) {
+        if self.over.is_empty() && !is_time(self.written, now) {
             return Vec::new();
         }
         let runs = self.runs.filter(|it| it.seen_ms > 0);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use gpufleet_analysis::inventory::change::Change;
 use gpufleet_analysis::inventory::place::{Free, Pool, pools};
 use gpufleet_analysis::inventory::unheld::{self, Alike};
-use gpufleet_analysis::inventory::{Phase, Record, Waiting, queue};
+use gpufleet_analysis::inventory::{Claim, Phase, Record, Waiting, queue};
 use gpufleet_analysis::states::Demand;
 use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
@@ -189,41 +189,39 @@ impl Source {
     }
 }
 
-/// Whether all that waits is seen at this moment.
-fn sees_who_waits(inventory: &Inventory, known: &ClusterState, now: Moment) -> bool {
-    match inventory.source {
+/// All that waits; none where that is not seen at this moment.
+pub(super) fn waiting(
+    inventory: &Inventory,
+    known: &ClusterState,
+    now: Moment,
+) -> Option<Vec<Claim>> {
+    let is_seen = match inventory.source {
         Source::Off => false,
         Source::Kubernetes(_) => known.sees_who_waits(now),
         Source::Slurm | Source::Fixed => {
             known.waiting_left_out() == 0 && known.claims.sight(now) == Sight::Seen
         }
-    }
+    };
+    is_seen.then(|| known.waiting())
 }
 
-/// Why GPUs are free now, by what they have in common; none where that is not seen at this moment.
+/// Why GPUs are free now while this waits, by what they have in common; none where nodes and who holds their GPUs are
+/// not seen at this moment.
 pub(super) fn why_free(
-    inventory: &Inventory,
     known: &ClusterState,
+    waiting: &[Claim],
     now: Moment,
 ) -> Option<BTreeMap<Alike, Demand>> {
-    let is_seen = sees_who_waits(inventory, known, now)
-        && known.nodes.sight(now) == Sight::Seen
-        && known.nodes_left_out() == 0;
+    let is_seen = known.nodes.sight(now) == Sight::Seen && known.nodes_left_out() == 0;
     let held = known.held().filter(|_| is_seen)?;
     let records: Vec<&Record> = known.records().collect();
-    Some(unheld::why_free(
-        records.into_iter(),
-        &held,
-        &known.waiting(),
-    ))
+    Some(unheld::why_free(records.into_iter(), &held, waiting))
 }
 
-/// How many GPUs are waited for now; none where that is not seen at this moment.
-pub(super) fn waited_for(inventory: &Inventory, known: &ClusterState, now: Moment) -> Option<u64> {
-    sees_who_waits(inventory, known, now).then(|| {
-        let all = queue(known.waiting().iter()).into_iter();
-        all.filter(|it| !it.first.is_shares).map(|it| it.gpus).sum()
-    })
+/// How many GPUs this waits for.
+pub(super) fn waited_for(waiting: &[Claim]) -> u64 {
+    let all = queue(waiting.iter()).into_iter();
+    all.filter(|it| !it.first.is_shares).map(|it| it.gpus).sum()
 }
 
 /// What is known now.

@@ -13,14 +13,9 @@ use gpufleet_analysis::inventory::unheld::Alike;
 use gpufleet_analysis::states::Demand;
 use gpufleet_telemetry::time::Minute;
 
+use super::demand::{LONGEST, is_time};
 use super::known::Moment;
 use crate::store::model::FreeHour;
-
-/// The longest that two samples are apart: more than that nobody looked.
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// How often the hour that runs is written.
-const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// Most hours that wait to be written, each of GPUs that have type and taints in common: of a large fleet, which has
 /// dozens of these, two days.
@@ -93,8 +88,7 @@ impl Minutes {
 
     /// Hours that are to be written now.
     pub(super) fn due(&self, now: Moment) -> Vec<FreeHour> {
-        let is_time = |it: Duration| now.monotonic.saturating_sub(it) >= WRITE_EVERY;
-        match self.written.is_none_or(is_time) {
+        match is_time(self.written, now) {
             true => self.hours.values().cloned().collect(),
             false => Vec::new(),
         }

@@ -13,7 +13,31 @@ use crate::App;
 use crate::money::advice::{is_of, name};
 use crate::store::{MAX_DRAWN, StoreError};
 
-/// For how long the job of a run held its GPUs, milliseconds, and what these drew.
+/// What the GPUs of a run drew, as far as that is told.
+#[derive(Debug, Clone, Copy)]
+pub struct Drawn {
+    /// For how long its job held them, milliseconds.
+    pub held_millis: i64,
+    /// Of how much of that it is told.
+    pub metered_millis: i64,
+    /// What they drew in that, millijoules.
+    pub millijoules: i64,
+}
+
+impl Drawn {
+    /// What is told of that time; else a sentence that says why nothing is.
+    pub fn told(held_millis: i64, energy: Energy) -> Result<Self, String> {
+        let millijoules = energy.told();
+        let millijoules = millijoules.ok_or("not told: its cards have no counter of it")?;
+        Ok(Self {
+            held_millis,
+            metered_millis: energy.metered_millis,
+            millijoules,
+        })
+    }
+}
+
+/// What the GPUs of a run drew while its job held them.
 ///
 /// # Errors
 /// When the database refuses. Else a sentence that says why it is not known.
@@ -21,7 +45,7 @@ pub async fn of(
     app: &App,
     (key, run): (&RunKey, &Run),
     now: Timestamp,
-) -> Result<Result<(i64, Energy), String>, StoreError> {
+) -> Result<Result<Drawn, String>, StoreError> {
     let Some(started) = run.facts.started else {
         return Ok(Err("not known: nobody said when it began".to_owned()));
     };
@@ -56,6 +80,6 @@ pub async fn of(
     }
     Ok(match millis {
         0 => Err("not in the ledger yet: nobody knows that its job held its GPUs".to_owned()),
-        _ => Ok((millis, energy)),
+        _ => Drawn::told(millis, energy),
     })
 }

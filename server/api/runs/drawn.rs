@@ -1,6 +1,5 @@
 //! What the GPUs of a run drew, for programs.
 
-use gpufleet_analysis::ledger::Energy;
 use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -29,30 +28,22 @@ impl Drawn {
     ) -> Result<Self, Problem> {
         let energy = energy::of(&web.app, of, now).await;
         let energy = energy.map_err(|error| Problem::store(&error))?;
-        Ok(Self {
-            energy_metered_ratio: metered(&energy),
-            energy_kwh: Figure::of(kilowatt_hours(energy)),
-        })
+        Ok(Self::told(energy))
     }
-}
 
-/// What was drawn, kWh.
-fn kilowatt_hours(energy: Result<(i64, Energy), String>) -> Result<f64, String> {
-    let (_, energy) = energy?;
-    let drawn = energy.told();
-    let drawn = drawn.ok_or("not told: its cards have no counter of it")?;
-    Ok(drawn as f64 / MILLIJOULES_PER_KWH)
-}
-
-/// Of how much of the time it is told.
-fn metered(energy: &Result<(i64, Energy), String>) -> Option<f64> {
-    let (held, energy) = energy.as_ref().ok()?;
-    let is_told = energy.metered_millis > 0;
-    is_told.then(|| (energy.metered_millis as f64 / *held as f64).min(1.0))
+    fn told(energy: Result<energy::Drawn, String>) -> Self {
+        let metered = |it: &energy::Drawn| it.metered_millis as f64 / it.held_millis as f64;
+        Self {
+            energy_metered_ratio: energy.as_ref().ok().map(|it| metered(it).min(1.0)),
+            energy_kwh: Figure::of(energy.map(|it| it.millijoules as f64 / MILLIJOULES_PER_KWH)),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::ledger::Energy;
+
     use super::*;
 
     #[test]
@@ -62,20 +53,27 @@ mod tests {
                 millijoules,
                 metered_millis,
             };
-            Ok((1_000_000, energy))
+            Drawn::told(energy::Drawn::told(1_000_000, energy))
         };
         let half = of(45_360_000_000, 500_000);
         assert_eq!(
-            (metered(&half), kilowatt_hours(half)),
-            (Some(0.5), Ok(12.6))
+            (half.energy_metered_ratio, half.energy_kwh.value),
+            (Some(0.5), Some(12.6))
         );
         let none = of(0, 0);
-        assert_eq!(metered(&none), None);
-        assert!(kilowatt_hours(none).is_err_and(|it| it.starts_with("not told")));
-        let why = || Err("not in the ledger yet".to_owned());
         assert_eq!(
-            (metered(&why()), kilowatt_hours(why()).is_err()),
-            (None, true)
+            (none.energy_metered_ratio, none.energy_kwh.value),
+            (None, None)
+        );
+        assert!(
+            none.energy_kwh
+                .missing
+                .is_some_and(|it| it.starts_with("not told"))
+        );
+        let why = Drawn::told(Err("not in the ledger yet".to_owned()));
+        assert_eq!(
+            (why.energy_metered_ratio, why.energy_kwh.value),
+            (None, None)
         );
     }
 }

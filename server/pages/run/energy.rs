@@ -1,43 +1,37 @@
 //! What the GPUs of a run drew, in words.
 
-use gpufleet_analysis::ledger::Energy;
 use gpufleet_analysis::money::ratio;
 
 use super::parts::{Figure, figure};
+use crate::runs::energy::Drawn;
 
 /// Millijoules of a tenth of a kilowatt-hour.
 const TENTH: i128 = 360_000_000;
 
-/// In words, of the time that it was held and what was drawn in that.
-pub(super) fn drawn(energy: &Result<(i64, Energy), String>) -> Figure {
-    let told = energy.as_ref().map_err(Clone::clone);
-    let told = told.and_then(|(millis, it)| {
-        let drawn = it
-            .told()
-            .ok_or("not told: its cards have no counter of it")?;
-        let tenths = ratio(drawn.into(), 1, TENTH).unwrap_or(0);
-        Ok::<_, String>((
-            tenths,
-            ratio(it.metered_millis.into(), 1_000, (*millis).into()),
-        ))
+/// In words, with how much of the time that is behind it.
+pub(super) fn words(drawn: &Result<Drawn, String>) -> Figure {
+    let metered = drawn.as_ref().ok().and_then(|it| {
+        let ratio = ratio(it.metered_millis.into(), 1_000, it.held_millis.into());
+        ratio.filter(|it| *it < 1_000)
+    });
+    let told = drawn.as_ref().map_err(Clone::clone).map(|it| {
+        let tenths = ratio(it.millijoules.into(), 1, TENTH).unwrap_or(0);
+        format!("{}.{} kWh", tenths / 10, tenths % 10)
     });
     Figure {
-        small: told
-            .as_ref()
-            .ok()
-            .and_then(|it| it.1)
-            .filter(|it| *it < 1_000)
-            .map(|it| format!("told of {}.{} % of its time", it / 10, it % 10)),
+        small: metered.map(|it| format!("told of {}.{} % of its time", it / 10, it % 10)),
         ..figure(
             "Energy so far",
             "What its GPUs drew by their own counters while the job held them; not the machines around them.",
-            told.map(|(tenths, _)| format!("{}.{} kWh", tenths / 10, tenths % 10)),
+            told,
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::ledger::Energy;
+
     use super::*;
 
     #[test]
@@ -47,7 +41,7 @@ mod tests {
                 millijoules,
                 metered_millis,
             };
-            drawn(&Ok((1_000_000, energy)))
+            words(&Drawn::told(1_000_000, energy))
         };
         let half = of(45_360_000_000, 500_000);
         assert_eq!(half.value.as_deref(), Ok("12.6 kWh"));
@@ -58,6 +52,6 @@ mod tests {
             none.value.is_err_and(|it| it.starts_with("not told")),
             "not 0"
         );
-        assert_eq!(drawn(&Err("why".to_owned())).value, Err("why".to_owned()));
+        assert_eq!(words(&Err("why".to_owned())).value, Err("why".to_owned()));
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::Goodput;
-use gpufleet_analysis::ledger::Energy;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::minute::MinuteRow;
@@ -47,7 +46,7 @@ pub(super) struct Past {
     pub(super) cost: Cost,
     /// For how long its job held its GPUs in the hours of this attempt, milliseconds, and what these drew; or why
     /// that is not known.
-    pub(super) energy: Result<(i64, Energy), String>,
+    pub(super) energy: Result<energy::Drawn, String>,
     pub(super) scaling: Efficiency,
     /// None where the store does not answer.
     pub(super) reliability: Option<Reliability>,

@@ -163,7 +163,7 @@ pub(super) fn figures(
                 past.cost.of_a_step(run, now).map(text::small_dollars),
             )
         },
-        energy::drawn(&past.energy),
+        energy::words(&past.energy),
         scaling(&past.scaling),
         reliability(past.reliability.as_ref()),
     ]
