@@ -31,10 +31,11 @@ build() {
         target/hooks/wheels/*.whl
 }
 
-# What the probe meets instead of CUDA's driver.
+# What the probe meets instead of CUDA's driver. Beside the wheel: built alone it has other features of its dependencies
+# than with the workspace, and in target/ each of the two would have the other, and all that needs it, built anew.
 standin() {
-    CARGO_TARGET_DIR="$PWD/target" cargo build -q --locked -p gpufleet-standin-cuda
-    export GPUFLEET_STANDIN_CUDA="$PWD/target/debug/libgpufleet_standin_cuda.so"
+    cargo build -q --locked --profile fast -p gpufleet-standin-cuda
+    export GPUFLEET_STANDIN_CUDA="$CARGO_TARGET_DIR/fast/libgpufleet_standin_cuda.so"
 }
 
 # Whatever is tested is what was installed: no test finds the package in the source tree.

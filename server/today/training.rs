@@ -189,20 +189,15 @@ async fn lost(look: &Look<'_>, attempt: &KnownRun) -> Loss {
 fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Waste> {
     let last = attempts.iter().max_by_key(|it| it.facts.ended)?;
     let ending = last.facts.ending.as_ref()?;
-    let steps: Option<u64> = losses.iter().map(|it| it.steps).sum();
     let gpu_s: f64 = losses.iter().filter_map(|it| it.gpu_s).sum();
-    let cost: Option<i128> = losses.iter().map(|it| it.cost).sum();
-    let again = match steps {
-        Some(0) => ", no step lost".to_owned(),
-        Some(steps) => format!(", {} steps done again", grouped(steps as f64)),
-        None => ", how many steps were lost is not known".to_owned(),
-    };
+    let cost = known_cost(losses);
     let gpus = losses.iter().map(|it| it.gpus).max().unwrap_or(0);
     Some(Waste {
         kind: Kind::FailedRun,
         what: format!(
-            "{} broke off in the last day{again}; the last: {}",
+            "{} broke off in the last day{}; the last: {}",
             counted(attempts.len(), "attempt", "attempts"),
+            lost_words(losses),
             ending.sentence.trim_end_matches('.')
         ),
         // As if it were lost all day long.
@@ -214,6 +209,30 @@ fn of_job(look: &Look<'_>, attempts: &[&KnownRun], losses: &[Loss]) -> Option<Wa
         status: "over".to_owned(),
         ..of_run(look, &last.key, gpus)
     })
+}
+
+/// What is known of what attempts cost: one that nobody knows it of does not take it from the others.
+fn known_cost(losses: &[Loss]) -> Option<i128> {
+    let known: Vec<i128> = losses.iter().filter_map(|it| it.cost).collect();
+    (!known.is_empty()).then(|| known.iter().sum())
+}
+
+/// What attempts lost, and of how many that is not known, as words behind how many there were.
+fn lost_words(losses: &[Loss]) -> String {
+    let known: Vec<u64> = losses.iter().filter_map(|it| it.steps).collect();
+    let steps: u64 = known.iter().sum();
+    let again = match (steps, known.len() == losses.len()) {
+        (0, true) => ", no step lost".to_owned(),
+        (0, false) => ", how many steps were lost is not known".to_owned(),
+        (_, true) => format!(", {} steps done again", grouped(steps as f64)),
+        (_, false) => format!(", at least {} steps done again", grouped(steps as f64)),
+    };
+    let unpriced = losses.iter().filter(|it| it.cost.is_none()).count();
+    // Where nobody knows it of any, the page says so of the whole.
+    match unpriced == 0 || unpriced == losses.len() {
+        true => again,
+        false => format!("{again}, what {unpriced} of them cost is not known"),
+    }
 }
 
 fn of_run(look: &Look<'_>, key: &RunKey, gpus: usize) -> Waste {
@@ -245,5 +264,50 @@ const fn action(cause: Option<Cause>) -> &'static str {
         Some(Cause::Exception) => "Its page has the exception and the rank it came from.",
         Some(Cause::CollectiveTimeout) => "Its page names the rank that the others waited for.",
         _ => "Its page says what was looked at.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(steps: Option<u64>, cost: Option<i128>) -> Loss {
+        Loss {
+            steps,
+            gpu_s: None,
+            cost,
+            gpus: 8,
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_one_attempt_is_told_beside_what_is_not_known_of_another() {
+        let told = |all: &[Loss]| (known_cost(all), lost_words(all));
+        assert_eq!(
+            told(&[loss(Some(20), Some(5)), loss(Some(1), Some(2))]),
+            (Some(7), ", 21 steps done again".to_owned())
+        );
+        assert_eq!(
+            told(&[loss(Some(20), Some(5)), loss(Some(1_000), None)]),
+            (
+                Some(5),
+                ", 1\u{202f}020 steps done again, what 1 of them cost is not known".to_owned()
+            )
+        );
+        assert_eq!(
+            told(&[loss(None, None), loss(Some(20), Some(5))]),
+            (
+                Some(5),
+                ", at least 20 steps done again, what 1 of them cost is not known".to_owned()
+            )
+        );
+        assert_eq!(
+            told(&[loss(None, None)]),
+            (None, ", how many steps were lost is not known".to_owned())
+        );
+        assert_eq!(
+            told(&[loss(Some(0), Some(0))]),
+            (Some(0), ", no step lost".to_owned())
+        );
     }
 }
