@@ -5,11 +5,12 @@
 //! if it insists on no other type. Nobody could: no demand. Somebody could, and nobody of them tolerates the
 //! taints: held back. Of those who do, none finds as many places as it needs on all nodes that it may go on
 //! ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
-//! of them would fit, or is held back, something else keeps it from running (a quota, CPU, its turn), and nothing is said. Nor is it where somebody waits for a type that no node has by this
-//! name, which may be another word for this one, nor of nodes that their machine or an autoscaler tainted.
+//! of them would fit, or is held back, something else keeps it from running (a quota, CPU, its turn), and nothing is
+//! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
+//! nor of nodes that their machine or an autoscaler tainted.
 //!
-//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any type would do. Shares are not looked at, neither
-//! free ones nor those that are waited for.
+//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any type would do. Shares are
+//! not looked at, neither free ones nor those that are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +28,8 @@ const GOING: [&str; 6] = [
     "cloud.google.com/impending-node-termination",
 ];
 
-/// Of most kinds of GPUs it is said why they are free, those with the most free GPUs first: a large fleet has dozens, and
-/// a taint of its own on each node would make as many as there are nodes.
+/// Most kinds of GPUs of which it is said why they are free, those with the most free GPUs first: a large fleet has
+/// dozens, and a taint of its own on each node would make as many as there are nodes.
 pub const MAX_ALIKE: usize = 500;
 
 /// What GPUs have in common on which the same could be put.

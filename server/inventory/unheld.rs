@@ -4,7 +4,8 @@
 //! together: then it was so for all of the minute, as far as anybody looked. An hour is written as a whole and again
 //! while it runs; a server that starts goes on from what is written of the hour.
 //!
-//! Limits: [`MAX_ALIKE`] kinds of GPUs, the others are counted in the log; samples are [`LONGEST`] apart at most; [`MAX_UNWRITTEN`] hours wait for a store that does not answer.
+//! Limits: [`MAX_ALIKE`] kinds of GPUs, the others are counted in the log; samples are [`LONGEST`] apart at most;
+//! [`MAX_UNWRITTEN`] hours wait for a store that does not answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -23,7 +23,7 @@ use gpufleet_analysis::report::efficiency::{Advised, Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
-use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife};
+use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife, UnreadDay};
 use crate::store::{MAX_LIVES, MAX_SERVED_DAYS, ServedDays};
 
 mod lives;
@@ -59,8 +59,8 @@ pub struct Days {
     pub days: Vec<LedgerDay>,
     /// The holders of these days by their numbers.
     pub holders: HashMap<i64, Holder>,
-    /// Days that cannot be read, each with the number of its resource.
-    pub unreadable: Vec<(i64, i64)>,
+    /// Days that cannot be read.
+    pub unreadable: Vec<UnreadDay>,
     /// Nodes that the inventory had in that time, by cluster, name and when they began.
     pub lives: Vec<NodeLife>,
     /// Runs that were preempted in that time.
@@ -85,7 +85,7 @@ impl Days {
     /// That days of a range cannot be read, in one sentence; none where all can.
     pub fn not_read(&self, range: &Range<i64>) -> Option<String> {
         let unreadable = self.unreadable.iter();
-        let count = unreadable.filter(|it| range.contains(&it.0)).count();
+        let count = unreadable.filter(|it| range.contains(&it.day)).count();
         (count > 0).then(|| {
             format!(
                 "{count} days of GPUs cannot be read and are left out: the server's log names them"

@@ -238,6 +238,37 @@ both! {
 }
 
 both! {
+    async fn a_day_that_did_not_stand_is_made_without_what_cannot_be_read_and_again_when_it_can(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (now, first) = (at(3 * HOUR_S), Arc::new(terms(tables())));
+        days::round(&bench.store, now).await.expect("the store answers");
+        let spoil = "UPDATE ledger_day SET data = substr(data, 1, 9)
+            WHERE subject = (SELECT MIN(subject) FROM ledger_day)";
+        assert_eq!(bench.execute(spoil).await, 1);
+        assert_eq!(bench.written(&first, now).await.days, 1);
+        let partial = "money_day WHERE untold LIKE '1 days of GPUs cannot be read%'";
+        let rows = bench.count("money_day").await;
+        assert!(rows > 0);
+        assert_eq!(bench.count(partial).await, rows);
+        // It is no more whole than it was: prices reach it.
+        let stands = "SELECT digest FROM money_day_mark WHERE partial = 1";
+        let before = bench.int(stands).await;
+        bench.written(&Arc::new(terms(with_commitment())), now).await;
+        assert_ne!(bench.int(stands).await, before);
+        bench.written(&first, now).await;
+        assert_eq!(bench.int(stands).await, before);
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT day, subject, 1, 0 FROM ledger_day").await;
+        assert_eq!(bench.made(&first, now).await, 1);
+        assert_eq!(bench.count("money_day WHERE untold <> ''").await, 0);
+        let (cost, _) = bench.reported(&first, now).await;
+        assert_eq!(bench.sum("cost_nano").await, cost);
+        assert_eq!(bench.made(&first, now).await, 0, "it is whole, and nothing changed");
+    }
+}
+
+both! {
     async fn what_no_column_holds_is_null_and_said_and_never_less(bench) {
         bench.commit(&node_of_eight()).await;
         bench.compute(at(2 * HOUR_S + 90)).await;
