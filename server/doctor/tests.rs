@@ -279,3 +279,29 @@ async fn a_disk_with_little_room_is_found_and_one_that_does_not_say_was_not_look
     let outcome = outcome(&doctor, "spool_disk");
     assert!(matches!(outcome, Outcome::NotChecked(why) if why.contains("does not say")));
 }
+
+#[tokio::test]
+async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(Config::for_tests(), store, Access::default(), clock);
+    let looked = async || {
+        let view = FleetView::default();
+        make(&app, &view, &Specs::default(), &Grant::default()).await
+    };
+    let doctor = looked().await;
+    assert!(matches!(
+        outcome(&doctor, "money_months"),
+        Outcome::NotChecked(_)
+    ));
+    let said = "2026-10: 1 days of GPUs cannot be read";
+    app.money.tell(0, Some(said.to_owned()));
+    let doctor = looked().await;
+    let told = found(&doctor, "money_months-0");
+    assert_eq!((told.severity, &*told.what), (Severity::Warning, said));
+    app.money.tell(0, None);
+    let doctor = looked().await;
+    assert_eq!(outcome(&doctor, "money_months"), &Outcome::Fine);
+}

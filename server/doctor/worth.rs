@@ -97,6 +97,18 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
     Ok(findings.map(finding).collect())
 }
 
+/// Months whose money in tables is not all of it.
+pub(super) fn months(look: &Look<'_>) -> Looked {
+    let untold = look.app.money.untold();
+    let untold = untold.ok_or("no month was made as money yet")?;
+    let finding = |(number, said): (usize, &String)| {
+        Finding::new(Severity::Warning, format!("money_months-{number}"), said.clone())
+            .missing("In tables money_day and money_month, and on the dashboard on cost: days that cannot be read are in no figure, and an amount that no column holds is null")
+            .fix("Reports hold amounts of any size. The log names days of GPUs that cannot be read, and table ledger_day has them until they are deleted (retention.days_d).")
+    };
+    Ok(untold.iter().enumerate().map(finding).collect())
+}
+
 /// Cards whose peak rates nobody knows.
 pub(super) fn peaks(look: &Look<'_>) -> Looked {
     let mut all = Vec::new();

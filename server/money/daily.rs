@@ -6,13 +6,13 @@
 //! newest first. What says what it said is not written.
 //!
 //! What is not whole never stands in place of what was: a month of which retention took a day is not made again, and a
-//! day of which something cannot be read stays as it stood; one that did not stand is made without it. A row says what of its money is not known, and while there
-//! are such rows the job counts as one that fails, so that Health tells it.
+//! day of which something cannot be read stays as it stood; one that did not stand is made without it. A row says what of its money is not known, and
+//! Health that there are such rows ([`super::Money::untold`]).
 //!
 //! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time; a column holds
 //! 9,223,372,036 of the currency, and more is null.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +46,11 @@ const PART: u32 = 30;
 
 /// Which months are to be made besides the one that runs.
 #[derive(Default)]
-struct Due {
+pub(crate) struct Due {
     /// By what terms the months were asked for.
     terms: Option<Arc<Terms>>,
     /// Their first days.
     months: BTreeSet<i64>,
-    /// What their rows, and those of the month that runs, do not tell, by their first days.
-    untold: BTreeMap<i64, String>,
 }
 
 /// Days and standings of a month.
@@ -105,8 +103,8 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-/// Makes the month that runs and one more. Fails where something of what it wrote is not told.
-async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
+/// Makes the month that runs and one more.
+pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     let specs = Specs::with(&app.config.gpu.peaks)?;
     // With the tables of the store from the first round on.
     let terms = app.money.refresh(&app.store, &app.config).await?;
@@ -123,13 +121,8 @@ async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     for first_day in [running].into_iter().chain(other) {
         let written = make(&app.store, &specs, &terms, first_day, now).await?;
         due.months.remove(&first_day);
-        match written.untold {
-            Some(untold) => due.untold.insert(first_day, untold),
-            None => due.untold.remove(&first_day),
-        };
+        app.money.tell(first_day, written.untold);
     }
-    let untold: Vec<&str> = due.untold.values().map(String::as_str).collect();
-    anyhow::ensure!(untold.is_empty(), "{}", untold.join("; "));
     Ok(())
 }
 
