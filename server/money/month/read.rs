@@ -125,6 +125,7 @@ pub(in crate::money) async fn of_any_origin(
     let lives = store
         .inventory_lives((time.start, time.end), cluster)
         .await?;
+    let looked = store.days_looked(days.clone(), cluster).await?;
     let (mut found, mut unreadable) = store.ledger_days(days, cluster).await?;
     let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
@@ -151,6 +152,7 @@ pub(in crate::money) async fn of_any_origin(
         holders,
         unreadable,
         lives,
+        looked,
         ..Days::default()
     })
 }
@@ -207,11 +209,13 @@ impl Days {
     pub(in crate::money) fn of_cluster(&self, cluster: &str) -> Self {
         let days = self.days.iter().filter(|it| it.of.cluster == cluster);
         let lives = self.lives.iter().filter(|it| it.cluster == cluster);
+        let looked = self.looked.iter().filter(|it| it.0 == cluster);
         let trained = self.trained.iter().filter(|it| it.cluster == cluster);
         let unreadable = self.unreadable.iter().filter(|it| it.cluster == cluster);
         Self {
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
+            looked: looked.cloned().collect(),
             holders: self.holders.clone(),
             unreadable: unreadable.cloned().collect(),
             trained: trained.cloned().collect(),
