@@ -305,3 +305,26 @@ async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
     let doctor = looked().await;
     assert_eq!(outcome(&doctor, "money_months"), &Outcome::Fine);
 }
+
+#[tokio::test]
+async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let table = folder.path().join("targets.csv");
+    let rows =
+        "from,until,cluster,team,job,measure,least\n2026-01-01,,prdo,sciense,,sm_active,0.5\n";
+    std::fs::write(&table, rows).expect("written");
+    let mut config = Config::for_tests();
+    config.cost.tables = vec![table.display().to_string()];
+    config.cost.team_labels = Vec::new();
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(config, store, Access::default(), clock);
+    let view = FleetView::default();
+    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    let of = |id| found(&doctor, id);
+    assert_eq!(of("targets-0").severity, Severity::Info);
+    assert!(of("targets-0").what.contains("cluster \"prdo\""));
+    assert_eq!(of("targets-1").severity, Severity::Warning);
+    assert!(of("targets-1").what.contains("team \"sciense\""));
+}
