@@ -9,8 +9,8 @@
 //! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
 //! nor of nodes that their machine or an autoscaler tainted.
 //!
-//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any type would do. Shares are
-//! not looked at, neither free ones nor those that are waited for.
+//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity, or on a partition of Slurm's, looks as if
+//! any would do. Shares are not looked at, neither free ones nor those that are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
