@@ -151,6 +151,8 @@ pub struct Claim {
     pub places: u32,
     /// GPUs that it needs in each place.
     pub gpus_each: u32,
+    /// How many places begin together or not at all; none: all of its workload.
+    pub together: Option<u32>,
     /// Whether these are shares of GPUs.
     pub is_shares: bool,
     /// Since when it waits.
@@ -242,6 +244,14 @@ impl Scaling {
     }
 }
 
+impl Waiting {
+    /// GPUs that have to be free at once for something of it to begin.
+    fn needs(&self) -> u64 {
+        let of_places = |places: u32| u64::from(places) * u64::from(self.first.gpus_each);
+        self.first.together.map_or(self.gpus, of_places)
+    }
+}
+
 impl Toleration {
     /// Whether it covers a taint, written `key=value:Effect` as [`Node::kept_for`] has it.
     pub fn covers(&self, taint: &str) -> bool {
@@ -251,6 +261,12 @@ impl Toleration {
             && self.value.as_ref().is_none_or(|it| it == value)
             && (self.effect.is_empty() || self.effect == effect)
     }
+}
+
+/// Whether these tolerations cover all of these taints.
+fn tolerated(taints: &[String], by: &[Toleration]) -> bool {
+    let is_covered = |taint: &String| by.iter().any(|it| it.covers(taint));
+    taints.iter().all(is_covered)
 }
 
 impl Phase {

@@ -198,6 +198,7 @@ const CHECKS: &[OneCheck] = &[
     check("prices", Scope::Gpus, "every GPU has a price", worth::prices),
     check("owners", Scope::Gpus, "every GPU that is held has an owner", worth::owners),
     check("money_tables", Scope::Server, "tables of prices and rules can be used", worth::tables),
+    check("money_months", Scope::Server, "days and months as money tell all of it", worth::months),
     check("peaks", Scope::Gpus, "the peak rates of every card are known", worth::peaks),
     check("hooks", Scope::Gpus, "GPUs at work are of jobs that tell their steps", training::hooks),
     check("collectives", Scope::Runs, "running jobs tell their collectives", training::collectives),

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::App;
 use crate::auth::Grant;
+use crate::money::now::apart;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
 
@@ -307,12 +308,17 @@ impl Inventory {
                 .write_inventory_seen(&self.cluster, seen, token)
                 .await?;
         }
+        let sample = look::sample(self, &self.known(), now);
+        let (waited_for, why) = match sample {
+            Some(sample) => {
+                let (gpus, why) = apart(move || sample.judged()).await;
+                (Some(gpus), why)
+            }
+            None => (None, None),
+        };
         let (due, free) = {
-            let known = self.known();
             let (mut demand, mut free) = (self.demand(), self.free());
-            let waiting = look::waiting(self, &known, now);
-            demand.sample(waiting.as_deref().map(look::waited_for), now);
-            let why = waiting.and_then(|it| look::why_free(&known, &it, now));
+            demand.sample(waited_for, now);
             free.sample(why, now);
             (demand.due(now), free.due(now))
         };

@@ -7,7 +7,7 @@
 //! made again when one of these changed, beside the threads that serve: a file may lie on a disk that
 //! hangs. Who asks meanwhile is given the ones before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ pub struct Money {
     terms: RwLock<Option<Arc<Terms>>>,
     /// Days of the ledger that were put together since [`Self::restated`] was asked, since the Unix epoch.
     restated: Mutex<BTreeSet<i64>>,
+    /// What months as money do not tell, by their first days; none before one was made.
+    untold: Mutex<Option<BTreeMap<i64, String>>>,
     token: Mutex<Option<FencingToken>>,
 }
 
@@ -118,6 +120,27 @@ impl Money {
     fn restated(&self) -> BTreeSet<i64> {
         let mut restated = self.restated.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *restated)
+    }
+
+    /// Notes what of the month that begins on a day is not told in tables; none where all is.
+    pub(crate) fn tell(&self, first_day: i64, untold: Option<String>) {
+        let mut all = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_default();
+        match untold {
+            Some(untold) if all.get(&first_day) != Some(&untold) => {
+                tracing::warn!("money by day is not all told: {untold}");
+                all.insert(first_day, untold);
+            }
+            Some(_) => {}
+            None => _ = all.remove(&first_day),
+        }
+    }
+
+    /// What of months is not told in tables, the oldest first; none before a month was made.
+    pub fn untold(&self) -> Option<Vec<String>> {
+        let all = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.as_ref()?;
+        Some(all.values().cloned().collect())
     }
 
     /// The terms as they were last read.

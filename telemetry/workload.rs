@@ -18,6 +18,24 @@ const WORKLOADS: [(&str, &str); 8] = [
     ("job-name", "job"),
 ];
 
+/// Words for workloads whose pods begin together or not at all. Those of a plain Job and of a StatefulSet begin one by
+/// one, those of a cluster of Ray too.
+const TOGETHER: [&str; 13] = [
+    "jobset",
+    "leaderworkerset",
+    "mpijob",
+    "pytorchjob",
+    "tfjob",
+    "xgboostjob",
+    "paddlejob",
+    "jaxjob",
+    "trainjob",
+    "trainingjob",
+    "vcjob",
+    "podgroup",
+    "workload",
+];
+
 const QUEUES: [&str; 2] = [
     "kueue.x-k8s.io/queue-name",
     "scheduling.volcano.sh/queue-name",
@@ -52,6 +70,12 @@ pub fn workload(
             None => format!("{kind}:{namespace}/{name}"),
         })
     })
+}
+
+/// Whether the pods of a workload, named as [`workload`] does or as one of Kueue's, begin together or not at all.
+pub fn begins_together(workload: &str) -> bool {
+    let word = workload.split_once(':').map(|it| it.0);
+    word.is_some_and(|it| TOGETHER.contains(&it))
 }
 
 /// The queue that a pod waits in; none where its labels name none.
@@ -110,6 +134,27 @@ mod tests {
         );
         check(&[], Some(("StatefulSet", "db")), Some("statefulset:ns/db"));
         check(&[], None, None);
+    }
+
+    #[test]
+    fn a_gang_is_told_by_what_its_pods_belong_to() {
+        for workload in [
+            "jobset:ml/a",
+            "mpijob:ml/a",
+            "podgroup:ml/a",
+            "workload:ml/a",
+        ] {
+            assert!(begins_together(workload), "{workload}");
+        }
+        for workload in [
+            "deployment:web/a",
+            "job:ml/a",
+            "pod:ml/jobset",
+            "jobset",
+            "",
+        ] {
+            assert!(!begins_together(workload), "{workload}");
+        }
     }
 
     #[test]

@@ -232,7 +232,13 @@ impl<N: Names> Known<'_, N> {
         let pod = |it: &&Claim<'_>| (it.held.namespace.clone(), it.held.pod.clone());
         let pods: BTreeSet<_> = living.iter().map(pod).collect();
         if pods.len() == 1 {
-            let held = first.held;
+            // Of several of its containers one that does not wait: it starts where none has begun.
+            let mut all = living.iter().map(|it| it.held);
+            let waits = |it: &Held| {
+                self.names
+                    .is_starting(&it.namespace, &it.pod, &it.container)
+            };
+            let held = all.find(|it| !waits(it)).unwrap_or(first.held);
             return Some(Answer::Pod {
                 namespace: held.namespace.clone(),
                 name: held.pod.clone(),

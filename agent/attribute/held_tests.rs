@@ -170,6 +170,27 @@ fn a_pod_starts_while_the_container_that_was_given_the_device_does_not_run() {
 }
 
 #[test]
+fn a_device_that_containers_of_a_pod_share_starts_only_where_each_of_them_waits() {
+    let of = |containers: [&str; 2]| {
+        let held = containers.map(|container| Held {
+            container: container.to_owned(),
+            ..held("starts", "GPU-0", None)
+        });
+        let found = look(Kubelet::Said(&list(&held)), &[], None);
+        let told = |name: &str| {
+            let mut told = found.attributes["GPU-0"].iter();
+            told.find(|it| it.0 == name).map(|it| it.1.clone())
+        };
+        let container = told(attribute::CONTAINER).unwrap_or_default();
+        (container, told(attribute::HOLDER_STARTING).is_some())
+    };
+    let runs = ("sidecar".to_owned(), false);
+    assert_eq!(of(["c", "sidecar"]), runs, "whatever the order");
+    assert_eq!(of(["sidecar", "c"]), runs);
+    assert_eq!(of(["c", "d"]), ("c".to_owned(), true));
+}
+
+#[test]
 fn two_pods_on_one_device_are_named_and_neither_has_it() {
     let said =
         |held: &[Held], expected| check(Kubelet::Said(&list(held)), &[], Some(&[1]), expected);

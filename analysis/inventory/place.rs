@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Claim, Phase, Record};
+use super::{Claim, Phase, Record, tolerated};
 
 /// How many GPUs a pod asks for, of which gangs are told, beside all that its node has.
 pub const SIZES: [u32; 4] = [1, 2, 4, 8];
@@ -71,12 +71,7 @@ impl<'a> Free<'a> {
     pub fn of(records: impl Iterator<Item = &'a Record>, held: &BTreeMap<String, u32>) -> Self {
         let mut free = Self::default();
         for record in records {
-            let node = &record.node;
-            if record.phase() != Phase::Ready || node.is_shared {
-                continue;
-            }
-            let taken = held.get(&node.name).copied().unwrap_or(0);
-            let left = node.allocatable.saturating_sub(taken);
+            let (node, left) = (&record.node, left(record, held));
             if left > 0 {
                 let key = (node.model.as_str(), node.kept_for.as_slice(), left);
                 *free.nodes.entry(key).or_default() += 1;
@@ -91,8 +86,8 @@ impl<'a> Free<'a> {
             return None;
         }
         let may_go = |(model, taints, _): &(&str, &[String], u32)| {
-            let tolerates = |taint: &String| claim.tolerates.iter().any(|it| it.covers(taint));
-            (claim.model.is_empty() || claim.model == *model) && taints.iter().all(tolerates)
+            let is_its = claim.model.is_empty() || claim.model == *model;
+            is_its && tolerated(taints, &claim.tolerates)
         };
         let nodes = self.nodes.iter().filter(|(key, _)| may_go(key));
         Some(
@@ -101,6 +96,16 @@ impl<'a> Free<'a> {
                 .sum(),
         )
     }
+}
+
+/// Whole GPUs of a node that could be given out now; `held` says what is asked for on each.
+pub(super) fn left(record: &Record, held: &BTreeMap<String, u32>) -> u32 {
+    let node = &record.node;
+    if record.phase() != Phase::Ready || node.is_shared {
+        return 0;
+    }
+    let taken = held.get(&node.name).copied().unwrap_or(0);
+    node.allocatable.saturating_sub(taken)
 }
 
 impl Gang {

@@ -2,10 +2,10 @@
 
 use super::change::changes;
 use super::place::{Free, Gang, pools};
-use super::unheld::{Alike, why_free};
 use super::why::plain;
 use super::*;
-use crate::states::Demand;
+
+mod unheld;
 
 const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
@@ -39,6 +39,7 @@ fn claim(workload: &str, gpus: u32, since: i64, words: &str) -> Claim {
         model: String::new(),
         places: 1,
         gpus_each: gpus,
+        together: Some(1),
         is_shares: false,
         since: at(since),
         reason: Reason::NoPlace,
@@ -225,78 +226,6 @@ fn how_many_places_of_a_claim_fit_goes_by_gpus_type_and_the_taints_that_it_toler
         ..claim("job:team/a", 1, 0, "")
     };
     assert_eq!(free.places(&shares), None);
-}
-
-#[test]
-fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
-    let kept = Node {
-        kept_for: vec!["team=vision:NoSchedule".to_owned()],
-        ..node("kept", 8)
-    };
-    let of_type = |name: &str, model: &str| Node {
-        model: model.to_owned(),
-        ..node(name, 8)
-    };
-    let nodes = [node("1", 8), node("2", 8), kept, of_type("l4", "l4")].map(record);
-    // Half of each is free.
-    let held = nodes.iter().map(|it| (it.node.name.clone(), 4)).collect();
-    let why = |claims: &[Claim]| {
-        let found = why_free(nodes.iter(), &held, claims);
-        let of = |model: &str, taints: &[&str]| {
-            let kept_for = taints.iter().map(|it| (*it).to_owned()).collect();
-            let model = model.to_owned();
-            found.get(&Alike { model, kept_for }).copied()
-        };
-        [
-            of("h100", &[]),
-            of("h100", &["team=vision:NoSchedule"]),
-            of("l4", &[]),
-        ]
-    };
-    let h100 = |gpus: u32| Claim {
-        model: "h100".to_owned(),
-        ..claim("job:team/a", gpus, -60, "")
-    };
-    let (none, pieces, held_back) = (
-        Some(Demand::None),
-        Some(Demand::Fragmented),
-        Some(Demand::Reserved),
-    );
-    assert_eq!(why(&[]), [none; 3]);
-    // Of one type: nobody waits for the other.
-    assert_eq!(why(&[h100(8)]), [pieces, held_back, none]);
-    // It would fit, and something else keeps it: nothing is said.
-    assert_eq!(why(&[h100(4)]), [None, held_back, none]);
-    // Each pod of it would, and all together do not.
-    let gang = [h100(4), h100(4), h100(4)];
-    assert_eq!(why(&gang), [pieces, held_back, none]);
-    // One that fits beside one that does not.
-    let other = Claim {
-        workload: "job:team/b".to_owned(),
-        ..h100(2)
-    };
-    assert_eq!(why(&[h100(8), other]), [None, held_back, none]);
-    // Any type would do, and it may go where the taint is.
-    let anywhere = Claim {
-        model: String::new(),
-        tolerates: vec![Toleration::default()],
-        ..h100(8)
-    };
-    assert_eq!(why(&[anywhere]), [pieces; 3]);
-    let mut held_back_itself = h100(8);
-    held_back_itself.reason = Reason::HeldBack;
-    assert_eq!(why(&[held_back_itself]), [None, held_back, none]);
-    // Perhaps another word for one of these.
-    let strange = Claim {
-        model: "NVIDIA-H100-80GB-HBM3".to_owned(),
-        ..h100(8)
-    };
-    assert_eq!(why(&[strange, h100(8)]), [None; 3]);
-    let shares = Claim {
-        is_shares: true,
-        ..h100(1)
-    };
-    assert_eq!(why(&[shares]), [none; 3], "they wait for no whole one");
 }
 
 #[test]

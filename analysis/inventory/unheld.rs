@@ -4,17 +4,18 @@
 //! Method. GPUs are alike where the same could be put on them ([`Alike`]: type and taints). What waits could go there
 //! if it insists on no other type. Nobody could: no demand. Somebody could, and nobody of them tolerates the
 //! taints: held back. Of those who do, none finds as many places as it needs on all nodes that it may go on
-//! ([`Free::places`]): fragmented. Where one of them would fit, or is held back, something else keeps it from running (a
-//! quota, CPU, its turn), and nothing is said. Nor is it where somebody waits for a type that no node has by this
-//! name, which may be another word for this one, nor of nodes that their machine or an autoscaler tainted.
+//! ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
+//! of them would fit, or is held back, something else keeps it from running (a quota, CPU, its turn), and nothing is
+//! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
+//! nor of nodes that their machine or an autoscaler tainted.
 //!
-//! Limits. What insists on a type by its affinity looks as if any type would do. Shares are not looked at, neither
-//! free ones nor those that are waited for.
+//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity, or on a partition of Slurm's, looks as if
+//! any would do. Shares are not looked at, neither free ones nor those that are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::place::Free;
-use super::{Claim, Node, Phase, Reason, Record, Waiting, queue};
+use super::place::{Free, left};
+use super::{Node, Phase, Reason, Record, Toleration, Waiting, tolerated};
 use crate::states::Demand;
 
 /// How the taints begin that keep a node for nobody: it is out of order, or about to go.
@@ -26,6 +27,10 @@ const GOING: [&str; 6] = [
     "karpenter.sh/",
     "cloud.google.com/impending-node-termination",
 ];
+
+/// Most kinds of GPUs of which it is said why they are free, those with the most free GPUs first: a large fleet has
+/// dozens, and a taint of its own on each node would make as many as there are nodes.
+pub const MAX_ALIKE: usize = 500;
 
 /// What GPUs have in common on which the same could be put.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -46,54 +51,91 @@ impl Alike {
     }
 }
 
-/// Why GPUs are free now, by what they have in common; without an entry where it is not one of these.
-/// `held` says what is asked for on each node.
+/// Why GPUs are free now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WhyFree {
+    /// Why, by what they have in common; without an entry where it is not one of these.
+    pub of: BTreeMap<Alike, Demand>,
+    /// How many kinds of GPUs are beyond [`MAX_ALIKE`].
+    pub left_out: usize,
+}
+
+/// Why GPUs are free now. `held` says what is asked for on each node, `waiting` all that waits.
 pub fn why_free<'a>(
     records: impl Iterator<Item = &'a Record> + Clone,
     held: &BTreeMap<String, u32>,
-    claims: &[Claim],
-) -> BTreeMap<Alike, Demand> {
-    let free = Free::of(records.clone(), held);
-    let waiting = queue(claims.iter().filter(|it| !it.is_shares));
-    let fits = |it: &&Waiting| {
-        let places = free.places(&it.first).unwrap_or(0);
-        places.saturating_mul(it.first.gpus_each.into()) >= it.gpus
-    };
-    let there = records.filter(|it| it.phase() != Phase::Gone && !it.node.is_shared);
-    let models: BTreeSet<&str> = there.clone().map(|it| it.node.model.as_str()).collect();
+    waiting: &[Waiting],
+) -> WhyFree {
+    let mut kinds: BTreeMap<(&str, &[String]), u64> = BTreeMap::new();
+    let there = |it: &&Record| it.phase() != Phase::Gone && !it.node.is_shared;
+    for record in records.clone().filter(there) {
+        let (model, kept_for) = (record.node.model.as_str(), record.node.kept_for.as_slice());
+        *kinds.entry((model, kept_for)).or_default() += u64::from(left(record, held));
+    }
+    let models: BTreeSet<&str> = kinds.keys().map(|it| it.0).collect();
+    let waiting = || waiting.iter().filter(|it| !it.first.is_shares);
     let is_strange = |it: &Waiting| {
         let model = it.first.model.as_str();
         !model.is_empty() && !models.contains(model)
     };
-    let has_strange = waiting.iter().any(is_strange);
-    let mut found: BTreeMap<Alike, Option<Demand>> = BTreeMap::new();
-    for record in there {
-        let alike = Alike::of(&record.node);
-        found.entry(alike).or_insert_with_key(|alike| {
-            let is_going = |taint: &String| GOING.iter().any(|it| taint.starts_with(it));
-            if has_strange || alike.kept_for.iter().any(is_going) {
-                return None;
-            }
-            let could =
-                |it: &&Waiting| ["", alike.model.as_str()].contains(&it.first.model.as_str());
-            let mut could = waiting.iter().filter(could).peekable();
-            if could.peek().is_none() {
-                return Some(Demand::None);
-            }
-            let may = |it: &&Waiting| {
-                let tolerates =
-                    |taint: &String| it.first.tolerates.iter().any(|it| it.covers(taint));
-                alike.kept_for.iter().all(tolerates)
-            };
-            let mut may = could.filter(may).peekable();
-            if may.peek().is_none() {
-                return Some(Demand::Reserved);
-            }
-            let is_held_back = |it: &Waiting| it.first.reason == Reason::HeldBack;
-            (!may.any(|it| is_held_back(it) || fits(&it))).then_some(Demand::Fragmented)
-        });
+    if waiting().any(is_strange) {
+        return WhyFree::default();
     }
-    let said = found.into_iter();
-    said.filter_map(|(alike, why)| Some((alike, why?)))
-        .collect()
+    let mut ranked: Vec<((&str, &[String]), u64)> = kinds.into_iter().collect();
+    ranked.sort_by_key(|it| std::cmp::Reverse(it.1));
+    let left_out = ranked.len().saturating_sub(MAX_ALIKE);
+    ranked.truncate(MAX_ALIKE);
+    let waiters = waiters(&Free::of(records, held), waiting());
+    let of = ranked.into_iter().filter_map(|((model, kept_for), _)| {
+        let why = why(model, kept_for, &waiters)?;
+        let alike = Alike {
+            model: model.to_owned(),
+            kept_for: kept_for.to_vec(),
+        };
+        Some((alike, why))
+    });
+    WhyFree {
+        of: of.collect(),
+        left_out,
+    }
+}
+
+/// What waits by all that decides where it may go, type and tolerations, and whether something else than room keeps
+/// any of it: one would fit, or is held back.
+type Waiters<'a> = BTreeMap<(&'a str, &'a [Toleration]), bool>;
+
+fn waiters<'a>(free: &Free<'_>, waiting: impl Iterator<Item = &'a Waiting>) -> Waiters<'a> {
+    let mut found = Waiters::new();
+    for it in waiting {
+        let claim = &it.first;
+        let fits = || {
+            let places = free.places(claim).unwrap_or(0);
+            places.saturating_mul(claim.gpus_each.into()) >= it.needs()
+        };
+        let key = (claim.model.as_str(), claim.tolerates.as_slice());
+        let is_kept = found.entry(key).or_default();
+        *is_kept = *is_kept || claim.reason == Reason::HeldBack || fits();
+    }
+    found
+}
+
+/// Why GPUs of a type behind these taints are free; none where it is not one of these.
+fn why(model: &str, kept_for: &[String], waiters: &Waiters<'_>) -> Option<Demand> {
+    let is_going = |taint: &String| GOING.iter().any(|it| taint.starts_with(it));
+    if kept_for.iter().any(is_going) {
+        return None;
+    }
+    let could = waiters.iter();
+    let could = could.filter(|(key, _)| ["", model].contains(&key.0));
+    let mut could = could.peekable();
+    if could.peek().is_none() {
+        return Some(Demand::None);
+    }
+    let mut may = could
+        .filter(|(key, _)| tolerated(kept_for, key.1))
+        .peekable();
+    if may.peek().is_none() {
+        return Some(Demand::Reserved);
+    }
+    (!may.any(|(_, is_kept)| *is_kept)).then_some(Demand::Fragmented)
 }

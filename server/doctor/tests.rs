@@ -279,3 +279,52 @@ async fn a_disk_with_little_room_is_found_and_one_that_does_not_say_was_not_look
     let outcome = outcome(&doctor, "spool_disk");
     assert!(matches!(outcome, Outcome::NotChecked(why) if why.contains("does not say")));
 }
+
+#[tokio::test]
+async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(Config::for_tests(), store, Access::default(), clock);
+    let looked = async || {
+        let view = FleetView::default();
+        make(&app, &view, &Specs::default(), &Grant::default()).await
+    };
+    let doctor = looked().await;
+    assert!(matches!(
+        outcome(&doctor, "money_months"),
+        Outcome::NotChecked(_)
+    ));
+    let said = "2026-10: 1 days of GPUs cannot be read";
+    app.money.tell(0, Some(said.to_owned()));
+    let doctor = looked().await;
+    let told = found(&doctor, "money_months-0");
+    assert_eq!((told.severity, &*told.what), (Severity::Warning, said));
+    app.money.tell(0, None);
+    let doctor = looked().await;
+    assert_eq!(outcome(&doctor, "money_months"), &Outcome::Fine);
+}
+
+#[tokio::test]
+async fn a_target_for_a_team_or_a_cluster_that_there_is_not_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(&StoreConfig::for_tests(folder.path())).await;
+    let store = store.expect("it opens");
+    let table = folder.path().join("targets.csv");
+    let rows =
+        "from,until,cluster,team,job,measure,least\n2026-01-01,,prdo,sciense,,sm_active,0.5\n";
+    std::fs::write(&table, rows).expect("written");
+    let mut config = Config::for_tests();
+    config.cost.tables = vec![table.display().to_string()];
+    config.cost.team_labels = Vec::new();
+    let clock = Arc::new(SystemClock::start());
+    let app = App::new(config, store, Access::default(), clock);
+    let view = FleetView::default();
+    let doctor = make(&app, &view, &Specs::default(), &Grant::default()).await;
+    let of = |id| found(&doctor, id);
+    assert_eq!(of("targets-0").severity, Severity::Info);
+    assert!(of("targets-0").what.contains("cluster \"prdo\""));
+    assert_eq!(of("targets-1").severity, Severity::Warning);
+    assert!(of("targets-1").what.contains("team \"sciense\""));
+}

@@ -94,7 +94,35 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
             .missing("What the line would have priced or named")
             .fix("Mend the line; the tables are read again when they change.")
     };
-    Ok(findings.map(finding).collect())
+    let is_known = |cluster: &str| look.view.cluster(cluster).next().is_some();
+    let strangers = terms.targets.strangers(is_known, look.at.millis());
+    let strangers = strangers.iter().enumerate();
+    let stranger = |(number, (said, is_perhaps)): (usize, &(String, bool))| {
+        let severity = match is_perhaps {
+            true => Severity::Info,
+            false => Severity::Warning,
+        };
+        let what = text::harmless(said, text::TITLE_CHARACTERS);
+        Finding::new(severity, format!("targets-{number}"), what)
+            .missing("What that time is held to: another row, else what is shipped")
+            .fix("Write the cluster as its agents do and the team as the owner rules or the label have it, or take the row out.")
+    };
+    Ok(findings
+        .map(finding)
+        .chain(strangers.map(stranger))
+        .collect())
+}
+
+/// Months whose money in tables is not all of it.
+pub(super) fn months(look: &Look<'_>) -> Looked {
+    let untold = look.app.money.untold();
+    let untold = untold.ok_or("no month was made as money yet")?;
+    let finding = |(number, said): (usize, &String)| {
+        Finding::new(Severity::Warning, format!("money_months-{number}"), said.clone())
+            .missing("In tables money_day and money_month, and on the dashboard on cost: days that cannot be read are in no figure, and an amount that no column holds is null")
+            .fix("Reports hold amounts of any size. The log names days of GPUs that cannot be read, and table ledger_day has them until they are deleted (retention.days_d).")
+    };
+    Ok(untold.iter().enumerate().map(finding).collect())
 }
 
 /// Cards whose peak rates nobody knows.

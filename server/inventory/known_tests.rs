@@ -36,6 +36,7 @@ fn waits() -> Pod {
         model: String::new(),
         places: 1,
         gpus_each: 8,
+        together: Some(1),
         is_shares: false,
         since: now(0).at,
         reason: inventory::Reason::NoPlace,

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::inventory::change::Change;
 use gpufleet_analysis::inventory::place::{Free, Pool, pools};
-use gpufleet_analysis::inventory::unheld::{self, Alike};
+use gpufleet_analysis::inventory::unheld::{self, WhyFree};
 use gpufleet_analysis::inventory::{Claim, Phase, Record, Waiting, queue};
-use gpufleet_analysis::states::Demand;
 use gpufleet_program::kubernetes::Refusal;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -189,12 +188,15 @@ impl Source {
     }
 }
 
-/// All that waits; none where that is not seen at this moment.
-pub(super) fn waiting(
-    inventory: &Inventory,
-    known: &ClusterState,
-    now: Moment,
-) -> Option<Vec<Claim>> {
+/// What is copied of what is known, to be judged while others go on.
+pub(super) struct Sample {
+    waiting: Vec<Claim>,
+    /// Nodes with what is asked for on each; none where they, or who holds their GPUs, are not seen.
+    nodes: Option<(Vec<Record>, BTreeMap<String, u32>)>,
+}
+
+/// A sample of this moment; none where it is not seen what waits.
+pub(super) fn sample(inventory: &Inventory, known: &ClusterState, now: Moment) -> Option<Sample> {
     let is_seen = match inventory.source {
         Source::Off => false,
         Source::Kubernetes(_) => known.sees_who_waits(now),
@@ -202,26 +204,24 @@ pub(super) fn waiting(
             known.waiting_left_out() == 0 && known.claims.sight(now) == Sight::Seen
         }
     };
-    is_seen.then(|| known.waiting())
+    let sees_nodes = known.nodes.sight(now) == Sight::Seen && known.nodes_left_out() == 0;
+    let held = known.held().filter(|_| sees_nodes);
+    is_seen.then(|| Sample {
+        waiting: known.waiting(),
+        nodes: held.map(|held| (known.records().cloned().collect(), held)),
+    })
 }
 
-/// Why GPUs are free now while this waits, by what they have in common; none where nodes and who holds their GPUs are
-/// not seen at this moment.
-pub(super) fn why_free(
-    known: &ClusterState,
-    waiting: &[Claim],
-    now: Moment,
-) -> Option<BTreeMap<Alike, Demand>> {
-    let is_seen = known.nodes.sight(now) == Sight::Seen && known.nodes_left_out() == 0;
-    let held = known.held().filter(|_| is_seen)?;
-    let records: Vec<&Record> = known.records().collect();
-    Some(unheld::why_free(records.into_iter(), &held, waiting))
-}
-
-/// How many GPUs this waits for.
-pub(super) fn waited_for(waiting: &[Claim]) -> u64 {
-    let all = queue(waiting.iter()).into_iter();
-    all.filter(|it| !it.first.is_shares).map(|it| it.gpus).sum()
+impl Sample {
+    /// How many GPUs are waited for, and why others are free; none where nodes were not seen. Long where thousands wait.
+    pub(super) fn judged(&self) -> (u64, Option<WhyFree>) {
+        let waiting = queue(self.waiting.iter());
+        let whole = waiting.iter().filter(|it| !it.first.is_shares);
+        let gpus = whole.map(|it| it.gpus).sum();
+        let nodes = self.nodes.as_ref();
+        let why = nodes.map(|(records, held)| unheld::why_free(records.iter(), held, &waiting));
+        (gpus, why)
+    }
 }
 
 /// What is known now.

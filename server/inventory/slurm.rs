@@ -402,6 +402,7 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
         model: holder::cut(&model).to_owned(),
         places: nodes.saturating_mul(tasks(&job.array_task_string)),
         gpus_each: gpus / nodes,
+        together: Some(nodes),
         is_shares: false,
         since: number(&job.submit_time).map_or_else(Timestamp::default, |seconds| {
             Timestamp(seconds.saturating_mul(NANOS_PER_SECOND))

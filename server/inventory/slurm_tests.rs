@@ -147,6 +147,7 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
         model: "h100".to_owned(),
         places: 2,
         gpus_each: 8,
+        together: Some(2),
         is_shares: false,
         since: Timestamp::from_seconds(1_755_290_346),
         reason: Reason::NoPlace,

@@ -4,12 +4,13 @@
 //! together: then it was so for all of the minute, as far as anybody looked. An hour is written as a whole and again
 //! while it runs; a server that starts goes on from what is written of the hour.
 //!
-//! Limits: samples are [`LONGEST`] apart at most; [`MAX_UNWRITTEN`] hours wait for a store that does not answer.
+//! Limits: [`MAX_ALIKE`] kinds of GPUs, the others are counted in the log; samples are [`LONGEST`] apart at most;
+//! [`MAX_UNWRITTEN`] hours wait for a store that does not answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpufleet_analysis::inventory::unheld::Alike;
+use gpufleet_analysis::inventory::unheld::{Alike, MAX_ALIKE, WhyFree};
 use gpufleet_analysis::states::Demand;
 use gpufleet_telemetry::time::Minute;
 
@@ -17,9 +18,9 @@ use super::demand::{LONGEST, is_time};
 use super::known::Moment;
 use crate::store::model::FreeHour;
 
-/// Most hours that wait to be written, each of GPUs that have type and taints in common: of a large fleet, which has
-/// dozens of these, two days.
-const MAX_UNWRITTEN: usize = 5_000;
+/// Most hours that wait to be written, each of GPUs that have type and taints in common: ten of as many kinds as there
+/// may be, and of a large fleet, which has dozens, two days.
+const MAX_UNWRITTEN: usize = 10 * MAX_ALIKE;
 
 /// Why GPUs are free, by what they have in common.
 type Said = BTreeMap<Alike, Demand>;
@@ -36,6 +37,8 @@ pub(super) struct Minutes {
     hours: BTreeMap<(i64, Alike), FreeHour>,
     /// When hours were written last.
     written: Option<Duration>,
+    /// How many kinds of GPUs the last sample left out.
+    left_out: usize,
 }
 
 impl Minutes {
@@ -46,7 +49,11 @@ impl Minutes {
     }
 
     /// So it is now; none when nobody knows.
-    pub(super) fn sample(&mut self, said: Option<Said>, now: Moment) {
+    pub(super) fn sample(&mut self, why: Option<WhyFree>, now: Moment) {
+        let said = why.map(|it| {
+            self.leaves_out(it.left_out);
+            it.of
+        });
         let is_close =
             |it: &(Moment, Said)| now.monotonic.saturating_sub(it.0.monotonic) <= LONGEST;
         let before = self.last.take().filter(is_close);
@@ -64,6 +71,17 @@ impl Minutes {
             self.runs = Some(common(last, said));
         }
         self.last = Some((now, said.clone()));
+    }
+
+    /// Says when it begins that of some nothing is said.
+    fn leaves_out(&mut self, left_out: usize) {
+        if self.left_out == 0 && left_out > 0 {
+            tracing::warn!(
+                left_out,
+                "there are more than {MAX_ALIKE} kinds of GPUs by type and taints: why those are free that have the fewest free GPUs is not said"
+            );
+        }
+        self.left_out = left_out;
     }
 
     /// Adds a minute that is over.
@@ -122,8 +140,11 @@ mod tests {
         }
     }
 
-    fn said(why: Demand) -> Option<Said> {
-        Some(BTreeMap::from([(Alike::default(), why)]))
+    fn said(why: Demand) -> Option<WhyFree> {
+        Some(WhyFree {
+            of: BTreeMap::from([(Alike::default(), why)]),
+            left_out: 0,
+        })
     }
 
     /// The minutes of the first hour with each reason.
@@ -140,7 +161,7 @@ mod tests {
         for seconds in (10..=600).step_by(5) {
             let why = match seconds {
                 // Somebody waits for a moment of minute 3.
-                200 => Some(Said::new()),
+                200 => Some(WhyFree::default()),
                 // Nobody looks in a part of minute 5, and not for long in minute 8.
                 310..=330 => None,
                 490..=510 => continue,

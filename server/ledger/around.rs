@@ -12,8 +12,9 @@
 //!   that of SMs.
 //!
 //! Limits: of shares nothing is said of why they were free. What is written of it when an hour is final does not mark
-//! the hour. Its node is taken to have had the type and taints that it has now. Before a node was first ready nothing is said here; what
-//! nobody accounted of that time is `starting_node` in reports. A phase that was not seen, because nobody
+//! the hour. Its node is taken to have had the type and taints that it has now, and targets are those of the table as it
+//! is now, which docs/cost.md says. Before a node was first ready nothing is said here; what nobody accounted of that time
+//! is `starting_node` in reports. A phase that was not seen, because nobody
 //! watched, is none. That a run made no step is not looked at: `stalled` is by the GPU's own evidence alone.
 
 use gpufleet_analysis::inventory::Phase;

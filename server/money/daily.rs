@@ -6,13 +6,13 @@
 //! newest first. What says what it said is not written.
 //!
 //! What is not whole never stands in place of what was: a month of which retention took a day is not made again, and a
-//! day of which something cannot be read stays as it stood. A row says what of its money is not known, and while there
-//! are such rows the job counts as one that fails, so that Health tells it.
+//! day of which something cannot be read stays as it stood; one that did not stand is made without it. A row says what of
+//! its money is not known, and Health that there are such rows ([`super::Money::untold`]).
 //!
 //! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time; a column holds
 //! 9,223,372,036 of the currency, and more is null.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +46,11 @@ const PART: u32 = 30;
 
 /// Which months are to be made besides the one that runs.
 #[derive(Default)]
-struct Due {
+pub(crate) struct Due {
     /// By what terms the months were asked for.
     terms: Option<Arc<Terms>>,
     /// Their first days.
     months: BTreeSet<i64>,
-    /// What their rows, and those of the month that runs, do not tell, by their first days.
-    untold: BTreeMap<i64, String>,
 }
 
 /// Days and standings of a month.
@@ -82,8 +80,8 @@ struct Asked {
     /// The month, as `2026-11`.
     month: String,
     now: Timestamp,
-    /// What of it was not read; empty where all was.
-    untold: String,
+    /// The first day that is kept, where days of it are deleted.
+    lost: Option<i64>,
 }
 
 /// Writes days and months as money from when this server leads until it is told to stop.
@@ -105,8 +103,8 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-/// Makes the month that runs and one more. Fails where something of what it wrote is not told.
-async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
+/// Makes the month that runs and one more.
+pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     let specs = Specs::with(&app.config.gpu.peaks)?;
     // With the tables of the store from the first round on.
     let terms = app.money.refresh(&app.store, &app.config).await?;
@@ -123,13 +121,8 @@ async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     for first_day in [running].into_iter().chain(other) {
         let written = make(&app.store, &specs, &terms, first_day, now).await?;
         due.months.remove(&first_day);
-        match written.untold {
-            Some(untold) => due.untold.insert(first_day, untold),
-            None => due.untold.remove(&first_day),
-        };
+        app.money.tell(first_day, written.untold);
     }
-    let untold: Vec<&str> = due.untold.values().map(String::as_str).collect();
-    anyhow::ensure!(untold.is_empty(), "{}", untold.join("; "));
     Ok(())
 }
 
@@ -182,15 +175,15 @@ pub async fn make(
     let range = whole.start.max(lost.unwrap_or(whole.start))..whole.end.min(today + 1);
     let read = month::of_any_origin(store, range.clone(), None).await?;
     let not_read = read.not_read(&range);
-    let unread: BTreeSet<i64> = read.unreadable.iter().map(|it| it.0).collect();
+    let unread = read.unread();
     let month = month_of(Timestamp::from_millis(first_day * MILLIS_PER_DAY));
     let asked = Asked {
         days: range.clone(),
         first_ms: first_day * MILLIS_PER_DAY,
         end_day: whole.end,
-        untold: not_told(not_read.clone(), lost),
         month: month.clone(),
         now,
+        lost,
     };
     let mut scopes = read.apart();
     for (cluster, _, days) in &mut scopes {
@@ -238,7 +231,11 @@ fn charged(scopes: &[(Option<String>, Origin, Days)], asked: &Asked, terms: &Ter
             origin: *origin,
             day,
             month: asked.month.clone(),
-            rows: rows(&made, &month.fleet),
+            rows: rows(
+                &made,
+                &month.fleet,
+                days.not_read(&(day..day + 1)).as_deref(),
+            ),
             currency: made.currency,
         }));
         let budgets = tables::budgets_at(&terms.budgets, cluster.as_deref(), asked.first_ms);
@@ -248,7 +245,8 @@ fn charged(scopes: &[(Option<String>, Origin, Days)], asked: &Asked, terms: &Ter
             cluster: scope.clone(),
             ..row
         };
-        let theirs = standing(&month, &budgets, asked);
+        let untold = not_told(days.not_read(&asked.days), asked.lost);
+        let theirs = standing(&month, &budgets, asked, &untold);
         standings.extend(theirs.into_iter().map(of));
         if cluster.is_none() {
             standings.extend(of_clusters(days, asked, terms));
@@ -269,7 +267,8 @@ fn of_clusters(live: &Days, asked: &Asked, terms: &Terms) -> Vec<MoneyMonth> {
         let budgets = tables::budgets_at(&terms.budgets, Some(cluster), asked.first_ms);
         let days = live.of_cluster(cluster);
         let month = month::charge(&days, asked.days.clone(), terms, Detail::Nodes);
-        let with_budget = standing(&month, &budgets, asked).into_iter();
+        let untold = not_told(days.not_read(&asked.days), asked.lost);
+        let with_budget = standing(&month, &budgets, asked, &untold).into_iter();
         let with_budget = with_budget.filter(|it| it.budget.is_some());
         found.extend(with_budget.map(|row| MoneyMonth {
             cluster: cluster.to_owned(),

@@ -8,7 +8,7 @@
 //!
 //! Limits: [`MAX_DAYS`] a report.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use gpufleet_analysis::report::efficiency::{Advised, Demand, RunTime, Serving};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Terms;
-use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife};
+use crate::store::model::{DayFacts, DayOf, DayTime, LedgerDay, NodeLife, UnreadDay};
 use crate::store::{MAX_LIVES, MAX_SERVED_DAYS, ServedDays};
 
 mod lives;
@@ -48,6 +48,7 @@ mod fixture;
 use nodes::Nodes;
 pub(super) use read::{ledger, of_any_origin, train};
 pub use read::{read, serve};
+pub use recorded::Recorded;
 
 /// Most days of one report: a month, and the day that runs of a month that is asked for as such.
 pub const MAX_DAYS: i64 = 31;
@@ -59,10 +60,12 @@ pub struct Days {
     pub days: Vec<LedgerDay>,
     /// The holders of these days by their numbers.
     pub holders: HashMap<i64, Holder>,
-    /// Days that cannot be read, each with the number of its resource.
-    pub unreadable: Vec<(i64, i64)>,
+    /// Days that cannot be read.
+    pub unreadable: Vec<UnreadDay>,
     /// Nodes that the inventory had in that time, by cluster, name and when they began.
     pub lives: Vec<NodeLife>,
+    /// Clusters at which a server looked, with the days on which it did.
+    pub looked: BTreeSet<(String, i64)>,
     /// Runs that were preempted in that time.
     pub preempted: Vec<Preempted>,
     /// What was advised in that time, where it was asked for.
@@ -85,7 +88,7 @@ impl Days {
     /// That days of a range cannot be read, in one sentence; none where all can.
     pub fn not_read(&self, range: &Range<i64>) -> Option<String> {
         let unreadable = self.unreadable.iter();
-        let count = unreadable.filter(|it| range.contains(&it.0)).count();
+        let count = unreadable.filter(|it| range.contains(&it.day)).count();
         (count > 0).then(|| {
             format!(
                 "{count} days of GPUs cannot be read and are left out: the server's log names them"
@@ -107,6 +110,8 @@ pub struct Month {
     pub runs: Vec<RunTime>,
     /// What serves, where it was read.
     pub serving: Vec<Serving>,
+    /// Of which days there is a record.
+    pub recorded: Recorded,
     /// What was wrong, one sentence each.
     pub findings: Vec<String>,
 }
@@ -170,10 +175,6 @@ fn gathered(days: &Days, range: &Range<i64>, terms: &Terms) -> Gathered {
     let doubts = lives::add(&mut gathering.nodes, lives, (from_ms, until_ms));
     findings.extend(doubts);
     let (fleet, periods, unwatched) = gathering.finish(terms, (from_ms, until_ms));
-    let recorded = periods
-        .iter()
-        .map(|it| it.from_ms.div_euclid(MILLIS_PER_DAY));
-    findings.extend(recorded::missing(&recorded.collect(), range));
     for (cluster, millis) in unwatched {
         findings.push(format!(
             "{cluster}: of what is unobserved, {} GPU-hours at most are of nodes that went while the server did not see the cluster: each counts until it was missed",
@@ -204,8 +205,8 @@ fn month(
 ) -> Month {
     let Gathered {
         fleet,
+        periods,
         mut findings,
-        ..
     } = gathered;
     let serving = serving::serving(days, range, &fleet, &made);
     let untold = days.preempted_untold.as_deref();
@@ -223,7 +224,12 @@ fn month(
     if let Some(why) = &days.trained_untold {
         findings.push(format!("goodput and MFU are not of all training: {why}"));
     }
+    let recorded = periods.iter().map(|it| {
+        let cluster = fleet.nodes[it.node].cluster.as_str();
+        (cluster, it.from_ms.div_euclid(MILLIS_PER_DAY))
+    });
     Month {
+        recorded: Recorded::of(recorded, &days.looked),
         fleet,
         made,
         spot,

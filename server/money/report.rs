@@ -274,7 +274,7 @@ pub fn render(
     let is_there = !before.days.is_empty() || !before.lives.is_empty();
     let before_days = asked.before_day..asked.days.start;
     let (month, earlier) = std::thread::scope(|scope| {
-        let charged = || month::charge(before, before_days, terms, Detail::Nodes);
+        let charged = || month::charge(before, before_days.clone(), terms, Detail::Nodes);
         let earlier = is_there.then(|| scope.spawn(charged));
         let month = month::charge(days, asked.days.clone(), terms, asked.detail());
         let earlier = earlier.map(|it| it.join());
@@ -284,8 +284,13 @@ pub fn render(
     let budgets = asked.budgets(terms);
     let end_ms = asked.end_day * MILLIS_PER_DAY;
     let mut findings = month.findings;
-    let not_read = before.not_read(&(asked.before_day..asked.days.start));
-    findings.extend(not_read.map(|it| format!("of the month before, {it}")));
+    findings.extend(month.recorded.missing(&asked.days, now));
+    let not_recorded = earlier
+        .iter()
+        .flat_map(|it| it.recorded.missing(&before_days, now));
+    let of_before = before.not_read(&before_days).into_iter();
+    let of_before = of_before.chain(not_recorded);
+    findings.extend(of_before.map(|it| format!("of the month before, {it}")));
     if asked.cluster.is_some() && terms.budgets.iter().any(|it| it.cluster.is_empty()) {
         let why = "budgets that name no cluster are of all live clusters together: a report of one cluster shows those that name it";
         findings.push(why.to_owned());

@@ -197,9 +197,11 @@ impl Terms {
             targets.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        let targets = Targets::new(&owners, targets);
+        findings.extend(targets.overlaps());
         let findings = some(findings);
         Self {
-            targets: Targets::new(&owners, targets),
+            targets,
             book,
             owners,
             budgets,

@@ -271,6 +271,8 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
     };
     let budgets = asked.budgets(terms);
     let (now_ms, end_ms) = (at.millis(), asked.end_day * MILLIS_PER_DAY);
+    let mut findings = month.findings;
+    findings.extend(month.recorded.missing(&asked.days, at));
     Made {
         title: asked.title.clone(),
         headline: month.made.headline(),
@@ -282,7 +284,7 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
         serving: month.serving,
         spot: month.spot.total(),
         commitments: Commitments::of(&month.made),
-        findings: month.findings,
+        findings,
     }
 }
 

@@ -18,7 +18,9 @@ use gpufleet_telemetry::time::Timestamp;
 use super::Store;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, KnownResource, LedgerDay};
+use super::model::{
+    DayFacts, DayHour, DayInput, DayOf, DayTime, KnownResource, LedgerDay, UnreadDay,
+};
 use super::{holders, subjects};
 
 /// Most days put together at a time: 256 days are 6,144 hours, about 20,000 rows.
@@ -202,7 +204,7 @@ impl Store {
     }
 
     /// The days of a range with the numbers of their resources, in any order, of one cluster where one is
-    /// named; and which of them cannot be read, each with the number of its resource. The log says why.
+    /// named; and which of them cannot be read. The log says why.
     ///
     /// # Errors
     /// When the database refuses.
@@ -210,7 +212,7 @@ impl Store {
         &self,
         days: Range<i64>,
         cluster: Option<&str>,
-    ) -> Result<(Vec<(i64, LedgerDay)>, Vec<(i64, i64)>), StoreError> {
+    ) -> Result<(Vec<(i64, LedgerDay)>, Vec<UnreadDay>), StoreError> {
         let doing = "reading days of the ledger";
         let mut transaction = self.read().await?;
         let sql = "SELECT day, subject, cluster, data FROM ledger_day
@@ -223,12 +225,17 @@ impl Store {
         ];
         let (mut found, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Heads::default());
         let take = |row: Row| {
-            let (day, subject) = (row.int(0)?, row.int(1)?);
-            match heads.unpack((day, subject), row.text(2)?, row.blob(3)?) {
+            let (day, subject, cluster) = (row.int(0)?, row.int(1)?, row.text(2)?);
+            match heads.unpack((day, subject), cluster, row.blob(3)?) {
                 Ok(read) => found.push((subject, read)),
                 Err(error) => {
                     tracing::error!(day, subject, error, "a day of the ledger cannot be read");
-                    unreadable.push((day, subject));
+                    let cluster = cluster.to_owned();
+                    unreadable.push(UnreadDay {
+                        day,
+                        subject,
+                        cluster,
+                    });
                 }
             }
             Ok(())

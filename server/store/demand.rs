@@ -1,6 +1,6 @@
 //! How many GPUs were waited for, hour by hour: replaced while an hour runs, read by range.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use gpufleet_analysis::report::efficiency::Demand;
@@ -11,6 +11,9 @@ use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::ledger::Inputs;
 use super::model::FencingToken;
+
+/// Hours of a day.
+const HOURS: i64 = 24;
 
 /// GPUs that were waited for in an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -112,6 +115,34 @@ impl Store {
                 seen_millis: row.int(1).doing(doing)?,
                 waiting_gpu_millis: row.int(2).doing(doing)?,
             });
+        }
+        Ok(found)
+    }
+
+    /// On which days of a range it was seen for a time who waits, by cluster; of one cluster where one is named.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn days_looked(
+        &self,
+        days: Range<i64>,
+        cluster: Option<&str>,
+    ) -> Result<BTreeSet<(String, i64)>, StoreError> {
+        let doing = "reading on which days clusters were looked at";
+        let sql = "SELECT DISTINCT cluster, hour / 24 FROM demand_hour
+            WHERE lease = $1 AND hour >= $2 AND hour < $3 AND ($4 = '' OR cluster = $4) AND seen_ms > 0";
+        let values = [
+            Value::Text(&self.0.lease),
+            Value::Int(days.start * HOURS),
+            Value::Int(days.end * HOURS),
+            Value::Text(cluster.unwrap_or_default()),
+        ];
+        let mut transaction = self.read().await?;
+        let rows = transaction.fetch(sql, &values).await.doing(doing)?;
+        let mut found = BTreeSet::new();
+        for row in &rows {
+            let cluster = row.text(0).doing(doing)?.to_owned();
+            found.insert((cluster, row.int(1).doing(doing)?));
         }
         Ok(found)
     }

@@ -393,6 +393,17 @@ pub struct LedgerDay {
     pub times: Vec<DayTime>,
 }
 
+/// A day of one GPU or share that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadDay {
+    /// Days since the Unix epoch.
+    pub day: i64,
+    /// The number of its resource.
+    pub subject: i64,
+    /// Its cluster.
+    pub cluster: String,
+}
+
 /// An hour of a day.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DayHour {

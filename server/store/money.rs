@@ -92,6 +92,14 @@ pub struct MoneyMonth {
     pub untold: String,
 }
 
+/// How a day stands.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    digest: i64,
+    /// Whether everything of it could be read when it was made.
+    is_whole: bool,
+}
+
 impl MoneyDay {
     fn digest(&self) -> i64 {
         let mut hasher = DefaultHasher::new();
@@ -143,8 +151,8 @@ impl Store {
     }
 
     /// Makes these days stand for a range of days: those that changed are written, those that are not among them go.
-    /// Of some of them not everything could be read: they stay as they stand, where they do. Returns how many were
-    /// written or went.
+    /// Of some of them, by scope and day, not everything could be read: one that stands whole stays as it stands, and any
+    /// other is written without it. Returns how many were written or went.
     ///
     /// # Errors
     /// When the database refuses; then some of them stand as before.
@@ -152,21 +160,25 @@ impl Store {
         &self,
         range: Range<i64>,
         days: &[MoneyDay],
-        unread: &BTreeSet<i64>,
+        unread: &BTreeSet<(String, i64)>,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let mut known = self.money_digests(range).await?;
+        let mut known = self.money_marks(range).await?;
         let mut written = 0;
         for day in days.iter().filter(|it| !it.rows.is_empty()) {
-            let digest = day.digest();
-            let stands = known.remove(&(day.scope.clone(), day.day));
-            if stands == Some(digest) || stands.is_some() && unread.contains(&day.day) {
+            let key = (day.scope.clone(), day.day);
+            let mark = Mark {
+                digest: day.digest(),
+                is_whole: !unread.contains(&key),
+            };
+            let stays = |it: Mark| it.digest == mark.digest || it.is_whole && !mark.is_whole;
+            if known.remove(&key).is_some_and(stays) {
                 continue;
             }
-            self.write_money_day(day, digest, now).await?;
+            self.write_money_day(day, mark, now).await?;
             written += 1;
         }
-        known.retain(|it, _| !unread.contains(&it.1));
+        known.retain(|it, _| !unread.contains(it));
         for (scope, day) in known.keys() {
             let doing = "deleting a day as money";
             let mut transaction = self.write().await?;
@@ -176,13 +188,13 @@ impl Store {
         Ok(written + known.len())
     }
 
-    /// Digests of the days of a range by scope and day.
-    async fn money_digests(
+    /// How the days of a range stand, by scope and day.
+    async fn money_marks(
         &self,
         range: Range<i64>,
-    ) -> Result<BTreeMap<(String, i64), i64>, StoreError> {
+    ) -> Result<BTreeMap<(String, i64), Mark>, StoreError> {
         let doing = "reading which days stand as money";
-        let sql = "SELECT scope, day, digest FROM money_day_mark
+        let sql = "SELECT scope, day, digest, partial FROM money_day_mark
             WHERE lease = $1 AND day >= $2 AND day < $3";
         let values = [
             Value::Text(&self.0.lease),
@@ -195,7 +207,11 @@ impl Store {
         for row in &rows {
             let scope = row.text(0).doing(doing)?.to_owned();
             let day = row.int(1).doing(doing)?;
-            found.insert((scope, day), row.int(2).doing(doing)?);
+            let mark = Mark {
+                digest: row.int(2).doing(doing)?,
+                is_whole: row.int(3).doing(doing)? == 0,
+            };
+            found.insert((scope, day), mark);
         }
         Ok(found)
     }
@@ -203,7 +219,7 @@ impl Store {
     async fn write_money_day(
         &self,
         day: &MoneyDay,
-        digest: i64,
+        mark: Mark,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let doing = "writing a day as money";
@@ -237,14 +253,15 @@ impl Store {
         let before = "INSERT INTO money_day (lease, scope, day, number, month, origin, cluster, payer, payer_kind,
             namespace, job, project, state, class, currency, gpu_ms, cost_nano, unpriced_ms, untold)";
         transaction.rows(before, &columns, "").await.doing(doing)?;
-        let sql = "INSERT INTO money_day_mark (lease, scope, day, digest, made_ms)
-            VALUES ($1, $2, $3, $4, $5)";
+        let sql = "INSERT INTO money_day_mark (lease, scope, day, digest, made_ms, partial)
+            VALUES ($1, $2, $3, $4, $5, $6)";
         let values = [
             Value::Text(lease),
             Value::Text(&day.scope),
             Value::Int(day.day),
-            Value::Int(digest),
+            Value::Int(mark.digest),
             Value::Int(now.millis()),
+            Value::Int((!mark.is_whole).into()),
         ];
         transaction.execute(sql, &values).await.doing(doing)?;
         transaction.commit().await.doing(doing)

@@ -61,6 +61,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(24, "0024_money_day.sql"),
     migration!(25, "0025_run_by_name.sql"),
     migration!(26, "0026_money.sql"),
+    migration!(27, "0027_money_partial.sql"),
     migration!(29, "0029_around_hours.sql"),
 ];
 

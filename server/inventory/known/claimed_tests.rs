@@ -68,6 +68,7 @@ fn waits(gpus_each: u32, is_shares: bool) -> Box<Claim> {
         model: String::new(),
         places: 1,
         gpus_each,
+        together: Some(1),
         is_shares,
         since: now(0).at,
         reason: Reason::NoPlace,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, Toleration, cut};
 use gpufleet_telemetry::identity::attribute;
-use gpufleet_telemetry::workload::{queue, workload};
+use gpufleet_telemetry::workload::{begins_together, queue, workload};
 use gpufleet_telemetry::{holder, machine};
 use serde::Deserialize;
 
@@ -344,6 +344,7 @@ fn described(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Claim 
         model: first(&spec.node_selector, &MODELS),
         places,
         gpus_each,
+        together: (!begins_together(workload)).then_some(1),
         is_shares: whole == 0 && shares > 0,
         since: since.unwrap_or_default(),
         reason: Reason::HeldBack,

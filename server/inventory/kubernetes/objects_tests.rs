@@ -163,6 +163,7 @@ fn a_pod_that_waits_says_whose_it_is_what_for_since_when_and_why() {
         model: "nvidia-l4".to_owned(),
         places: 1,
         gpus_each: 8,
+        together: None,
         is_shares: false,
         since: moment("2026-11-22T10:00:00Z").expect("it is a moment"),
         reason: Reason::NoPlace,

@@ -50,8 +50,14 @@ struct Words<'a> {
     state: State,
 }
 
-/// A day's lines by what tables tell apart.
-pub(super) fn rows(made: &Chargeback, fleet: &Fleet) -> Vec<MoneyRow> {
+/// What is not told, in one text; empty where all is.
+fn untold<'a>(all: impl IntoIterator<Item = Option<&'a str>>) -> String {
+    let all: Vec<&str> = all.into_iter().flatten().collect();
+    all.join("; ")
+}
+
+/// A day's lines by what tables tell apart, and what of it could not be read.
+pub(super) fn rows(made: &Chargeback, fleet: &Fleet, not_read: Option<&str>) -> Vec<MoneyRow> {
     let mut found: BTreeMap<Words<'_>, Sum> = BTreeMap::new();
     for (key, sum) in &made.lines {
         let words = Words {
@@ -76,7 +82,7 @@ pub(super) fn rows(made: &Chargeback, fleet: &Fleet) -> Vec<MoneyRow> {
             gpu_millis: sum.gpu_millis,
             cost,
             unpriced_millis: sum.unpriced_millis,
-            untold: String::from(if is_told { "" } else { TOO_LARGE }),
+            untold: untold([not_read, (!is_told).then_some(TOO_LARGE)]),
         }
     };
     dearest(found, MAX_ROWS).into_iter().map(row).collect()
@@ -103,11 +109,13 @@ fn dearest(found: BTreeMap<Words<'_>, Sum>, most: usize) -> BTreeMap<Words<'_>, 
     kept
 }
 
-/// Everybody together and each payer, those among them that have a budget and spent nothing.
+/// Everybody together and each payer, those among them that have a budget and spent nothing; and what of the month is
+/// not in it, which may be empty.
 pub(super) fn standing(
     month: &Month,
     budgets: &BTreeMap<String, i128>,
     asked: &Asked,
+    not_told: &str,
 ) -> Vec<MoneyMonth> {
     let made = &month.made;
     let (now_ms, end_ms) = (asked.now.millis(), asked.end_day * MILLIS_PER_DAY);
@@ -134,9 +142,7 @@ pub(super) fn standing(
         let spent = priced(sum);
         let amounts = [spent, spent.and(forecast), standing.map(|it| it.budget)];
         let ([spent, forecast, budget], are_told) = columns(amounts);
-        let too_large = (!are_told).then_some(TOO_LARGE);
-        let unread = Some(asked.untold.as_str()).filter(|it| !it.is_empty());
-        let untold: Vec<&str> = unread.into_iter().chain(too_large).collect();
+        let not_told = Some(not_told).filter(|it| !it.is_empty());
         MoneyMonth {
             scope: String::new(),
             origin: Origin::Live,
@@ -150,7 +156,7 @@ pub(super) fn standing(
             gone_on_day: standing.and_then(|it| it.gone_on_day),
             goodput: goodput.millionths().and_then(|it| i64::try_from(it).ok()),
             goodput_gpu_millis: goodput.gpu_millis,
-            untold: untold.join("; "),
+            untold: untold([not_told, (!are_told).then_some(TOO_LARGE)]),
             payer,
         }
     };
@@ -240,9 +246,9 @@ mod tests {
             end_day: 31,
             month: "1970-01".to_owned(),
             now: Timestamp(0),
-            untold: String::new(),
+            lost: None,
         };
-        let all = standing(&month, &BTreeMap::new(), &asked);
+        let all = standing(&month, &BTreeMap::new(), &asked, "");
         let everybody = all.iter().find(|it| it.payer.is_none());
         let everybody = everybody.map(|it| (it.goodput, it.goodput_gpu_millis));
         assert_eq!(everybody, Some((Some(800_000), 400)));

@@ -103,7 +103,8 @@ pub(crate) async fn ledger(
 ) -> Result<Days, StoreError> {
     let mut read = of_any_origin(store, days, cluster).await?;
     if cluster.is_none() {
-        read.days.retain(is_live);
+        let others = read.others();
+        read.leave_out(&others);
     }
     Ok(read)
 }
@@ -124,6 +125,7 @@ pub(in crate::money) async fn of_any_origin(
     let lives = store
         .inventory_lives((time.start, time.end), cluster)
         .await?;
+    let looked = store.days_looked(days.clone(), cluster).await?;
     let (mut found, mut unreadable) = store.ledger_days(days, cluster).await?;
     let (mut anew, mut changed) = (Vec::new(), HashSet::new());
     for dirty in dirty.chunks(MAX_DIRTY_DAYS) {
@@ -134,7 +136,7 @@ pub(in crate::money) async fn of_any_origin(
     }
     if !changed.is_empty() {
         found.retain(|(subject, it)| !changed.contains(&(it.day, *subject)));
-        unreadable.retain(|it| !changed.contains(it));
+        unreadable.retain(|it| !changed.contains(&(it.day, it.subject)));
         anew.retain(|(_, it)| cluster.is_none_or(|cluster| cluster == it.of.cluster));
         anew.retain(|(_, it)| !it.times.is_empty());
         found.append(&mut anew);
@@ -150,6 +152,7 @@ pub(in crate::money) async fn of_any_origin(
         holders,
         unreadable,
         lives,
+        looked,
         ..Days::default()
     })
 }
@@ -162,33 +165,108 @@ impl Days {
     /// These days of any origin as reports are made of them: all live clusters together, and each cluster that has another
     /// origin by itself, by its name.
     pub(in crate::money) fn apart(mut self) -> Vec<(Option<String>, Origin, Self)> {
-        let others = self.days.iter().filter(|it| !is_live(it));
-        let others: BTreeMap<String, Origin> = others
-            .map(|it| (it.of.cluster.clone(), it.of.facts.origin))
-            .collect();
-        let other = |(cluster, origin): (String, Origin)| {
-            let days = self.of_cluster(&cluster);
-            (Some(cluster), origin, days)
+        let others = self.others();
+        let other = |(cluster, origin): (&String, &Origin)| {
+            let days = self.of_cluster(cluster);
+            (Some(cluster.clone()), *origin, days)
         };
-        let mut all: Vec<_> = others.into_iter().map(other).collect();
-        self.days.retain(is_live);
+        let mut all: Vec<_> = others.iter().map(other).collect();
+        self.leave_out(&others);
         all.push((None, Origin::Live, self));
         all
+    }
+
+    /// Of which of these, by scope and day, something cannot be read. Of a cluster of which no day at all can be read nobody
+    /// knows whether it is live: it counts for both.
+    pub(in crate::money) fn unread(&self) -> BTreeSet<(String, i64)> {
+        let others = self.others();
+        let mut found = BTreeSet::new();
+        for it in &self.unreadable {
+            if !others.contains_key(&it.cluster) {
+                found.insert((String::new(), it.day));
+            }
+            found.insert((it.cluster.clone(), it.day));
+        }
+        found
+    }
+
+    /// The clusters that are not live.
+    fn others(&self) -> BTreeMap<String, Origin> {
+        let others = self.days.iter().filter(|it| !is_live(it));
+        others
+            .map(|it| (it.of.cluster.clone(), it.of.facts.origin))
+            .collect()
+    }
+
+    /// Leaves out those that are not live.
+    fn leave_out(&mut self, others: &BTreeMap<String, Origin>) {
+        self.days.retain(is_live);
+        self.unreadable
+            .retain(|it| !others.contains_key(&it.cluster));
     }
 
     /// What of them is of one cluster.
     pub(in crate::money) fn of_cluster(&self, cluster: &str) -> Self {
         let days = self.days.iter().filter(|it| it.of.cluster == cluster);
         let lives = self.lives.iter().filter(|it| it.cluster == cluster);
+        let looked = self.looked.iter().filter(|it| it.0 == cluster);
         let trained = self.trained.iter().filter(|it| it.cluster == cluster);
+        let unreadable = self.unreadable.iter().filter(|it| it.cluster == cluster);
         Self {
             days: days.cloned().collect(),
             lives: lives.cloned().collect(),
+            looked: looked.cloned().collect(),
             holders: self.holders.clone(),
-            unreadable: self.unreadable.clone(),
+            unreadable: unreadable.cloned().collect(),
             trained: trained.cloned().collect(),
             trained_untold: self.trained_untold.clone(),
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::model::{DayFacts, DayOf, UnreadDay};
+
+    #[test]
+    fn a_day_that_cannot_be_read_is_one_of_its_own_cluster() {
+        let day = |cluster: &str, origin| LedgerDay {
+            day: 7,
+            of: Arc::new(DayOf {
+                cluster: cluster.to_owned(),
+                facts: DayFacts {
+                    origin,
+                    ..DayFacts::default()
+                },
+                ..DayOf::default()
+            }),
+            ..LedgerDay::default()
+        };
+        let unread = |day, cluster: &str| UnreadDay {
+            day,
+            subject: 1,
+            cluster: cluster.to_owned(),
+        };
+        let days = Days {
+            days: vec![day("prod", Origin::Live), day("sim", Origin::Simulated)],
+            unreadable: vec![unread(7, "sim"), unread(8, "prod"), unread(9, "gone")],
+            ..Days::default()
+        };
+        let found = days.unread();
+        let found: Vec<(&str, i64)> = found.iter().map(|it| (it.0.as_str(), it.1)).collect();
+        let expected = [("", 8), ("", 9), ("gone", 9), ("prod", 8), ("sim", 7)];
+        assert_eq!(found, expected);
+        let scopes = days.apart();
+        let of = |scope: Option<&str>| {
+            let mut all = scopes.iter();
+            let found = all.find(|it| it.0.as_deref() == scope);
+            found.map(|it| it.2.unreadable.clone())
+        };
+        assert_eq!(of(Some("sim")), Some(vec![unread(7, "sim")]));
+        assert_eq!(of(None), Some(vec![unread(8, "prod"), unread(9, "gone")]));
     }
 }

@@ -1,23 +1,54 @@
-//! Which days of a stretch have a record: a month half of which is missing says so.
+//! Which days of a cluster have a record: a month half of which is missing says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::report::day_text;
+use gpufleet_telemetry::time::Timestamp;
 
-use crate::money::report::month_around;
-
-/// Most stretches of days that are named.
+/// Most stretches of days that are named of a cluster.
 const MAX_NAMED: usize = 5;
 
-/// That nothing is recorded of days of a range, in one sentence; none where something is of each, or of none: then there
-/// is nothing to be taken for all of it. The day that runs may not have begun for the ledger.
-pub(super) fn missing(recorded: &BTreeSet<i64>, range: &Range<i64>) -> Option<String> {
-    let last = range.end - 1;
-    let runs = month_around(last).is_none_or(|month| range.end < month.end);
-    let is_missing = |day: &i64| !recorded.contains(day) && (!runs || *day != last);
-    let missing: Vec<i64> = range.clone().filter(is_missing).collect();
-    if missing.is_empty() || recorded.is_empty() {
+/// Days of which something is recorded, or on which a server looked at a cluster that had no nodes, by cluster. One of
+/// which there is nothing at all is not among them: there is nothing to be taken for all of it.
+#[derive(Debug, Default)]
+pub struct Recorded(BTreeMap<String, BTreeSet<i64>>);
+
+impl Recorded {
+    /// Clusters with days of which something is recorded, and with those on which a server looked.
+    pub(super) fn of<'a>(
+        recorded: impl Iterator<Item = (&'a str, i64)>,
+        looked: &BTreeSet<(String, i64)>,
+    ) -> Self {
+        let mut found: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+        for (cluster, day) in recorded {
+            found.entry(cluster.to_owned()).or_default().insert(day);
+        }
+        for (cluster, day) in looked {
+            if let Some(days) = found.get_mut(cluster) {
+                days.insert(*day);
+            }
+        }
+        Self(found)
+    }
+
+    /// That nothing is recorded of days of a range, one sentence for each cluster. The day that runs may not have begun
+    /// for the ledger.
+    pub fn missing(&self, range: &Range<i64>, now: Timestamp) -> Vec<String> {
+        let today = now.millis().div_euclid(MILLIS_PER_DAY);
+        let over = range.start..range.end.min(today);
+        let of = self.0.iter().filter_map(|(cluster, days)| {
+            let told = not_recorded(days, over.clone())?;
+            Some(format!("{cluster}: {told}"))
+        });
+        of.collect()
+    }
+}
+
+fn not_recorded(recorded: &BTreeSet<i64>, range: Range<i64>) -> Option<String> {
+    let missing: Vec<i64> = range.filter(|it| !recorded.contains(it)).collect();
+    if missing.is_empty() {
         return None;
     }
     let stretches = missing.chunk_by(|one, other| one + 1 == *other);
@@ -43,7 +74,6 @@ pub(super) fn missing(recorded: &BTreeSet<i64>, range: &Range<i64>) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
     use gpufleet_analysis::table;
 
     use super::*;
@@ -54,31 +84,53 @@ mod tests {
         first + number - 1
     }
 
+    /// The middle of such a day.
+    fn noon(number: i64) -> Timestamp {
+        Timestamp::from_millis(day(number) * MILLIS_PER_DAY + MILLIS_PER_DAY / 2)
+    }
+
     #[test]
     fn days_without_a_record_are_named_and_a_day_that_has_just_begun_is_none() {
-        let of = |recorded: &[i64], days: Range<i64>| {
+        let of = |recorded: &[i64], days: Range<i64>, today: i64| {
             let recorded = recorded.iter().map(|it| day(*it)).collect();
-            missing(&recorded, &(day(days.start)..day(days.end)))
+            let all = Recorded(BTreeMap::from([("lab".to_owned(), recorded)]));
+            all.missing(&(day(days.start)..day(days.end)), noon(today))
         };
         let all: Vec<i64> = (1..=31).collect();
-        assert_eq!(of(&all, 1..32), None);
+        assert_eq!(of(&all, 1..32, 40), [""; 0]);
         assert_eq!(
-            of(&all[9..], 1..32).as_deref(),
-            Some("nothing is recorded of 9 days, which are in no figure: 2026-10-01 to 2026-10-09")
+            of(&all[9..], 1..32, 40),
+            [
+                "lab: nothing is recorded of 9 days, which are in no figure: 2026-10-01 to 2026-10-09"
+            ]
         );
         let holes = [&all[..4], &all[5..20], &all[22..]].concat();
         assert_eq!(
-            of(&holes, 1..32).as_deref(),
-            Some(
-                "nothing is recorded of 3 days, which are in no figure: 2026-10-05, 2026-10-21 to 2026-10-22"
-            )
+            of(&holes, 1..32, 40),
+            [
+                "lab: nothing is recorded of 3 days, which are in no figure: 2026-10-05, 2026-10-21 to 2026-10-22"
+            ]
         );
         let odd: Vec<i64> = (1..=31).step_by(2).collect();
-        let told = of(&odd, 1..32).expect("every other day is missing");
+        let told = of(&odd, 1..32, 40).concat();
         assert!(told.ends_with("2026-10-10 and others"), "{told}");
-        // The tenth runs; of the last of a month that is over it is told.
-        assert_eq!(of(&all[..9], 1..11), None);
-        assert!(of(&all[..30], 1..32).is_some());
-        assert_eq!(of(&[], 1..32), None, "there is nothing at all");
+        // The tenth runs, and then the last of the month.
+        assert_eq!(of(&all[..9], 1..11, 10), [""; 0]);
+        assert_eq!(of(&all[..30], 1..32, 31), [""; 0]);
+        assert_eq!(of(&all[..30], 1..32, 32).len(), 1, "it is over");
+    }
+
+    #[test]
+    fn each_cluster_is_told_of_by_itself_and_one_that_had_no_nodes_lacks_nothing() {
+        let recorded = [("lab", 1), ("lab", 3), ("prod", 1), ("prod", 3)];
+        let recorded = recorded.into_iter().map(|it| (it.0, day(it.1)));
+        // A server looked at one of them on the second, and at a third, which never had a node.
+        let looked = [("lab", 2), ("empty", 1)];
+        let looked = looked.map(|(cluster, number)| (cluster.to_owned(), day(number)));
+        let recorded = Recorded::of(recorded, &BTreeSet::from(looked));
+        assert_eq!(
+            recorded.missing(&(day(1)..day(4)), noon(20)),
+            ["prod: nothing is recorded of 1 days, which are in no figure: 2026-10-02"]
+        );
     }
 }

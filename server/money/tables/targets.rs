@@ -3,7 +3,9 @@
 //! A job's own goes before its team's, that before those of everybody, and all of them before what is shipped; the
 //! first of those whose measure is told of a minute counts. MFU is not told by the minute, so it is no measure here.
 
-use gpufleet_analysis::owner::{Holder, Owners};
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_analysis::owner::{Holder, Named, Owners, Payer};
 use gpufleet_analysis::states::{Measure, Target};
 use gpufleet_analysis::{money, table};
 
@@ -12,6 +14,12 @@ use super::Span;
 /// Columns of the table; an empty cluster, team or job is every one.
 pub(super) const TARGETS: [&str; 7] = [
     "from", "until", "cluster", "team", "job", "measure", "least",
+];
+
+/// What may be aimed at.
+const MEASURES: [(&str, Measure); 2] = [
+    ("tensor_active", Measure::TensorActive),
+    ("sm_active", Measure::SmActive),
 ];
 
 /// Nano-units of a millionth.
@@ -62,6 +70,87 @@ impl Targets {
         let its = self.rows.iter().filter(is_its);
         its.map(|it| it.target).collect()
     }
+
+    /// That rows for the same overlap in time, one sentence for each of these.
+    pub fn overlaps(&self) -> Vec<String> {
+        let mut all: BTreeMap<(String, &str), Vec<Span>> = BTreeMap::new();
+        for row in &self.rows {
+            let spans = all.entry((row.whose(), row.measure())).or_default();
+            spans.push(row.span);
+        }
+        let overlap = |((whose, measure), mut spans): ((String, &str), Vec<Span>)| {
+            spans.sort_by_key(|it| it.from_ms);
+            let ends_later = |it: Span, than: i64| it.until_ms.is_none_or(|until| than < until);
+            let mut pairs = spans.windows(2);
+            let second = pairs.find(|it| ends_later(it[0], it[1].from_ms))?[1];
+            let from = table::moment_text(second.from_ms);
+            Some(format!(
+                "targets: rows for {whose} by {measure} overlap from {from}: the first of them counts"
+            ))
+        };
+        all.into_iter().filter_map(overlap).collect()
+    }
+
+    /// What rows name that hold now, or will, and that nobody is known to be, in a sentence, and whether it may be one
+    /// all the same. `is_known` says whether there is a cluster of this name.
+    pub fn strangers(&self, is_known: impl Fn(&str) -> bool, at_ms: i64) -> Vec<(String, bool)> {
+        let ends_later = |it: &&Row| it.span.until_ms.is_none_or(|until| at_ms < until);
+        let rows = || self.rows.iter().filter(ends_later);
+        let clusters: BTreeSet<&str> = rows().map(|it| it.cluster.as_str()).collect();
+        let teams: BTreeSet<&str> = rows().map(|it| it.team.as_str()).collect();
+        let is_named = |it: &&str| !it.is_empty();
+        let clusters = clusters.into_iter().filter(is_named);
+        let clusters = clusters.filter(|it| !is_known(it)).map(|it| {
+            let said = format!(
+                "targets: nothing is heard of a cluster {it:?}; only its time is held to them"
+            );
+            (said, true)
+        });
+        // Time that no rule names is `unowned`, and may have a target.
+        let teams = teams.into_iter().filter(is_named);
+        let teams = teams.filter(|it| *it != Payer::Unowned.name());
+        let teams = teams.filter_map(|it| {
+            let (is_perhaps, but) = match self.owners.names(it, at_ms) {
+                Named::Yes => return None,
+                Named::Perhaps => (
+                    true,
+                    "; only what a label, a queue or an account names so is held to them",
+                ),
+                Named::No => (
+                    false,
+                    ": nobody is held to them, but for what is told of with that owner",
+                ),
+            };
+            Some((
+                format!("targets: no owner rule has a team {it:?}{but}"),
+                is_perhaps,
+            ))
+        });
+        clusters.chain(teams).collect()
+    }
+}
+
+impl Row {
+    /// Whose time is held to it.
+    fn whose(&self) -> String {
+        let all = [
+            ("cluster", &self.cluster),
+            ("team", &self.team),
+            ("job", &self.job),
+        ];
+        let named = all.iter().filter(|it| !it.1.is_empty());
+        let named: Vec<String> = named.map(|it| format!("{} `{}`", it.0, it.1)).collect();
+        match named.is_empty() {
+            true => "everybody".to_owned(),
+            false => named.join(", "),
+        }
+    }
+
+    /// Its measure as tables have it.
+    fn measure(&self) -> &'static str {
+        let known = MEASURES.iter().find(|it| it.1 == self.target.measure);
+        known.map_or("", |it| it.0)
+    }
 }
 
 /// Reads a table of targets; what cannot be used is told.
@@ -84,15 +173,15 @@ fn target(fields: &[String]) -> Result<Row, String> {
     let [from, until, cluster, team, job, measure, least] = fields else {
         return Err("it has not as many fields as columns".to_owned());
     };
-    let measure = match measure.as_str() {
-        "tensor_active" => Measure::TensorActive,
-        "sm_active" => Measure::SmActive,
-        "mfu" => {
+    let known = MEASURES.iter().find(|it| it.0 == measure);
+    let measure = match (known, measure.as_str()) {
+        (Some(known), _) => known.1,
+        (None, "mfu") => {
             return Err(
                 "MFU is not told by the minute: tensor_active and sm_active are".to_owned(),
             );
         }
-        other => {
+        (None, other) => {
             return Err(format!(
                 "the measure `{other}` is none of tensor_active, sm_active"
             ));
@@ -160,6 +249,49 @@ mod tests {
         );
         assert_eq!(of(text, "lab", "jobset:ml/other", "2025-11-01"), []);
         assert_eq!(Targets::default().of("lab", &Holder::default(), 0), []);
+    }
+
+    #[test]
+    fn rows_for_the_same_that_overlap_are_told_once_and_those_that_follow_one_another_are_not() {
+        let text = "from,until,cluster,team,job,measure,least\n\
+            2026-01-01,2026-03-01,,,,sm_active,0.5\n\
+            2026-03-01,,,,,sm_active,0.6\n\
+            2026-01-01,,,,,tensor_active,0.4\n\
+            2026-05-01,2026-06-01,prod,science,,sm_active,0.5\n\
+            2026-01-01,,prod,science,,sm_active,0.4\n\
+            2026-07-01,,prod,science,,sm_active,0.3\n";
+        let (rows, findings) = targets(text);
+        assert_eq!(findings, [""; 0]);
+        let found = Targets::new(&Owners::default(), rows).overlaps();
+        assert_eq!(
+            found,
+            [
+                "targets: rows for cluster `prod`, team `science` by sm_active overlap from 2026-05-01T00:00:00Z: the first of them counts"
+            ]
+        );
+    }
+
+    #[test]
+    fn clusters_and_teams_that_nobody_is_known_to_be_are_told() {
+        let text = "from,until,cluster,team,job,measure,least\n\
+            2026-01-01,,prod,science,,sm_active,0.5\n\
+            2026-01-01,,,unowned,,sm_active,0.5\n\
+            2026-01-01,,prdo,sciense,,sm_active,0.5\n\
+            2026-01-01,2026-02-01,gone,gone,,sm_active,0.5\n";
+        let at_ms = table::moment("2026-11-01").expect("a date");
+        let of = |rules: &str| {
+            let owners = Owners::read(rules).expect("a table");
+            let targets = Targets::new(&owners, targets(text).0);
+            targets.strangers(|it| it == "prod", at_ms)
+        };
+        let cluster =
+            "targets: nothing is heard of a cluster \"prdo\"; only its time is held to them";
+        let team = "targets: no owner rule has a team \"sciense\": nobody is held to them, but for what is told of with that owner";
+        let expected = [(cluster.to_owned(), true), (team.to_owned(), false)];
+        assert_eq!(of(RULES), expected);
+        // A label may name it.
+        let by_label = format!("{RULES}2026-01-01,,pod_label,team,*,\n");
+        assert!(of(&by_label).iter().all(|it| it.1));
     }
 
     #[test]

@@ -3,10 +3,14 @@
 
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
 use gpufleet_telemetry::gpu_specs::Specs;
+use gpufleet_telemetry::time::Clock;
 
 use super::hours::{at, hour};
 use super::money::{node_of_eight, table, tables, terms};
 use super::*;
+use crate::App;
+use crate::auth::Access;
+use crate::config::Config;
 use crate::ledger::days;
 use crate::money::report::month_of;
 use crate::money::{Terms, daily, month};
@@ -57,6 +61,19 @@ impl Bench {
 
     async fn count(&self, from: &str) -> i64 {
         self.int(&format!("SELECT COUNT(*) FROM {from}")).await
+    }
+}
+
+/// A clock that stands.
+struct Still(Timestamp);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
     }
 }
 
@@ -234,6 +251,57 @@ both! {
              SELECT day, subject, 1, 0 FROM ledger_day").await;
         assert_eq!(bench.made(&terms, now).await, 0);
         assert_eq!(bench.count("money_month WHERE untold <> ''").await, 0);
+    }
+}
+
+both! {
+    async fn a_day_that_did_not_stand_is_made_without_what_cannot_be_read_and_again_when_it_can(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (now, first) = (at(3 * HOUR_S), Arc::new(terms(tables())));
+        days::round(&bench.store, now).await.expect("the store answers");
+        let spoil = "UPDATE ledger_day SET data = substr(data, 1, 9)
+            WHERE subject = (SELECT MIN(subject) FROM ledger_day)";
+        assert_eq!(bench.execute(spoil).await, 1);
+        assert_eq!(bench.written(&first, now).await.days, 1);
+        let partial = "money_day WHERE untold LIKE '1 days of GPUs cannot be read%'";
+        let rows = bench.count("money_day").await;
+        assert!(rows > 0);
+        assert_eq!(bench.count(partial).await, rows);
+        // It is no more whole than it was: prices reach it.
+        let stands = "SELECT digest FROM money_day_mark WHERE partial = 1";
+        let before = bench.int(stands).await;
+        bench.written(&Arc::new(terms(with_commitment())), now).await;
+        assert_ne!(bench.int(stands).await, before);
+        bench.written(&first, now).await;
+        assert_eq!(bench.int(stands).await, before);
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT day, subject, 1, 0 FROM ledger_day").await;
+        assert_eq!(bench.made(&first, now).await, 1);
+        assert_eq!(bench.count("money_day WHERE untold <> ''").await, 0);
+        let (cost, _) = bench.reported(&first, now).await;
+        assert_eq!(bench.sum("cost_nano").await, cost);
+        assert_eq!(bench.made(&first, now).await, 0, "it is whole, and nothing changed");
+    }
+}
+
+both! {
+    async fn a_round_that_cannot_tell_all_of_a_month_goes_well_and_says_so_until_it_can(bench) {
+        bench.commit(&node_of_eight()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let now = at(3 * HOUR_S);
+        days::round(&bench.store, now).await.expect("the store answers");
+        bench.execute("UPDATE ledger_day SET data = substr(data, 1, 9)").await;
+        let app = App::new(Config::for_tests(), bench.store.clone(), Access::default(), Arc::new(Still(now)));
+        let mut due = daily::Due::default();
+        assert_eq!(app.money.untold(), None);
+        daily::round(&app, &mut due).await.expect("it goes well");
+        let told = app.money.untold().expect("a month was made");
+        assert!(told[0].contains("cannot be read"), "{told:?}");
+        bench.execute("INSERT INTO ledger_day_dirty (day, subject, mark, due_ms)
+             SELECT day, subject, 1, 0 FROM ledger_day").await;
+        daily::round(&app, &mut due).await.expect("it goes well");
+        assert_eq!(app.money.untold(), Some(Vec::new()));
     }
 }
 

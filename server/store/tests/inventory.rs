@@ -158,6 +158,14 @@ both! {
         assert_eq!(sums(0..20, None).await, [live.clone(), ("other".to_owned(), 5, 5)]);
         assert_eq!(sums(0..20, Some("live")).await, [live]);
         assert_eq!(sums(11..12, Some("live")).await, [("live".to_owned(), 90, 90)]);
+        // An hour of which nothing was seen is none in which anybody looked.
+        store.write_demand("live", &[hour(50, 5, 0), hour(80, 0, 0)], token).await.unwrap();
+        let days = async |days: std::ops::Range<i64>, cluster: Option<&str>| {
+            let found = store.days_looked(days, cluster).await.unwrap().into_iter();
+            found.map(|it| format!("{} {}", it.0, it.1)).collect::<Vec<_>>()
+        };
+        assert_eq!(days(0..9, None).await, ["live 0", "live 2", "other 0"]);
+        assert_eq!(days(1..9, Some("live")).await, ["live 2"]);
         let fenced = store.write_demand("live", &[hour(12, 1, 1)], FencingToken(token.0 - 1)).await;
         assert!(fenced.is_err() && store.demand_hour("live", 12).await.unwrap().is_none());
     }

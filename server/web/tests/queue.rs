@@ -40,6 +40,7 @@ fn waits(workload: &str, words: &str) -> Pod {
         model: String::new(),
         places: 1,
         gpus_each: 8,
+        together: None,
         is_shares: false,
         since: fixture::NOW.shifted(-600_000_000_000),
         reason: Reason::NoPlace,
