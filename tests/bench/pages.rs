@@ -116,26 +116,38 @@ fn job(number: usize) -> KnownRun {
     }
 }
 
-/// Whether the box finds the stored jobs, and says that it did not look at all of them.
-fn finds_jobs(server: &Server) -> bool {
+/// The pages of a node, a GPU and a job, as the box finds them; it must find the stored jobs, and say that it did not
+/// look at all of them.
+fn found_pages(server: &Server) -> [String; 3] {
     let found = server.get(&format!("/api/v1{ASKED}")).json();
     let jobs = &found["jobs"];
     let told = jobs["items"].as_array().map_or(0, Vec::len) as u64;
     let all = told + jobs["more"].as_u64().unwrap_or_default();
-    all == MAX_JOBS as u64 && found["not_all_jobs"].is_string()
+    assert_eq!(all, MAX_JOBS as u64, "{jobs}");
+    assert!(found["not_all_jobs"].is_string(), "{jobs}");
+    ["nodes", "gpus", "jobs"].map(|kind| {
+        let page = found[kind]["items"][0]["page"].as_str();
+        page.expect("one of each kind is found").to_owned()
+    })
 }
 
 /// Asks for the fleet at 50 requests a second, scrapes /metrics, and opens the pages in Chromium.
 pub(crate) fn measure(world: &World, server: &Server) -> bool {
-    let mut reached = finds_jobs(server);
-    if !reached {
-        told("the box does not find the stored jobs, so that what it takes says nothing");
-    }
+    let mut reached = true;
+    let [node, gpu, job] = found_pages(server);
     for (what, path) in [
         ("first page", "/"),
         ("fleet page", "/fleet"),
         ("fleet in the API", "/api/v1/fleet"),
         ("what the box finds", ASKED),
+        ("jobs", "/jobs"),
+        ("a job", job.as_str()),
+        ("a node", node.as_str()),
+        ("a GPU", gpu.as_str()),
+        ("incidents", "/incidents"),
+        ("cost", "/cost"),
+        ("queue", "/queue"),
+        ("health", "/health"),
     ] {
         let (took, failed) = at_rate(&server.place.web, path);
         let name = format!("{what} ({path}) at {RATE} requests/s, p99 ms");
