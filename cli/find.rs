@@ -50,7 +50,7 @@ fn text(found: &Value, server: &str) -> String {
     if let Some(why) = found["not_all_jobs"].as_str() {
         notes.push_str(&format!("Of jobs there may be more. {why}\n"));
     }
-    table.text("nothing that is known has this in its name") + &notes
+    table.text("nothing that was looked at has this in its name") + &notes
 }
 
 #[cfg(test)]
@@ -66,19 +66,19 @@ mod tests {
             "nodes": {"items": [node], "more": 12},
             "gpus": {"items": [], "more": 0},
             "jobs": {"items": [], "more": 0},
-            "not_all_jobs": "Older ones were not looked at.",
+            "not_all_jobs": "Only the 5,000 that started last were looked at.",
         });
         let said = text(&found, "http://fleet:8080");
         for words in [
             "http://fleet:8080/n",
             "8 GPUs",
             "… and 12 more nodes\n",
-            "Older ones",
+            "Of jobs there may be more. Only the 5,000",
         ] {
             assert!(said.contains(words), "{words} is not in {said}");
         }
         assert!(!said.contains("gpus"), "{said}");
         let nothing = text(&json!({}), "http://fleet:8080");
-        assert!(nothing.contains("nothing that is known"), "{nothing}");
+        assert!(nothing.contains("nothing that was looked at"), "{nothing}");
     }
 }

@@ -1,4 +1,5 @@
-//! Nodes, GPUs and jobs by a part of their name: one walk over the picture of the fleet, and over the newest jobs.
+//! Nodes, GPUs and jobs by a part of their name: one walk over the picture of the fleet, and over the names of the newest
+//! jobs ([`jobs`]).
 //!
 //! Limits: what is asked for has at most [`MAX_ASKED`] characters; of a kind [`MAX_TOLD`] are told and the others
 //! counted; jobs are looked for among the [`MAX_JOBS`] that started last.
@@ -10,21 +11,21 @@ use gpufleet_telemetry::time::Timestamp;
 
 use crate::App;
 use crate::auth::Grant;
-use crate::runs::{KnownRun, RunKey, State};
-use crate::store::{RunFilter, StoreError};
+use crate::runs::RunKey;
 use crate::today::blind;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView};
 use crate::words::text::{self, counted};
 use crate::words::{self, address};
+
+mod jobs;
+
+pub use jobs::{MAX_JOBS, Names};
 
 /// Longest text that is looked for, in characters: the longest id has as many bytes.
 pub const MAX_ASKED: usize = 256;
 
 /// Most of a kind that are told, the exact ones first: who sees more types more.
 pub const MAX_TOLD: usize = 20;
-
-/// Most jobs that are looked at: weeks of a large fleet, and some tens of milliseconds.
-pub const MAX_JOBS: usize = 5_000;
 
 /// What has a text in its name.
 #[derive(Debug, Default)]
@@ -128,6 +129,7 @@ impl Asked {
 /// When no name is so long.
 pub async fn find(
     app: &App,
+    names: &Names,
     view: &FleetView,
     grant: &Grant,
     asked: &str,
@@ -155,12 +157,11 @@ pub async fn find(
             });
         }
     }
-    match jobs(app, grant, &asked).await {
-        Ok((jobs, are_all)) => {
-            for (is_exact, job) in jobs {
-                found.jobs.add(is_exact, || job);
-            }
-            found.not_all_jobs = (!are_all).then_some("Older ones were not looked at.");
+    match jobs::jobs(app, names, grant, &asked).await {
+        Ok((few, are_all)) => {
+            found.jobs = few;
+            found.not_all_jobs =
+                (!are_all).then_some("Only the 5,000 that started last were looked at.");
         }
         Err(error) => {
             tracing::error!(%error, "the jobs cannot be read");
@@ -217,52 +218,6 @@ fn gpu(card: &GpuView, it: &GpuView) -> Match {
         },
         about: format!("{}, {state}{}", it.key.id, holder.unwrap_or_default()),
         address: address::gpu(&it.key.cluster, &it.key.id),
-    }
-}
-
-/// The jobs, the last started first, whether each is the one that was meant, and whether all that are kept were
-/// looked at.
-async fn jobs(
-    app: &App,
-    grant: &Grant,
-    asked: &Asked,
-) -> Result<(Vec<(bool, Match)>, bool), StoreError> {
-    let filter = RunFilter {
-        cluster: grant.cluster.clone(),
-        only_last: true,
-        ..RunFilter::default()
-    };
-    let now = app.clock.now();
-    let pick = |known: KnownRun| {
-        let job = &known.key.run.job;
-        let (id, full) = (job.to_string(), format!("{}/{}", job.namespace, job.name));
-        let named = asked.attempt_of(&known.key);
-        let is_exact = match named {
-            Some(_) => true,
-            None => asked.is_all_of([&id, &full, &job.name])?,
-        };
-        Some((is_exact, self::job(known, named, now)))
-    };
-    app.store.pick_runs(&filter, None, MAX_JOBS, pick).await
-}
-
-/// A job by its last attempt, or by the one that was named.
-fn job(last: KnownRun, named: Option<u32>, now: Timestamp) -> Match {
-    let RunKey { cluster, mut run } = last.key;
-    let state = match named {
-        Some(attempt) if attempt != run.attempt => format!("the last is {}", run.attempt),
-        _ => State::of_facts(&last.facts, now).name().to_owned(),
-    };
-    run.attempt = named.unwrap_or(run.attempt);
-    let namespace = Some(run.job.namespace.as_str()).filter(|it| !it.is_empty());
-    let namespace = namespace.map(|it| format!("{it}, ")).unwrap_or_default();
-    let key = RunKey { cluster, run };
-    Match {
-        origin: last.facts.origin,
-        name: key.run.job.name.clone(),
-        about: format!("{namespace}attempt {}, {state}", key.run.attempt),
-        address: address::run(&key),
-        cluster: key.cluster,
     }
 }
 

@@ -24,6 +24,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 
 use crate::auth::{AuthError, Grant, Role};
 use crate::doctor::Doctors;
+use crate::find::Names;
 use crate::refusals::{self, Door};
 use crate::today::Todays;
 use crate::view::Views;
@@ -69,6 +70,8 @@ pub struct Web {
     pub days: pages::day::Days,
     /// The months of the cost page.
     pub months: pages::cost::Months,
+    /// The names of jobs as they were last read.
+    pub names: Names,
     /// The newest answers to what there is today.
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
@@ -92,6 +95,7 @@ pub fn router(app: App) -> Router {
         renderings: pages::fleet::Renderings::default(),
         days: pages::day::Days::default(),
         months: pages::cost::Months::default(),
+        names: Names::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),

@@ -104,45 +104,41 @@ pub(super) fn faults() -> Vec<Faults> {
 }
 
 pub(super) fn well() -> Vec<Well> {
-    let alarms = |verdict: &dyn Fn(u32) -> Option<Verdict>| {
-        let seeds = 1_000..1_000 + WELL_SEEDS;
-        let told = seeds.filter_map(verdict);
-        let told = told.filter(|it| matches!(it, Verdict::Slower | Verdict::Faster));
-        told.count() as u32
-    };
-    let well = |detector, world, alarms, most| Well {
-        detector,
-        world,
-        alarms,
-        exposure: f64::from(WELL_SEEDS),
-        unit: "comparison",
-        most,
-    };
-    let [(_, usual), (_, wide)] = SPREADS;
-    vec![
-        well(
+    type Judge = fn(u32, f64, f64) -> Option<Verdict>;
+    // With each of the spreads.
+    let worlds: [(_, Judge, _); 2] = [
+        (
             BETWEEN,
-            "8 runs and one more, which differ by 0.3 %",
-            alarms(&|seed| after(seed, usual, 0.0)),
-            0,
+            after,
+            [
+                ("8 runs and one more, which differ by 0.3 %", 0),
+                ("8 runs and one more, which differ by 1 %", 2),
+            ],
         ),
-        well(
-            BETWEEN,
-            "8 runs and one more, which differ by 1 %",
-            alarms(&|seed| after(seed, wide, 0.0)),
-            2,
-        ),
-        well(
+        (
             A_B,
-            "3 runs and 3 more, which differ by 0.3 %",
-            alarms(&|seed| a_b(seed, usual, 0.0)),
-            0,
+            a_b,
+            [
+                ("3 runs and 3 more, which differ by 0.3 %", 0),
+                ("3 runs and 3 more, which differ by 1 %", 1),
+            ],
         ),
-        well(
-            A_B,
-            "3 runs and 3 more, which differ by 1 %",
-            alarms(&|seed| a_b(seed, wide, 0.0)),
-            1,
-        ),
-    ]
+    ];
+    let mut rows = Vec::new();
+    for (detector, judge, worlds) in worlds {
+        for ((_, spread), (world, most)) in SPREADS.into_iter().zip(worlds) {
+            let seeds = 1_000..1_000 + WELL_SEEDS;
+            let told = seeds.filter_map(|seed| judge(seed, spread, 0.0));
+            let alarms = told.filter(|it| matches!(it, Verdict::Slower | Verdict::Faster));
+            rows.push(Well {
+                detector,
+                world,
+                alarms: alarms.count() as u32,
+                exposure: f64::from(WELL_SEEDS),
+                unit: "comparison",
+                most,
+            });
+        }
+    }
+    rows
 }

@@ -70,7 +70,7 @@ pub async fn find(
 ) -> Result<Json<FoundNames>, Problem> {
     let view = web.views.get(&web.app).await.seen_with(&grant);
     let text = asked.q.unwrap_or_default();
-    let found = find::find(&web.app, &view, &grant, &text).await;
+    let found = find::find(&web.app, &web.names, &view, &grant, &text).await;
     let found = found.map_err(Problem::bad)?;
     Ok(Json(FoundNames {
         nodes: kind(found.nodes),

@@ -243,6 +243,18 @@ impl<K> Following<'_, K> {
         let mut known = self.app.inventory.known();
         note(tells.of(&mut known), tells, &why.to_string(), why.refusal());
     }
+
+    /// The same of a kind that comes in so many versions: where this one is not served, the next is asked for.
+    fn failed_in_version(&self, tells: Tells, versions: usize, why: &ApiError) {
+        if !why.is_not_found() {
+            return self.failed_at(tells, why);
+        }
+        let not_served = self.version.fetch_add(1, Ordering::Relaxed) + 1;
+        if not_served >= versions {
+            let mut known = self.app.inventory.known();
+            tells.of(&mut known).is_absent(NOT_INSTALLED);
+        }
+    }
 }
 
 impl Follow for Following<'_, OfNodes> {
@@ -379,15 +391,7 @@ impl<K: MayBeHeldBack> Follow for Following<'_, K> {
     }
 
     fn failed(&self, why: &ApiError) {
-        let tells = Tells::HeldBack(K::MAKER);
-        if !why.is_not_found() {
-            return self.failed_at(tells, why);
-        }
-        let not_served = self.version.fetch_add(1, Ordering::Relaxed) + 1;
-        if not_served >= K::PATHS.len() {
-            let mut known = self.app.inventory.known();
-            tells.of(&mut known).is_absent(NOT_INSTALLED);
-        }
+        self.failed_in_version(Tells::HeldBack(K::MAKER), K::PATHS.len(), why);
     }
 }
 

@@ -59,7 +59,7 @@ pub async fn show(
     frame: Frame,
 ) -> Response {
     let view = web.views.get(&web.app).await.seen_with(&frame.grant);
-    let found = match find::find(&web.app, &view, &frame.grant, &asked.q).await {
+    let found = match find::find(&web.app, &web.names, &view, &frame.grant, &asked.q).await {
         Ok(found) => found,
         Err(error) => {
             let (title, why) = (

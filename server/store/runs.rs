@@ -19,6 +19,9 @@ use crate::runs::{KnownRun, RankFacts, RunFacts, RunKey};
 /// Most runs in one answer.
 pub const MAX_RUNS_READ: usize = 1_000;
 
+/// Columns of a run as [`id_and_key`] takes them.
+const NAME: &str = "r.id, r.cluster, r.job, r.attempt";
+
 /// Columns of a run as [`read`] takes them.
 const COLUMNS: &str = "r.id, r.cluster, r.job, r.attempt, r.heard_ms, r.facts";
 
@@ -40,44 +43,48 @@ pub struct RunFilter {
 }
 
 impl Store {
-    /// What is picked of runs, the last started first, from behind `after` on; pages are read until `most` runs were
-    /// looked at. And whether these are all: else nobody looked at the others.
+    /// The names of runs, the last started first, and whether these are all. Of a run no more than its name is read.
     ///
     /// # Errors
-    /// When the database refuses. What cannot be read is set aside and left out.
-    pub async fn pick_runs<T>(
+    /// When the database refuses. A name that cannot be read is left out.
+    pub async fn run_names(
         &self,
         filter: &RunFilter,
-        mut after: Option<(i64, i64)>,
         most: usize,
-        pick: impl Fn(KnownRun) -> Option<T>,
-    ) -> Result<(Vec<T>, bool), StoreError> {
-        let (mut picked, mut looked_at) = (Vec::new(), 0);
-        while looked_at < most {
-            let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
-            looked_at += page.len();
-            picked.extend(page.into_iter().filter_map(&pick));
-            after = next;
-            if after.is_none() {
-                return Ok((picked, true));
-            }
-        }
-        Ok((picked, false))
+    ) -> Result<(Vec<RunKey>, bool), StoreError> {
+        let mut transaction = self.read().await?;
+        let (select, page) = (format!("SELECT {NAME}"), (None, most + 1));
+        let rows = page_of(&mut transaction, &select, &self.0.lease, filter, page).await;
+        let rows = rows.doing("reading names of runs")?;
+        let names = rows.iter().take(most);
+        let names = names.filter_map(|row| id_and_key(row).transpose());
+        let keys = names.map(|it| it.map(|(_, key)| key));
+        Ok((keys.collect::<Result<_, _>>()?, rows.len() <= most))
     }
 
-    /// The keys of those that are `asked` for.
+    /// The keys of those that are `asked` for, the last started first, from behind `after` on; pages are read until
+    /// `most` runs were looked at. And whether these are all: else nobody looked at the others.
     ///
     /// # Errors
     /// When the database refuses. What cannot be read is set aside and left out.
     pub async fn run_keys(
         &self,
         filter: &RunFilter,
-        after: Option<(i64, i64)>,
+        mut after: Option<(i64, i64)>,
         most: usize,
         asked: impl Fn(&KnownRun) -> bool,
     ) -> Result<(Vec<RunKey>, bool), StoreError> {
-        let pick = |it: KnownRun| asked(&it).then_some(it.key);
-        self.pick_runs(filter, after, most, pick).await
+        let (mut keys, mut looked_at) = (Vec::new(), 0);
+        while looked_at < most {
+            let (page, next) = self.runs(filter, after, MAX_RUNS_READ).await?;
+            looked_at += page.len();
+            keys.extend(page.into_iter().filter(&asked).map(|it| it.key));
+            after = next;
+            if after.is_none() {
+                return Ok((keys, true));
+            }
+        }
+        Ok((keys, false))
     }
 
     /// Since when runs are kept: those that were heard of before that only are deleted; none while none is.
@@ -104,8 +111,9 @@ impl Store {
         let doing = "reading runs";
         let limit = limit.clamp(1, MAX_RUNS_READ);
         let mut transaction = self.read().await?;
+        let select = format!("SELECT {COLUMNS}, r.started_ms");
         let page = (after, limit);
-        let rows = page_of(&mut transaction, "", &self.0.lease, filter, page).await;
+        let rows = page_of(&mut transaction, &select, &self.0.lease, filter, page).await;
         let rows = rows.doing(doing)?;
         drop(transaction);
         let mut bad = Vec::new();
@@ -159,10 +167,10 @@ impl Store {
     }
 }
 
-/// The rows of a page of [`Store::runs`]; a test has them explained by the word before the statement.
+/// What is to be `select`ed of a page of runs, the last started first; a test has the statement explained.
 pub(super) async fn page_of(
     transaction: &mut Transaction,
-    explain: &str,
+    select: &str,
     lease: &str,
     filter: &RunFilter,
     (after, limit): (Option<(i64, i64)>, usize),
@@ -206,7 +214,7 @@ pub(super) async fn page_of(
         _ => "($1 = '' OR r.cluster = $1)",
     };
     let sql = format!(
-        "{explain} SELECT {COLUMNS}, r.started_ms FROM run r
+        "{select} FROM run r
          WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
          {named} AND ($7 = '' OR r.cause = $7)
          {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))

@@ -1,7 +1,7 @@
 //! Why GPUs were free, minute by minute: hours are replaced while they run, and handed to the hours of the GPUs that
 //! they are of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::inventory::unheld::Alike;
@@ -11,7 +11,7 @@ use super::database::{Column, Row, Transaction};
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
 use super::ledger::Inputs;
-use super::model::FencingToken;
+use super::model::{FencingToken, LedgerInput};
 
 /// Why GPUs that have type and taints in common were free in an hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +74,9 @@ impl Store {
         let mut transaction = self.read().await?;
         let asked = [(cluster, hour)];
         let mut found = hours(&mut transaction, &self.0.lease, &asked).await?;
-        Ok(found
-            .remove(&(cluster.to_owned(), hour))
+        let of_cluster = found.get_mut(cluster);
+        Ok(of_cluster
+            .and_then(|it| it.remove(&hour))
             .unwrap_or_default())
     }
 }
@@ -85,12 +86,15 @@ fn list(alike: &Alike) -> String {
     serde_json::to_string(&alike.kept_for).expect("texts are JSON")
 }
 
-/// Hours by cluster and number.
+/// By cluster, and by what it has there.
+type Of<K, T> = BTreeMap<String, BTreeMap<K, T>>;
+
+/// Hours by their number.
 async fn hours(
     transaction: &mut Transaction,
     lease: &str,
     asked: &[(&str, i64)],
-) -> Result<BTreeMap<(String, i64), Vec<FreeHour>>, StoreError> {
+) -> Result<Of<i64, Vec<FreeHour>>, StoreError> {
     let doing = "reading why GPUs were free";
     let columns = [
         Column::Texts(vec![lease; asked.len()]),
@@ -104,11 +108,14 @@ async fn hours(
     let rows = transaction
         .rows("WITH k (lease, cluster, hour) AS (", &columns, after)
         .await;
-    let mut found: BTreeMap<(String, i64), Vec<FreeHour>> = BTreeMap::new();
+    let mut found: Of<i64, Vec<FreeHour>> = BTreeMap::new();
     for row in rows.doing(doing)? {
-        let cluster = row.text(0).doing(doing)?.to_owned();
+        let cluster = row.text(0).doing(doing)?;
         match read_hour(&row).doing(doing)? {
-            Ok(hour) => found.entry((cluster, hour.hour)).or_default().push(hour),
+            Ok(hour) => {
+                let of_cluster = found.entry(cluster.to_owned()).or_default();
+                of_cluster.entry(hour.hour).or_default().push(hour);
+            }
             Err(error) => {
                 tracing::error!(cluster, %error, "why GPUs were free cannot be read; it is left out")
             }
@@ -135,67 +142,59 @@ pub(super) async fn read(
     lease: &str,
     inputs: &mut Inputs,
 ) -> Result<(), StoreError> {
-    let clusters = inputs
-        .iter()
-        .map(|(key, it)| (it.resource.key.cluster.to_string(), key.0));
-    let mut asked: Vec<(String, i64)> = clusters.collect();
-    asked.sort_unstable();
-    asked.dedup();
-    let asked: Vec<(&str, i64)> = asked.iter().map(|it| (it.0.as_str(), it.1)).collect();
+    let asked = inputs.iter().map(|(key, it)| (cluster(it), key.0));
+    let asked: BTreeSet<(&str, i64)> = asked.collect();
+    let asked: Vec<(&str, i64)> = asked.into_iter().collect();
     let free = hours(transaction, lease, &asked).await?;
-    let is_told = |it: &(String, i64)| free.contains_key(it);
-    let mut nodes: Vec<(String, String)> = Vec::new();
-    for (key, input) in inputs.iter() {
-        let cluster = input.resource.key.cluster.to_string();
-        let node = input.around.node.clone();
-        if let Some(node) = node.filter(|_| is_told(&(cluster.clone(), key.0))) {
-            nodes.push((cluster, node));
-        }
-    }
-    nodes.sort_unstable();
-    nodes.dedup();
+    let of_hour = |it: &LedgerInput, hour: i64| free.get(cluster(it))?.get(&hour);
+    let told = inputs.iter().filter_map(|(key, it)| {
+        let node = it.around.node.as_deref()?;
+        of_hour(it, key.0).map(|_| (cluster(it), node))
+    });
+    let nodes: BTreeSet<(&str, &str)> = told.collect();
+    let nodes: Vec<(&str, &str)> = nodes.into_iter().collect();
     let alike = alike(transaction, lease, &nodes).await?;
     for (key, input) in inputs.iter_mut() {
-        let cluster = input.resource.key.cluster.to_string();
-        let Some(node) = input.around.node.clone() else {
+        let node = input.around.node.as_deref();
+        let of_cluster = alike.get(cluster(input));
+        let Some(alike) = node.and_then(|it| of_cluster?.get(it)) else {
             continue;
         };
-        let Some(alike) = alike.get(&(cluster.clone(), node)) else {
-            continue;
-        };
-        let of_hour = free.get(&(cluster, key.0)).into_iter().flatten();
-        let mut theirs = of_hour.filter(|it| it.alike == *alike);
-        input.around.free = theirs.next().map(|it| it.minutes).unwrap_or_default();
+        let mut hours = of_hour(input, key.0).into_iter().flatten();
+        let theirs = hours.find(|it| it.alike == *alike);
+        input.around.free = theirs.map(|it| it.minutes).unwrap_or_default();
     }
     Ok(())
 }
 
-/// What the GPUs of nodes have in common with others, by cluster and name.
+fn cluster(input: &LedgerInput) -> &str {
+    &input.resource.key.cluster
+}
+
+/// What the GPUs of nodes have in common with others, by the node's name.
 async fn alike(
     transaction: &mut Transaction,
     lease: &str,
-    nodes: &[(String, String)],
-) -> Result<BTreeMap<(String, String), Alike>, StoreError> {
+    nodes: &[(&str, &str)],
+) -> Result<Of<String, Alike>, StoreError> {
     let doing = "reading nodes of free GPUs";
     let columns = [
         Column::Texts(vec![lease; nodes.len()]),
-        Column::Texts(nodes.iter().map(|it| it.0.as_str()).collect()),
-        Column::Texts(nodes.iter().map(|it| it.1.as_str()).collect()),
+        Column::Texts(nodes.iter().map(|it| it.0).collect()),
+        Column::Texts(nodes.iter().map(|it| it.1).collect()),
     ];
     let after = ") SELECT n.cluster, n.name, n.data FROM k CROSS JOIN inventory_node n
         WHERE n.lease = k.lease AND n.cluster = k.cluster AND n.name = k.name";
     let rows = transaction
         .rows("WITH k (lease, cluster, name) AS (", &columns, after)
         .await;
-    let mut found = BTreeMap::new();
+    let mut found: Of<String, Alike> = BTreeMap::new();
     for row in rows.doing(doing)? {
         // One that cannot be read is named in the log by who reads the inventory.
         if let Ok(record) = serde_json::from_slice::<Record>(row.bytes(2).doing(doing)?) {
-            let key = (
-                row.text(0).doing(doing)?.to_owned(),
-                row.text(1).doing(doing)?.to_owned(),
-            );
-            found.insert(key, Alike::of(&record.node));
+            let (cluster, name) = (row.text(0).doing(doing)?, row.text(1).doing(doing)?);
+            let of_cluster = found.entry(cluster.to_owned()).or_default();
+            of_cluster.insert(name.to_owned(), Alike::of(&record.node));
         }
     }
     Ok(found)

@@ -1,8 +1,16 @@
 //! How fast pages and API answer while the server takes in a fleet, how many bytes they are on the wire, and
 //! how soon Chromium shows them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpufleet_server::find::MAX_JOBS;
+use gpufleet_server::runs::{KnownRun, RunFacts, RunKey};
+use gpufleet_server::store::model::Commit;
+use gpufleet_server::store::{Store, StoreConfig};
+use gpufleet_telemetry::identity::Origin;
+use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::training::{JobId, RunId};
 use gpufleet_tests::harness::browser::{Browser, Window};
 use gpufleet_tests::harness::server::Server;
 use gpufleet_tests::harness::{World, http, wait};
@@ -28,6 +36,13 @@ const MAX_REFRESH_MS: f64 = 10_000.0;
 /// The first page on the wire, with what it needs, as a browser asks for it over http: with gzip.
 const MAX_FIRST_KB: f64 = 200.0;
 
+/// What is asked of the box: it is in the names of all nodes, GPUs and jobs, which is the most that it may have to tell.
+const ASKED: &str = "/find?q=node-";
+/// How many texts are in the fingerprint of a stored job.
+const FINGERPRINT: usize = 20;
+/// When the stored jobs were over: nothing of them is live any more.
+const OVER_SECONDS: i64 = 3 * 86_400;
+
 /// How long the open page took, milliseconds, and what came over the wire for it, bytes.
 const SHOWN: &str = r"return new Promise(done => requestAnimationFrame(() => setTimeout(() => {
     const page = performance.getEntriesByType('navigation')[0];
@@ -44,14 +59,95 @@ const REFRESHED: &str = r"return new Promise(done => {
     document.dispatchEvent(new Event('visibilitychange'));
 });";
 
+/// Puts jobs into the record before a server has it, one more than the box looks at.
+pub(crate) fn store_jobs(url: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime can be made");
+    runtime.block_on(async {
+        let config = StoreConfig {
+            url: url.to_owned(),
+            ..StoreConfig::default()
+        };
+        let store = Store::open(&config).await.expect("a new database opens");
+        let now = Timestamp::from_seconds(wait::unix_seconds());
+        let length = Duration::from_secs(60);
+        let lease = store.acquire_lease("bench", now, length).await;
+        let token = lease.expect("nobody has the lease of a new database").token;
+        let commit = Commit {
+            number: 1,
+            runs: (0..=MAX_JOBS).map(job).collect(),
+            ..Commit::default()
+        };
+        let committed = store.commit(&commit, token).await;
+        committed.expect("nothing else writes");
+        let released = store.release_lease(token).await;
+        released.expect("the database answers");
+        store.close().await;
+    });
+}
+
+fn job(number: usize) -> KnownRun {
+    let over = Timestamp::from_seconds(wait::unix_seconds() - OVER_SECONDS);
+    let started = over.shifted(-(number as i64 + 1) * 60_000_000_000);
+    let job = JobId {
+        namespace: "research".to_owned(),
+        name: format!("node-sweep-{number}"),
+        uid: format!("uid-{number}"),
+    };
+    let text = |it| (format!("package.{it}"), format!("{it}.0.1+build.{number}"));
+    let fingerprint: BTreeMap<_, _> = (0..FINGERPRINT).map(text).collect();
+    KnownRun {
+        key: RunKey {
+            cluster: "bench-simulated".into(),
+            run: RunId { job, attempt: 0 },
+        },
+        facts: RunFacts {
+            origin: Origin::Simulated,
+            started: Some(started),
+            heard: over,
+            ended: Some(over),
+            fingerprint,
+            ..RunFacts::default()
+        },
+        ranks: Vec::new(),
+        is_part: false,
+    }
+}
+
+/// The pages of a node, a GPU and a job, as the box finds them; it must find the stored jobs, and say that it did not
+/// look at all of them.
+fn found_pages(server: &Server) -> [String; 3] {
+    let found = server.get(&format!("/api/v1{ASKED}")).json();
+    let jobs = &found["jobs"];
+    let told = jobs["items"].as_array().map_or(0, Vec::len) as u64;
+    let all = told + jobs["more"].as_u64().unwrap_or_default();
+    assert_eq!(all, MAX_JOBS as u64, "{jobs}");
+    assert!(found["not_all_jobs"].is_string(), "{jobs}");
+    ["nodes", "gpus", "jobs"].map(|kind| {
+        let page = found[kind]["items"][0]["page"].as_str();
+        page.expect("one of each kind is found").to_owned()
+    })
+}
+
 /// Asks for the fleet at 50 requests a second, scrapes /metrics, and opens the pages in Chromium.
 pub(crate) fn measure(world: &World, server: &Server) -> bool {
     let mut reached = true;
+    let [node, gpu, job] = found_pages(server);
     for (what, path) in [
         ("first page", "/"),
         ("fleet page", "/fleet"),
         ("fleet in the API", "/api/v1/fleet"),
-        ("what the box finds", "/find?q=node-"),
+        ("what the box finds", ASKED),
+        ("jobs", "/jobs"),
+        ("a job", job.as_str()),
+        ("a node", node.as_str()),
+        ("a GPU", gpu.as_str()),
+        ("incidents", "/incidents"),
+        ("cost", "/cost"),
+        ("queue", "/queue"),
+        ("health", "/health"),
     ] {
         let (took, failed) = at_rate(&server.place.web, path);
         let name = format!("{what} ({path}) at {RATE} requests/s, p99 ms");

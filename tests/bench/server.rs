@@ -47,7 +47,9 @@ pub(crate) fn run(short: bool) -> bool {
 
 fn ours(minutes: u64) -> bool {
     let world = World::new();
-    let server = server::Place::sqlite(&world).start();
+    let place = server::Place::sqlite(&world);
+    pages::store_jobs(&place.database);
+    let server = place.start();
     let endpoint = format!("http://{}", server.place.grpc);
     let (nodes, metrics) = (NODES.to_string(), METRICS.to_string());
     let mut simulator = Simulator::start(

@@ -6,6 +6,7 @@
 
 mod targets;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -73,10 +74,9 @@ fn try_one(target: &Target, bytes: &[u8]) -> Result<(), String> {
     let taken = catch_unwind(AssertUnwindSafe(|| (target.take)(bytes)));
     taken.map(|_understood| ()).map_err(|_panicked| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/fuzz");
-        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        let path = folder.join(format!("{}-{hash:016x}", target.name));
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let path = folder.join(format!("{}-{:016x}", target.name, hasher.finish()));
         let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, bytes));
         format!(
             "{} panics; the input is {} ({kept:?})",

@@ -1,4 +1,5 @@
-//! What pages, documents and code say must be there: metrics in the catalog, linked files on disk.
+//! What pages, documents and code say must be there: metrics in the catalog, linked files on disk. And what stands on
+//! a page that is kept fresh is.
 
 use gpufleet_program::config::{ProgramConfig, Sources};
 use gpufleet_telemetry::catalog;
@@ -115,4 +116,34 @@ fn documented_by<C: ProgramConfig + PartialEq + std::fmt::Debug>() {
 fn every_documented_default_file_is_what_the_code_says() {
     documented_by::<gpufleet_agent::config::Config>();
     documented_by::<gpufleet_server::config::Config>();
+}
+
+/// Notes of a page that is kept fresh piece by piece, which stand beside its pieces and are none themselves.
+fn notes_that_stay(page: &File) -> Vec<String> {
+    let count = |line: &str, word: &str| line.matches(word).count();
+    let (mut broken, mut open) = (Vec::new(), 0_usize);
+    for (number, line) in page.lines() {
+        if open == 0 && line.contains("<p class=\"note") && !line.contains("data-live") {
+            broken.push(format!("{}:{number}: {line}", page.path));
+        }
+        open += count(line, "<section") + count(line, "<article");
+        open -= count(line, "</section") + count(line, "</article");
+    }
+    broken
+}
+
+#[test]
+fn a_note_beside_the_pieces_of_a_page_comes_and_goes_with_them() {
+    let mut pages = files(&[".html"]);
+    pages.retain(|it| it.text.contains("data-live"));
+    assert!(pages.len() > 10, "pages are kept fresh");
+    let broken: Vec<String> = pages.iter().flat_map(notes_that_stay).collect();
+    none("what comes and goes on an open page has data-live", &broken);
+    let stays = File {
+        path: "page.html".to_owned(),
+        text: "<section data-live=\"a\">\n<p class=\"note\">in it</p>\n</section>\n<p class=\"note bad\">beside</p>"
+            .to_owned(),
+    };
+    let line = "page.html:4: <p class=\"note bad\">beside</p>";
+    assert_eq!(notes_that_stay(&stays), [line]);
 }

@@ -4,7 +4,8 @@
 //! none there are no such GPUs, and all are asked for again, because it may be upgraded.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpufleet_program::kubernetes::follow::{self, Follow};
@@ -12,9 +13,9 @@ use gpufleet_program::kubernetes::{Api, ApiError};
 use serde::de::DeserializeOwned;
 
 use super::super::known::{Asks, DeviceClaim, DeviceKind, Gives, Slice};
-use super::super::{known::ClusterState, now};
+use super::super::now;
 use super::devices::{self, ClaimObject, ClassObject, SliceObject, TemplateObject};
-use super::{NOT_INSTALLED, Tells, note};
+use super::{Following, Tells, follow_of, served};
 use crate::App;
 
 /// Versions that are understood, the newest first.
@@ -28,12 +29,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Follows all of them, for ever.
 pub(super) async fn run(app: &App, api: &Api) {
-    let (slices, classes, claims, templates) = (
-        Following::<SliceObject>::new(app, api),
-        Following::<ClassObject>::new(app, api),
-        Following::<ClaimObject>::new(app, api),
-        Following::<TemplateObject>::new(app, api),
-    );
+    let slices = follow_of::<Device<SliceObject>>(app, api);
+    let classes = follow_of::<Device<ClassObject>>(app, api);
+    let claims = follow_of::<Device<ClaimObject>>(app, api);
+    let templates = follow_of::<Device<TemplateObject>>(app, api);
     tokio::join!(
         follow::follow(&slices),
         follow::follow(&classes),
@@ -53,14 +52,8 @@ pub(super) async fn decided(app: &App) {
     let _late = tokio::time::timeout(DECIDED_WITHIN, decided).await;
 }
 
-/// Follows one kind of object.
-struct Following<'a, K> {
-    app: &'a App,
-    api: &'a Api,
-    /// Which of [`VERSIONS`] is asked for.
-    version: AtomicUsize,
-    kind: std::marker::PhantomData<fn() -> K>,
-}
+/// A kind of object that is followed as [`OfDevices`] says.
+struct Device<K>(PhantomData<K>);
 
 /// An object of the API.
 trait OfDevices: DeserializeOwned + Send {
@@ -176,25 +169,14 @@ impl OfDevices for TemplateObject {
     }
 }
 
-impl<'a, K> Following<'a, K> {
-    const fn new(app: &'a App, api: &'a Api) -> Self {
-        Self {
-            app,
-            api,
-            version: AtomicUsize::new(0),
-            kind: std::marker::PhantomData,
-        }
-    }
-}
-
-impl<K: OfDevices> Follow for Following<'_, K> {
+impl<K: OfDevices> Follow for Following<'_, Device<K>> {
     type Object = K;
     type All = K::All;
 
     const IS_SHORT: bool = false;
 
     fn path(&self) -> String {
-        let version = VERSIONS[self.version.load(Ordering::Relaxed) % VERSIONS.len()];
+        let version = served(&VERSIONS, self.version.load(Ordering::Relaxed));
         format!("/apis/resource.k8s.io/{version}/{}", K::RESOURCE)
     }
 
@@ -229,16 +211,6 @@ impl<K: OfDevices> Follow for Following<'_, K> {
     }
 
     fn failed(&self, why: &ApiError) {
-        let tells = Tells::Devices(K::KIND);
-        let mut known = self.app.inventory.known();
-        let known: &mut ClusterState = &mut known;
-        if why.is_not_found() {
-            let tried = self.version.fetch_add(1, Ordering::Relaxed) + 1;
-            if tried >= VERSIONS.len() {
-                tells.of(known).is_absent(NOT_INSTALLED);
-            }
-            return;
-        }
-        note(tells.of(known), tells, &why.to_string(), why.refusal());
+        self.failed_in_version(Tells::Devices(K::KIND), VERSIONS.len(), why);
     }
 }

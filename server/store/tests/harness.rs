@@ -139,8 +139,8 @@ impl Bench {
     pub(crate) async fn plan_of_runs(&self, filter: &RunFilter) -> String {
         let mut transaction = self.store.read().await.expect("the database answers");
         let (explain, column) = match &transaction {
-            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN", 3),
-            Transaction::Postgres(_) => ("EXPLAIN", 0),
+            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN SELECT *", 3),
+            Transaction::Postgres(_) => ("EXPLAIN SELECT *", 0),
         };
         let (lease, page) = (&self.store.0.lease, (None, 40));
         let rows = super::super::runs::page_of(&mut transaction, explain, lease, filter, page);

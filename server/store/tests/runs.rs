@@ -109,6 +109,28 @@ both! {
 }
 
 both! {
+    async fn names_of_runs_are_read_without_their_facts_and_it_is_said_whether_they_are_all(bench) {
+        let mut commit = Commit { number: 1, ..Commit::default() };
+        commit.runs = (0..3).map(|it| told(it, i64::from(it) * 60, 600)).collect();
+        bench.commit(&commit).await;
+        bench.execute("UPDATE run SET facts = 'no JSON'").await;
+        let names = async |filter: &RunFilter, most| {
+            let (keys, are_all) = bench.store.run_names(filter, most).await.unwrap();
+            let attempts = keys.iter().map(|it| it.run.attempt);
+            (attempts.collect::<Vec<_>>(), are_all)
+        };
+        let all = RunFilter::default();
+        assert_eq!(names(&all, 2).await, (vec![2, 1], false));
+        assert_eq!(names(&all, 3).await, (vec![2, 1, 0], true));
+        let last = RunFilter { only_last: true, ..RunFilter::default() };
+        assert_eq!(names(&last, 3).await, (vec![2], true));
+        let other = RunFilter { cluster: Some("other".into()), ..RunFilter::default() };
+        assert_eq!(names(&other, 3).await, (vec![], true));
+        assert_eq!(bench.int("SELECT COUNT(*) FROM set_aside").await, 0, "facts were not looked at");
+    }
+}
+
+both! {
     async fn old_steps_go_before_their_run_and_a_run_with_its_ranks(bench) {
         bench.commit(&steps(1, 0)).await;
         bench.commit(&steps(2, 600)).await;

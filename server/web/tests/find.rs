@@ -1,10 +1,15 @@
 //! The box on every page: what it finds, where it leads, and what it does not.
 
+use gpufleet_telemetry::training::RunId;
+
 use super::*;
 use crate::auth::Grant;
+use crate::find::{self, Names};
+use crate::runs::{KnownRun, RunFacts, RunKey};
+use crate::store::model::Commit;
 use crate::view::gather::gather;
 use crate::words::address;
-use crate::words::text::segment;
+use crate::words::text::{grouped, segment};
 
 /// What is answered to a text in the box: where it leads, or the page.
 async fn find(server: &Fixture, asked: &str) -> Result<String, String> {
@@ -58,7 +63,7 @@ async fn a_part_of_a_name_lists_what_has_it_by_kind_and_counts_what_is_more() {
     let page = find(&server, "h100-0").await.expect_err("there are many");
     let links = |page: &str, part: &str| page.matches(&format!("<td><a href=\"{part}")).count();
     assert_eq!(links(&page, "/clusters/prod/nodes/"), 9);
-    assert_eq!(links(&page, "/clusters/prod/gpus/"), crate::find::MAX_TOLD);
+    assert_eq!(links(&page, "/clusters/prod/gpus/"), find::MAX_TOLD);
     assert!(page.contains("And 52 more."), "{page}");
     assert!(page.contains("silent for 12 min 34 s"), "{page}");
     assert!(!page.contains("<h2>Jobs</h2>"), "{page}");
@@ -95,8 +100,8 @@ async fn an_empty_box_says_what_to_type_one_that_finds_nothing_what_was_looked_a
         assert!(page.contains("Type a part of a name"), "{page}");
     }
     let page = find(&server, "nobody-at-all").await.expect_err("nothing");
-    assert!(page.contains("Nothing that is known here"), "{page}");
-    let long = format!("/find?q={}", "n".repeat(crate::find::MAX_ASKED + 1));
+    assert!(page.contains("Nothing that was looked at"), "{page}");
+    let long = format!("/find?q={}", "n".repeat(find::MAX_ASKED + 1));
     let (status, page) = server.get(&long).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(page.contains("No name is so long"), "{page}");
@@ -120,10 +125,60 @@ async fn the_api_finds_the_same() {
     assert_eq!(jobs["items"], Value::Array(Vec::new()));
     let empty = server.json("/api/v1/find").await;
     assert_eq!(empty["nodes"]["items"], Value::Array(Vec::new()));
-    let long = format!("/api/v1/find?q={}", "n".repeat(crate::find::MAX_ASKED + 1));
+    let long = format!("/api/v1/find?q={}", "n".repeat(find::MAX_ASKED + 1));
     let (status, said) = server.get(&long).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(said.contains("at most 256 characters"), "{said}");
+}
+
+/// Makes jobs durable that began when the picture was taken.
+async fn begin(server: &Fixture, commit: u64, jobs: std::ops::Range<usize>) {
+    let run = |number| KnownRun {
+        key: RunKey {
+            cluster: "prod".into(),
+            run: RunId::parse(&format!("team/many-{number}/u/0")).unwrap(),
+        },
+        facts: RunFacts {
+            started: Some(fixture::NOW),
+            heard: fixture::NOW,
+            ..RunFacts::default()
+        },
+        ranks: Vec::new(),
+        is_part: false,
+    };
+    let commit = Commit {
+        number: commit,
+        runs: jobs.map(run).collect(),
+        ..Commit::default()
+    };
+    let length = Duration::from_secs(30);
+    let lease = server.store.acquire_lease("tests", fixture::NOW, length);
+    let token = lease.await.unwrap().token;
+    server.store.commit(&commit, token).await.unwrap();
+}
+
+#[tokio::test]
+async fn jobs_beyond_those_that_are_looked_at_are_said_to_be_so_and_not_to_be_none() {
+    let server = server().await;
+    let dead = Ok(jobs::address(jobs::DEAD));
+    let only = "Only the 5,000 that started last were looked at.";
+    assert_eq!(find::MAX_JOBS, 5_000);
+    begin(&server, 1_000, 2..find::MAX_JOBS).await;
+    assert_eq!(find(&server, "dead").await, dead, "two began before these");
+    let page = find(&server, "many-").await.expect_err("there are many");
+    let more = format!("And {} more.", grouped(4_978.0));
+    assert!(page.contains(&more), "{page}");
+    assert!(page.contains("team, attempt 0, running"), "{page}");
+    assert!(!page.contains(only), "all were looked at: {page}");
+    begin(&server, 1_001, 0..2).await;
+    assert_eq!(find(&server, "dead").await, dead, "names are kept");
+    server.pass(5);
+    let page = find(&server, "dead").await.expect_err("it is too old");
+    assert!(page.contains("Nothing that was looked at"), "{page}");
+    assert!(page.contains(only), "{page}");
+    let found = server.json("/api/v1/find?q=many-4999").await;
+    assert_eq!(found["jobs"]["items"][0]["name"], "many-4999");
+    assert_eq!(found["not_all_jobs"], only);
 }
 
 #[tokio::test]
@@ -143,7 +198,7 @@ async fn who_may_see_one_cluster_finds_what_is_in_it_alone() {
     };
     let view = Arc::new(gather(&server.app)).seen_with(&grant);
     let of = async |asked| {
-        let found = crate::find::find(&server.app, &view, &grant, asked).await;
+        let found = find::find(&server.app, &Names::default(), &view, &grant, asked).await;
         let found = found.unwrap();
         [found.nodes, found.gpus, found.jobs].map(|it| it.told.len())
     };

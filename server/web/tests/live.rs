@@ -131,3 +131,24 @@ async fn one_token_takes_no_more_than_its_share_and_is_told_when_to_come_back() 
     streams.pop();
     drop(server.stream(Some(TOKEN)).await);
 }
+
+#[tokio::test]
+async fn an_open_page_says_that_its_store_is_gone_as_soon_as_it_is() {
+    let server = server().await;
+    let pages = [
+        "/jobs".to_owned(),
+        jobs::address(jobs::JOB),
+        "/clusters/prod/nodes/h100-00".to_owned(),
+        format!("/clusters/prod/gpus/{GPU}"),
+    ];
+    let piece = "<p class=\"note bad\" data-live=\"past\">The store does not answer";
+    for page in &pages {
+        assert!(!server.get(page).await.1.contains(piece), "{page}");
+    }
+    server.store.close().await;
+    for page in &pages {
+        let (status, text) = server.get(page).await;
+        assert_eq!(status, StatusCode::OK, "{page}");
+        assert!(text.contains(piece), "{page}: {text}");
+    }
+}
