@@ -50,7 +50,7 @@ pub struct Compared {
     pub run: RunKnown,
     /// The median step, seconds; none of fewer than 20 steps after the first 5.
     pub step_seconds: Option<f64>,
-    /// How many steps that is of.
+    /// How many steps that is of: those of its last six hours.
     pub steps: usize,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
@@ -76,8 +76,8 @@ pub struct AgainstIt {
     pub differences: Vec<Difference>,
     /// Why there are none, where a run has not told what it is made of.
     pub differences_missing: Option<&'static str>,
-    /// How many times as fast the second does the same work; below 1 it is slower. Of several runs it is the middle one of
-    /// the second against the median of the first.
+    /// How many times as fast the second does the same work; below 1 it is slower. Of several runs the medians of both
+    /// sides are held against each other.
     pub speed_up: Option<f64>,
     /// `tokens`, or `steps` where they do not say tokens: then a step has to be the same work.
     pub speed_up_by: Option<&'static str>,
@@ -261,7 +261,7 @@ pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compa
             &web.app.incidents.of_run(key),
             web.app.clock.now(),
         ),
-        step_seconds: side.step_seconds,
+        step_seconds: side.step_seconds(),
         steps: side.steps,
         tokens_per_step: side.tokens_per_step,
         usd_per_million_tokens: Figure::of(cost::per_million_tokens(&web.app, (key, run), side)),

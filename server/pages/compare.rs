@@ -279,7 +279,7 @@ fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
         .into_iter()
         .flat_map(|(letter, runs)| runs.iter().map(move |it| (letter, it)));
     let row = |(letter, it): (&'static str, &Compared)| {
-        let pace = it.side.step_seconds.map(text::pace);
+        let pace = it.side.step_seconds().map(text::pace);
         let steps = text::grouped(it.side.steps as f64);
         (side(letter, at, it), pace.ok_or(NO_PACE), steps)
     };
@@ -345,7 +345,7 @@ async fn rows(
     };
     Ok(vec![
         row("Step", &|it| {
-            let pace = it.side.step_seconds.map(text::pace);
+            let pace = it.side.step_seconds().map(text::pace);
             pace.ok_or_else(|| NO_PACE.to_owned())
         }),
         row("Steps that is of", &|it| {
@@ -377,13 +377,15 @@ async fn rows(
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::regression::between::Pace;
+
     use super::*;
     use crate::runs::compare::{Side, speed_up};
 
     #[test]
     fn steps_are_not_called_the_same_work_where_a_run_gives_no_tokens() {
         let tokens = Side {
-            step_seconds: Some(1.0),
+            pace: Pace::of(&[1e9; 20]),
             tokens_per_step: Some(4_096.0),
             ..Side::default()
         };

@@ -119,7 +119,7 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
         more: differs.len().saturating_sub(NAMED),
         step: rung
             .side
-            .step_seconds
+            .step_seconds()
             .map_or_else(|| "too few steps".to_owned(), text::pace),
         comparison: before.map(|it| compare::between(&[it], &[key])),
         before: gain(rung.step.as_ref()),

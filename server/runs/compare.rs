@@ -1,13 +1,13 @@
 //! Two runs side by side: what they are made of first, then how fast, then the loss at equal tokens.
 //!
-//! Steps are those of the rank that stands for each run; the first [`WARM_UP`] of an attempt say
+//! Steps are those of the rank that stands for each run, all of its last [`READ_BACK`]; the first [`WARM_UP`] say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
 //! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
 //! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`read`].
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::regression::between;
+use gpufleet_analysis::regression::between::{self, Pace};
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
@@ -19,9 +19,6 @@ use crate::store::{Store, StoreError};
 
 /// First steps that say nothing: compilation, autotuning, cold caches.
 const WARM_UP: usize = 5;
-
-/// Fewer steps than this behind them are no pace.
-const LEAST_STEPS: usize = 20;
 
 /// How far back from the end of a run its steps and losses are read, nanoseconds.
 const READ_BACK: i64 = 6 * 3_600 * NANOS_PER_SECOND;
@@ -62,18 +59,23 @@ pub struct Difference {
 /// What is compared of one run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Side {
-    /// The median step, seconds; none of too few steps.
-    pub step_seconds: Option<f64>,
+    /// How many nanoseconds a step takes; none of too few steps.
+    pub pace: Option<Pace>,
     /// How many steps that is of.
     pub steps: usize,
     /// How uncertain that is within the run, as a part of it; none of too few steps.
     pub uncertainty: Option<f64>,
-    /// How long its last steps took, nanoseconds, in order: [`between::MOST_STEPS`] at most.
-    pub walls: Vec<f64>,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
     /// Loss by tokens of the run, in the order of time.
     pub losses: Vec<(f64, f64)>,
+}
+
+impl Side {
+    /// The median step, seconds; none of too few steps.
+    pub fn step_seconds(&self) -> Option<f64> {
+        self.pace.as_ref().map(|it| it.median() / 1e9)
+    }
 }
 
 /// One run against another.
@@ -133,7 +135,7 @@ pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
 /// How many times as fast the second does the same work: by tokens where both say them, else by
 /// steps, which holds only where a step is the same work.
 pub fn speed_up(a: &Side, b: &Side) -> Option<(f64, &'static str)> {
-    let steps = a.step_seconds? / b.step_seconds?;
+    let steps = a.step_seconds()? / b.step_seconds()?;
     match (a.tokens_per_step, b.tokens_per_step) {
         (Some(of_a), Some(of_b)) if of_a > 0.0 => Some((steps * of_b / of_a, "tokens")),
         _ => Some((steps, "steps")),
@@ -179,18 +181,13 @@ pub(super) fn walls(blocks: &[StepBlock]) -> Vec<f64> {
 
 /// What the steps of the rank that stands for a run say.
 pub fn pace(blocks: &[StepBlock]) -> Side {
-    let in_order = walls(blocks);
+    let walls = walls(blocks);
     let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
     let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
-    let mut sorted = in_order.clone();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let steps = sorted.len();
-    let is_enough = steps >= LEAST_STEPS;
     Side {
-        step_seconds: is_enough.then(|| sorted[steps / 2] / 1e9),
-        steps,
-        uncertainty: between::uncertainty(&in_order),
-        walls: in_order[steps.saturating_sub(between::MOST_STEPS)..].to_vec(),
+        pace: Pace::of(&walls),
+        steps: walls.len(),
+        uncertainty: between::uncertainty(&walls),
         tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),
         losses: Vec::new(),
     }
@@ -309,10 +306,10 @@ mod tests {
         millis.extend([100; 24]);
         millis.push(5_000);
         let side = pace(&[block(&millis, 3_000)]);
-        assert_eq!((side.step_seconds, side.steps), (Some(0.1), 25));
+        assert_eq!((side.step_seconds(), side.steps), (Some(0.1), 25));
         assert_eq!(side.tokens_per_step, Some(100.0));
         assert_eq!(
-            pace(&[block(&millis[..20], 0)]).step_seconds,
+            pace(&[block(&millis[..20], 0)]).step_seconds(),
             None,
             "too few"
         );
@@ -320,8 +317,8 @@ mod tests {
 
     #[test]
     fn the_speed_up_is_that_of_the_work_and_not_of_the_step() {
-        let side = |step_seconds, tokens_per_step| Side {
-            step_seconds: Some(step_seconds),
+        let side = |seconds: f64, tokens_per_step| Side {
+            pace: Pace::of(&[seconds * 1e9; 20]),
             tokens_per_step,
             ..Side::default()
         };
@@ -334,7 +331,7 @@ mod tests {
     #[test]
     fn a_speed_up_is_as_uncertain_as_both_runs_together() {
         let side = |uncertainty| Side {
-            step_seconds: Some(1.0),
+            pace: Pace::of(&[1e9; 20]),
             uncertainty,
             ..Side::default()
         };

@@ -10,8 +10,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_analysis::regression::between::{self, Verdict};
-use gpufleet_analysis::robust::median;
+use gpufleet_analysis::regression::between::{self, Pace, Verdict};
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
 use crate::runs::{KnownRun, Run, RunKey, compare, history};
@@ -69,12 +68,14 @@ pub(super) async fn slower(
     if like.len() < between::LEAST_BASELINES {
         return Ok(None);
     }
+    let Some(own) = pace(store, (key, run)).await? else {
+        return Ok(None);
+    };
     let mut before = Vec::with_capacity(like.len());
     for known in store.with_first_ranks(&like, SPEAKERS).await? {
         let key = known.key.clone();
-        before.push(walls(store, (&key, &Run::of_store(known))).await?);
+        before.extend(pace(store, (&key, &Run::of_store(known))).await?);
     }
-    let own = walls(store, (key, run)).await?;
     Ok(judged(&before, &own, least_change))
 }
 
@@ -88,29 +89,26 @@ fn is_like(before: &KnownRun, (key, run): (&RunKey, &Run)) -> bool {
         && facts.fingerprint == own.fingerprint
 }
 
-fn judged(before: &[Vec<f64>], own: &[f64], least_change: f64) -> Option<SlowerThanBefore> {
-    let baselines: Vec<&[f64]> = before.iter().map(Vec::as_slice).collect();
-    let compared = between::compare(&baselines, own)?;
+fn judged(before: &[Pace], own: &Pace, least_change: f64) -> Option<SlowerThanBefore> {
+    let compared = between::compare(before, own)?;
     let is_slower = compared.verdict == Verdict::Slower && compared.ratio >= 1.0 + least_change;
-    let step_ns = median(&mut own.to_vec())?;
     is_slower.then(|| SlowerThanBefore {
         runs: before.len(),
-        step_ns,
-        usual_ns: step_ns / compared.ratio,
+        step_ns: own.median(),
+        usual_ns: own.median() / compared.ratio,
     })
 }
 
-/// How long the steps of a run took, nanoseconds, in order, without the first.
-async fn walls(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<f64>, StoreError> {
+/// How fast a run is, by how many nanoseconds its steps took but for the first.
+async fn pace(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Option<Pace>, StoreError> {
     let Some((speaker, _)) = run.speaker() else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let end = run.facts.heard.shifted(NANOS_PER_SECOND);
     let range = end.shifted(-READ_BACK)..end;
     let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
-    Ok(steps
-        .get(&speaker)
-        .map_or(Vec::new(), |it| compare::walls(it)))
+    let walls = steps.get(&speaker).map(|it| compare::walls(it));
+    Ok(walls.and_then(|it| Pace::of(&it)))
 }
 
 #[cfg(test)]
@@ -136,16 +134,16 @@ mod tests {
 
     #[test]
     fn a_run_is_slower_than_three_like_it_and_than_two_nothing_is_said() {
-        let before = [steps(100.0), steps(100.5), steps(99.5)];
-        let found = judged(&before, &steps(110.0), 0.02).expect("it is slower");
+        let pace = |millis| Pace::of(&steps(millis)).expect("enough steps");
+        let before = [pace(100.0), pace(100.5), pace(99.5)];
+        let found = judged(&before, &pace(110.0), 0.02).expect("it is slower");
         assert_eq!(found.runs, 3);
         assert!((found.step_ns - 110.2e6).abs() < 1e4, "{found:?}");
         assert!((found.usual_ns - 100.2e6).abs() < 1e4, "{found:?}");
-        assert_eq!(judged(&before, &steps(110.0), 0.2), None, "by what is set");
-        assert_eq!(judged(&before, &steps(100.2), 0.02), None);
-        assert_eq!(judged(&before, &steps(80.0), 0.02), None, "faster is well");
-        assert_eq!(judged(&before[..2], &steps(110.0), 0.02), None);
-        assert_eq!(judged(&before, &[], 0.02), None);
+        assert_eq!(judged(&before, &pace(110.0), 0.2), None, "by what is set");
+        assert_eq!(judged(&before, &pace(100.2), 0.02), None);
+        assert_eq!(judged(&before, &pace(80.0), 0.02), None, "faster is well");
+        assert_eq!(judged(&before[..2], &pace(110.0), 0.02), None);
     }
 
     fn at(attempt: u32, seconds: i64) -> Timestamp {
