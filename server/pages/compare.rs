@@ -7,7 +7,6 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use gpufleet_analysis::regression::between::Verdict;
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 
@@ -255,11 +254,16 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
     let [keys_a, keys_b] =
         [&sides.a, &sides.b].map(|runs| runs.iter().map(|it| &it.key).collect::<Vec<_>>());
     let repeated = sides.repeated.as_ref();
+    let mut gain = ladder::gain(Some(against));
+    // What several runs do not tell apart is no slower for the figure's sake.
+    if let Some(told) = repeated {
+        gain.is_worse = told.is_slower();
+    }
     Ok(Comparison {
         sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, (web, frame.at), it)),
         repeats: repeated.map(|it| several((web, frame.at), &sides, it)),
         verdict: match against.speed_up {
-            Some(_) => Ok(ladder::gain(Some(against))),
+            Some(_) => Ok(gain),
             None => Err(NO_PACE),
         },
         held_by: held_by(against.speed_up.map(|it| it.1)),
@@ -287,9 +291,7 @@ fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
     let named = |keys: &[String]| keys.iter().map(|it| Name::new(it)).collect();
     Repeats {
         sentence: told.sentence(),
-        is_slower: told
-            .comparison
-            .is_some_and(|it| it.verdict == Verdict::Slower),
+        is_slower: told.is_slower(),
         runs: runs.map(row).collect(),
         differ_in: [("A", named(a)), ("B", named(b))],
     }

@@ -85,6 +85,12 @@ impl Sides {
 }
 
 impl Repeated {
+    /// Whether B is slower by more than runs of A differ.
+    pub fn is_slower(&self) -> bool {
+        self.comparison
+            .is_some_and(|it| it.verdict == Verdict::Slower)
+    }
+
     /// What they say, in a sentence.
     pub fn sentence(&self) -> String {
         let Some(told) = self.comparison else {
