@@ -210,12 +210,14 @@ pub fn name(key: &RunKey) -> String {
     format!("{}/{}", text::segment(&key.cluster), key.run)
 }
 
-/// The names in a list with commas between them, each once.
-pub fn listed(raw: &str) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for name in raw.split(',') {
-        if !names.contains(&name) {
-            names.push(name);
+/// The names in a list with commas between them, each as [`name`] writes it, so that a run is there once however it is
+/// spelled. What is no name stands as it is.
+pub fn listed(raw: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for one in raw.split(',') {
+        let one = parse(one).map_or_else(|| one.to_owned(), |key| name(&key));
+        if !names.contains(&one) {
+            names.push(one);
         }
     }
     names
@@ -229,8 +231,8 @@ fn named(grant: &Grant, side: &str, raw: &str) -> Result<Vec<RunKey>, Problem> {
             "{side}: {count} runs; at most {most} are compared"
         )));
     }
-    let key = |name: &str| {
-        let key = parse(name).ok_or_else(|| {
+    let key = |name: String| {
+        let key = parse(&name).ok_or_else(|| {
             Problem::bad(format_args!(
                 "{side}=“{name}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
             ))

@@ -37,8 +37,9 @@ impl Asked {
             let of_side = pairs.iter().filter(|it| it.0 == side && !it.1.is_empty());
             let all: Vec<&str> = of_side.map(|it| it.1.as_str()).collect();
             let all = all.join(",");
-            let names = named::listed(&all).into_iter().filter(|it| !it.is_empty());
-            names.map(str::to_owned).collect()
+            let mut names = named::listed(&all);
+            names.retain(|it| !it.is_empty());
+            names
         }))
     }
 }

@@ -118,11 +118,19 @@ async fn fewer_runs_say_nothing_one_run_counts_once_and_too_many_are_refused() {
         server.json(&path).await
     };
     let one = format!("prod/{}/0", A[0].0);
-    let thrice = [one.as_str(); 3].join(",");
+    // A percent sign in a query is written %25.
+    let spelled = [
+        &one,
+        &one.replace("pr", "%2570r"),
+        &one.replace("od", "%256Fd"),
+    ];
+    let thrice = spelled.map(String::as_str).join(",");
     let found = api(&thrice, &listed(&B)).await;
     assert_eq!(found["repeats"]["verdict"], "too_few_runs", "{found}");
     assert_eq!(found["repeats"]["told_from"], Value::Null);
     assert_eq!(found["repeats"]["a"]["runs"].as_array().unwrap().len(), 1);
+    let (_, page) = server.get(&format!("/compare?a={thrice}&b={one}")).await;
+    assert_eq!(page.matches(" selected").count(), 2, "{page}");
     let found = api(&one, &one).await;
     assert_eq!(found["repeats"], Value::Null);
     let many: Vec<String> = (0..17).map(|it| format!("prod/team/x/u1/{it}")).collect();
