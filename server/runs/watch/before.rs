@@ -1,5 +1,5 @@
-//! Whether a run is slower than the runs before it: those of jobs of its name that ended, were made of the same, and
-//! had as many ranks.
+//! Whether a run is slower than the runs before it: those of jobs of its name that ended, were made of the same as far
+//! as both could tell it, and had as many ranks.
 //!
 //! Method: after [`FIRST_STEPS`] steps, and again after each [`AGAIN_STEPS`], its steps are held against those of the
 //! last [`COMPARED`] such runs by [`between`]: by medians of runs, never by pooled steps. Fewer than three are no
@@ -8,6 +8,7 @@
 //! Limits: steps of the rank that stands for a run, of its last [`READ_BACK`], as long as they are kept; one run is
 //! looked up at a round. A replay does not look at other runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpufleet_analysis::regression::between::{self, Pace, Verdict};
@@ -33,6 +34,9 @@ const SPEAKERS: u32 = 64;
 
 /// How far back from the end of a run its steps are read, nanoseconds.
 const READ_BACK: i64 = 3_600 * NANOS_PER_SECOND;
+
+/// What hooks find by themselves only of late: that one of two runs does not say it is nothing that its user changed.
+const FOUND_OF_LATE: [&str; 1] = ["loader.storage"];
 
 /// That a run is slower than the runs before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +90,23 @@ fn is_like(before: &KnownRun, (key, run): (&RunKey, &Run)) -> bool {
         && facts.ended.is_some()
         && facts.started < own.started
         && facts.world == own.world
-        && facts.fingerprint == own.fingerprint
+        && is_made_of_the_same(&facts.fingerprint, &own.fingerprint)
+}
+
+/// Whether two fingerprints say the same; one that says nothing is like none.
+fn is_made_of_the_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    let is_told = !one.is_empty() && !other.is_empty();
+    is_told && settings(one, other).eq(settings(other, one))
+}
+
+/// The settings of one by which it may be held against another.
+fn settings<'a>(
+    one: &'a BTreeMap<String, String>,
+    other: &'a BTreeMap<String, String>,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    let counts =
+        move |key: &String| other.contains_key(key) || !FOUND_OF_LATE.contains(&key.as_str());
+    one.iter().filter(move |(key, _)| counts(key))
 }
 
 fn judged(before: &[Pace], own: &Pace, least_change: f64) -> Option<SlowerThanBefore> {
@@ -113,7 +133,6 @@ async fn pace(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Option<Pace>
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use gpufleet_telemetry::catalog::training;
@@ -177,6 +196,37 @@ mod tests {
             },
             ranks: vec![(0, rank)],
             is_part: false,
+        }
+    }
+
+    #[test]
+    fn what_hooks_find_only_of_late_makes_no_run_unlike_and_one_that_says_nothing_is_like_none() {
+        let storage = |kind: &str| ("loader.storage".to_owned(), kind.to_owned());
+        let is_like_one_of = |own: Vec<(String, String)>, before: Vec<(String, String)>| {
+            let of = |attempt: u32, pairs: Vec<(String, String)>| {
+                let mut run = known(attempt, "2.9");
+                run.facts.fingerprint = pairs.into_iter().collect();
+                run
+            };
+            let own = Run::of_store(of(2, own));
+            is_like(&of(1, before), (&key(2), &own))
+        };
+        let torch = || ("torch".to_owned(), "2.9".to_owned());
+        let tuned = ("NCCL_ALGO".to_owned(), "Ring".to_owned());
+        for (own, before, expected) in [
+            (vec![torch(), storage("nfs4")], vec![torch()], true),
+            (vec![torch()], vec![torch(), storage("nfs4")], true),
+            (
+                vec![torch(), storage("nfs4")],
+                vec![torch(), storage("ext4")],
+                false,
+            ),
+            (vec![torch()], vec![torch(), tuned], false),
+            (vec![storage("nfs4")], vec![], false),
+            (vec![], vec![], false),
+        ] {
+            let said = format!("{own:?} after {before:?}");
+            assert_eq!(is_like_one_of(own, before), expected, "{said}");
         }
     }
 
