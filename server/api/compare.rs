@@ -140,7 +140,6 @@ pub async fn compare(
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<CompareAsked>,
 ) -> Result<Json<Comparison>, Problem> {
-    let _permit = web.step_views.acquire().await;
     let a = found(&web, named(&grant, "a", &asked.a)?).await?;
     let b = found(&web, named(&grant, "b", &asked.b)?).await?;
     let sides = Sides::of(a, b);
@@ -248,6 +247,8 @@ fn named(grant: &Grant, side: &str, raw: &str) -> Result<Vec<RunKey>, Problem> {
 async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, Problem> {
     let mut runs = Vec::with_capacity(keys.len());
     for key in keys {
+        // For each run anew: others come between.
+        let _permit = web.step_views.acquire().await;
         let found = compare::one(&web.app, key).await;
         let found = found.map_err(|error| Problem::store(&error))?;
         runs.push(found.ok_or_else(unknown)?);

@@ -137,7 +137,6 @@ pub async fn show(
     };
     let mut found = [Vec::new(), Vec::new()];
     if asked.0.iter().all(|it| !it.is_empty()) {
-        let _permit = web.step_views.acquire().await;
         for (runs, names) in found.iter_mut().zip(&asked.0) {
             for raw in names {
                 match one(&web, &frame, raw).await {
@@ -173,7 +172,11 @@ pub async fn show(
 async fn one(web: &Web, frame: &Frame, raw: &str) -> Result<Option<Compared>, StoreError> {
     let key = named::parse(raw).filter(|it| frame.grant.may_see(&it.cluster));
     match key {
-        Some(key) => compare::one(&web.app, key).await,
+        Some(key) => {
+            // For each run anew: others come between.
+            let _permit = web.step_views.acquire().await;
+            compare::one(&web.app, key).await
+        }
         None => Ok(None),
     }
 }
