@@ -25,6 +25,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 use crate::auth::{AuthError, Grant, Role};
 use crate::doctor::Doctors;
 use crate::refusals::{self, Door};
+use crate::runs::energy::Energies;
 use crate::today::Todays;
 use crate::view::Views;
 use crate::{App, api, metrics, pages};
@@ -69,6 +70,8 @@ pub struct Web {
     pub days: pages::day::Days,
     /// The months of the cost page.
     pub months: pages::cost::Months,
+    /// What runs drew, as it was last added up.
+    pub energies: Energies,
     /// The newest answers to what there is today.
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
@@ -92,6 +95,7 @@ pub fn router(app: App) -> Router {
         renderings: pages::fleet::Renderings::default(),
         days: pages::day::Days::default(),
         months: pages::cost::Months::default(),
+        energies: Energies::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),

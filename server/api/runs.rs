@@ -452,7 +452,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
         usd_per_step: Figure::of(cost.of_a_step(run, now)),
         usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
-        drawn: Drawn::of(web, (key, run), now).await?,
+        drawn: Drawn::of(web, (key, run), now).await,
         scaling_ratio: Figure::of(match scaling {
             Efficiency::Own { ratio, .. } => Ok(ratio),
             Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),
