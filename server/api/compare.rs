@@ -11,11 +11,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging;
 use super::problem::{Asked, Problem};
-use super::runs::{Figure, RunKnown, known, unknown};
+use super::runs::{Figure, RunKnown, stands, unknown};
 use crate::auth::Grant;
-use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD, Side};
+use crate::runs::RunKey;
+use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD};
 use crate::runs::repeats::{self, Sides};
-use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 use crate::words::text;
 
@@ -143,8 +143,7 @@ pub async fn compare(
     let a = found(&web, named(&grant, "a", &asked.a)?).await?;
     let b = found(&web, named(&grant, "b", &asked.b)?).await?;
     let sides = Sides::of(a, b);
-    let shown = |it: &compare::Compared| compared(&web, &it.key, &it.run, &it.side);
-    let middle = |runs: &[compare::Compared]| shown(repeats::middle(runs));
+    let middle = |runs: &[compare::Compared]| compared(repeats::middle(runs));
     Ok(Json(Comparison {
         a: middle(&sides.a),
         b: middle(&sides.b),
@@ -154,7 +153,7 @@ pub async fn compare(
             let sentence = told.sentence();
             let [a, b] = told.differ_in;
             let of_one_way = |runs: &[compare::Compared], differ_in| OfOneWay {
-                runs: runs.iter().map(shown).collect(),
+                runs: runs.iter().map(compared).collect(),
                 differ_in,
             };
             Repeats {
@@ -256,17 +255,12 @@ async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, P
     Ok(runs)
 }
 
-pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
+pub(super) fn compared(it: &compare::Compared) -> Compared {
     Compared {
-        run: known(
-            key,
-            run,
-            &web.app.incidents.of_run(key),
-            web.app.clock.now(),
-        ),
-        step_seconds: side.step_seconds(),
-        steps: side.steps,
-        tokens_per_step: side.tokens_per_step,
-        usd_per_million_tokens: Figure::of(cost::per_million_tokens(&web.app, (key, run), side)),
+        run: stands(&it.key, &it.facts, it.state, it.sentence.clone()),
+        step_seconds: it.side.step_seconds(),
+        steps: it.side.steps,
+        tokens_per_step: it.side.tokens_per_step,
+        usd_per_million_tokens: Figure::of(it.usd_per_million_tokens.clone()),
     }
 }

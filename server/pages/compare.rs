@@ -8,7 +8,6 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
 use super::run::{HOOKS, PRICES};
@@ -147,7 +146,7 @@ pub async fn show(
             }
         }
     }
-    let origins = found.iter().flatten().map(|it| it.run.facts.origin);
+    let origins = found.iter().flatten().map(|it| it.facts.origin);
     let origin = origins.max_by_key(|it| *it != Origin::Live);
     let origin = origin.unwrap_or_default();
     let comparison = match found {
@@ -253,7 +252,7 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
         None => Name::new("not said"),
     };
     let differences = against.differences.iter();
-    let keys = a.run.facts.fingerprint.keys();
+    let keys = a.facts.fingerprint.keys();
     let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
     let [keys_a, keys_b] =
         [&sides.a, &sides.b].map(|runs| runs.iter().map(|it| &it.key).collect::<Vec<_>>());
@@ -264,8 +263,8 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
         gain.is_worse = told.is_slower();
     }
     Ok(Comparison {
-        sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, (web, frame.at), it)),
-        repeats: repeated.map(|it| several((web, frame.at), &sides, it)),
+        sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, it)),
+        repeats: repeated.map(|it| several(&sides, it)),
         verdict: match against.speed_up {
             Some(_) => Ok(gain),
             None => Err(NO_PACE),
@@ -281,7 +280,7 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
     })
 }
 
-fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
+fn several(sides: &Sides, told: &Repeated) -> Repeats {
     let all = [("A", &sides.a), ("B", &sides.b)];
     let runs = all
         .into_iter()
@@ -289,7 +288,7 @@ fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
     let row = |(letter, it): (&'static str, &Compared)| {
         let pace = it.side.step_seconds().map(text::pace);
         let steps = text::grouped(it.side.steps as f64);
-        (side(letter, at, it), pace.ok_or(NO_PACE), steps)
+        (side(letter, it), pace.ok_or(NO_PACE), steps)
     };
     let [a, b] = &told.differ_in;
     let named = |keys: &[String]| keys.iter().map(|it| Name::new(it)).collect();
@@ -309,8 +308,7 @@ fn held_by(by: Option<&str>) -> &'static str {
     }
 }
 
-fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Side {
-    let sentence = sentences::sentence(&it.run, &web.app.incidents.of_run(&it.key), at);
+fn side(letter: &'static str, it: &Compared) -> Side {
     Side {
         letter,
         address: address::run(&it.key),
@@ -318,7 +316,7 @@ fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Si
         attempt: it.key.run.attempt,
         cluster: Name::new(&it.key.cluster),
         cluster_address: address::cluster(&it.key.cluster),
-        sentence: text::harmless(&sentence, sentences::LISTED_CHARACTERS),
+        sentence: text::harmless(&it.sentence, sentences::LISTED_CHARACTERS),
     }
 }
 
@@ -340,8 +338,13 @@ async fn rows(
     };
     let mut spent = Vec::new();
     for it in both {
-        let cost = cost::of(&web.app, (&it.key, &it.run), frame.at).await?;
-        spent.push(cost.so_far().map(dollars));
+        spent.push(match lookup::find(&web.app, &it.key).await? {
+            Some(run) => {
+                let cost = cost::of(&web.app, (&it.key, &run), frame.at).await?;
+                cost.so_far().map(dollars)
+            }
+            None => Err("not known: the run is no longer kept".to_owned()),
+        });
     }
     let [spent_a, spent_b] = <[_; 2]>::try_from(spent).expect("there are two runs");
     let row = |what, of: &dyn Fn(&Compared) -> Result<String, String>| Row {
@@ -369,7 +372,7 @@ async fn rows(
         Row {
             anchor: PRICES,
             ..row("A million tokens", &|it| {
-                let usd = cost::per_million_tokens(&web.app, (&it.key, &it.run), &it.side);
+                let usd = it.usd_per_million_tokens.clone();
                 usd.map(|it| format!("${it:.4}"))
             })
         },

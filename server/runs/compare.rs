@@ -3,7 +3,7 @@
 //! Steps are those of the rank that stands for each run, all of its last [`READ_BACK`]; the first [`WARM_UP`] say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
 //! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
-//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`read`].
+//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`one`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND};
 
-use super::{Run, RunKey, history, lookup};
+use super::{Run, RunFacts, RunKey, State, cost, history, lookup, words};
 use crate::App;
 use crate::money::now::apart;
 use crate::store::{Store, StoreError};
@@ -35,13 +35,19 @@ pub const NO_LOSS: &str =
 /// Why some of what differs is not known.
 pub const NOT_TOLD: &str = "a run has not told what it is made of";
 
-/// A run, and what is compared of it.
+/// What is compared of a run, and what is shown beside it. Its ranks are not kept: it may have ten thousand.
 #[derive(Debug)]
 pub struct Compared {
     /// Which.
     pub key: RunKey,
-    /// The run.
-    pub run: Run,
+    /// What is known of it as a whole.
+    pub facts: RunFacts,
+    /// How it stands.
+    pub state: State,
+    /// The same in a sentence.
+    pub sentence: String,
+    /// US dollars for a million tokens at its pace, or why that is not known.
+    pub usd_per_million_tokens: Result<f64, String>,
     /// What is compared of it.
     pub side: Side,
 }
@@ -106,11 +112,11 @@ pub struct AtTokens {
 }
 
 /// What the second of two runs is against the first.
-pub fn against(a: (&Run, &Side), b: (&Run, &Side)) -> Against {
+pub fn against(a: (&RunFacts, &Side), b: (&RunFacts, &Side)) -> Against {
     let uncertain = a.1.uncertainty.zip(b.1.uncertainty);
     Against {
         differences: differences(a.0, b.0),
-        is_told: [a.0, b.0].iter().all(|it| !it.facts.fingerprint.is_empty()),
+        is_told: [a.0, b.0].iter().all(|it| !it.fingerprint.is_empty()),
         speed_up: speed_up(a.1, b.1),
         uncertainty: uncertain.map(|(a, b)| a.hypot(b)),
         loss: at_equal_tokens(a.1, b.1),
@@ -118,8 +124,8 @@ pub fn against(a: (&Run, &Side), b: (&Run, &Side)) -> Against {
 }
 
 /// The settings in which two fingerprints differ, by key.
-pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
-    let (a, b) = (&a.facts.fingerprint, &b.facts.fingerprint);
+pub fn differences(a: &RunFacts, b: &RunFacts) -> Vec<Difference> {
+    let (a, b) = (&a.fingerprint, &b.fingerprint);
     let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
     let mut found: Vec<Difference> = keys
         .filter(|key| a.get(*key) != b.get(*key))
@@ -213,7 +219,7 @@ pub fn losses(minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<(f64, f64)> {
     found
 }
 
-/// A run with what is compared of it; none where nobody knows it.
+/// What is compared of a run; none where nobody knows it.
 ///
 /// # Errors
 /// When the database refuses.
@@ -222,14 +228,19 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
         return Ok(None);
     };
     let side = read(&app.store, (&key, &run)).await?;
-    Ok(Some(Compared { key, run, side }))
+    let now = app.clock.now();
+    Ok(Some(Compared {
+        state: run.state(now),
+        sentence: words::sentence(&run, &app.incidents.of_run(&key), now),
+        usd_per_million_tokens: cost::per_million_tokens(app, (&key, &run), &side),
+        facts: run.facts,
+        key,
+        side,
+    }))
 }
 
-/// What is compared of a run, of its last [`READ_BACK`].
-///
-/// # Errors
-/// When the database refuses.
-pub async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
+/// What the last [`READ_BACK`] of a run says.
+async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
     let Some((speaker, _)) = run.speaker() else {
         return Ok(Side::default());
     };
@@ -260,13 +271,14 @@ mod tests {
 
     use super::*;
 
-    fn run(pairs: &[(&str, &str)]) -> Run {
-        let mut run = Run::default();
+    fn facts(pairs: &[(&str, &str)]) -> RunFacts {
         let pairs = pairs
             .iter()
             .map(|(key, it)| ((*key).to_owned(), (*it).to_owned()));
-        run.facts.fingerprint = pairs.collect();
-        run
+        RunFacts {
+            fingerprint: pairs.collect(),
+            ..RunFacts::default()
+        }
     }
 
     fn block(millis: &[u64], tokens: u64) -> StepBlock {
@@ -288,8 +300,8 @@ mod tests {
     #[test]
     fn what_differs_is_told_with_what_only_one_says() {
         let found = differences(
-            &run(&[("torch", "2.9"), ("nccl", "2.27"), ("only_a", "1")]),
-            &run(&[("torch", "2.9"), ("nccl", "2.28"), ("only_b", "2")]),
+            &facts(&[("torch", "2.9"), ("nccl", "2.27"), ("only_a", "1")]),
+            &facts(&[("torch", "2.9"), ("nccl", "2.28"), ("only_b", "2")]),
         );
         let told: Vec<_> = found
             .iter()
@@ -338,12 +350,12 @@ mod tests {
             uncertainty,
             ..Side::default()
         };
-        let run = run(&[("torch", "2.9")]);
+        let told = facts(&[("torch", "2.9")]);
         let (a, b) = (side(Some(0.003)), side(Some(0.004)));
-        let found = against((&run, &a), (&run, &b));
+        let found = against((&told, &a), (&told, &b));
         assert!((found.uncertainty.unwrap_or_default() - 0.005).abs() < 1e-12);
         assert!(found.is_told);
-        let found = against((&run, &a), (&Run::default(), &side(None)));
+        let found = against((&told, &a), (&RunFacts::default(), &side(None)));
         assert_eq!((found.uncertainty, found.is_told), (None, false));
     }
 

@@ -59,8 +59,8 @@ impl Sides {
         }
         let (middle_a, middle_b) = (middle(&a), middle(&b));
         let mut against = compare::against(
-            (&middle_a.run, &middle_a.side),
-            (&middle_b.run, &middle_b.side),
+            (&middle_a.facts, &middle_a.side),
+            (&middle_b.facts, &middle_b.side),
         );
         let is_repeated = a.len() > 1 || b.len() > 1;
         let repeated = is_repeated.then(|| {
@@ -129,7 +129,7 @@ fn paces(runs: &[Compared], work: impl Fn(&Side) -> f64) -> Vec<Pace> {
 /// The settings in which runs of one side differ, by key.
 fn differ_in(runs: &[Compared]) -> Vec<String> {
     let pairs = runs.windows(2);
-    let differences = pairs.flat_map(|it| compare::differences(&it[0].run, &it[1].run));
+    let differences = pairs.flat_map(|it| compare::differences(&it[0].facts, &it[1].facts));
     let keys: BTreeSet<String> = differences.map(|it| it.key).collect();
     keys.into_iter().collect()
 }
@@ -139,7 +139,7 @@ mod tests {
     use gpufleet_telemetry::training::{JobId, RunId};
 
     use super::*;
-    use crate::runs::{Run, RunKey};
+    use crate::runs::{RunFacts, RunKey, State};
 
     /// A run whose 60 steps take about so many milliseconds.
     fn run(attempt: u32, millis: f64, tokens_per_step: Option<f64>) -> Compared {
@@ -151,7 +151,10 @@ mod tests {
                 cluster: "prod".into(),
                 run: RunId { job, attempt },
             },
-            run: Run::default(),
+            facts: RunFacts::default(),
+            state: State::Running,
+            sentence: String::new(),
+            usd_per_million_tokens: Err("no price".to_owned()),
             side: Side {
                 pace: Pace::of(&walls),
                 steps: 60,
@@ -260,7 +263,7 @@ mod tests {
         none.side.pace = None;
         a.push(none);
         let torch = ("torch".to_owned(), "2.9".to_owned());
-        a[0].run.facts.fingerprint.extend([torch]);
+        a[0].facts.fingerprint.extend([torch]);
         let sides = Sides::of(a, runs(&[100.0], None));
         assert_eq!(
             middle(&sides.a).key.run.attempt,
