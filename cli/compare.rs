@@ -28,7 +28,13 @@ pub(crate) struct Runs {
 
 /// The answer.
 pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
-    let (a, b) = (side(client, &runs.a)?, side(client, &runs.b)?);
+    let mut names = jobs::Names::new(|| jobs::all(client, None));
+    // The runs of a side as the API names them.
+    let mut side = |asked: &str| -> anyhow::Result<String> {
+        let runs = asked.split(',').map(|it| names.run(it));
+        Ok(runs.collect::<anyhow::Result<Vec<_>>>()?.join(","))
+    };
+    let (a, b) = (side(&runs.a)?, side(&runs.b)?);
     let query = [("a", a.as_str()), ("b", b.as_str())];
     let json = client.get(&ask::with_query("/runs/compare", &query))?;
     let verdict = runs.fail_if_slower.map(|limit| verdict(&json, limit));
@@ -41,12 +47,6 @@ pub(crate) fn answer(client: &Client, runs: &Runs) -> anyhow::Result<Answer> {
         json,
         is_good: verdict.is_none_or(|(is_good, _)| is_good),
     })
-}
-
-/// The runs of a side as the API names them.
-fn side(client: &Client, asked: &str) -> anyhow::Result<String> {
-    let names = asked.split(',').map(|it| jobs::run(client, it));
-    Ok(names.collect::<anyhow::Result<Vec<_>>>()?.join(","))
 }
 
 fn text(json: &Value) -> String {

@@ -75,7 +75,7 @@ pub(crate) fn list(client: &Client, filter: &Filter) -> anyhow::Result<Answer> {
 
 /// One of them, with the ranks of its newest attempt.
 pub(crate) fn one(client: &Client, job: &Job) -> anyhow::Result<Answer> {
-    let (cluster, id) = find(client, job)?;
+    let (cluster, id) = place(meant(&all(client, job.cluster.as_deref())?, &job.id)?);
     let known = client.get(&path("jobs", &cluster, &id))?;
     let newest = known["attempts"][0]["attempt"].as_u64();
     let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
@@ -91,24 +91,29 @@ fn path(kind: &str, cluster: &str, id: &str) -> String {
     format!("/{kind}/{}/{}", ask::encoded(cluster), ask::encoded(id))
 }
 
-/// The cluster and id of the one job that was meant.
-fn find(client: &Client, job: &Job) -> anyhow::Result<(String, String)> {
-    let given = ask::given([("cluster", job.cluster.as_deref())]);
-    let all = ask::all(client, "/jobs", &given)?;
-    let place = |it: &Value| (words::text(&it["cluster"]), words::text(&it["job"]));
-    let mut found: Vec<_> = all.items.iter().map(place).collect();
-    found.retain(|(_, id)| is_meant(id, &job.id));
+/// All jobs, of one cluster where that is given.
+pub(crate) fn all(client: &Client, cluster: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let given = ask::given([("cluster", cluster)]);
+    Ok(ask::all(client, "/jobs", &given)?.items)
+}
+
+fn place(job: &Value) -> (String, String) {
+    (words::text(&job["cluster"]), words::text(&job["job"]))
+}
+
+/// The one of these jobs that was meant.
+fn meant<'a>(jobs: &'a [Value], asked: &str) -> anyhow::Result<&'a Value> {
+    let mut found = jobs.iter().collect::<Vec<_>>();
+    found.retain(|it| is_meant(&place(it).1, asked));
     match found.as_slice() {
-        [] => anyhow::bail!("no job is called “{}”; `gpufleet jobs` lists them", job.id),
-        [one] => Ok(one.clone()),
+        [] => anyhow::bail!("no job is called “{asked}”; `gpufleet jobs` lists them"),
+        [one] => Ok(*one),
         several => {
-            let names = several
-                .iter()
-                .map(|(cluster, id)| format!("  {id} in {cluster}\n"));
+            let names = several.iter().map(|it| place(it));
+            let names = names.map(|(cluster, id)| format!("  {id} in {cluster}\n"));
             let names: String = names.collect();
             anyhow::bail!(
-                "“{}” may be one of several jobs; give the id, and --cluster:\n{}",
-                job.id,
+                "“{asked}” may be one of several jobs; give the id, and --cluster:\n{}",
                 names.trim_end()
             )
         }
@@ -275,27 +280,48 @@ fn ranks(run: &Value) -> Table {
     table
 }
 
-/// The run that was meant, `cluster/namespace/name/uid/attempt`, its cluster encoded: as it is, or the
-/// newest of a job that was named.
-pub(crate) fn run(client: &Client, asked: &str) -> anyhow::Result<String> {
-    if asked.split('/').count() == PARTS_OF_A_RUN
-        && let Some((cluster, rest)) = asked.split_once('/')
-    {
-        return Ok(format!("{}/{rest}", ask::encoded(cluster)));
+/// Names of runs as people give them, read as the API names them. All jobs are listed once, for the first name that is
+/// a job's.
+pub(crate) struct Names<List> {
+    list: List,
+    jobs: Option<Vec<Value>>,
+}
+
+impl<List: Fn() -> anyhow::Result<Vec<Value>>> Names<List> {
+    /// Names of jobs that `list` gives.
+    pub(crate) fn new(list: List) -> Self {
+        Self { list, jobs: None }
     }
-    let job = Job {
-        id: asked.to_owned(),
-        cluster: None,
-    };
-    let (cluster, id) = find(client, &job)?;
-    let known = client.get(&path("jobs", &cluster, &id))?;
-    let newest = known["attempts"][0]["attempt"].as_u64();
-    let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
-    Ok(format!("{}/{id}/{newest}", ask::encoded(&cluster)))
+
+    /// The run that was meant, `cluster/namespace/name/uid/attempt`, its cluster encoded: as it is, or the
+    /// newest of a job that was named.
+    pub(crate) fn run(&mut self, asked: &str) -> anyhow::Result<String> {
+        let asked = asked.trim();
+        anyhow::ensure!(
+            !asked.is_empty(),
+            "the name of a run is empty; several are written with one comma between two: a,b,c"
+        );
+        if asked.split('/').count() == PARTS_OF_A_RUN
+            && let Some((cluster, rest)) = asked.split_once('/')
+        {
+            return Ok(format!("{}/{rest}", ask::encoded(cluster)));
+        }
+        let jobs = match self.jobs.take() {
+            Some(jobs) => jobs,
+            None => (self.list)()?,
+        };
+        let job = meant(self.jobs.insert(jobs), asked)?;
+        let (cluster, id) = place(job);
+        let newest = job["attempt"].as_u64();
+        let newest = newest.with_context(|| format!("job {id} in {cluster} has no attempt yet"))?;
+        Ok(format!("{}/{id}/{newest}", ask::encoded(&cluster)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -316,6 +342,30 @@ mod tests {
             let text = about(&job, &run);
             assert!(text.contains(&format!("done      {expected}")), "{text}");
         }
+    }
+
+    #[test]
+    fn jobs_are_listed_once_for_all_names_and_spaces_around_a_name_are_borne() {
+        let listed = Cell::new(0);
+        let mut names = Names::new(|| {
+            listed.set(listed.get() + 1);
+            let job = |id: &str| json!({"cluster": "a/b", "job": id, "attempt": 2});
+            Ok(vec![job("team/llama/u1"), job("team/gpt/u2")])
+        });
+        let whole = "prod/team/x/u1/0";
+        assert_eq!(names.run(whole).expect("a run"), whole);
+        assert_eq!(listed.get(), 0, "no job is named");
+        for (asked, expected) in [
+            ("llama", "a%2Fb/team/llama/u1/2"),
+            (" gpt ", "a%2Fb/team/gpt/u2/2"),
+        ] {
+            assert_eq!(names.run(asked).expect("a job"), expected);
+        }
+        for (asked, said) in [("", "empty"), (" ", "empty"), ("bert", "“bert”")] {
+            let why = names.run(asked).expect_err("nobody's").to_string();
+            assert!(why.contains(said), "{why}");
+        }
+        assert_eq!(listed.get(), 1);
     }
 
     #[test]

@@ -59,7 +59,7 @@ struct Rank {
 /// The answer; bad news when there is no profile.
 pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
     let (run, number) = parts(&asked.run, asked.rank)?;
-    let place = jobs::run(client, &run)?;
+    let place = jobs::Names::new(|| jobs::all(client, None)).run(&run)?;
     let rank = rank(&client.get(&run_path(&place)?)?, number)?;
     let agents = ask::all(client, "/agents", &[])?;
     let agent = agent(&agents.items, &rank)?;

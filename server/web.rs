@@ -26,6 +26,7 @@ use crate::auth::{AuthError, Grant, Role};
 use crate::doctor::Doctors;
 use crate::find::Names;
 use crate::refusals::{self, Door};
+use crate::runs::energy::Energies;
 use crate::today::Todays;
 use crate::view::Views;
 use crate::{App, api, metrics, pages};
@@ -72,6 +73,8 @@ pub struct Web {
     pub months: pages::cost::Months,
     /// The names of jobs as they were last read.
     pub names: Names,
+    /// What runs drew, as it was last added up.
+    pub energies: Energies,
     /// The newest answers to what there is today.
     pub todays: Todays,
     /// The newest answers to what keeps this server from telling the truth.
@@ -96,6 +99,7 @@ pub fn router(app: App) -> Router {
         days: pages::day::Days::default(),
         months: pages::cost::Months::default(),
         names: Names::default(),
+        energies: Energies::default(),
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),

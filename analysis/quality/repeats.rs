@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::training::walls;
 use super::{Faults, Well, normal};
-use crate::regression::between::{self, Comparison, Verdict};
+use crate::regression::between::{self, Comparison, Pace, Verdict};
 
 /// How much repeats differ (σ): real ones by 0.27 % in the middle, one in ten by 1 %.
 const SPREADS: [(&str, f64); 2] = [("0.3 %", 0.003), ("1 %", 0.01)];
@@ -34,15 +34,16 @@ fn repeats(seed: u32, count: usize, spread: f64) -> Vec<Vec<f64>> {
     (0..count).map(run).collect()
 }
 
-/// A way to hold runs against each other, each by the times of its steps.
-type Compare = fn(&[&[f64]], &[&[f64]]) -> Option<Comparison>;
+/// A way to hold runs against each other.
+type Compare = fn(&[Pace], &[Pace]) -> Option<Comparison>;
 
 /// What is said of the last `judged` of these repeats by `compare`, when each of them takes so much longer.
 fn told(mut runs: Vec<Vec<f64>>, judged: usize, longer: f64, compare: Compare) -> Option<Verdict> {
     let before = runs.len() - judged;
     let slowed = runs[before..].iter_mut().flatten();
     slowed.for_each(|it| *it *= 1.0 + longer);
-    let runs: Vec<&[f64]> = runs.iter().map(Vec::as_slice).collect();
+    let runs: Option<Vec<Pace>> = runs.iter().map(|it| Pace::of(it)).collect();
+    let runs = runs?;
     let (a, b) = runs.split_at(before);
     compare(a, b).map(|it| it.verdict)
 }
@@ -51,7 +52,7 @@ fn told(mut runs: Vec<Vec<f64>>, judged: usize, longer: f64, compare: Compare) -
 fn after(seed: u32, spread: f64, longer: f64) -> Option<Verdict> {
     let runs = repeats(seed, BEFORE + 1, spread);
     told(runs, 1, longer, |before, run| {
-        between::compare(before, run[0])
+        between::compare(before, &run[0])
     })
 }
 

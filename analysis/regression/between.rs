@@ -10,8 +10,8 @@
 //! Measured on real repeats (MLPerf; the replay in the tests): of 110 equal runs none is called
 //! different.
 //!
-//! Limits: runs must be of one kind (model, size, machines); [`LEAST_STEPS`] steps each; at most the
-//! last [`MOST_STEPS`] steps of a run count.
+//! Limits: runs must be of one kind (model, size, machines); [`LEAST_STEPS`] steps each. A median is that of all
+//! steps; at most [`MOST_RANKED`] of a run are ranked, in stretches that are spread over all of it.
 
 use super::{LEAST_CHANGE, as_sigma};
 use crate::robust::{median, normal_above};
@@ -25,7 +25,9 @@ pub const FIRE_P: f64 = 1e-3;
 /// Fewest steps of a run that count.
 pub const LEAST_STEPS: usize = 20;
 /// Most steps of a run that are ranked: more say nothing new and cost time.
-pub const MOST_STEPS: usize = 2_000;
+pub const MOST_RANKED: usize = 2_000;
+/// They are ranked in stretches of so many in a row: each n-th step alone might always be that with the evaluation.
+const RANKED_IN_A_ROW: usize = 100;
 
 /// Stretches of a run whose medians say how uncertain its own is.
 const STRETCHES: usize = 10;
@@ -57,12 +59,45 @@ impl Verdict {
     }
 }
 
+/// How fast a run is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pace {
+    median: f64,
+    /// The steps that are ranked.
+    ranked: Vec<f64>,
+}
+
+impl Pace {
+    /// Of a run whose steps took these times, in order and without warm-up. None of fewer than [`LEAST_STEPS`], or
+    /// where one is no time.
+    pub fn of(steps: &[f64]) -> Option<Self> {
+        let steps = usable(steps)?;
+        Some(Self {
+            median: median(&mut steps.to_vec())?,
+            ranked: ranked(steps),
+        })
+    }
+
+    /// The median of all its steps.
+    pub const fn median(&self) -> f64 {
+        self.median
+    }
+
+    /// For each of so many units of work that a step is.
+    pub fn per(&self, work: f64) -> Self {
+        Self {
+            median: self.median / work,
+            ranked: self.ranked.iter().map(|it| it / work).collect(),
+        }
+    }
+}
+
 /// The comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
     /// What is said.
     pub verdict: Verdict,
-    /// Median step ÷ the median of the baselines' median steps.
+    /// Median step, of several runs the median of their medians, ÷ the median of the baselines' median steps.
     pub ratio: f64,
     /// The least change that these baselines let tell, as a part of their median: 2 %, four times their spread, or
     /// their whole range.
@@ -71,27 +106,41 @@ pub struct Comparison {
     pub p: f64,
 }
 
-/// Compares the steps of a run (nanoseconds, without warm-up) with those of runs before it. None
-/// when it, or every baseline, has too few steps.
-pub fn compare(baselines: &[&[f64]], run: &[f64]) -> Option<Comparison> {
-    let usable: Vec<&[f64]> = baselines.iter().filter_map(|it| usable(it)).collect();
-    let run = usable_of_one(run)?;
-    let own = median(&mut run.to_vec())?;
-    let medians: Vec<f64> = usable
+/// Compares a run with those before it. None without any of these.
+pub fn compare(baselines: &[Pace], run: &Pace) -> Option<Comparison> {
+    held(baselines, run.median, run)
+}
+
+/// A/B: whether B is faster or slower than A by the medians of both, in which every run of B has to agree about the
+/// side. None without any run of one of them.
+pub fn a_b(a: &[Pace], b: &[Pace]) -> Option<Comparison> {
+    let own = median_of(b)?;
+    let told = held(a, own, nearest(b, own)?)?;
+    let middle = own / told.ratio;
+    let one_side = b
         .iter()
-        .filter_map(|it| median(&mut it.to_vec()))
-        .collect();
-    let middle = median(&mut medians.clone())?;
-    let mut distances: Vec<f64> = medians.iter().map(|it| (it - middle).abs()).collect();
+        .all(|it| (it.median > middle) == (told.ratio > 1.0));
+    let verdict = match told.verdict {
+        _ if b.len() < LEAST_BASELINES => Verdict::TooFewRuns,
+        Verdict::Slower | Verdict::Faster if !one_side => Verdict::Alike,
+        told => told,
+    };
+    Some(Comparison { verdict, ..told })
+}
+
+/// Holds a median against those of the baselines, and the steps of the run that it is of, or is nearest to it, against
+/// those of the nearest of them.
+fn held(baselines: &[Pace], own: f64, run: &Pace) -> Option<Comparison> {
+    let middle = median_of(baselines)?;
+    let distances = baselines.iter().map(|it| (it.median - middle).abs());
+    let mut distances: Vec<f64> = distances.collect();
     let range = distances.iter().copied().fold(0.0, f64::max) / middle;
     let spread = as_sigma(median(&mut distances)?) / middle;
-    let nearest = std::iter::zip(&medians, &usable)
-        .min_by(|a, b| (a.0 - own).abs().total_cmp(&(b.0 - own).abs()));
-    let p = mann_whitney(nearest?.1, run);
+    let p = mann_whitney(&nearest(baselines, own)?.ranked, &run.ranked);
     let ratio = own / middle;
     let told_from = LEAST_CHANGE.max(FIRE_SPREADS * spread).max(range);
     let is_real = (ratio - 1.0).abs() > told_from && p < FIRE_P;
-    let verdict = match (medians.len() >= LEAST_BASELINES, is_real) {
+    let verdict = match (baselines.len() >= LEAST_BASELINES, is_real) {
         (false, _) => Verdict::TooFewRuns,
         (_, false) => Verdict::Alike,
         _ if ratio > 1.0 => Verdict::Slower,
@@ -105,34 +154,22 @@ pub fn compare(baselines: &[&[f64]], run: &[f64]) -> Option<Comparison> {
     })
 }
 
-/// A/B: whether B is faster or slower than A by its middle run, in which every other run of B has to
-/// agree about the side.
-pub fn a_b(a: &[&[f64]], b: &[&[f64]]) -> Option<Comparison> {
-    let mut runs: Vec<(f64, &[f64])> = b
-        .iter()
-        .filter_map(|it| Some((median(&mut usable_of_one(it)?.to_vec())?, *it)))
-        .collect();
-    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let middle = compare(a, runs.get(runs.len() / 2)?.1)?;
-    let ends = [runs.first()?.1, runs.last()?.1];
-    let one_side = ends
-        .iter()
-        .filter_map(|it| compare(a, it))
-        .all(|it| (it.ratio > 1.0) == (middle.ratio > 1.0));
-    let verdict = match middle.verdict {
-        _ if runs.len() < LEAST_BASELINES => Verdict::TooFewRuns,
-        told @ (Verdict::Slower | Verdict::Faster) if one_side => told,
-        Verdict::TooFewRuns => Verdict::TooFewRuns,
-        _ => Verdict::Alike,
-    };
-    Some(Comparison { verdict, ..middle })
+fn median_of(runs: &[Pace]) -> Option<f64> {
+    median(&mut runs.iter().map(|it| it.median).collect::<Vec<f64>>())
+}
+
+/// The run whose median is the nearest to this.
+fn nearest(runs: &[Pace], to: f64) -> Option<&Pace> {
+    let distance = |it: &Pace| (it.median - to).abs();
+    runs.iter()
+        .min_by(|one, other| distance(one).total_cmp(&distance(other)))
 }
 
 /// How uncertain the median step of a run is, as a part of it: two standard errors, from the medians of
 /// stretches of the run, because neighbouring steps resemble each other. It says nothing of how much
 /// two runs of one program differ. None of fewer than three stretches of [`LEAST_STEPS`].
 pub fn uncertainty(steps: &[f64]) -> Option<f64> {
-    let steps = usable_of_one(steps)?;
+    let steps = usable(steps)?;
     let length = (steps.len() / STRETCHES).max(LEAST_STEPS);
     let stretches = steps.chunks_exact(length);
     let medians: Vec<f64> = stretches
@@ -147,14 +184,22 @@ pub fn uncertainty(steps: &[f64]) -> Option<f64> {
     Some(2.0 * MEDIAN_ERROR * sigma / (medians.len() as f64).sqrt())
 }
 
-fn usable<'a>(steps: &&'a [f64]) -> Option<&'a [f64]> {
-    usable_of_one(steps)
-}
-
-fn usable_of_one(steps: &[f64]) -> Option<&[f64]> {
+fn usable(steps: &[f64]) -> Option<&[f64]> {
     let is_usable =
         steps.len() >= LEAST_STEPS && steps.iter().all(|it| it.is_finite() && *it > 0.0);
-    is_usable.then(|| &steps[steps.len().saturating_sub(MOST_STEPS)..])
+    is_usable.then_some(steps)
+}
+
+/// The steps that are ranked: all of them, else stretches from the first to the last.
+fn ranked(steps: &[f64]) -> Vec<f64> {
+    const COUNT: usize = MOST_RANKED / RANKED_IN_A_ROW;
+    if steps.len() <= MOST_RANKED {
+        return steps.to_vec();
+    }
+    let last = steps.len() - RANKED_IN_A_ROW;
+    let begins = (0..COUNT).map(|it| it * last / (COUNT - 1));
+    let stretches = begins.flat_map(|it| &steps[it..it + RANKED_IN_A_ROW]);
+    stretches.copied().collect()
 }
 
 /// Two-sided chance that two samples are of one distribution (Mann-Whitney, normal, ties corrected).
@@ -198,6 +243,11 @@ mod tests {
         let steps: Vec<f64> = (0..200).map(step).collect();
         let expected = 2.0 * 1.253_314 * 1.482_6 * 5.0 / 1_005.0 / 10_f64.sqrt();
         let found = uncertainty(&steps).expect("long enough");
+        assert!((found - expected).abs() < 2e-5, "{found} {expected}");
+        // Of a long run all steps count and not the last alone.
+        let half = |index: usize| if index < 3_000 { 1_000.0 } else { 1_010.0 };
+        let long: Vec<f64> = (0..6_000).map(half).collect();
+        let found = uncertainty(&long).expect("long enough");
         assert!((found - expected).abs() < 2e-5, "{found} {expected}");
         assert_eq!(uncertainty(&vec![1_000.0; 200]), Some(0.0));
         assert_eq!(uncertainty(&steps[..59]), None);

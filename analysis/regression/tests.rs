@@ -5,7 +5,7 @@ pub(crate) mod real;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::between::{Verdict, a_b, compare, mann_whitney};
+use super::between::{Pace, Verdict, a_b, compare, mann_whitney};
 use super::*;
 
 const STEP_NS: f64 = 1e9;
@@ -152,38 +152,55 @@ fn seeded_scores_by_size_are_at_least_these() {
     }
 }
 
-fn slices(runs: &[Vec<f64>]) -> Vec<&[f64]> {
-    runs.iter().map(Vec::as_slice).collect()
+fn pace(steps: &[f64]) -> Pace {
+    Pace::of(steps).expect("enough steps")
+}
+
+fn paces(runs: &[Vec<f64>]) -> Vec<Pace> {
+    runs.iter().map(|it| pace(it)).collect()
 }
 
 #[test]
 fn a_run_slower_than_three_alike_is_told_and_than_two_only_shown() {
-    let runs: Vec<Vec<f64>> = (0..3)
-        .map(|seed| steps(seed, 200, 0.01, 0, 0.003 * seed as f64))
+    let runs: Vec<Pace> = (0..3)
+        .map(|seed| pace(&steps(seed, 200, 0.01, 0, 0.003 * seed as f64)))
         .collect();
-    let slow = steps(9, 200, 0.01, 0, 0.06);
-    let told = compare(&slices(&runs), &slow).expect("enough steps");
+    let slow = pace(&steps(9, 200, 0.01, 0, 0.06));
+    let told = compare(&runs, &slow).expect("there are runs");
     assert_eq!(told.verdict, Verdict::Slower);
     assert!((told.ratio - 1.057).abs() < 0.005, "{told:?}");
-    let shown = compare(&slices(&runs[..2]), &slow).expect("enough steps");
+    let shown = compare(&runs[..2], &slow).expect("there are runs");
     assert_eq!(shown.verdict, Verdict::TooFewRuns);
-    let alike = compare(&slices(&runs), &steps(10, 200, 0.01, 0, 0.01)).expect("enough steps");
+    let alike = compare(&runs, &pace(&steps(10, 200, 0.01, 0, 0.01))).expect("there are runs");
     assert_eq!(alike.verdict, Verdict::Alike, "significant but below 2 %");
     assert!(alike.p < between::FIRE_P);
-    let fast = compare(&slices(&runs), &steps(11, 200, 0.01, 0, -0.06)).expect("enough steps");
+    let fast = compare(&runs, &pace(&steps(11, 200, 0.01, 0, -0.06))).expect("there are runs");
     assert_eq!(fast.verdict, Verdict::Faster);
 }
 
 #[test]
 fn a_change_within_what_runs_differ_by_anyway_is_alike_and_no_steps_are_not_compared() {
-    let runs: Vec<Vec<f64>> = (0..5)
-        .map(|seed| steps(seed, 200, 0.01, 0, 0.04 * seed as f64))
+    let runs: Vec<Pace> = (0..5)
+        .map(|seed| pace(&steps(seed, 200, 0.01, 0, 0.04 * seed as f64)))
         .collect();
-    let told = compare(&slices(&runs), &steps(9, 200, 0.01, 0, 0.15)).expect("enough steps");
+    let told = compare(&runs, &pace(&steps(9, 200, 0.01, 0, 0.15))).expect("there are runs");
     assert_eq!(told.verdict, Verdict::Alike);
-    assert_eq!(compare(&slices(&runs), &[]), None);
     assert_eq!(compare(&[], &runs[0]), None);
-    assert_eq!(compare(&slices(&runs), &[f64::NAN; 50]), None);
+    assert_eq!(a_b(&runs, &[]), None);
+    assert_eq!(Pace::of(&[]), None);
+    assert_eq!(Pace::of(&[f64::NAN; 50]), None);
+}
+
+#[test]
+fn a_run_is_held_by_all_its_steps_and_not_by_the_last() {
+    let runs: Vec<Pace> = (0..3)
+        .map(|seed| pace(&steps(seed, 6_000, 0.01, 0, 0.0)))
+        .collect();
+    let mut slow = steps(9, 6_000, 0.01, 0, 0.06);
+    slow[4_000..].iter_mut().for_each(|it| *it /= 1.06);
+    let told = compare(&runs, &pace(&slow)).expect("there are runs");
+    assert_eq!(told.verdict, Verdict::Slower, "{told:?}");
+    assert!(told.ratio > 1.04, "{told:?}");
 }
 
 #[test]
@@ -193,7 +210,7 @@ fn a_b_takes_three_runs_of_each_that_agree() {
     };
     let (a, b) = (of(0..3, 0.0), of(10..13, -0.05));
     let verdict =
-        |a: &[Vec<f64>], b: &[Vec<f64>]| a_b(&slices(a), &slices(b)).expect("enough").verdict;
+        |a: &[Vec<f64>], b: &[Vec<f64>]| a_b(&paces(a), &paces(b)).expect("enough").verdict;
     assert_eq!(verdict(&a, &b), Verdict::Faster);
     assert_eq!(verdict(&a, &b[..2]), Verdict::TooFewRuns);
     assert_eq!(verdict(&a, &of(20..23, 0.001)), Verdict::Alike);
@@ -203,6 +220,20 @@ fn a_b_takes_three_runs_of_each_that_agree() {
         Verdict::Alike,
         "one run is on the other side"
     );
+}
+
+#[test]
+fn of_both_sides_the_medians_are_held_so_that_the_other_way_round_is_the_inverse() {
+    let of = |millis: &[f64]| -> Vec<Pace> {
+        let runs = millis.iter().map(|it| pace(&[it * 1e6; 60]));
+        runs.collect()
+    };
+    let ratio = |a: &[Pace], b: &[Pace]| a_b(a, b).expect("there are runs").ratio;
+    let (a, b) = (of(&[100.0, 100.2, 99.8]), of(&[97.0, 98.0, 104.0, 105.0]));
+    assert!((ratio(&a, &b) - 1.01).abs() < 1e-9, "{}", ratio(&a, &b));
+    assert!((ratio(&a, &b) * ratio(&b, &a) - 1.0).abs() < 1e-12);
+    let two = ratio(&a[..2], &b[2..]);
+    assert!((two - 104.5 / 100.1).abs() < 1e-9, "{two}");
 }
 
 #[test]

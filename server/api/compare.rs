@@ -11,11 +11,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging;
 use super::problem::{Asked, Problem};
-use super::runs::{Figure, RunKnown, known, unknown};
+use super::runs::{Figure, RunKnown, stands, unknown};
 use crate::auth::Grant;
-use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD, Side};
+use crate::runs::RunKey;
+use crate::runs::compare::{self, Against, NO_LOSS, NO_PACE, NOT_TOLD};
 use crate::runs::repeats::{self, Sides};
-use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 use crate::words::text;
 
@@ -50,7 +50,7 @@ pub struct Compared {
     pub run: RunKnown,
     /// The median step, seconds; none of fewer than 20 steps after the first 5.
     pub step_seconds: Option<f64>,
-    /// How many steps that is of.
+    /// How many steps that is of: those of its last six hours.
     pub steps: usize,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
@@ -76,8 +76,8 @@ pub struct AgainstIt {
     pub differences: Vec<Difference>,
     /// Why there are none, where a run has not told what it is made of.
     pub differences_missing: Option<&'static str>,
-    /// How many times as fast the second does the same work; below 1 it is slower. Of several runs it is the middle one of
-    /// the second against the median of the first.
+    /// How many times as fast the second does the same work; below 1 it is slower. Of several runs the medians of both
+    /// sides are held against each other.
     pub speed_up: Option<f64>,
     /// `tokens`, or `steps` where they do not say tokens: then a step has to be the same work.
     pub speed_up_by: Option<&'static str>,
@@ -140,12 +140,10 @@ pub async fn compare(
     Extension(grant): Extension<Grant>,
     Asked(asked): Asked<CompareAsked>,
 ) -> Result<Json<Comparison>, Problem> {
-    let _permit = web.step_views.acquire().await;
     let a = found(&web, named(&grant, "a", &asked.a)?).await?;
     let b = found(&web, named(&grant, "b", &asked.b)?).await?;
     let sides = Sides::of(a, b);
-    let shown = |it: &compare::Compared| compared(&web, &it.key, &it.run, &it.side);
-    let middle = |runs: &[compare::Compared]| shown(repeats::middle(runs));
+    let middle = |runs: &[compare::Compared]| compared(repeats::middle(runs));
     Ok(Json(Comparison {
         a: middle(&sides.a),
         b: middle(&sides.b),
@@ -155,7 +153,7 @@ pub async fn compare(
             let sentence = told.sentence();
             let [a, b] = told.differ_in;
             let of_one_way = |runs: &[compare::Compared], differ_in| OfOneWay {
-                runs: runs.iter().map(shown).collect(),
+                runs: runs.iter().map(compared).collect(),
                 differ_in,
             };
             Repeats {
@@ -210,12 +208,14 @@ pub fn name(key: &RunKey) -> String {
     format!("{}/{}", text::segment(&key.cluster), key.run)
 }
 
-/// The names in a list with commas between them, each once.
-pub fn listed(raw: &str) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for name in raw.split(',') {
-        if !names.contains(&name) {
-            names.push(name);
+/// The names in a list with commas between them, each as [`name`] writes it, so that a run is there once however it is
+/// spelled. What is no name stands as it is.
+pub fn listed(raw: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for one in raw.split(',') {
+        let one = parse(one).map_or_else(|| one.to_owned(), |key| name(&key));
+        if !names.contains(&one) {
+            names.push(one);
         }
     }
     names
@@ -229,8 +229,8 @@ fn named(grant: &Grant, side: &str, raw: &str) -> Result<Vec<RunKey>, Problem> {
             "{side}: {count} runs; at most {most} are compared"
         )));
     }
-    let key = |name: &str| {
-        let key = parse(name).ok_or_else(|| {
+    let key = |name: String| {
+        let key = parse(&name).ok_or_else(|| {
             Problem::bad(format_args!(
                 "{side}=“{name}”: a run is CLUSTER/NAMESPACE/NAME/UID/ATTEMPT, as /api/v1/jobs names them"
             ))
@@ -246,6 +246,8 @@ fn named(grant: &Grant, side: &str, raw: &str) -> Result<Vec<RunKey>, Problem> {
 async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, Problem> {
     let mut runs = Vec::with_capacity(keys.len());
     for key in keys {
+        // For each run anew: others come between.
+        let _permit = web.step_views.acquire().await;
         let found = compare::one(&web.app, key).await;
         let found = found.map_err(|error| Problem::store(&error))?;
         runs.push(found.ok_or_else(unknown)?);
@@ -253,17 +255,12 @@ async fn found(web: &Web, keys: Vec<RunKey>) -> Result<Vec<compare::Compared>, P
     Ok(runs)
 }
 
-pub(super) fn compared(web: &Web, key: &RunKey, run: &Run, side: &Side) -> Compared {
+pub(super) fn compared(it: &compare::Compared) -> Compared {
     Compared {
-        run: known(
-            key,
-            run,
-            &web.app.incidents.of_run(key),
-            web.app.clock.now(),
-        ),
-        step_seconds: side.step_seconds,
-        steps: side.steps,
-        tokens_per_step: side.tokens_per_step,
-        usd_per_million_tokens: Figure::of(cost::per_million_tokens(&web.app, (key, run), side)),
+        run: stands(&it.key, &it.facts, it.state, it.sentence.clone()),
+        step_seconds: it.side.step_seconds(),
+        steps: it.side.steps,
+        tokens_per_step: it.side.tokens_per_step,
+        usd_per_million_tokens: Figure::of(it.usd_per_million_tokens.clone()),
     }
 }

@@ -62,8 +62,8 @@ pub async fn ladder(
         return Err(unknown());
     }
     let rung = |it: ladder::Rung| Rung {
-        rung: it.run.facts.tags.get(RUNG).cloned(),
-        compared: compared(&web, &it.key, &it.run, &it.side),
+        rung: it.compared.facts.tags.get(RUNG).cloned(),
+        compared: compared(&it.compared),
         against_before: it.step.map(AgainstIt::of),
         against_first: it.whole.map(AgainstIt::of),
     };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use gpufleet_analysis::goodput::{Category, Goodput};
-use gpufleet_analysis::incident::Incident;
 use gpufleet_analysis::scaling::Efficiency;
 use gpufleet_telemetry::steps::{StepBlock, StepTimes};
 use gpufleet_telemetry::time::Timestamp;
@@ -27,9 +26,12 @@ use crate::words::text;
 
 mod drawn;
 mod figure;
+mod listed;
 
 pub use drawn::Drawn;
 pub use figure::Figure;
+pub use listed::RunKnown;
+pub(super) use listed::{known, stands};
 
 /// Longest range of steps, hours.
 const MAX_STEPS_RANGE_HOURS: i64 = 2;
@@ -39,42 +41,6 @@ const NO_FINISH: &str = "not known: it does not run, or plans neither steps nor 
 
 /// Most ranks whose steps one answer holds.
 const MAX_STEP_RANKS: usize = 64;
-
-/// An attempt of a job, as a list has it.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct RunKnown {
-    /// The cluster it runs in.
-    pub cluster: Arc<str>,
-    /// The job's id: namespace, name and uid with `/` between them.
-    pub job: String,
-    /// The job's name.
-    pub name: String,
-    /// Which attempt, counted from 0.
-    pub attempt: u32,
-    /// `live`, `recorded` or `simulated`.
-    pub origin: &'static str,
-    /// `running`, `silent` or `ended`.
-    pub state: &'static str,
-    /// How it stands in one sentence.
-    pub sentence: String,
-    /// When its first rank came up; none while nobody said.
-    #[schema(format = DateTime)]
-    pub started: Option<String>,
-    /// When anything of it was last heard.
-    #[schema(format = DateTime)]
-    pub heard: String,
-    /// When it ended; none while it runs, or fell silent.
-    #[schema(format = DateTime)]
-    pub ended: Option<String>,
-    /// Why it ended, for example `exception`; none before that was judged.
-    pub cause: Option<String>,
-    /// How many ranks it says it has; none where it does not say.
-    pub world: Option<u32>,
-    /// The tags its user gave it.
-    pub tags: BTreeMap<String, String>,
-    /// How many more tags it told, beyond what is kept.
-    pub tags_left_out: usize,
-}
 
 /// A rank that makes the others wait.
 #[derive(Debug, Serialize, ToSchema)]
@@ -353,32 +319,6 @@ pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
         .ok_or_else(unknown)
 }
 
-/// What a list has of a run, of which these incidents are open.
-pub(super) fn known(key: &RunKey, run: &Run, open: &[Incident], now: Timestamp) -> RunKnown {
-    let facts = &run.facts;
-    let state = run.state(now);
-    let ended = match state {
-        RunState::Ended { at } => Some(text::rfc3339(at)),
-        RunState::Running | RunState::Silent { .. } => None,
-    };
-    RunKnown {
-        cluster: Arc::clone(&key.cluster),
-        job: key.run.job.to_string(),
-        name: key.run.job.name.clone(),
-        attempt: key.run.attempt,
-        origin: facts.origin.name(),
-        state: state.name(),
-        sentence: words::sentence(run, open, now),
-        started: facts.started.map(text::rfc3339),
-        heard: text::rfc3339(facts.heard),
-        ended,
-        cause: facts.cause().map(str::to_owned),
-        world: (facts.world > 0).then_some(facts.world),
-        tags: facts.tags.clone(),
-        tags_left_out: facts.tags_left_out,
-    }
-}
-
 async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem> {
     let now = web.app.clock.now();
     let kept_from = lookup::kept_from(&web.app, now);
@@ -452,7 +392,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
         usd_per_step: Figure::of(cost.of_a_step(run, now)),
         usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
-        drawn: Drawn::of(web, (key, run), now).await?,
+        drawn: Drawn::of(web, (key, run), now).await,
         scaling_ratio: Figure::of(match scaling {
             Efficiency::Own { ratio, .. } => Ok(ratio),
             Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),

@@ -7,9 +7,7 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use gpufleet_analysis::regression::between::Verdict;
 use gpufleet_telemetry::identity::Origin;
-use gpufleet_telemetry::time::Timestamp;
 
 use super::frame::{self, Frame};
 use super::run::{HOOKS, PRICES};
@@ -38,8 +36,9 @@ impl Asked {
             let of_side = pairs.iter().filter(|it| it.0 == side && !it.1.is_empty());
             let all: Vec<&str> = of_side.map(|it| it.1.as_str()).collect();
             let all = all.join(",");
-            let names = named::listed(&all).into_iter().filter(|it| !it.is_empty());
-            names.map(str::to_owned).collect()
+            let mut names = named::listed(&all);
+            names.retain(|it| !it.is_empty());
+            names
         }))
     }
 }
@@ -137,7 +136,6 @@ pub async fn show(
     };
     let mut found = [Vec::new(), Vec::new()];
     if asked.0.iter().all(|it| !it.is_empty()) {
-        let _permit = web.step_views.acquire().await;
         for (runs, names) in found.iter_mut().zip(&asked.0) {
             for raw in names {
                 match one(&web, &frame, raw).await {
@@ -148,7 +146,7 @@ pub async fn show(
             }
         }
     }
-    let origins = found.iter().flatten().map(|it| it.run.facts.origin);
+    let origins = found.iter().flatten().map(|it| it.facts.origin);
     let origin = origins.max_by_key(|it| *it != Origin::Live);
     let origin = origin.unwrap_or_default();
     let comparison = match found {
@@ -173,7 +171,11 @@ pub async fn show(
 async fn one(web: &Web, frame: &Frame, raw: &str) -> Result<Option<Compared>, StoreError> {
     let key = named::parse(raw).filter(|it| frame.grant.may_see(&it.cluster));
     match key {
-        Some(key) => compare::one(&web.app, key).await,
+        Some(key) => {
+            // For each run anew: others come between.
+            let _permit = web.step_views.acquire().await;
+            compare::one(&web.app, key).await
+        }
         None => Ok(None),
     }
 }
@@ -250,16 +252,21 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
         None => Name::new("not said"),
     };
     let differences = against.differences.iter();
-    let keys = a.run.facts.fingerprint.keys();
+    let keys = a.facts.fingerprint.keys();
     let is_same = |key: &&String| against.differences.iter().all(|it| it.key != **key);
     let [keys_a, keys_b] =
         [&sides.a, &sides.b].map(|runs| runs.iter().map(|it| &it.key).collect::<Vec<_>>());
     let repeated = sides.repeated.as_ref();
+    let mut gain = ladder::gain(Some(against));
+    // What several runs do not tell apart is no slower for the figure's sake.
+    if let Some(told) = repeated {
+        gain.is_worse = told.is_slower();
+    }
     Ok(Comparison {
-        sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, (web, frame.at), it)),
-        repeats: repeated.map(|it| several((web, frame.at), &sides, it)),
+        sides: [("A", a), ("B", b)].map(|(letter, it)| side(letter, it)),
+        repeats: repeated.map(|it| several(&sides, it)),
         verdict: match against.speed_up {
-            Some(_) => Ok(ladder::gain(Some(against))),
+            Some(_) => Ok(gain),
             None => Err(NO_PACE),
         },
         held_by: held_by(against.speed_up.map(|it| it.1)),
@@ -273,23 +280,21 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
     })
 }
 
-fn several(at: (&Web, Timestamp), sides: &Sides, told: &Repeated) -> Repeats {
+fn several(sides: &Sides, told: &Repeated) -> Repeats {
     let all = [("A", &sides.a), ("B", &sides.b)];
     let runs = all
         .into_iter()
         .flat_map(|(letter, runs)| runs.iter().map(move |it| (letter, it)));
     let row = |(letter, it): (&'static str, &Compared)| {
-        let pace = it.side.step_seconds.map(text::pace);
+        let pace = it.side.step_seconds().map(text::pace);
         let steps = text::grouped(it.side.steps as f64);
-        (side(letter, at, it), pace.ok_or(NO_PACE), steps)
+        (side(letter, it), pace.ok_or(NO_PACE), steps)
     };
     let [a, b] = &told.differ_in;
     let named = |keys: &[String]| keys.iter().map(|it| Name::new(it)).collect();
     Repeats {
         sentence: told.sentence(),
-        is_slower: told
-            .comparison
-            .is_some_and(|it| it.verdict == Verdict::Slower),
+        is_slower: told.is_slower(),
         runs: runs.map(row).collect(),
         differ_in: [("A", named(a)), ("B", named(b))],
     }
@@ -303,8 +308,7 @@ fn held_by(by: Option<&str>) -> &'static str {
     }
 }
 
-fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Side {
-    let sentence = sentences::sentence(&it.run, &web.app.incidents.of_run(&it.key), at);
+fn side(letter: &'static str, it: &Compared) -> Side {
     Side {
         letter,
         address: address::run(&it.key),
@@ -312,7 +316,7 @@ fn side(letter: &'static str, (web, at): (&Web, Timestamp), it: &Compared) -> Si
         attempt: it.key.run.attempt,
         cluster: Name::new(&it.key.cluster),
         cluster_address: address::cluster(&it.key.cluster),
-        sentence: text::harmless(&sentence, sentences::LISTED_CHARACTERS),
+        sentence: text::harmless(&it.sentence, sentences::LISTED_CHARACTERS),
     }
 }
 
@@ -334,8 +338,13 @@ async fn rows(
     };
     let mut spent = Vec::new();
     for it in both {
-        let cost = cost::of(&web.app, (&it.key, &it.run), frame.at).await?;
-        spent.push(cost.so_far().map(dollars));
+        spent.push(match lookup::find(&web.app, &it.key).await? {
+            Some(run) => {
+                let cost = cost::of(&web.app, (&it.key, &run), frame.at).await?;
+                cost.so_far().map(dollars)
+            }
+            None => Err("not known: the run is no longer kept".to_owned()),
+        });
     }
     let [spent_a, spent_b] = <[_; 2]>::try_from(spent).expect("there are two runs");
     let row = |what, of: &dyn Fn(&Compared) -> Result<String, String>| Row {
@@ -345,7 +354,7 @@ async fn rows(
     };
     Ok(vec![
         row("Step", &|it| {
-            let pace = it.side.step_seconds.map(text::pace);
+            let pace = it.side.step_seconds().map(text::pace);
             pace.ok_or_else(|| NO_PACE.to_owned())
         }),
         row("Steps that is of", &|it| {
@@ -363,7 +372,7 @@ async fn rows(
         Row {
             anchor: PRICES,
             ..row("A million tokens", &|it| {
-                let usd = cost::per_million_tokens(&web.app, (&it.key, &it.run), &it.side);
+                let usd = it.usd_per_million_tokens.clone();
                 usd.map(|it| format!("${it:.4}"))
             })
         },
@@ -377,13 +386,15 @@ async fn rows(
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::regression::between::Pace;
+
     use super::*;
     use crate::runs::compare::{Side, speed_up};
 
     #[test]
     fn steps_are_not_called_the_same_work_where_a_run_gives_no_tokens() {
         let tokens = Side {
-            step_seconds: Some(1.0),
+            pace: Pace::of(&[1e9; 20]),
             tokens_per_step: Some(4_096.0),
             ..Side::default()
         };

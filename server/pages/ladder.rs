@@ -9,9 +9,9 @@ use axum::response::Response;
 
 use super::frame::{self, Frame};
 use super::{compare, problem};
+use crate::runs::RunKey;
 use crate::runs::compare::Against;
 use crate::runs::ladder::{self, RUNG};
-use crate::runs::{Run, RunKey, cost};
 use crate::web::Web;
 use crate::words::address;
 use crate::words::text::{self, Name, segment};
@@ -75,7 +75,7 @@ pub async fn show(
         Err(error) => return problem::broken(&error),
     };
     let before = [None].into_iter();
-    let before = before.chain(found.rungs.iter().map(|it| Some(&it.key)));
+    let before = before.chain(found.rungs.iter().map(|it| Some(&it.compared.key)));
     let page = LadderPage {
         title: Name::new(&name),
         cluster: Name::new(&cluster),
@@ -83,7 +83,7 @@ pub async fn show(
         api_address: format!("/api/v1/ladders/{}/{}", segment(&cluster), segment(&name)),
         rungs: before
             .zip(&found.rungs)
-            .map(|(before, it)| row(&web, before, it))
+            .map(|(before, it)| row(before, it))
             .collect(),
         left_out: found.left_out,
         frame,
@@ -103,8 +103,9 @@ fn not_found(frame: Frame, name: &str) -> Response {
     )
 }
 
-fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
-    let (key, run): (&RunKey, &Run) = (&rung.key, &rung.run);
+fn row(before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
+    let it = &rung.compared;
+    let key = &it.key;
     let differs = rung
         .step
         .as_ref()
@@ -114,12 +115,12 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
         address: address::run(key),
         job: Name::new(&key.run.job.name),
         attempt: key.run.attempt,
-        changed: run.facts.tags.get(RUNG).map(|it| Name::new(it)),
+        changed: it.facts.tags.get(RUNG).map(|it| Name::new(it)),
         differs: differs.iter().take(NAMED).map(difference).collect(),
         more: differs.len().saturating_sub(NAMED),
-        step: rung
+        step: it
             .side
-            .step_seconds
+            .step_seconds()
             .map_or_else(|| "too few steps".to_owned(), text::pace),
         comparison: before.map(|it| compare::between(&[it], &[key])),
         before: gain(rung.step.as_ref()),
@@ -128,8 +129,10 @@ fn row(web: &Web, before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
             || "not comparable".to_owned(),
             |it| format!("{:.4} → {:.4}", it.a, it.b),
         ),
-        cost: cost::per_million_tokens(&web.app, (key, run), &rung.side)
-            .map_or_else(|why| why, |usd| format!("${usd:.4}")),
+        cost: match &it.usd_per_million_tokens {
+            Ok(usd) => format!("${usd:.4}"),
+            Err(why) => why.clone(),
+        },
     }
 }
 

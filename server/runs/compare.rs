@@ -1,27 +1,25 @@
 //! Two runs side by side: what they are made of first, then how fast, then the loss at equal tokens.
 //!
-//! Steps are those of the rank that stands for each run; the first [`WARM_UP`] of an attempt say
+//! Steps are those of the rank that stands for each run, all of its last [`READ_BACK`]; the first [`WARM_UP`] say
 //! nothing. The speed-up is the ratio of the medians, never of pooled steps: repeats of one run
 //! differ by less than a percent, single steps by much more. How uncertain it is comes from each run's
-//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`read`].
+//! own stretches; [`super::repeats`] has several runs of each. Pure, but for [`one`].
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::regression::between;
+use gpufleet_analysis::regression::between::{self, Pace};
 use gpufleet_telemetry::catalog::training;
 use gpufleet_telemetry::minute::MinuteRow;
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND};
 
-use super::{Run, RunKey, history, lookup};
+use super::{Run, RunFacts, RunKey, State, cost, history, lookup, words};
 use crate::App;
+use crate::money::now::apart;
 use crate::store::{Store, StoreError};
 
 /// First steps that say nothing: compilation, autotuning, cold caches.
 const WARM_UP: usize = 5;
-
-/// Fewer steps than this behind them are no pace.
-const LEAST_STEPS: usize = 20;
 
 /// How far back from the end of a run its steps and losses are read, nanoseconds.
 const READ_BACK: i64 = 6 * 3_600 * NANOS_PER_SECOND;
@@ -37,13 +35,19 @@ pub const NO_LOSS: &str =
 /// Why some of what differs is not known.
 pub const NOT_TOLD: &str = "a run has not told what it is made of";
 
-/// A run, and what is compared of it.
+/// What is compared of a run, and what is shown beside it. Its ranks are not kept: it may have ten thousand.
 #[derive(Debug)]
 pub struct Compared {
     /// Which.
     pub key: RunKey,
-    /// The run.
-    pub run: Run,
+    /// What is known of it as a whole.
+    pub facts: RunFacts,
+    /// How it stands.
+    pub state: State,
+    /// The same in a sentence.
+    pub sentence: String,
+    /// US dollars for a million tokens at its pace, or why that is not known.
+    pub usd_per_million_tokens: Result<f64, String>,
     /// What is compared of it.
     pub side: Side,
 }
@@ -62,18 +66,23 @@ pub struct Difference {
 /// What is compared of one run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Side {
-    /// The median step, seconds; none of too few steps.
-    pub step_seconds: Option<f64>,
+    /// How many nanoseconds a step takes; none of too few steps.
+    pub pace: Option<Pace>,
     /// How many steps that is of.
     pub steps: usize,
     /// How uncertain that is within the run, as a part of it; none of too few steps.
     pub uncertainty: Option<f64>,
-    /// How long its last steps took, nanoseconds, in order: [`between::MOST_STEPS`] at most.
-    pub walls: Vec<f64>,
     /// Tokens a step of the run; none where it does not say.
     pub tokens_per_step: Option<f64>,
     /// Loss by tokens of the run, in the order of time.
     pub losses: Vec<(f64, f64)>,
+}
+
+impl Side {
+    /// The median step, seconds; none of too few steps.
+    pub fn step_seconds(&self) -> Option<f64> {
+        self.pace.as_ref().map(|it| it.median() / 1e9)
+    }
 }
 
 /// One run against another.
@@ -103,11 +112,11 @@ pub struct AtTokens {
 }
 
 /// What the second of two runs is against the first.
-pub fn against(a: (&Run, &Side), b: (&Run, &Side)) -> Against {
+pub fn against(a: (&RunFacts, &Side), b: (&RunFacts, &Side)) -> Against {
     let uncertain = a.1.uncertainty.zip(b.1.uncertainty);
     Against {
         differences: differences(a.0, b.0),
-        is_told: [a.0, b.0].iter().all(|it| !it.facts.fingerprint.is_empty()),
+        is_told: [a.0, b.0].iter().all(|it| !it.fingerprint.is_empty()),
         speed_up: speed_up(a.1, b.1),
         uncertainty: uncertain.map(|(a, b)| a.hypot(b)),
         loss: at_equal_tokens(a.1, b.1),
@@ -115,8 +124,8 @@ pub fn against(a: (&Run, &Side), b: (&Run, &Side)) -> Against {
 }
 
 /// The settings in which two fingerprints differ, by key.
-pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
-    let (a, b) = (&a.facts.fingerprint, &b.facts.fingerprint);
+pub fn differences(a: &RunFacts, b: &RunFacts) -> Vec<Difference> {
+    let (a, b) = (&a.fingerprint, &b.fingerprint);
     let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
     let mut found: Vec<Difference> = keys
         .filter(|key| a.get(*key) != b.get(*key))
@@ -133,7 +142,7 @@ pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
 /// How many times as fast the second does the same work: by tokens where both say them, else by
 /// steps, which holds only where a step is the same work.
 pub fn speed_up(a: &Side, b: &Side) -> Option<(f64, &'static str)> {
-    let steps = a.step_seconds? / b.step_seconds?;
+    let steps = a.step_seconds()? / b.step_seconds()?;
     match (a.tokens_per_step, b.tokens_per_step) {
         (Some(of_a), Some(of_b)) if of_a > 0.0 => Some((steps * of_b / of_a, "tokens")),
         _ => Some((steps, "steps")),
@@ -179,18 +188,13 @@ pub(super) fn walls(blocks: &[StepBlock]) -> Vec<f64> {
 
 /// What the steps of the rank that stands for a run say.
 pub fn pace(blocks: &[StepBlock]) -> Side {
-    let in_order = walls(blocks);
+    let walls = walls(blocks);
     let tokens: u64 = blocks.iter().map(|it| it.tokens).sum();
     let count: u64 = blocks.iter().map(|it| it.next_step() - it.first_step).sum();
-    let mut sorted = in_order.clone();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let steps = sorted.len();
-    let is_enough = steps >= LEAST_STEPS;
     Side {
-        step_seconds: is_enough.then(|| sorted[steps / 2] / 1e9),
-        steps,
-        uncertainty: between::uncertainty(&in_order),
-        walls: in_order[steps.saturating_sub(between::MOST_STEPS)..].to_vec(),
+        pace: Pace::of(&walls),
+        steps: walls.len(),
+        uncertainty: between::uncertainty(&walls),
         tokens_per_step: (tokens > 0 && count > 0).then(|| tokens as f64 / count as f64),
         losses: Vec::new(),
     }
@@ -215,7 +219,7 @@ pub fn losses(minutes: &BTreeMap<Minute, MinuteRow>) -> Vec<(f64, f64)> {
     found
 }
 
-/// A run with what is compared of it; none where nobody knows it.
+/// What is compared of a run; none where nobody knows it.
 ///
 /// # Errors
 /// When the database refuses.
@@ -224,23 +228,30 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
         return Ok(None);
     };
     let side = read(&app.store, (&key, &run)).await?;
-    Ok(Some(Compared { key, run, side }))
+    let now = app.clock.now();
+    Ok(Some(Compared {
+        state: run.state(now),
+        sentence: words::sentence(&run, &app.incidents.of_run(&key), now),
+        usd_per_million_tokens: cost::per_million_tokens(app, (&key, &run), &side),
+        facts: run.facts,
+        key,
+        side,
+    }))
 }
 
-/// What is compared of a run, of its last [`READ_BACK`].
-///
-/// # Errors
-/// When the database refuses.
-pub async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
+/// What the last [`READ_BACK`] of a run says.
+async fn read(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Side, StoreError> {
     let Some((speaker, _)) = run.speaker() else {
         return Ok(Side::default());
     };
     let end = run.facts.heard.shifted(NANOS_PER_SECOND);
     let range = end.shifted(-READ_BACK)..end;
-    let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
+    let mut steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
     let minutes = range.start.minute()..Minute(range.end.minute().0 + 1);
     let minutes = store.minutes(&key.rank(speaker), minutes).await?;
-    let side = pace(steps.get(&speaker).map_or(&[][..], Vec::as_slice));
+    let blocks = steps.remove(&speaker).unwrap_or_default();
+    // Six hours of quick steps are two million.
+    let side = apart(move || pace(&blocks)).await;
     // What one rank was given is so much of what the run was.
     let places = run.data_places() as f64;
     let losses = losses(&minutes.rows).into_iter();
@@ -260,13 +271,14 @@ mod tests {
 
     use super::*;
 
-    fn run(pairs: &[(&str, &str)]) -> Run {
-        let mut run = Run::default();
+    fn facts(pairs: &[(&str, &str)]) -> RunFacts {
         let pairs = pairs
             .iter()
             .map(|(key, it)| ((*key).to_owned(), (*it).to_owned()));
-        run.facts.fingerprint = pairs.collect();
-        run
+        RunFacts {
+            fingerprint: pairs.collect(),
+            ..RunFacts::default()
+        }
     }
 
     fn block(millis: &[u64], tokens: u64) -> StepBlock {
@@ -288,8 +300,8 @@ mod tests {
     #[test]
     fn what_differs_is_told_with_what_only_one_says() {
         let found = differences(
-            &run(&[("torch", "2.9"), ("nccl", "2.27"), ("only_a", "1")]),
-            &run(&[("torch", "2.9"), ("nccl", "2.28"), ("only_b", "2")]),
+            &facts(&[("torch", "2.9"), ("nccl", "2.27"), ("only_a", "1")]),
+            &facts(&[("torch", "2.9"), ("nccl", "2.28"), ("only_b", "2")]),
         );
         let told: Vec<_> = found
             .iter()
@@ -309,10 +321,10 @@ mod tests {
         millis.extend([100; 24]);
         millis.push(5_000);
         let side = pace(&[block(&millis, 3_000)]);
-        assert_eq!((side.step_seconds, side.steps), (Some(0.1), 25));
+        assert_eq!((side.step_seconds(), side.steps), (Some(0.1), 25));
         assert_eq!(side.tokens_per_step, Some(100.0));
         assert_eq!(
-            pace(&[block(&millis[..20], 0)]).step_seconds,
+            pace(&[block(&millis[..20], 0)]).step_seconds(),
             None,
             "too few"
         );
@@ -320,8 +332,8 @@ mod tests {
 
     #[test]
     fn the_speed_up_is_that_of_the_work_and_not_of_the_step() {
-        let side = |step_seconds, tokens_per_step| Side {
-            step_seconds: Some(step_seconds),
+        let side = |seconds: f64, tokens_per_step| Side {
+            pace: Pace::of(&[seconds * 1e9; 20]),
             tokens_per_step,
             ..Side::default()
         };
@@ -334,16 +346,16 @@ mod tests {
     #[test]
     fn a_speed_up_is_as_uncertain_as_both_runs_together() {
         let side = |uncertainty| Side {
-            step_seconds: Some(1.0),
+            pace: Pace::of(&[1e9; 20]),
             uncertainty,
             ..Side::default()
         };
-        let run = run(&[("torch", "2.9")]);
+        let told = facts(&[("torch", "2.9")]);
         let (a, b) = (side(Some(0.003)), side(Some(0.004)));
-        let found = against((&run, &a), (&run, &b));
+        let found = against((&told, &a), (&told, &b));
         assert!((found.uncertainty.unwrap_or_default() - 0.005).abs() < 1e-12);
         assert!(found.is_told);
-        let found = against((&run, &a), (&Run::default(), &side(None)));
+        let found = against((&told, &a), (&RunFacts::default(), &side(None)));
         assert_eq!((found.uncertainty, found.is_told), (None, false));
     }
 

@@ -121,7 +121,7 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
 /// # Errors
 /// A sentence that says why that is not known.
 pub fn per_million_tokens(app: &App, run: (&RunKey, &Run), side: &Side) -> Result<f64, String> {
-    let seconds = side.step_seconds.ok_or("not known: too few steps")?;
+    let seconds = side.step_seconds().ok_or("not known: too few steps")?;
     let tokens = side.tokens_per_step.filter(|it| *it > 0.0);
     let tokens = tokens.ok_or("not said: the run gives no tokens")?;
     Ok(usd_a_second(price(app, run)?, run.1) * seconds / tokens * 1e6)

@@ -1,17 +1,33 @@
 //! What the GPUs of a run drew while its job held them, from the ledger.
 //!
 //! Limits: whole hours, so that of the first and the last one an earlier or later attempt of the same job is in it; of
-//! more than [`MAX_DRAWN`] GPU-hours nothing is added up.
+//! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum stands for [`FRESH_FOR`].
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use gpufleet_analysis::ledger::Energy;
-use gpufleet_telemetry::time::Timestamp;
+use gpufleet_telemetry::time::{Clock, Timestamp};
 
 use super::{Run, RunKey};
-use crate::App;
+use crate::answers::Answers;
 use crate::money::advice::{is_of, name};
-use crate::store::{MAX_DRAWN, StoreError};
+use crate::store::{MAX_DRAWN, Store, StoreError};
+
+/// For how long a sum stands: the ledger is minutes behind anyway, and who polls a run asks every few seconds.
+const FRESH_FOR: Duration = Duration::from_secs(300);
+
+/// Most sums that are kept, some hundred bytes each: of more runs nobody asks within minutes.
+const KEPT: usize = 1_000;
+
+/// Sums that are made at once: each reads up to [`MAX_DRAWN`] GPU-hours.
+const AT_ONCE: usize = 2;
+
+/// Why there is none where the store does not answer.
+const UNREAD: &str =
+    "not known at the moment: the ledger cannot be read; the server's log says why";
 
 /// What the GPUs of a run drew, as far as that is told.
 #[derive(Debug, Clone, Copy)]
@@ -37,33 +53,73 @@ impl Drawn {
     }
 }
 
-/// What the GPUs of a run drew while its job held them.
-///
-/// # Errors
-/// When the database refuses. Else a sentence that says why it is not known.
-pub async fn of(
-    app: &App,
-    (key, run): (&RunKey, &Run),
-    now: Timestamp,
-) -> Result<Result<Drawn, String>, StoreError> {
-    let Some(started) = run.facts.started else {
-        return Ok(Err("not known: nobody said when it began".to_owned()));
-    };
-    let until = run.state(now).until(now);
-    let gpus: Vec<&str> = run.gpus().into_iter().collect();
-    if gpus.is_empty() {
-        return Ok(Err(
-            "not known: no rank says on which GPU it computes".to_owned()
-        ));
+/// Sums as they were last made, by run.
+pub struct Energies(Answers<RunKey, Drawn, String>);
+
+impl Default for Energies {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, AT_ONCE))
     }
-    let hours = started.minute().hour()..until.minute().hour() + 1;
-    let Some(drawn) = app.store.drawn(&key.cluster, &gpus, hours).await? else {
+}
+
+impl Energies {
+    /// What the GPUs of a run drew while its job held them.
+    ///
+    /// # Errors
+    /// A sentence that says why it is not known, also where the ledger cannot be read.
+    pub async fn get(
+        &self,
+        (store, clock): (&Store, &Arc<dyn Clock>),
+        (key, run): (&RunKey, &Run),
+        now: Timestamp,
+    ) -> Result<Drawn, String> {
+        let held = Held::of(run, now)?;
+        let (store, of) = (store.clone(), key.clone());
+        let making = async move {
+            read(&store, &of, &held).await.unwrap_or_else(|error| {
+                tracing::error!(%error, "what a run drew cannot be read");
+                Err(UNREAD.to_owned())
+            })
+        };
+        self.0.get(key.clone(), clock, making).await.map(|it| *it)
+    }
+}
+
+/// Which GPUs a run has, and in which hours.
+struct Held {
+    gpus: Vec<String>,
+    hours: Range<i64>,
+}
+
+impl Held {
+    fn of(run: &Run, now: Timestamp) -> Result<Self, String> {
+        let started = run.facts.started;
+        let started = started.ok_or("not known: nobody said when it began")?;
+        let gpus: Vec<String> = run.gpus().into_iter().map(str::to_owned).collect();
+        if gpus.is_empty() {
+            return Err("not known: no rank says on which GPU it computes".to_owned());
+        }
+        let until = run.state(now).until(now);
+        let hours = started.minute().hour()..until.minute().hour() + 1;
+        Ok(Self { gpus, hours })
+    }
+}
+
+/// What is in the ledger of it.
+async fn read(
+    store: &Store,
+    key: &RunKey,
+    held: &Held,
+) -> Result<Result<Drawn, String>, StoreError> {
+    let gpus: Vec<&str> = held.gpus.iter().map(String::as_str).collect();
+    let drawn = store.drawn(&key.cluster, &gpus, held.hours.clone());
+    let Some(drawn) = drawn.await? else {
         return Ok(Err(format!(
             "not added up: it held its GPUs for more than {MAX_DRAWN} GPU-hours; the month's report has it"
         )));
     };
     let numbers: BTreeSet<i64> = drawn.keys().copied().collect();
-    let holders = app.store.holders(&numbers).await?;
+    let holders = store.holders(&numbers).await?;
     let all: i64 = drawn.values().map(|it| it.0).sum();
     let name = name(&key.run.job);
     // A job that calls itself otherwise than its holder is called is the one that had them most of the time.

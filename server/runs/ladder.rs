@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::compare::{self, Against, Side};
-use super::{Run, RunKey};
+use super::RunKey;
+use super::compare::{self, Against, Compared};
 use crate::App;
 use crate::store::{MAX_RUNS_READ, RunFilter, StoreError};
 
@@ -26,12 +26,8 @@ const MAX_LOOKED_AT: usize = 5 * MAX_RUNS_READ;
 /// A run on a ladder.
 #[derive(Debug)]
 pub struct Rung {
-    /// Which.
-    pub key: RunKey,
-    /// The run.
-    pub run: Run,
-    /// What is compared of it.
-    pub side: Side,
+    /// Which, and what is compared of it.
+    pub compared: Compared,
     /// Against the rung before it; none of the first.
     pub step: Option<Against>,
     /// Against the first; none of the first.
@@ -59,17 +55,14 @@ pub async fn read(app: &App, cluster: &Arc<str>, name: &str) -> Result<Ladder, S
     keys.reverse();
     let mut rungs: Vec<Rung> = Vec::new();
     for key in keys {
-        let Some(run) = super::lookup::find(app, &key).await? else {
+        let Some(compared) = compare::one(app, key).await? else {
             continue;
         };
-        let side = compare::read(&app.store, (&key, &run)).await?;
-        let here = (&run, &side);
-        let held = |it: &Rung| compare::against((&it.run, &it.side), here);
+        let here = (&compared.facts, &compared.side);
+        let held = |it: &Rung| compare::against((&it.compared.facts, &it.compared.side), here);
         let (step, whole) = (rungs.last().map(held), rungs.first().map(held));
         rungs.push(Rung {
-            key,
-            run,
-            side,
+            compared,
             step,
             whole,
         });

@@ -2,12 +2,13 @@
 //! one way differ, which one run of each cannot say.
 //!
 //! By [`between::a_b`]: medians of runs and never pooled steps, three of each at least. What is held is the time of a
-//! token where every run with a pace gives its tokens, else that of a step, which holds only where a step is the same work. Where
-//! one run of a side is shown it is the middle one by that time. Limits: [`MOST`] runs a side. Pure.
+//! token where every run with a pace gives its tokens, else that of a step, which holds only where a step is the same
+//! work. By that same time, of all steps that are read, the middle run of a side is the one that is shown. Limits:
+//! [`MOST`] runs a side. Pure.
 
 use std::collections::BTreeSet;
 
-use gpufleet_analysis::regression::between::{self, Comparison, Verdict};
+use gpufleet_analysis::regression::between::{self, Comparison, Pace, Verdict};
 
 use super::compare::{self, Against, Compared, NO_PACE, Side};
 
@@ -43,30 +44,27 @@ impl Sides {
         let is_by_tokens = a
             .iter()
             .chain(&b)
-            .filter(|it| it.side.step_seconds.is_some())
+            .filter(|it| it.side.pace.is_some())
             .all(|it| it.side.tokens_per_step.is_some());
         let work = |side: &Side| match side.tokens_per_step {
             Some(tokens) if is_by_tokens => tokens,
             _ => 1.0,
         };
         let pace = |it: &Compared| {
-            it.side
-                .step_seconds
-                .map_or(f64::INFINITY, |step| step / work(&it.side))
+            let step = it.side.step_seconds();
+            step.map_or(f64::INFINITY, |step| step / work(&it.side))
         };
         for runs in [&mut a, &mut b] {
             runs.sort_by(|one, other| pace(one).total_cmp(&pace(other)));
         }
         let (middle_a, middle_b) = (middle(&a), middle(&b));
         let mut against = compare::against(
-            (&middle_a.run, &middle_a.side),
-            (&middle_b.run, &middle_b.side),
+            (&middle_a.facts, &middle_a.side),
+            (&middle_b.facts, &middle_b.side),
         );
         let is_repeated = a.len() > 1 || b.len() > 1;
         let repeated = is_repeated.then(|| {
-            let [of_a, of_b] = [&a, &b].map(|runs| times(runs, work));
-            let [of_a, of_b] =
-                [&of_a, &of_b].map(|it| it.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let [of_a, of_b] = [&a, &b].map(|runs| paces(runs, work));
             Repeated {
                 comparison: between::a_b(&of_a, &of_b),
                 differ_in: [differ_in(&a), differ_in(&b)],
@@ -87,6 +85,12 @@ impl Sides {
 }
 
 impl Repeated {
+    /// Whether B is slower by more than runs of A differ.
+    pub fn is_slower(&self) -> bool {
+        self.comparison
+            .is_some_and(|it| it.verdict == Verdict::Slower)
+    }
+
     /// What they say, in a sentence.
     pub fn sentence(&self) -> String {
         let Some(told) = self.comparison else {
@@ -111,23 +115,21 @@ impl Repeated {
 
 /// The run that stands for a side: the middle one of those whose pace is known.
 pub fn middle(runs: &[Compared]) -> &Compared {
-    let known = runs.iter().filter(|it| it.side.step_seconds.is_some());
+    let known = runs.iter().filter(|it| it.side.pace.is_some());
     &runs[known.count() / 2]
 }
 
-/// How long the steps of each run took for so much work.
-fn times(runs: &[Compared], work: impl Fn(&Side) -> f64) -> Vec<Vec<f64>> {
-    let of_run = |it: &Compared| {
-        let work = work(&it.side);
-        it.side.walls.iter().map(|wall| wall / work).collect()
-    };
-    runs.iter().map(of_run).collect()
+/// How fast the runs do so much work; those whose pace is not known are left out.
+fn paces(runs: &[Compared], work: impl Fn(&Side) -> f64) -> Vec<Pace> {
+    let sides = runs.iter().map(|it| &it.side);
+    let paces = sides.filter_map(|it| Some(it.pace.as_ref()?.per(work(it))));
+    paces.collect()
 }
 
 /// The settings in which runs of one side differ, by key.
 fn differ_in(runs: &[Compared]) -> Vec<String> {
     let pairs = runs.windows(2);
-    let differences = pairs.flat_map(|it| compare::differences(&it[0].run, &it[1].run));
+    let differences = pairs.flat_map(|it| compare::differences(&it[0].facts, &it[1].facts));
     let keys: BTreeSet<String> = differences.map(|it| it.key).collect();
     keys.into_iter().collect()
 }
@@ -137,22 +139,25 @@ mod tests {
     use gpufleet_telemetry::training::{JobId, RunId};
 
     use super::*;
-    use crate::runs::{Run, RunKey};
+    use crate::runs::{RunFacts, RunKey, State};
 
     /// A run whose 60 steps take about so many milliseconds.
     fn run(attempt: u32, millis: f64, tokens_per_step: Option<f64>) -> Compared {
         let job = JobId::parse("team/llama/u1").expect("an id");
-        let walls = (0..60).map(|it| (millis + f64::from(it % 5) * 0.01) * 1e6);
+        let walls = (-30..30).map(|it| millis * (1.0 + f64::from(it % 3) * 1e-4) * 1e6);
+        let walls: Vec<f64> = walls.collect();
         Compared {
             key: RunKey {
                 cluster: "prod".into(),
                 run: RunId { job, attempt },
             },
-            run: Run::default(),
+            facts: RunFacts::default(),
+            state: State::Running,
+            sentence: String::new(),
+            usd_per_million_tokens: Err("no price".to_owned()),
             side: Side {
-                step_seconds: Some(millis / 1e3),
+                pace: Pace::of(&walls),
                 steps: 60,
-                walls: walls.collect(),
                 tokens_per_step,
                 uncertainty: Some(0.001),
                 ..Side::default()
@@ -216,7 +221,7 @@ mod tests {
             assert!(of(&a, &b).contains(said), "{said}: {}", of(&a, &b));
         }
         let mut silent = runs(&a, None);
-        silent.iter_mut().for_each(|it| it.side.walls.clear());
+        silent.iter_mut().for_each(|it| it.side.pace = None);
         let told = Sides::of(silent, runs(&a, None)).repeated;
         let sentence = told.expect("there are several").sentence();
         assert!(
@@ -239,7 +244,7 @@ mod tests {
         );
         let mut one_has_no_steps = runs(&[150.0, 150.2, 149.8], Some(3_000.0));
         let mut none = run(9, 1.0, None);
-        (none.side.step_seconds, none.side.walls) = (None, Vec::new());
+        none.side.pace = None;
         one_has_no_steps.push(none);
         let sides = Sides::of(a(), one_has_no_steps);
         assert_eq!(sides.against.speed_up.map(|it| it.1), Some("tokens"));
@@ -255,10 +260,10 @@ mod tests {
     fn the_middle_run_stands_for_a_side_and_one_without_a_pace_for_none_but_itself() {
         let mut a = runs(&[103.0, 101.0, 102.0], None);
         let mut none = run(9, 1.0, None);
-        (none.side.step_seconds, none.side.walls) = (None, Vec::new());
+        none.side.pace = None;
         a.push(none);
         let torch = ("torch".to_owned(), "2.9".to_owned());
-        a[0].run.facts.fingerprint.extend([torch]);
+        a[0].facts.fingerprint.extend([torch]);
         let sides = Sides::of(a, runs(&[100.0], None));
         assert_eq!(
             middle(&sides.a).key.run.attempt,

@@ -127,11 +127,18 @@ fn the_client_shows_jobs_with_their_ranks_and_fails_a_run_that_is_slower(world: 
     let slower = typed(&web, ["compare", large, small, "--fail-if-slower", "2%"]);
     assert_eq!(slower.code, Some(1), "{}", slower.said);
     assert!(slower.said.contains("tp4 pp2 dp4"), "{}", slower.said);
-    let both = format!("{large},{small}");
+    let both = format!("{large}, {small}");
     let several = typed(&web, ["compare", &both, large]);
     for said in ["the middle one of 2 runs", "that takes three of each"] {
         assert!(several.said.contains(said), "{said}: {}", several.said);
     }
+    let empty = typed(&web, ["compare", &format!("{large},"), large]);
+    assert_eq!(empty.code, Some(3));
+    assert!(
+        empty.complained.contains("is empty"),
+        "{}",
+        empty.complained
+    );
     let nobody = typed(&web, ["job", "no-such-job"]);
     assert_eq!(nobody.code, Some(3));
     assert!(nobody.complained.contains("no-such-job"));

@@ -92,19 +92,18 @@ fn real_runs_made_slower_are_found_by_size_with_a_median_delay_below_20_steps() 
 
 /// Each run held against its repeats: how many were judged, and how many of them called slower or faster.
 pub(crate) fn repeats(runs: &[RealRun]) -> (u32, u32) {
-    let mut kinds: BTreeMap<&str, Vec<&[f64]>> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, Vec<Pace>> = BTreeMap::new();
     for run in runs {
         let settled = &run.steps[(WARM_UP_STEPS as usize).min(run.steps.len())..];
-        kinds.entry(&run.kind).or_default().push(settled);
+        let repeats = kinds.entry(&run.kind).or_default();
+        repeats.extend(Pace::of(settled));
     }
     let (mut compared, mut different) = (0, 0);
     for (kind, repeats) in &kinds {
         for left in 0..repeats.len() {
-            let others: Vec<&[f64]> = (0..repeats.len())
-                .filter(|it| *it != left)
-                .map(|it| repeats[it])
-                .collect();
-            let Some(told) = compare(&others, repeats[left]) else {
+            let mut others = repeats.clone();
+            let own = others.remove(left);
+            let Some(told) = compare(&others, &own) else {
                 continue;
             };
             compared += u32::from(told.verdict != Verdict::TooFewRuns);

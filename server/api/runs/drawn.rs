@@ -4,7 +4,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Figure, Problem};
+use super::Figure;
 use crate::runs::{Run, RunKey, energy};
 use crate::web::Web;
 
@@ -21,14 +21,9 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    pub(super) async fn of(
-        web: &Web,
-        of: (&RunKey, &Run),
-        now: Timestamp,
-    ) -> Result<Self, Problem> {
-        let energy = energy::of(&web.app, of, now).await;
-        let energy = energy.map_err(|error| Problem::store(&error))?;
-        Ok(Self::told(energy))
+    pub(super) async fn of(web: &Web, of: (&RunKey, &Run), now: Timestamp) -> Self {
+        let from = (&web.app.store, &web.app.clock);
+        Self::told(web.energies.get(from, of, now).await)
     }
 
     fn told(energy: Result<energy::Drawn, String>) -> Self {

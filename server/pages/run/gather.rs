@@ -117,7 +117,8 @@ async fn read(
     (past.heat, past.cut) = heat(web, (key, run), range).await?;
     past.goodput = goodput::of(store, (key, run), lookup::kept_from(&web.app, now), now).await?;
     past.cost = cost::of(&web.app, (key, run), now).await?;
-    past.energy = energy::of(&web.app, (key, run), now).await?;
+    let from = (store, &web.app.clock);
+    past.energy = web.energies.get(from, (key, run), now).await;
     past.scaling = scaling::of(store, (key, run)).await?;
     past.reliability = Some(reliability::of(store, key).await?);
     if let Some((speaker, _)) = run.speaker() {

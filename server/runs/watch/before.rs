@@ -1,5 +1,5 @@
-//! Whether a run is slower than the runs before it: those of jobs of its name that ended, were made of the same, and
-//! had as many ranks.
+//! Whether a run is slower than the runs before it: those of jobs of its name that ended, were made of the same as far
+//! as both could tell it, and had as many ranks.
 //!
 //! Method: after [`FIRST_STEPS`] steps, and again after each [`AGAIN_STEPS`], its steps are held against those of the
 //! last [`COMPARED`] such runs by [`between`]: by medians of runs, never by pooled steps. Fewer than three are no
@@ -8,10 +8,10 @@
 //! Limits: steps of the rank that stands for a run, of its last [`READ_BACK`], as long as they are kept; one run is
 //! looked up at a round. A replay does not look at other runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufleet_analysis::regression::between::{self, Verdict};
-use gpufleet_analysis::robust::median;
+use gpufleet_analysis::regression::between::{self, Pace, Verdict};
 use gpufleet_telemetry::time::NANOS_PER_SECOND;
 
 use crate::runs::{KnownRun, Run, RunKey, compare, history};
@@ -34,6 +34,9 @@ const SPEAKERS: u32 = 64;
 
 /// How far back from the end of a run its steps are read, nanoseconds.
 const READ_BACK: i64 = 3_600 * NANOS_PER_SECOND;
+
+/// What hooks find by themselves only of late: that one of two runs does not say it is nothing that its user changed.
+const FOUND_OF_LATE: [&str; 1] = ["loader.storage"];
 
 /// That a run is slower than the runs before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,12 +72,14 @@ pub(super) async fn slower(
     if like.len() < between::LEAST_BASELINES {
         return Ok(None);
     }
+    let Some(own) = pace(store, (key, run)).await? else {
+        return Ok(None);
+    };
     let mut before = Vec::with_capacity(like.len());
     for known in store.with_first_ranks(&like, SPEAKERS).await? {
         let key = known.key.clone();
-        before.push(walls(store, (&key, &Run::of_store(known))).await?);
+        before.extend(pace(store, (&key, &Run::of_store(known))).await?);
     }
-    let own = walls(store, (key, run)).await?;
     Ok(judged(&before, &own, least_change))
 }
 
@@ -85,37 +90,49 @@ fn is_like(before: &KnownRun, (key, run): (&RunKey, &Run)) -> bool {
         && facts.ended.is_some()
         && facts.started < own.started
         && facts.world == own.world
-        && facts.fingerprint == own.fingerprint
+        && is_made_of_the_same(&facts.fingerprint, &own.fingerprint)
 }
 
-fn judged(before: &[Vec<f64>], own: &[f64], least_change: f64) -> Option<SlowerThanBefore> {
-    let baselines: Vec<&[f64]> = before.iter().map(Vec::as_slice).collect();
-    let compared = between::compare(&baselines, own)?;
+/// Whether two fingerprints say the same; one that says nothing is like none.
+fn is_made_of_the_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    let is_told = !one.is_empty() && !other.is_empty();
+    is_told && settings(one, other).eq(settings(other, one))
+}
+
+/// The settings of one by which it may be held against another.
+fn settings<'a>(
+    one: &'a BTreeMap<String, String>,
+    other: &'a BTreeMap<String, String>,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    let counts =
+        move |key: &String| other.contains_key(key) || !FOUND_OF_LATE.contains(&key.as_str());
+    one.iter().filter(move |(key, _)| counts(key))
+}
+
+fn judged(before: &[Pace], own: &Pace, least_change: f64) -> Option<SlowerThanBefore> {
+    let compared = between::compare(before, own)?;
     let is_slower = compared.verdict == Verdict::Slower && compared.ratio >= 1.0 + least_change;
-    let step_ns = median(&mut own.to_vec())?;
     is_slower.then(|| SlowerThanBefore {
         runs: before.len(),
-        step_ns,
-        usual_ns: step_ns / compared.ratio,
+        step_ns: own.median(),
+        usual_ns: own.median() / compared.ratio,
     })
 }
 
-/// How long the steps of a run took, nanoseconds, in order, without the first.
-async fn walls(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<f64>, StoreError> {
+/// How fast a run is, by how many nanoseconds its steps took but for the first.
+async fn pace(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Option<Pace>, StoreError> {
     let Some((speaker, _)) = run.speaker() else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let end = run.facts.heard.shifted(NANOS_PER_SECOND);
     let range = end.shifted(-READ_BACK)..end;
     let steps = history::steps(store, (key, run), Some(&[speaker]), &range).await?;
-    Ok(steps
-        .get(&speaker)
-        .map_or(Vec::new(), |it| compare::walls(it)))
+    let walls = steps.get(&speaker).map(|it| compare::walls(it));
+    Ok(walls.and_then(|it| Pace::of(&it)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use gpufleet_telemetry::catalog::training;
@@ -136,16 +153,16 @@ mod tests {
 
     #[test]
     fn a_run_is_slower_than_three_like_it_and_than_two_nothing_is_said() {
-        let before = [steps(100.0), steps(100.5), steps(99.5)];
-        let found = judged(&before, &steps(110.0), 0.02).expect("it is slower");
+        let pace = |millis| Pace::of(&steps(millis)).expect("enough steps");
+        let before = [pace(100.0), pace(100.5), pace(99.5)];
+        let found = judged(&before, &pace(110.0), 0.02).expect("it is slower");
         assert_eq!(found.runs, 3);
         assert!((found.step_ns - 110.2e6).abs() < 1e4, "{found:?}");
         assert!((found.usual_ns - 100.2e6).abs() < 1e4, "{found:?}");
-        assert_eq!(judged(&before, &steps(110.0), 0.2), None, "by what is set");
-        assert_eq!(judged(&before, &steps(100.2), 0.02), None);
-        assert_eq!(judged(&before, &steps(80.0), 0.02), None, "faster is well");
-        assert_eq!(judged(&before[..2], &steps(110.0), 0.02), None);
-        assert_eq!(judged(&before, &[], 0.02), None);
+        assert_eq!(judged(&before, &pace(110.0), 0.2), None, "by what is set");
+        assert_eq!(judged(&before, &pace(100.2), 0.02), None);
+        assert_eq!(judged(&before, &pace(80.0), 0.02), None, "faster is well");
+        assert_eq!(judged(&before[..2], &pace(110.0), 0.02), None);
     }
 
     fn at(attempt: u32, seconds: i64) -> Timestamp {
@@ -179,6 +196,37 @@ mod tests {
             },
             ranks: vec![(0, rank)],
             is_part: false,
+        }
+    }
+
+    #[test]
+    fn what_hooks_find_only_of_late_makes_no_run_unlike_and_one_that_says_nothing_is_like_none() {
+        let storage = |kind: &str| ("loader.storage".to_owned(), kind.to_owned());
+        let is_like_one_of = |own: Vec<(String, String)>, before: Vec<(String, String)>| {
+            let of = |attempt: u32, pairs: Vec<(String, String)>| {
+                let mut run = known(attempt, "2.9");
+                run.facts.fingerprint = pairs.into_iter().collect();
+                run
+            };
+            let own = Run::of_store(of(2, own));
+            is_like(&of(1, before), (&key(2), &own))
+        };
+        let torch = || ("torch".to_owned(), "2.9".to_owned());
+        let tuned = ("NCCL_ALGO".to_owned(), "Ring".to_owned());
+        for (own, before, expected) in [
+            (vec![torch(), storage("nfs4")], vec![torch()], true),
+            (vec![torch()], vec![torch(), storage("nfs4")], true),
+            (
+                vec![torch(), storage("nfs4")],
+                vec![torch(), storage("ext4")],
+                false,
+            ),
+            (vec![torch()], vec![torch(), tuned], false),
+            (vec![storage("nfs4")], vec![], false),
+            (vec![], vec![], false),
+        ] {
+            let said = format!("{own:?} after {before:?}");
+            assert_eq!(is_like_one_of(own, before), expected, "{said}");
         }
     }
 

@@ -1,14 +1,20 @@
 //! Energy from the counter in the minutes to the report, and days of before there was any.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use gpufleet_analysis::chargeback::Detail;
 use gpufleet_analysis::ledger::Energy;
 use gpufleet_telemetry::minute::Counter;
+use gpufleet_telemetry::time::Clock;
+use gpufleet_telemetry::training::{JobId, RunId};
 
 use super::hours::{at, hour};
 use super::money::{node_of_eight, tables, terms};
 use super::*;
 use crate::ledger::days;
 use crate::money::month;
+use crate::runs::energy::Energies;
+use crate::runs::{KnownRun, RankFacts, Run, RunFacts, RunKey};
 use crate::store::database::Value;
 
 const HOUR_S: i64 = 3_600;
@@ -97,5 +103,70 @@ both! {
         };
         assert_eq!(sorted(read), sorted(old));
         assert_eq!(drawn(bench).await, (0, 0));
+    }
+}
+
+/// A clock that stands where it is put, seconds.
+#[derive(Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        START.start()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A run of two hours of one rank, which is on GPU-0.
+fn run_of_one() -> (RunKey, Run) {
+    let key = RunKey {
+        cluster: key("GPU-0").cluster,
+        run: RunId {
+            job: JobId::parse("team/llama/u1").expect("an id"),
+            attempt: 0,
+        },
+    };
+    let rank = RankFacts {
+        gpu: "GPU-0".to_owned(),
+        ..RankFacts::default()
+    };
+    let known = KnownRun {
+        key: key.clone(),
+        facts: RunFacts {
+            started: Some(at(0)),
+            heard: at(2 * HOUR_S - 1),
+            ended: Some(at(2 * HOUR_S - 1)),
+            ..RunFacts::default()
+        },
+        ranks: vec![(0, rank)],
+        is_part: false,
+    };
+    (key, Run::of_store(known))
+}
+
+both! {
+    async fn what_a_run_drew_stands_for_some_minutes_and_a_ledger_that_cannot_be_read_is_a_reason(bench) {
+        bench.commit(&metered()).await;
+        bench.compute(at(2 * HOUR_S + 90)).await;
+        let (key, run) = run_of_one();
+        let (energies, hand) = (Energies::default(), Arc::<Hand>::default());
+        let drawn = async || {
+            let clock: Arc<dyn Clock> = hand.clone();
+            let from = (&bench.store, &clock);
+            energies.get(from, (&key, &run), at(3 * HOUR_S)).await
+        };
+        let told = drawn().await.expect("it is in the ledger");
+        assert_eq!((told.held_millis, told.metered_millis), (7_200_000, 7_190_000));
+        assert_eq!(told.millijoules, 7_190 * 500_000);
+        bench.execute("ALTER TABLE ledger_time RENAME TO ledger_gone").await;
+        assert!(drawn().await.is_ok(), "it is kept");
+        hand.0.store(301, Ordering::Relaxed);
+        let why = drawn().await.expect_err("nobody can read it");
+        assert!(why.contains("the ledger cannot be read"), "{why}");
+        bench.execute("ALTER TABLE ledger_gone RENAME TO ledger_time").await;
+        assert!(drawn().await.is_ok(), "why it was not known is not kept");
     }
 }

@@ -79,9 +79,32 @@ async fn three_runs_of_each_way_say_which_is_slower_and_the_middle_ones_stand_si
         assert_eq!(page.matches("<td>A</td>").count(), 3, "{page}");
         assert!(page.contains("<td>1.11 s</td>"), "{page}");
         assert_eq!(page.matches(" selected").count(), 6, "{page}");
+        assert!(page.contains("<b class=\"failing\">×0.901"), "{page}");
         let fastest_first = listed(&[A[2], A[0], A[1]]);
         let api = format!("/api/v1/runs/compare?a={}", segment(&fastest_first));
         assert!(page.contains(&api), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_told_apart_is_not_marked_as_worse() {
+    let server = server().await;
+    let b = [
+        ("team/way-b/u4", 1_003),
+        ("team/way-b/u5", 1_005),
+        ("team/way-b/u6", 1_007),
+    ];
+    put_runs(&server, &A).await;
+    put_runs(&server, &b).await;
+    for (b, said) in [
+        (listed(&b), "B and A are not told apart"),
+        (listed(&b[..2]), "that takes three of each"),
+    ] {
+        let asked = format!("/compare?a={}&b={b}", listed(&A));
+        let (_, page) = server.get(&asked).await;
+        assert!(page.contains(said), "{page}");
+        assert!(page.contains("<b>×0.99"), "{page}");
+        assert!(!page.contains("class=\"failing\""), "{page}");
     }
 }
 
@@ -95,11 +118,19 @@ async fn fewer_runs_say_nothing_one_run_counts_once_and_too_many_are_refused() {
         server.json(&path).await
     };
     let one = format!("prod/{}/0", A[0].0);
-    let thrice = [one.as_str(); 3].join(",");
+    // A percent sign in a query is written %25.
+    let spelled = [
+        &one,
+        &one.replace("pr", "%2570r"),
+        &one.replace("od", "%256Fd"),
+    ];
+    let thrice = spelled.map(String::as_str).join(",");
     let found = api(&thrice, &listed(&B)).await;
     assert_eq!(found["repeats"]["verdict"], "too_few_runs", "{found}");
     assert_eq!(found["repeats"]["told_from"], Value::Null);
     assert_eq!(found["repeats"]["a"]["runs"].as_array().unwrap().len(), 1);
+    let (_, page) = server.get(&format!("/compare?a={thrice}&b={one}")).await;
+    assert_eq!(page.matches(" selected").count(), 2, "{page}");
     let found = api(&one, &one).await;
     assert_eq!(found["repeats"], Value::Null);
     let many: Vec<String> = (0..17).map(|it| format!("prod/team/x/u1/{it}")).collect();
