@@ -190,6 +190,9 @@ fn about(job: &Value, run: &Value) -> String {
     }
     text.push('\n');
     text.push_str(&attempts.text("no attempt is known"));
+    if job["not_all_attempts"] == true {
+        text.push_str("It may have earlier attempts than these.\n");
+    }
     text.push('\n');
     text.push_str(&ranks(run).text("no rank is known"));
     text
@@ -341,6 +344,20 @@ mod tests {
             let run = json!({"finish_at": "2026-11-23T06:10:00.000Z", "late_seconds": late});
             let text = about(&job, &run);
             assert!(text.contains(&format!("done      {expected}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_job_says_where_it_may_have_more_attempts_than_are_listed() {
+        for (is_cut, says) in [
+            (json!(true), true),
+            (json!(false), false),
+            (Value::Null, false),
+        ] {
+            let job =
+                json!({"job": "team/llama/u1", "cluster": "prod", "not_all_attempts": is_cut});
+            let text = about(&job, &json!({}));
+            assert_eq!(text.contains("earlier attempts"), says, "{text}");
         }
     }
 

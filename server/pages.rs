@@ -19,6 +19,8 @@ pub mod draw;
 
 pub mod assets;
 
+pub mod asked;
+
 pub mod frame;
 
 pub mod problem;

@@ -35,8 +35,10 @@ pub struct JobDetail {
     pub cluster: Arc<str>,
     /// Its id.
     pub job: String,
-    /// Its attempts, the last started first.
+    /// Its attempts, the last started first: the newest 1,000.
     pub attempts: Vec<RunKnown>,
+    /// Whether it may have earlier ones than those.
+    pub not_all_attempts: bool,
 }
 
 /// Jobs, each by its last attempt, the last started first.
@@ -82,12 +84,13 @@ pub async fn job(
         ..RunFilter::default()
     };
     let found = web.app.store.runs(&filter, None, paging::MAX_LIMIT).await;
-    let (found, _) = found.map_err(|error| Problem::store(&error))?;
+    let (found, next) = found.map_err(|error| Problem::store(&error))?;
     if found.is_empty() {
         return Err(unknown());
     }
     Ok(Json(JobDetail {
         attempts: found.into_iter().map(|it| as_it_is(&web, it)).collect(),
+        not_all_attempts: next.is_some(),
         cluster: key.cluster,
         job: key.run.job.to_string(),
     }))

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_telemetry::identity::Origin;
 
+use super::asked::Query;
 use super::frame::{self, Frame};
 use super::run::{HOOKS, PRICES};
 use super::{ladder, problem};

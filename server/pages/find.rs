@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
+use super::asked::Query;
 use super::frame::{self, Frame};
 use super::problem;
 use crate::find::{self, Few, Match};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use gpufleet_telemetry::time::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::asked::{Path, Query};
 use super::frame::{Frame, Theme, html};
 use super::{day, incidents, problem, tiles, today};
 use crate::auth::Grant;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use gpufleet_analysis::incident::Place;
@@ -15,6 +15,7 @@ use gpufleet_telemetry::identity::{Origin, PartKind, ResourceKind, attribute};
 use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use serde::Deserialize;
 
+use super::asked::{Path, Query};
 use super::events::{self, Entry, XidLine};
 use super::frame::{self, Frame};
 use super::incidents::Beside;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use gpufleet_analysis::incident::{Happened, Incident, Line, State as Life};
@@ -12,6 +12,7 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
+use super::asked::Path;
 use super::frame::{self, Frame};
 use super::{problem, runbook};
 use crate::api::deliveries::{deliveries, shows_why};

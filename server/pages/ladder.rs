@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
+use super::asked::Path;
 use super::frame::{self, Frame};
 use super::{compare, problem};
 use crate::runs::RunKey;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_analysis::incident::Place;
@@ -11,6 +11,7 @@ use gpufleet_telemetry::catalog::{self, Metric, Unit, node, own};
 use gpufleet_telemetry::identity::{Origin, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
+use super::asked::Path;
 use super::day::{self, Day};
 use super::events::{self, Entry};
 use super::frame::{self, Frame};

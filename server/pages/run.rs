@@ -19,7 +19,7 @@ pub(super) use parts::{HOOKS, PRICES};
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use gpufleet_analysis::ending::Reliability;
@@ -29,6 +29,7 @@ use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{JobId, RunId};
 use serde::Deserialize;
 
+use super::asked::{Path, Query};
 use super::events::Entry;
 use super::frame::{self, Frame};
 use super::incidents::Beside;

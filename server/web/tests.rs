@@ -524,6 +524,21 @@ async fn what_is_not_there_is_404_and_says_where_to_look() {
 }
 
 #[tokio::test]
+async fn an_address_that_cannot_be_understood_is_answered_with_a_page() {
+    let server = server().await;
+    for (address, says) in [
+        ("/find?q=a&q=b", "duplicate field"),
+        ("/clusters/prod/nodes/%ff", "UTF-8"),
+        ("/runbooks/%ff", "UTF-8"),
+    ] {
+        let (status, page) = server.get(address).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{address}");
+        assert!(page.contains("</html>"), "{address}: {page}");
+        assert!(page.contains(says), "{address}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn a_bad_range_filter_or_page_is_400_and_names_what_is_wrong() {
     let server = server().await;
     for (address, says) in [
