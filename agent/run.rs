@@ -60,6 +60,8 @@ struct Agent {
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
     ship: Option<Ship<RealDisk>>,
+    /// Cancelled when all that was sampled is in the spool.
+    spooled: CancellationToken,
     /// A config that was read again and is to be used.
     reread: Arc<Mutex<Option<Config>>>,
     /// The state folder is this process's until the agent has ended.
@@ -127,16 +129,22 @@ pub async fn run(
         // A part that ends ends the others, without being taken for a stop from outside.
         stop: stop.child_token(),
         ship,
+        spooled: CancellationToken::new(),
         reread: Arc::default(),
         _state: state,
     };
     let sampling = tokio::spawn(looping.run(readers, agent.stop.clone()));
-    let spooling = tokio::spawn(spool::fill(
+    let filled = spool::fill(
         filling,
         outputs,
         Arc::clone(&agent.node),
         Arc::clone(&agent.clock),
-    ));
+    );
+    let told = agent.spooled.clone().drop_guard();
+    let spooling = tokio::spawn(async move {
+        filled.await;
+        drop(told);
+    });
     let shown = Shown { latest, shipping };
     let orders = Orders {
         nvml,
@@ -207,8 +215,8 @@ impl Agent {
     /// Until the server has been sent everything that a stopping agent has spooled.
     async fn settled(&self) {
         let Some(ship) = &self.ship else { return };
-        // The last tick is on its way into the spool when the listener ends.
-        tokio::time::sleep(FAREWELL / 10).await;
+        // The last tick is on its way into the spool when the listener ends, on a busy machine for long.
+        self.spooled.cancelled().await;
         while ship.has_unsent(self.clock.now()).await {
             tokio::time::sleep(FAREWELL / 20).await;
         }
