@@ -8,6 +8,7 @@
 //! hangs. Who asks meanwhile is given the ones before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ pub struct Money {
     restated: Mutex<BTreeSet<i64>>,
     /// What months as money do not tell, by their first days; none before one was made.
     untold: Mutex<Option<BTreeMap<i64, String>>>,
+    /// How many months are still to be made as money.
+    to_make: AtomicUsize,
     token: Mutex<Option<FencingToken>>,
 }
 
@@ -134,6 +137,21 @@ impl Money {
             Some(_) => {}
             None => _ = all.remove(&first_day),
         }
+    }
+
+    /// Notes that so many months are still to be made, and forgets those that began before this day: of what is deleted
+    /// nothing can be mended.
+    pub(crate) fn goes_on(&self, to_make: usize, kept_since: Option<i64>) {
+        self.to_make.store(to_make, Ordering::Relaxed);
+        let mut all = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(all), Some(kept_since)) = (all.as_mut(), kept_since) {
+            all.retain(|first_day, _| *first_day >= kept_since);
+        }
+    }
+
+    /// How many months are still to be made as money.
+    pub fn months_to_make(&self) -> usize {
+        self.to_make.load(Ordering::Relaxed)
     }
 
     /// What of months is not told in tables, the oldest first; none before a month was made.

@@ -301,7 +301,20 @@ async fn a_month_whose_money_is_not_all_told_is_a_warning_of_its_own() {
     let doctor = looked().await;
     let told = found(&doctor, "money_months-0");
     assert_eq!((told.severity, &*told.what), (Severity::Warning, said));
-    app.money.tell(0, None);
+    app.money.goes_on(1, Some(0));
+    let doctor = looked().await;
+    assert_eq!(
+        found(&doctor, "money_months-0").what,
+        said,
+        "of a month that is kept"
+    );
+    app.money.goes_on(1, Some(1));
+    let doctor = looked().await;
+    assert!(matches!(
+        outcome(&doctor, "money_months"),
+        Outcome::NotChecked(why) if why == "1 month is still to be made as money"
+    ));
+    app.money.goes_on(0, None);
     let doctor = looked().await;
     assert_eq!(outcome(&doctor, "money_months"), &Outcome::Fine);
 }

@@ -117,6 +117,11 @@ pub(super) fn tables(look: &Look<'_>) -> Looked {
 pub(super) fn months(look: &Look<'_>) -> Looked {
     let untold = look.app.money.untold();
     let untold = untold.ok_or("no month was made as money yet")?;
+    let to_make = look.app.money.months_to_make();
+    if untold.is_empty() && to_make > 0 {
+        let months = counted(to_make, "month is", "months are");
+        return Err(format!("{months} still to be made as money"));
+    }
     let finding = |(number, said): (usize, &String)| {
         Finding::new(Severity::Warning, format!("money_months-{number}"), said.clone())
             .missing("In tables money_day and money_month, and on the dashboard on cost: days that cannot be read are in no figure, and an amount that no column holds is null")

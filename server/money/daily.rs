@@ -123,6 +123,8 @@ pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
         due.months.remove(&first_day);
         app.money.tell(first_day, written.untold);
     }
+    let kept_since = app.store.days_kept_since().await?;
+    app.money.goes_on(due.months.len(), kept_since);
     Ok(())
 }
 
@@ -197,8 +199,9 @@ pub async fn make(
     store
         .write_money_month((first_day, &month), &made.standings, now)
         .await?;
-    let untold = not_read.or_else(|| made.is_too_large().then(|| TOO_LARGE.to_owned()));
-    let untold = untold.map(|it| format!("{month}: {it}"));
+    let too_large = made.is_too_large().then(|| TOO_LARGE.to_owned());
+    let untold: Vec<String> = not_read.into_iter().chain(too_large).collect();
+    let untold = (!untold.is_empty()).then(|| format!("{month}: {}", untold.join("; ")));
     Ok(Written { days, untold })
 }
 

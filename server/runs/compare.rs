@@ -177,13 +177,15 @@ fn loss_at(losses: &[(f64, f64)], tokens: f64) -> Option<f64> {
     }
 }
 
-/// How long the steps in these blocks took, nanoseconds, in order, without the first [`WARM_UP`].
+/// How long the steps in these blocks took, nanoseconds, in order, without the first [`WARM_UP`] and those that took no
+/// time that a clock sees.
 pub(super) fn walls(blocks: &[StepBlock]) -> Vec<f64> {
     let each = blocks.iter().flat_map(|block| {
         let per_entry = block.steps_per_entry();
         block.times.iter().map(move |it| it.wall_ns / per_entry)
     });
-    each.skip(WARM_UP).map(|it| it as f64).collect()
+    let each = each.skip(WARM_UP).filter(|it| *it > 0);
+    each.map(|it| it as f64).collect()
 }
 
 /// What the steps of the rank that stands for a run say.

@@ -53,8 +53,8 @@ impl Drawn {
     }
 }
 
-/// Sums as they were last made, by run.
-pub struct Energies(Answers<RunKey, Drawn, String>);
+/// Sums as they were last made, by run, and why there is none; not that the store did not answer.
+pub struct Energies(Answers<RunKey, Result<Drawn, String>, &'static str>);
 
 impl Default for Energies {
     fn default() -> Self {
@@ -76,12 +76,13 @@ impl Energies {
         let held = Held::of(run, now)?;
         let (store, of) = (store.clone(), key.clone());
         let making = async move {
-            read(&store, &of, &held).await.unwrap_or_else(|error| {
+            read(&store, &of, &held).await.map_err(|error| {
                 tracing::error!(%error, "what a run drew cannot be read");
-                Err(UNREAD.to_owned())
+                UNREAD
             })
         };
-        self.0.get(key.clone(), clock, making).await.map(|it| *it)
+        let made = self.0.get(key.clone(), clock, making).await?;
+        Result::clone(&made)
     }
 }
 
