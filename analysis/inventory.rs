@@ -244,14 +244,6 @@ impl Scaling {
     }
 }
 
-impl Waiting {
-    /// GPUs that have to be free at once for something of it to begin.
-    fn needs(&self) -> u64 {
-        let of_places = |places: u32| u64::from(places) * u64::from(self.first.gpus_each);
-        self.first.together.map_or(self.gpus, of_places)
-    }
-}
-
 impl Toleration {
     /// Whether it covers a taint, written `key=value:Effect` as [`Node::kept_for`] has it.
     pub fn covers(&self, taint: &str) -> bool {

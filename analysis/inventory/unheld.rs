@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::place::{Free, left};
-use super::{Node, Phase, Reason, Record, Toleration, Waiting, tolerated};
+use super::{Claim, Node, Phase, Reason, Record, Toleration, tolerated};
 use crate::states::Demand;
 
 /// How the taints begin that keep a node for nobody: it is out of order, or about to go.
@@ -60,11 +60,11 @@ pub struct WhyFree {
     pub left_out: usize,
 }
 
-/// Why GPUs are free now. `held` says what is asked for on each node, `waiting` all that waits.
+/// Why GPUs are free now. `held` says what is asked for on each node, `claims` all that wait.
 pub fn why_free<'a>(
     records: impl Iterator<Item = &'a Record> + Clone,
     held: &BTreeMap<String, u32>,
-    waiting: &[Waiting],
+    claims: &[Claim],
 ) -> WhyFree {
     let mut kinds: BTreeMap<(&str, &[String]), u64> = BTreeMap::new();
     let there = |it: &&Record| it.phase() != Phase::Gone && !it.node.is_shared;
@@ -73,19 +73,19 @@ pub fn why_free<'a>(
         *kinds.entry((model, kept_for)).or_default() += u64::from(left(record, held));
     }
     let models: BTreeSet<&str> = kinds.keys().map(|it| it.0).collect();
-    let waiting = || waiting.iter().filter(|it| !it.first.is_shares);
-    let is_strange = |it: &Waiting| {
-        let model = it.first.model.as_str();
+    let waiting = claims.iter().filter(|it| !it.is_shares);
+    let is_strange = |it: &Claim| {
+        let model = it.model.as_str();
         !model.is_empty() && !models.contains(model)
     };
-    if waiting().any(is_strange) {
+    if waiting.clone().any(is_strange) {
         return WhyFree::default();
     }
     let mut ranked: Vec<((&str, &[String]), u64)> = kinds.into_iter().collect();
     ranked.sort_by_key(|it| std::cmp::Reverse(it.1));
     let left_out = ranked.len().saturating_sub(MAX_ALIKE);
     ranked.truncate(MAX_ALIKE);
-    let waiters = waiters(&Free::of(records, held), waiting());
+    let waiters = waiters(&Free::of(records, held), waiting);
     let of = ranked.into_iter().filter_map(|((model, kept_for), _)| {
         let why = why(model, kept_for, &waiters)?;
         let alike = Alike {
@@ -104,17 +104,29 @@ pub fn why_free<'a>(
 /// any of it: one would fit, or is held back.
 type Waiters<'a> = BTreeMap<(&'a str, &'a [Toleration]), bool>;
 
-fn waiters<'a>(free: &Free<'_>, waiting: impl Iterator<Item = &'a Waiting>) -> Waiters<'a> {
+fn waiters<'a>(free: &Free<'_>, claims: impl Iterator<Item = &'a Claim> + Clone) -> Waiters<'a> {
+    let gpus = |it: &Claim, places: u32| u64::from(places) * u64::from(it.gpus_each);
+    let gang = |it: &'a Claim| (it.namespace.as_str(), it.workload.as_str(), it.reason);
+    let mut of_gangs: BTreeMap<(&str, &str, Reason), u64> = BTreeMap::new();
+    for it in claims.clone().filter(|it| it.together.is_none()) {
+        *of_gangs.entry(gang(it)).or_default() += gpus(it, it.places);
+    }
     let mut found = Waiters::new();
-    for it in waiting {
-        let claim = &it.first;
-        let fits = || {
-            let places = free.places(claim).unwrap_or(0);
-            places.saturating_mul(claim.gpus_each.into()) >= it.needs()
+    let mut looked_at = BTreeSet::new();
+    for it in claims {
+        let needs = match it.together {
+            Some(places) => gpus(it, places),
+            None => of_gangs[&gang(it)],
         };
-        let key = (claim.model.as_str(), claim.tolerates.as_slice());
+        let key = (it.model.as_str(), it.tolerates.as_slice());
+        // Thousands of pods ask for the same.
+        let is_new = looked_at.insert((key, it.gpus_each, needs));
+        let fits = || {
+            let places = free.places(it).unwrap_or(0);
+            places.saturating_mul(it.gpus_each.into()) >= needs
+        };
         let is_kept = found.entry(key).or_default();
-        *is_kept = *is_kept || claim.reason == Reason::HeldBack || fits();
+        *is_kept = *is_kept || it.reason == Reason::HeldBack || is_new && fits();
     }
     found
 }

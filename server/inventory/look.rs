@@ -215,11 +215,14 @@ pub(super) fn sample(inventory: &Inventory, known: &ClusterState, now: Moment) -
 impl Sample {
     /// How many GPUs are waited for, and why others are free; none where nodes were not seen. Long where thousands wait.
     pub(super) fn judged(&self) -> (u64, Option<WhyFree>) {
-        let waiting = queue(self.waiting.iter());
-        let whole = waiting.iter().filter(|it| !it.first.is_shares);
-        let gpus = whole.map(|it| it.gpus).sum();
+        let whole = self.waiting.iter().filter(|it| !it.is_shares);
+        let gpus = whole.map(|it| u64::from(it.places) * u64::from(it.gpus_each));
+        let gpus = gpus.sum();
         let nodes = self.nodes.as_ref();
-        let why = nodes.map(|(records, held)| unheld::why_free(records.iter(), held, &waiting));
+        let why = |(records, held): &(Vec<Record>, _)| {
+            unheld::why_free(records.iter(), held, &self.waiting)
+        };
+        let why = nodes.map(why);
         (gpus, why)
     }
 }

@@ -18,8 +18,7 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
     // Half of each is free.
     let held = nodes.iter().map(|it| (it.node.name.clone(), 4)).collect();
     let why = |claims: &[Claim]| {
-        let waiting = queue(claims.iter());
-        let found = why_free(nodes.iter(), &held, &waiting).of;
+        let found = why_free(nodes.iter(), &held, claims).of;
         let of = |model: &str, taints: &[&str]| {
             let kept_for = taints.iter().map(|it| (*it).to_owned()).collect();
             let model = model.to_owned();
@@ -69,6 +68,17 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
         ..h100(2)
     };
     assert_eq!(why(&[h100(8), other]), [None, held_back, none]);
+    // Pods of one workload that ask for different things.
+    let small = Claim {
+        since: at(-30),
+        ..h100(2)
+    };
+    assert_eq!(why(&[h100(8), small]), [None, held_back, none]);
+    let of_other_type = Claim {
+        model: "l4".to_owned(),
+        ..h100(8)
+    };
+    assert_eq!(why(&[h100(8), of_other_type]), [pieces, held_back, pieces]);
     // Any type would do, and it may go where the taint is.
     let anywhere = Claim {
         model: String::new(),
