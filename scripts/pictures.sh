@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Takes the pictures of README.md anew: docs/today.png, fleet.png and job.png, of the demo fleet of `make up` four minutes
-# after one of its GPUs became too hot. Needs Chromium.
+# after one of its GPUs became slow. Needs Chromium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -19,7 +19,7 @@ picture() {
         --window-size="1280,$2" --screenshot="docs/$1.png" "${address%/}$3" 2>/dev/null
 }
 
-scripts/demo_fault.sh thermal
+scripts/demo_fault.sh slow
 sleep 240
 picture today 1300 /
 picture fleet 900 /fleet
