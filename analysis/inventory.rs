@@ -244,6 +244,18 @@ impl Scaling {
     }
 }
 
+impl Claim {
+    /// GPUs, or shares, of all its places.
+    pub fn gpus(&self) -> u64 {
+        self.gpus_in(self.places)
+    }
+
+    /// Those of so many of its places.
+    fn gpus_in(&self, places: u32) -> u64 {
+        u64::from(places) * u64::from(self.gpus_each)
+    }
+}
+
 impl Toleration {
     /// Whether it covers a taint, written `key=value:Effect` as [`Node::kept_for`] has it.
     pub fn covers(&self, taint: &str) -> bool {
@@ -392,7 +404,7 @@ pub fn queue<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Waiting> {
             claim.reason,
             claim.is_shares,
         );
-        let gpus = u64::from(claim.places) * u64::from(claim.gpus_each);
+        let gpus = claim.gpus();
         match all.get_mut(&key) {
             None => {
                 let first = Waiting {

@@ -105,17 +105,16 @@ pub fn why_free<'a>(
 type Waiters<'a> = BTreeMap<(&'a str, &'a [Toleration]), bool>;
 
 fn waiters<'a>(free: &Free<'_>, claims: impl Iterator<Item = &'a Claim> + Clone) -> Waiters<'a> {
-    let gpus = |it: &Claim, places: u32| u64::from(places) * u64::from(it.gpus_each);
     let gang = |it: &'a Claim| (it.namespace.as_str(), it.workload.as_str(), it.reason);
     let mut of_gangs: BTreeMap<(&str, &str, Reason), u64> = BTreeMap::new();
     for it in claims.clone().filter(|it| it.together.is_none()) {
-        *of_gangs.entry(gang(it)).or_default() += gpus(it, it.places);
+        *of_gangs.entry(gang(it)).or_default() += it.gpus();
     }
     let mut found = Waiters::new();
     let mut looked_at = BTreeSet::new();
     for it in claims {
         let needs = match it.together {
-            Some(places) => gpus(it, places),
+            Some(places) => it.gpus_in(places),
             None => of_gangs[&gang(it)],
         };
         let key = (it.model.as_str(), it.tolerates.as_slice());

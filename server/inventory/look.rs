@@ -216,8 +216,7 @@ impl Sample {
     /// How many GPUs are waited for, and why others are free; none where nodes were not seen. Long where thousands wait.
     pub(super) fn judged(&self) -> (u64, Option<WhyFree>) {
         let whole = self.waiting.iter().filter(|it| !it.is_shares);
-        let gpus = whole.map(|it| u64::from(it.places) * u64::from(it.gpus_each));
-        let gpus = gpus.sum();
+        let gpus = whole.map(Claim::gpus).sum();
         let nodes = self.nodes.as_ref();
         let why = |(records, held): &(Vec<Record>, _)| {
             unheld::why_free(records.iter(), held, &self.waiting)

@@ -199,9 +199,11 @@ pub async fn make(
     store
         .write_money_month((first_day, &month), &made.standings, now)
         .await?;
-    let too_large = made.is_too_large().then(|| TOO_LARGE.to_owned());
-    let untold: Vec<String> = not_read.into_iter().chain(too_large).collect();
-    let untold = (!untold.is_empty()).then(|| format!("{month}: {}", untold.join("; ")));
+    let untold = rows::untold([
+        not_read.as_deref(),
+        made.is_too_large().then_some(TOO_LARGE),
+    ]);
+    let untold = (!untold.is_empty()).then(|| format!("{month}: {untold}"));
     Ok(Written { days, untold })
 }
 
@@ -209,8 +211,7 @@ pub async fn make(
 fn not_told(not_read: Option<String>, lost: Option<i64>) -> String {
     let lost = lost.map(day_text);
     let lost = lost.map(|it| format!("days before {it} are deleted (retention.days_d)"));
-    let all: Vec<String> = not_read.into_iter().chain(lost).collect();
-    all.join("; ")
+    rows::untold([not_read.as_deref(), lost.as_deref()])
 }
 
 impl Made {

@@ -51,7 +51,7 @@ struct Words<'a> {
 }
 
 /// What is not told, in one text; empty where all is.
-fn untold<'a>(all: impl IntoIterator<Item = Option<&'a str>>) -> String {
+pub(super) fn untold<'a>(all: impl IntoIterator<Item = Option<&'a str>>) -> String {
     let all: Vec<&str> = all.into_iter().flatten().collect();
     all.join("; ")
 }
