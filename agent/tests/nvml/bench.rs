@@ -12,12 +12,16 @@ use gpufleet_agent::read::nvml::{Nvml, NvmlConfig, Spawner};
 use gpufleet_agent::read::{NodeFacts, Read, ReadError, Turn, Wiring};
 use gpufleet_standin_nvml::models::{self, Model};
 use gpufleet_standin_nvml::{CallTable, Gpu, SCENARIO_VARIABLE, Scenario, load};
-use gpufleet_telemetry::catalog::Metric;
+use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::event::{Event, EventKind};
 use gpufleet_telemetry::identity::{Resource, ResourceKind};
 use gpufleet_telemetry::sample::{Missing, Reading, Readings, ResourceSamples};
 use gpufleet_telemetry::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
+
+/// Turns in which a busy machine can start a child twice and wait for what does not open: their
+/// deadline is the longest there is, and a turn ends as soon as the child is done.
+const UNHURRIED: Duration = Duration::from_secs(10);
 
 /// The stand-in, which cargo builds beside the agent because the tests depend on it.
 pub(crate) fn library_path() -> PathBuf {
@@ -42,14 +46,14 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Over this scenario, with the reader's own limits.
+    /// Over this scenario, with the reader's own limits and time enough in a turn to start a child.
     pub(crate) fn new(scenario: Scenario) -> Self {
         Self::with(scenario, |_| {})
     }
 
     /// The same with another config.
     pub(crate) fn with(scenario: Scenario, change: impl FnOnce(&mut NvmlConfig)) -> Self {
-        Self::every(Duration::from_secs(1), scenario, change)
+        Self::every(UNHURRIED, scenario, change)
     }
 
     /// The same with turns of another length: nine tenths of it, and 5 s at most, are a round's deadline.
@@ -134,6 +138,19 @@ impl Bench {
     /// A turn that must succeed.
     pub(crate) async fn read(&mut self) -> Round {
         Round(self.turn().await.expect("a round"))
+    }
+
+    /// Turns until the child has opened its GPUs, where turns are too short to be sure of it.
+    pub(crate) async fn opened(&mut self) -> Round {
+        for _ in 0..200 {
+            let round = self.read().await;
+            let there = self.scenario.present().len();
+            let answers = |index| round.of(index, &gpu::TEMPERATURE) != Err(Missing::NotReady);
+            if round.gpus().len() == there && round.gpus().into_keys().all(answers) {
+                return round;
+            }
+        }
+        panic!("the child never answers");
     }
 
     /// Turns until everything was read that is read at all, GPM's second sample included.

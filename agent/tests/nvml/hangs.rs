@@ -13,8 +13,8 @@ use crate::bench::Bench;
 
 const H200: &str = "NVIDIA H200";
 
-/// Rounds in which a busy machine can start a child twice and wait for what does not open.
-const UNHURRIED: Duration = Duration::from_secs(10);
+/// The sampling period by default, whose turns end before a hanging call is given up.
+const TICK: Duration = Duration::from_secs(1);
 
 fn answering(round: &crate::bench::Round) -> Vec<u32> {
     round
@@ -32,8 +32,9 @@ async fn a_hang_in_one_gpus_call_leaves_the_other_seven_reporting_within_two_tic
         "nvmlDeviceGetTemperature",
         "nvmlGpmMetricsGet",
     ] {
-        let mut bench = Bench::new(Scenario::of(8, H200, Load::Training));
-        assert_eq!(answering(&bench.settled().await).len(), 8);
+        let mut bench = Bench::every(TICK, Scenario::of(8, H200, Load::Training), |_| {});
+        assert_eq!(answering(&bench.opened().await).len(), 8);
+        bench.settled().await;
         // So that GPM has a window to compare.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let hang = Fault::of(3, FaultKind::Hang).in_function(function);
@@ -115,9 +116,7 @@ async fn two_gpus_that_hang_one_after_the_other_cost_two() {
 async fn a_gpu_that_hangs_from_the_start_is_shown_under_its_own_name() {
     let mut scenario = Scenario::of(2, H200, Load::Training);
     scenario.faults = vec![Fault::of(1, FaultKind::Hang).in_function("nvmlDeviceGetTemperature")];
-    let mut bench = Bench::new(scenario);
-    bench.read().await;
-    let round = bench.read().await;
+    let round = Bench::new(scenario).read().await;
     assert_eq!(answering(&round), [0]);
     assert_eq!(round.of(1, &gpu::TEMPERATURE), Err(Missing::DriverHang));
     let id = &round.gpu(1).resource.id;
@@ -129,7 +128,7 @@ async fn a_gpu_that_hangs_from_the_start_is_shown_under_its_own_name() {
 async fn a_gpu_that_hangs_when_its_handle_is_asked_for_costs_the_longer_limit_once() {
     let mut scenario = Scenario::of(4, H200, Load::Training);
     scenario.faults = vec![Fault::of(1, FaultKind::Hang)];
-    let mut bench = Bench::every(UNHURRIED, scenario, |config| config.open_timeout_ms = 2_000);
+    let mut bench = Bench::with(scenario, |config| config.open_timeout_ms = 2_000);
     let round = bench.read().await;
     assert_eq!(answering(&round), [0, 2, 3]);
     assert_eq!(
@@ -153,7 +152,7 @@ async fn a_library_that_hangs_as_a_whole_is_reported_and_tried_again_later() {
         gpu: None,
         ..Fault::of(0, FaultKind::Hang).in_function("nvmlInit_v2")
     }];
-    let mut bench = Bench::every(UNHURRIED, scenario, |config| config.open_timeout_ms = 2_000);
+    let mut bench = Bench::with(scenario, |config| config.open_timeout_ms = 2_000);
     let round = bench.read().await;
     assert_eq!(
         round.event(EventKind::DriverHang).attributes["function"],
