@@ -142,6 +142,13 @@ pub(crate) fn shown<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound
         (it.number, state, it.step, it.steps, it.bytes, text)
     });
     dict.set_item("profile", profile)?;
+    let gaps = snapshot.profile.as_ref().and_then(|it| it.gaps);
+    let gaps = gaps.map(|it| {
+        let times = (it.data_ns, it.synchronisation_ns, it.launch_ns);
+        let counts = (it.synchronisations, it.kernels, it.kernel_ns);
+        (it.window_ns, times, counts)
+    });
+    dict.set_item("profile_gaps", gaps)?;
     dict.set_item("fingerprint", pairs(py, snapshot.fingerprint.as_ref())?)?;
     dict.set_item("tags", pairs(py, snapshot.tags.as_ref())?)?;
     let exception = snapshot

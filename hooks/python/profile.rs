@@ -1,7 +1,7 @@
 //! A profile that the agent asks for (`_profile.py`): the request as it came, and what becomes of it.
 
 use gpufleet_hooks_shm::process::unix_ns;
-use gpufleet_hooks_shm::records::Profile;
+use gpufleet_hooks_shm::records::{Gaps, Profile};
 use gpufleet_hooks_shm::words::ProfileState;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,20 +21,21 @@ impl Recorder {
         Some((ask.number, ask.steps))
     }
 
-    /// What has become of it: `running`, `done` with the path of its file, or `failed` with the reason.
+    /// What has become of it: `running`, `done` with the path of its file, or `failed` with the reason; the step after
+    /// which it began, its steps and its file's bytes; and the GPU's gaps (`_gaps.Gaps`), where they were measured.
     ///
     /// Raises ValueError where there is no such state.
     fn profile_is(
         &self,
         number: u64,
         state: &str,
-        step: i64,
-        steps: i64,
-        bytes: i64,
         text: String,
+        counts: (i64, i64, i64),
+        gaps: Option<[i64; 7]>,
     ) -> PyResult<()> {
         let state = ProfileState::from_text(state)
             .ok_or_else(|| PyValueError::new_err(format!("no profile is `{state}`")))?;
+        let (step, steps, bytes) = counts;
         self.writer.profile(&Profile {
             number,
             state,
@@ -42,6 +43,7 @@ impl Recorder {
             step: count(step),
             steps: count(steps),
             bytes: count(bytes),
+            gaps: gaps.map(|it| Gaps::of(it.map(count))),
             text,
         });
         Ok(())

@@ -389,8 +389,22 @@ section! {
         steps: Word,
         /// Bytes of its file; 0 none.
         bytes: Word,
+        /// Time of its steps, in which the GPU's gaps were measured; 0 they were not, and the next six say nothing.
+        window_ns: Word,
+        /// Of it, time in which the GPU stood still while data was waited for.
+        gap_data_ns: Word,
+        /// In which it stood still because the host had waited for it.
+        gap_synchronisation_ns: Word,
+        /// In which it stood still and neither explains it: kernels were launched too slowly.
+        gap_launch_ns: Word,
+        /// Calls in which the host waited for the GPU.
+        synchronisations: Word,
+        /// Kernels.
+        kernels: Word,
+        /// Median time of a kernel.
+        kernel_ns: Word,
         /// For later.
-        reserved: [Word; 9],
+        reserved: [Word; 2],
         /// Done: the path of its file, as the process sees it. Failed: why, in words.
         text: Text<PLACE_WORDS>,
     }

@@ -11,6 +11,7 @@ pub mod layout;
 pub mod words;
 
 mod cell;
+mod gaps;
 mod memory;
 mod place;
 

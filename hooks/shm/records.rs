@@ -1,5 +1,6 @@
 //! What the writer is given and the reader gives back, as plain values.
 
+pub use crate::gaps::Gaps;
 use crate::words::{
     DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict, ProfileState,
 };
@@ -282,6 +283,8 @@ pub struct Profile {
     pub steps: u64,
     /// Bytes of its file; 0 none.
     pub bytes: u64,
+    /// Why the GPU stood still in them, where that was measured.
+    pub gaps: Option<Gaps>,
     /// Done: the path of its file, as the process sees it. Failed: why. Up to 512 bytes.
     pub text: String,
 }

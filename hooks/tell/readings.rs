@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use gpufleet_hooks_shm::reader::{CommunicatorTotals, FunctionTotal, Snapshot};
+use gpufleet_hooks_shm::records::Profile;
 use gpufleet_hooks_shm::words::WriterKind;
 use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::identity::{Part, PartKind};
@@ -111,6 +112,9 @@ fn script(snapshot: &Snapshot, now: Timestamp, samples: &mut Samples) {
     learning(snapshot, samples);
     memory(snapshot, samples);
     occasions(snapshot, samples);
+    if let Some(it) = &snapshot.profile {
+        profile(it, samples);
+    }
 }
 
 fn steps(snapshot: &Snapshot, samples: &mut Samples) {
@@ -223,6 +227,36 @@ fn occasions(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
+/// Why the GPU stood still in a profile, where it was measured.
+fn profile(profile: &Profile, samples: &mut Samples) {
+    let Some(gaps) = profile.gaps.filter(|_| profile.steps > 0) else {
+        return;
+    };
+    samples.count(&training::PROFILE_STEP, profile.step);
+    samples.count(&training::PROFILE_STEPS, profile.steps);
+    let parts = [
+        (&training::PROFILE_GAP_DATA, gaps.data_ns),
+        (
+            &training::PROFILE_GAP_SYNCHRONISATION,
+            gaps.synchronisation_ns,
+        ),
+        (&training::PROFILE_GAP_LAUNCH, gaps.launch_ns),
+    ];
+    for (metric, ns) in parts {
+        samples.push(metric, None, ns as f64 / gaps.window_ns as f64);
+    }
+    let each = [
+        (&training::PROFILE_SYNCHRONISATIONS, gaps.synchronisations),
+        (&training::PROFILE_KERNELS, gaps.kernels),
+    ];
+    for (metric, count) in each {
+        samples.push(metric, None, count as f64 / profile.steps as f64);
+    }
+    if gaps.kernels > 0 {
+        samples.seconds(&training::PROFILE_KERNEL_TIME, gaps.kernel_ns);
+    }
+}
+
 /// Collectives, done and in flight.
 fn together(
     snapshot: &Snapshot,
@@ -289,8 +323,8 @@ fn collective(
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_hooks_shm::records::{Communicator, CommunicatorIndex};
-    use gpufleet_hooks_shm::words::Function;
+    use gpufleet_hooks_shm::records::{Communicator, CommunicatorIndex, Gaps};
+    use gpufleet_hooks_shm::words::{Function, ProfileState};
 
     use super::*;
 
@@ -338,6 +372,42 @@ mod tests {
         };
         let and_waited = [and_timed, vec![training::COLLECTIVE_WAIT.id.0]].concat();
         assert_eq!(told(waited), and_waited);
+    }
+
+    #[test]
+    fn a_profile_tells_parts_of_its_time_and_counts_of_a_step_where_it_measured_them() {
+        let told = |gaps, steps| {
+            let it = Profile {
+                number: 7,
+                state: ProfileState::Done,
+                at: 1,
+                step: 120,
+                steps,
+                bytes: 0,
+                gaps,
+                text: String::new(),
+            };
+            let mut samples = Samples(Vec::new());
+            profile(&it, &mut samples);
+            let told = samples.0.iter();
+            told.map(|it| (it.metric.0, it.reading.ok()))
+                .collect::<Vec<_>>()
+        };
+        let gaps = Gaps::of([1_000_000, 100_000, 200_000, 50_000, 24, 8_600, 3_000]);
+        let expected = [
+            (&training::PROFILE_STEP, 120.0),
+            (&training::PROFILE_STEPS, 2.0),
+            (&training::PROFILE_GAP_DATA, 0.1),
+            (&training::PROFILE_GAP_SYNCHRONISATION, 0.2),
+            (&training::PROFILE_GAP_LAUNCH, 0.05),
+            (&training::PROFILE_SYNCHRONISATIONS, 12.0),
+            (&training::PROFILE_KERNELS, 4_300.0),
+            (&training::PROFILE_KERNEL_TIME, 3e-6),
+        ];
+        let expected = expected.map(|(metric, it)| (metric.id.0, Some(it)));
+        assert_eq!(told(Some(gaps), 2), expected);
+        assert_eq!(told(None, 2), [], "nobody measured them");
+        assert_eq!(told(Some(gaps), 0), [], "no step has ended yet");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 """A profile of the next steps, when the agent asks for one: torch's profiler begins and stops at ends of steps, and its
-trace goes into a folder of bounded size. What became of it stands in the region, where the agent reads it."""
+trace goes into a folder of bounded size. What became of it, and of a GPU why it stood still, stands in the region, where
+the agent reads it."""
 
 import atexit
 import os
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 
+from gpufleet import _gaps
 from gpufleet._safe import FAILURES, failed
 
 #: Longest that steps are recorded, seconds: after it what there is is written.
@@ -150,6 +152,8 @@ class _Recording:
         self._profile = None
         self._guard = None
         self._marker = None
+        self._device = None
+        self._gaps = None
         self.thread = threading.get_ident()
         self.steps = 0
         self.path = ""
@@ -160,7 +164,7 @@ class _Recording:
 
     def says(self, state, text="", size=0):
         text = text.encode("utf-8", "replace").decode()
-        self._recorder.profile_is(self._number, state, self._first, self.steps, size, text)
+        self._recorder.profile_is(self._number, state, text, (self._first, self.steps, size), self._gaps)
 
     def fails(self, error):
         """There will be no file."""
@@ -188,9 +192,13 @@ class _Recording:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+            self._device = torch.cuda.current_device()
         profile = torch.profiler.profile(activities=activities)
         profile.start()
         self._profile = profile
+        if self._device is not None:
+            # What was launched before is recorded nowhere: while it ran, the GPU would seem to stand still.
+            torch.cuda.synchronize(self._device)
         self._guard = _Guard(torch.autograd.profiler.profile, self.thread, interrupted)
         self._mark(self._first + 1)
 
@@ -230,6 +238,7 @@ class _Recording:
 
         self.stop()
         profile, self._profile = self._profile, None
+        self._gaps = _gaps.read(profile, self._device, self.steps)
         temporary = tempfile.mkdtemp(prefix=_TEMPORARY, dir=os.path.dirname(self.path))
         try:
             trace = os.path.join(temporary, "trace.json")

@@ -112,6 +112,17 @@ class Profiles(unittest.TestCase):
             self.assertEqual(status, 0, error)
             self.assertNotIn("did nothing", error)
 
+    def test_why_the_gpu_stood_still_is_told_with_what_became_of_it_and_not_without_a_gpu(self):
+        with Asked(script()) as asked:
+            asked.ask(7, 2)
+            self.assertIsNone(asked.said()["profile_gaps"], "there is no GPU here")
+        before = "from gpufleet import _gaps\n_gaps.read = lambda _profile, _device, steps: "
+        found = "_gaps.Gaps(1_000_000, 100_000, 200_000, 50_000, 12 * steps, 4_300, 3_000)"
+        with Asked(script(before + found)) as asked:
+            asked.ask(7, 2)
+            gaps = asked.said()["profile_gaps"]
+            self.assertEqual(gaps, (1_000_000, (100_000, 200_000, 50_000), (24, 4_300, 3_000)))
+
     def test_with_watch_steps_are_the_optimizers_and_the_folder_is_the_one_that_is_named(self):
         text = """
             gpufleet.watch(model, optimizer)
@@ -257,7 +268,7 @@ class Folder(unittest.TestCase):
         self.addCleanup(atexit.unregister, profiler._finish)
         with mock.patch.dict("os.environ", GPUFLEET_PROFILE_DIR="/dev/null/no"):
             profiler.stepped()
-        number, state, _step, _steps, _size, why = run._recorder.profile_is.call_args.args
+        number, state, why, _counts, _gaps = run._recorder.profile_is.call_args.args
         self.assertEqual((number, state), (7, "failed"))
         self.assertIn("/dev/null/no", why)
         run._recorder.profile_end.assert_called_once_with()

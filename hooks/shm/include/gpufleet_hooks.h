@@ -121,10 +121,12 @@ struct gpufleet_probe {
     uint64_t right, wrong, reserved[4];
 };
 
-/* The last profile that an agent asked for. state: 1 running, 2 done, 3 failed. A client that captures none leaves
-   header.takes 0 and is not asked. */
+/* The last profile that an agent asked for. state: 1 running, 2 done, 3 failed. window_ns 0: the GPU's gaps were not
+   measured. A client that captures none leaves header.takes 0 and is not asked. */
 struct gpufleet_profile {
-    uint64_t sequence, number, state, at, step, steps, bytes, reserved[9], text[64];
+    uint64_t sequence, number, state, at, step, steps, bytes, window_ns, gap_data_ns;
+    uint64_t gap_synchronisation_ns, gap_launch_ns, synchronisations, kernels, kernel_ns, reserved[2];
+    uint64_t text[64];
 };
 
 struct gpufleet_end {

@@ -3,7 +3,7 @@
 use crate::cell::{get, get_bytes, get_double, get_signed, read};
 use crate::layout::{self, Region};
 use crate::records::{
-    Axis, End, Exception, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Profile,
+    Axis, End, Exception, Gaps, Identity, Memory, Mesh, Now, Occasion, Pairs, Plan, Probe, Profile,
     Reading,
 };
 use crate::wire::MAX_PROFILE_STEPS;
@@ -261,14 +261,21 @@ pub(super) fn profile(region: &Region, check: &mut Check) -> Option<Profile> {
             &section.bytes,
         ]
         .map(get);
-        (get_signed(&section.at), numbers, get_bytes(&section.text))
+        let gaps = Gaps::of(section.gaps().map(get));
+        let (at, text) = (get_signed(&section.at), get_bytes(&section.text));
+        (at, numbers, gaps, text)
     });
-    let (at, [number, state, step, steps, bytes], text) = check.whole("profile", copied)?;
+    let (at, [number, state, step, steps, bytes], gaps, text) = check.whole("profile", copied)?;
     let state = ProfileState::from_number(state);
     check.only_if(state.is_some(), "profile", Reason::Word, ())?;
     check.time("profile", at)?;
     let is_good = steps <= MAX_PROFILE_STEPS;
     check.only_if(is_good, "profile", Reason::Number, ())?;
+    // A client that does not measure them leaves 0. What cannot be is not told; the file is there all the same.
+    let gaps = Some(gaps)
+        .filter(|it| it.window_ns > 0)
+        .and_then(|it| check.only_if(it.can_be(), "profile", Reason::Parts, it))
+        .filter(|it| check.duration("profile", it.window_ns).is_some());
     Some(Profile {
         number,
         state: state?,
@@ -276,6 +283,7 @@ pub(super) fn profile(region: &Region, check: &mut Check) -> Option<Profile> {
         step,
         steps,
         bytes,
+        gaps,
         text: check.text("profile", &text, |_| false),
     })
 }

@@ -8,7 +8,7 @@ use gpufleet_hooks_shm::client::{Client, Options};
 use gpufleet_hooks_shm::layout::fields;
 use gpufleet_hooks_shm::process::{monotonic_ns, unix_ns};
 use gpufleet_hooks_shm::reader::{Reader, Reason};
-use gpufleet_hooks_shm::records::Profile;
+use gpufleet_hooks_shm::records::{Gaps, Profile};
 use gpufleet_hooks_shm::server::{self, Event, Limits, Listener};
 use gpufleet_hooks_shm::wire::Ask;
 use gpufleet_hooks_shm::words::{ProfileState, WriterKind};
@@ -25,6 +25,9 @@ fn done(at: i64) -> Profile {
         step: 11,
         steps: 3,
         bytes: 90_000,
+        gaps: Some(Gaps::of([
+            1_000_000, 100_000, 200_000, 50_000, 12, 4_300, 3_000,
+        ])),
         text: "/scratch/gpufleet-profiles/rank0.json.gz".to_owned(),
     }
 }
@@ -44,6 +47,7 @@ fn what_became_of_one_comes_back_as_it_was_written_and_before_the_first_there_is
     assert!(snapshot.header.takes_profile && snapshot.refused.is_empty());
     let failed = Profile {
         state: ProfileState::Failed,
+        gaps: None,
         text: "ö".repeat(300),
         ..done(now)
     };
@@ -78,6 +82,33 @@ fn one_that_cannot_be_is_refused_by_reason() {
         assert_eq!(snapshot.profile, None, "{path}");
         let refused = snapshot.refused.get(&("profile", reason));
         assert_eq!(refused, Some(&1), "{path}");
+    }
+}
+
+#[test]
+fn gaps_that_cannot_be_are_not_told_and_the_profile_is() {
+    let part = |synchronisation| Gaps::of([1_000, 0, synchronisation, 0, 1, 1, 10]);
+    let window = |window| Gaps::of([window, 0, 0, 0, 1, 1, 10]);
+    for (gaps, reason) in [
+        (part(1_001), Some(Reason::Parts)),
+        (
+            Gaps::of([1_000, u64::MAX, 1, 0, 1, 1, 10]),
+            Some(Reason::Parts),
+        ),
+        (window(30 * 86_400 * 1_000_000_000), Some(Reason::Duration)),
+        // Older clients, and those that did not measure them.
+        (window(0), None),
+    ] {
+        let writer = Writer::create(WriterKind::Rust).expect("a region");
+        let mut reader = Reader::new(writer.file().expect("its file")).expect("a region");
+        let now = unix_ns();
+        let told = |gaps| Profile { gaps, ..done(now) };
+        writer.profile(&told(Some(gaps)));
+        let snapshot = reader.snapshot(now).expect("the rest is good");
+        assert_eq!(snapshot.profile, Some(told(None)), "{gaps:?}");
+        let refused: Vec<_> = snapshot.refused.keys().copied().collect();
+        let expected: Vec<_> = reason.into_iter().map(|it| ("profile", it)).collect();
+        assert_eq!(refused, expected, "{gaps:?}");
     }
 }
 

@@ -201,6 +201,10 @@ impl Writer {
         set(&section.step, profile.step);
         set(&section.steps, profile.steps);
         set(&section.bytes, profile.bytes);
+        let gaps = profile.gaps.map_or([0; 7], |it| it.numbers());
+        for (word, number) in section.gaps().into_iter().zip(gaps) {
+            set(word, number);
+        }
         set_text(&section.text, &profile.text);
     }
 

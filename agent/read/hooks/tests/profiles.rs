@@ -57,6 +57,7 @@ fn became(state: ProfileState, text: &str) -> Profile {
         step: 7,
         steps: 3,
         bytes: 1_300_000,
+        gaps: None,
         text: text.to_owned(),
     }
 }
