@@ -20,6 +20,7 @@ mod bubble;
 mod checkpoint;
 mod communication;
 mod data;
+mod gaps;
 mod host;
 mod launch;
 mod recompute;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use checkpoint::{best_interval, wasted};
 pub use communication::{ring, tree};
+pub use gaps::{Gaps, unexplained};
 
 /// A part of the step below this share is left alone: repeats of one run differ by as much.
 pub const LEAST_SHARE: f64 = 0.03;
@@ -130,12 +132,12 @@ pub struct Profile {
     pub nano_usd_per_gpu_second: Option<i64>,
     /// Median time of a step, seconds.
     pub step_s: f64,
-    /// Of it, per step: waiting for data, for the host, for communication that is not hidden, seconds.
+    /// Of it, per step: waiting for data, for communication that is not hidden, seconds.
     pub data_wait_s: Option<f64>,
     /// See `data_wait_s`.
-    pub host_wait_s: Option<f64>,
-    /// See `data_wait_s`.
     pub communication_s: Option<f64>,
+    /// Why its GPUs stand still, where a profile was taken.
+    pub gaps: Option<Gaps>,
     /// Where the data comes from and how pressed the host is.
     pub host: Host,
     /// What the GPUs did.
@@ -159,8 +161,6 @@ pub struct Host {
     pub io_pressure: Option<f64>,
     /// Whether the data is read over the network.
     pub is_network_storage: Option<bool>,
-    /// Part of the time that the training process' main thread runs.
-    pub main_thread_busy: Option<f64>,
 }
 
 /// The GPUs, means over the window.
@@ -254,6 +254,11 @@ pub fn advise(run: &Profile) -> Vec<Advice> {
     all
 }
 
+/// A share of a step, where it is worth a change.
+fn worth(share: f64) -> Option<f64> {
+    (share.is_finite() && share >= LEAST_SHARE).then_some(share.min(1.0))
+}
+
 /// How much faster all is when a share of it becomes so many times faster.
 pub fn amdahl(share: f64, factor: f64) -> f64 {
     1.0 / ((1.0 - share) + share / factor)
@@ -287,14 +292,14 @@ impl Advice {
 impl Profile {
     /// The share of a step that so many seconds are; none when too small to be worth a change.
     fn share(&self, seconds: Option<f64>) -> Option<f64> {
-        let share = (seconds? / self.step_s).min(1.0);
-        (share.is_finite() && share >= LEAST_SHARE).then_some(share)
+        worth(seconds? / self.step_s)
     }
 
     /// The share of a step that is neither waiting nor the pipeline's bubble.
     fn computing(&self) -> f64 {
-        let waits = [self.data_wait_s, self.host_wait_s, self.communication_s];
+        let waits = [self.data_wait_s, self.communication_s];
         let waits: f64 = waits.into_iter().flatten().sum::<f64>() / self.step_s;
+        let waits = waits + self.gaps_of(|it| it.synchronisation + it.launch);
         ((1.0 - waits) * (1.0 - bubble::share(self).unwrap_or(0.0))).clamp(0.0, 1.0)
     }
 }

@@ -178,6 +178,9 @@ fn about(job: &Value, run: &Value) -> String {
     if let Some(why) = run["not_judged"].as_str() {
         text.push_str(&format!("{:<9} not judged: {why}\n", "slow"));
     }
+    if let Some(said) = run["unexplained_gaps"].as_str() {
+        text.push_str(&format!("{:<9} {said}\n", "gaps"));
+    }
     let mut attempts = Table::new(&[">ATTEMPT", "STATE", "BEGAN", "ENDED", "WHY"]);
     for attempt in job["attempts"].as_array().into_iter().flatten() {
         attempts.row(vec![
@@ -359,6 +362,15 @@ mod tests {
             let text = about(&job, &json!({}));
             assert_eq!(text.contains("earlier attempts"), says, "{text}");
         }
+    }
+
+    #[test]
+    fn gpus_that_stand_still_and_nobody_knows_why_are_told() {
+        let job = json!({"job": "team/llama/u1", "cluster": "prod"});
+        let said = "The GPUs stand still for 22 % of the time";
+        let text = about(&job, &json!({"unexplained_gaps": said}));
+        assert!(text.contains(&format!("gaps      {said}\n")), "{text}");
+        assert!(!about(&job, &json!({})).contains("gaps"));
     }
 
     #[test]

@@ -1,24 +1,25 @@
-//! Host-sync-bound: the GPU waits while the host waits for it: `.item()`, `.cpu()`, prints of losses.
+//! Host-sync-bound: the host waits for the GPU (`.item()`, `.cpu()`, prints of losses), and the GPU for what it launches next.
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile};
+use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, worth};
 use crate::cause::Reading;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
-    let share = run.share(run.host_wait_s)?;
+    let gaps = run.gaps.as_ref()?;
+    let share = worth(run.gaps_of(|it| it.synchronisation))?;
+    let each = gaps.synchronisations;
+    let name = format!("{} gaps after synchronisations", gaps.measured());
     Some(Advice {
         bottleneck: Bottleneck::HostSync,
         part: Part::Host,
-        measured: vec![Reading::new(
-            "waiting for the host",
-            share,
-            Some(0.0),
-            Unit::Ratio,
-        )],
+        measured: vec![
+            Reading::new(&name, share, Some(0.0), Unit::Ratio),
+            Reading::new("synchronisations a step", each, None, Unit::Count),
+        ],
         knob: Knob {
             name: "synchronisations",
-            today: Some("every step".to_owned()),
+            today: Some(format!("{each:.0} a step")),
             proposed: "every 100 steps: read losses and norms with non_blocking=True".to_owned(),
         },
         share,

@@ -9,14 +9,21 @@ fn well() -> Profile {
         nano_usd_per_gpu_second: Some(3_000_000_000),
         step_s: 1.0,
         data_wait_s: Some(0.01),
-        host_wait_s: Some(0.0),
         communication_s: Some(0.02),
+        gaps: Some(Gaps {
+            first_step: 121,
+            last_step: 123,
+            synchronisation: 0.0,
+            launch: 0.01,
+            synchronisations: 12.0,
+            kernels: 4_300.0,
+            kernel_s: Some(3e-6),
+        }),
         host: Host {
             cpu_busy: Some(0.4),
             cpus_per_rank: Some(24.0),
             io_pressure: Some(0.0),
             is_network_storage: Some(true),
-            main_thread_busy: Some(0.5),
         },
         gpu: GpuUse {
             engine: Some(0.97),
@@ -49,6 +56,16 @@ fn well() -> Profile {
             mtbf_s: Some(600_000.0),
         },
     }
+}
+
+/// Its GPUs stand still for these parts of the time, and a profile says why.
+fn stand_still(run: &mut Profile, synchronisation: f64, launch: f64) {
+    run.gpu.engine = Some(0.99 - synchronisation - launch);
+    run.gaps = run.gaps.map(|it| Gaps {
+        synchronisation,
+        launch,
+        ..it
+    });
 }
 
 /// The one advice of a run.
@@ -137,9 +154,9 @@ fn each_bottleneck_is_named_with_its_knob() {
             "fewer, larger files, or a faster disk",
         ),
         (
-            |it| it.host_wait_s = Some(0.1),
+            |it| stand_still(it, 0.1, 0.0),
             Bottleneck::HostSync,
-            Some("every step"),
+            Some("12 a step"),
             "every 100 steps: read losses and norms with non_blocking=True",
         ),
         (
@@ -167,10 +184,7 @@ fn each_bottleneck_is_named_with_its_knob() {
             "on, with fused optimizer and attention",
         ),
         (
-            |it| {
-                it.gpu.engine = Some(0.7);
-                it.host.main_thread_busy = Some(0.99);
-            },
+            |it| stand_still(it, 0.0, 0.3),
             Bottleneck::Launch,
             Some("off"),
             "mode=reduce-overhead (CUDA graphs), or a larger micro batch",
@@ -234,6 +248,61 @@ fn nothing_is_advised_from_what_is_not_known() {
 }
 
 #[test]
+fn why_gpus_stand_still_is_said_by_a_profile_and_without_one_only_that_they_do() {
+    let mut run = well();
+    stand_still(&mut run, 0.1, 0.2);
+    let kinds = |run: &Profile| {
+        advise(run)
+            .iter()
+            .map(|it| it.bottleneck)
+            .collect::<Vec<_>>()
+    };
+    let both = [Bottleneck::Launch, Bottleneck::HostSync];
+    assert_eq!((kinds(&run), unexplained(&run)), (both.to_vec(), None));
+    let read = |advice: &Advice| {
+        let read = advice.measured.iter();
+        read.map(|it| (it.name.clone(), it.value))
+            .collect::<Vec<_>>()
+    };
+    let all = advise(&run);
+    let of_profile = "measured in a profile of steps 121 to 123:";
+    let launch = read(&all[0]);
+    assert_eq!(launch[0].0, format!("{of_profile} gaps between kernels"));
+    assert_eq!(
+        launch[1..],
+        [
+            ("kernels a step".to_owned(), 4_300.0),
+            ("median kernel".to_owned(), 3e-6),
+        ]
+    );
+    let host = read(&all[1]);
+    assert_eq!(
+        host[0].0,
+        format!("{of_profile} gaps after synchronisations")
+    );
+    assert_eq!(host[1], ("synchronisations a step".to_owned(), 12.0));
+    // Without the profiler there are fewer gaps than it saw: both kinds shrink alike.
+    run.gpu.engine = Some(0.84);
+    let shares = advise(&run).into_iter().map(|it| it.share);
+    let shares: Vec<f64> = shares.collect();
+    near(shares[0], 0.1);
+    near(shares[1], 0.05);
+    run.gpu.engine = Some(0.98);
+    assert_eq!(kinds(&run), [], "no gap is left to explain");
+    run.gpu.engine = None;
+    assert_eq!(kinds(&run), both, "the profile says it alone");
+    run.gaps = None;
+    assert_eq!((kinds(&run), unexplained(&run)), (Vec::new(), None));
+    run.gpu.engine = Some(0.69);
+    assert_eq!(kinds(&run), [], "it may be either");
+    near(unexplained(&run).expect("they stand still"), 0.3);
+    run.data_wait_s = Some(0.29);
+    assert_eq!(unexplained(&run), None, "data explains it");
+    run.data_wait_s = None;
+    assert_eq!(unexplained(&run), None, "data may explain it");
+}
+
+#[test]
 fn as_many_workers_as_cpus_are_not_made_more() {
     let mut run = well();
     run.data_wait_s = Some(0.2);
@@ -265,7 +334,8 @@ fn checkpoints_are_best_where_saving_and_losing_cost_the_same() {
 fn advices_add_up_over_disjoint_parts_and_never_multiply() {
     let mut run = well();
     run.data_wait_s = Some(0.22);
-    run.host_wait_s = Some(0.3);
+    stand_still(&mut run, 0.3, 0.0);
+    run.gpu.engine = None;
     let all = advise(&run);
     assert_eq!(all.len(), 2);
     near(together(&all), 1.0 / (1.0 - 0.2 - 0.297));

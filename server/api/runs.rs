@@ -18,8 +18,8 @@ use super::past::RangeAsked;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
 use crate::runs::{
-    Rank, Run, RunKey, State as RunState, cost, goodput, history, lookup, reliability, scaling,
-    words,
+    Rank, Run, RunKey, State as RunState, advice, cost, goodput, history, lookup, reliability,
+    scaling, words,
 };
 use crate::web::Web;
 use crate::words::text;
@@ -136,6 +136,9 @@ pub struct RunDetail {
     pub slow_ranks: Vec<SlowRank>,
     /// Why nobody is judged to be slow, or cannot be; none where somebody is named, or it is known that nobody is slow.
     pub not_judged: Option<&'static str>,
+    /// That its GPUs stand still and nothing that was measured says why, in a sentence; none where they do not, or it is
+    /// known.
+    pub unexplained_gaps: Option<String>,
     /// Why it ended.
     pub ending: Option<Ending>,
     /// When it will be done at its present pace; none where it plans nothing.
@@ -384,6 +387,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         goodput_missing: goodput.err().map(str::to_owned),
         slow_ranks: slow.collect(),
         not_judged: verdict.and_then(|it| words::not_named(run, it)),
+        unexplained_gaps: unexplained_gaps(web, key, run, now),
         ending,
         finish_at: finish.and_then(|it| it.finish_at).map(text::rfc3339),
         deadline: deadline.map(text::rfc3339),
@@ -408,6 +412,13 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
             .map(|(number, it)| rank(*number, it))
             .collect(),
     })
+}
+
+/// That GPUs of a run that steps stand still, where nobody knows why.
+fn unexplained_gaps(web: &Web, key: &RunKey, run: &Run, now: Timestamp) -> Option<String> {
+    let steps = run.state(now) == RunState::Running && run.stands_since(now).is_none();
+    let profile = steps.then(|| advice::profile(key, run, &web.app.fleet, None, &web.specs))?;
+    advice::unexplained(&profile?)
 }
 
 /// A share of the job's time.

@@ -4,9 +4,12 @@
 //! Data is waited for as the median rank waits; for communication as the rank does that waits least,
 //! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
 //!
-//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives, how long
-//! the host is waited for and how busy the process' main thread is is not known, so that these advices stay
-//! silent. How often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
+//!
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives is not known, so
+//! that this advice stays silent. Whether synchronisations or launches leave GPUs without work is not known before a
+//! profile was taken: then only that they stand still is said ([`unexplained`]). How often a job breaks off is known
+//! where somebody has read its attempts ([`with_failures`]).
 
 use std::collections::BTreeMap;
 
@@ -21,6 +24,10 @@ use gpufleet_telemetry::training::Phase;
 use super::{Rank, Run, RunKey};
 use crate::fleet::{Fleet, Live};
 use crate::store::model::ResourceKey;
+
+mod gaps;
+
+pub use gaps::unexplained;
 
 /// Ranks that are looked at: more change no median.
 const RANKS: usize = 64;
@@ -66,8 +73,8 @@ pub fn profile(
         nano_usd_per_gpu_second: price,
         step_s,
         data_wait_s: median(&mut waits),
-        host_wait_s: None,
         communication_s: together.reduce(f64::min),
+        gaps: gaps::of(run),
         host: Host {
             is_network_storage: is_network_storage(&run.facts.fingerprint),
             ..host(&ranks, &find)
@@ -137,7 +144,6 @@ fn host(ranks: &[&Rank], find: &dyn Fn(ResourceKind, &str) -> Option<Live>) -> H
         cpus_per_rank: mean(&|it| Some(value(&it.1, &node::CPU_COUNT)? / f64::from(it.0))),
         io_pressure: mean(&|it| value(&it.1, &node::PSI_IO)),
         is_network_storage: None,
-        main_thread_busy: None,
     }
 }
 

@@ -1,8 +1,8 @@
-"""Why the GPU stands still in the steps of a profile: it waits for data, the host waits for it, or the host launches too
-slowly. Worked out of the profile's events in the process, and never from its file.
+"""Why the GPU stands still in the steps of a profile: it waits for data, the host waits for it, or the host launches
+too slowly. Worked out of the profile's events in the process, and never from its file.
 
-A gap in the loader's wait is data's. Another that begins while the host waits for the GPU is a synchronisation's: the host
-could launch nothing ahead. All others are launching's. Gaps under `_LEAST_GAP_NS` are how GPUs are.
+A gap in the loader's wait is data's. Another that begins while the host waits for the GPU is a synchronisation's: the
+host could launch nothing ahead. All others are launching's. Gaps under `_LEAST_GAP_NS` are how GPUs are.
 
 Limits: more than `_MOST_EVENTS` events are not looked at. A synchronisation counts whatever thread is in it. torch's
 profiler slows the host, so that launching takes less when nobody records.
@@ -115,7 +115,10 @@ def of(events, device, steps):
             synchronisation += gap[1] - gap[0] - loaded
         else:
             launch += gap[1] - gap[0] - loaded
-    is_within = lambda at: start <= at < end
+
+    def is_within(at):
+        return start <= at < end
+
     kernels = [it.end_ns - it.start_ns for it in work if is_within(it.start_ns) and not it.name.startswith(_NO_KERNEL)]
     return Gaps(
         window_ns=end - start,

@@ -2,6 +2,7 @@
 
 use gpufleet_analysis::adviser::{Advice, Bottleneck, Confidence, Profile, advise, together};
 
+use crate::runs::advice::unexplained;
 use crate::words::incident::measured;
 use crate::words::text::{self, SHOWN_CHARACTERS, dollars};
 
@@ -25,6 +26,8 @@ pub(super) struct Advised {
 pub(super) struct Advisory {
     pub(super) all: Vec<Advised>,
     pub(super) together: Option<String>,
+    /// That GPUs stand still and nobody knows why.
+    pub(super) unexplained: Option<String>,
 }
 
 /// The advice for a run.
@@ -34,6 +37,7 @@ pub(super) fn advisory(profile: &Profile) -> Advisory {
     Advisory {
         all: all.iter().map(|it| advised(it, profile)).collect(),
         together,
+        unexplained: unexplained(profile),
     }
 }
 
@@ -84,7 +88,7 @@ const fn what(bottleneck: Bottleneck) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::adviser::{Host, SetUp};
+    use gpufleet_analysis::adviser::{Gaps, Host, SetUp};
 
     use super::*;
 
@@ -125,5 +129,33 @@ mod tests {
             advisory(&profile).all.is_empty(),
             "nothing is advised from what is not known"
         );
+    }
+
+    #[test]
+    fn an_advice_of_a_profile_says_of_which_steps_it_is_and_what_was_counted() {
+        let mut profile = Profile {
+            step_s: 1.0,
+            data_wait_s: Some(0.0),
+            gaps: Some(Gaps {
+                first_step: 121,
+                last_step: 123,
+                launch: 0.22,
+                kernels: 4_300.0,
+                kernel_s: Some(3e-6),
+                ..Gaps::default()
+            }),
+            ..Profile::default()
+        };
+        profile.gpu.engine = Some(0.78);
+        let told = advisory(&profile);
+        assert_eq!((told.all.len(), told.unexplained), (1, None));
+        assert_eq!(
+            told.all[0].measured,
+            "measured in a profile of steps 121 to 123: gaps between kernels 22 % (usual 0 %), kernels a step \
+             4\u{202f}300, median kernel 3.0 µs"
+        );
+        profile.gaps = None;
+        let told = advisory(&profile);
+        assert!(told.all.is_empty() && told.unexplained.is_some());
     }
 }

@@ -7,19 +7,25 @@ use gpufleet_telemetry::gpu_specs::Specs;
 use super::*;
 use crate::runs::advice::profile;
 
-#[tokio::test]
-async fn a_pipeline_on_cards_whose_memory_is_busy_is_told_of_both() {
+/// The fleet, one card of which has one reading more.
+fn fleet_with(metric: Metric, value: f64) -> Vec<Live> {
     let mut lives = fixture::fleet();
     let card = lives.iter_mut().find(|it| &*it.key.id == GPU);
     let card = card.expect("it is in the fleet");
     card.values.push(LiveValue {
-        metric: gpu::DRAM_ACTIVE.id,
+        metric: metric.id,
         part: None,
-        reading: Ok(0.8),
+        reading: Ok(value),
         max: None,
         at: card.last_point,
     });
     card.values.sort_by_key(|it| it.metric);
+    lives
+}
+
+#[tokio::test]
+async fn a_pipeline_on_cards_whose_memory_is_busy_is_told_of_both() {
+    let lives = fleet_with(gpu::DRAM_ACTIVE, 0.8);
     let server = server_of(lives, false).await;
     let (runs, cluster, job) = (server.fleet.runs(), "prod".into(), "team/pipe/u7");
     let about = [(
@@ -50,5 +56,36 @@ async fn a_pipeline_on_cards_whose_memory_is_busy_is_told_of_both() {
     let limits: Vec<Bottleneck> = advised.iter().map(|it| it.bottleneck).collect();
     for one in [Bottleneck::PipelineBubble, Bottleneck::MemoryBandwidth] {
         assert!(limits.contains(&one), "{limits:?}");
+    }
+}
+
+#[tokio::test]
+async fn gpus_that_stand_still_are_told_until_a_profile_says_why() {
+    // Of each second a tenth is waited for data.
+    let server = server_of(fleet_with(gpu::GRAPHICS_ACTIVE, 0.68), false).await;
+    let asked = format!("/api/v1/runs/prod/{}/0", segment(JOB));
+    let said = "The GPUs stand still for 22 % of the time";
+    let found = server.json(&asked).await;
+    let told = found["unexplained_gaps"].as_str();
+    assert!(told.is_some_and(|it| it.starts_with(said)), "{found}");
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(page.contains(said), "{page}");
+    let told = [
+        (training::STEPS, 120.0),
+        (training::PROFILE_STEP, 100.0),
+        (training::PROFILE_STEPS, 3.0),
+        (training::PROFILE_GAP_SYNCHRONISATION, 0.2),
+        (training::PROFILE_GAP_LAUNCH, 0.0),
+        (training::PROFILE_SYNCHRONISATIONS, 12.0),
+        (training::PROFILE_KERNELS, 4_300.0),
+    ];
+    let runs = server.fleet.runs();
+    runs.rank(&rank(JOB, 0, &told), heard(AGE)).unwrap();
+    let found = server.json(&asked).await;
+    assert_eq!(found["unexplained_gaps"], Value::Null);
+    let (_, page) = server.get(&address(JOB)).await;
+    assert!(!page.contains(said), "{page}");
+    for said in ["profile of steps 101 to 103", "12 a step"] {
+        assert!(page.contains(said), "{said}: {page}");
     }
 }
