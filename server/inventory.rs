@@ -311,8 +311,9 @@ impl Inventory {
         let sample = look::sample(self, &self.known(), now);
         let (waited_for, why) = match sample {
             Some(sample) => {
+                let sees_nodes = sample.sees_nodes;
                 let (gpus, why) = apart(move || sample.judged()).await;
-                (Some(gpus), why)
+                (Some((gpus, sees_nodes)), why)
             }
             None => (None, None),
         };

@@ -10,8 +10,8 @@ use gpufleet_telemetry::time::Timestamp;
 /// Most stretches of days that are named of a cluster.
 const MAX_NAMED: usize = 5;
 
-/// Days of which something is recorded, or on which a server looked at a cluster that had no nodes, by cluster. One of
-/// which there is nothing at all is not among them: there is nothing to be taken for all of it.
+/// Days of which something is recorded, or on which a server saw that a cluster had no nodes, by cluster. One of which
+/// there is nothing at all is not among them: there is nothing to be taken for all of it.
 #[derive(Debug, Default)]
 pub struct Recorded(BTreeMap<String, BTreeSet<i64>>);
 

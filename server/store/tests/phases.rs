@@ -183,7 +183,7 @@ both! {
             (3_599_000, 1, false),
             (1_800_000, 0, false),
         ] {
-            let seen = DemandHour { hour: hour(), seen_ms, waiting_gpu_ms };
+            let seen = DemandHour { hour: hour(), seen_ms, nodes_seen_ms: 0, waiting_gpu_ms };
             bench.store.write_demand("live", &[seen], bench.token).await.expect("the store answers");
             number += 1;
             bench.commit(&worked_and_free(number)).await;
