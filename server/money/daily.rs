@@ -6,7 +6,7 @@
 //! newest first. What says what it said is not written.
 //!
 //! What is not whole never stands in place of what was: a month of which retention took a day is not made again, and a
-//! day of which something cannot be read stays as it stood; one that did not stand is made without it. A row says what of
+//! day of which more cannot be read than before stays as it stood; one that did not stand is made without it. A row says what of
 //! its money is not known, and Health that there are such rows ([`super::Money::untold`]).
 //!
 //! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time; a column holds
