@@ -71,7 +71,7 @@ pub struct Look {
     pub besides: Vec<Told>,
     /// Those that wait, the oldest first; none where it is not known.
     pub waiting: Option<Vec<Waiting>>,
-    /// How many places of each would fit now by GPUs, type and taints; none of shares, and where what is free
+    /// How many places of each would fit now by GPUs, type, taints and partitions; none of shares, and where what is free
     /// is not known.
     pub places: Vec<Option<u64>>,
     /// Rows beyond those, and pods that have no place in memory.
