@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::App;
 use crate::auth::Grant;
-use crate::money::now::apart;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
+use crate::threads::apart;
 
 mod demand;
 pub mod fixed;

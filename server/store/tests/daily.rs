@@ -35,7 +35,9 @@ impl Bench {
     /// Makes the month.
     async fn written(&self, terms: &Arc<Terms>, now: Timestamp) -> daily::Written {
         let specs = Specs::with(&BTreeMap::new()).expect("no peaks of its own");
-        let made = daily::make(&self.store, &specs, terms, first_day(), now).await;
+        let kept_since = self.store.days_kept_since().await;
+        let month = (first_day(), kept_since.expect("the store answers"));
+        let made = daily::make(&self.store, &specs, terms, month, now).await;
         made.expect("the store answers")
     }
 
