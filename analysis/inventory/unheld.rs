@@ -2,14 +2,15 @@
 //! or a taint keeps them for others.
 //!
 //! Method. GPUs are alike where the same could be put on them ([`Alike`]: type, taints, Slurm's partitions). What waits
-//! could go there if it insists on no other type and names none but other partitions. Nobody could: no demand. Somebody could, and nobody of them tolerates the
-//! taints: held back. Of those who do, none finds as many places as it needs on all nodes that it may go on
-//! ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
+//! could go there if it insists on no other type and on no other partition. Nobody could: no demand. Somebody could, and
+//! nobody of them tolerates the taints: held back. Of those who do, none finds as many places as it needs on all nodes
+//! that it may go on ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
 //! of them would fit, or is held back, something else keeps it from running (a quota, CPU, its turn), and nothing is
 //! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
 //! nor of nodes that their machine or an autoscaler tainted.
 //!
-//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any would do. Shares are not looked at, neither free ones nor those that are waited for.
+//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any would do.
+//! Shares are not looked at, neither free ones nor those that are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -61,7 +61,8 @@ pub struct WaitingRow {
     /// The same in plain sentences.
     pub plainly: Vec<String>,
     /// How many pods of this size would fit now on nodes of the type that it insists on and whose taints it
-    /// tolerates, of a job that names partitions in one of these; affinity, CPU and memory are not looked at. Null of shares, and where what is free is not known.
+    /// tolerates, of a job that names partitions in one of these; affinity, CPU and memory are not looked at. Null
+    /// of shares, and where what is free is not known.
     pub pods_that_fit: Option<u64>,
     /// What the autoscaler said last; null where it said nothing in the last hour.
     pub autoscaler: Option<AutoscalerSaid>,

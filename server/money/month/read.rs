@@ -176,8 +176,8 @@ impl Days {
         all
     }
 
-    /// How many days of GPUs of these cannot be read, by scope and day. Of a cluster of which no day at all can be read nobody
-    /// knows whether it is live: it counts for both.
+    /// How many days of GPUs of these cannot be read, by scope and day. Of a cluster of which no day at all can be read
+    /// nobody knows whether it is live: it counts for both.
     pub(in crate::money) fn unread(&self) -> BTreeMap<(String, i64), i64> {
         let others = self.others();
         let mut found: BTreeMap<_, i64> = BTreeMap::new();
