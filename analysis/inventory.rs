@@ -82,6 +82,9 @@ pub struct Node {
     pub cordoned: bool,
     /// For whom it is kept: taints that a claim must tolerate, other than those of GPUs themselves.
     pub kept_for: Vec<String>,
+    /// Slurm's partitions that it is in, by name; empty where nobody tells any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<String>,
     /// The driver's version; empty where not told.
     pub driver: String,
     /// The system's image; empty where not told.
@@ -163,6 +166,8 @@ pub struct Claim {
     pub words: String,
     /// Taints that it tolerates.
     pub tolerates: Vec<Toleration>,
+    /// Slurm's partitions of which it may go to one; empty where nobody tells any.
+    pub partitions: Vec<String>,
     /// What the autoscaler said of it last; none where it said nothing.
     pub scaler: Option<Scaled>,
 }
@@ -254,6 +259,12 @@ impl Claim {
     fn gpus_in(&self, places: u32) -> u64 {
         u64::from(places) * u64::from(self.gpus_each)
     }
+}
+
+/// Whether what may go to these partitions may go on a node that is in those; what is not told is in no way.
+fn shares_one(of_claim: &[String], of_node: &[String]) -> bool {
+    let may_enter = |it: &String| of_node.contains(it);
+    of_claim.is_empty() || of_node.is_empty() || of_claim.iter().any(may_enter)
 }
 
 impl Toleration {

@@ -107,7 +107,11 @@ fn capacity(pools: &[Value]) -> Table {
     for pool in pools {
         let gangs = items(&pool["largest_gangs"]).map(|it| {
             let (pods, gpus) = (&it["pods"], &it["gpus_per_pod"]);
-            format!("{} × {}", words::text(pods), words::text(gpus))
+            let partition = match it["partition"].is_string() {
+                true => format!(" in {}", words::text(&it["partition"])),
+                false => String::new(),
+            };
+            format!("{} × {}{partition}", words::text(pods), words::text(gpus))
         });
         table.row(vec![
             words::text(&pool["gpu_type"]),
@@ -164,5 +168,19 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words} is not in {text}");
         }
+    }
+    #[test]
+    fn a_gang_says_in_which_partition_it_fits_where_there_are_any() {
+        let seen = json!({"state": "seen", "why": null, "fix": null});
+        let of = |partition: Value| {
+            let gang = json!({"partition": partition, "pods": 2, "gpus_per_pod": 8});
+            let pool = json!({"gpu_type": "h100", "zone": null, "nodes": 2, "gpus": 16,
+                "free": 16, "largest_gangs": [gang]});
+            text(&json!({"nodes": seen, "claims": seen, "capacity": [pool]}))
+        };
+        let told = of(json!("long"));
+        assert!(told.contains(" 2 × 8 in long\n"), "{told}");
+        let told = of(Value::Null);
+        assert!(told.contains(" 2 × 8\n"), "{told}");
     }
 }

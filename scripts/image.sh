@@ -11,6 +11,7 @@
 # IMAGE_ROOT=FOLDER takes a tree that debootstrap made before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/bare_debian.sh
 
 version=$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)
 programs=(gpufleet gpufleet-agent gpufleet-server)
@@ -53,8 +54,7 @@ check() {
     trap 'rm -rf "$work"' EXIT
     tree=${IMAGE_ROOT:-$work/tree}
     if [ -z "${IMAGE_ROOT:-}" ]; then
-        debootstrap --variant=minbase bookworm "$tree" >"$work/debootstrap.log" 2>&1 ||
-            { tail -5 "$work/debootstrap.log" >&2 && exit 1; }
+        bare_debian "$tree"
     fi
     for image in $(images); do
         base "$image" "$tree"

@@ -6,14 +6,15 @@
 # Needs root and debootstrap; IMAGE_ROOT=FOLDER takes a copy of a tree that debootstrap made before.
 set -euo pipefail
 
+. "$(dirname "$0")/bare_debian.sh"
+
 package=${1:?which package}
 tree=$(mktemp -d)
-trap 'rm -rf "$tree" "$tree.log"' EXIT
+trap 'rm -rf "$tree"' EXIT
 if [ -n "${IMAGE_ROOT:-}" ]; then
     cp -a "$IMAGE_ROOT/." "$tree/"
 else
-    debootstrap --variant=minbase bookworm "$tree" >"$tree.log" 2>&1 || { tail -5 "$tree.log" >&2 && exit 1; }
-    rm -f "$tree.log"
+    bare_debian "$tree"
 fi
 cp "$package" "$tree/package.deb"
 chroot "$tree" sh -euc '

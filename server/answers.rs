@@ -1,8 +1,8 @@
 //! Answers that cost much: one is made for all who ask the same, to its end, whether who asked waits or
 //! not, and kept for a while. So a request whose time is up leaves its answer to the next.
 //!
-//! Limits: how many are kept and how many are made at once, as who has them says; of what is asked one is
-//! made.
+//! Limits: how many are kept, how many are made at once and how many wait for that, as who has them says; of what is
+//! asked one is made.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,6 +19,8 @@ struct Shared<K, T, E> {
     fresh_for: Range<Duration>,
     most: usize,
     at_once: Semaphore,
+    /// How many may be made or wait for it, and what is said beyond.
+    refuses: Option<(usize, E)>,
     held: Mutex<Held<K, T, E>>,
 }
 
@@ -45,10 +47,25 @@ where
     /// The same of what is told while a server comes up: an answer is fresh for as long as the server had been up when
     /// it was made, within these bounds. So one of a fleet that was not heard yet does not stand for long.
     pub fn growing(fresh_for: Range<Duration>, most: usize, at_once: usize) -> Self {
+        Self::with(fresh_for, most, at_once, None)
+    }
+
+    /// None yet, as [`Self::new`]. Of so many at most one is made or waits for it, and beyond them this is said.
+    pub fn refusing(fresh_for: Duration, most: usize, at_once: usize, refuses: (usize, E)) -> Self {
+        Self::with(fresh_for..fresh_for, most, at_once, Some(refuses))
+    }
+
+    fn with(
+        fresh_for: Range<Duration>,
+        most: usize,
+        at_once: usize,
+        refuses: Option<(usize, E)>,
+    ) -> Self {
         Self(Arc::new(Shared {
             fresh_for,
             most,
             at_once: Semaphore::new(at_once),
+            refuses,
             held: Mutex::new(Held {
                 kept: BTreeMap::new(),
                 making: BTreeMap::new(),
@@ -65,7 +82,7 @@ where
     /// The answer that is fresh or being made, else what `make` comes to.
     ///
     /// # Errors
-    /// What making it failed with, which is not kept.
+    /// What making it failed with, which is not kept, or that too many are made.
     ///
     /// # Panics
     /// When making it did.
@@ -87,9 +104,15 @@ where
             }
             // One that ended without a word is begun anew.
             held.making.retain(|_, it| it.has_changed().is_ok());
+            let making = held.making.len();
             match held.making.get(&asked) {
                 Some(making) => making.clone(),
                 None => {
+                    if let Some((most, why)) = &self.0.refuses
+                        && making >= *most
+                    {
+                        return Err(why.clone());
+                    }
                     let (tell, told) = watch::channel(None);
                     held.making.insert(asked.clone(), told.clone());
                     let (shared, clock) = (Arc::clone(&self.0), Arc::clone(clock));
@@ -221,6 +244,23 @@ mod tests {
         assert!(begun.try_recv().is_err(), "two are being made");
         gates.remove(0).send(1).expect("it goes on");
         assert_eq!(begun.recv().await, Some("c"));
+    }
+
+    #[tokio::test]
+    async fn so_many_wait_to_be_made_and_beyond_them_what_is_new_is_refused_alone() {
+        let mut asked = Asked::new();
+        asked.answers = Answers::refusing(FRESH_FOR, 3, 1, (2, "too many are made"));
+        assert_eq!(asked.quick("a", 1).await, 1);
+        let (open, opened) = oneshot::channel();
+        let slow = async move { opened.await.map_err(|_| "nobody opened") };
+        assert!(asked.get("b", slow).now_or_never().is_none());
+        assert!(asked.get("c", async { Ok(3) }).now_or_never().is_none());
+        let refused = asked.get("d", async { Ok(4) }).await;
+        assert_eq!(refused, Err("too many are made"));
+        assert_eq!(asked.quick("a", 5).await, 1, "it is kept");
+        open.send(2).expect("it goes on");
+        assert_eq!(asked.quick("c", 5).await, 3, "it was waiting");
+        assert_eq!(asked.quick("d", 4).await, 4, "there is room again");
     }
 
     #[tokio::test]

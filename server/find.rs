@@ -14,7 +14,7 @@ use crate::auth::Grant;
 use crate::runs::RunKey;
 use crate::today::blind;
 use crate::view::{ClusterView, FleetView, GpuView, NodeView};
-use crate::words::text::{self, counted};
+use crate::words::text::{self, counted, grouped};
 use crate::words::{self, address};
 
 mod jobs;
@@ -37,7 +37,7 @@ pub struct Found {
     /// Training jobs, each by its last attempt or the one that was named.
     pub jobs: Few,
     /// Why there may be more jobs.
-    pub not_all_jobs: Option<&'static str>,
+    pub not_all_jobs: Option<String>,
 }
 
 /// Those of a kind.
@@ -160,13 +160,15 @@ pub async fn find(
     match jobs::jobs(app, names, grant, &asked).await {
         Ok((few, are_all)) => {
             found.jobs = few;
-            found.not_all_jobs =
-                (!are_all).then_some("Only the 5,000 that started last were looked at.");
+            found.not_all_jobs = (!are_all).then(|| {
+                let most = grouped(MAX_JOBS as f64);
+                format!("Only the {most} that started last were looked at.")
+            });
         }
         Err(error) => {
             tracing::error!(%error, "the jobs cannot be read");
-            found.not_all_jobs =
-                Some("They are not known: the store does not answer, the server's log says why.");
+            let why = "They are not known: the store does not answer, the server's log says why.";
+            found.not_all_jobs = Some(why.to_owned());
         }
     }
     Ok(found)

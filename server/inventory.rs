@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::App;
 use crate::auth::Grant;
-use crate::money::now::apart;
 use crate::store::model::FencingToken;
 use crate::store::{CommitError, Store, StoreError};
+use crate::threads::apart;
 
 mod demand;
 pub mod fixed;
@@ -311,8 +311,9 @@ impl Inventory {
         let sample = look::sample(self, &self.known(), now);
         let (waited_for, why) = match sample {
             Some(sample) => {
+                let sees_nodes = sample.sees_nodes;
                 let (gpus, why) = apart(move || sample.judged()).await;
-                (Some(gpus), why)
+                (Some((gpus, sees_nodes)), why)
             }
             None => (None, None),
         };

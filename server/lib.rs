@@ -58,6 +58,10 @@ pub mod view;
 
 pub mod words;
 
+mod fnv;
+
+pub mod threads;
+
 pub mod answers;
 
 pub mod find;

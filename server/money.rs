@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::store::model::{FencingToken, MoneyTable};
 use crate::store::{Store, StoreError};
+use crate::threads::apart;
 
 pub mod tables;
 
@@ -207,7 +208,7 @@ impl Money {
                 _ => Arc::new(Terms::of(sources)),
             }
         };
-        let made = now::apart(make).await;
+        let made = apart(make).await;
         if before.is_some_and(|it| Arc::ptr_eq(&it, &made)) {
             return Ok(made);
         }

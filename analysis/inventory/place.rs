@@ -6,19 +6,24 @@
 //!
 //! Free is what a node can give out less what is asked for by what is bound to it. A node that is not
 //! ready, cordoned or kept for others by a taint has nothing free, and is counted apart. How many places of
-//! a claim fit now ([`Free`]) goes by its GPUs, their type and the taints that it tolerates; affinity, CPU,
-//! memory and volumes are the scheduler's to judge.
+//! a claim fit now ([`Free`]) goes by its GPUs, their type, the taints that it tolerates and its partitions;
+//! affinity, CPU, memory and volumes are the scheduler's to judge.
+//!
+//! A job of Slurm's runs in one partition: gangs are told of each by itself, and of a job that names several
+//! the one with the most room counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Claim, Phase, Record, tolerated};
+use super::{Claim, Node, Phase, Record, shares_one, tolerated};
 
 /// How many GPUs a pod asks for, of which gangs are told, beside all that its node has.
 pub const SIZES: [u32; 4] = [1, 2, 4, 8];
 
 /// A gang that fits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
+    /// The partition that it fits in; empty where nodes tell none.
+    pub partition: String,
     /// GPUs of each pod.
     pub gpus_each: u32,
     /// Pods that fit together.
@@ -52,7 +57,7 @@ pub struct Pool {
     pub kept: u64,
     /// Nodes whose GPUs are given out in shares: in no gang.
     pub shared: usize,
-    /// Gangs that fit, the smallest pods first.
+    /// Gangs that fit, by partition, the smallest pods first.
     pub gangs: Vec<Gang>,
 }
 
@@ -62,8 +67,30 @@ type Room<'a> = (&'a Record, u32);
 /// What is free on nodes that take work, those that are alike together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Free<'a> {
-    /// How many nodes, by type of GPU, taints and free GPUs.
-    nodes: BTreeMap<(&'a str, &'a [String], u32), u64>,
+    /// How many nodes, by what they are and their free GPUs.
+    nodes: BTreeMap<(Kind<'a>, u32), u64>,
+}
+
+/// What nodes have in common on which the same could be put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Kind<'a> {
+    /// Their type of GPU.
+    pub(super) model: &'a str,
+    /// Their taints.
+    pub(super) kept_for: &'a [String],
+    /// Their partitions.
+    pub(super) partitions: &'a [String],
+}
+
+impl<'a> Kind<'a> {
+    /// What a node is.
+    pub(super) fn of(node: &'a Node) -> Self {
+        Self {
+            model: &node.model,
+            kept_for: &node.kept_for,
+            partitions: &node.partitions,
+        }
+    }
 }
 
 impl<'a> Free<'a> {
@@ -73,28 +100,31 @@ impl<'a> Free<'a> {
         for record in records {
             let (node, left) = (&record.node, left(record, held));
             if left > 0 {
-                let key = (node.model.as_str(), node.kept_for.as_slice(), left);
-                *free.nodes.entry(key).or_default() += 1;
+                *free.nodes.entry((Kind::of(node), left)).or_default() += 1;
             }
         }
         free
     }
 
-    /// How many places of a claim would fit now; none of a claim for shares.
+    /// How many places of a claim would fit now, of one that names partitions in the best of these; none of a claim for
+    /// shares.
     pub fn places(&self, claim: &Claim) -> Option<u64> {
         if claim.is_shares || claim.gpus_each == 0 {
             return None;
         }
-        let may_go = |(model, taints, _): &(&str, &[String], u32)| {
-            let is_its = claim.model.is_empty() || claim.model == *model;
-            is_its && tolerated(taints, &claim.tolerates)
+        let may_go = |it: &Kind<'_>| {
+            let is_its = claim.model.is_empty() || claim.model == it.model;
+            is_its && tolerated(it.kept_for, &claim.tolerates)
         };
-        let nodes = self.nodes.iter().filter(|(key, _)| may_go(key));
-        Some(
+        let places = |partitions: &[String]| -> u64 {
+            let nodes = self.nodes.iter().filter(|((kind, _), _)| may_go(kind));
+            let nodes = nodes.filter(|((kind, _), _)| shares_one(partitions, kind.partitions));
             nodes
-                .map(|(key, count)| u64::from(key.2 / claim.gpus_each) * count)
-                .sum(),
-        )
+                .map(|((_, free), count)| u64::from(free / claim.gpus_each) * count)
+                .sum()
+        };
+        let best = claim.partitions.chunks(1).map(places).max();
+        Some(best.unwrap_or_else(|| places(&[])))
     }
 }
 
@@ -159,6 +189,20 @@ pub fn pools<'a>(
 }
 
 fn gangs(rooms: &[Room<'_>]) -> Vec<Gang> {
+    let told = rooms.iter().flat_map(|(it, _)| &it.node.partitions);
+    let partitions: BTreeSet<&String> = told.collect();
+    if partitions.is_empty() {
+        return gangs_of("", rooms);
+    }
+    let of = partitions.into_iter().flat_map(|partition| {
+        let rooms = rooms.iter().copied();
+        let rooms = rooms.filter(|(it, _)| it.node.partitions.contains(partition));
+        gangs_of(partition, &rooms.collect::<Vec<_>>())
+    });
+    of.collect()
+}
+
+fn gangs_of(partition: &str, rooms: &[Room<'_>]) -> Vec<Gang> {
     let whole = rooms.iter().map(|(it, _)| it.node.allocatable).max();
     let largest = whole.unwrap_or(0);
     let mut sizes: Vec<u32> = SIZES.into_iter().filter(|it| *it < largest).collect();
@@ -174,6 +218,7 @@ fn gangs(rooms: &[Room<'_>]) -> Vec<Gang> {
             }
         }
         Gang {
+            partition: partition.to_owned(),
             gpus_each,
             pods,
             in_one_block: blocks.into_values().max(),

@@ -45,6 +45,7 @@ fn claim(workload: &str, gpus: u32, since: i64, words: &str) -> Claim {
         reason: Reason::NoPlace,
         words: words.to_owned(),
         tolerates: Vec::new(),
+        partitions: Vec::new(),
         scaler: None,
     }
 }
@@ -270,15 +271,49 @@ fn gangs_are_told_of_each_type_and_zone_apart_and_within_one_block_where_blocks_
         found.iter().map(|it| &*it.zone).collect::<Vec<_>>(),
         ["a", "b"]
     );
-    let last = |index: usize| *found[index].gangs.last().expect("there is room");
+    let last = |index: usize| found[index].gangs.last().expect("there is room");
     let whole = Gang {
+        partition: String::new(),
         gpus_each: 4,
         pods: 3,
         in_one_block: Some(2),
     };
-    assert_eq!(last(0), whole);
+    assert_eq!(*last(0), whole);
     assert_eq!((last(0).gpus(), last(1).gpus()), (12, 4));
     assert_eq!(last(1).in_one_block, None);
+}
+
+#[test]
+fn a_job_fits_in_one_of_its_partitions_and_gangs_are_told_of_each() {
+    let of = |name: &str, partitions: &[&str]| {
+        record(Node {
+            partitions: partitions.iter().map(|it| (*it).to_owned()).collect(),
+            ..node(name, 8)
+        })
+    };
+    let nodes = [
+        of("1", &["long"]),
+        of("2", &["long", "short"]),
+        of("3", &["short"]),
+        of("4", &["short"]),
+    ];
+    let free = Free::of(nodes.iter(), &BTreeMap::new());
+    let places = |partitions: &[&str]| {
+        let partitions = partitions.iter().map(|it| (*it).to_owned());
+        free.places(&Claim {
+            partitions: partitions.collect(),
+            ..claim("slurm:1", 8, 0, "")
+        })
+    };
+    assert_eq!(places(&["long"]), Some(2));
+    assert_eq!(places(&["long", "short"]), Some(3), "not over both");
+    assert_eq!(places(&["other"]), Some(0));
+    assert_eq!(places(&[]), Some(4), "nobody says which");
+    let found = &pools(nodes.iter(), &BTreeMap::new())[0];
+    assert_eq!((found.nodes, found.free), (4, 32), "each node once");
+    let whole = found.gangs.iter().filter(|it| it.gpus_each == 8);
+    let whole: Vec<_> = whole.map(|it| (it.partition.as_str(), it.pods)).collect();
+    assert_eq!(whole, [("long", 2), ("short", 3)]);
 }
 
 #[test]

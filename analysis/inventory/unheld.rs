@@ -1,21 +1,21 @@
 //! Why GPUs that nobody holds are free: nobody waits for such, those who wait need more than is free in one place,
 //! or a taint keeps them for others.
 //!
-//! Method. GPUs are alike where the same could be put on them ([`Alike`]: type and taints). What waits could go there
-//! if it insists on no other type. Nobody could: no demand. Somebody could, and nobody of them tolerates the
-//! taints: held back. Of those who do, none finds as many places as it needs on all nodes that it may go on
-//! ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
+//! Method. GPUs are alike where the same could be put on them ([`Alike`]: type, taints, Slurm's partitions). What waits
+//! could go there if it insists on no other type and on no other partition. Nobody could: no demand. Somebody could, and
+//! nobody of them tolerates the taints: held back. Of those who do, none finds as many places as it needs on all nodes
+//! that it may go on ([`Free::places`]): fragmented; a gang needs them for all of it at once, anything else for one of its pods. Where one
 //! of them would fit, or is held back, something else keeps it from running (a quota, CPU, its turn), and nothing is
 //! said. Nor is it where somebody waits for a type that no node has by this name, which may be another word for this one,
 //! nor of nodes that their machine or an autoscaler tainted.
 //!
-//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity, or on a partition of Slurm's, looks as if
-//! any would do. Shares are not looked at, neither free ones nor those that are waited for.
+//! Limits. [`MAX_ALIKE`] kinds of GPUs. What insists on a type by its affinity looks as if any would do.
+//! Shares are not looked at, neither free ones nor those that are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::place::{Free, left};
-use super::{Claim, Node, Phase, Reason, Record, Toleration, tolerated};
+use super::place::{Free, Kind, left};
+use super::{Claim, Node, Phase, Reason, Record, Toleration, shares_one, tolerated};
 use crate::states::Demand;
 
 /// How the taints begin that keep a node for nobody: it is out of order, or about to go.
@@ -39,14 +39,23 @@ pub struct Alike {
     pub model: String,
     /// For whom they are kept: [`Node::kept_for`].
     pub kept_for: Vec<String>,
+    /// The partitions that they are in: [`Node::partitions`].
+    pub partitions: Vec<String>,
 }
 
 impl Alike {
     /// What the GPUs of this node are.
     pub fn of(node: &Node) -> Self {
+        Self::from(Kind::of(node))
+    }
+}
+
+impl From<Kind<'_>> for Alike {
+    fn from(kind: Kind<'_>) -> Self {
         Self {
-            model: node.model.clone(),
-            kept_for: node.kept_for.clone(),
+            model: kind.model.to_owned(),
+            kept_for: kind.kept_for.to_vec(),
+            partitions: kind.partitions.to_vec(),
         }
     }
 }
@@ -66,13 +75,12 @@ pub fn why_free<'a>(
     held: &BTreeMap<String, u32>,
     claims: &[Claim],
 ) -> WhyFree {
-    let mut kinds: BTreeMap<(&str, &[String]), u64> = BTreeMap::new();
+    let mut kinds: BTreeMap<Kind<'_>, u64> = BTreeMap::new();
     let there = |it: &&Record| it.phase() != Phase::Gone && !it.node.is_shared;
     for record in records.clone().filter(there) {
-        let (model, kept_for) = (record.node.model.as_str(), record.node.kept_for.as_slice());
-        *kinds.entry((model, kept_for)).or_default() += u64::from(left(record, held));
+        *kinds.entry(Kind::of(&record.node)).or_default() += u64::from(left(record, held));
     }
-    let models: BTreeSet<&str> = kinds.keys().map(|it| it.0).collect();
+    let models: BTreeSet<&str> = kinds.keys().map(|it| it.model).collect();
     let waiting = claims.iter().filter(|it| !it.is_shares);
     let is_strange = |it: &Claim| {
         let model = it.model.as_str();
@@ -81,18 +89,14 @@ pub fn why_free<'a>(
     if waiting.clone().any(is_strange) {
         return WhyFree::default();
     }
-    let mut ranked: Vec<((&str, &[String]), u64)> = kinds.into_iter().collect();
+    let mut ranked: Vec<(Kind<'_>, u64)> = kinds.into_iter().collect();
     ranked.sort_by_key(|it| std::cmp::Reverse(it.1));
     let left_out = ranked.len().saturating_sub(MAX_ALIKE);
     ranked.truncate(MAX_ALIKE);
     let waiters = waiters(&Free::of(records, held), waiting);
-    let of = ranked.into_iter().filter_map(|((model, kept_for), _)| {
-        let why = why(model, kept_for, &waiters)?;
-        let alike = Alike {
-            model: model.to_owned(),
-            kept_for: kept_for.to_vec(),
-        };
-        Some((alike, why))
+    let of = ranked.into_iter().filter_map(|(kind, _)| {
+        let why = why(kind, &waiters)?;
+        Some((Alike::from(kind), why))
     });
     WhyFree {
         of: of.collect(),
@@ -100,9 +104,9 @@ pub fn why_free<'a>(
     }
 }
 
-/// What waits by all that decides where it may go, type and tolerations, and whether something else than room keeps
-/// any of it: one would fit, or is held back.
-type Waiters<'a> = BTreeMap<(&'a str, &'a [Toleration]), bool>;
+/// What waits by all that decides where it may go, type, tolerations and partitions, and whether something else than
+/// room keeps any of it: one would fit, or is held back.
+type Waiters<'a> = BTreeMap<(&'a str, &'a [Toleration], &'a [String]), bool>;
 
 fn waiters<'a>(free: &Free<'_>, claims: impl Iterator<Item = &'a Claim> + Clone) -> Waiters<'a> {
     let gang = |it: &'a Claim| (it.namespace.as_str(), it.workload.as_str(), it.reason);
@@ -117,7 +121,11 @@ fn waiters<'a>(free: &Free<'_>, claims: impl Iterator<Item = &'a Claim> + Clone)
             Some(places) => it.gpus_in(places),
             None => of_gangs[&gang(it)],
         };
-        let key = (it.model.as_str(), it.tolerates.as_slice());
+        let key = (
+            it.model.as_str(),
+            it.tolerates.as_slice(),
+            it.partitions.as_slice(),
+        );
         // Thousands of pods ask for the same.
         let is_new = looked_at.insert((key, it.gpus_each, needs));
         let fits = || {
@@ -130,20 +138,21 @@ fn waiters<'a>(free: &Free<'_>, claims: impl Iterator<Item = &'a Claim> + Clone)
     found
 }
 
-/// Why GPUs of a type behind these taints are free; none where it is not one of these.
-fn why(model: &str, kept_for: &[String], waiters: &Waiters<'_>) -> Option<Demand> {
+/// Why GPUs of a kind are free; none where it is not one of these.
+fn why(kind: Kind<'_>, waiters: &Waiters<'_>) -> Option<Demand> {
     let is_going = |taint: &String| GOING.iter().any(|it| taint.starts_with(it));
-    if kept_for.iter().any(is_going) {
+    if kind.kept_for.iter().any(is_going) {
         return None;
     }
     let could = waiters.iter();
-    let could = could.filter(|(key, _)| ["", model].contains(&key.0));
+    let could = could.filter(|(key, _)| ["", kind.model].contains(&key.0));
+    let could = could.filter(|(key, _)| shares_one(key.2, kind.partitions));
     let mut could = could.peekable();
     if could.peek().is_none() {
         return Some(Demand::None);
     }
     let mut may = could
-        .filter(|(key, _)| tolerated(kept_for, key.1))
+        .filter(|(key, _)| tolerated(kind.kept_for, key.1))
         .peekable();
     if may.peek().is_none() {
         return Some(Demand::Reserved);

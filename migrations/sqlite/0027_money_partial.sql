@@ -1,2 +1,3 @@
--- Whether a day was made without something that could not be read, 1 or 0: its rows say so in untold, and it is made again.
+-- How many days of GPUs a day was made without because they could not be read: its rows say so in untold, and it is
+-- made again.
 ALTER TABLE money_day_mark ADD COLUMN partial INTEGER NOT NULL DEFAULT 0;

@@ -33,7 +33,7 @@ pub struct FoundNames {
     pub jobs: FoundKind,
     /// Why there may be more jobs; absent where all that are kept were looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_all_jobs: Option<&'static str>,
+    pub not_all_jobs: Option<String>,
 }
 
 /// Those of a kind.

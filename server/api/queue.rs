@@ -61,7 +61,8 @@ pub struct WaitingRow {
     /// The same in plain sentences.
     pub plainly: Vec<String>,
     /// How many pods of this size would fit now on nodes of the type that it insists on and whose taints it
-    /// tolerates; affinity, CPU and memory are not looked at. Null of shares, and where what is free is not known.
+    /// tolerates, of a job that names partitions in one of these; affinity, CPU and memory are not looked at. Null
+    /// of shares, and where what is free is not known.
     pub pods_that_fit: Option<u64>,
     /// What the autoscaler said last; null where it said nothing in the last hour.
     pub autoscaler: Option<AutoscalerSaid>,
@@ -82,6 +83,8 @@ pub struct AutoscalerSaid {
 /// A gang that could begin now.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct GangNow {
+    /// The partition of Slurm's that it fits in; null where nodes tell none.
+    pub partition: Option<String>,
     /// GPUs of each pod.
     pub gpus_per_pod: u32,
     /// Pods that fit together.
@@ -313,6 +316,7 @@ fn row(it: Waiting, places: Option<u64>) -> WaitingRow {
 
 fn gang(it: &Gang) -> GangNow {
     GangNow {
+        partition: some(it.partition.clone()),
         gpus_per_pod: it.gpus_each,
         pods: it.pods,
         gpus: it.gpus(),

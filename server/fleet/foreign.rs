@@ -12,6 +12,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::MAX_FOREIGN_SERIES;
 use super::drops::Drop;
+use crate::fnv;
 use crate::store::model::{ForeignMark, ResourceKey};
 
 /// One in so many series is forgotten at a time, so that the search for the oldest is rare.
@@ -85,25 +86,19 @@ impl Marks {
     }
 }
 
-/// A series' name as 128 bits of FNV-1a, the same on every machine and in every version.
+/// A series' name as 128 bits, which are stored.
 fn series(key: &ResourceKey, metric: MetricId, part: Option<&Part>) -> [u8; 16] {
-    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let mut hash = OFFSET;
-    let mut feed = |bytes: &[u8]| {
-        for byte in bytes.iter().chain(&[0xff]) {
-            hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
-        }
-    };
-    feed(key.cluster.as_bytes());
-    feed(key.kind.name().as_bytes());
-    feed(key.id.as_bytes());
-    feed(&metric.0.to_le_bytes());
-    if let Some(part) = part {
-        feed(part.kind.attribute().as_bytes());
-        feed(part.id.as_bytes());
-    }
-    hash.to_be_bytes()
+    let number = metric.0.to_le_bytes();
+    let whose = [
+        key.cluster.as_bytes(),
+        key.kind.name().as_bytes(),
+        key.id.as_bytes(),
+        &number,
+    ];
+    let part = part.map(|it| [it.kind.attribute().as_bytes(), it.id.as_bytes()]);
+    let all = whose.into_iter().chain(part.into_iter().flatten());
+    let bytes = all.flat_map(|it| it.iter().copied().chain([0xff]));
+    fnv::of_128_bits(bytes).to_be_bytes()
 }
 
 #[cfg(test)]

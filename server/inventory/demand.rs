@@ -46,8 +46,8 @@ impl Tally {
         self.runs = hour;
     }
 
-    /// So many GPUs are waited for now; none when nobody knows.
-    pub(super) fn sample(&mut self, waited_for: Option<u64>, now: Moment) {
+    /// So many GPUs are waited for now, and whether the nodes are seen too; none when nobody knows who waits.
+    pub(super) fn sample(&mut self, waited_for: Option<(u64, bool)>, now: Moment) {
         let hour = now.at.millis().div_euclid(HOUR_MS);
         let elapsed = self.sampled.map(|it| now.monotonic.saturating_sub(it));
         self.sampled = Some(now.monotonic);
@@ -65,12 +65,14 @@ impl Tally {
         };
         let known = waited_for.zip(elapsed.filter(|it| *it <= LONGEST));
         self.runs = Some(match known {
-            Some((gpus, elapsed)) => {
+            Some(((gpus, sees_nodes), elapsed)) => {
                 let millis = i64::try_from(elapsed.as_millis()).unwrap_or(0);
                 let gpus = i64::try_from(gpus).unwrap_or(i64::MAX);
+                let of_nodes = if sees_nodes { millis } else { 0 };
                 DemandHour {
                     hour,
                     seen_ms: runs.seen_ms.saturating_add(millis).min(HOUR_MS),
+                    nodes_seen_ms: runs.nodes_seen_ms.saturating_add(of_nodes).min(HOUR_MS),
                     waiting_gpu_ms: runs
                         .waiting_gpu_ms
                         .saturating_add(gpus.saturating_mul(millis)),
@@ -114,6 +116,7 @@ mod tests {
         DemandHour {
             hour,
             seen_ms: seen_s * 1_000,
+            nodes_seen_ms: seen_s * 1_000,
             waiting_gpu_ms: gpu_s * 1_000,
         }
     }
@@ -121,33 +124,46 @@ mod tests {
     #[test]
     fn samples_become_gpu_time_and_what_nobody_saw_is_not_seen() {
         let mut tally = Tally::default();
-        tally.sample(Some(16), now(0));
+        tally.sample(Some((16, true)), now(0));
         assert_eq!(tally.due(now(0)), [], "the first stands for nothing");
-        tally.sample(Some(16), now(10));
+        tally.sample(Some((16, true)), now(10));
         tally.sample(None, now(20));
-        tally.sample(Some(8), now(25));
+        tally.sample(Some((8, true)), now(25));
         // Nobody looked for ten minutes.
-        tally.sample(Some(100), now(625));
-        tally.sample(Some(0), now(635));
+        tally.sample(Some((100, true)), now(625));
+        tally.sample(Some((0, true)), now(635));
         assert_eq!(tally.due(now(635)), [hour(1_000, 25, 16 * 10 + 8 * 5)]);
+    }
+
+    #[test]
+    fn time_in_which_nodes_are_not_listed_is_time_in_which_only_who_waits_is_seen() {
+        let mut tally = Tally::default();
+        tally.sample(Some((2, true)), now(0));
+        tally.sample(Some((2, true)), now(10));
+        tally.sample(Some((2, false)), now(30));
+        let seen = DemandHour {
+            nodes_seen_ms: 10_000,
+            ..hour(1_000, 30, 60)
+        };
+        assert_eq!(tally.due(now(30)), [seen]);
     }
 
     #[test]
     fn an_hour_that_is_over_is_written_as_it_was_and_one_that_runs_each_minute() {
         let mut tally = Tally::default();
         tally.restore(Some(hour(1_000, 3_000, 70)));
-        tally.sample(Some(2), now(3_580));
-        tally.sample(Some(2), now(3_590));
+        tally.sample(Some((2, true)), now(3_580));
+        tally.sample(Some((2, true)), now(3_590));
         let due = tally.due(now(3_590));
         assert_eq!(due, [hour(1_000, 3_010, 90)], "from what was written on");
         tally.written(&due, now(3_590));
         assert_eq!(tally.due(now(3_600)), []);
-        tally.sample(Some(3), now(3_600));
+        tally.sample(Some((3, true)), now(3_600));
         let due = tally.due(now(3_600));
         assert_eq!(due, [hour(1_000, 3_010, 90), hour(1_001, 10, 30)]);
         tally.written(&due, now(3_600));
         assert_eq!(tally.due(now(3_605)), []);
-        tally.sample(Some(3), now(3_605));
+        tally.sample(Some((3, true)), now(3_605));
         assert_eq!(tally.due(now(3_660)), [hour(1_001, 15, 45)], "each minute");
     }
 
@@ -155,7 +171,7 @@ mod tests {
     fn a_store_that_does_not_answer_costs_no_memory_without_end() {
         let mut tally = Tally::default();
         for seconds in 0..100 * 360 {
-            tally.sample(Some(1), now(seconds * 10));
+            tally.sample(Some((1, true)), now(seconds * 10));
         }
         let due = tally.due(now(100 * 3_600));
         assert_eq!(due.len(), MAX_UNWRITTEN + 1);

@@ -42,6 +42,7 @@ fn waits() -> Pod {
         reason: inventory::Reason::NoPlace,
         words: String::new(),
         tolerates: Vec::new(),
+        partitions: Vec::new(),
         scaler: None,
     }))
 }

@@ -71,7 +71,7 @@ pub struct Look {
     pub besides: Vec<Told>,
     /// Those that wait, the oldest first; none where it is not known.
     pub waiting: Option<Vec<Waiting>>,
-    /// How many places of each would fit now by GPUs, type and taints; none of shares, and where what is free
+    /// How many places of each would fit now by GPUs, type, taints and partitions; none of shares, and where what is free
     /// is not known.
     pub places: Vec<Option<u64>>,
     /// Rows beyond those, and pods that have no place in memory.
@@ -190,6 +190,8 @@ impl Source {
 
 /// What is copied of what is known, to be judged while others go on.
 pub(super) struct Sample {
+    /// Whether all nodes are seen.
+    pub(super) sees_nodes: bool,
     waiting: Vec<Claim>,
     /// Nodes with what is asked for on each; none where they, or who holds their GPUs, are not seen.
     nodes: Option<(Vec<Record>, BTreeMap<String, u32>)>,
@@ -207,6 +209,7 @@ pub(super) fn sample(inventory: &Inventory, known: &ClusterState, now: Moment) -
     let sees_nodes = known.nodes.sight(now) == Sight::Seen && known.nodes_left_out() == 0;
     let held = known.held().filter(|_| sees_nodes);
     is_seen.then(|| Sample {
+        sees_nodes,
         waiting: known.waiting(),
         nodes: held.map(|held| (known.records().cloned().collect(), held)),
     })

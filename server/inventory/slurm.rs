@@ -7,7 +7,7 @@
 //!
 //! Limits: [`MAX_BYTES`], [`ANSWER_WITHIN`], [`WRITTEN_WITHIN_NS`]; what is kept of it is `known`'s to bound.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -36,6 +36,9 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// A file that is older is not believed, nanoseconds: a cron job writes it every minute.
 const WRITTEN_WITHIN_NS: i64 = 300 * NANOS_PER_SECOND;
+
+/// Most partitions of a node, and that a job names: sites have dozens, and a node is in a handful.
+const MAX_PARTITIONS: usize = 64;
 
 /// States in which a node can run nothing.
 const DOWN: [&str; 8] = [
@@ -281,7 +284,7 @@ fn read(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
     read.map_err(failed).map(|_| answer)
 }
 
-/// Nodes with GPUs; one that is in several partitions is there once, by the first.
+/// Nodes with GPUs; one that is in several partitions is there once, and named after the first.
 fn nodes(answer: &[u8]) -> Result<Nodes, String> {
     let said: Sinfo = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     if said.sinfo.is_empty() && said.nodes.is_empty() {
@@ -291,23 +294,33 @@ fn nodes(answer: &[u8]) -> Result<Nodes, String> {
     for entry in &said.sinfo {
         for name in &entry.nodes.nodes {
             let gres = (entry.gres.total.as_str(), entry.gres.used.as_str());
-            let one = node(
-                name,
-                (&entry.node.state, &entry.reason),
-                gres,
-                &entry.partition.name,
-            );
-            found.entry(name.clone()).or_insert(one);
+            let (of, partition) = ((&entry.node.state, &entry.reason), &entry.partition.name);
+            let first = || node(name, of, gres, partition);
+            let (one, _) = found.entry(name.clone()).or_insert_with(first);
+            one.partitions.push(partition.clone());
         }
     }
     for it in &said.nodes {
         let pool = it.partitions.first().map_or("", String::as_str);
         let gres = (it.gres.as_str(), it.gres_used.as_str());
-        let one = node(&it.name, (&it.state, &it.reason), gres, pool);
-        found.entry(it.name.clone()).or_insert(one);
+        let first = || node(&it.name, (&it.state, &it.reason), gres, pool);
+        let (one, _) = found.entry(it.name.clone()).or_insert_with(first);
+        one.partitions.extend(it.partitions.iter().cloned());
+    }
+    for (node, _) in found.values_mut() {
+        let all = std::mem::take(&mut node.partitions);
+        node.partitions = partitions(all.iter().map(String::as_str));
     }
     let with_gpus = found.into_values().filter(|it| it.0.gpus > 0);
     Ok(with_gpus.collect())
+}
+
+/// Partitions by name, each once.
+fn partitions<'a>(all: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let all = all.filter(|it| !it.is_empty()).map(holder::cut);
+    let all: BTreeSet<&str> = all.collect();
+    let all = all.into_iter().take(MAX_PARTITIONS);
+    all.map(str::to_owned).collect()
 }
 
 fn node(
@@ -415,6 +428,7 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
         words: cut(why),
         // What a reservation keeps is kept from everybody else.
         tolerates: Vec::new(),
+        partitions: partitions(job.partition.split(',')),
         scaler: None,
     };
     Some((format!("job {id}"), claim))

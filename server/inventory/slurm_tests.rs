@@ -29,6 +29,7 @@ fn a_node_is_there_once_with_its_gpus_and_what_of_them_is_used() {
         name: "gpu001".to_owned(),
         model: "l40s".to_owned(),
         pool: "gpu".to_owned(),
+        partitions: vec!["gpu".to_owned(), "long".to_owned()],
         gpus: 4,
         allocatable: 4,
         ready: Ready::Yes,
@@ -47,6 +48,7 @@ fn a_node_is_there_once_with_its_gpus_and_what_of_them_is_used() {
         (found[0].0.gpus, found[0].1, found[0].0.cordoned),
         (8, Some(3), true)
     );
+    assert_eq!(found[0].0.partitions, ["a", "b"]);
 }
 
 #[test]
@@ -153,9 +155,14 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
         reason: Reason::NoPlace,
         words: "Resources".to_owned(),
         tolerates: Vec::new(),
+        partitions: vec!["gpu".to_owned()],
         scaler: None,
     };
     assert_eq!(found, [("job 525".to_owned(), expected)]);
+    let mut of_several = job(json!("PENDING"), "Resources", tres);
+    of_several["partition"] = json!("long,gpu,long");
+    let found = claims(&bytes(&json!({"jobs": [of_several]}))).expect("it is an answer");
+    assert_eq!(found[0].1.partitions, ["gpu", "long"]);
     for (why, expected) in [
         ("None", Reason::NotTried),
         ("Dependency", Reason::HeldBack),

@@ -18,7 +18,7 @@ use super::demand::{LONGEST, is_time};
 use super::known::Moment;
 use crate::store::model::FreeHour;
 
-/// Most hours that wait to be written, each of GPUs that have type and taints in common: ten of as many kinds as there
+/// Most hours that wait to be written, each of GPUs that have something in common: ten of as many kinds as there
 /// may be, and of a large fleet, which has dozens, two days.
 const MAX_UNWRITTEN: usize = 10 * MAX_ALIKE;
 
@@ -78,7 +78,7 @@ impl Minutes {
         if self.left_out == 0 && left_out > 0 {
             tracing::warn!(
                 left_out,
-                "there are more than {MAX_ALIKE} kinds of GPUs by type and taints: why those are free that have the fewest free GPUs is not said"
+                "there are more than {MAX_ALIKE} kinds of GPUs by type, taints and partitions: why those are free that have the fewest free GPUs is not said"
             );
         }
         self.left_out = left_out;

@@ -5,14 +5,14 @@
 //! - Its node was ready and is not (`unhealthy`, node not ready), or is cordoned (`draining` while nobody holds
 //!   it): the phases of the inventory, from when each was seen until the next.
 //! - Why it was free (`unallocated`): nobody waited for a GPU in the whole of the hour, which is known once the hour is
-//!   over and all of it was seen, but for [`UNSEEN_MS`]; and minute by minute, for GPUs with its type and taints, what
-//!   the inventory saw of who waits (`analysis::inventory::unheld`).
+//!   over and all of it was seen, but for [`UNSEEN_MS`]; and minute by minute, for GPUs with its type, taints and
+//!   partitions, what the inventory saw of who waits (`analysis::inventory::unheld`).
 //! - What its holder aims at, so that its active time is efficient or not: targets of its own that hold when the hour
 //!   begins, then of a training job those that are shipped. MFU is not told by the minute: tensor activity counts, else
 //!   that of SMs.
 //!
 //! Limits: of shares nothing is said of why they were free. What is written of it when an hour is final does not mark
-//! the hour. Its node is taken to have had the type and taints that it has now, and targets are those of the table as it
+//! the hour. Its node is taken to have had those that it has now, and targets are those of the table as it
 //! is now, which docs/cost.md says. Before a node was first ready nothing is said here; what nobody accounted of that time
 //! is `starting_node` in reports. A phase that was not seen, because nobody
 //! watched, is none. That a run made no step is not looked at: `stalled` is by the GPU's own evidence alone.

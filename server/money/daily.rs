@@ -6,7 +6,7 @@
 //! newest first. What says what it said is not written.
 //!
 //! What is not whole never stands in place of what was: a month of which retention took a day is not made again, and a
-//! day of which something cannot be read stays as it stood; one that did not stand is made without it. A row says what of
+//! day of which more cannot be read than before stays as it stood; one that did not stand is made without it. A row says what of
 //! its money is not known, and Health that there are such rows ([`super::Money::untold`]).
 //!
 //! Limits: [`MAX_ROWS`] rows of a day and scope; a round takes at most one [`PART`]th of the time; a column holds
@@ -26,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::month::{self, Days};
 use super::report::{month_around, month_of};
-use super::{Terms, now, tables};
+use super::{Terms, tables};
 use crate::App;
 use crate::store::{MoneyDay, MoneyMonth, Store, StoreError};
+use crate::threads::apart;
 
 mod rows;
 
@@ -108,6 +109,7 @@ pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     let specs = Specs::with(&app.config.gpu.peaks)?;
     // With the tables of the store from the first round on.
     let terms = app.money.refresh(&app.store, &app.config).await?;
+    let kept_since = app.store.days_kept_since().await?;
     let now = app.clock.now();
     let today = now.millis().div_euclid(MILLIS_PER_DAY);
     let running = month_around(today).map_or(today, |it| it.start);
@@ -119,11 +121,10 @@ pub(crate) async fn round(app: &App, due: &mut Due) -> anyhow::Result<()> {
     }
     let other = due.months.last().copied();
     for first_day in [running].into_iter().chain(other) {
-        let written = make(&app.store, &specs, &terms, first_day, now).await?;
+        let written = make(&app.store, &specs, &terms, (first_day, kept_since), now).await?;
         due.months.remove(&first_day);
         app.money.tell(first_day, written.untold);
     }
-    let kept_since = app.store.days_kept_since().await?;
     app.money.goes_on(due.months.len(), kept_since);
     Ok(())
 }
@@ -155,7 +156,7 @@ impl Due {
 }
 
 /// Makes the month that begins on a day, as far as it has gone, and writes what of it changed. A month that is over and
-/// of which days are deleted stays as it stands.
+/// of which days are deleted, because they are kept since a later one, stays as it stands.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -163,13 +164,12 @@ pub async fn make(
     store: &Store,
     specs: &Specs,
     terms: &Arc<Terms>,
-    first_day: i64,
+    (first_day, kept_since): (i64, Option<i64>),
     now: Timestamp,
 ) -> Result<Written, StoreError> {
     let today = now.millis().div_euclid(MILLIS_PER_DAY);
     let whole = month_around(first_day).unwrap_or(first_day..first_day + 1);
-    let kept = store.days_kept_since().await?;
-    let lost = kept.filter(|it| whole.start < *it);
+    let lost = kept_since.filter(|it| whole.start < *it);
     if lost.is_some() && whole.end <= today {
         let (days, untold) = (0, None);
         return Ok(Written { days, untold });
@@ -192,7 +192,7 @@ pub async fn make(
         month::train(days, store, &range, cluster.as_deref(), specs).await?;
     }
     let terms = Arc::clone(terms);
-    let made = now::apart(move || charged(&scopes, &asked, &terms)).await;
+    let made = apart(move || charged(&scopes, &asked, &terms)).await;
     let days = store
         .write_money_days(range, &made.days, &unread, now)
         .await?;

@@ -19,6 +19,7 @@ use crate::fleet::{Fleet, Live};
 use crate::inventory::Inventory;
 use crate::ledger::days;
 use crate::store::model::ResourceKey;
+use crate::threads::apart;
 use crate::view::judge::judge;
 
 /// Seconds of a day.
@@ -116,12 +117,6 @@ pub async fn walked(app: &App, terms: &Arc<Terms>, grant: &Grant, at: Timestamp)
     let (fleet, terms, grant) = (Arc::clone(&app.fleet), Arc::clone(terms), grant.clone());
     let inventory = Arc::clone(&app.inventory);
     apart(move || now((&fleet, &inventory), &terms, &grant, at)).await
-}
-
-/// Does what takes long on a thread apart from those that answer.
-pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Looks at everything that this reader may see: a walk over every GPU.

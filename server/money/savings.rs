@@ -30,6 +30,7 @@ use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::store::StoreError;
 use crate::store::model::ResourceKey;
+use crate::threads::apart;
 
 mod cards;
 
@@ -186,7 +187,7 @@ async fn make(
     let (own, specs) = (app.clone(), Arc::clone(specs));
     let (prices, all) = (Arc::clone(&terms), Arc::clone(&found));
     let choosing = move || choose(&own, &prices, &specs, &all, at);
-    let (chosen, mut savings) = now::apart(choosing).await;
+    let (chosen, mut savings) = apart(choosing).await;
     for it in chosen {
         let mut measured = Vec::with_capacity(it.looked_at.len());
         for key in &it.looked_at {

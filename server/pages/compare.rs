@@ -151,7 +151,7 @@ pub async fn show(
     let origin = origins.max_by_key(|it| *it != Origin::Live);
     let origin = origin.unwrap_or_default();
     let comparison = match found {
-        [a, b] if !a.is_empty() => match comparison(&web, &frame, Sides::of(a, b)).await {
+        [a, b] if !a.is_empty() => match comparison(&web, Sides::of(a, b)).await {
             Ok(comparison) => Some(comparison),
             Err(error) => return problem::store_failed(frame, &error),
         },
@@ -245,7 +245,7 @@ fn choice(web: &Web, frame: &Frame, known: KnownRun) -> Choice {
     }
 }
 
-async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison, StoreError> {
+async fn comparison(web: &Web, sides: Sides) -> Result<Comparison, StoreError> {
     let [a, b] = [&sides.a, &sides.b].map(|it| repeats::middle(it));
     let against = &sides.against;
     let said = |it: &Option<String>| match it {
@@ -276,7 +276,7 @@ async fn comparison(web: &Web, frame: &Frame, sides: Sides) -> Result<Comparison
             .collect(),
         same: keys.filter(is_same).count(),
         not_told: (!against.is_told).then_some(NOT_TOLD),
-        rows: rows(web, frame, [a, b], against).await?,
+        rows: rows(web, [a, b], against).await?,
         api_address: format!("/api/v1/runs{}", between(&keys_a, &keys_b)),
     })
 }
@@ -321,13 +321,14 @@ fn side(letter: &'static str, it: &Compared) -> Side {
     }
 }
 
+/// What a run has cost with the attempts before it.
+async fn spent(web: &Web, run: &Compared) -> Result<Result<String, String>, StoreError> {
+    let cost = cost::with_earlier(&web.app, &run.key, run.attempt.clone()).await?;
+    Ok(cost.so_far().map(dollars))
+}
+
 /// The figures of both, each with its reason where there is none.
-async fn rows(
-    web: &Web,
-    frame: &Frame,
-    both: [&Compared; 2],
-    against: &Against,
-) -> Result<Vec<Row>, StoreError> {
+async fn rows(web: &Web, both: [&Compared; 2], against: &Against) -> Result<Vec<Row>, StoreError> {
     const NO_TOKENS: &str = "not said: the run gives no tokens";
     let loss = |of: fn(&AtTokens) -> f64| match &against.loss {
         Some(at) => Ok(format!(
@@ -337,17 +338,8 @@ async fn rows(
         )),
         None => Err(NO_LOSS.to_owned()),
     };
-    let mut spent = Vec::new();
-    for it in both {
-        spent.push(match lookup::find(&web.app, &it.key).await? {
-            Some(run) => {
-                let cost = cost::of(&web.app, (&it.key, &run), frame.at).await?;
-                cost.so_far().map(dollars)
-            }
-            None => Err("not known: the run is no longer kept".to_owned()),
-        });
-    }
-    let [spent_a, spent_b] = <[_; 2]>::try_from(spent).expect("there are two runs");
+    let [a, b] = both;
+    let spent = [spent(web, a).await?, spent(web, b).await?];
     let row = |what, of: &dyn Fn(&Compared) -> Result<String, String>| Row {
         what,
         anchor: HOOKS,
@@ -380,7 +372,7 @@ async fn rows(
         Row {
             what: "Cost so far, all attempts",
             anchor: PRICES,
-            cells: [spent_a, spent_b],
+            cells: spent,
         },
     ])
 }

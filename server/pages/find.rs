@@ -33,7 +33,7 @@ struct FindPage {
     asked: Option<String>,
     kinds: Vec<Kind>,
     /// Why there may be more jobs.
-    not_all_jobs: Option<&'static str>,
+    not_all_jobs: Option<String>,
 }
 
 /// Those of a kind.

@@ -213,10 +213,11 @@ fn row(it: Waiting, places: Option<u64>, at: Timestamp) -> Row {
             .map(|it| (it.what.plain(), text::harmless(&it.words, WORDS))),
         fits: places.map(|places| {
             let pods = counted(usize::try_from(places).unwrap_or(usize::MAX), "pod", "pods");
-            format!(
-                "By GPUs, type and taints {pods} of {} would fit now.",
-                first.gpus_each
-            )
+            let by = match first.partitions.is_empty() {
+                true => "type and taints",
+                false => "type and partition",
+            };
+            format!("By GPUs, {by} {pods} of {} would fit now.", first.gpus_each)
         }),
     }
 }
@@ -260,8 +261,15 @@ fn gang(it: &Gang) -> String {
         Some(pods) => format!(", {pods} in one block"),
         None => String::new(),
     };
+    let partition = match it.partition.as_str() {
+        "" => String::new(),
+        named => format!(
+            " in partition {}",
+            text::harmless(named, text::SHOWN_CHARACTERS)
+        ),
+    };
     let pods = counted(it.pods as usize, "pod", "pods");
-    format!("{pods} of {}{block}", it.gpus_each)
+    format!("{pods} of {}{partition}{block}", it.gpus_each)
 }
 
 fn node(it: &Record, has_page: bool, cluster: &str) -> NodeRow {
@@ -287,5 +295,25 @@ fn node(it: &Record, has_page: bool, cluster: &str) -> NodeRow {
             why => text::harmless(why, WORDS),
         },
         gpus: it.node.gpus,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gang_is_said_with_its_partition_and_its_block_where_they_are_told() {
+        let of = |partition: &str, in_one_block| {
+            gang(&Gang {
+                partition: partition.to_owned(),
+                gpus_each: 8,
+                pods: 3,
+                in_one_block,
+            })
+        };
+        assert_eq!(of("", None), "3 pods of 8");
+        assert_eq!(of("", Some(2)), "3 pods of 8, 2 in one block");
+        assert_eq!(of("long", None), "3 pods of 8 in partition long");
     }
 }

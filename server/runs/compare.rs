@@ -15,8 +15,8 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND};
 
 use super::{Run, RunFacts, RunKey, State, cost, history, lookup, words};
 use crate::App;
-use crate::money::now::apart;
 use crate::store::{Store, StoreError};
+use crate::threads::apart;
 
 /// First steps that say nothing: compilation, autotuning, cold caches.
 const WARM_UP: usize = 5;
@@ -46,6 +46,8 @@ pub struct Compared {
     pub state: State,
     /// The same in a sentence.
     pub sentence: String,
+    /// What of it decides what it costs.
+    pub attempt: cost::Attempt,
     /// US dollars for a million tokens at its pace, or why that is not known.
     pub usd_per_million_tokens: Result<f64, String>,
     /// What is compared of it.
@@ -231,10 +233,12 @@ pub async fn one(app: &App, key: RunKey) -> Result<Option<Compared>, StoreError>
     };
     let side = read(&app.store, (&key, &run)).await?;
     let now = app.clock.now();
+    let attempt = cost::Attempt::of(app, (&key, &run), now);
     Ok(Some(Compared {
         state: run.state(now),
         sentence: words::sentence(&run, &app.incidents.of_run(&key), now),
-        usd_per_million_tokens: cost::per_million_tokens(app, (&key, &run), &side),
+        usd_per_million_tokens: cost::per_million_tokens(&attempt, &side),
+        attempt,
         facts: run.facts,
         key,
         side,

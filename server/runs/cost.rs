@@ -26,6 +26,31 @@ pub struct Cost {
     pub nano_usd_per_gpu_hour: Result<i64, String>,
 }
 
+/// What of an attempt decides what it costs: all that is kept of one of which the ranks are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// When it began; none where nobody said.
+    pub started: Option<Timestamp>,
+    /// Up to when it goes.
+    pub until: Timestamp,
+    /// How many GPUs it has.
+    pub gpus: usize,
+    /// As [`Cost::nano_usd_per_gpu_hour`].
+    pub nano_usd_per_gpu_hour: Result<i64, String>,
+}
+
+impl Attempt {
+    /// That of a run.
+    pub fn of(app: &App, (key, run): (&RunKey, &Run), now: Timestamp) -> Self {
+        Self {
+            started: run.facts.started,
+            until: run.state(now).until(now),
+            gpus: run.gpu_count(),
+            nano_usd_per_gpu_hour: price(app, (key, run)),
+        }
+    }
+}
+
 impl Cost {
     /// The price, where the time is known as well: else no sum can be told.
     pub(super) fn known_price(&self) -> Option<i64> {
@@ -76,7 +101,8 @@ impl Cost {
     }
 
     fn a_second(&self, run: &Run) -> Result<f64, String> {
-        Ok(usd_a_second(self.nano_usd_per_gpu_hour.clone()?, run))
+        let price = self.nano_usd_per_gpu_hour.clone()?;
+        Ok(usd_a_second(price, run.gpu_count()))
     }
 }
 
@@ -85,9 +111,17 @@ impl Cost {
 /// # Errors
 /// When the database refuses.
 pub async fn of(app: &App, run: (&RunKey, &Run), now: Timestamp) -> Result<Cost, StoreError> {
+    with_earlier(app, run.0, Attempt::of(app, run, now)).await
+}
+
+/// The cost of an attempt of a job with all before it.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn with_earlier(app: &App, key: &RunKey, last: Attempt) -> Result<Cost, StoreError> {
     Ok(Cost {
-        held_gpu_ns: held(app, run, now).await?,
-        nano_usd_per_gpu_hour: price(app, run),
+        held_gpu_ns: held(app, key, &last).await?,
+        nano_usd_per_gpu_hour: last.nano_usd_per_gpu_hour,
     })
 }
 
@@ -120,23 +154,20 @@ pub fn price(app: &App, (key, run): (&RunKey, &Run)) -> Result<i64, String> {
 ///
 /// # Errors
 /// A sentence that says why that is not known.
-pub fn per_million_tokens(app: &App, run: (&RunKey, &Run), side: &Side) -> Result<f64, String> {
+pub(super) fn per_million_tokens(attempt: &Attempt, side: &Side) -> Result<f64, String> {
     let seconds = side.step_seconds().ok_or("not known: too few steps")?;
     let tokens = side.tokens_per_step.filter(|it| *it > 0.0);
     let tokens = tokens.ok_or("not said: the run gives no tokens")?;
-    Ok(usd_a_second(price(app, run)?, run.1) * seconds / tokens * 1e6)
+    let price = attempt.nano_usd_per_gpu_hour.clone()?;
+    Ok(usd_a_second(price, attempt.gpus) * seconds / tokens * 1e6)
 }
 
-/// US dollars of all GPUs of a run a second, where one costs so many nano-USD an hour.
-fn usd_a_second(nano_usd_per_gpu_hour: i64, run: &Run) -> f64 {
-    nano_usd_per_gpu_hour as f64 / 1e9 * run.gpu_count() as f64 / HOUR_S as f64
+/// US dollars of so many GPUs a second, where one costs so many nano-USD an hour.
+fn usd_a_second(nano_usd_per_gpu_hour: i64, gpus: usize) -> f64 {
+    nano_usd_per_gpu_hour as f64 / 1e9 * gpus as f64 / HOUR_S as f64
 }
 
-async fn held(
-    app: &App,
-    (key, run): (&RunKey, &Run),
-    now: Timestamp,
-) -> Result<Result<u128, String>, StoreError> {
+async fn held(app: &App, key: &RunKey, last: &Attempt) -> Result<Result<u128, String>, StoreError> {
     let filter = RunFilter {
         cluster: Some(key.cluster.clone()),
         job: Some(key.run.job.clone()),
@@ -148,16 +179,14 @@ async fn held(
             "not added up: the job has more attempts than are looked at".to_owned(),
         ));
     }
-    let gpus = run.gpu_count();
-    let until = run.state(now).until(now);
-    let mut spans = vec![(run.facts.started, until, gpus)];
+    let mut spans = vec![(last.started, last.until, last.gpus)];
     for before in found {
         if before.key.run.attempt < key.run.attempt {
             let facts = &before.facts;
             let ranks = if facts.world > 0 {
                 facts.world as usize
             } else {
-                gpus
+                last.gpus
             };
             spans.push((facts.started, facts.ended.unwrap_or(facts.heard), ranks));
         }

@@ -1,13 +1,15 @@
 //! What the GPUs of a run drew while its job held them, from the ledger.
 //!
 //! Limits: whole hours, so that of the first and the last one an earlier or later attempt of the same job is in it; of
-//! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum stands for [`FRESH_FOR`].
+//! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum stands for [`FRESH_FOR`]; who asks waits [`WAITS`] for the
+//! next one and is then given the last, and [`MAX_WAITING`] at most are made or wait for it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gpufleet_analysis::ledger::Energy;
 use gpufleet_telemetry::time::{Clock, Timestamp};
 
@@ -19,15 +21,25 @@ use crate::store::{MAX_DRAWN, Store, StoreError};
 /// For how long a sum stands: the ledger is minutes behind anyway, and who polls a run asks every few seconds.
 const FRESH_FOR: Duration = Duration::from_secs(300);
 
-/// Most sums that are kept, some hundred bytes each: of more runs nobody asks within minutes.
-const KEPT: usize = 1_000;
+/// Most sums that are kept, some hundred bytes each: of more runs nobody asks within minutes, an exporter of all either.
+const KEPT: usize = 10_000;
 
 /// Sums that are made at once: each reads up to [`MAX_DRAWN`] GPU-hours.
 const AT_ONCE: usize = 2;
 
+/// Sums that are made or wait for it, which takes seconds: who asks for more runs than that asks again.
+const MAX_WAITING: usize = 32;
+
+/// How long one is waited for: all else of a run is there by then.
+const WAITS: Duration = Duration::from_secs(1);
+
 /// Why there is none where the store does not answer.
 const UNREAD: &str =
     "not known at the moment: the ledger cannot be read; the server's log says why";
+
+/// Why there is none while the first one is made, or others are.
+const ADDED_UP: &str =
+    "not known yet: it is being added up, or waits for that; look again in some seconds";
 
 /// What the GPUs of a run drew, as far as that is told.
 #[derive(Debug, Clone, Copy)]
@@ -54,19 +66,40 @@ impl Drawn {
 }
 
 /// Sums as they were last made, by run, and why there is none; not that the store did not answer.
-pub struct Energies(Answers<RunKey, Result<Drawn, String>, &'static str>);
+pub struct Energies {
+    sums: Answers<RunKey, Result<Drawn, String>, NotMade>,
+    waits: Duration,
+}
+
+/// Why a sum was not made.
+#[derive(Debug, Clone, Copy)]
+enum NotMade {
+    /// The store does not answer.
+    Unread,
+    /// Too many others are.
+    Refused,
+}
 
 impl Default for Energies {
     fn default() -> Self {
-        Self(Answers::new(FRESH_FOR, KEPT, AT_ONCE))
+        Self::waiting(WAITS)
     }
 }
 
 impl Energies {
+    /// None yet; who asks waits for so long.
+    pub fn waiting(waits: Duration) -> Self {
+        let refuses = (MAX_WAITING, NotMade::Refused);
+        Self {
+            sums: Answers::refusing(FRESH_FOR, KEPT, AT_ONCE, refuses),
+            waits,
+        }
+    }
+
     /// What the GPUs of a run drew while its job held them.
     ///
     /// # Errors
-    /// A sentence that says why it is not known, also where the ledger cannot be read.
+    /// A sentence that says why it is not known, also where the ledger cannot be read, and while the first sum is made.
     pub async fn get(
         &self,
         (store, clock): (&Store, &Arc<dyn Clock>),
@@ -78,11 +111,27 @@ impl Energies {
         let making = async move {
             read(&store, &of, &held).await.map_err(|error| {
                 tracing::error!(%error, "what a run drew cannot be read");
-                UNREAD
+                NotMade::Unread
             })
         };
-        let made = self.0.get(key.clone(), clock, making).await?;
-        Result::clone(&made)
+        let made = self.sums.get(key.clone(), clock, making);
+        self.told(key, made.boxed()).await
+    }
+
+    /// The sum that is being made where it is there in time, else the last one of the run.
+    async fn told(
+        &self,
+        key: &RunKey,
+        made: impl Future<Output = Result<Arc<Result<Drawn, String>>, NotMade>>,
+    ) -> Result<Drawn, String> {
+        match tokio::time::timeout(self.waits, made).await {
+            Ok(Ok(made)) => Result::clone(&made),
+            Ok(Err(NotMade::Unread)) => Err(UNREAD.to_owned()),
+            Ok(Err(NotMade::Refused)) | Err(_) => match self.sums.last(key) {
+                Some(last) => Result::clone(&last),
+                None => Err(ADDED_UP.to_owned()),
+            },
+        }
     }
 }
 
@@ -139,4 +188,44 @@ async fn read(
         0 => Err("not in the ledger yet: nobody knows that its job held its GPUs".to_owned()),
         _ => Drawn::told(millis, energy),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use gpufleet_program::clock::SystemClock;
+    use gpufleet_telemetry::training::{JobId, RunId};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_asks_does_not_wait_for_long_and_has_the_last_sum_or_that_it_is_made() {
+        let key = RunKey {
+            cluster: "live".into(),
+            run: RunId {
+                job: JobId::parse("team/llama/u1").expect("an id"),
+                attempt: 0,
+            },
+        };
+        let energies = Energies::waiting(Duration::from_millis(1));
+        let why = energies.told(&key, pending()).await;
+        assert_eq!(why.expect_err("there is none"), ADDED_UP);
+        let why = energies.told(&key, ready(Err(NotMade::Refused))).await;
+        assert_eq!(why.expect_err("there is none"), ADDED_UP);
+        let drawn = Drawn {
+            held_millis: 3,
+            metered_millis: 2,
+            millijoules: 1,
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let made = energies.sums.get(key.clone(), &clock, ready(Ok(Ok(drawn))));
+        assert!(made.await.is_ok());
+        for made in [pending().boxed(), ready(Err(NotMade::Refused)).boxed()] {
+            let last = energies.told(&key, made).await.expect("it was made before");
+            assert_eq!(last.millijoules, 1);
+        }
+        let why = energies.told(&key, ready(Err(NotMade::Unread))).await;
+        assert_eq!(why.expect_err("the store does not answer"), UNREAD);
+    }
 }

@@ -136,9 +136,11 @@ fn differ_in(runs: &[Compared]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_telemetry::time::Timestamp;
     use gpufleet_telemetry::training::{JobId, RunId};
 
     use super::*;
+    use crate::runs::cost::Attempt;
     use crate::runs::{RunFacts, RunKey, State};
 
     /// A run whose 60 steps take about so many milliseconds.
@@ -154,6 +156,12 @@ mod tests {
             facts: RunFacts::default(),
             state: State::Running,
             sentence: String::new(),
+            attempt: Attempt {
+                started: None,
+                until: Timestamp::default(),
+                gpus: 0,
+                nano_usd_per_gpu_hour: Err("no price".to_owned()),
+            },
             usd_per_million_tokens: Err("no price".to_owned()),
             side: Side {
                 pace: Pace::of(&walls),

@@ -22,6 +22,8 @@ pub struct DemandHour {
     pub hour: i64,
     /// For how long it was seen who waits, milliseconds.
     pub seen_ms: i64,
+    /// Of [`Self::seen_ms`], for how long the nodes were seen too.
+    pub nodes_seen_ms: i64,
     /// GPUs that were waited for × that time.
     pub waiting_gpu_ms: i64,
 }
@@ -46,11 +48,12 @@ impl Store {
             Column::Texts(vec![cluster; hours.len()]),
             Column::Ints(hours.iter().map(|it| it.hour).collect()),
             Column::Ints(hours.iter().map(|it| it.seen_ms).collect()),
+            Column::Ints(hours.iter().map(|it| it.nodes_seen_ms).collect()),
             Column::Ints(hours.iter().map(|it| it.waiting_gpu_ms).collect()),
         ];
-        let before = "INSERT INTO demand_hour (lease, cluster, hour, seen_ms, waiting_gpu_ms)";
-        let after = "ON CONFLICT (lease, cluster, hour) DO UPDATE
-            SET seen_ms = excluded.seen_ms, waiting_gpu_ms = excluded.waiting_gpu_ms";
+        let before = "INSERT INTO demand_hour (lease, cluster, hour, seen_ms, nodes_seen_ms, waiting_gpu_ms)";
+        let after = "ON CONFLICT (lease, cluster, hour) DO UPDATE SET seen_ms = excluded.seen_ms,
+            nodes_seen_ms = excluded.nodes_seen_ms, waiting_gpu_ms = excluded.waiting_gpu_ms";
         let written = transaction.rows(before, &columns, after).await;
         written.doing(doing).map_err(unknown)?;
         let committed = transaction.commit().await.doing(doing);
@@ -67,7 +70,7 @@ impl Store {
         hour: i64,
     ) -> Result<Option<DemandHour>, StoreError> {
         let doing = "reading how many GPUs were waited for";
-        let sql = "SELECT seen_ms, waiting_gpu_ms FROM demand_hour
+        let sql = "SELECT seen_ms, nodes_seen_ms, waiting_gpu_ms FROM demand_hour
             WHERE lease = $1 AND cluster = $2 AND hour = $3";
         let values = [
             Value::Text(&self.0.lease),
@@ -82,7 +85,8 @@ impl Store {
         Ok(Some(DemandHour {
             hour,
             seen_ms: row.int(0).doing(doing)?,
-            waiting_gpu_ms: row.int(1).doing(doing)?,
+            nodes_seen_ms: row.int(1).doing(doing)?,
+            waiting_gpu_ms: row.int(2).doing(doing)?,
         }))
     }
 
@@ -119,7 +123,8 @@ impl Store {
         Ok(found)
     }
 
-    /// On which days of a range it was seen for a time who waits, by cluster; of one cluster where one is named.
+    /// On which days of a range both the nodes and who waits were seen for a time, by cluster; of one cluster where
+    /// one is named.
     ///
     /// # Errors
     /// When the database refuses.
@@ -130,7 +135,8 @@ impl Store {
     ) -> Result<BTreeSet<(String, i64)>, StoreError> {
         let doing = "reading on which days clusters were looked at";
         let sql = "SELECT DISTINCT cluster, hour / 24 FROM demand_hour
-            WHERE lease = $1 AND hour >= $2 AND hour < $3 AND ($4 = '' OR cluster = $4) AND seen_ms > 0";
+            WHERE lease = $1 AND hour >= $2 AND hour < $3 AND ($4 = '' OR cluster = $4)
+            AND nodes_seen_ms > 0";
         let values = [
             Value::Text(&self.0.lease),
             Value::Int(days.start * HOURS),
@@ -165,7 +171,7 @@ pub(super) async fn read(
         Column::Texts(of.keys().map(|it| it.0.as_str()).collect()),
         Column::Ints(of.keys().map(|it| it.1).collect()),
     ];
-    let after = ") SELECT d.cluster, d.hour, d.seen_ms, d.waiting_gpu_ms
+    let after = ") SELECT d.cluster, d.hour, d.seen_ms, d.nodes_seen_ms, d.waiting_gpu_ms
         FROM k CROSS JOIN demand_hour d
         WHERE d.lease = k.lease AND d.cluster = k.cluster AND d.hour = k.hour";
     let rows = transaction
@@ -176,7 +182,8 @@ pub(super) async fn read(
         let waited_for = DemandHour {
             hour,
             seen_ms: row.int(2).doing(doing)?,
-            waiting_gpu_ms: row.int(3).doing(doing)?,
+            nodes_seen_ms: row.int(3).doing(doing)?,
+            waiting_gpu_ms: row.int(4).doing(doing)?,
         };
         let asked = (row.text(0).doing(doing)?.to_owned(), hour);
         for key in of.get(&asked).into_iter().flatten() {

@@ -3,7 +3,7 @@
 //! A day that says what it said is not written again: its digest tells. Each day is a transaction of its own, so that
 //! commits come in between. Which lease a row is of tells servers that share a database apart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
@@ -96,8 +96,8 @@ pub struct MoneyMonth {
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     digest: i64,
-    /// Whether everything of it could be read when it was made.
-    is_whole: bool,
+    /// How many of its GPUs' days could not be read when it was made.
+    unread: i64,
 }
 
 impl MoneyDay {
@@ -151,8 +151,8 @@ impl Store {
     }
 
     /// Makes these days stand for a range of days: those that changed are written, those that are not among them go.
-    /// Of some of them, by scope and day, not everything could be read: one that stands whole stays as it stands, and any
-    /// other is written without it. Returns how many were written or went.
+    /// Of some of them, by scope and day, so many days of GPUs could not be read: one that stands with fewer of these stays
+    /// as it stands, and any other is written without them. Returns how many were written or went.
     ///
     /// # Errors
     /// When the database refuses; then some of them stand as before.
@@ -160,7 +160,7 @@ impl Store {
         &self,
         range: Range<i64>,
         days: &[MoneyDay],
-        unread: &BTreeSet<(String, i64)>,
+        unread: &BTreeMap<(String, i64), i64>,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut known = self.money_marks(range).await?;
@@ -169,16 +169,16 @@ impl Store {
             let key = (day.scope.clone(), day.day);
             let mark = Mark {
                 digest: day.digest(),
-                is_whole: !unread.contains(&key),
+                unread: unread.get(&key).copied().unwrap_or(0),
             };
-            let stays = |it: Mark| it.digest == mark.digest || it.is_whole && !mark.is_whole;
+            let stays = |it: Mark| it.digest == mark.digest || it.unread < mark.unread;
             if known.remove(&key).is_some_and(stays) {
                 continue;
             }
             self.write_money_day(day, mark, now).await?;
             written += 1;
         }
-        known.retain(|it, _| !unread.contains(it));
+        known.retain(|it, _| !unread.contains_key(it));
         for (scope, day) in known.keys() {
             let doing = "deleting a day as money";
             let mut transaction = self.write().await?;
@@ -209,7 +209,7 @@ impl Store {
             let day = row.int(1).doing(doing)?;
             let mark = Mark {
                 digest: row.int(2).doing(doing)?,
-                is_whole: row.int(3).doing(doing)? == 0,
+                unread: row.int(3).doing(doing)?,
             };
             found.insert((scope, day), mark);
         }
@@ -261,7 +261,7 @@ impl Store {
             Value::Int(day.day),
             Value::Int(mark.digest),
             Value::Int(now.millis()),
-            Value::Int((!mark.is_whole).into()),
+            Value::Int(mark.unread),
         ];
         transaction.execute(sql, &values).await.doing(doing)?;
         transaction.commit().await.doing(doing)

@@ -179,8 +179,9 @@ const LIVES: &str = "DELETE FROM inventory_life WHERE (lease, cluster, name, bil
     SELECT n.lease, n.cluster, n.name, n.billed_ms FROM inventory_life n
     WHERE n.lease = $3 AND n.gone_ms > 0 AND n.gone_ms < $1 LIMIT $2)";
 
-const FREE: &str = "DELETE FROM free_hour WHERE (lease, cluster, hour, model, kept_for) IN (
-    SELECT lease, cluster, hour, model, kept_for FROM free_hour
+const FREE: &str =
+    "DELETE FROM free_hour WHERE (lease, cluster, hour, model, kept_for, partitions) IN (
+    SELECT lease, cluster, hour, model, kept_for, partitions FROM free_hour
     WHERE lease = $3 AND hour < $1 ORDER BY hour LIMIT $2)";
 
 const DEMAND: &str = "DELETE FROM demand_hour WHERE (lease, cluster, hour) IN (

@@ -63,6 +63,8 @@ const MIGRATIONS: &[Migration] = &[
     migration!(26, "0026_money.sql"),
     migration!(27, "0027_money_partial.sql"),
     migration!(29, "0029_around_hours.sql"),
+    migration!(30, "0030_nodes_seen.sql"),
+    migration!(31, "0031_partitions.sql"),
 ];
 
 /// The newest schema that this server knows.

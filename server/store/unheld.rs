@@ -13,7 +13,7 @@ use super::lease::fence;
 use super::ledger::Inputs;
 use super::model::{FencingToken, LedgerInput};
 
-/// Why GPUs that have type and taints in common were free in an hour.
+/// Why GPUs that have type, taints and partitions in common were free in an hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeHour {
     /// Hours since the Unix epoch.
@@ -40,7 +40,9 @@ impl Store {
         let unknown = CommitError::Unknown;
         let mut transaction = self.write().await.map_err(unknown)?;
         fence(&mut transaction, &self.0.lease, token).await?;
-        let kept: Vec<String> = hours.iter().map(|it| list(&it.alike)).collect();
+        let kept: Vec<String> = hours.iter().map(|it| list(&it.alike.kept_for)).collect();
+        let partitions = hours.iter().map(|it| list(&it.alike.partitions));
+        let partitions: Vec<String> = partitions.collect();
         let minutes = |why: usize| {
             let bits = hours.iter().map(|it| it.minutes[why].cast_signed());
             Column::Ints(bits.collect())
@@ -51,13 +53,14 @@ impl Store {
             Column::Ints(hours.iter().map(|it| it.hour).collect()),
             Column::Texts(hours.iter().map(|it| it.alike.model.as_str()).collect()),
             Column::Texts(kept.iter().map(String::as_str).collect()),
+            Column::Texts(partitions.iter().map(String::as_str).collect()),
             minutes(0),
             minutes(1),
             minutes(2),
         ];
         let before = "INSERT INTO free_hour
-            (lease, cluster, hour, model, kept_for, no_demand, fragmented, reserved)";
-        let after = "ON CONFLICT (lease, cluster, hour, model, kept_for) DO UPDATE
+            (lease, cluster, hour, model, kept_for, partitions, no_demand, fragmented, reserved)";
+        let after = "ON CONFLICT (lease, cluster, hour, model, kept_for, partitions) DO UPDATE
             SET no_demand = excluded.no_demand, fragmented = excluded.fragmented,
                 reserved = excluded.reserved";
         let written = transaction.rows(before, &columns, after).await;
@@ -81,9 +84,9 @@ impl Store {
     }
 }
 
-/// Taints as they are kept.
-fn list(alike: &Alike) -> String {
-    serde_json::to_string(&alike.kept_for).expect("texts are JSON")
+/// Taints or partitions as they are kept.
+fn list(all: &[String]) -> String {
+    serde_json::to_string(all).expect("texts are JSON")
 }
 
 /// By cluster, and by what it has there.
@@ -101,8 +104,8 @@ async fn hours(
         Column::Texts(asked.iter().map(|it| it.0).collect()),
         Column::Ints(asked.iter().map(|it| it.1).collect()),
     ];
-    let after =
-        ") SELECT f.cluster, f.hour, f.model, f.kept_for, f.no_demand, f.fragmented, f.reserved
+    let after = ") SELECT f.cluster, f.hour, f.model, f.kept_for, f.partitions, f.no_demand,
+            f.fragmented, f.reserved
         FROM k CROSS JOIN free_hour f
         WHERE f.lease = k.lease AND f.cluster = k.cluster AND f.hour = k.hour";
     let rows = transaction
@@ -127,12 +130,19 @@ async fn hours(
 fn read_hour(row: &Row) -> Result<Result<FreeHour, serde_json::Error>, sqlx::Error> {
     let minutes = |index: usize| row.int(index).map(i64::cast_unsigned);
     let (hour, model) = (row.int(1)?, row.text(2)?.to_owned());
-    let minutes = [minutes(4)?, minutes(5)?, minutes(6)?];
+    let minutes = [minutes(5)?, minutes(6)?, minutes(7)?];
     let kept_for = serde_json::from_str(row.text(3)?);
-    Ok(kept_for.map(|kept_for| FreeHour {
-        hour,
-        alike: Alike { model, kept_for },
-        minutes,
+    let partitions = serde_json::from_str(row.text(4)?);
+    Ok(kept_for.and_then(|kept_for| {
+        Ok(FreeHour {
+            hour,
+            alike: Alike {
+                model,
+                kept_for,
+                partitions: partitions?,
+            },
+            minutes,
+        })
     }))
 }
 

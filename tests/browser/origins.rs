@@ -1,5 +1,5 @@
 //! Pages of what is not live say so to whoever looks at one of them alone: in the title, in a banner, behind all
-//! that they show, and where a live page says that it is live.
+//! that they show, and where a live page says that it is live, for which a small screen on a desk has room in one line.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,15 @@ const LACKS: &str = r"
     const shown = document.querySelector('main').innerText;
     const banner = document.querySelector(`.banner.${origin}`);
     const is_still = origin === 'recorded';
+    const middles = Array.from(document.querySelector('header.top').children)
+        .map(it => it.getBoundingClientRect()).map(it => it.top + it.height / 2);
+    const is_one_line = Math.max(...middles) - Math.min(...middles) < 4;
     return [
         document.title.includes(mark) ? [] : ['does not say in its title what it is'],
         banner && banner.innerText.includes(mark) && banner.getBoundingClientRect().height > 0 ? [] : ['has no banner'],
         document.querySelector(`main .watermarked.${origin}`) ? [] : ['has no watermark'],
         pulse.innerText.startsWith(origin) ? [] : [`says at its top that it is: ${pulse.innerText}`],
+        is_one_line || innerWidth < 1280 ? [] : [`has a header of several lines at ${innerWidth} pixels`],
         is_still && pulse.classList.contains('on') ? ['has the sign of what is live'] : [],
         is_still && /silent since|last 24 hours/i.test(shown) ? ['takes what has ended for what fell silent'] : [],
     ].flat();";

@@ -22,7 +22,13 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
         let of = |model: &str, taints: &[&str]| {
             let kept_for = taints.iter().map(|it| (*it).to_owned()).collect();
             let model = model.to_owned();
-            found.get(&Alike { model, kept_for }).copied()
+            let partitions = Vec::new();
+            let alike = Alike {
+                model,
+                kept_for,
+                partitions,
+            };
+            found.get(&alike).copied()
         };
         [
             of("h100", &[]),
@@ -100,6 +106,33 @@ fn a_free_gpu_is_without_demand_in_pieces_too_small_or_kept_for_others() {
         ..h100(1)
     };
     assert_eq!(why(&[shares]), [none; 3], "they wait for no whole one");
+}
+
+#[test]
+fn who_waits_in_another_partition_waits_for_none_of_these() {
+    let of = |name: &str, partitions: &[&str]| {
+        record(Node {
+            partitions: partitions.iter().map(|it| (*it).to_owned()).collect(),
+            ..node(name, 8)
+        })
+    };
+    let nodes = [of("1", &["long"]), of("2", &["short"]), of("3", &["short"])];
+    let why = |partitions: &[&str], nodes_at_once: u32| {
+        let partitions = partitions.iter().map(|it| (*it).to_owned());
+        let job = Claim {
+            places: nodes_at_once,
+            together: Some(nodes_at_once),
+            partitions: partitions.collect(),
+            ..claim("slurm:1", 8, 0, "")
+        };
+        let found = why_free(nodes.iter(), &BTreeMap::new(), &[job]).of;
+        [&nodes[0], &nodes[1]].map(|it| found.get(&Alike::of(&it.node)).copied())
+    };
+    let (none, pieces) = (Some(Demand::None), Some(Demand::Fragmented));
+    assert_eq!(why(&["long"], 2), [pieces, none]);
+    assert_eq!(why(&["short"], 2), [none, None], "it would fit");
+    assert_eq!(why(&["short"], 3), [none, pieces]);
+    assert_eq!(why(&["long", "short"], 3), [pieces; 2], "not over both");
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn waits(gpus_each: u32, is_shares: bool) -> Box<Claim> {
         reason: Reason::NoPlace,
         words: String::new(),
         tolerates: Vec::new(),
+        partitions: Vec::new(),
         scaler: None,
     })
 }

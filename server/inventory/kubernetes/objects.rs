@@ -259,6 +259,7 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         trouble,
         cordoned: spec.unschedulable || metadata.deletion_timestamp.is_some(),
         kept_for: taints.take(MAX_TAINTS).collect(),
+        partitions: Vec::new(),
         image: holder::cut(&image).to_owned(),
         created: metadata.creation_timestamp.as_deref().and_then(moment),
         name: metadata.name,
@@ -355,6 +356,7 @@ fn described(meta: &Meta, workload: &str, spec: &PodSpec, places: u32) -> Claim 
             .take(MAX_TOLERATIONS)
             .map(tolerated)
             .collect(),
+        partitions: Vec::new(),
         scaler: None,
     }
 }

@@ -75,6 +75,7 @@ fn a_node_says_what_it_has_where_it_is_and_since_when() {
         trouble: String::new(),
         cordoned: false,
         kept_for: Vec::new(),
+        partitions: Vec::new(),
         driver: String::new(),
         image: "COS (6.6)".to_owned(),
         created: Some(at("2026-11-22T10:00:00Z")),
@@ -169,6 +170,7 @@ fn a_pod_that_waits_says_whose_it_is_what_for_since_when_and_why() {
         reason: Reason::NoPlace,
         words: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.".to_owned(),
         tolerates: Vec::new(),
+        partitions: Vec::new(),
         scaler: None,
     };
     assert_eq!(*claim, expected);

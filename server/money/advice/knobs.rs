@@ -20,6 +20,7 @@ use gpufleet_telemetry::training::JobId;
 
 use super::given;
 use crate::App;
+use crate::fnv;
 use crate::money::now::MoneySnapshot;
 use crate::runs::advice::{profile, set_up};
 use crate::runs::{Run, RunKey, State};
@@ -203,21 +204,13 @@ impl Seen {
         }
     }
 
-    /// All settings but knobs, as a number: FNV-1a, which is the same in every version.
+    /// All settings but knobs, as a number that is stored.
     fn settings(&self) -> String {
         let is_knob = |name: &str| KNOBS.iter().any(|it| it.1.contains(&name));
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |text: &str| {
-            for byte in text.bytes().chain([0]) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        };
-        let others = self.fingerprint.iter();
-        for (name, value) in others.filter(|it| !is_knob(it.0)) {
-            add(name);
-            add(value);
-        }
-        format!("{hash:016x}")
+        let others = self.fingerprint.iter().filter(|it| !is_knob(it.0));
+        let texts = others.flat_map(|(name, value)| [name, value]);
+        let bytes = texts.flat_map(|it| it.bytes().chain([0]));
+        format!("{:016x}", fnv::of_64_bits(bytes))
     }
 }
 

@@ -176,16 +176,16 @@ impl Days {
         all
     }
 
-    /// Of which of these, by scope and day, something cannot be read. Of a cluster of which no day at all can be read nobody
-    /// knows whether it is live: it counts for both.
-    pub(in crate::money) fn unread(&self) -> BTreeSet<(String, i64)> {
+    /// How many days of GPUs of these cannot be read, by scope and day. Of a cluster of which no day at all can be read
+    /// nobody knows whether it is live: it counts for both.
+    pub(in crate::money) fn unread(&self) -> BTreeMap<(String, i64), i64> {
         let others = self.others();
-        let mut found = BTreeSet::new();
+        let mut found: BTreeMap<_, i64> = BTreeMap::new();
         for it in &self.unreadable {
             if !others.contains_key(&it.cluster) {
-                found.insert((String::new(), it.day));
+                *found.entry((String::new(), it.day)).or_default() += 1;
             }
-            found.insert((it.cluster.clone(), it.day));
+            *found.entry((it.cluster.clone(), it.day)).or_default() += 1;
         }
         found
     }
@@ -253,12 +253,27 @@ mod tests {
         };
         let days = Days {
             days: vec![day("prod", Origin::Live), day("sim", Origin::Simulated)],
-            unreadable: vec![unread(7, "sim"), unread(8, "prod"), unread(9, "gone")],
+            unreadable: vec![
+                unread(7, "sim"),
+                unread(8, "prod"),
+                unread(9, "gone"),
+                unread(9, "prod"),
+            ],
             ..Days::default()
         };
         let found = days.unread();
-        let found: Vec<(&str, i64)> = found.iter().map(|it| (it.0.as_str(), it.1)).collect();
-        let expected = [("", 8), ("", 9), ("gone", 9), ("prod", 8), ("sim", 7)];
+        let found = found
+            .iter()
+            .map(|((scope, day), it)| (scope.as_str(), *day, *it));
+        let found: Vec<(&str, i64, i64)> = found.collect();
+        let expected = [
+            ("", 8, 1),
+            ("", 9, 2),
+            ("gone", 9, 1),
+            ("prod", 8, 1),
+            ("prod", 9, 1),
+            ("sim", 7, 1),
+        ];
         assert_eq!(found, expected);
         let scopes = days.apart();
         let of = |scope: Option<&str>| {
@@ -267,6 +282,7 @@ mod tests {
             found.map(|it| it.2.unreadable.clone())
         };
         assert_eq!(of(Some("sim")), Some(vec![unread(7, "sim")]));
-        assert_eq!(of(None), Some(vec![unread(8, "prod"), unread(9, "gone")]));
+        let live = vec![unread(8, "prod"), unread(9, "gone"), unread(9, "prod")];
+        assert_eq!(of(None), Some(live));
     }
 }

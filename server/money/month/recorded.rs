@@ -7,11 +7,13 @@ use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::report::day_text;
 use gpufleet_telemetry::time::Timestamp;
 
+use crate::words::text::counted;
+
 /// Most stretches of days that are named of a cluster.
 const MAX_NAMED: usize = 5;
 
-/// Days of which something is recorded, or on which a server looked at a cluster that had no nodes, by cluster. One of
-/// which there is nothing at all is not among them: there is nothing to be taken for all of it.
+/// Days of which something is recorded, or on which a server saw that a cluster had no nodes, by cluster. One of which
+/// there is nothing at all is not among them: there is nothing to be taken for all of it.
 #[derive(Debug, Default)]
 pub struct Recorded(BTreeMap<String, BTreeSet<i64>>);
 
@@ -37,17 +39,39 @@ impl Recorded {
     /// for the ledger.
     pub fn missing(&self, range: &Range<i64>, now: Timestamp) -> Vec<String> {
         let today = now.millis().div_euclid(MILLIS_PER_DAY);
-        let over = range.start..range.end.min(today);
         let of = self.0.iter().filter_map(|(cluster, days)| {
-            let told = not_recorded(days, over.clone())?;
+            let told = not_recorded(days, range, today)?;
             Some(format!("{cluster}: {told}"))
         });
         of.collect()
     }
 }
 
-fn not_recorded(recorded: &BTreeSet<i64>, range: Range<i64>) -> Option<String> {
-    let missing: Vec<i64> = range.filter(|it| !recorded.contains(it)).collect();
+/// A cluster may have begun or ended in the range: days at either end are told as that, and holes between as holes.
+fn not_recorded(recorded: &BTreeSet<i64>, range: &Range<i64>, today: i64) -> Option<String> {
+    let mut there = recorded.iter().copied().filter(|it| range.contains(it));
+    let first = there.next()?;
+    let last = there.next_back().unwrap_or(first);
+    let (before, after) = (first - range.start, range.end.min(today) - last - 1);
+    let end = |count: i64, which: &str, day: i64, side: &str| {
+        let count = usize::try_from(count).ok().filter(|it| *it > 0)?;
+        let days = counted(count, "day", "days");
+        Some(format!(
+            "{which} recorded in this time on {}, nothing of {days} {side}",
+            day_text(day)
+        ))
+    };
+    let told = [
+        end(before, "first", first, "before"),
+        holes(recorded, first..last),
+        end(after, "last", last, "after"),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+fn holes(recorded: &BTreeSet<i64>, between: Range<i64>) -> Option<String> {
+    let missing: Vec<i64> = between.filter(|it| !recorded.contains(it)).collect();
     if missing.is_empty() {
         return None;
     }
@@ -100,8 +124,19 @@ mod tests {
         assert_eq!(of(&all, 1..32, 40), [""; 0]);
         assert_eq!(
             of(&all[9..], 1..32, 40),
+            ["lab: first recorded in this time on 2026-10-10, nothing of 9 days before"]
+        );
+        // It began today, and nothing of the day that runs is missing.
+        assert_eq!(
+            of(&[20], 1..32, 20),
+            ["lab: first recorded in this time on 2026-10-20, nothing of 19 days before"]
+        );
+        assert_eq!(
+            of(&[3, 4, 6], 1..32, 40),
             [
-                "lab: nothing is recorded of 9 days, which are in no figure: 2026-10-01 to 2026-10-09"
+                "lab: first recorded in this time on 2026-10-03, nothing of 2 days before; \
+                 nothing is recorded of 1 days, which are in no figure: 2026-10-05; \
+                 last recorded in this time on 2026-10-06, nothing of 25 days after"
             ]
         );
         let holes = [&all[..4], &all[5..20], &all[22..]].concat();

@@ -13,9 +13,10 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{PricedGpu, by_node, is_committed, node};
 use crate::App;
-use crate::money::now::{self, MoneySnapshot};
+use crate::money::now::MoneySnapshot;
 use crate::money::{Machine, Terms};
 use crate::store::{FreeHours, StoreError};
+use crate::threads::apart;
 
 /// Hours of a day.
 const HOURS: i64 = 24;
@@ -63,7 +64,7 @@ pub(super) async fn off(
     at: Timestamp,
 ) -> Result<Vec<Off>, StoreError> {
     let (own, terms, found) = (app.clone(), Arc::clone(terms), Arc::clone(found));
-    let nodes = now::apart(move || nodes(&own, &terms, &found, at)).await;
+    let nodes = apart(move || nodes(&own, &terms, &found, at)).await;
     if nodes.of.is_empty() {
         return Ok(Vec::new());
     }
@@ -83,7 +84,7 @@ pub(super) async fn off(
         let hours = day * HOURS..(day + 1) * HOURS;
         let free = app.store.free_hours(hours.clone()).await?;
         let of = Arc::clone(&nodes);
-        seen = now::apart(move || {
+        seen = apart(move || {
             count(&of, &whole, hours, &free, &mut seen);
             seen
         })

@@ -35,7 +35,9 @@ impl Bench {
     /// Makes the month.
     async fn written(&self, terms: &Arc<Terms>, now: Timestamp) -> daily::Written {
         let specs = Specs::with(&BTreeMap::new()).expect("no peaks of its own");
-        let made = daily::make(&self.store, &specs, terms, first_day(), now).await;
+        let kept_since = self.store.days_kept_since().await;
+        let month = (first_day(), kept_since.expect("the store answers"));
+        let made = daily::make(&self.store, &specs, terms, month, now).await;
         made.expect("the store answers")
     }
 
@@ -268,6 +270,17 @@ both! {
         let rows = bench.count("money_day").await;
         assert!(rows > 0);
         assert_eq!(bench.count(partial).await, rows);
+        // What can be read of it becomes less: it stays, and its money with it.
+        let cost = bench.sum("cost_nano").await;
+        let spoil = "UPDATE ledger_day SET data = substr(data, 1, 9)
+            WHERE subject <> (SELECT MIN(subject) FROM ledger_day)
+            AND subject <> (SELECT MAX(subject) FROM ledger_day)";
+        bench.execute("CREATE TABLE read_before AS SELECT day, subject, data FROM ledger_day").await;
+        assert!(bench.execute(spoil).await > 0);
+        assert_eq!(bench.written(&first, now).await.days, 0);
+        assert_eq!(bench.sum("cost_nano").await, cost);
+        bench.execute("UPDATE ledger_day SET data = (SELECT b.data FROM read_before b
+             WHERE b.day = ledger_day.day AND b.subject = ledger_day.subject)").await;
         // It is no more whole than it was: prices reach it.
         let stands = "SELECT digest FROM money_day_mark WHERE partial = 1";
         let before = bench.int(stands).await;

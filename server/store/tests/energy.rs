@@ -150,7 +150,8 @@ fn run_of_one() -> (RunKey, Run) {
 both! {
     async fn what_a_run_drew_stands_for_some_minutes_and_a_ledger_that_cannot_be_read_is_a_reason(bench) {
         let (key, run) = run_of_one();
-        let (energies, hand) = (Energies::default(), Arc::<Hand>::default());
+        let patient = Energies::waiting(Duration::from_secs(60));
+        let (energies, hand) = (patient, Arc::<Hand>::default());
         let drawn = async || {
             let clock: Arc<dyn Clock> = hand.clone();
             let from = (&bench.store, &clock);

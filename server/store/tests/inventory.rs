@@ -144,7 +144,12 @@ both! {
 both! {
     async fn hours_of_demand_are_replaced_and_added_up_by_cluster(bench) {
         let (store, token) = (&bench.store, bench.token);
-        let hour = |hour: i64, seen_ms: i64, waiting_gpu_ms: i64| DemandHour { hour, seen_ms, waiting_gpu_ms };
+        let hour = |hour: i64, seen_ms: i64, waiting_gpu_ms: i64| DemandHour {
+            hour,
+            seen_ms,
+            nodes_seen_ms: seen_ms / 5,
+            waiting_gpu_ms,
+        };
         store.write_demand("live", &[hour(10, 60, 480), hour(11, 30, 0)], token).await.unwrap();
         store.write_demand("live", &[hour(11, 90, 90)], token).await.unwrap();
         store.write_demand("other", &[hour(10, 5, 5)], token).await.unwrap();
@@ -158,8 +163,11 @@ both! {
         assert_eq!(sums(0..20, None).await, [live.clone(), ("other".to_owned(), 5, 5)]);
         assert_eq!(sums(0..20, Some("live")).await, [live]);
         assert_eq!(sums(11..12, Some("live")).await, [("live".to_owned(), 90, 90)]);
-        // An hour of which nothing was seen is none in which anybody looked.
+        // An hour of which nothing was seen is none in which anybody looked, nor is one without a view of the nodes.
         store.write_demand("live", &[hour(50, 5, 0), hour(80, 0, 0)], token).await.unwrap();
+        let blind = DemandHour { nodes_seen_ms: 0, ..hour(100, 3_600_000, 8) };
+        store.write_demand("live", &[blind], token).await.unwrap();
+        assert_eq!(store.demand_hour("live", 100).await.unwrap(), Some(blind));
         let days = async |days: std::ops::Range<i64>, cluster: Option<&str>| {
             let found = store.days_looked(days, cluster).await.unwrap().into_iter();
             found.map(|it| format!("{} {}", it.0, it.1)).collect::<Vec<_>>()

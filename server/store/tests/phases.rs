@@ -183,7 +183,7 @@ both! {
             (3_599_000, 1, false),
             (1_800_000, 0, false),
         ] {
-            let seen = DemandHour { hour: hour(), seen_ms, waiting_gpu_ms };
+            let seen = DemandHour { hour: hour(), seen_ms, nodes_seen_ms: 0, waiting_gpu_ms };
             bench.store.write_demand("live", &[seen], bench.token).await.expect("the store answers");
             number += 1;
             bench.commit(&worked_and_free(number)).await;
@@ -201,16 +201,23 @@ both! {
         let mut node = ready("node-1.rack-1");
         node.node.model = "h100".to_owned();
         node.node.kept_for = vec!["team=vision:NoSchedule".to_owned()];
+        node.node.partitions = vec!["long".to_owned()];
         write(bench, &node).await;
-        let free = |model: &str, kept_for: &[String], minutes| FreeHour {
+        let in_partition = |partition: &str, model: &str, kept_for: &[String], minutes| FreeHour {
             hour: hour(),
-            alike: Alike { model: model.to_owned(), kept_for: kept_for.to_vec() },
+            alike: Alike {
+                model: model.to_owned(),
+                kept_for: kept_for.to_vec(),
+                partitions: vec![partition.to_owned()],
+            },
             minutes,
         };
+        let free = |model: &str, kept_for: &[String], minutes| in_partition("long", model, kept_for, minutes);
         let all = [
             free("h100", &node.node.kept_for, [0b111 << 14, 1 << 20, 1 << 59]),
             free("h100", &[], [u64::MAX >> 4, 0, 0]),
             free("l4", &node.node.kept_for, [0, u64::MAX >> 4, 0]),
+            in_partition("short", "h100", &node.node.kept_for, [0, 0, u64::MAX >> 4]),
         ];
         for hours in [&all[..], &all[..1]] {
             bench.store.write_free("live", hours, bench.token).await.expect("the store answers");

@@ -46,6 +46,7 @@ fn waits(workload: &str, words: &str) -> Pod {
         reason: Reason::NoPlace,
         words: words.to_owned(),
         tolerates: Vec::new(),
+        partitions: Vec::new(),
         scaler: None,
     }))
 }
