@@ -93,6 +93,8 @@ pub struct Money {
     /// How many months are still to be made as money.
     to_make: AtomicUsize,
     token: Mutex<Option<FencingToken>>,
+    /// What is idle and what it costs, as it was last looked at.
+    snapshots: now::Snapshots,
 }
 
 impl Money {

@@ -383,7 +383,9 @@ impl EventsAsked {
                 &resources,
             )?,
             resource_id: self.resource_id.as_deref().map(Arc::from),
-            kind: named("kind", self.kind.as_deref(), EventKind::parse, &kinds)?,
+            kinds: named("kind", self.kind.as_deref(), EventKind::parse, &kinds)?
+                .into_iter()
+                .collect(),
             severity: named(
                 "severity",
                 self.severity.as_deref(),

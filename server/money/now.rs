@@ -5,6 +5,7 @@
 //! part of its card.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use gpufleet_analysis::ledger::State;
@@ -14,16 +15,21 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{Machine, Terms};
 use crate::App;
+use crate::answers::Answers;
 use crate::auth::Grant;
 use crate::fleet::{Fleet, Live};
 use crate::inventory::Inventory;
 use crate::ledger::days;
 use crate::store::model::ResourceKey;
 use crate::threads::apart;
+use crate::view::FRESH_FOR;
 use crate::view::judge::judge;
 
 /// Seconds of a day.
 const DAY_S: i128 = 86_400;
+
+/// Most snapshots that are kept, the newest: of all clusters, and of those that tokens are bound to.
+const KEPT: usize = 8;
 
 /// A GPU or share that is idle.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,11 +118,32 @@ struct IdleCandidate {
     is_share: bool,
 }
 
-/// The same as [`now`], where it keeps nobody waiting.
-pub async fn walked(app: &App, terms: &Arc<Terms>, grant: &Grant, at: Timestamp) -> MoneySnapshot {
-    let (fleet, terms, grant) = (Arc::clone(&app.fleet), Arc::clone(terms), grant.clone());
-    let inventory = Arc::clone(&app.inventory);
-    apart(move || now((&fleet, &inventory), &terms, &grant, at)).await
+/// What [`now`] said last, by the only cluster that a reader may see: made at most once in
+/// [`FRESH_FOR`] for all who ask.
+pub(super) struct Snapshots(Answers<Option<Arc<str>>, MoneySnapshot, Infallible>);
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self(Answers::new(FRESH_FOR, KEPT, 1))
+    }
+}
+
+/// The same as [`now`], where it keeps nobody waiting: of the picture that is fresh, else made beside the threads that
+/// answer.
+pub async fn walked(
+    app: &App,
+    terms: &Arc<Terms>,
+    grant: &Grant,
+    at: Timestamp,
+) -> Arc<MoneySnapshot> {
+    let (fleet, inventory) = (Arc::clone(&app.fleet), Arc::clone(&app.inventory));
+    let (terms, asked) = (Arc::clone(terms), grant.clone());
+    let making = async move {
+        Ok(apart(move || now((&fleet, &inventory), &terms, &asked, at)).await)
+    };
+    let snapshots = &app.money.snapshots.0;
+    let Ok(found) = snapshots.get(grant.cluster.clone(), &app.clock, making).await;
+    found
 }
 
 /// Looks at everything that this reader may see: a walk over every GPU.

@@ -183,7 +183,7 @@ async fn make(
     at: Timestamp,
 ) -> Result<Savings, StoreError> {
     let terms = app.money.terms();
-    let found = Arc::new(now::walked(app, &terms, grant, at).await);
+    let found = now::walked(app, &terms, grant, at).await;
     let (own, specs) = (app.clone(), Arc::clone(specs));
     let (prices, all) = (Arc::clone(&terms), Arc::clone(&found));
     let choosing = move || choose(&own, &prices, &specs, &all, at);

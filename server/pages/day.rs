@@ -4,7 +4,6 @@
 //! [`FRESH_FOR`], for all who ask, and only of the first [`MAX_DRAWN`] of a page. While that is done anew the last one
 //! stands, for [`STANDS_FOR`] at most; a page that has none waits [`WAITS`] for it and then says so.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use super::marks;
 use super::strip::{self, Strip};
 use crate::App;
 use crate::answers::Answers;
-use crate::store::StoreError;
 use crate::view::changed::{self, Changed, Of};
 use crate::view::{ClusterView, FleetView, GpuView, NodeView};
 use crate::web::Web;
@@ -116,7 +114,13 @@ pub(super) async fn of_node(
     now: Timestamp,
 ) -> Day {
     let end = end(part.origin, std::slice::from_ref(node), now);
-    let hours = match added_up(app, node, strip::range(end)).await {
+    let gpus: Vec<_> = node
+        .gpus
+        .iter()
+        .flat_map(accounted)
+        .map(|it| &it.key)
+        .collect();
+    let hours = match app.store.hours_of(&gpus, strip::range(end)).await {
         Ok(hours) => hours,
         Err(error) => {
             tracing::error!(%error, "a page could not read the ledger of a node");
@@ -136,27 +140,6 @@ pub(super) async fn of_node(
         changed,
     };
     drawn(&past, &first_seen([node]), part.origin)
-}
-
-/// The ledgers of all GPUs of a node as one.
-async fn added_up(
-    app: &App,
-    node: &NodeView,
-    range: std::ops::Range<i64>,
-) -> Result<Vec<LedgerHour>, StoreError> {
-    let mut times: BTreeMap<i64, BTreeMap<_, i64>> = BTreeMap::new();
-    for gpu in node.gpus.iter().flat_map(accounted) {
-        for hour in app.store.hours(&gpu.key, range.clone()).await? {
-            let sum = times.entry(hour.hour).or_default();
-            for it in &hour.entries {
-                *sum.entry((it.state, it.reason)).or_default() += it.millis;
-            }
-        }
-    }
-    let hours = times.into_iter();
-    Ok(hours
-        .map(|(hour, time)| LedgerHour::new(hour, time))
-        .collect())
 }
 
 /// The days of the first clusters of a view, as far as they are drawn.

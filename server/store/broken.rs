@@ -33,7 +33,7 @@ impl Store {
         let mut newest: HashMap<ResourceKey, HealthEvent> = HashMap::new();
         for kind in HEALTH_KINDS {
             let filter = EventFilter {
-                kind: Some(kind),
+                kinds: vec![kind],
                 from: Some(since),
                 ..EventFilter::default()
             };

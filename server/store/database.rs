@@ -322,6 +322,28 @@ impl Transaction {
         columns: &[Column<'_>],
         after: &str,
     ) -> Result<Vec<Row>, sqlx::Error> {
+        self.pieces(before, columns, after, false).await
+    }
+
+    /// The rows that lists of keys name: `WITH k (a, b) AS (` … `) SELECT … FROM k CROSS JOIN t WHERE t.a = k.a …`.
+    /// On SQLite in the fewest pieces, each filled up with nulls, which equal nothing: each piece is a way to the
+    /// connection's thread and back. So only for joins by equality that take no row of `k` without a partner.
+    pub(super) async fn keyed(
+        &mut self,
+        before: &str,
+        columns: &[Column<'_>],
+        after: &str,
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        self.pieces(before, columns, after, true).await
+    }
+
+    async fn pieces(
+        &mut self,
+        before: &str,
+        columns: &[Column<'_>],
+        after: &str,
+        is_filled_up: bool,
+    ) -> Result<Vec<Row>, sqlx::Error> {
         let count = columns.first().map_or(0, Column::len);
         let mut found = Vec::new();
         let mut first = 0;
@@ -329,8 +351,7 @@ impl Transaction {
             let left = count - first;
             match self {
                 Self::Sqlite(it) => {
-                    let size = SQLITE_ROWS.into_iter().find(|size| *size <= left);
-                    let size = size.expect("a size is 1 and there is a row left");
+                    let size = sqlite_rows(left, is_filled_up);
                     let sql = values_sql(before, columns.len(), size, after);
                     let mut arguments = SqliteArguments::default();
                     for row in first..first + size {
@@ -359,6 +380,15 @@ impl Transaction {
         }
         Ok(found)
     }
+}
+
+/// How many rows the next statement on SQLite has, where so many are left.
+fn sqlite_rows(left: usize, is_filled_up: bool) -> usize {
+    let (more, fewer): (Vec<usize>, Vec<usize>) =
+        SQLITE_ROWS.into_iter().partition(|size| *size >= left);
+    let least_of_more = more.last().filter(|size| is_filled_up || **size == left);
+    let size = least_of_more.or(fewer.first());
+    *size.expect("a size is 1 and there is a row left")
 }
 
 impl Row {

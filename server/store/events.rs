@@ -56,9 +56,6 @@ impl Store {
             let begins = format!("substr(e.resource_id, 1, {length}) = ?");
             add(&begins, Value::Text(prefix));
         }
-        if let Some(kind) = filter.kind {
-            add("e.kind = ?", Value::Text(kind.name()));
-        }
         match filter.severity {
             None | Some(Severity::Info) => {}
             Some(Severity::Warning) => add("e.severity <> ?", Value::Text(Severity::Info.name())),
@@ -77,12 +74,17 @@ impl Store {
             values.push(Value::Int(place.id));
             conditions.push(format!("{last} OR e.id < ${})", values.len()));
         }
-        if !filter.resource_ids.is_empty() {
-            let first = values.len() + 1;
-            let ids = filter.resource_ids.iter().take(MAX_EVENT_IDS);
-            values.extend(ids.map(|it| Value::Text(it)));
-            let places: Vec<String> = (first..=values.len()).map(|it| format!("${it}")).collect();
-            conditions.push(format!("e.resource_id IN ({})", places.join(", ")));
+        let ids = filter.resource_ids.iter().take(MAX_EVENT_IDS);
+        let ids: Vec<&str> = ids.map(|it| &**it).collect();
+        let kinds: Vec<&str> = filter.kinds.iter().map(|it| it.name()).collect();
+        for (column, among) in [("e.resource_id", ids), ("e.kind", kinds)] {
+            if !among.is_empty() {
+                let first = values.len() + 1;
+                values.extend(among.into_iter().map(Value::Text));
+                let places: Vec<String> =
+                    (first..=values.len()).map(|it| format!("${it}")).collect();
+                conditions.push(format!("{column} IN ({})", places.join(", ")));
+            }
         }
         let sql = format!(
             "SELECT {COLUMNS} FROM event e WHERE {} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}",

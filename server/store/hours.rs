@@ -10,8 +10,8 @@ use super::Store;
 use super::aside::{Place, Unreadable};
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::minutes;
 use super::model::{ComputedHour, ResourceKey, TenMinutes};
+use super::{minutes, subjects};
 
 /// Most hours of one answer: a quarter.
 pub const MAX_HOURS: i64 = 92 * 24;
@@ -30,30 +30,41 @@ impl Store {
         key: &ResourceKey,
         range: Range<i64>,
     ) -> Result<Vec<LedgerHour>, StoreError> {
+        self.hours_of(&[key], range).await
+    }
+
+    /// The ledgers of some resources added up, a node's GPUs, in a range of hours of at most [`MAX_HOURS`]; of a longer
+    /// one its last part. An hour is final when all of theirs are.
+    ///
+    /// # Errors
+    /// When the database refuses. Time in a state that this server does not know is set aside.
+    pub async fn hours_of(
+        &self,
+        keys: &[&ResourceKey],
+        range: Range<i64>,
+    ) -> Result<Vec<LedgerHour>, StoreError> {
         let mut transaction = self.read().await?;
-        let Some(subject) = minutes::subject(&mut transaction, &self.0.lease, key).await? else {
-            return Ok(Vec::new());
-        };
+        let subjects = subjects::numbers(&mut transaction, &self.0.lease, keys).await?;
         let first = range.start.max(range.end.saturating_sub(MAX_HOURS));
-        let hours: Vec<i64> = (first..range.end).collect();
-        let columns = [
-            Column::Ints(vec![subject; hours.len()]),
-            Column::Ints(hours),
-        ];
+        let asked = subjects
+            .into_iter()
+            .flat_map(|subject| (first..range.end).map(move |hour| (subject, hour)));
+        let (subjects, hours) = asked.unzip();
+        let columns = [Column::Ints(subjects), Column::Ints(hours)];
         let before = "WITH k (subject, hour) AS (";
         let after = ") SELECT h.hour, h.is_final, t.state, t.reason, t.time_ms, t.cost_nano_usd,
             CASE WHEN EXISTS (SELECT 1 FROM ledger_correction c WHERE c.hour = h.hour
                 AND c.subject = h.subject) THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END,
-            t.holder
+            t.holder, h.subject
             FROM k CROSS JOIN ledger_hour h
             LEFT JOIN ledger_time t ON t.hour = h.hour AND t.subject = h.subject
             WHERE h.hour = k.hour AND h.subject = k.subject";
-        let rows = transaction.rows(before, &columns, after).await;
+        let rows = transaction.keyed(before, &columns, after).await;
         let rows = rows.doing("reading ledger hours")?;
         drop(transaction);
         let (mut hours, unknown) = ledger(&rows)?;
         hours.retain(|it| it.is_restated || !it.entries.is_empty());
-        let bad: Result<Vec<_>, _> = unknown.iter().map(|row| unreadable(row, subject)).collect();
+        let bad: Result<Vec<_>, _> = unknown.iter().map(|row| unreadable(row)).collect();
         self.set_aside(&bad?).await?;
         Ok(hours)
     }
@@ -124,7 +135,7 @@ impl Store {
         let after = ") SELECT m.bucket, m.observed_s, m.active_s, m.stalled_s, m.held_s,
             m.holder_known_s, m.data FROM k CROSS JOIN minute10_row m
             WHERE m.bucket = k.bucket AND m.subject = k.subject";
-        let rows = transaction.rows(before, &columns, after).await;
+        let rows = transaction.keyed(before, &columns, after).await;
         let (mut found, mut bad) = (BTreeMap::new(), Vec::new());
         drop(transaction);
         for row in rows.doing(doing)? {
@@ -160,13 +171,13 @@ impl Store {
 }
 
 /// A row of [`Store::hours`] whose state or reason this server does not know.
-fn unreadable(row: &Row, subject: i64) -> Result<Unreadable, StoreError> {
+fn unreadable(row: &Row) -> Result<Unreadable, StoreError> {
     let int = |index: usize| row.int(index).doing("reading ledger hours");
     let (state, reason) = (int(2)?, int(3)?);
     Ok(Unreadable {
         place: Place::Time {
             hour: int(0)?,
-            subject,
+            subject: int(8)?,
             codes: [int(7)?, state, reason],
         },
         data: format!("{} ms", int(4)?).into_bytes(),

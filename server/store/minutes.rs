@@ -122,7 +122,7 @@ async fn read_blocks(
     let after = ") SELECT b.hour, b.subject, b.data FROM k CROSS JOIN minute_block b
         WHERE b.hour = k.hour AND b.subject = k.subject";
     let before = "WITH k (hour, subject) AS (";
-    let blocks = transaction.rows(before, &columns, after).await;
+    let blocks = transaction.keyed(before, &columns, after).await;
     let mut found = Vec::new();
     for block in blocks.doing(doing)? {
         let (hour, subject) = (block.int(0).doing(doing)?, block.int(1).doing(doing)?);
@@ -187,7 +187,7 @@ async fn read_rows(
 ) -> Result<Vec<ReadRow>, StoreError> {
     let columns = [Column::Ints(minutes), Column::Ints(subjects)];
     let rows = transaction
-        .rows("WITH k (minute, subject) AS (", &columns, READ)
+        .keyed("WITH k (minute, subject) AS (", &columns, READ)
         .await;
     let rows = rows.doing("reading minute rows")?;
     let mut found = Vec::with_capacity(rows.len());

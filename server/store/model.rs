@@ -225,8 +225,8 @@ pub struct EventFilter {
     pub resource_ids: Vec<Arc<str>>,
     /// About one whose id begins so.
     pub id_prefix: Option<Arc<str>>,
-    /// Of this kind.
-    pub kind: Option<EventKind>,
+    /// Of one of these kinds, where there are any.
+    pub kinds: Vec<EventKind>,
     /// At least this bad.
     pub severity: Option<Severity>,
     /// Not before this moment.

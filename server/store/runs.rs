@@ -192,15 +192,16 @@ pub(super) async fn page_of(
         Value::Text(filter.cause.map_or("", Cause::name)),
     ];
     values.extend(name.as_deref().map(Value::Text));
-    // The runs of one name are few: by the index of names, not by that of starts through all. Their names begin with
-    // it, by bytes; it ends with a slash, behind which there is a zero.
-    let (named, start) = match &name {
-        Some(name) => {
+    // The runs of one job or name are few: by the index of names, not by that of starts through all. Names of jobs
+    // begin with the one that is asked for, by bytes; it ends with a slash, behind which there is a zero.
+    let (named, start) = match (&name, &filter.job) {
+        (Some(name), _) => {
             let stem = name.chars().count() - 1;
             let range = format!("AND r.job >= $8 AND r.job < substr($8, 1, {stem}) || '0'");
             (range, "r.started_ms + 0")
         }
-        None => (String::new(), "r.started_ms"),
+        (None, Some(_)) => ("AND r.job = $2".to_owned(), "r.started_ms + 0"),
+        (None, None) => (String::new(), "r.started_ms"),
     };
     let only_last = match filter.only_last {
         true => {
@@ -239,7 +240,7 @@ async fn with_ranks(
         ") SELECT n.run, n.rank, n.facts FROM k CROSS JOIN rank n
         WHERE n.run = k.run AND n.rank < {below} ORDER BY n.run, n.rank"
     );
-    let rows = transaction.rows("WITH k (run) AS (", &[ids], &after).await;
+    let rows = transaction.keyed("WITH k (run) AS (", &[ids], &after).await;
     for row in rows.doing(doing)? {
         let (run, rank) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
         let text = row.bytes(2).doing(doing)?;
@@ -276,7 +277,7 @@ async fn named(
         ") SELECT {COLUMNS} FROM k CROSS JOIN run r
         WHERE r.lease = k.lease AND r.cluster = k.cluster AND r.job = k.job AND r.attempt = k.attempt"
     );
-    let rows = transaction.rows(before, &columns, &after).await;
+    let rows = transaction.keyed(before, &columns, &after).await;
     rows.doing("reading runs")
 }
 

@@ -122,7 +122,7 @@ async fn rows_of(
     ];
     let after = ") SELECT s.bucket, s.run, s.rank, s.data FROM k CROSS JOIN step_block s
         WHERE s.bucket = k.bucket AND s.run = k.run";
-    let rows = transaction.rows("WITH k (bucket, run) AS (", &columns, after);
+    let rows = transaction.keyed("WITH k (bucket, run) AS (", &columns, after);
     rows.await.doing(DOING)
 }
 
@@ -135,7 +135,7 @@ async fn read(transaction: &mut Transaction, keys: &[Key]) -> Result<Vec<Row>, S
     let after = ") SELECT s.bucket, s.run, s.rank, s.data FROM k CROSS JOIN step_block s
         WHERE s.bucket = k.bucket AND s.run = k.run AND s.rank = k.rank";
     let before = "WITH k (bucket, run, rank) AS (";
-    let rows = transaction.rows(before, &columns, after).await;
+    let rows = transaction.keyed(before, &columns, after).await;
     rows.doing(DOING)
 }
 

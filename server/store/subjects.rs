@@ -237,13 +237,23 @@ fn without_facts(key: ResourceKey, commit: &Commit) -> KnownResource {
     }
 }
 
-/// Finds the numbers of resources; returns those that have none.
-async fn look_up(
+/// The numbers of those of these resources that are known, in no order.
+pub(super) async fn numbers(
     transaction: &mut Transaction,
     lease: &str,
     keys: &[&ResourceKey],
-    resolved: &mut Resolved,
-) -> Result<Vec<ResourceKey>, StoreError> {
+) -> Result<Vec<i64>, StoreError> {
+    let rows = named(transaction, lease, keys).await?;
+    let number = |row: &Row| row.int(0).doing("looking up resources");
+    rows.iter().map(number).collect()
+}
+
+/// Rows of these resources as [`id_and_key`] takes them.
+async fn named(
+    transaction: &mut Transaction,
+    lease: &str,
+    keys: &[&ResourceKey],
+) -> Result<Vec<Row>, StoreError> {
     let columns = [
         Column::Texts(vec![lease; keys.len()]),
         Column::Texts(keys.iter().map(|it| &*it.cluster).collect()),
@@ -254,8 +264,18 @@ async fn look_up(
     let after = ") SELECT s.id, s.cluster, s.kind, s.resource_id FROM k
         CROSS JOIN subject s WHERE s.lease = k.lease AND s.cluster = k.cluster AND s.kind = k.kind
         AND s.resource_id = k.resource_id";
-    let rows = transaction.rows(before, &columns, after).await;
-    for row in rows.doing("looking up resources")? {
+    let rows = transaction.keyed(before, &columns, after).await;
+    rows.doing("looking up resources")
+}
+
+/// Finds the numbers of resources; returns those that have none.
+async fn look_up(
+    transaction: &mut Transaction,
+    lease: &str,
+    keys: &[&ResourceKey],
+    resolved: &mut Resolved,
+) -> Result<Vec<ResourceKey>, StoreError> {
+    for row in named(transaction, lease, keys).await? {
         let (id, key) = id_and_key(&row)?;
         let cached = CachedSubject {
             id,

@@ -1,7 +1,7 @@
 //! What was changed in a cluster, to be marked on charts: what the cluster tells of its nodes, what agents tell of
 //! drivers, MIG, GPUs and resets, and what people or this server had done, under their names.
 //!
-//! Limits: [`MAX_EVENTS`] of each kind of event, [`MAX_AUDITED`] of what was done, of nodes as many as the store
+//! Limits: [`MAX_EVENTS`] events, [`MAX_AUDITED`] of what was done, of nodes as many as the store
 //! gives at a time; always the newest, and where there may be more it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use crate::App;
 use crate::detect::thresholds;
 use crate::handoff;
 use crate::store::model::{AuditEntry, EventFilter};
-use crate::store::{MAX_EVENT_IDS, MAX_INVENTORY_CHANGES, StoreError};
+use crate::store::{self, MAX_EVENT_IDS, MAX_INVENTORY_CHANGES, StoreError};
 
-/// Events of a kind that are read: a driver that is rolled out to five hundred nodes.
-const MAX_EVENTS: usize = 500;
+/// Events that are read: a driver that is rolled out to five hundred nodes, and each GPU of some of them reset.
+const MAX_EVENTS: usize = store::MAX_EVENTS;
 
 /// Rows of the audit that are read: what people do to machines is rare.
 const MAX_AUDITED: usize = 500;
@@ -103,31 +103,23 @@ async fn read(
     of: &Of<'_>,
     since: Timestamp,
 ) -> Result<Changed, StoreError> {
-    // One kind after the other: a page must not take all of the store's connections.
-    let events = async {
-        let mut pages = Vec::with_capacity(KINDS.len());
-        for kind in KINDS {
-            let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
-            let filter = EventFilter {
-                cluster: Some(Arc::clone(of.cluster)),
-                // More than one question may name are asked for with all of the cluster.
-                resource_ids: ids.flatten().cloned().collect(),
-                kind: Some(kind),
-                from: Some(since),
-                ..EventFilter::default()
-            };
-            pages.push(app.store.events(&filter, None, MAX_EVENTS).await?);
-        }
-        Ok(pages)
+    let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
+    let filter = EventFilter {
+        cluster: Some(Arc::clone(of.cluster)),
+        // More than one question may name are asked for with all of the cluster.
+        resource_ids: ids.flatten().cloned().collect(),
+        kinds: KINDS.to_vec(),
+        from: Some(since),
+        ..EventFilter::default()
     };
-    let (of_nodes, pages, mut done) = tokio::try_join!(
+    let (of_nodes, events, mut done) = tokio::try_join!(
         app.store.inventory_changes(of.cluster, since),
-        events,
+        app.store.events(&filter, None, MAX_EVENTS),
         app.store.audited(MAX_AUDITED),
     )?;
     let mut found = Changed {
         is_cut: of_nodes.len() >= MAX_INVENTORY_CHANGES
-            || pages.iter().any(|it| it.next.is_some())
+            || events.next.is_some()
             || done.len() == MAX_AUDITED && done.last().is_some_and(|it| it.at >= since),
         ..Changed::default()
     };
@@ -138,8 +130,7 @@ async fn read(
         words: it.what,
         by: None,
     }));
-    let events = pages.into_iter().flat_map(|it| it.events);
-    let mut events: Vec<Event> = events.map(|it| it.event).collect();
+    let mut events: Vec<Event> = events.events.into_iter().map(|it| it.event).collect();
     events.retain(|it| of.has(&it.resource_id));
     let parts: Vec<&Arc<ClusterView>> = view.cluster(of.cluster).collect();
     let ids = events.iter().map(|it| &*it.resource_id).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_telemetry::event::EventKind;
@@ -57,8 +58,16 @@ pub async fn of_gpu(
 pub async fn of_node(app: &App, key: &ResourceKey, gpus: &[GpuView], events: usize) -> Past {
     let read = async {
         let mut all = events_of(app, key, events).await?;
-        for gpu in gpus.iter().take(GPUS_WITH_EVENTS) {
-            all.extend(events_of(app, &gpu.key, events).await?);
+        let gpus = gpus.iter().take(GPUS_WITH_EVENTS);
+        let filter = EventFilter {
+            cluster: Some(key.cluster.clone()),
+            resource_kind: Some(ResourceKind::Gpu),
+            resource_ids: gpus.map(|it| Arc::clone(&it.key.id)).collect(),
+            ..EventFilter::default()
+        };
+        // A question that names nobody is about everybody.
+        if !filter.resource_ids.is_empty() {
+            all.extend(app.store.events(&filter, None, events).await?.events);
         }
         all.sort_by_key(|stored| std::cmp::Reverse(stored.event.at));
         all.truncate(events);

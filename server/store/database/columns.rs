@@ -34,7 +34,11 @@ impl Column<'_> {
         }
     }
 
+    /// The value of a row; null behind the last.
     pub(super) fn add_one(&self, row: usize, to: &mut SqliteArguments) -> Result<(), sqlx::Error> {
+        if row >= self.len() {
+            return to.add(None::<i64>).map_err(sqlx::Error::Encode);
+        }
         match self {
             Self::Ints(it) => to.add(it[row]),
             Self::OptionalInts(it) => to.add(it[row]),

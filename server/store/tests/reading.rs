@@ -43,13 +43,13 @@ both! {
         let id = EventFilter { resource_id: Some("GPU-1".into()), ..EventFilter::default() };
         assert_eq!(only(id).await, of(&|it| &*it.event.resource_id == "GPU-1"));
         let ids: Vec<Arc<str>> = vec!["GPU-1".into(), "GPU-7".into()];
-        let ids = EventFilter { resource_ids: ids, kind: Some(EventKind::Xid), ..EventFilter::default() };
+        let ids = EventFilter { resource_ids: ids, kinds: vec![EventKind::Xid], ..EventFilter::default() };
         assert_eq!(only(ids).await, of(&|it| &*it.event.resource_id == "GPU-1"));
         let begins = |prefix: &str| EventFilter { id_prefix: Some(prefix.into()), ..EventFilter::default() };
         assert_eq!(only(begins("GPU-0")).await, of(&|it| &*it.event.resource_id == "GPU-0"));
         assert_eq!(only(begins("GPU-")).await.len(), 5);
         assert_eq!(only(begins("GPU_")).await, [], "no pattern");
-        let kind = EventFilter { kind: Some(EventKind::Xid), ..EventFilter::default() };
+        let kind = EventFilter { kinds: vec![EventKind::Xid], ..EventFilter::default() };
         assert_eq!(only(kind).await, of(&|it| it.event.kind == EventKind::Xid));
         let bad = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
         assert_eq!(only(bad).await, of(&|it| it.event.severity == Severity::Warning));
