@@ -210,10 +210,7 @@ mod tests {
         };
         let a = [100.5, 99.5, 100.0];
         for (b, said) in [
-            (
-                vec![107.5, 106.5, 107.0],
-                "B is slower: by more than 2.8 %",
-            ),
+            (vec![107.5, 106.5, 107.0], "B is slower: by more than 2.8 %"),
             (vec![93.5, 92.5, 93.0], "B is faster: by more than 3.0 %"),
             (
                 vec![101.5, 100.5, 101.0],
