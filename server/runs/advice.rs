@@ -5,8 +5,9 @@
 //! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
 //!
 //! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives is known where
-//! ranks measure their collectives' bandwidth (`advice/network.rs`); how long the host is waited for and how busy the process' main thread is is not known, so that these advices stay
-//! silent. How often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! ranks measure their collectives' bandwidth (`advice/network.rs`); how long the host is waited for and how busy the
+//! process' main thread is is not known, so that these advices stay silent. How often a job breaks off is known where
+//! somebody has read its attempts ([`with_failures`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 

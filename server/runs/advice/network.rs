@@ -124,7 +124,8 @@ impl Measured<'_> {
     }
 }
 
-/// What a rank measured of collectives that end together and fill a line: which, bandwidth, and how long it was in them.
+/// What a rank measured of collectives that end together and fill a line: which, their bandwidth, how long it was in
+/// them.
 fn measured(live: &Live) -> impl Iterator<Item = (&Part, f64, f64)> {
     let is_fresh = move |it: &&LiveValue| live.last_point.since(it.at) <= FRESH_NS;
     let bandwidths = live.parts(training::COLLECTIVE_BUS_BANDWIDTH.id);
