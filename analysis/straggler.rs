@@ -13,9 +13,12 @@
 //! same micro-batches: long sequences make all of a column slow, a sick GPU one stage of it. What is
 //! shared is x − β·(median x of the column's other stages), β by least squares over the peers.
 //!
-//! Blamed on nobody: a stage above 1.2 × the others ([`StageImbalance`]); a slowest rank that keeps
-//! changing ([`Moving`]); without a known stage, more ranks at once than 1 in 16, which are then
-//! rather a stage than stragglers.
+//! Where more than a quarter of a stage is slow alike, the spread of all hides it: then the slow part is told from the
+//! fast one, and named where it is whole machines (`judge/parted.rs`).
+//!
+//! Blamed on nobody: a stage whose fastest quarter needs 1.2 × what the others' does ([`StageImbalance`]); a part of
+//! a stage that is slow and not whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]); without
+//! a known stage, more ranks at once than 1 in 16, which are then rather a stage than stragglers.
 //!
 //! Measured on real jobs (ByteDance AR and SE, 44 and 43 steps; the replay in the tests): AR's one
 //! culprit and no one else, nobody in SE; another rank slowed by 6, 10, 20, 30 % was found in 31 of
@@ -135,6 +138,8 @@ pub struct Seat {
     pub stage: Option<u32>,
     /// One number for its dp, tp, cp and ep together; none is unknown.
     pub column: Option<u32>,
+    /// A number for its machine, no other's of the run; none is unknown.
+    pub host: Option<u32>,
 }
 
 /// What one rank did in one step.
@@ -183,7 +188,8 @@ pub struct Straggler {
 pub struct Price {
     /// A step now, median, nanoseconds.
     pub step_ns: u64,
-    /// What it would take without this rank's excess over the slowest that is not blamed.
+    /// What it would take without this rank's excess over the slowest that is not blamed; of more than a quarter of
+    /// a stage, without that of all on its machine.
     pub without_ns: u64,
     /// GPU-nanoseconds that all ranks lost since its first slow step.
     pub lost_gpu_ns: u128,
@@ -195,6 +201,19 @@ pub struct StageImbalance {
     /// The stage.
     pub stage: u32,
     /// Its busy time ÷ the median of the other stages.
+    pub ratio: f64,
+}
+
+/// Ranks of one stage with more work than its others: a matter of the split, of no rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parted {
+    /// The stage.
+    pub stage: u32,
+    /// How many ranks are slow.
+    pub slow: usize,
+    /// Of how many.
+    pub of: usize,
+    /// Their busy time ÷ that of the stage's others.
     pub ratio: f64,
 }
 

@@ -7,7 +7,8 @@
 //! tree   2·log2 N · (S/B + l)
 //! ```
 //! Slower than [`SLOW`] times the faster of the two: the network is not what it could be, and its
-//! settings are asked first. Else more accumulation: half as many reductions for the same samples.
+//! settings are asked first. Else more accumulation: half as many reductions for the same samples. Where the bus
+//! bandwidth of the collectives was measured, it is held against the line itself, which is nearer than their bytes.
 
 use gpufleet_telemetry::catalog::Unit;
 
@@ -33,15 +34,15 @@ pub fn tree(bytes: f64, ranks: u32, bytes_per_second: f64, latency_s: f64) -> f6
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let share = run.share(run.communication_s)?;
     let network = &run.network;
-    let expected = network
-        .reduced_bytes
-        .zip(network.ranks)
-        .zip(network.line_bytes_per_second)
-        .map(|((bytes, ranks), line)| {
-            let ring = ring(bytes, ranks, line, LATENCY_S);
-            ring.min(tree(bytes, ranks, line, LATENCY_S))
-        });
     let took = run.communication_s?;
+    let by_bytes = || {
+        let known = network.reduced_bytes.zip(network.ranks);
+        let ((bytes, ranks), line) = known.zip(network.line_bytes_per_second)?;
+        let ring = ring(bytes, ranks, line, LATENCY_S);
+        Some(ring.min(tree(bytes, ranks, line, LATENCY_S)))
+    };
+    let line_part = network.line_part.map(|it| it.min(1.0));
+    let expected = line_part.map(|it| took * it).or_else(by_bytes);
     let slow = expected.filter(|it| *it > 0.0 && took > SLOW * it);
     let mut measured = vec![Reading::new(
         "communication not hidden",
@@ -50,11 +51,13 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         Unit::Seconds,
     )];
     measured.push(Reading::new("share of the step", share, None, Unit::Ratio));
+    let reached = line_part.map(|it| Reading::new("line rate reached", it, Some(1.0), Unit::Ratio));
+    measured.extend(reached);
     let (knob, removed, confidence) = match slow {
         Some(expected) => (
             Knob {
                 name: "NCCL_*",
-                today: None,
+                today: run.set_up.nccl.clone(),
                 proposed:
                     "the settings of the machine's network plugin: it is slower than its line"
                         .to_owned(),

@@ -117,6 +117,7 @@ fn collectives(slow: Option<(u32, f64)>, random: &mut ChaCha8Rng) -> Vec<Reading
     let seat = Seat {
         stage: Some(0),
         column: None,
+        host: None,
     };
     let seats: BTreeMap<u32, Seat> = (0..RANKS as u32).map(|rank| (rank, seat)).collect();
     readings(TICK_NS, &operations, &seats)

@@ -48,6 +48,7 @@ fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (Named, u32
                     seat: Seat {
                         stage: Some(rank % STAGES),
                         column: Some(column),
+                        host: None,
                     },
                     busy_ns: (1e9 * x.exp() * part) as u64,
                 }

@@ -5,7 +5,8 @@
 //! pairs different. It fires when the change is above 2 %, above 4 × the robust spread of at least
 //! three baseline runs, above their whole range, and Mann-Whitney over the steps against the
 //! baseline run that is nearest gives p < 0.001. With fewer baselines the change is shown and
-//! nothing is said.
+//! nothing is said. Of A/B the spread and the range are those of the runs of both, each beside its side's median: the
+//! spread of three alone is often far too small or too large.
 //!
 //! Measured on real repeats (MLPerf; the replay in the tests): of 110 equal runs none is called
 //! different.
@@ -100,7 +101,7 @@ pub struct Comparison {
     /// Median step, of several runs the median of their medians, ÷ the median of the baselines' median steps.
     pub ratio: f64,
     /// The least change that these baselines let tell, as a part of their median: 2 %, four times their spread, or
-    /// their whole range.
+    /// their whole range; of A/B those of both sides.
     pub told_from: f64,
     /// Chance of the steps being alike, against the nearest baseline run.
     pub p: f64,
@@ -108,14 +109,17 @@ pub struct Comparison {
 
 /// Compares a run with those before it. None without any of these.
 pub fn compare(baselines: &[Pace], run: &Pace) -> Option<Comparison> {
-    held(baselines, run.median, run)
+    let told_from = told_from(distances(baselines)?)?;
+    held(baselines, (run.median, run), told_from)
 }
 
 /// A/B: whether B is faster or slower than A by the medians of both, in which every run of B has to agree about the
 /// side. None without any run of one of them.
 pub fn a_b(a: &[Pace], b: &[Pace]) -> Option<Comparison> {
     let own = median_of(b)?;
-    let told = held(a, own, nearest(b, own)?)?;
+    let mut apart = distances(a)?;
+    apart.extend(distances(b)?);
+    let told = held(a, (own, nearest(b, own)?), told_from(apart)?)?;
     let middle = own / told.ratio;
     let one_side = b
         .iter()
@@ -130,15 +134,9 @@ pub fn a_b(a: &[Pace], b: &[Pace]) -> Option<Comparison> {
 
 /// Holds a median against those of the baselines, and the steps of the run that it is of, or is nearest to it, against
 /// those of the nearest of them.
-fn held(baselines: &[Pace], own: f64, run: &Pace) -> Option<Comparison> {
-    let middle = median_of(baselines)?;
-    let distances = baselines.iter().map(|it| (it.median - middle).abs());
-    let mut distances: Vec<f64> = distances.collect();
-    let range = distances.iter().copied().fold(0.0, f64::max) / middle;
-    let spread = as_sigma(median(&mut distances)?) / middle;
+fn held(baselines: &[Pace], (own, run): (f64, &Pace), told_from: f64) -> Option<Comparison> {
     let p = mann_whitney(&nearest(baselines, own)?.ranked, &run.ranked);
-    let ratio = own / middle;
-    let told_from = LEAST_CHANGE.max(FIRE_SPREADS * spread).max(range);
+    let ratio = own / median_of(baselines)?;
     let is_real = (ratio - 1.0).abs() > told_from && p < FIRE_P;
     let verdict = match (baselines.len() >= LEAST_BASELINES, is_real) {
         (false, _) => Verdict::TooFewRuns,
@@ -152,6 +150,20 @@ fn held(baselines: &[Pace], own: f64, run: &Pace) -> Option<Comparison> {
         told_from,
         p,
     })
+}
+
+/// How far each run is from the median of them, as a part of it.
+fn distances(runs: &[Pace]) -> Option<Vec<f64>> {
+    let middle = median_of(runs)?;
+    let each = runs.iter().map(|it| (it.median - middle).abs() / middle);
+    Some(each.collect())
+}
+
+/// The least change that runs let tell which are so far from their medians.
+fn told_from(mut distances: Vec<f64>) -> Option<f64> {
+    let range = distances.iter().copied().fold(0.0, f64::max);
+    let spread = as_sigma(median(&mut distances)?);
+    Some(LEAST_CHANGE.max(FIRE_SPREADS * spread).max(range))
 }
 
 fn median_of(runs: &[Pace]) -> Option<f64> {

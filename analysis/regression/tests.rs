@@ -223,6 +223,29 @@ fn a_b_takes_three_runs_of_each_that_agree() {
 }
 
 #[test]
+fn a_b_goes_by_what_runs_of_both_sides_differ_by() {
+    let of = |millis: [f64; 3]| millis.map(|it| pace(&[it * 1e6; 60]));
+    let told = |a: &[Pace], b: &[Pace]| a_b(a, b).expect("there are runs");
+    // Two of A happen to be equal, which says nothing of what runs of this kind differ by: distances are
+    // 0, 0, 0, 20 of 1,000 and 11 and 12 of 1,030.
+    let (a, b) = (
+        of([1_000.0, 1_000.0, 1_020.0]),
+        of([1_019.0, 1_030.0, 1_042.0]),
+    );
+    let from = told(&a, &b).told_from;
+    let spread = (0.0 + 11.0 / 1_030.0) / 2.0;
+    assert!((from - 4.0 * 1.4826 * spread).abs() < 1e-9, "{from}");
+    assert_eq!(told(&a, &b).verdict, Verdict::Alike);
+    assert!((told(&b, &a).told_from - from).abs() < 1e-12, "either way");
+    let wide = of([1_000.0, 1_030.0, 1_100.0]);
+    let from = told(&a, &wide).told_from;
+    assert!(
+        (from - 70.0 / 1_030.0).abs() < 1e-9,
+        "the range of B: {from}"
+    );
+}
+
+#[test]
 fn of_both_sides_the_medians_are_held_so_that_the_other_way_round_is_the_inverse() {
     let of = |millis: &[f64]| -> Vec<Pace> {
         let runs = millis.iter().map(|it| pace(&[it * 1e6; 60]));

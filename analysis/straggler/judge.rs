@@ -4,12 +4,14 @@
 //! one's own, because one of four moves the spread of all.
 
 use super::{
-    Confidence, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving, Price, Rank, Run, SCALE,
+    Confidence, FORGOTTEN_STEPS, LEAST_STEPS, LONGEST, Moving, Parted, Price, Rank, Run, SCALE,
     SIGMA_FLOOR, SLOW_SHARE, STAGE_RATIO, Silent, Source, StageImbalance, Straggler, Thresholds,
     WINDOWS,
 };
 use crate::robust::{MEDIAN_ERROR, median, sigma_about};
 use std::collections::BTreeMap;
+
+mod parted;
 
 /// Fewer peers than this are few.
 const FEW: usize = 8;
@@ -31,6 +33,8 @@ pub struct Verdict {
     pub stragglers: Vec<Straggler>,
     /// Stages with more work than the others.
     pub stages: Vec<StageImbalance>,
+    /// Stages whose ranks have unequal work.
+    pub parted: Vec<Parted>,
     /// The slowest rank keeps changing.
     pub moving: Option<Moving>,
     /// Why nobody is judged or blamed.
@@ -46,6 +50,7 @@ struct Evidence {
 }
 
 /// The last steps of a rank.
+#[derive(Clone, Copy)]
 struct Last<'a> {
     rank: u32,
     /// Its x, as it is kept.
@@ -101,7 +106,20 @@ impl Run {
         by: &Thresholds,
         verdict: &mut Verdict,
     ) {
-        let evidence = self.evidence(peers, by);
+        let mut evidence = self.evidence(peers, by);
+        // Without stages two parts are rather two stages.
+        if let Some((stage, part)) = stage.zip(stage.and_then(|_| self.slow_part(peers, by))) {
+            if part.is_machines {
+                evidence.extend(part.ranks);
+            } else if evidence.is_empty() {
+                verdict.parted.push(Parted {
+                    stage,
+                    slow: part.ranks.len(),
+                    of: peers.len(),
+                    ratio: part.ratio,
+                });
+            }
+        }
         let most = match stage {
             Some(_) => peers.len(),
             None => (peers.len() / UNKNOWN_MESH_PART).max(1),
@@ -134,7 +152,7 @@ impl Run {
                 z: now.z,
                 window: now.window,
                 confidence,
-                price: self.price_of(*number),
+                price: self.price_of(*number, many),
             });
         }
     }
@@ -154,7 +172,7 @@ impl Run {
                 if slow.is_empty() {
                     continue;
                 }
-                let sigma = sigma(&peers, part);
+                let sigma = sigma(&peers, part, peers.len() < FEW);
                 for it in slow {
                     if let Some(now) = it.evidence((part, sigma), by)
                         && found.get(&it.rank).is_none_or(|before| before.z < now.z)
@@ -234,12 +252,20 @@ impl Run {
         }
     }
 
-    fn price_of(&self, number: u32) -> Option<Price> {
+    /// What a rank costs; one of many that are slow costs what those of its machine do together, because without it
+    /// alone the others would wait as long.
+    fn price_of(&self, number: u32, many: bool) -> Option<Price> {
+        let host = self.ranks[&number].seat.host.filter(|_| many);
+        let is_beside = |longest: u32| {
+            let longest = self.ranks.get(&longest);
+            let longest = longest.filter(|it| it.blamed_since.is_some());
+            host.is_some() && longest.is_some_and(|it| it.seat.host == host)
+        };
         let lately = &self.recent[self.recent.len().saturating_sub(LEAST_STEPS)..];
         let is_priced = self.source != Source::Telemetry && lately.iter().all(|it| it.wall_ns > 0);
         let mut walls: Vec<f64> = lately.iter().map(|it| it.wall_ns as f64).collect();
         let excess = |it: &super::Recent| {
-            if it.longest == number {
+            if it.longest == number || is_beside(it.longest) {
                 it.excess_ns
             } else {
                 0
@@ -343,11 +369,11 @@ fn shared(peers: &[Last<'_>]) -> f64 {
     }
 }
 
-fn sigma(peers: &[Last<'_>], part: f64) -> f64 {
-    let is_few = peers.len() < FEW;
+/// The peers' spread: about their median, or of each about its own.
+fn sigma(peers: &[Last<'_>], part: f64, is_own: bool) -> f64 {
     let mut values: Vec<f64> = Vec::new();
     for it in peers {
-        let centre = if is_few { it.slowness(part) } else { 0.0 };
+        let centre = if is_own { it.slowness(part) } else { 0.0 };
         values.extend(it.x(part).map(|x| x - centre));
     }
     let centre = median(&mut values).unwrap_or(0.0);

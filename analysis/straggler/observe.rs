@@ -100,9 +100,10 @@ impl Run {
         let mut found = Vec::with_capacity(readings.len());
         for (stage, mut peers) in stages {
             peers.sort_unstable_by_key(|it| it.busy_ns);
-            let middle = peers[peers.len() / 2].busy_ns;
+            // What the work takes: up to three quarters of them may be slow.
+            let work = peers[(peers.len() - 1) / 4].busy_ns;
             if let Some(stage) = stage {
-                keep(self.stages.entry(stage).or_default(), middle, LEAST_STEPS);
+                keep(self.stages.entry(stage).or_default(), work, LEAST_STEPS);
             }
             for (index, reading) in peers.iter().enumerate() {
                 let others = median_without(&peers, index);
@@ -144,12 +145,12 @@ impl Run {
             blamed_since: None,
             lost_ns: 0,
         });
-        if rank.seat != seat {
+        if (rank.seat.stage, rank.seat.column) != (seat.stage, seat.column) {
             // A rank that moved has other peers: what is known of it compares with the old ones.
             rank.slow.clear();
             rank.column.clear();
-            rank.seat = seat;
         }
+        rank.seat = seat;
         rank.last_step = step;
         keep(&mut rank.slow, scaled(own.x), LONGEST);
         keep(&mut rank.column, scaled(shared), LONGEST);

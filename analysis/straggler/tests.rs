@@ -1,6 +1,7 @@
 //! Stragglers that are there, that are not, and that cannot be told; real jobs in [`real`]. Scores by size
 //! are in `quality`.
 
+mod parted;
 pub(crate) mod real;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ fn seat(rank: u32, stages: u32) -> Seat {
     Seat {
         stage: Some(rank % stages),
         column: Some(rank / stages),
+        host: None,
     }
 }
 

@@ -104,13 +104,13 @@ pub struct OfOneWay {
 /// What several runs of each say.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Repeats {
-    /// `slower` or `faster` where B is so by more than runs of A differ, and each run of B is on that side; `alike` where
+    /// `slower` or `faster` where B is so by more than runs of one way differ, and each run of B is on that side; `alike` where
     /// they are not told apart; `too_few_runs` of fewer than three of each; none of too few steps.
     pub verdict: Option<&'static str>,
     /// The same in a sentence, with what is missing to it.
     pub sentence: String,
-    /// The least change that the runs of A let tell, as a part: 2 %, four times their spread, or their whole range. None of
-    /// fewer than three of each.
+    /// The least change that the runs of both let tell, as a part: 2 %, four times their spread, or their whole range. None
+    /// of fewer than three of each.
     pub told_from: Option<f64>,
     /// The runs of the first.
     pub a: OfOneWay,

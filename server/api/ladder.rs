@@ -55,8 +55,7 @@ pub async fn ladder(
         return Err(unknown());
     }
     let cluster: Arc<str> = cluster.into();
-    let _permit = web.step_views.acquire().await;
-    let found = ladder::read(&web.app, &cluster, &name).await;
+    let found = ladder::read(&web.app, &web.step_views, (&cluster, &name)).await;
     let found = found.map_err(|error| Problem::store(&error))?;
     if found.rungs.is_empty() {
         return Err(unknown());

@@ -138,11 +138,12 @@ pub async fn walked(
 ) -> Arc<MoneySnapshot> {
     let (fleet, inventory) = (Arc::clone(&app.fleet), Arc::clone(&app.inventory));
     let (terms, asked) = (Arc::clone(terms), grant.clone());
-    let making = async move {
-        Ok(apart(move || now((&fleet, &inventory), &terms, &asked, at)).await)
-    };
+    let making =
+        async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, at)).await) };
     let snapshots = &app.money.snapshots.0;
-    let Ok(found) = snapshots.get(grant.cluster.clone(), &app.clock, making).await;
+    let Ok(found) = snapshots
+        .get(grant.cluster.clone(), &app.clock, making)
+        .await;
     found
 }
 

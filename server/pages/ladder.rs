@@ -64,10 +64,7 @@ pub async fn show(
 ) -> Response {
     let cluster: Arc<str> = cluster.into();
     let found = match frame.grant.may_see(&cluster) {
-        true => {
-            let _permit = web.step_views.acquire().await;
-            ladder::read(&web.app, &cluster, &name).await
-        }
+        true => ladder::read(&web.app, &web.step_views, (&cluster, &name)).await,
         false => Ok(ladder::Ladder::default()),
     };
     let found = match found {

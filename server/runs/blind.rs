@@ -131,7 +131,7 @@ impl Rank {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_analysis::straggler::{Straggler, Verdict};
+    use gpufleet_analysis::straggler::Verdict;
     use gpufleet_telemetry::time::Timestamp;
 
     use super::*;
@@ -141,10 +141,8 @@ mod tests {
     fn judged(silent: Option<Silent>) -> Judged {
         Judged {
             verdict: Verdict {
-                stragglers: Vec::<Straggler>::new(),
-                stages: Vec::new(),
-                moving: None,
                 silent,
+                ..Verdict::default()
             },
             since: std::collections::BTreeMap::new(),
             slower: None,

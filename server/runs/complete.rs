@@ -6,14 +6,14 @@
 //! tells nonsense is then missing, and does not stop the rest. Times are those of one step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use gpufleet_analysis::straggler::Seat;
 use gpufleet_telemetry::steps::StepTimes;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
-use gpufleet_telemetry::training::Mesh;
 
-use super::Run;
 use super::ring::Ring;
+use super::{RankFacts, Run};
 
 /// How long a step waits for the ranks that have not reported it, nanoseconds: six shipments.
 pub const AGED_OUT: i64 = 60 * NANOS_PER_SECOND;
@@ -98,7 +98,7 @@ impl Rings {
             };
             Some(Seated {
                 rank: *number,
-                seat: seat(&rank.facts.mesh, world),
+                seat: seat(&rank.facts, world),
                 span,
                 ring,
             })
@@ -232,8 +232,8 @@ impl Sum {
 
 /// Where a rank stands for the straggler detector. A dimension that nobody told is of size 1 where
 /// the ones that were told make up the whole world; else the column is not known.
-pub fn seat(mesh: &Mesh, world: u32) -> Seat {
-    let axes = mesh.axes();
+pub fn seat(rank: &RankFacts, world: u32) -> Seat {
+    let axes = rank.mesh.axes();
     let sizes = axes
         .iter()
         .filter_map(|(_, it)| *it)
@@ -253,7 +253,34 @@ pub fn seat(mesh: &Mesh, world: u32) -> Seat {
         column = column.and_then(|it| it.checked_mul(of)?.checked_add(at));
     }
     Seat {
-        stage: mesh.pp.map(|it| it.at),
+        stage: rank.mesh.pp.map(|it| it.at),
         column,
+        host: host(&rank.node),
+    }
+}
+
+/// A number for a node, by its name alone, so that it stays when others come; none of one that is not known.
+fn host(node: &str) -> Option<u32> {
+    let mut hasher = DefaultHasher::new();
+    node.hash(&mut hasher);
+    (!node.is_empty()).then(|| hasher.finish() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_one_node_share_a_host_that_no_other_has_and_an_unknown_node_is_none() {
+        let on = |node: &str| {
+            let rank = RankFacts {
+                node: node.to_owned(),
+                ..RankFacts::default()
+            };
+            seat(&rank, 8).host
+        };
+        assert_eq!(on("node-1"), on("node-1"));
+        assert_ne!(on("node-1"), on("node-2"));
+        assert_eq!(on(""), None);
     }
 }

@@ -59,7 +59,7 @@ impl Sum {
 
 /// The stages of the ranks that speak for a run.
 pub fn stages(run: &Run) -> Stages {
-    let stage = |rank: &super::Rank| seat(&rank.facts.mesh, run.facts.world).stage;
+    let stage = |rank: &super::Rank| seat(&rank.facts, run.facts.world).stage;
     let members = run.members();
     members.map(|(number, it)| (*number, stage(it))).collect()
 }

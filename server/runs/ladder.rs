@@ -2,9 +2,12 @@
 //!
 //! A run is a rung where it has the tag [`TAG`] with the ladder's name; the tag [`RUNG`] says what was
 //! changed. A job counts with its last attempt. Each rung is held against the one before it and against
-//! the first. Limits: [`MAX_RUNGS`] rungs, the last ones; the last [`MAX_LOOKED_AT`] jobs are looked at.
+//! the first. Limits: [`MAX_RUNGS`] rungs, the last ones; the last [`MAX_LOOKED_AT`] jobs are looked at. Others who
+//! read steps come between any two rungs.
 
 use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 
 use super::RunKey;
 use super::compare::{self, Against, Compared};
@@ -43,19 +46,30 @@ pub struct Ladder {
     pub left_out: usize,
 }
 
-/// The ladder of a name.
+/// The ladder of a cluster's name. For each rung it waits for one of the `views` anew.
 ///
 /// # Errors
 /// When the database refuses.
-pub async fn read(app: &App, cluster: &Arc<str>, name: &str) -> Result<Ladder, StoreError> {
-    let mut keys = tagged(app, cluster, name).await?;
+pub async fn read(
+    app: &App,
+    views: &Semaphore,
+    (cluster, name): (&Arc<str>, &str),
+) -> Result<Ladder, StoreError> {
+    let mut keys = {
+        let _permit = views.acquire().await;
+        tagged(app, cluster, name).await?
+    };
     // Newest first until here.
     let left_out = keys.len().saturating_sub(MAX_RUNGS);
     keys.truncate(MAX_RUNGS);
     keys.reverse();
     let mut rungs: Vec<Rung> = Vec::new();
     for key in keys {
-        let Some(compared) = compare::one(app, key).await? else {
+        let compared = {
+            let _permit = views.acquire().await;
+            compare::one(app, key).await?
+        };
+        let Some(compared) = compared else {
             continue;
         };
         let here = (&compared.facts, &compared.side);

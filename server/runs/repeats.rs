@@ -85,7 +85,7 @@ impl Sides {
 }
 
 impl Repeated {
-    /// Whether B is slower by more than runs of A differ.
+    /// Whether B is slower by more than runs of one way differ.
     pub fn is_slower(&self) -> bool {
         self.comparison
             .is_some_and(|it| it.verdict == Verdict::Slower)
@@ -99,11 +99,11 @@ impl Repeated {
         let least = format!("{:.1} %", told.told_from * 100.0);
         match told.verdict {
             verdict @ (Verdict::Slower | Verdict::Faster) => format!(
-                "B is {}: by more than {least}, the least that these runs of A let tell, and so is each of its runs.",
+                "B is {}: by more than {least}, the least that these runs let tell, and so is each of its runs.",
                 verdict.name()
             ),
             Verdict::Alike => format!(
-                "B and A are not told apart: these runs of A let tell {least} and more, where all runs of B agree."
+                "B and A are not told apart: these runs let tell {least} and more, where all runs of B agree."
             ),
             Verdict::TooFewRuns => {
                 "Whether that is more than runs of one way differ is not known: that takes three of each."
@@ -218,11 +218,11 @@ mod tests {
         };
         let a = [100.5, 99.5, 100.0];
         for (b, said) in [
-            (vec![107.0; 3], "B is slower: by more than 3.0 %"),
-            (vec![93.0; 3], "B is faster: by more than 3.0 %"),
+            (vec![107.5, 106.5, 107.0], "B is slower: by more than 2.8 %"),
+            (vec![93.5, 92.5, 93.0], "B is faster: by more than 3.0 %"),
             (
-                vec![101.0; 3],
-                "not told apart: these runs of A let tell 3.0 %",
+                vec![101.5, 100.5, 101.0],
+                "not told apart: these runs let tell 2.9 %",
             ),
             (vec![150.0; 2], "that takes three of each"),
         ] {

@@ -182,6 +182,13 @@ impl Run {
         let mean = active.iter().sum::<f64>() / active.len() as f64;
         let otherwise = "not known: no GPU of the run tells how long its tensor cores are active";
         let mean = self.at_its_pace(Some(mean).filter(|it| it.is_finite()), otherwise, now)?;
+        if mean <= 0.0 {
+            // A moment without work, as while a checkpoint is saved, is no FLOPs that were told to be 0.
+            return Err(
+                "not told: the run gives no FLOPs with recomputation, and its tensor cores are not active now"
+                    .to_owned(),
+            );
+        }
         let peak = self.peak(&named, gpus.card, specs);
         let peak = peak.map_err(|it| it.why)?;
         let found = mfu::estimated(mean, &peak).map_err(refused)?;
@@ -344,7 +351,7 @@ mod tests {
             (&fewer, None, "50 % of the model's"),
             (&too_much, None, "107 %"),
             (&run(&[]), Some(1.5), "150 %"),
-            (&run(&[]), Some(0.0), "above 0"),
+            (&run(&[]), Some(0.0), "not told"),
             (&run(&[]), None, "tensor cores"),
             (&no_type, Some(0.5), "the type of its arithmetic"),
             (&over, Some(0.5), "it does not run"),

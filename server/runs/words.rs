@@ -145,6 +145,7 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     let Verdict {
         stragglers,
         stages,
+        parted,
         moving,
         silent,
     } = &judged.verdict;
@@ -181,8 +182,16 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     }
     if let Some(stage) = stages.first() {
         return format!(
-            "No rank is slow; pipeline stage {} has {:.2} × the work of the others.",
+            "No rank is slow beside those of its stage; pipeline stage {} takes {:.2} × as long as the others: it has \
+             more work, or all of its machines are slow.",
             stage.stage, stage.ratio
+        );
+    }
+    if let Some(parted) = parted.first() {
+        return format!(
+            "No one rank is slow: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, and \
+             are on no machine of their own, which is how its work is split.",
+            parted.slow, parted.of, parted.stage, parted.ratio
         );
     }
     if let Some(moving) = moving {
@@ -214,5 +223,63 @@ pub const fn not_judged(why: Silent) -> &'static str {
         Silent::MeshUnknown => {
             "several look slow, and the run does not say which pipeline stage they are on"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::straggler::{Parted, StageImbalance};
+    use gpufleet_telemetry::catalog::training;
+
+    use super::*;
+
+    /// What is said of a run whose ranks wait for each other, and of which this was judged.
+    fn said(verdict: Verdict) -> String {
+        let mut run = Run::default();
+        for number in 0..2 {
+            let rank = run.ranks.entry(number).or_default();
+            rank.facts.readings = vec![
+                (training::STEP_WALL.id, 500.0),
+                (training::STEP_COMMUNICATION_WAIT.id, 100.0),
+            ];
+            rank.facts.readings.sort_by_key(|it| it.0);
+        }
+        let judged = Judged {
+            verdict,
+            since: std::collections::BTreeMap::new(),
+            slower: None,
+            before: None,
+            step: 500,
+            ended_at: Timestamp::default(),
+            step_ns: 1_000_000_000,
+        };
+        run.judged = Some(judged.clone());
+        slow(&run, &[], &judged)
+    }
+
+    #[test]
+    fn what_is_of_no_rank_says_what_it_is() {
+        let stages = vec![StageImbalance {
+            stage: 1,
+            ratio: 1.5,
+        }];
+        let of_a_stage = said(Verdict {
+            stages,
+            ..Verdict::default()
+        });
+        let expected = "pipeline stage 1 takes 1.50 × as long as the others";
+        assert!(of_a_stage.contains(expected), "{of_a_stage}");
+        let parted = vec![Parted {
+            stage: 0,
+            slow: 8,
+            of: 16,
+            ratio: 1.67,
+        }];
+        let of_a_part = said(Verdict {
+            parted,
+            ..Verdict::default()
+        });
+        let expected = "8 of the 16 ranks of pipeline stage 0 take 1.67 × as long as the rest";
+        assert!(of_a_part.contains(expected), "{of_a_part}");
     }
 }

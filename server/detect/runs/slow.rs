@@ -2,7 +2,7 @@
 //!
 //! The ranks of one node that are slow together are the node's. A run that became slower because a rank
 //! makes it wait is told at that rank's place, so that both are one incident; and where no rank can be named,
-//! because half of a stage is slow, at the one node or GPU of it whose clocks are below the others'.
+//! because the stages are not told and many ranks are slow, at the one node or GPU of it whose clocks are below the others'.
 
 use std::collections::BTreeMap;
 

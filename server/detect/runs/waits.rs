@@ -175,7 +175,7 @@ fn of_a_step(price: Price, step_ns: u64) -> Price {
 /// Where the ranks sit that have not ended.
 fn seats(run: &Run) -> BTreeMap<u32, Seat> {
     run.living()
-        .map(|(number, it)| (*number, seat(&it.facts.mesh, run.facts.world)))
+        .map(|(number, it)| (*number, seat(&it.facts, run.facts.world)))
         .collect()
 }
 

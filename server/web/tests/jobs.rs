@@ -15,6 +15,7 @@ use crate::words::text::segment;
 
 mod advice;
 mod blind;
+mod ladder;
 mod repeats;
 mod values;
 
@@ -401,34 +402,6 @@ async fn the_api_of_a_job_lists_its_attempts() {
         .await;
     assert_eq!(job["attempts"][0]["cause"], "exception");
     assert_eq!(job["attempts"][0]["state"], "ended");
-}
-
-#[tokio::test]
-async fn runs_with_the_same_ladder_tag_are_its_rungs_each_against_the_one_before() {
-    let server = server().await;
-    let ladder = "ladders/prod/fp8%20%26%20more";
-    let found = server.json(&format!("/api/v1/{ladder}")).await;
-    let rungs = found["rungs"].as_array().unwrap();
-    assert_eq!(rungs.len(), 2);
-    let of = |job: &str| rungs.iter().find(|it| it["run"]["job"] == job).unwrap();
-    assert_eq!(of(JOB)["rung"], "<i>fused");
-    assert_eq!(of(JOB)["step_seconds"], 1.0);
-    assert_eq!(rungs[0]["against_before"], Value::Null);
-    let against = &rungs[1]["against_before"];
-    assert!(against["speed_up_missing"].is_string(), "one has no steps");
-    assert_eq!(against["differences"].as_array().unwrap().len(), 0);
-    let (status, page) = server.get("/clusters/prod/ladders/fp8%20%26%20more").await;
-    assert_eq!(status, StatusCode::OK);
-    assert!(
-        page.contains("&lt;i&gt;fused") || page.contains("&#60;i&#62;fused"),
-        "{page}"
-    );
-    assert!(
-        page.contains("1.00 s") && page.contains("too few steps"),
-        "{page}"
-    );
-    let (status, _) = server.get("/clusters/prod/ladders/other").await;
-    assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

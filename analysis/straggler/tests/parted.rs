@@ -1,0 +1,110 @@
+//! Stages of which many ranks are slow alike: whole machines are named, any other part is the split of the work.
+
+use super::*;
+
+/// Ranks of a stage.
+const PEERS: u32 = 16;
+/// 1.67 × as long as the others.
+const SLOWER: f64 = 0.67;
+
+/// Steps of two stages, the ranks of which are on these machines; those that are slow are on the first.
+fn go(
+    run: &mut Run,
+    steps: std::ops::Range<u64>,
+    host: fn(u32) -> Option<u32>,
+    is_slow: fn(u32) -> bool,
+) {
+    for step in steps {
+        let reading = |rank: u32| Reading {
+            rank,
+            seat: Seat {
+                stage: Some(rank / PEERS),
+                column: Some(rank % PEERS),
+                host: host(rank),
+            },
+            busy_ns: {
+                let part = if is_slow(rank) { 1.0 + SLOWER } else { 1.0 };
+                ((BUSY_NS + jitter(step, rank)) as f64 * part) as u64
+            },
+        };
+        let readings: Vec<Reading> = (0..2 * PEERS).map(reading).collect();
+        let longest = readings.iter().map(|it| it.busy_ns).max().unwrap_or(0);
+        run.observe(&Step {
+            step,
+            wall_ns: longest + 20_000_000,
+            readings: &readings,
+        });
+    }
+}
+
+/// Machines of eight ranks.
+fn of_eight(rank: u32) -> Option<u32> {
+    Some(rank / 8)
+}
+
+fn judged(host: fn(u32) -> Option<u32>, is_slow: fn(u32) -> bool) -> Verdict {
+    let mut run = Run::new(Source::Hooks);
+    go(&mut run, 0..60, host, is_slow);
+    run.judge()
+}
+
+fn is_all_slow(verdict: &Verdict) -> bool {
+    let mut each = verdict.stragglers.iter();
+    each.all(|it| (it.ratio - 1.0 - SLOWER).abs() < 0.01 && it.confidence == Confidence::Low)
+}
+
+#[test]
+fn a_machine_that_is_half_a_stage_is_named_with_its_price_and_cleared() {
+    let mut run = Run::new(Source::Hooks);
+    go(&mut run, 0..60, of_eight, |rank| rank < 8);
+    assert_eq!(names(&run.judge()), Vec::from_iter(0..8_u32));
+    go(&mut run, 60..100, of_eight, |rank| rank < 8);
+    let verdict = run.judge();
+    assert_eq!(names(&verdict), Vec::from_iter(0..8_u32));
+    assert!(is_all_slow(&verdict), "{verdict:?}");
+    assert_eq!((verdict.stages, verdict.parted), (vec![], vec![]));
+    // A step falls from 187 to 120 ms, which it does for no one rank.
+    let price = verdict.stragglers[0].price.expect("walls are known");
+    assert!(price.step_ns.abs_diff(187_000_000) < 1_000_000, "{price:?}");
+    assert!(
+        price.without_ns.abs_diff(120_000_000) < 1_000_000,
+        "{price:?}"
+    );
+    go(&mut run, 100..160, of_eight, |_| false);
+    assert_eq!(run.judge(), Verdict::default());
+}
+
+#[test]
+fn machines_that_are_three_quarters_of_a_stage_are_named() {
+    let verdict = judged(|rank| Some(rank / 4), |rank| rank < 12);
+    assert_eq!(names(&verdict), Vec::from_iter(0..12_u32));
+    assert!(is_all_slow(&verdict), "{verdict:?}");
+    assert_eq!(verdict.stages, []);
+}
+
+#[test]
+fn a_whole_stage_that_is_slow_has_more_work() {
+    let verdict = judged(of_eight, |rank| rank < PEERS);
+    assert_eq!((names(&verdict), verdict.stages.len()), (vec![], 1));
+}
+
+#[test]
+fn ranks_that_are_slow_on_no_machine_of_their_own_are_a_matter_of_the_split() {
+    let places: [(fn(u32) -> Option<u32>, fn(u32) -> bool); 3] = [
+        // Every second one of both machines.
+        (of_eight, |rank| rank < PEERS && rank % 2 == 0),
+        // Nobody knows where they are.
+        (|_| None, |rank| rank < 8),
+        // Each is on a machine of its own.
+        (Some, |rank| rank < 8),
+    ];
+    for (host, is_slow) in places {
+        let verdict = judged(host, is_slow);
+        assert_eq!((names(&verdict), &*verdict.stages), (vec![], &[][..]));
+        let [parted] = *verdict.parted else {
+            panic!("{verdict:?}");
+        };
+        assert_eq!((parted.stage, parted.slow, parted.of), (0, 8, 16));
+        assert!((parted.ratio - 1.0 - SLOWER).abs() < 0.01, "{parted:?}");
+    }
+}
