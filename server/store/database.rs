@@ -461,3 +461,30 @@ fn postgres_values(values: &[Value<'_>]) -> Result<PgArguments, sqlx::Error> {
     }
     Ok(arguments)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes of the statements for so many rows.
+    fn sizes(mut left: usize, is_filled_up: bool) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        while left > 0 {
+            let size = sqlite_rows(left, is_filled_up);
+            left = left.saturating_sub(size);
+            sizes.push(size);
+        }
+        sizes
+    }
+
+    #[test]
+    fn rows_come_in_statements_of_few_sizes_and_keys_in_the_fewest() {
+        assert_eq!(sizes(75, false), [64, 8, 1, 1, 1]);
+        assert_eq!(sizes(512, false), [512]);
+        for (keys, expected) in [(1, 1), (2, 8), (8, 8), (25, 64), (360, 512)] {
+            assert_eq!(sizes(keys, true), [expected], "{keys}");
+        }
+        assert_eq!(sizes(1_000, true), [512, 512]);
+        assert_eq!(sizes(0, true), [] as [usize; 0]);
+    }
+}

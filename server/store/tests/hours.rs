@@ -74,6 +74,34 @@ fn told(hours: &[LedgerHour]) -> Vec<(i64, State, i64)> {
 }
 
 both! {
+    async fn hours_of_several_resources_are_added_up_and_final_when_all_are(bench) {
+        // Three GPUs for an hour, of the last one only a half: more keys than fit a small statement.
+        for minute in 0..60 {
+            let number = u64::try_from(minute).unwrap() + 1;
+            let gpus = if minute < 30 { 3 } else { 2 };
+            bench.commit(&commit(number, gpus, Minute(START.0 + minute))).await;
+        }
+        bench.compute(at(HOUR_S + 300 + 900)).await;
+        let range = hour() - 2..hour() + 10;
+        let mut apart: BTreeMap<(i64, State), i64> = BTreeMap::new();
+        let keys = ["GPU-0", "GPU-1", "GPU-2", "GPU-9"].map(key);
+        for key in &keys {
+            for it in told(&bench.store.hours(key, range.clone()).await.unwrap()) {
+                *apart.entry((it.0, it.1)).or_default() += it.2;
+            }
+        }
+        let keys: Vec<&ResourceKey> = keys.iter().collect();
+        let together = bench.store.hours_of(&keys, range.clone()).await.unwrap();
+        let together_told: BTreeMap<_, _> = told(&together).into_iter().map(|it| ((it.0, it.1), it.2)).collect();
+        assert_eq!(together_told, apart);
+        assert_eq!(apart[&(0, State::ActiveUnrated)], 2 * 3_600 + 1_800);
+        let all_final = async |keys: &[&ResourceKey]| bench.store.hours_of(keys, hour()..hour() + 1).await.unwrap()[0].is_final;
+        assert_eq!(all_final(&keys).await, all_final(&keys[..1]).await && all_final(&keys[2..3]).await);
+        assert_eq!(bench.store.hours_of(&keys[3..], range).await.unwrap(), [], "nobody knows it");
+    }
+}
+
+both! {
     async fn an_hour_is_computed_while_it_runs_again_when_it_is_over_and_then_rests(bench) {
         bench.commit(&minutes_of_one(1, 0, 30, true)).await;
         assert_eq!(bench.compute(at(60)).await, 0, "a minute is due five minutes after it began");

@@ -51,6 +51,8 @@ both! {
         assert_eq!(only(begins("GPU_")).await, [], "no pattern");
         let kind = EventFilter { kinds: vec![EventKind::Xid], ..EventFilter::default() };
         assert_eq!(only(kind).await, of(&|it| it.event.kind == EventKind::Xid));
+        let kinds = EventFilter { kinds: EventKind::ALL.to_vec(), ..EventFilter::default() };
+        assert_eq!(only(kinds).await.len(), all.len());
         let bad = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
         assert_eq!(only(bad).await, of(&|it| it.event.severity == Severity::Warning));
         let worse = EventFilter { severity: Some(Severity::Error), ..EventFilter::default() };

@@ -242,6 +242,17 @@ async fn runs_of_one_name(bench: &Bench) {
         _ => "(job >= 'team/llama/'::text) AND (job < 'team/llama0'::text)",
     };
     assert!(plan.contains("run") && plan.contains(by_name), "{plan}");
+    let filter = RunFilter {
+        job: filter.name_of,
+        name_of: None,
+        ..filter
+    };
+    let plan = bench.plan_of_runs(&filter).await;
+    let by_job = match bench.store.kind() {
+        "sqlite" => "(lease=? AND cluster=? AND job=?)",
+        _ => "(job = 'team/llama/u1'::text)",
+    };
+    assert!(plan.contains(by_job), "{plan}");
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::*;
+use crate::auth::Grant;
+use crate::money::now::{self, MoneySnapshot};
 
 #[tokio::test]
 async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_mends_it() {
@@ -24,6 +26,26 @@ async fn the_page_names_what_is_idle_and_what_has_no_price_with_the_line_that_me
         !page.contains("$0.00"),
         "what is not known is not shown as nothing"
     );
+}
+
+#[tokio::test]
+async fn who_asks_within_a_second_shares_one_walk_of_the_fleet() {
+    let server = server().await;
+    let grants = [None, None, Some("prod"), Some("demo")];
+    let mut walks = Vec::new();
+    for cluster in grants {
+        let grant = Grant {
+            cluster: cluster.map(Arc::from),
+        };
+        let (app, terms) = (&server.app, server.app.money.terms());
+        walks.push(now::walked(app, &terms, &grant, app.clock.now()).await);
+    }
+    assert!(Arc::ptr_eq(&walks[0], &walks[1]));
+    // And nobody sees what another may.
+    let clusters = |it: &MoneySnapshot| it.all.keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(clusters(&walks[2]), ["prod"]);
+    assert_eq!(clusters(&walks[3]), ["demo"]);
+    assert!(walks[0].all.len() >= 2);
 }
 
 #[tokio::test]
