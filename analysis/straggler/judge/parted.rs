@@ -1,10 +1,10 @@
 //! Peers in two parts: more than a quarter of a stage's ranks is slow alike, so that their spread hides who is slow.
 //!
-//! All ranks of a stage have the same work, and its fastest quarter shows what that takes. Above that quarter the
-//! ranks are cut at the widest gap between their medians of the last [`LEAST_STEPS`] steps; σ is each rank's spread
-//! about its own median, and the slow part is slow by the same thresholds as one rank is. It is named where it is
-//! whole machines that hold two or more of its ranks and none of the fast part. Any other part is the split of the
-//! work, sequences or experts, and is blamed on nobody ([`Parted`](crate::straggler::Parted)).
+//! All ranks of a stage have the same work, and its fastest quarter shows what that takes. Between that and the
+//! slowest quarter the ranks are cut at the widest gap between their medians of the last [`LEAST_STEPS`] steps; σ is
+//! each rank's spread about its own median, and the slow part is slow by the same thresholds as one rank is. It is
+//! named where it is whole machines that hold two or more of its ranks and none of the fast part. Any other part is
+//! the split of the work, sequences or experts, and is blamed on nobody ([`Parted`](crate::straggler::Parted)).
 //!
 //! Limits: fewer than [`FEW`] peers are not cut; where more than three quarters of a stage are slow, the stage looks
 //! as if it had more work; sequences that are cut unevenly over machines look like slow machines, so that the
@@ -40,12 +40,13 @@ impl Run {
         let mut sorted: Vec<Middle<'_>> = last.iter().map(|it| (it.slowness(0.0), *it)).collect();
         sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
         let gap = |at: usize| sorted[at].0 - sorted[at - 1].0;
-        let fastest = sorted.len().div_ceil(MANY_PART);
-        let cut = (fastest..sorted.len()).max_by(|one, other| gap(*one).total_cmp(&gap(*other)))?;
-        let (fast, slow) = sorted.split_at(cut);
-        if gap(cut) < by.ratio.ln() || slow.len() * MANY_PART <= sorted.len() {
+        let ranks = sorted.len();
+        let cuts = ranks.div_ceil(MANY_PART)..ranks - ranks / MANY_PART;
+        let cut = cuts.max_by(|one, other| gap(*one).total_cmp(&gap(*other)))?;
+        if gap(cut) < by.ratio.ln() {
             return None;
         }
+        let (fast, slow) = sorted.split_at(cut);
         // An x is told beside the median of the others, which is one of the larger part.
         let apart = match slow.len() <= fast.len() {
             true => middle(slow),

@@ -75,6 +75,33 @@ fn a_machine_that_is_half_a_stage_is_named_with_its_price_and_cleared() {
 }
 
 #[test]
+fn one_rank_that_is_slower_still_does_not_hide_its_machine() {
+    let mut run = Run::new(Source::Hooks);
+    for step in 0..60 {
+        let reading = |rank: u32| Reading {
+            rank,
+            seat: Seat {
+                stage: Some(0),
+                column: None,
+                host: of_eight(rank),
+            },
+            busy_ns: match rank {
+                0 => 5 * BUSY_NS,
+                1..8 => 2 * BUSY_NS,
+                _ => BUSY_NS + jitter(step, rank),
+            },
+        };
+        let readings: Vec<Reading> = (0..PEERS).map(reading).collect();
+        run.observe(&Step {
+            step,
+            wall_ns: 0,
+            readings: &readings,
+        });
+    }
+    assert_eq!(names(&run.judge()), Vec::from_iter(0..8_u32));
+}
+
+#[test]
 fn machines_that_are_three_quarters_of_a_stage_are_named() {
     let verdict = judged(|rank| Some(rank / 4), |rank| rank < 12);
     assert_eq!(names(&verdict), Vec::from_iter(0..12_u32));
