@@ -40,6 +40,9 @@ deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 detection-report: ## Measure the detectors and write docs/detection.md
 	@GPUFLEET_BLESS=1 cargo nextest run --workspace -E 'package(gpufleet-analysis) and test(quality)'
 
+detection-healthy: ## Measure false alarms in 10,000 GPU-days of training too (minutes)
+	@GPUFLEET_BLESS=1 GPUFLEET_HEALTHY=1 cargo nextest run --cargo-profile fast -p gpufleet-analysis -E 'test(quality)'
+
 bench-agent: ## Measure the agent against the stand-in driver (minutes)
 	@scripts/bench.sh agent $(ARGS)
 
@@ -111,4 +114,4 @@ image: ## Build the container image gpufleet:VERSION (with docker, or buildah)
 test-image: ## Try the Dockerfile's steps with buildah where no registry of images is reached (root, minutes; ARGS=FOLDER with programs)
 	@scripts/image.sh check $(ARGS)
 
-.PHONY: detection-report package test-package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-days test-nccl-asan test-schemathesis test-focus test-adapters
+.PHONY: detection-report detection-healthy package test-package image test-image help up down demo-fault demo-training test test-postgres lint fmt fuzz deny bench-agent bench-training bench-server bench-outage bench-detect bench-notify bench-report bench-replay bench-otlp bench-runs bench-hooks gpu-pack wheel nccl-plugin test-days test-nccl-asan test-schemathesis test-focus test-adapters
