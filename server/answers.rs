@@ -79,6 +79,17 @@ where
         held.kept.get(asked).map(|(_, answer)| Arc::clone(answer))
     }
 
+    /// The same where it was made within so long.
+    pub fn last_within(&self, asked: &K, clock: &Arc<dyn Clock>, age: Duration) -> Option<Arc<T>> {
+        let held = self.0.lock();
+        let now = clock.monotonic();
+        let (_, answer) = held
+            .kept
+            .get(asked)
+            .filter(|(made, _)| now.saturating_sub(*made) < age)?;
+        Some(Arc::clone(answer))
+    }
+
     /// The answer that is fresh or being made, else what `make` comes to.
     ///
     /// # Errors

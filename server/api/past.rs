@@ -383,9 +383,7 @@ impl EventsAsked {
                 &resources,
             )?,
             resource_id: self.resource_id.as_deref().map(Arc::from),
-            kinds: named("kind", self.kind.as_deref(), EventKind::parse, &kinds)?
-                .into_iter()
-                .collect(),
+            kind: named("kind", self.kind.as_deref(), EventKind::parse, &kinds)?,
             severity: named(
                 "severity",
                 self.severity.as_deref(),

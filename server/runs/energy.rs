@@ -2,7 +2,8 @@
 //!
 //! Limits: whole hours, so that of the first and the last one an earlier or later attempt of the same job is in it; of
 //! more than [`MAX_DRAWN`] GPU-hours nothing is added up. A sum stands for [`FRESH_FOR`]; who asks waits [`WAITS`] for the
-//! next one and is then given the last, and [`MAX_WAITING`] at most are made or wait for it.
+//! next one and is then given the last where that is no older than [`STANDS_FOR`], and [`MAX_WAITING`] at most are made
+//! or wait for it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,6 +21,9 @@ use crate::store::{MAX_DRAWN, Store, StoreError};
 
 /// For how long a sum stands: the ledger is minutes behind anyway, and who polls a run asks every few seconds.
 const FRESH_FOR: Duration = Duration::from_secs(300);
+
+/// How old a sum may be that is given while the next one is made.
+const STANDS_FOR: Duration = Duration::from_secs(900);
 
 /// Most sums that are kept, some hundred bytes each: of more runs nobody asks within minutes, an exporter of all either.
 const KEPT: usize = 10_000;
@@ -115,22 +119,24 @@ impl Energies {
             })
         };
         let made = self.sums.get(key.clone(), clock, making);
-        self.told(key, made.boxed()).await
+        self.told((key, clock), made.boxed()).await
     }
 
     /// The sum that is being made where it is there in time, else the last one of the run.
     async fn told(
         &self,
-        key: &RunKey,
+        (key, clock): (&RunKey, &Arc<dyn Clock>),
         made: impl Future<Output = Result<Arc<Result<Drawn, String>>, NotMade>>,
     ) -> Result<Drawn, String> {
         match tokio::time::timeout(self.waits, made).await {
             Ok(Ok(made)) => Result::clone(&made),
             Ok(Err(NotMade::Unread)) => Err(UNREAD.to_owned()),
-            Ok(Err(NotMade::Refused)) | Err(_) => match self.sums.last(key) {
-                Some(last) => Result::clone(&last),
-                None => Err(ADDED_UP.to_owned()),
-            },
+            Ok(Err(NotMade::Refused)) | Err(_) => {
+                match self.sums.last_within(key, clock, STANDS_FOR) {
+                    Some(last) => Result::clone(&last),
+                    None => Err(ADDED_UP.to_owned()),
+                }
+            }
         }
     }
 }
@@ -193,11 +199,25 @@ async fn read(
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    use gpufleet_program::clock::SystemClock;
     use gpufleet_telemetry::training::{JobId, RunId};
 
     use super::*;
+
+    /// A clock that stands where it is put, seconds.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_secs(self.0.load(Ordering::Relaxed))
+        }
+    }
 
     #[tokio::test]
     async fn who_asks_does_not_wait_for_long_and_has_the_last_sum_or_that_it_is_made() {
@@ -209,23 +229,31 @@ mod tests {
             },
         };
         let energies = Energies::waiting(Duration::from_millis(1));
-        let why = energies.told(&key, pending()).await;
+        let hand = Arc::new(Hand::default());
+        let clock: Arc<dyn Clock> = Arc::clone(&hand) as _;
+        let asked = (&key, &clock);
+        let why = energies.told(asked, pending()).await;
         assert_eq!(why.expect_err("there is none"), ADDED_UP);
-        let why = energies.told(&key, ready(Err(NotMade::Refused))).await;
+        let why = energies.told(asked, ready(Err(NotMade::Refused))).await;
         assert_eq!(why.expect_err("there is none"), ADDED_UP);
         let drawn = Drawn {
             held_millis: 3,
             metered_millis: 2,
             millijoules: 1,
         };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let made = energies.sums.get(key.clone(), &clock, ready(Ok(Ok(drawn))));
         assert!(made.await.is_ok());
         for made in [pending().boxed(), ready(Err(NotMade::Refused)).boxed()] {
-            let last = energies.told(&key, made).await.expect("it was made before");
+            let last = energies
+                .told(asked, made)
+                .await
+                .expect("it was made before");
             assert_eq!(last.millijoules, 1);
         }
-        let why = energies.told(&key, ready(Err(NotMade::Unread))).await;
+        hand.0.store(STANDS_FOR.as_secs(), Ordering::Relaxed);
+        let why = energies.told(asked, pending()).await;
+        assert_eq!(why.expect_err("the last one is too old"), ADDED_UP);
+        let why = energies.told(asked, ready(Err(NotMade::Unread))).await;
         assert_eq!(why.expect_err("the store does not answer"), UNREAD);
     }
 }

@@ -414,7 +414,7 @@ async fn gpu_faults(
             cluster: Some(Arc::clone(&key.cluster)),
             resource_kind: Some(ResourceKind::Gpu),
             resource_ids: gpus.to_vec(),
-            kinds: vec![EventKind::Xid],
+            kind: Some(EventKind::Xid),
             from: Some(at.shifted(-BEFORE_NS)),
             until: Some(at.shifted(AFTER_NS)),
             ..EventFilter::default()

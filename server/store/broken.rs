@@ -33,7 +33,7 @@ impl Store {
         let mut newest: HashMap<ResourceKey, HealthEvent> = HashMap::new();
         for kind in HEALTH_KINDS {
             let filter = EventFilter {
-                kinds: vec![kind],
+                kind: Some(kind),
                 from: Some(since),
                 ..EventFilter::default()
             };

@@ -17,6 +17,9 @@ pub const MAX_EVENTS: usize = 1_000;
 /// Most resources that one question for events may name.
 pub const MAX_EVENT_IDS: usize = 512;
 
+/// Most filters of one question: a node, its GPUs and their shares are fewer.
+pub const MAX_AT_ONCE: usize = 128;
+
 /// Columns of an event as [`read`] takes them.
 pub(super) const COLUMNS: &str = "e.id, e.at_ms, e.cluster, e.kind, e.severity, e.resource_kind, \
      e.resource_id, e.agent, e.message, e.attributes";
@@ -35,61 +38,13 @@ impl Store {
     ) -> Result<EventPage, StoreError> {
         let limit = limit.clamp(1, MAX_EVENTS);
         let mut values = Vec::new();
-        let mut conditions = Vec::new();
-        let mut add = |condition: &str, value| {
-            values.push(value);
-            conditions.push(condition.replace('?', &format!("${}", values.len())));
-        };
-        add("e.lease = ?", Value::Text(&self.0.lease));
-        if let Some(cluster) = &filter.cluster {
-            add("e.cluster = ?", Value::Text(cluster));
-        }
-        if let Some(kind) = filter.resource_kind {
-            add("e.resource_kind = ?", Value::Text(kind.name()));
-        }
-        if let Some(id) = &filter.resource_id {
-            add("e.resource_id = ?", Value::Text(id));
-        }
-        if let Some(prefix) = &filter.id_prefix {
-            // No LIKE: ids are percent-encoded.
-            let length = prefix.chars().count();
-            let begins = format!("substr(e.resource_id, 1, {length}) = ?");
-            add(&begins, Value::Text(prefix));
-        }
-        match filter.severity {
-            None | Some(Severity::Info) => {}
-            Some(Severity::Warning) => add("e.severity <> ?", Value::Text(Severity::Info.name())),
-            Some(Severity::Error) => add("e.severity = ?", Value::Text(Severity::Error.name())),
-        }
-        if let Some(from) = filter.from {
-            add("e.at_ms >= ?", Value::Int(from.millis()));
-        }
-        if let Some(until) = filter.until {
-            add("e.at_ms < ?", Value::Int(until.millis()));
-        }
+        let mut conditions = conditions(&self.0.lease, filter, &mut values);
         if let Some(place) = before {
-            add("e.at_ms <= ?", Value::Int(place.at.millis()));
-            add("(e.at_ms < ?", Value::Int(place.at.millis()));
-            let last = conditions.pop().expect("just added");
-            values.push(Value::Int(place.id));
-            conditions.push(format!("{last} OR e.id < ${})", values.len()));
+            values.extend([Value::Int(place.at.millis()), Value::Int(place.id)]);
+            let (at, id) = (values.len() - 1, values.len());
+            conditions += &format!(" AND e.at_ms <= ${at} AND (e.at_ms < ${at} OR e.id < ${id})");
         }
-        let ids = filter.resource_ids.iter().take(MAX_EVENT_IDS);
-        let ids: Vec<&str> = ids.map(|it| &**it).collect();
-        let kinds: Vec<&str> = filter.kinds.iter().map(|it| it.name()).collect();
-        for (column, among) in [("e.resource_id", ids), ("e.kind", kinds)] {
-            if !among.is_empty() {
-                let first = values.len() + 1;
-                values.extend(among.into_iter().map(Value::Text));
-                let places: Vec<String> =
-                    (first..=values.len()).map(|it| format!("${it}")).collect();
-                conditions.push(format!("{column} IN ({})", places.join(", ")));
-            }
-        }
-        let sql = format!(
-            "SELECT {COLUMNS} FROM event e WHERE {} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}",
-            conditions.join(" AND ")
-        );
+        let sql = newest(&conditions, limit);
         let mut transaction = self.read().await?;
         let rows = transaction.fetch(&sql, &values).await;
         drop(transaction);
@@ -98,6 +53,105 @@ impl Store {
         self.set_aside(&bad).await?;
         Ok(page)
     }
+
+    /// Of each of these, at most [`MAX_AT_ONCE`], the newest events, at most `limit` of each, in one question; in no
+    /// order.
+    ///
+    /// # Errors
+    /// When the database refuses. An event that cannot be read is set aside and left out.
+    pub async fn events_of_each(
+        &self,
+        filters: &[EventFilter],
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let limit = limit.clamp(1, MAX_EVENTS);
+        let mut transaction = self.read().await?;
+        let rows = each(&mut transaction, "", &self.0.lease, filters, limit).await;
+        drop(transaction);
+        let (mut found, mut bad) = (Vec::new(), Vec::new());
+        for row in &rows.doing("reading events")? {
+            found.extend(read(row, &mut bad)?);
+        }
+        self.set_aside(&bad).await?;
+        Ok(found)
+    }
+}
+
+/// The rows of [`Store::events_of_each`]; a test has the statement explained. Each has an arm of its own, which goes by
+/// the index of resources: of several in one condition SQLite walks through all events by time.
+pub(super) async fn each(
+    transaction: &mut Transaction,
+    explain: &str,
+    lease: &str,
+    filters: &[EventFilter],
+    limit: usize,
+) -> Result<Vec<Row>, sqlx::Error> {
+    if filters.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut values = Vec::new();
+    let mut arms = Vec::with_capacity(filters.len());
+    for (number, filter) in filters.iter().take(MAX_AT_ONCE).enumerate() {
+        let conditions = conditions(lease, filter, &mut values);
+        let newest = newest(&conditions, limit);
+        arms.push(format!("SELECT * FROM ({newest}) a{number}"));
+    }
+    let sql = format!("{explain}{}", arms.join(" UNION ALL "));
+    transaction.fetch(&sql, &values).await
+}
+
+/// The newest events of these conditions.
+fn newest(conditions: &str, limit: usize) -> String {
+    format!(
+        "SELECT {COLUMNS} FROM event e WHERE {conditions} ORDER BY e.at_ms DESC, e.id DESC LIMIT {limit}"
+    )
+}
+
+/// The conditions of a filter, over values that are added to these.
+fn conditions<'a>(lease: &'a str, filter: &'a EventFilter, values: &mut Vec<Value<'a>>) -> String {
+    let mut conditions = Vec::new();
+    let mut add = |condition: &str, value| {
+        values.push(value);
+        conditions.push(condition.replace('?', &format!("${}", values.len())));
+    };
+    add("e.lease = ?", Value::Text(lease));
+    if let Some(cluster) = &filter.cluster {
+        add("e.cluster = ?", Value::Text(cluster));
+    }
+    if let Some(kind) = filter.resource_kind {
+        add("e.resource_kind = ?", Value::Text(kind.name()));
+    }
+    if let Some(id) = &filter.resource_id {
+        add("e.resource_id = ?", Value::Text(id));
+    }
+    if let Some(prefix) = &filter.id_prefix {
+        // No LIKE: ids are percent-encoded.
+        let length = prefix.chars().count();
+        let begins = format!("substr(e.resource_id, 1, {length}) = ?");
+        add(&begins, Value::Text(prefix));
+    }
+    if let Some(kind) = filter.kind {
+        add("e.kind = ?", Value::Text(kind.name()));
+    }
+    match filter.severity {
+        None | Some(Severity::Info) => {}
+        Some(Severity::Warning) => add("e.severity <> ?", Value::Text(Severity::Info.name())),
+        Some(Severity::Error) => add("e.severity = ?", Value::Text(Severity::Error.name())),
+    }
+    if let Some(from) = filter.from {
+        add("e.at_ms >= ?", Value::Int(from.millis()));
+    }
+    if let Some(until) = filter.until {
+        add("e.at_ms < ?", Value::Int(until.millis()));
+    }
+    if !filter.resource_ids.is_empty() {
+        let first = values.len() + 1;
+        let ids = filter.resource_ids.iter().take(MAX_EVENT_IDS);
+        values.extend(ids.map(|it| Value::Text(it)));
+        let places: Vec<String> = (first..=values.len()).map(|it| format!("${it}")).collect();
+        conditions.push(format!("e.resource_id IN ({})", places.join(", ")));
+    }
+    conditions.join(" AND ")
 }
 
 fn page(rows: &[Row], limit: usize, bad: &mut Vec<Unreadable>) -> Result<EventPage, StoreError> {

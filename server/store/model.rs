@@ -225,8 +225,8 @@ pub struct EventFilter {
     pub resource_ids: Vec<Arc<str>>,
     /// About one whose id begins so.
     pub id_prefix: Option<Arc<str>>,
-    /// Of one of these kinds, where there are any.
-    pub kinds: Vec<EventKind>,
+    /// Of this kind.
+    pub kind: Option<EventKind>,
     /// At least this bad.
     pub severity: Option<Severity>,
     /// Not before this moment.

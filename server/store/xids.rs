@@ -33,7 +33,7 @@ impl Store {
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let filter = EventFilter {
             resource_kind: Some(ResourceKind::Gpu),
-            kinds: vec![EventKind::Xid],
+            kind: Some(EventKind::Xid),
             from: Some(since),
             ..EventFilter::default()
         };

@@ -97,7 +97,7 @@ pub(super) async fn read(store: &Store, grant: &Grant, now: Timestamp) -> Result
     for kind in KINDS {
         let filter = EventFilter {
             cluster: grant.cluster.clone(),
-            kinds: vec![kind],
+            kind: Some(kind),
             from: Some(from),
             ..EventFilter::default()
         };

@@ -1,7 +1,7 @@
 //! What was changed in a cluster, to be marked on charts: what the cluster tells of its nodes, what agents tell of
 //! drivers, MIG, GPUs and resets, and what people or this server had done, under their names.
 //!
-//! Limits: [`MAX_EVENTS`] events, [`MAX_AUDITED`] of what was done, of nodes as many as the store
+//! Limits: [`MAX_EVENTS`] of each kind of event, [`MAX_AUDITED`] of what was done, of nodes as many as the store
 //! gives at a time; always the newest, and where there may be more it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use crate::App;
 use crate::detect::thresholds;
 use crate::handoff;
 use crate::store::model::{AuditEntry, EventFilter};
-use crate::store::{self, MAX_EVENT_IDS, MAX_INVENTORY_CHANGES, StoreError};
+use crate::store::{MAX_EVENT_IDS, MAX_INVENTORY_CHANGES, StoreError};
 
-/// Events that are read: a driver that is rolled out to five hundred nodes, and each GPU of some of them reset.
-const MAX_EVENTS: usize = store::MAX_EVENTS;
+/// Events of a kind that are read: a driver that is rolled out to five hundred nodes.
+const MAX_EVENTS: usize = 500;
 
 /// Rows of the audit that are read: what people do to machines is rare.
 const MAX_AUDITED: usize = 500;
@@ -104,22 +104,28 @@ async fn read(
     since: Timestamp,
 ) -> Result<Changed, StoreError> {
     let ids = of.ids.iter().filter(|it| it.len() <= MAX_EVENT_IDS);
-    let filter = EventFilter {
+    let of_kind = EventFilter {
         cluster: Some(Arc::clone(of.cluster)),
         // More than one question may name are asked for with all of the cluster.
         resource_ids: ids.flatten().cloned().collect(),
-        kinds: KINDS.to_vec(),
         from: Some(since),
         ..EventFilter::default()
     };
+    let filters = KINDS.map(|kind| EventFilter {
+        kind: Some(kind),
+        ..of_kind.clone()
+    });
     let (of_nodes, events, mut done) = tokio::try_join!(
         app.store.inventory_changes(of.cluster, since),
-        app.store.events(&filter, None, MAX_EVENTS),
+        app.store.events_of_each(&filters, MAX_EVENTS),
         app.store.audited(MAX_AUDITED),
     )?;
+    let mut events: Vec<Event> = events.into_iter().map(|it| it.event).collect();
+    let is_full =
+        |kind: &EventKind| events.iter().filter(|it| it.kind == *kind).count() >= MAX_EVENTS;
     let mut found = Changed {
         is_cut: of_nodes.len() >= MAX_INVENTORY_CHANGES
-            || events.next.is_some()
+            || KINDS.iter().any(is_full)
             || done.len() == MAX_AUDITED && done.last().is_some_and(|it| it.at >= since),
         ..Changed::default()
     };
@@ -130,7 +136,6 @@ async fn read(
         words: it.what,
         by: None,
     }));
-    let mut events: Vec<Event> = events.events.into_iter().map(|it| it.event).collect();
     events.retain(|it| of.has(&it.resource_id));
     let parts: Vec<&Arc<ClusterView>> = view.cluster(of.cluster).collect();
     let ids = events.iter().map(|it| &*it.resource_id).collect();

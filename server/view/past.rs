@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use gpufleet_analysis::ledger::LedgerHour;
 use gpufleet_telemetry::event::EventKind;
@@ -57,18 +56,9 @@ pub async fn of_gpu(
 /// The events of a node and of the GPUs on it.
 pub async fn of_node(app: &App, key: &ResourceKey, gpus: &[GpuView], events: usize) -> Past {
     let read = async {
-        let mut all = events_of(app, key, events).await?;
-        let gpus = gpus.iter().take(GPUS_WITH_EVENTS);
-        let filter = EventFilter {
-            cluster: Some(key.cluster.clone()),
-            resource_kind: Some(ResourceKind::Gpu),
-            resource_ids: gpus.map(|it| Arc::clone(&it.key.id)).collect(),
-            ..EventFilter::default()
-        };
-        // A question that names nobody is about everybody.
-        if !filter.resource_ids.is_empty() {
-            all.extend(app.store.events(&filter, None, events).await?.events);
-        }
+        let gpus = gpus.iter().map(|it| &it.key).take(GPUS_WITH_EVENTS);
+        let filters: Vec<EventFilter> = [key].into_iter().chain(gpus).map(about).collect();
+        let mut all = app.store.events_of_each(&filters, events).await?;
         all.sort_by_key(|stored| std::cmp::Reverse(stored.event.at));
         all.truncate(events);
         Ok::<_, StoreError>(Past {
@@ -84,13 +74,17 @@ async fn events_of(
     key: &ResourceKey,
     limit: usize,
 ) -> Result<Vec<StoredEvent>, StoreError> {
-    let filter = EventFilter {
+    Ok(app.store.events(&about(key), None, limit).await?.events)
+}
+
+/// Events of a resource.
+fn about(key: &ResourceKey) -> EventFilter {
+    EventFilter {
         cluster: Some(key.cluster.clone()),
         resource_kind: Some(key.kind),
         resource_id: Some(key.id.clone()),
         ..EventFilter::default()
-    };
-    Ok(app.store.events(&filter, None, limit).await?.events)
+    }
 }
 
 fn or_failed(read: Result<Past, StoreError>) -> Past {

@@ -149,6 +149,20 @@ impl Bench {
         lines.collect::<Vec<_>>().join("\n")
     }
 
+    /// How the database finds the newest events of some resources, in its own words.
+    pub(crate) async fn plan_of_events(&self, filters: &[EventFilter]) -> String {
+        let mut transaction = self.store.read().await.expect("the database answers");
+        let (explain, column) = match &transaction {
+            Transaction::Sqlite(_) => ("EXPLAIN QUERY PLAN ", 3),
+            Transaction::Postgres(_) => ("EXPLAIN ", 0),
+        };
+        let lease = &self.store.0.lease;
+        let rows = super::super::events::each(&mut transaction, explain, lease, filters, 50).await;
+        let rows = rows.expect("it says how");
+        let lines = rows.iter().map(|row| row.text(column).expect("a text"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// A database that is left behind by a failed test goes with the throw-away server.
     pub(crate) async fn drop_database(self) {
         self.store.close().await;

@@ -43,16 +43,21 @@ both! {
         let id = EventFilter { resource_id: Some("GPU-1".into()), ..EventFilter::default() };
         assert_eq!(only(id).await, of(&|it| &*it.event.resource_id == "GPU-1"));
         let ids: Vec<Arc<str>> = vec!["GPU-1".into(), "GPU-7".into()];
-        let ids = EventFilter { resource_ids: ids, kinds: vec![EventKind::Xid], ..EventFilter::default() };
+        let ids = EventFilter { resource_ids: ids, kind: Some(EventKind::Xid), ..EventFilter::default() };
         assert_eq!(only(ids).await, of(&|it| &*it.event.resource_id == "GPU-1"));
         let begins = |prefix: &str| EventFilter { id_prefix: Some(prefix.into()), ..EventFilter::default() };
         assert_eq!(only(begins("GPU-0")).await, of(&|it| &*it.event.resource_id == "GPU-0"));
         assert_eq!(only(begins("GPU-")).await.len(), 5);
         assert_eq!(only(begins("GPU_")).await, [], "no pattern");
-        let kind = EventFilter { kinds: vec![EventKind::Xid], ..EventFilter::default() };
+        let kind = EventFilter { kind: Some(EventKind::Xid), ..EventFilter::default() };
         assert_eq!(only(kind).await, of(&|it| it.event.kind == EventKind::Xid));
-        let kinds = EventFilter { kinds: EventKind::ALL.to_vec(), ..EventFilter::default() };
-        assert_eq!(only(kinds).await.len(), all.len());
+        let about = |id: &str| EventFilter { resource_id: Some(id.into()), ..EventFilter::default() };
+        let two = [about("GPU-0"), about("GPU-1"), about("GPU-9")];
+        let mut newest = bench.store.events_of_each(&two, 1).await.unwrap();
+        newest.sort_by(|a, b| a.event.resource_id.cmp(&b.event.resource_id));
+        let newest_of = |id: &str| of(&|it| &*it.event.resource_id == id).remove(0);
+        assert_eq!(newest, [newest_of("GPU-0"), newest_of("GPU-1")], "one of each");
+        assert_eq!(bench.store.events_of_each(&[], 1).await.unwrap(), [], "nobody, not everybody");
         let bad = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
         assert_eq!(only(bad).await, of(&|it| it.event.severity == Severity::Warning));
         let worse = EventFilter { severity: Some(Severity::Error), ..EventFilter::default() };
@@ -152,4 +157,20 @@ both! {
         assert_eq!(told(11, 16).await, newest);
         assert_eq!(told(31, 16).await, []);
     }
+}
+
+/// Asked for in one condition they were looked for among all events by time: half a second of a million.
+#[tokio::test]
+async fn events_of_a_nodes_gpus_are_found_by_the_index_of_resources_on_sqlite() {
+    let about = |id: usize| EventFilter {
+        cluster: Some("live".into()),
+        resource_kind: Some(ResourceKind::Gpu),
+        resource_id: Some(format!("GPU-{id}").into()),
+        ..EventFilter::default()
+    };
+    let filters: Vec<EventFilter> = (0..8).map(about).collect();
+    let plan = Bench::sqlite().await.plan_of_events(&filters).await;
+    let index = "event_by_resource (lease=? AND cluster=? AND resource_kind=? AND resource_id=?)";
+    assert_eq!(plan.matches(index).count(), filters.len(), "{plan}");
+    assert!(!plan.contains("event_by_time"), "{plan}");
 }
