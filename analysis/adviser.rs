@@ -203,16 +203,12 @@ pub struct SetUp {
     pub micro_batches: Option<u32>,
     /// Steps of accumulation.
     pub accumulation: Option<u32>,
-    /// Its settings of NCCL, as it tells them.
-    pub nccl: Option<String>,
 }
 
 /// Collectives of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Network {
-    /// Part of their line that they reach where no rank is late, as their bus bandwidth was measured.
-    pub line_part: Option<f64>,
-    /// Bytes that are reduced over all ranks in a step, where no bandwidth was measured.
+    /// Bytes that are reduced over all ranks in a step.
     pub reduced_bytes: Option<f64>,
     /// Ranks that reduce them.
     pub ranks: Option<u32>,

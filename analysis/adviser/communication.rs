@@ -7,8 +7,7 @@
 //! tree   2·log2 N · (S/B + l)
 //! ```
 //! Slower than [`SLOW`] times the faster of the two: the network is not what it could be, and its
-//! settings are asked first. Else more accumulation: half as many reductions for the same samples. Where the bus
-//! bandwidth of the collectives was measured, it is held against the line itself, which is nearer than their bytes.
+//! settings are asked first. Else more accumulation: half as many reductions for the same samples.
 
 use gpufleet_telemetry::catalog::Unit;
 
@@ -34,15 +33,15 @@ pub fn tree(bytes: f64, ranks: u32, bytes_per_second: f64, latency_s: f64) -> f6
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let share = run.share(run.communication_s)?;
     let network = &run.network;
+    let expected = network
+        .reduced_bytes
+        .zip(network.ranks)
+        .zip(network.line_bytes_per_second)
+        .map(|((bytes, ranks), line)| {
+            let ring = ring(bytes, ranks, line, LATENCY_S);
+            ring.min(tree(bytes, ranks, line, LATENCY_S))
+        });
     let took = run.communication_s?;
-    let by_bytes = || {
-        let known = network.reduced_bytes.zip(network.ranks);
-        let ((bytes, ranks), line) = known.zip(network.line_bytes_per_second)?;
-        let ring = ring(bytes, ranks, line, LATENCY_S);
-        Some(ring.min(tree(bytes, ranks, line, LATENCY_S)))
-    };
-    let line_part = network.line_part.map(|it| it.min(1.0));
-    let expected = line_part.map(|it| took * it).or_else(by_bytes);
     let slow = expected.filter(|it| *it > 0.0 && took > SLOW * it);
     let mut measured = vec![Reading::new(
         "communication not hidden",
@@ -51,13 +50,11 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
         Unit::Seconds,
     )];
     measured.push(Reading::new("share of the step", share, None, Unit::Ratio));
-    let reached = line_part.map(|it| Reading::new("line rate reached", it, Some(1.0), Unit::Ratio));
-    measured.extend(reached);
     let (knob, removed, confidence) = match slow {
         Some(expected) => (
             Knob {
                 name: "NCCL_*",
-                today: run.set_up.nccl.clone(),
+                today: None,
                 proposed:
                     "the settings of the machine's network plugin: it is slower than its line"
                         .to_owned(),

@@ -44,10 +44,8 @@ fn well() -> Profile {
             stages: Some(1),
             micro_batches: Some(8),
             accumulation: Some(1),
-            nccl: None,
         },
         network: Network {
-            line_part: None,
             reduced_bytes: Some(1e9),
             ranks: Some(64),
             line_bytes_per_second: Some(50e9),
@@ -229,22 +227,6 @@ fn each_bottleneck_is_named_with_its_knob() {
             "{advice:?}"
         );
         assert!(!advice.measured.is_empty());
-    }
-}
-
-#[test]
-fn a_measured_bandwidth_is_held_against_the_line_whatever_was_reduced() {
-    let mut run = well();
-    run.communication_s = Some(0.3);
-    run.network.line_part = Some(0.2);
-    run.set_up.nccl = Some("NCCL_ALGO=Tree".to_owned());
-    let slow = only(&run);
-    assert_eq!(slow.knob.today.as_deref(), Some("NCCL_ALGO=Tree"));
-    near(slow.removed, 0.3 * 0.8);
-    // By its bytes it would be slow still: what was measured says more.
-    for reached in [0.8, 1.7] {
-        run.network.line_part = Some(reached);
-        assert_eq!(only(&run).knob.name, "accumulation");
     }
 }
 

@@ -6,12 +6,12 @@
 //!
 //! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
 //!
-//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives is known where
-//! ranks measure their collectives' bandwidth (`advice/network.rs`). Whether synchronisations or launches leave GPUs
-//! without work is not known before a profile was taken: then only that they stand still is said ([`unexplained`]). How
-//! often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives is not known, so
+//! that of communication accumulation alone is advised. Whether synchronisations or launches leave GPUs without work is
+//! not known before a profile was taken: then only that they stand still is said ([`unexplained`]). How often a job
+//! breaks off is known where somebody has read its attempts ([`with_failures`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpufleet_analysis::adviser::{GpuUse, Host, Network, Profile, Saving, SetUp};
 use gpufleet_analysis::ending::Reliability;
@@ -27,10 +27,7 @@ use crate::store::model::ResourceKey;
 
 mod gaps;
 
-mod network;
-
 pub use gaps::unexplained;
-use network::Looked;
 
 /// Ranks that are looked at: more change no median.
 const RANKS: usize = 64;
@@ -87,7 +84,7 @@ pub fn profile(
             stages: stages(&ranks),
             ..set_up(&run.facts.fingerprint, &run.facts.data_type)
         },
-        network: network((key, run), &find),
+        network: Network::default(),
         saving: saving(&ranks),
     })
 }
@@ -180,34 +177,6 @@ fn flops_per_byte(run: &Run, moved: f64) -> Option<f64> {
     Some(flops / moved).filter(|it| it.is_finite())
 }
 
-/// How near its collectives come to what its machines could carry.
-fn network(
-    (key, run): (&RunKey, &Run),
-    find: &dyn Fn(ResourceKind, &str) -> Option<Live>,
-) -> Network {
-    let placed = run.living().filter(|(_, it)| !it.facts.node.is_empty());
-    let looked = placed.take(RANKS).filter_map(|(number, rank)| {
-        let gpu = find(ResourceKind::Gpu, &rank.facts.gpu);
-        Some(Looked {
-            live: find(ResourceKind::Rank, &key.rank(*number).id)?,
-            node: &rank.facts.node,
-            nvlink: gpu.as_ref().and_then(network::nvlink),
-        })
-    });
-    let looked: Vec<Looked<'_>> = looked.collect();
-    let nodes: BTreeSet<&str> = looked.iter().map(|it| it.node).collect();
-    let shares = nodes.into_iter().map(|name| {
-        let ranks = run.living().filter(|(_, it)| it.facts.node == name);
-        let ranks = u32::try_from(ranks.count()).unwrap_or(u32::MAX);
-        let node = find(ResourceKind::Node, name);
-        (name, node.and_then(|it| network::share(&it, ranks)))
-    });
-    Network {
-        line_part: network::line_part(&looked, &shares.collect()),
-        ..Network::default()
-    }
-}
-
 /// Pipeline stages, as the ranks tell their places.
 fn stages(ranks: &[&Rank]) -> Option<u32> {
     let told = ranks.iter().filter_map(|it| it.facts.mesh.pp);
@@ -228,8 +197,6 @@ pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
         "False" | "false" | "0" => Some(false),
         _ => None,
     };
-    let nccl = told.iter().filter(|(name, _)| name.starts_with("NCCL_"));
-    let nccl: Vec<String> = nccl.map(|(name, it)| format!("{name}={it}")).collect();
     let types = text(&["autocast", "trainer.precision", "parameter_types"]);
     SetUp {
         num_workers: number(&["loader.num_workers", "trainer.dataloader_num_workers"]),
@@ -240,7 +207,6 @@ pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
         // DeepSpeed's pipelines take what is accumulated as micro-batches.
         micro_batches: number(&["micro_batches", "deepspeed.gradient_accumulation_steps"]),
         accumulation: number(&["trainer.gradient_accumulation_steps"]),
-        nccl: (!nccl.is_empty()).then(|| nccl.join(" ")),
     }
 }
 
@@ -287,7 +253,7 @@ mod tests {
 
     use gpufleet_analysis::adviser::Bottleneck;
     use gpufleet_telemetry::identity::Resource;
-    use gpufleet_telemetry::training::{Mesh, RankId, Trust};
+    use gpufleet_telemetry::training::{Mesh, Trust};
 
     use super::*;
 
@@ -325,14 +291,8 @@ mod tests {
                 ("autocast", "bfloat16"),
                 ("compiled", "True"),
                 ("trainer.gradient_accumulation_steps", "8"),
-                ("NCCL_ALGO", "Tree"),
-                ("NCCL_NET", "Socket"),
             ]),
             "fp32",
-        );
-        assert_eq!(
-            found.nccl.as_deref(),
-            Some("NCCL_ALGO=Tree NCCL_NET=Socket")
         );
         assert_eq!((found.num_workers, found.accumulation), (Some(4), Some(8)));
         assert_eq!(found.data_type.as_deref(), Some("bfloat16"));
@@ -421,27 +381,6 @@ mod tests {
             "it computes more than that"
         );
         assert_eq!(advised(&[], &[], ""), [], "no FLOPs are told");
-    }
-
-    #[test]
-    fn what_ranks_measure_of_their_collectives_is_held_against_their_machines() {
-        let mut run = Run::default();
-        for number in 0..2 {
-            rank(&mut run, number, Trust::Proved);
-        }
-        for rank in run.ranks.values_mut() {
-            rank.facts.node = "node-1".to_owned();
-        }
-        let id = RankId::parse("team/llama/u1/0/0").expect("it is the id of a rank");
-        let key = RunKey::of(&Arc::from("lab"), &id);
-        let find = |kind: ResourceKind, _: &str| match kind {
-            ResourceKind::Rank => Some(network::tests::reducing(1e9, 90e9)),
-            ResourceKind::Gpu => Some(network::tests::card()),
-            _ => None,
-        };
-        assert_eq!(network((&key, &run), &find).line_part, Some(0.2));
-        let told_nothing = |_: ResourceKind, _: &str| -> Option<Live> { None };
-        assert_eq!(network((&key, &run), &told_nothing), Network::default());
     }
 
     #[test]
