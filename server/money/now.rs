@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::FutureExt as _;
 use gpufleet_analysis::ledger::State;
 use gpufleet_analysis::owner::{Holder, Payer, idle};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
@@ -27,6 +29,9 @@ use crate::view::judge::judge;
 
 /// Seconds of a day.
 const DAY_S: i128 = 86_400;
+
+/// How old a snapshot may be that is given while the next one is made.
+const STANDS_FOR: Duration = Duration::from_secs(10);
 
 /// Most snapshots that are kept, the newest: of all clusters, and of those that tokens are bound to.
 const KEPT: usize = 8;
@@ -128,8 +133,8 @@ impl Default for Snapshots {
     }
 }
 
-/// The same as [`now`], where it keeps nobody waiting: of the picture that is fresh, else made beside the threads that
-/// answer.
+/// The same as [`now`], where it keeps nobody waiting: as it was last made, where that is no older than [`STANDS_FOR`],
+/// and made anew beside the threads that answer.
 pub async fn walked(
     app: &App,
     terms: &Arc<Terms>,
@@ -141,9 +146,12 @@ pub async fn walked(
     let making =
         async move { Ok(apart(move || now((&fleet, &inventory), &terms, &asked, at)).await) };
     let snapshots = &app.money.snapshots.0;
-    let Ok(found) = snapshots
-        .get(grant.cluster.clone(), &app.clock, making)
-        .await;
+    let last = snapshots.last_within(&grant.cluster, &app.clock, STANDS_FOR);
+    let made = snapshots.get(grant.cluster.clone(), &app.clock, making);
+    let Ok(found) = match last {
+        Some(last) => made.now_or_never().unwrap_or(Ok(last)),
+        None => made.await,
+    };
     found
 }
 

@@ -192,16 +192,19 @@ pub(super) async fn page_of(
         Value::Text(filter.cause.map_or("", Cause::name)),
     ];
     values.extend(name.as_deref().map(Value::Text));
-    // The runs of one job or name are few: by the index of names, not by that of starts through all. Names of jobs
+    // The runs of one job or name are few: by the index of names, not by those of times through all. Names of jobs
     // begin with the one that is asked for, by bytes; it ends with a slash, behind which there is a zero.
-    let (named, start) = match (&name, &filter.job) {
+    let (named, start, heard) = match (&name, &filter.job) {
         (Some(name), _) => {
             let stem = name.chars().count() - 1;
             let range = format!("AND r.job >= $8 AND r.job < substr($8, 1, {stem}) || '0'");
-            (range, "r.started_ms + 0")
+            (range, "r.started_ms + 0", "r.heard_ms + 0")
         }
-        (None, Some(_)) => ("AND r.job = $2".to_owned(), "r.started_ms + 0"),
-        (None, None) => (String::new(), "r.started_ms"),
+        (None, Some(_)) => {
+            let job = "AND r.job = $2".to_owned();
+            (job, "r.started_ms + 0", "r.heard_ms + 0")
+        }
+        (None, None) => (String::new(), "r.started_ms", "r.heard_ms"),
     };
     let only_last = match filter.only_last {
         true => {
@@ -216,7 +219,7 @@ pub(super) async fn page_of(
     };
     let sql = format!(
         "{select} FROM run r
-         WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND r.heard_ms >= $3
+         WHERE r.lease = $6 AND {of_cluster} AND ($2 = '' OR r.job = $2) AND {heard} >= $3
          {named} AND ($7 = '' OR r.cause = $7)
          {only_last} AND ({start} < $4 OR ({start} = $4 AND r.id < $5))
          ORDER BY {start} DESC, r.id DESC LIMIT {limit}"
