@@ -105,7 +105,7 @@ pub use commit::{MAX_CURSORS, MAX_FOREIGN_MARKS, MAX_GAPS};
 pub use days::{DirtyDay, MAX_DIRTY_DAYS};
 pub use drawn::{Drawn, MAX_DRAWN};
 pub use error::{CommitError, LeaseError, StoreError};
-pub use events::{MAX_EVENT_IDS, MAX_EVENTS};
+pub use events::{MAX_AT_ONCE, MAX_EVENT_IDS, MAX_EVENTS};
 pub use exports::{MAX_EXPORTED, MinutePage, MinutesPage};
 pub use habit::{FreeHours, MAX_HOLDER_HOURS};
 pub use hours::{MAX_BUCKETS, MAX_HOURS};

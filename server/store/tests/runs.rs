@@ -227,7 +227,10 @@ async fn runs_of_one_name(bench: &Bench) {
     for (name, number) in names.into_iter().zip(2..) {
         bench.commit(&commit(name, number)).await;
     }
-    bench.execute("ANALYZE run").await;
+    // SQLite has no statistics in life either.
+    if bench.store.kind() != "sqlite" {
+        bench.execute("ANALYZE run").await;
+    }
     let filter = RunFilter {
         cluster: Some("live".into()),
         name_of: Some(JobId::parse("team/llama/u1").expect("an id")),
