@@ -1,4 +1,4 @@
-//! Asks Slurm every half minute: `sinfo -N --json` for nodes, `squeue --json` for jobs that wait; or reads
+//! Asks Slurm every half minute: `sinfo -a -N --json` for nodes, `squeue -a --json` for jobs that wait; or reads
 //! the files sinfo.json and squeue.json in a folder, where the server may not run Slurm's commands and a
 //! cron job writes what they say.
 //!
@@ -149,9 +149,14 @@ pub(super) async fn run(app: &App) {
     let folder = &app.config.inventory.slurm_folder;
     loop {
         let at = app.clock.now();
-        let told = ask(folder, ("sinfo", &["-N", "--json"]), at).await;
+        let told = ask(folder, ("sinfo", &["-a", "-N", "--json"]), at).await;
         let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
-        let jobs = ask(folder, ("squeue", &["--json", "--states=PENDING"]), at).await;
+        let jobs = ask(
+            folder,
+            ("squeue", &["-a", "--json", "--states=PENDING"]),
+            at,
+        )
+        .await;
         let jobs = jobs.and_then(|it| claims(&it).map_err(|why| format!("squeue: {why}")));
         take(app, told, jobs);
         tokio::time::sleep(EVERY).await;

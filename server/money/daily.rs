@@ -176,6 +176,12 @@ pub async fn make(
     }
     let range = whole.start.max(lost.unwrap_or(whole.start))..whole.end.min(today + 1);
     let read = month::of_any_origin(store, range.clone(), None).await?;
+    // Days that retention deleted meanwhile are not in what was read: the month stays as it stands.
+    let kept_since = store.days_kept_since().await?;
+    if kept_since.is_some_and(|it| range.start < it) {
+        let (days, untold) = (0, None);
+        return Ok(Written { days, untold });
+    }
     let not_read = read.not_read(&range);
     let unread = read.unread();
     let month = month_of(Timestamp::from_millis(first_day * MILLIS_PER_DAY));

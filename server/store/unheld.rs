@@ -170,8 +170,17 @@ pub(super) async fn read(
         let Some(alike) = node.and_then(|it| of_cluster?.get(it)) else {
             continue;
         };
-        let mut hours = of_hour(input, key.0).into_iter().flatten();
-        let theirs = hours.find(|it| it.alike == *alike);
+        let of = |wanted: &Alike| {
+            let mut hours = of_hour(input, key.0).into_iter().flatten();
+            hours.find(|it| it.alike == *wanted)
+        };
+        // Hours of before partitions were read are of none.
+        let theirs = of(alike).or_else(|| {
+            of(&Alike {
+                partitions: Vec::new(),
+                ..alike.clone()
+            })
+        });
         input.around.free = theirs.map(|it| it.minutes).unwrap_or_default();
     }
     Ok(())

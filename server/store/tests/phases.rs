@@ -245,3 +245,19 @@ both! {
         assert_eq!(bench.int("SELECT COUNT(*) FROM free_hour").await, 0);
     }
 }
+
+both! {
+    async fn hours_of_before_partitions_were_read_keep_their_reasons(bench) {
+        let mut node = ready("node-1.rack-1");
+        node.node.partitions = vec!["long".to_owned()];
+        write(bench, &node).await;
+        let alike = Alike { partitions: Vec::new(), ..Alike::of(&node.node) };
+        let before = FreeHour { hour: hour(), alike, minutes: [0b111 << 20, 0, 0] };
+        bench.store.write_free("live", &[before], bench.token).await.expect("the store answers");
+        bench.commit(&worked_and_free(1)).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        let hours = bench.hours().await;
+        let free = hours[0].entries.iter().find(|it| it.reason == Reason::NoDemand);
+        assert_eq!(free.map(|it| it.millis), Some(3 * 60_000));
+    }
+}
