@@ -105,13 +105,20 @@ fn capacity(pools: &[Value]) -> Table {
         "LARGEST GANGS (PODS × GPUS)",
     ]);
     for pool in pools {
-        let gangs = items(&pool["largest_gangs"]).map(|it| {
-            let (pods, gpus) = (&it["pods"], &it["gpus_per_pod"]);
-            let partition = match it["partition"].is_string() {
-                true => format!(" in {}", words::text(&it["partition"])),
-                false => String::new(),
+        // A line for each partition: their names are long.
+        let gangs: Vec<&Value> = items(&pool["largest_gangs"]).collect();
+        let of_one = gangs.chunk_by(|one, other| one["partition"] == other["partition"]);
+        let mut lines = of_one.map(|of_one| {
+            let size = |it: &&Value| {
+                let (pods, gpus) = (&it["pods"], &it["gpus_per_pod"]);
+                format!("{} × {}", words::text(pods), words::text(gpus))
             };
-            format!("{} × {}{partition}", words::text(pods), words::text(gpus))
+            let sizes: Vec<String> = of_one.iter().map(size).collect();
+            let partition = &of_one[0]["partition"];
+            match partition.is_string() {
+                true => format!("{} in {}", sizes.join(", "), words::text(partition)),
+                false => sizes.join(", "),
+            }
         });
         table.row(vec![
             words::text(&pool["gpu_type"]),
@@ -119,8 +126,15 @@ fn capacity(pools: &[Value]) -> Table {
             words::text(&pool["nodes"]),
             words::text(&pool["gpus"]),
             words::text(&pool["free"]),
-            gangs.collect::<Vec<_>>().join(", "),
+            lines.next().unwrap_or_default(),
         ]);
+        let left_out = pool["partitions_left_out"].as_u64().filter(|it| *it > 0);
+        let left_out = left_out.map(|it| format!("and {it} partitions with less that is free"));
+        for line in lines.chain(left_out) {
+            let mut row = vec![String::new(); 5];
+            row.push(line);
+            table.row(row);
+        }
     }
     table
 }
@@ -169,6 +183,7 @@ mod tests {
             assert!(text.contains(words), "{words} is not in {text}");
         }
     }
+
     #[test]
     fn a_gang_says_in_which_partition_it_fits_where_there_are_any() {
         let seen = json!({"state": "seen", "why": null, "fix": null});

@@ -70,7 +70,7 @@ section! {
         /// The certificates (PEM) that its own must come from.
         pub kubernetes_ca_file: PathBuf =
             PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
-        /// Slurm: the folder in which a cron job writes what `sinfo -N --json` and `squeue --json` print, as
+        /// Slurm: the folder in which a cron job writes what `sinfo -a -N --json` and `squeue -a --json` print, as
         /// sinfo.json and squeue.json; empty means that the server runs these commands.
         pub slurm_folder: PathBuf = PathBuf::new(),
         /// Nodes where nobody else tells them, one line for each: how many GPUs, of which type, and the zone

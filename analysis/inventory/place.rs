@@ -12,6 +12,7 @@
 //! A job of Slurm's runs in one partition: gangs are told of each by itself, and of a job that names several
 //! the one with the most room counts.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Claim, Node, Phase, Record, shares_one, tolerated};
@@ -22,7 +23,7 @@ pub const SIZES: [u32; 4] = [1, 2, 4, 8];
 /// A gang that fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
-    /// The partition that it fits in; empty where nodes tell none.
+    /// The partition that it fits in, or several that have the same nodes; empty where nodes tell none.
     pub partition: String,
     /// GPUs of each pod.
     pub gpus_each: u32,
@@ -57,9 +58,17 @@ pub struct Pool {
     pub kept: u64,
     /// Nodes whose GPUs are given out in shares: in no gang.
     pub shared: usize,
-    /// Gangs that fit, by partition, the smallest pods first.
+    /// Gangs that fit, by partitions of the same nodes, those with most free first, of each the smallest pods first.
     pub gangs: Vec<Gang>,
+    /// Partitions of which no gang is told, for want of room to say so: those with the least that is free.
+    pub partitions_left_out: usize,
 }
+
+/// Most partitions whose gangs are told of a pool, those of the same nodes as one: a site may have a hundred.
+const MAX_TOLD: usize = 6;
+
+/// Most partitions of the same nodes that are named.
+const MAX_NAMED: usize = 3;
 
 /// A node with what is free on it.
 type Room<'a> = (&'a Record, u32);
@@ -179,27 +188,49 @@ pub fn pools<'a>(
             _ => {}
         }
     }
-    let finish = |((model, zone), (pool, rooms)): ((&str, &str), (Pool, Vec<_>))| Pool {
-        model: model.to_owned(),
-        zone: zone.to_owned(),
-        gangs: gangs(&rooms),
-        ..pool
+    let finish = |((model, zone), (pool, rooms)): ((&str, &str), (Pool, Vec<_>))| {
+        let (gangs, partitions_left_out) = gangs(&rooms);
+        Pool {
+            model: model.to_owned(),
+            zone: zone.to_owned(),
+            gangs,
+            partitions_left_out,
+            ..pool
+        }
     };
     all.into_iter().map(finish).collect()
 }
 
-fn gangs(rooms: &[Room<'_>]) -> Vec<Gang> {
+/// The gangs that fit, and of how many partitions none is told.
+fn gangs(rooms: &[Room<'_>]) -> (Vec<Gang>, usize) {
     let told = rooms.iter().flat_map(|(it, _)| &it.node.partitions);
     let partitions: BTreeSet<&String> = told.collect();
     if partitions.is_empty() {
-        return gangs_of("", rooms);
+        return (gangs_of("", rooms), 0);
     }
-    let of = partitions.into_iter().flat_map(|partition| {
-        let rooms = rooms.iter().copied();
-        let rooms = rooms.filter(|(it, _)| it.node.partitions.contains(partition));
-        gangs_of(partition, &rooms.collect::<Vec<_>>())
+    let mut alike: BTreeMap<Vec<&str>, (Vec<&str>, Vec<Room<'_>>)> = BTreeMap::new();
+    for partition in partitions {
+        let own = rooms.iter().copied();
+        let own: Vec<_> = own
+            .filter(|(it, _)| it.node.partitions.contains(partition))
+            .collect();
+        let nodes = own.iter().map(|(it, _)| it.node.name.as_str()).collect();
+        let (names, _) = alike.entry(nodes).or_insert_with(|| (Vec::new(), own));
+        names.push(partition);
+    }
+    let mut alike: Vec<_> = alike.into_values().collect();
+    let free = |rooms: &[Room<'_>]| rooms.iter().map(|it| u64::from(it.1)).sum::<u64>();
+    alike.sort_by_key(|(names, rooms)| (Reverse(free(rooms)), names.concat()));
+    let left_out = alike.iter().skip(MAX_TOLD).map(|it| it.0.len()).sum();
+    let told = alike.iter().take(MAX_TOLD).flat_map(|(names, rooms)| {
+        let more = names.len().saturating_sub(MAX_NAMED);
+        let mut name = names[..names.len() - more].join(", ");
+        if more > 0 {
+            name += &format!(" and {more} more");
+        }
+        gangs_of(&name, rooms)
     });
-    of.collect()
+    (told.collect(), left_out)
 }
 
 fn gangs_of(partition: &str, rooms: &[Room<'_>]) -> Vec<Gang> {

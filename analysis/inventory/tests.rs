@@ -313,7 +313,36 @@ fn a_job_fits_in_one_of_its_partitions_and_gangs_are_told_of_each() {
     assert_eq!((found.nodes, found.free), (4, 32), "each node once");
     let whole = found.gangs.iter().filter(|it| it.gpus_each == 8);
     let whole: Vec<_> = whole.map(|it| (it.partition.as_str(), it.pods)).collect();
-    assert_eq!(whole, [("long", 2), ("short", 3)]);
+    assert_eq!(
+        whole,
+        [("short", 3), ("long", 2)],
+        "where most is free first"
+    );
+}
+
+#[test]
+fn partitions_of_the_same_nodes_are_told_as_one_and_of_many_those_with_most_free() {
+    let of = |number: usize, partitions: &[&str]| {
+        record(Node {
+            partitions: partitions.iter().map(|it| (*it).to_owned()).collect(),
+            ..node(&format!("node-{number}"), 8)
+        })
+    };
+    let told = |nodes: &[Record]| {
+        let found = pools(nodes.iter(), &BTreeMap::new()).remove(0);
+        let whole = found.gangs.into_iter().filter(|it| it.gpus_each == 8);
+        let names: Vec<String> = whole.map(|it| it.partition).collect();
+        (names, found.partitions_left_out)
+    };
+    let alike = [of(1, &["a", "b", "c", "d"]), of(2, &["e"])];
+    assert_eq!(told(&alike).0, ["a, b, c and 1 more", "e"]);
+    // Partition pN has N nodes.
+    let names: Vec<String> = (1..=8).map(|it| format!("p{it}")).collect();
+    let own = |number: usize| -> Vec<&str> { names[number..].iter().map(String::as_str).collect() };
+    let many: Vec<Record> = (0..8).map(|number| of(number, &own(number))).collect();
+    let (named, left_out) = told(&many);
+    assert_eq!(named, ["p8", "p7", "p6", "p5", "p4", "p3"]);
+    assert_eq!(left_out, 2);
 }
 
 #[test]

@@ -122,6 +122,8 @@ pub struct PoolNow {
     pub shared_nodes: usize,
     /// The largest gangs that fit, by what each pod asks for; null where that is not known.
     pub largest_gangs: Option<Vec<GangNow>>,
+    /// Partitions of which no gang is told: those with the least that is free, beyond the first six.
+    pub partitions_left_out: usize,
 }
 
 /// A node that does not take work.
@@ -241,6 +243,7 @@ fn shown(look: Look, at: Timestamp) -> Queue {
             cordoned_nodes: it.cordoned,
             shared_nodes: it.shared,
             largest_gangs: is_free_known.then_some(gangs),
+            partitions_left_out: it.partitions_left_out,
         }
     };
     Queue {

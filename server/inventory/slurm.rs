@@ -151,12 +151,8 @@ pub(super) async fn run(app: &App) {
         let at = app.clock.now();
         let told = ask(folder, ("sinfo", &["-a", "-N", "--json"]), at).await;
         let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
-        let jobs = ask(
-            folder,
-            ("squeue", &["-a", "--json", "--states=PENDING"]),
-            at,
-        )
-        .await;
+        let pending = ["-a", "--json", "--states=PENDING"];
+        let jobs = ask(folder, ("squeue", &pending), at).await;
         let jobs = jobs.and_then(|it| claims(&it).map_err(|why| format!("squeue: {why}")));
         take(app, told, jobs);
         tokio::time::sleep(EVERY).await;

@@ -244,6 +244,10 @@ fn pool(it: &Pool, is_free_known: bool) -> PoolRow {
     if it.kept > 0 && is_free_known {
         apart.push(format!("{} GPUs kept for others by a taint", it.kept));
     }
+    let left_out = (it.partitions_left_out > 0).then(|| {
+        let partitions = text::counted(it.partitions_left_out, "partition", "partitions");
+        format!("and {partitions} with less that is free")
+    });
     PoolRow {
         model: named(&it.model),
         zone: named(&it.zone),
@@ -252,7 +256,7 @@ fn pool(it: &Pool, is_free_known: bool) -> PoolRow {
         held: known(it.held),
         free: known(it.free),
         apart,
-        gangs: it.gangs.iter().map(gang).collect(),
+        gangs: it.gangs.iter().map(gang).chain(left_out).collect(),
     }
 }
 

@@ -90,8 +90,8 @@ fn holes(recorded: &BTreeSet<i64>, between: Range<i64>) -> Option<String> {
         false => "",
     };
     Some(format!(
-        "nothing is recorded of {} days, which are in no figure: {}{more}",
-        missing.len(),
+        "nothing is recorded of {}, which are in no figure: {}{more}",
+        counted(missing.len(), "day", "days"),
         named.join(", ")
     ))
 }
@@ -135,7 +135,7 @@ mod tests {
             of(&[3, 4, 6], 1..32, 40),
             [
                 "lab: first recorded in this time on 2026-10-03, nothing of 2 days before; \
-                 nothing is recorded of 1 days, which are in no figure: 2026-10-05; \
+                 nothing is recorded of 1 day, which are in no figure: 2026-10-05; \
                  last recorded in this time on 2026-10-06, nothing of 25 days after"
             ]
         );
@@ -165,7 +165,7 @@ mod tests {
         let recorded = Recorded::of(recorded, &BTreeSet::from(looked));
         assert_eq!(
             recorded.missing(&(day(1)..day(4)), noon(20)),
-            ["prod: nothing is recorded of 1 days, which are in no figure: 2026-10-02"]
+            ["prod: nothing is recorded of 1 day, which are in no figure: 2026-10-02"]
         );
     }
 }
