@@ -190,7 +190,7 @@ class Profiles(unittest.TestCase):
             recording.start(lambda: None)
 
     def test_steps_that_take_too_long_end_the_profile_early(self):
-        recording = _profile._Recording(mock.Mock(), 7, 10)
+        recording = _profile._Recording(mock.Mock(**{"last_step.return_value": 4}), 7, 10)
         recording._mark = lambda _step: None
         recording._until = time.monotonic()
         self.assertFalse(recording.stepped(5), "it is the one before those that are asked for")
