@@ -2,7 +2,7 @@
 //!
 //! Method. A step is cut into parts that do not overlap ([`Part`]): waiting for data, waiting for the
 //! host, communication that is not hidden, computing, the pipeline's bubble; saving checkpoints stands
-//! beside the steps. Each advice ([`ALL`], one file each) looks at one part: what was measured, today's
+//! beside the steps. Each advice ([`ALL`]) looks at one part: what was measured, today's
 //! value of a knob, the value proposed, and by what factor the part shrinks. Removing a share f by a
 //! factor s gains 1 ÷ ((1 − f) + f ÷ s) (Amdahl). Advices on one part do not add up: the greatest counts;
 //! those on different parts add up over the time that each removes ([`together`]), never by multiplying.
@@ -77,6 +77,8 @@ pub enum Bottleneck {
     DataNetwork,
     /// Synchronisations with the host.
     HostSync,
+    /// What the host does after a synchronisation, before it launches again.
+    HostWork,
     /// Communication.
     Communication,
     /// The bandwidth of the GPU's memory.
@@ -231,9 +233,10 @@ pub struct Saving {
 type Look = fn(&Profile) -> Option<Advice>;
 
 /// Every advice.
-const ALL: [Look; 9] = [
+const ALL: [Look; 10] = [
     data::look,
-    host::look,
+    host::synchronisations,
+    host::work,
     communication::look,
     bandwidth::look,
     launch::look,
@@ -299,7 +302,7 @@ impl Profile {
     fn computing(&self) -> f64 {
         let waits = [self.data_wait_s, self.communication_s];
         let waits: f64 = waits.into_iter().flatten().sum::<f64>() / self.step_s;
-        let waits = waits + self.gaps_of(|it| it.synchronisation + it.launch);
+        let waits = waits + self.gaps_of(|it| it.synchronisation + it.host + it.launch);
         ((1.0 - waits) * (1.0 - bubble::share(self).unwrap_or(0.0))).clamp(0.0, 1.0)
     }
 }

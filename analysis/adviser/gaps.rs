@@ -2,6 +2,8 @@
 //!
 //! A profile slows the host that launches, and so makes gaps of its own: where the GPUs' own readings have fewer than it,
 //! all its gaps are taken to be that much smaller.
+//!
+//! Limits: whether those readings see gaps of microseconds was not tried; where they do not, launches are told too small.
 
 use super::{Profile, worth};
 
@@ -12,9 +14,13 @@ pub struct Gaps {
     pub first_step: u64,
     /// Its last.
     pub last_step: u64,
-    /// Part of the time in which the GPU stood still because the host had waited for it.
+    /// Part of the time in which the GPU stood still while data was waited for.
+    pub data: f64,
+    /// Part in which it stood still because the host waited for it and launched only then.
     pub synchronisation: f64,
-    /// Part in which it stood still and neither that nor data explains it.
+    /// Part in which it stood still because the host did something else after it had waited for it.
+    pub host: f64,
+    /// Part in which it stood still and none of these explains it.
     pub launch: f64,
     /// Calls of a step in which the host waited for the GPU.
     pub synchronisations: f64,
@@ -42,8 +48,8 @@ impl Profile {
         let Some(gaps) = &self.gaps else {
             return 0.0;
         };
-        let in_profile = gaps.synchronisation + gaps.launch;
-        let part = match self.stands_still() {
+        let in_profile = gaps.data + gaps.synchronisation + gaps.host + gaps.launch;
+        let part = match self.gpu.engine.map(|it| (1.0 - it).max(0.0)) {
             Some(today) if today < in_profile => today / in_profile,
             _ => 1.0,
         };

@@ -1,11 +1,12 @@
-//! Host-sync-bound: the host waits for the GPU (`.item()`, `.cpu()`, prints of losses), and the GPU for what it launches next.
+//! The host waits for the GPU (`.item()`, `.cpu()`, prints of losses), and the GPU for what it launches next: for the wait's
+//! return and a launch, which go with the wait, and for what else the host does before it launches, which does not.
 
 use gpufleet_telemetry::catalog::Unit;
 
 use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, worth};
 use crate::cause::Reading;
 
-pub(super) fn look(run: &Profile) -> Option<Advice> {
+pub(super) fn synchronisations(run: &Profile) -> Option<Advice> {
     let gaps = run.gaps.as_ref()?;
     let share = worth(run.gaps_of(|it| it.synchronisation))?;
     let each = gaps.synchronisations;
@@ -23,7 +24,29 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             proposed: "every 100 steps: read losses and norms with non_blocking=True".to_owned(),
         },
         share,
-        removed: share * 0.99,
-        confidence: Confidence::High,
+        // Some waits training needs, and a host that waits no more may still be late.
+        removed: share * 0.75,
+        confidence: Confidence::Medium,
+    })
+}
+
+pub(super) fn work(run: &Profile) -> Option<Advice> {
+    let gaps = run.gaps.as_ref()?;
+    let share = worth(run.gaps_of(|it| it.host))?;
+    let name = format!("{} gaps while the host works", gaps.measured());
+    Some(Advice {
+        bottleneck: Bottleneck::HostWork,
+        part: Part::Host,
+        measured: vec![Reading::new(&name, share, Some(0.0), Unit::Ratio)],
+        knob: Knob {
+            name: "what the host does after a synchronisation",
+            today: None,
+            proposed: "beside the GPU: launch the next kernels first, or do it in a thread"
+                .to_owned(),
+        },
+        share,
+        // What it is, and how much of it can be done beside, nobody measured.
+        removed: share * 0.5,
+        confidence: Confidence::Low,
     })
 }

@@ -10,6 +10,7 @@ use gpufleet_hooks_shm::reader::{Learning, Snapshot};
 use gpufleet_hooks_shm::records::{Axis, Mesh, Occasion, Pairs, Reading, Step};
 use gpufleet_hooks_shm::server::{self, Client, ClientId, Event, Limits};
 use gpufleet_hooks_shm::wire::Ask;
+use gpufleet_hooks_shm::words::Untold;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -144,11 +145,13 @@ pub(crate) fn shown<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound
     dict.set_item("profile", profile)?;
     let gaps = snapshot.profile.as_ref().and_then(|it| it.gaps);
     let gaps = gaps.map(|it| {
-        let times = (it.data_ns, it.synchronisation_ns, it.launch_ns);
+        let times = (it.data_ns, it.synchronisation_ns, it.host_ns, it.launch_ns);
         let counts = (it.synchronisations, it.kernels, it.kernel_ns);
         (it.window_ns, times, counts)
     });
     dict.set_item("profile_gaps", gaps)?;
+    let untold = snapshot.profile.as_ref().and_then(|it| it.untold);
+    dict.set_item("profile_untold", untold.map(Untold::text))?;
     dict.set_item("fingerprint", pairs(py, snapshot.fingerprint.as_ref())?)?;
     dict.set_item("tags", pairs(py, snapshot.tags.as_ref())?)?;
     let exception = snapshot

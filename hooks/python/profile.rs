@@ -2,7 +2,7 @@
 
 use gpufleet_hooks_shm::process::unix_ns;
 use gpufleet_hooks_shm::records::{Gaps, Profile};
-use gpufleet_hooks_shm::words::ProfileState;
+use gpufleet_hooks_shm::words::{ProfileState, Untold};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -22,19 +22,25 @@ impl Recorder {
     }
 
     /// What has become of it: `running`, `done` with the path of its file, or `failed` with the reason; the step after
-    /// which it began, its steps and its file's bytes; and the GPU's gaps (`_gaps.Gaps`), where they were measured.
+    /// which it began, its steps and its file's bytes; and the GPU's gaps (`_gaps.Gaps`), or why
+    /// they were not measured.
     ///
-    /// Raises ValueError where there is no such state.
+    /// Raises ValueError where there is no such state or reason.
     fn profile_is(
         &self,
         number: u64,
         state: &str,
         text: String,
         counts: (i64, i64, i64),
-        gaps: Option<[i64; 7]>,
+        gaps: Option<[i64; 8]>,
+        untold: Option<&str>,
     ) -> PyResult<()> {
         let state = ProfileState::from_text(state)
             .ok_or_else(|| PyValueError::new_err(format!("no profile is `{state}`")))?;
+        let no_reason = || PyValueError::new_err("gaps are not untold for such a reason");
+        let untold = untold
+            .map(|it| Untold::from_text(it).ok_or_else(no_reason))
+            .transpose()?;
         let (step, steps, bytes) = counts;
         self.writer.profile(&Profile {
             number,
@@ -44,6 +50,7 @@ impl Recorder {
             steps: count(steps),
             bytes: count(bytes),
             gaps: gaps.map(|it| Gaps::of(it.map(count))),
+            untold,
             text,
         });
         Ok(())

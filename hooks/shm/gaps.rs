@@ -1,6 +1,9 @@
-//! Why a GPU stood still in the steps of a profile: seven words of the profile's section.
+//! Why a GPU stood still in the steps of a profile: eight words of the profile's section.
 
 use crate::layout::{self, Word};
+
+/// More kernels than the events of a profile that are looked at can be.
+const MOST_KERNELS: u64 = 10_000_000;
 
 /// What a process worked out of the events of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +12,7 @@ pub struct Gaps {
     pub window_ns: u64,
     /// Of it, time in which the GPU stood still while data was waited for.
     pub data_ns: u64,
-    /// In which it stood still because the host had waited for it.
+    /// In which it stood still because the host waited for it and launched only then.
     pub synchronisation_ns: u64,
     /// In which it stood still and neither explains it.
     pub launch_ns: u64,
@@ -19,11 +22,13 @@ pub struct Gaps {
     pub kernels: u64,
     /// Median time of a kernel, nanoseconds.
     pub kernel_ns: u64,
+    /// In which it stood still because the host did something else after it had waited for it.
+    pub host_ns: u64,
 }
 
 impl Gaps {
     /// From numbers in the order of the fields.
-    pub const fn of(numbers: [u64; 7]) -> Self {
+    pub const fn of(numbers: [u64; 8]) -> Self {
         let [
             window_ns,
             data_ns,
@@ -32,6 +37,7 @@ impl Gaps {
             synchronisations,
             kernels,
             kernel_ns,
+            host_ns,
         ] = numbers;
         Self {
             window_ns,
@@ -41,11 +47,12 @@ impl Gaps {
             synchronisations,
             kernels,
             kernel_ns,
+            host_ns,
         }
     }
 
     /// In the order of the fields.
-    pub(crate) const fn numbers(&self) -> [u64; 7] {
+    pub(crate) const fn numbers(&self) -> [u64; 8] {
         [
             self.window_ns,
             self.data_ns,
@@ -54,19 +61,27 @@ impl Gaps {
             self.synchronisations,
             self.kernels,
             self.kernel_ns,
+            self.host_ns,
         ]
     }
 
-    /// Whether they can be: gaps do not overlap.
+    /// Whether they can be: gaps do not overlap, and nothing is longer or more than there is.
     pub(crate) fn can_be(&self) -> bool {
-        let gaps = [self.data_ns, self.synchronisation_ns, self.launch_ns];
-        gaps.into_iter().fold(0, u64::saturating_add) <= self.window_ns
+        let gaps = [
+            self.data_ns,
+            self.synchronisation_ns,
+            self.host_ns,
+            self.launch_ns,
+        ];
+        let in_all = gaps.into_iter().fold(0, u64::saturating_add);
+        in_all.max(self.kernel_ns) <= self.window_ns
+            && self.kernels.max(self.synchronisations) <= MOST_KERNELS
     }
 }
 
 impl layout::Profile {
     /// The words of the gaps, in the order of the fields of [`Gaps`].
-    pub(crate) fn gaps(&self) -> [&Word; 7] {
+    pub(crate) fn gaps(&self) -> [&Word; 8] {
         [
             &self.window_ns,
             &self.gap_data_ns,
@@ -75,6 +90,7 @@ impl layout::Profile {
             &self.synchronisations,
             &self.kernels,
             &self.kernel_ns,
+            &self.gap_host_ns,
         ]
     }
 }

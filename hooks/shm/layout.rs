@@ -389,11 +389,11 @@ section! {
         steps: Word,
         /// Bytes of its file; 0 none.
         bytes: Word,
-        /// Time of its steps, in which the GPU's gaps were measured; 0 they were not, and the next six say nothing.
+        /// Time of its steps, in which the GPU's gaps were measured; 0 they were not, and the next seven say nothing.
         window_ns: Word,
         /// Of it, time in which the GPU stood still while data was waited for.
         gap_data_ns: Word,
-        /// In which it stood still because the host had waited for it.
+        /// In which it stood still because the host waited for it and launched only then.
         gap_synchronisation_ns: Word,
         /// In which it stood still and neither explains it: kernels were launched too slowly.
         gap_launch_ns: Word,
@@ -403,8 +403,10 @@ section! {
         kernels: Word,
         /// Median time of a kernel.
         kernel_ns: Word,
-        /// For later.
-        reserved: [Word; 2],
+        /// Time in which the GPU stood still because the host did something else after it had waited for it.
+        gap_host_ns: Word,
+        /// Why no gaps were measured: 1 too many events, 2 they could not be read, 3 the GPU had no work; 0 not said.
+        untold: Word,
         /// Done: the path of its file, as the process sees it. Failed: why, in words.
         text: Text<PLACE_WORDS>,
     }

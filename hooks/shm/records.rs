@@ -2,7 +2,7 @@
 
 pub use crate::gaps::Gaps;
 use crate::words::{
-    DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict, ProfileState,
+    DataType, EndKind, FlopsSource, Function, MeshSource, Phase, ProbeVerdict, ProfileState, Untold,
 };
 
 /// One step of training. Times in nanoseconds; 0 where nothing is known.
@@ -285,6 +285,8 @@ pub struct Profile {
     pub bytes: u64,
     /// Why the GPU stood still in them, where that was measured.
     pub gaps: Option<Gaps>,
+    /// Why that was not measured, where it is said.
+    pub untold: Option<Untold>,
     /// Done: the path of its file, as the process sees it. Failed: why. Up to 512 bytes.
     pub text: String,
 }

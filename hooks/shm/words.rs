@@ -155,6 +155,18 @@ words! {
 }
 
 words! {
+    /// Why the gaps of a profile are not told.
+    Untold {
+        /// Its trace is too large to look through while training stands.
+        TooMany = 1 "too_many",
+        /// This version of the framework tells its events otherwise.
+        Unreadable = 2 "unreadable",
+        /// The GPU had no work in its steps, or none before.
+        NoWork = 3 "no_work",
+    }
+}
+
+words! {
     /// What a collective does.
     Function {
         /// A function that a later NCCL has.

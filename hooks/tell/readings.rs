@@ -227,19 +227,26 @@ fn occasions(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
-/// Why the GPU stood still in a profile, where it was measured.
+/// Why the GPU stood still in a profile, or why that is not known.
 fn profile(profile: &Profile, samples: &mut Samples) {
-    let Some(gaps) = profile.gaps.filter(|_| profile.steps > 0) else {
+    if profile.steps == 0 || (profile.gaps.is_none() && profile.untold.is_none()) {
         return;
-    };
+    }
     samples.count(&training::PROFILE_STEP, profile.step);
     samples.count(&training::PROFILE_STEPS, profile.steps);
+    if let Some(why) = profile.untold {
+        samples.count(&training::PROFILE_UNTOLD, why.number());
+    }
+    let Some(gaps) = profile.gaps else {
+        return;
+    };
     let parts = [
         (&training::PROFILE_GAP_DATA, gaps.data_ns),
         (
             &training::PROFILE_GAP_SYNCHRONISATION,
             gaps.synchronisation_ns,
         ),
+        (&training::PROFILE_GAP_HOST, gaps.host_ns),
         (&training::PROFILE_GAP_LAUNCH, gaps.launch_ns),
     ];
     for (metric, ns) in parts {
@@ -324,7 +331,7 @@ fn collective(
 #[cfg(test)]
 mod tests {
     use gpufleet_hooks_shm::records::{Communicator, CommunicatorIndex, Gaps};
-    use gpufleet_hooks_shm::words::{Function, ProfileState};
+    use gpufleet_hooks_shm::words::{Function, ProfileState, Untold};
 
     use super::*;
 
@@ -376,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_profile_tells_parts_of_its_time_and_counts_of_a_step_where_it_measured_them() {
-        let told = |gaps, steps| {
+        let told = |gaps, untold, steps| {
             let it = Profile {
                 number: 7,
                 state: ProfileState::Done,
@@ -385,6 +392,7 @@ mod tests {
                 steps,
                 bytes: 0,
                 gaps,
+                untold,
                 text: String::new(),
             };
             let mut samples = Samples(Vec::new());
@@ -393,21 +401,27 @@ mod tests {
             told.map(|it| (it.metric.0, it.reading.ok()))
                 .collect::<Vec<_>>()
         };
-        let gaps = Gaps::of([1_000_000, 100_000, 200_000, 50_000, 24, 8_600, 3_000]);
+        let gaps = Gaps::of([
+            1_000_000, 100_000, 200_000, 50_000, 24, 8_600, 3_000, 90_000,
+        ]);
         let expected = [
             (&training::PROFILE_STEP, 120.0),
             (&training::PROFILE_STEPS, 2.0),
             (&training::PROFILE_GAP_DATA, 0.1),
             (&training::PROFILE_GAP_SYNCHRONISATION, 0.2),
+            (&training::PROFILE_GAP_HOST, 0.09),
             (&training::PROFILE_GAP_LAUNCH, 0.05),
             (&training::PROFILE_SYNCHRONISATIONS, 12.0),
             (&training::PROFILE_KERNELS, 4_300.0),
             (&training::PROFILE_KERNEL_TIME, 3e-6),
         ];
         let expected = expected.map(|(metric, it)| (metric.id.0, Some(it)));
-        assert_eq!(told(Some(gaps), 2), expected);
-        assert_eq!(told(None, 2), [], "nobody measured them");
-        assert_eq!(told(Some(gaps), 0), [], "no step has ended yet");
+        assert_eq!(told(Some(gaps), None, 2), expected);
+        assert_eq!(told(None, None, 2), [], "nobody measured them");
+        assert_eq!(told(Some(gaps), None, 0), [], "no step has ended yet");
+        let too_many = (training::PROFILE_UNTOLD.id.0, Some(1.0));
+        let untold = told(None, Some(Untold::TooMany), 2);
+        assert_eq!(untold, [&expected[..2], &[too_many]].concat());
     }
 
     #[test]

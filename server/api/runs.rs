@@ -418,7 +418,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
 fn unexplained_gaps(web: &Web, key: &RunKey, run: &Run, now: Timestamp) -> Option<String> {
     let steps = run.state(now) == RunState::Running && run.stands_since(now).is_none();
     let profile = steps.then(|| advice::profile(key, run, &web.app.fleet, None, &web.specs))?;
-    advice::unexplained(&profile?)
+    advice::unexplained(&profile?, run)
 }
 
 /// A share of the job's time.

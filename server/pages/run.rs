@@ -285,5 +285,5 @@ fn of_adviser(
     let second = hour.map(|it| it / 3_600);
     let profile = profile(key, run, &web.app.fleet, second, &web.specs)?;
     let profile = with_failures(profile, broke_off);
-    Some(advice::advisory(&profile))
+    Some(advice::advisory(&profile, run))
 }

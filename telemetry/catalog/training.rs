@@ -75,14 +75,16 @@ metrics! {
     COLLECTIVE_OLDEST_AGE = gauge(781, "gpufleet_training_collective_oldest_age_seconds", Rank, Unit::Seconds, "Age of the oldest collective in flight; 0 when none is. Nothing but this grows in a hang.").with_max().in_minutes();
     COLLECTIVES_FROM = last(782, "gpufleet_training_collectives_from_code", Rank, Unit::Code, "Where what is known of this rank's collectives comes from: 1 our plugin, 2 without times, 3 counted when enqueued, 4 NCCL's RAS service, 5 NCCL Inspector's files; or why nothing is: 10 one rank alone, 11 the plugin is switched off, 12 not loaded, 13 another plugin has its place, 14 nothing is set and RAS is not asked, 15 not asked yet, 16 RAS is in another network namespace, 17 nobody answers for RAS, 18 NCCL before 2.28.7 tells no counts, 19 NCCL does not know the process.");
 
-    PROFILE_STEP = last(785, "gpufleet_training_profile_step", Rank, Unit::Count, "The step after which the last profile that somebody asked for began, where it told the gaps of the GPU. What follows is of its steps and as old as it is.");
+    PROFILE_STEP = last(785, "gpufleet_training_profile_step", Rank, Unit::Count, "The step after which the last profile that somebody asked for began, where the gaps of the GPU were looked for. What follows is of its steps and as old as it is.");
     PROFILE_STEPS = last(786, "gpufleet_training_profile_steps", Rank, Unit::Count, "How many steps that profile has.");
     PROFILE_GAP_DATA = last(787, "gpufleet_training_profile_gap_data_ratio", Rank, Unit::Ratio, "Part of that profile's time in which the GPU stood still while data was waited for.");
-    PROFILE_GAP_SYNCHRONISATION = last(788, "gpufleet_training_profile_gap_synchronisation_ratio", Rank, Unit::Ratio, "Part of that profile's time in which the GPU stood still because the host had waited for it: nothing was launched ahead.");
+    PROFILE_GAP_SYNCHRONISATION = last(788, "gpufleet_training_profile_gap_synchronisation_ratio", Rank, Unit::Ratio, "Part of that profile's time in which the GPU stood still because the host waited for it and launched only then: nothing was launched ahead.");
     PROFILE_GAP_LAUNCH = last(789, "gpufleet_training_profile_gap_launch_ratio", Rank, Unit::Ratio, "Part of that profile's time in which the GPU stood still and neither data nor a synchronisation explains it: kernels were launched too slowly. The profiler itself slows launching, so that it is less when nobody records.");
     PROFILE_SYNCHRONISATIONS = last(790, "gpufleet_training_profile_synchronisations_per_step", Rank, Unit::Count, "Calls of a step in which the host waited for the GPU, in that profile.");
     PROFILE_KERNELS = last(791, "gpufleet_training_profile_kernels_per_step", Rank, Unit::Count, "Kernels of a step, in that profile.");
     PROFILE_KERNEL_TIME = last(792, "gpufleet_training_profile_kernel_seconds", Rank, Unit::Seconds, "Median time of a kernel in that profile.");
+    PROFILE_GAP_HOST = last(793, "gpufleet_training_profile_gap_host_ratio", Rank, Unit::Ratio, "Part of that profile's time in which the GPU stood still because the host, having waited for it, did something else before it launched again.");
+    PROFILE_UNTOLD = last(794, "gpufleet_training_profile_untold_code", Rank, Unit::Code, "Why that profile tells no gaps: 1 its trace is too large to look through, 2 this version of PyTorch tells its events otherwise, 3 the GPU had no work in its steps or none before.");
 }
 
 /// The phases' metrics, in the order of [`crate::training::Phase::ALL`].

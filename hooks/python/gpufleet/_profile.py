@@ -141,19 +141,21 @@ class Profiler:
 
 
 class _Recording:
-    """One profile: from its beginning to its file."""
+    """One profile: from its beginning to its file. One step is recorded before those that are asked for: the profiler
+    makes the first one slow, and what it gave the GPU tells when the GPU begins the next."""
 
     def __init__(self, recorder, number, wanted):
         self._recorder = recorder
         self._number = number
         self._wanted = wanted
-        self._first = recorder.last_step()
+        self._first = recorder.last_step() + 1
         self._until = time.monotonic() + _LONGEST_SECONDS
         self._profile = None
         self._guard = None
         self._marker = None
         self._device = None
-        self._gaps = None
+        self._is_warm = False
+        self._gaps, self._untold = None, None
         self.thread = threading.get_ident()
         self.steps = 0
         self.path = ""
@@ -164,7 +166,7 @@ class _Recording:
 
     def says(self, state, text="", size=0):
         text = text.encode("utf-8", "replace").decode()
-        self._recorder.profile_is(self._number, state, text, (self._first, self.steps, size), self._gaps)
+        self._recorder.profile_is(self._number, state, text, (self._first, self.steps, size), self._gaps, self._untold)
 
     def fails(self, error):
         """There will be no file."""
@@ -196,11 +198,7 @@ class _Recording:
         profile = torch.profiler.profile(activities=activities)
         profile.start()
         self._profile = profile
-        if self._device is not None:
-            # What was launched before is recorded nowhere: while it ran, the GPU would seem to stand still.
-            torch.cuda.synchronize(self._device)
         self._guard = _Guard(torch.autograd.profiler.profile, self.thread, interrupted)
-        self._mark(self._first + 1)
 
     def _mark(self, step):
         """The marks that viewers of traces know as steps."""
@@ -216,6 +214,10 @@ class _Recording:
 
     def stepped(self, last_step):
         """A step ended; whether it was the last one."""
+        if not self._is_warm:
+            self._is_warm, self._first = True, last_step
+            self._mark(last_step + 1)
+            return False
         self.steps += 1
         if self.steps >= self._wanted or time.monotonic() >= self._until:
             return True
@@ -238,7 +240,6 @@ class _Recording:
 
         self.stop()
         profile, self._profile = self._profile, None
-        self._gaps = _gaps.read(profile, self._device, self.steps)
         temporary = tempfile.mkdtemp(prefix=_TEMPORARY, dir=os.path.dirname(self.path))
         try:
             trace = os.path.join(temporary, "trace.json")
@@ -248,6 +249,7 @@ class _Recording:
                 raise CannotBe(f"the trace has {size >> 20} MiB: ask for fewer steps")
             if not _is_whole(trace, size):
                 raise CannotBe("torch did not write the whole trace: is the disk full?")
+            self._gaps, self._untold = _gaps.read(profile, self._device, self.steps, size)
             return trace
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -116,12 +116,15 @@ class Profiles(unittest.TestCase):
         with Asked(script()) as asked:
             asked.ask(7, 2)
             self.assertIsNone(asked.said()["profile_gaps"], "there is no GPU here")
-        before = "from gpufleet import _gaps\n_gaps.read = lambda _profile, _device, steps: "
-        found = "_gaps.Gaps(1_000_000, 100_000, 200_000, 50_000, 12 * steps, 4_300, 3_000)"
+        before = "from gpufleet import _gaps\n_gaps.read = lambda _profile, _device, steps, _bytes: "
+        found = "(_gaps.Gaps(1_000_000, 100_000, 200_000, 50_000, 12 * steps, 4_300, 3_000, 90_000), None)"
         with Asked(script(before + found)) as asked:
             asked.ask(7, 2)
             gaps = asked.said()["profile_gaps"]
-            self.assertEqual(gaps, (1_000_000, (100_000, 200_000, 50_000), (24, 4_300, 3_000)))
+            self.assertEqual(gaps, (1_000_000, (100_000, 200_000, 90_000, 50_000), (24, 4_300, 3_000)))
+        with Asked(script(before + "(None, _gaps.TOO_MANY)")) as asked:
+            asked.ask(7, 2)
+            self.assertEqual((asked.said()["profile_gaps"], asked.said()["profile_untold"]), (None, "too_many"))
 
     def test_with_watch_steps_are_the_optimizers_and_the_folder_is_the_one_that_is_named(self):
         text = """
@@ -172,7 +175,7 @@ class Profiles(unittest.TestCase):
             self.assertEqual((state, why), ("failed", "the script ended before a step did"))
         with Asked(script("seen = 0", during.format(3))) as asked:
             _number, state, _step, steps, size, path = asked.ask(7, 10)
-            self.assertEqual((state, steps), ("done", 2), path)
+            self.assertEqual((state, steps), ("done", 1), path)
             self.assertEqual(size, os.path.getsize(path))
             self.assertGreater(len(trace(path)), 10)
 
@@ -187,12 +190,15 @@ class Profiles(unittest.TestCase):
             recording.start(lambda: None)
 
     def test_steps_that_take_too_long_end_the_profile_early(self):
-        recording = _profile._Recording(mock.Mock(), 7, 10)
+        recording = _profile._Recording(mock.Mock(**{"last_step.return_value": 4}), 7, 10)
         recording._mark = lambda _step: None
-        self.assertFalse(recording.stepped(5))
         recording._until = time.monotonic()
-        self.assertTrue(recording.stepped(6))
-        self.assertEqual(recording.steps, 2)
+        self.assertFalse(recording.stepped(5), "it is the one before those that are asked for")
+        recording._until = time.monotonic() + 60.0
+        self.assertFalse(recording.stepped(6))
+        recording._until = time.monotonic()
+        self.assertTrue(recording.stepped(7))
+        self.assertEqual((recording._first, recording.steps), (5, 2))
 
 
 class Folder(unittest.TestCase):
@@ -268,7 +274,7 @@ class Folder(unittest.TestCase):
         self.addCleanup(atexit.unregister, profiler._finish)
         with mock.patch.dict("os.environ", GPUFLEET_PROFILE_DIR="/dev/null/no"):
             profiler.stepped()
-        number, state, why, _counts, _gaps = run._recorder.profile_is.call_args.args
+        number, state, why, _counts, _gaps, _untold = run._recorder.profile_is.call_args.args
         self.assertEqual((number, state), (7, "failed"))
         self.assertIn("/dev/null/no", why)
         run._recorder.profile_end.assert_called_once_with()

@@ -122,10 +122,11 @@ struct gpufleet_probe {
 };
 
 /* The last profile that an agent asked for. state: 1 running, 2 done, 3 failed. window_ns 0: the GPU's gaps were not
-   measured. A client that captures none leaves header.takes 0 and is not asked. */
+   measured. untold, why: 1 too many events, 2 they could not be read, 3 the GPU had no work; 0 not said.
+   A client that captures none leaves header.takes 0 and is not asked. */
 struct gpufleet_profile {
     uint64_t sequence, number, state, at, step, steps, bytes, window_ns, gap_data_ns;
-    uint64_t gap_synchronisation_ns, gap_launch_ns, synchronisations, kernels, kernel_ns, reserved[2];
+    uint64_t gap_synchronisation_ns, gap_launch_ns, synchronisations, kernels, kernel_ns, gap_host_ns, untold;
     uint64_t text[64];
 };
 

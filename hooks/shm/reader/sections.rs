@@ -7,9 +7,10 @@ use crate::records::{
     Reading,
 };
 use crate::wire::MAX_PROFILE_STEPS;
-use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict, ProfileState};
+use crate::words::{EndKind, FlopsSource, MeshSource, Phase, ProbeVerdict, ProfileState, Untold};
 
 use super::check::{Check, Reason};
+use super::steps::MOST_RECORDS;
 use super::{Learning, PhaseTotal};
 use crate::MAX_NAME_BYTES;
 
@@ -259,17 +260,19 @@ pub(super) fn profile(region: &Region, check: &mut Check) -> Option<Profile> {
             &section.step,
             &section.steps,
             &section.bytes,
+            &section.untold,
         ]
         .map(get);
         let gaps = Gaps::of(section.gaps().map(get));
         let (at, text) = (get_signed(&section.at), get_bytes(&section.text));
         (at, numbers, gaps, text)
     });
-    let (at, [number, state, step, steps, bytes], gaps, text) = check.whole("profile", copied)?;
+    let (at, numbers, gaps, text) = check.whole("profile", copied)?;
+    let [number, state, step, steps, bytes, untold] = numbers;
     let state = ProfileState::from_number(state);
     check.only_if(state.is_some(), "profile", Reason::Word, ())?;
     check.time("profile", at)?;
-    let is_good = steps <= MAX_PROFILE_STEPS;
+    let is_good = steps <= MAX_PROFILE_STEPS && step <= MOST_RECORDS;
     check.only_if(is_good, "profile", Reason::Number, ())?;
     // A client that does not measure them leaves 0. What cannot be is not told; the file is there all the same.
     let gaps = Some(gaps)
@@ -284,6 +287,7 @@ pub(super) fn profile(region: &Region, check: &mut Check) -> Option<Profile> {
         steps,
         bytes,
         gaps,
+        untold: Untold::from_number(untold),
         text: check.text("profile", &text, |_| false),
     })
 }

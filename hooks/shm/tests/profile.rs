@@ -11,7 +11,7 @@ use gpufleet_hooks_shm::reader::{Reader, Reason};
 use gpufleet_hooks_shm::records::{Gaps, Profile};
 use gpufleet_hooks_shm::server::{self, Event, Limits, Listener};
 use gpufleet_hooks_shm::wire::Ask;
-use gpufleet_hooks_shm::words::{ProfileState, WriterKind};
+use gpufleet_hooks_shm::words::{ProfileState, Untold, WriterKind};
 use gpufleet_hooks_shm::writer::Writer;
 
 /// How long anything here may take before it has failed.
@@ -26,8 +26,9 @@ fn done(at: i64) -> Profile {
         steps: 3,
         bytes: 90_000,
         gaps: Some(Gaps::of([
-            1_000_000, 100_000, 200_000, 50_000, 12, 4_300, 3_000,
+            1_000_000, 100_000, 200_000, 50_000, 12, 4_300, 3_000, 90_000,
         ])),
+        untold: None,
         text: "/scratch/gpufleet-profiles/rank0.json.gz".to_owned(),
     }
 }
@@ -48,6 +49,7 @@ fn what_became_of_one_comes_back_as_it_was_written_and_before_the_first_there_is
     let failed = Profile {
         state: ProfileState::Failed,
         gaps: None,
+        untold: Some(Untold::TooMany),
         text: "ö".repeat(300),
         ..done(now)
     };
@@ -67,6 +69,7 @@ fn one_that_cannot_be_is_refused_by_reason() {
         ("profile.state", 4, Reason::Word),
         ("profile.at", 1, Reason::Time),
         ("profile.steps", 11, Reason::Number),
+        ("profile.step", u64::MAX, Reason::Number),
         ("profile.sequence", 3, Reason::Torn),
     ] {
         let writer = Writer::create(WriterKind::Rust).expect("a region");
@@ -87,12 +90,24 @@ fn one_that_cannot_be_is_refused_by_reason() {
 
 #[test]
 fn gaps_that_cannot_be_are_not_told_and_the_profile_is() {
-    let part = |synchronisation| Gaps::of([1_000, 0, synchronisation, 0, 1, 1, 10]);
-    let window = |window| Gaps::of([window, 0, 0, 0, 1, 1, 10]);
+    let part = |synchronisation| Gaps::of([1_000, 0, synchronisation, 0, 1, 1, 10, 0]);
+    let window = |window| Gaps::of([window, 0, 0, 0, 1, 1, 10, 0]);
     for (gaps, reason) in [
         (part(1_001), Some(Reason::Parts)),
         (
-            Gaps::of([1_000, u64::MAX, 1, 0, 1, 1, 10]),
+            Gaps::of([1_000, u64::MAX, 1, 0, 1, 1, 10, 0]),
+            Some(Reason::Parts),
+        ),
+        (
+            Gaps::of([1_000, 300, 300, 300, 1, 1, 10, 101]),
+            Some(Reason::Parts),
+        ),
+        (
+            Gaps::of([1_000, 0, 0, 0, 1, 1, 1_001, 0]),
+            Some(Reason::Parts),
+        ),
+        (
+            Gaps::of([1_000, 0, 0, 0, 1, u64::MAX, 10, 0]),
             Some(Reason::Parts),
         ),
         (window(30 * 86_400 * 1_000_000_000), Some(Reason::Duration)),

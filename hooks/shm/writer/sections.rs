@@ -4,6 +4,7 @@ use crate::cell::{self, Writing, add, set, set_text};
 use crate::layout::{self, Word};
 use crate::records::{Axis, End, Exception, Identity, Memory, Plan, Probe, Profile, Reading};
 use crate::wire::TAKES_PROFILE;
+use crate::words::Untold;
 
 use super::{Writer, text};
 
@@ -201,10 +202,11 @@ impl Writer {
         set(&section.step, profile.step);
         set(&section.steps, profile.steps);
         set(&section.bytes, profile.bytes);
-        let gaps = profile.gaps.map_or([0; 7], |it| it.numbers());
+        let gaps = profile.gaps.map_or([0; 8], |it| it.numbers());
         for (word, number) in section.gaps().into_iter().zip(gaps) {
             set(word, number);
         }
+        set(&section.untold, profile.untold.map_or(0, Untold::number));
         set_text(&section.text, &profile.text);
     }
 

@@ -2,6 +2,7 @@
 
 use gpufleet_analysis::adviser::{Advice, Bottleneck, Confidence, Profile, advise, together};
 
+use crate::runs::Run;
 use crate::runs::advice::unexplained;
 use crate::words::incident::measured;
 use crate::words::text::{self, SHOWN_CHARACTERS, dollars};
@@ -30,14 +31,14 @@ pub(super) struct Advisory {
     pub(super) unexplained: Option<String>,
 }
 
-/// The advice for a run.
-pub(super) fn advisory(profile: &Profile) -> Advisory {
+/// The advice for a run, of which this is known.
+pub(super) fn advisory(profile: &Profile, run: &Run) -> Advisory {
     let all = advise(profile);
     let together = (all.len() > 1).then(|| factor(together(&all)));
     Advisory {
         all: all.iter().map(|it| advised(it, profile)).collect(),
         together,
-        unexplained: unexplained(profile),
+        unexplained: unexplained(profile, run),
     }
 }
 
@@ -76,6 +77,7 @@ const fn what(bottleneck: Bottleneck) -> &'static str {
         Bottleneck::DataDisk => "It waits for data: the disk is slow",
         Bottleneck::DataNetwork => "It waits for data: the network storage is slow",
         Bottleneck::HostSync => "It waits for the host: synchronisations",
+        Bottleneck::HostWork => "It waits for the host: what it does after a synchronisation",
         Bottleneck::Communication => "It waits for communication",
         Bottleneck::MemoryBandwidth => "The GPU's memory is the limit",
         Bottleneck::Launch => "Kernels are launched too slowly",
@@ -111,7 +113,7 @@ mod tests {
             },
             ..Profile::default()
         };
-        let told = advisory(&profile);
+        let told = advisory(&profile, &Run::default());
         assert_eq!(told.all.len(), 1);
         let advice = &told.all[0];
         assert_eq!(advice.knob, "num_workers: 4 → 6");
@@ -122,11 +124,11 @@ mod tests {
         // 8 GPUs at a dollar an hour, of which 31 % are waited away.
         assert_eq!(advice.worth, "$60.17 a day");
         profile.nano_usd_per_gpu_second = None;
-        let worth = &advisory(&profile).all[0].worth;
+        let worth = &advisory(&profile, &Run::default()).all[0].worth;
         assert!(worth.contains("without a price"), "{worth}");
         profile.data_wait_s = None;
         assert!(
-            advisory(&profile).all.is_empty(),
+            advisory(&profile, &Run::default()).all.is_empty(),
             "nothing is advised from what is not known"
         );
     }
@@ -147,7 +149,7 @@ mod tests {
             ..Profile::default()
         };
         profile.gpu.engine = Some(0.78);
-        let told = advisory(&profile);
+        let told = advisory(&profile, &Run::default());
         assert_eq!((told.all.len(), told.unexplained), (1, None));
         assert_eq!(
             told.all[0].measured,
@@ -155,7 +157,7 @@ mod tests {
              4\u{202f}300, median kernel 3.0 µs"
         );
         profile.gaps = None;
-        let told = advisory(&profile);
+        let told = advisory(&profile, &Run::default());
         assert!(told.all.is_empty() && told.unexplained.is_some());
     }
 }

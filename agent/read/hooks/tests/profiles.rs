@@ -58,6 +58,7 @@ fn became(state: ProfileState, text: &str) -> Profile {
         steps: 3,
         bytes: 1_300_000,
         gaps: None,
+        untold: None,
         text: text.to_owned(),
     }
 }

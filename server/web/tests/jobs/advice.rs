@@ -74,10 +74,12 @@ async fn gpus_that_stand_still_are_told_until_a_profile_says_why() {
         (training::STEPS, 120.0),
         (training::PROFILE_STEP, 100.0),
         (training::PROFILE_STEPS, 3.0),
+        (training::PROFILE_GAP_DATA, 0.1),
         (training::PROFILE_GAP_SYNCHRONISATION, 0.2),
         (training::PROFILE_GAP_LAUNCH, 0.0),
         (training::PROFILE_SYNCHRONISATIONS, 12.0),
         (training::PROFILE_KERNELS, 4_300.0),
+        (training::PROFILE_GAP_HOST, 0.0),
     ];
     let runs = server.fleet.runs();
     runs.rank(&rank(JOB, 0, &told), heard(AGE)).unwrap();
