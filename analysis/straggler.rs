@@ -17,7 +17,7 @@
 //! fast one, and named where it is whole machines (`judge/parted.rs`).
 //!
 //! Blamed on nobody: a stage whose fastest quarter needs 1.2 × what the others' does ([`StageImbalance`]); a part of
-//! a stage that is slow and not whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]); without
+//! a stage that is slow and not surely whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]); without
 //! a known stage, more ranks at once than 1 in 16, which are then rather a stage than stragglers.
 //!
 //! Measured on real jobs (ByteDance AR and SE, 44 and 43 steps; the replay in the tests): AR's one
@@ -204,7 +204,7 @@ pub struct StageImbalance {
     pub ratio: f64,
 }
 
-/// Ranks of one stage with more work than its others: a matter of the split, of no rank.
+/// Ranks of one stage that are slow alike, of which none can be named.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parted {
     /// The stage.
@@ -215,6 +215,21 @@ pub struct Parted {
     pub of: usize,
     /// Their busy time ÷ that of the stage's others.
     pub ratio: f64,
+    /// Why none is named.
+    pub unnamed: Unnamed,
+}
+
+/// Why none of many ranks is named that are slow alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unnamed {
+    /// The other stages of their columns are slow too: the data, or machines that hold whole columns.
+    SameData,
+    /// It is not known which machines they are on.
+    HostsUnknown,
+    /// Fast ranks of the stage are on their machines: the split of the work.
+    BesideFast,
+    /// A machine has one of them alone: slow machines or the split of the work.
+    Alone,
 }
 
 /// The slowest rank keeps changing: data or sequence lengths, of no rank.

@@ -100,8 +100,8 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Median step, of several runs the median of their medians, ÷ the median of the baselines' median steps.
     pub ratio: f64,
-    /// The least change that these baselines let tell, as a part of their median: 2 %, four times their spread, or
-    /// their whole range; of A/B those of both sides.
+    /// The least change that these baselines let tell, as a part of the faster side's median: 2 %, four times their
+    /// spread, or their whole range; of A/B those of both sides.
     pub told_from: f64,
     /// Chance of the steps being alike, against the nearest baseline run.
     pub p: f64,
@@ -137,7 +137,8 @@ pub fn a_b(a: &[Pace], b: &[Pace]) -> Option<Comparison> {
 fn held(baselines: &[Pace], (own, run): (f64, &Pace), told_from: f64) -> Option<Comparison> {
     let p = mann_whitney(&nearest(baselines, own)?.ranked, &run.ranked);
     let ratio = own / median_of(baselines)?;
-    let is_real = (ratio - 1.0).abs() > told_from && p < FIRE_P;
+    // As logarithms: half as long is as far away as twice as long, so that A/B says the same from either side.
+    let is_real = ratio.ln().abs() > told_from.ln_1p() && p < FIRE_P;
     let verdict = match (baselines.len() >= LEAST_BASELINES, is_real) {
         (false, _) => Verdict::TooFewRuns,
         (_, false) => Verdict::Alike,

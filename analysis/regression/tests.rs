@@ -246,6 +246,18 @@ fn a_b_goes_by_what_runs_of_both_sides_differ_by() {
 }
 
 #[test]
+fn a_change_that_is_slower_one_way_is_faster_the_other_way() {
+    let of = |millis: [f64; 3]| millis.map(|it| pace(&[it * 1e6; 60]));
+    // 7.4 % more is 6.9 % less the other way round, and 7.1 % is what these runs let tell.
+    let (a, b) = (of([100.0; 3]), of([107.4, 107.4, 107.4 * 1.071]));
+    let told = a_b(&a, &b).expect("there are runs");
+    assert!((told.told_from - 0.071).abs() < 1e-9, "{told:?}");
+    assert_eq!(told.verdict, Verdict::Slower);
+    let told = a_b(&b, &a).expect("there are runs");
+    assert_eq!(told.verdict, Verdict::Faster, "{told:?}");
+}
+
+#[test]
 fn of_both_sides_the_medians_are_held_so_that_the_other_way_round_is_the_inverse() {
     let of = |millis: &[f64]| -> Vec<Pace> {
         let runs = millis.iter().map(|it| pace(&[it * 1e6; 60]));

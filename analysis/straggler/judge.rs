@@ -109,15 +109,16 @@ impl Run {
         let mut evidence = self.evidence(peers, by);
         // Without stages two parts are rather two stages.
         if let Some((stage, part)) = stage.zip(stage.and_then(|_| self.slow_part(peers, by))) {
-            if part.is_machines {
-                evidence.extend(part.ranks);
-            } else if evidence.is_empty() {
-                verdict.parted.push(Parted {
+            match part.unnamed {
+                None => evidence.extend(part.ranks),
+                Some(unnamed) if evidence.is_empty() => verdict.parted.push(Parted {
                     stage,
                     slow: part.ranks.len(),
                     of: peers.len(),
                     ratio: part.ratio,
-                });
+                    unnamed,
+                }),
+                Some(_) => {}
             }
         }
         let most = match stage {
@@ -332,6 +333,12 @@ impl Last<'_> {
     /// The median of that; 0 of none.
     fn slowness(&self, part: f64) -> f64 {
         median(&mut self.x(part).collect::<Vec<_>>()).unwrap_or(0.0)
+    }
+
+    /// The median of what the other stages of its column show; 0 of none.
+    fn of_column(&self) -> f64 {
+        let each = self.column.iter().map(|it| value(*it));
+        median(&mut each.collect::<Vec<_>>()).unwrap_or(0.0)
     }
 
     /// What it says, if it is enough to blame the rank.

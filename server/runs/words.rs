@@ -1,7 +1,7 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
-use gpufleet_analysis::straggler::{Confidence, Silent, Verdict};
+use gpufleet_analysis::straggler::{Confidence, Silent, Unnamed, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::blind::Blind;
@@ -189,9 +189,12 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
     }
     if let Some(parted) = parted.first() {
         return format!(
-            "No one rank is slow: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, and \
-             are on no machine of their own, which is how its work is split.",
-            parted.slow, parted.of, parted.stage, parted.ratio
+            "No one rank is named: {} of the {} ranks of pipeline stage {} take {:.2} × as long as the rest, {}.",
+            parted.slow,
+            parted.of,
+            parted.stage,
+            parted.ratio,
+            unnamed(parted.unnamed)
         );
     }
     if let Some(moving) = moving {
@@ -212,6 +215,25 @@ pub fn not_named(run: &Run, verdict: &Verdict) -> Option<&'static str> {
     let is_named = !verdict.stragglers.is_empty();
     let blind = run.blind().filter(|_| !is_named).map(Blind::words);
     blind.or_else(|| verdict.silent.map(not_judged))
+}
+
+/// Why none of many ranks is named that are slow alike: the end of a sentence.
+const fn unnamed(why: Unnamed) -> &'static str {
+    match why {
+        Unnamed::SameData => {
+            "and so do the other stages that compute the same data: it is the data, or machines that hold all of its \
+             stages"
+        }
+        Unnamed::HostsUnknown => {
+            "and it is not known which machines they are on: it is the machines or how the work is split"
+        }
+        Unnamed::BesideFast => {
+            "and ranks of the rest are on the same machines: it is how the stage's work is split"
+        }
+        Unnamed::Alone => {
+            "and not each has another of them on its machine: it is the machines or how the work is split"
+        }
+    }
 }
 
 /// Why nobody is judged or blamed.
@@ -269,17 +291,35 @@ mod tests {
         });
         let expected = "pipeline stage 1 takes 1.50 × as long as the others";
         assert!(of_a_stage.contains(expected), "{of_a_stage}");
-        let parted = vec![Parted {
-            stage: 0,
-            slow: 8,
-            of: 16,
-            ratio: 1.67,
-        }];
-        let of_a_part = said(Verdict {
-            parted,
-            ..Verdict::default()
-        });
-        let expected = "8 of the 16 ranks of pipeline stage 0 take 1.67 × as long as the rest";
-        assert!(of_a_part.contains(expected), "{of_a_part}");
+    }
+
+    #[test]
+    fn a_slow_part_says_why_nobody_is_named() {
+        let of = |unnamed: Unnamed| {
+            said(Verdict {
+                parted: vec![Parted {
+                    stage: 0,
+                    slow: 8,
+                    of: 16,
+                    ratio: 1.67,
+                    unnamed,
+                }],
+                ..Verdict::default()
+            })
+        };
+        let slow = "8 of the 16 ranks of pipeline stage 0 take 1.67 × as long as the rest, and ";
+        let each = [
+            (Unnamed::SameData, "so do the other stages"),
+            (Unnamed::HostsUnknown, "it is not known which machines"),
+            (
+                Unnamed::BesideFast,
+                "ranks of the rest are on the same machines",
+            ),
+            (Unnamed::Alone, "not each has another of them"),
+        ];
+        for (unnamed, why) in each {
+            let said = of(unnamed);
+            assert!(said.contains(&format!("{slow}{why}")), "{said}");
+        }
     }
 }

@@ -3,25 +3,27 @@
 //! All ranks of a stage have the same work, and its fastest quarter shows what that takes. Between that and the
 //! slowest quarter the ranks are cut at the widest gap between their medians of the last [`LEAST_STEPS`] steps; σ is
 //! each rank's spread about its own median, and the slow part is slow by the same thresholds as one rank is. It is
-//! named where it is whole machines that hold two or more of its ranks and none of the fast part. Any other part is
-//! the split of the work, sequences or experts, and is blamed on nobody ([`Parted`](crate::straggler::Parted)).
+//! named where it is whole machines that hold two or more of its ranks each and none of the fast part, and until the
+//! gap is below what clears one rank. Nobody of any other part is named ([`Unnamed`]), nor where the other stages of
+//! its columns are slow by half as much or more: they compute the same data.
 //!
 //! Limits: fewer than [`FEW`] peers are not cut; where more than three quarters of a stage are slow, the stage looks
-//! as if it had more work; sequences that are cut unevenly over machines look like slow machines, so that the
-//! confidence is low.
+//! as if it had more work; sequences that are cut unevenly over machines (context parallelism) look like slow
+//! machines where there is no other stage, so that the confidence is low; machines that hold all stages of their
+//! columns are not told from long sequences.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Evidence, FEW, Last, MANY_PART, is_often_slow, sigma, value};
-use crate::robust::MEDIAN_ERROR;
-use crate::straggler::{LEAST_STEPS, Run, SLOW_SHARE, Thresholds};
+use crate::robust::{MEDIAN_ERROR, median};
+use crate::straggler::{LEAST_STEPS, Run, SLOW_SHARE, Thresholds, Unnamed};
 
 /// The slow part of a stage's ranks.
 pub(super) struct SlowPart {
     /// What is held against each of them.
     pub(super) ranks: BTreeMap<u32, Evidence>,
-    /// Whether they are whole machines.
-    pub(super) is_machines: bool,
+    /// Why they are not named; none where they are whole machines.
+    pub(super) unnamed: Option<Unnamed>,
     /// Their busy time ÷ that of the others.
     pub(super) ratio: f64,
 }
@@ -43,10 +45,15 @@ impl Run {
         let ranks = sorted.len();
         let cuts = ranks.div_ceil(MANY_PART)..ranks - ranks / MANY_PART;
         let cut = cuts.max_by(|one, other| gap(*one).total_cmp(&gap(*other)))?;
-        if gap(cut) < by.ratio.ln() {
+        let (fast, slow) = sorted.split_at(cut);
+        let is_named = |it: &Middle<'_>| self.ranks[&it.1.rank].blamed_since.is_some();
+        let least = match slow.iter().all(is_named) {
+            true => by.clear(),
+            false => by.ratio.ln(),
+        };
+        if gap(cut) < least {
             return None;
         }
-        let (fast, slow) = sorted.split_at(cut);
         // An x is told beside the median of the others, which is one of the larger part.
         let apart = match slow.len() <= fast.len() {
             true => middle(slow),
@@ -57,9 +64,8 @@ impl Run {
         let against = |(slowness, it): &Middle<'_>| {
             let slowness = slowness + moved;
             let z = slowness / error;
-            let is_slow = z >= by.z
-                && slowness >= by.ratio.ln()
-                && is_often_slow(it.x(0.0).map(|x| x + moved), by);
+            let is_slow =
+                z >= by.z && slowness >= least && is_often_slow(it.x(0.0).map(|x| x + moved), by);
             is_slow.then_some((
                 it.rank,
                 Evidence {
@@ -72,20 +78,31 @@ impl Run {
         let ranks: BTreeMap<u32, Evidence> = slow.iter().filter_map(against).collect();
         (!ranks.is_empty()).then(|| SlowPart {
             ranks,
-            is_machines: self.are_machines(slow, fast),
+            unnamed: self.unnamed(slow, fast, apart),
             ratio: apart.exp(),
         })
     }
 
-    /// Whether the slow ranks are on machines of which each holds two or more of them, and none of the fast ones.
-    fn are_machines(&self, slow: &[Middle<'_>], fast: &[Middle<'_>]) -> bool {
-        let hosts = |part: &[Middle<'_>]| -> BTreeSet<Option<u32>> {
-            let each = part.iter().map(|it| self.ranks[&it.1.rank].seat.host);
-            each.collect()
+    /// Why these slow ranks are not named; none where they are whole machines.
+    fn unnamed(&self, slow: &[Middle<'_>], fast: &[Middle<'_>], apart: f64) -> Option<Unnamed> {
+        if 2.0 * (of_columns(slow) - of_columns(fast)) >= apart {
+            return Some(Unnamed::SameData);
+        }
+        let hosts = |part: &[Middle<'_>]| -> Option<BTreeMap<u32, usize>> {
+            let mut ranks: BTreeMap<u32, usize> = BTreeMap::new();
+            for (_, it) in part {
+                *ranks.entry(self.ranks[&it.rank].seat.host?).or_default() += 1;
+            }
+            Some(ranks)
         };
-        let (of_slow, of_fast) = (hosts(slow), hosts(fast));
-        let are_known = !of_slow.contains(&None) && !of_fast.contains(&None);
-        are_known && of_slow.is_disjoint(&of_fast) && of_slow.len() * 2 <= slow.len()
+        let Some((of_slow, of_fast)) = hosts(slow).zip(hosts(fast)) else {
+            return Some(Unnamed::HostsUnknown);
+        };
+        if of_slow.keys().any(|it| of_fast.contains_key(it)) {
+            return Some(Unnamed::BesideFast);
+        }
+        let is_alone = of_slow.values().any(|ranks| *ranks < 2);
+        is_alone.then_some(Unnamed::Alone)
     }
 }
 
@@ -101,4 +118,10 @@ fn are_far_apart(peers: &[Last<'_>], by: &Thresholds) -> bool {
 /// The middle one of a part, which is in order and not empty.
 fn middle(part: &[Middle<'_>]) -> f64 {
     part[part.len() / 2].0
+}
+
+/// What the other stages of a part's columns show.
+fn of_columns(part: &[Middle<'_>]) -> f64 {
+    let each = part.iter().map(|(_, it)| it.of_column());
+    median(&mut each.collect::<Vec<_>>()).unwrap_or(0.0)
 }

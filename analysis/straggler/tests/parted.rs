@@ -1,4 +1,4 @@
-//! Stages of which many ranks are slow alike: whole machines are named, any other part is the split of the work.
+//! Stages of which many ranks are slow alike: whole machines are named, of any other part is told why nobody is.
 
 use super::*;
 
@@ -14,6 +14,16 @@ fn go(
     host: fn(u32) -> Option<u32>,
     is_slow: fn(u32) -> bool,
 ) {
+    go_by(run, (steps, SLOWER), host, is_slow);
+}
+
+/// The same, where those that are slow are it by this part.
+fn go_by(
+    run: &mut Run,
+    (steps, slower): (std::ops::Range<u64>, f64),
+    host: fn(u32) -> Option<u32>,
+    is_slow: fn(u32) -> bool,
+) {
     for step in steps {
         let reading = |rank: u32| Reading {
             rank,
@@ -23,7 +33,7 @@ fn go(
                 host: host(rank),
             },
             busy_ns: {
-                let part = if is_slow(rank) { 1.0 + SLOWER } else { 1.0 };
+                let part = if is_slow(rank) { 1.0 + slower } else { 1.0 };
                 ((BUSY_NS + jitter(step, rank)) as f64 * part) as u64
             },
         };
@@ -116,22 +126,77 @@ fn a_whole_stage_that_is_slow_has_more_work() {
 }
 
 #[test]
-fn ranks_that_are_slow_on_no_machine_of_their_own_are_a_matter_of_the_split() {
-    let places: [(fn(u32) -> Option<u32>, fn(u32) -> bool); 3] = [
+fn machines_that_are_named_stay_so_until_the_gap_is_what_clears_a_rank() {
+    let host: fn(u32) -> Option<u32> = |rank| Some(rank / 4);
+    let mut run = Run::new(Source::Hooks);
+    go(&mut run, 0..60, host, |rank| rank < 12);
+    let named = run.judge().stragglers;
+    // Less than would name them, and more than clears.
+    go_by(&mut run, (60..120, 0.035), host, |rank| rank < 12);
+    let verdict = run.judge();
+    assert_eq!(names(&verdict), Vec::from_iter(0..12_u32));
+    let since = |all: &[Straggler]| all.iter().map(|it| it.since_step).collect::<Vec<u64>>();
+    assert_eq!(since(&verdict.stragglers), since(&named));
+    go_by(&mut run, (120..180, 0.015), host, |rank| rank < 12);
+    assert_eq!(run.judge(), Verdict::default());
+    go_by(&mut run, (180..240, 0.035), host, |rank| rank < 12);
+    assert_eq!(run.judge(), Verdict::default(), "it names nobody");
+}
+
+/// Nine of a stage's ranks on three machines, of which two have one each.
+fn alone_on_two(rank: u32) -> Option<u32> {
+    Some(match rank {
+        0..7 => 0,
+        7 => 1,
+        8 => 2,
+        _ => 3,
+    })
+}
+
+#[test]
+fn ranks_that_are_slow_and_not_whole_machines_are_not_named_and_why() {
+    type Place = (fn(u32) -> Option<u32>, fn(u32) -> bool, usize, Unnamed);
+    let places: [Place; 4] = [
         // Every second one of both machines.
-        (of_eight, |rank| rank < PEERS && rank % 2 == 0),
-        // Nobody knows where they are.
-        (|_| None, |rank| rank < 8),
-        // Each is on a machine of its own.
-        (Some, |rank| rank < 8),
+        (
+            of_eight,
+            |rank| rank < PEERS && rank % 2 == 0,
+            8,
+            Unnamed::BesideFast,
+        ),
+        (|_| None, |rank| rank < 8, 8, Unnamed::HostsUnknown),
+        (Some, |rank| rank < 8, 8, Unnamed::Alone),
+        (alone_on_two, |rank| rank < 9, 9, Unnamed::Alone),
     ];
-    for (host, is_slow) in places {
+    for (host, is_slow, slow, unnamed) in places {
         let verdict = judged(host, is_slow);
         assert_eq!((names(&verdict), &*verdict.stages), (vec![], &[][..]));
         let [parted] = *verdict.parted else {
             panic!("{verdict:?}");
         };
-        assert_eq!((parted.stage, parted.slow, parted.of), (0, 8, 16));
+        assert_eq!((parted.stage, parted.slow, parted.of), (0, slow, 16));
+        assert_eq!(parted.unnamed, unnamed);
         assert!((parted.ratio - 1.0 - SLOWER).abs() < 0.01, "{parted:?}");
+    }
+}
+
+#[test]
+fn whole_machines_that_are_slow_in_all_stages_of_their_columns_have_other_data() {
+    for slow in [8, 12] {
+        let is_slow: fn(u32) -> bool = match slow {
+            8 => |rank| rank % PEERS < 8,
+            _ => |rank| rank % PEERS < 12,
+        };
+        let verdict = judged(|rank| Some(rank / 4), is_slow);
+        assert_eq!(names(&verdict), Vec::<u32>::new());
+        let [one, other] = *verdict.parted else {
+            panic!("{verdict:?}");
+        };
+        assert_eq!((one.stage, other.stage), (0, 1));
+        assert_eq!((one.slow, other.slow), (slow, slow));
+        assert_eq!(
+            (one.unnamed, other.unnamed),
+            (Unnamed::SameData, Unnamed::SameData)
+        );
     }
 }
