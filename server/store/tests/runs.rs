@@ -253,7 +253,7 @@ async fn runs_of_one_name(bench: &Bench) {
     let plan = bench.plan_of_runs(&filter).await;
     let by_job = match bench.store.kind() {
         "sqlite" => "(lease=? AND cluster=? AND job=?)",
-        _ => "(job = 'team/llama/u1'::text)",
+        _ => "AND (cluster = 'live'::text) AND (job = 'team/llama/u1'::text",
     };
     assert!(plan.contains(by_job), "{plan}");
 }
