@@ -32,6 +32,8 @@ use rand_chacha::ChaCha8Rng;
 /// Where the part begins that is of real data: kept as it is where that data is not there. Before it stands what
 /// [`healthy`] measures.
 const REAL: &str = "## Real data";
+/// Ranks of a machine of made jobs, in their order.
+const NODE_RANKS: u32 = 8;
 
 /// What is said of faults of one kind and size.
 pub(crate) struct Faults {

@@ -17,8 +17,8 @@
 //! fast one, and named where it is whole machines (`judge/parted.rs`).
 //!
 //! Blamed on nobody: a stage whose fastest quarter needs 1.2 × what the others' does ([`StageImbalance`]); a part of
-//! a stage that is slow and not surely whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]); without
-//! a known stage, more ranks at once than 1 in 16, which are then rather a stage than stragglers.
+//! a stage that is slow and not surely whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]);
+//! without a known stage, more ranks at once than 1 in 16, which are then rather a stage than stragglers.
 //!
 //! Measured on real jobs (ByteDance AR and SE, 44 and 43 steps; the replay in the tests): AR's one
 //! culprit and no one else, nobody in SE; another rank slowed by 6, 10, 20, 30 % was found in 31 of
@@ -138,7 +138,7 @@ pub struct Seat {
     pub stage: Option<u32>,
     /// One number for its dp, tp, cp and ep together; none is unknown.
     pub column: Option<u32>,
-    /// A number for its machine, no other's of the run; none is unknown.
+    /// A number for its machine, almost surely no other's of the run; none is unknown.
     pub host: Option<u32>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Faults, Named, Well, alone, normal};
+use super::{Faults, NODE_RANKS, Named, Well, alone, normal};
 use crate::straggler::clocks::LEAST_RATIO;
 use crate::straggler::collectives::{Function, Operation, readings};
 use crate::straggler::{Reading, Run, Seat, Source, Step, Thresholds, busy_of_clock};
@@ -120,12 +120,12 @@ fn collectives(slow: Option<(u32, f64)>, random: &mut ChaCha8Rng) -> Vec<Reading
         durations,
     });
     let operations: Vec<Operation<'_>> = operations.collect();
-    let seat = Seat {
+    let seat = |rank: u32| Seat {
         stage: Some(0),
         column: None,
-        host: None,
+        host: Some(rank / NODE_RANKS),
     };
-    let seats: BTreeMap<u32, Seat> = (0..RANKS as u32).map(|rank| (rank, seat)).collect();
+    let seats: BTreeMap<u32, Seat> = (0..RANKS as u32).map(|rank| (rank, seat(rank))).collect();
     readings(TICK_NS, &operations, &seats)
 }
 

@@ -6,7 +6,7 @@ use gpufleet_telemetry::time::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Faults, Named, Well, alone, middle, normal};
+use super::{Faults, NODE_RANKS, Named, Well, alone, middle, normal};
 use crate::hang::tests::NOTHING;
 use crate::hang::{self, Tick, Verdict};
 use crate::loss::{self, Trouble};
@@ -48,7 +48,7 @@ fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (Named, u32
                     seat: Seat {
                         stage: Some(rank % STAGES),
                         column: Some(column),
-                        host: None,
+                        host: Some(rank / NODE_RANKS),
                     },
                     busy_ns: (1e9 * x.exp() * part) as u64,
                 }

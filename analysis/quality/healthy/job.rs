@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::loss;
-use crate::quality::normal;
+use crate::quality::{NODE_RANKS, normal};
 use crate::straggler::{Reading, Seat};
 
 const DAY_S: f64 = 86_400.0;
@@ -22,7 +22,6 @@ const GARBAGE: (f64, f64) = (1.0 / 300.0, 2.0);
 const LATE_DATA: (f64, f64) = (1.0 / 20_000.0, 20.0);
 /// Chance of a node in a step to be slowed down by its storage, for one to three steps by up to half.
 const STORAGE: f64 = 1.0 / 5_000.0;
-const NODE_RANKS: u32 = 8;
 /// Steps from one checkpoint to the next, and from one evaluation to the next.
 const CHECKPOINT_STEPS: u64 = 100;
 const EVALUATION_STEPS: u64 = 1_000;
