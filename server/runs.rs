@@ -52,6 +52,8 @@ pub mod utilisation;
 
 pub mod heat;
 
+pub mod attempts;
+
 pub mod goodput;
 
 pub mod cost;

@@ -17,6 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::past::RangeAsked;
 use super::problem::{Asked, Place, Problem};
 use crate::auth::Grant;
+use crate::runs::attempts::Attempts;
 use crate::runs::{
     Rank, Run, RunKey, State as RunState, advice, cost, goodput, history, lookup, reliability,
     scaling, words,
@@ -325,8 +326,16 @@ pub(super) async fn find(web: &Web, key: &RunKey) -> Result<Run, Problem> {
 async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem> {
     let now = web.app.clock.now();
     let kept_from = lookup::kept_from(&web.app, now);
-    let goodput = goodput::of(&web.app.store, (key, run), kept_from, now).await;
+    let store = &web.app.store;
+    let attempts = Attempts::of(store, key).await;
+    let attempts = attempts.map_err(|error| Problem::store(&error))?;
+    let (goodput, scaling, drawn) = tokio::join!(
+        goodput::of(store, (key, run), &attempts, (kept_from, now)),
+        scaling::of(store, (key, run)),
+        Drawn::of(web, (key, run), now),
+    );
     let goodput = goodput.map_err(|error| Problem::store(&error))?;
+    let scaling = scaling.map_err(|error| Problem::store(&error))?;
     let seconds = goodput.as_ref().ok().map(|it| {
         let of = |category: &Category| (category.name().to_owned(), it.of(*category) as f64 / 1e9);
         Category::ALL.iter().map(of).collect()
@@ -347,8 +356,8 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
             }
         });
     let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);
-    let cost = cost::of(&web.app, (key, run), now).await;
-    let cost = cost.map_err(|error| Problem::store(&error))?;
+    let own = cost::Attempt::of(&web.app, (key, run), now);
+    let cost = cost::of(&attempts, key, own);
     let ending = facts.ending.clone().map(|it| Ending {
         cause: it.cause,
         sentence: it.sentence,
@@ -358,10 +367,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         steps_lost: it.steps_lost,
         lost_usd: Figure::of(cost.of_lost_steps(run)),
     });
-    let scaling = scaling::of(&web.app.store, (key, run)).await;
-    let scaling = scaling.map_err(|error| Problem::store(&error))?;
-    let broke_off = reliability::of(&web.app.store, key).await;
-    let broke_off = broke_off.map_err(|error| Problem::store(&error))?;
+    let broke_off = reliability::of(&attempts);
     let finish = run
         .forecast(&cost, now)
         .filter(|_| run.state(now) == RunState::Running);
@@ -396,7 +402,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
         cost_at_finish_usd: Figure::of(at_finish.map(dollars).ok_or_else(no_finish)),
         usd_per_step: Figure::of(cost.of_a_step(run, now)),
         usd_per_million_tokens: Figure::of(cost.of_a_million_tokens(run, now)),
-        drawn: Drawn::of(web, (key, run), now).await,
+        drawn,
         scaling_ratio: Figure::of(match scaling {
             Efficiency::Own { ratio, .. } => Ok(ratio),
             Efficiency::Published(_) | Efficiency::Unknown => Err(scaling.sentence()),

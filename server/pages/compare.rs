@@ -14,6 +14,7 @@ use super::frame::{self, Frame};
 use super::run::{HOOKS, PRICES};
 use super::{ladder, problem};
 use crate::api::compare as named;
+use crate::runs::attempts::Attempts;
 use crate::runs::compare::{self, Against, AtTokens, Compared, NO_LOSS, NO_PACE, NOT_TOLD};
 use crate::runs::repeats::{self, Repeated, Sides};
 use crate::runs::{KnownRun, RunKey, cost, lookup, words as sentences};
@@ -323,7 +324,8 @@ fn side(letter: &'static str, it: &Compared) -> Side {
 
 /// What a run has cost with the attempts before it.
 async fn spent(web: &Web, run: &Compared) -> Result<Result<String, String>, StoreError> {
-    let cost = cost::with_earlier(&web.app, &run.key, run.attempt.clone()).await?;
+    let attempts = Attempts::of(&web.app.store, &run.key).await?;
+    let cost = cost::of(&attempts, &run.key, run.attempt.clone());
     Ok(cost.so_far().map(dollars))
 }
 

@@ -151,7 +151,7 @@ pub async fn show(
         .unwrap_or(RANGES[0]);
     let end = run.state(frame.at).until(frame.at);
     let start = end.shifted(-minutes * 60 * NANOS_PER_SECOND);
-    let mut past = gather::past(&web, &key, &run, &(start..end), frame.at).await;
+    let mut past = gather::past(&web, (&key, &run), &(start..end), frame.at).await;
     let view = web.views.get(&web.app).await;
     past.changed = gather::changed(&web, &view, (&key, &run), start).await;
     let open = web.app.incidents.of_run(&key);
@@ -201,9 +201,9 @@ fn page(
 ) -> RunPage {
     let state = run.state(frame.at);
     let here = address::run(key);
-    let attempts = past.attempts.iter().take(ATTEMPTS).map(|it| {
-        let address = address::run(it);
-        (it.run.attempt, address, it.run.attempt == key.run.attempt)
+    let attempts = past.attempts.all().iter().take(ATTEMPTS).map(|it| {
+        let (number, address) = (it.key.run.attempt, address::run(&it.key));
+        (number, address, number == key.run.attempt)
     });
     let ending = run.facts.ending.as_ref();
     let pairs = |all: &std::collections::BTreeMap<String, String>| {

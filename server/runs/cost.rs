@@ -7,12 +7,11 @@
 use gpufleet_analysis::plan;
 use gpufleet_telemetry::time::Timestamp;
 
+use super::attempts::Attempts;
 use super::compare::Side;
-use super::goodput::MAX_ATTEMPTS;
 use super::{Run, RunKey, lookup};
 use crate::App;
 use crate::detect::prices::Prices;
-use crate::store::{RunFilter, StoreError};
 
 /// Seconds of an hour.
 const HOUR_S: i128 = 3_600;
@@ -106,23 +105,12 @@ impl Cost {
     }
 }
 
-/// The cost of a run.
-///
-/// # Errors
-/// When the database refuses.
-pub async fn of(app: &App, run: (&RunKey, &Run), now: Timestamp) -> Result<Cost, StoreError> {
-    with_earlier(app, run.0, Attempt::of(app, run, now)).await
-}
-
-/// The cost of an attempt of a job with all before it.
-///
-/// # Errors
-/// When the database refuses.
-pub async fn with_earlier(app: &App, key: &RunKey, last: Attempt) -> Result<Cost, StoreError> {
-    Ok(Cost {
-        held_gpu_ns: held(app, key, &last).await?,
+/// The cost of an attempt of a job, with all before it.
+pub fn of(attempts: &Attempts, key: &RunKey, last: Attempt) -> Cost {
+    Cost {
+        held_gpu_ns: held(attempts, key, &last),
         nano_usd_per_gpu_hour: last.nano_usd_per_gpu_hour,
-    })
+    }
 }
 
 /// Nano-USD of one GPU of a run for an hour, mean over its GPUs.
@@ -167,31 +155,17 @@ fn usd_a_second(nano_usd_per_gpu_hour: i64, gpus: usize) -> f64 {
     nano_usd_per_gpu_hour as f64 / 1e9 * gpus as f64 / HOUR_S as f64
 }
 
-async fn held(app: &App, key: &RunKey, last: &Attempt) -> Result<Result<u128, String>, StoreError> {
-    let filter = RunFilter {
-        cluster: Some(key.cluster.clone()),
-        job: Some(key.run.job.clone()),
-        ..RunFilter::default()
-    };
-    let (found, next) = app.store.runs(&filter, None, MAX_ATTEMPTS).await?;
-    if next.is_some() {
-        return Ok(Err(
-            "not added up: the job has more attempts than are looked at".to_owned(),
-        ));
-    }
+fn held(attempts: &Attempts, key: &RunKey, last: &Attempt) -> Result<u128, String> {
     let mut spans = vec![(last.started, last.until, last.gpus)];
-    for before in found {
-        if before.key.run.attempt < key.run.attempt {
-            let facts = &before.facts;
-            let ranks = if facts.world > 0 {
-                facts.world as usize
-            } else {
-                last.gpus
-            };
-            spans.push((facts.started, facts.ended.unwrap_or(facts.heard), ranks));
-        }
+    for before in attempts.before(key.run.attempt)? {
+        let facts = &before.facts;
+        let ranks = match facts.world {
+            0 => last.gpus,
+            world => world as usize,
+        };
+        spans.push((facts.started, facts.ended.unwrap_or(facts.heard), ranks));
     }
-    Ok(sum(&spans))
+    sum(&spans)
 }
 
 /// GPU-nanoseconds of (start, end, GPUs).

@@ -1,7 +1,7 @@
 //! Where the time of a job went, over its attempts: the input of `analysis::goodput` from the store.
 //!
 //! The steps are those of the rank that stands for each attempt. Time whose steps are not kept is told as
-//! such. Limits: [`MAX_ATTEMPTS`] attempts, [`MAX_STEPS`] steps: what is beyond is a reason, not a
+//! such. Limits: those of [`Attempts::before`], and [`MAX_STEPS`] steps: what is beyond is a reason, not a
 //! smaller sum.
 
 use std::ops::{ControlFlow, Range};
@@ -11,11 +11,9 @@ use gpufleet_telemetry::catalog::{Metric, training};
 use gpufleet_telemetry::steps::StepBlock;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
+use super::attempts::Attempts;
 use super::{Rank, Run, RunKey, State, history};
-use crate::store::{RunFilter, Store, StoreError};
-
-/// Most attempts that are added up.
-pub const MAX_ATTEMPTS: usize = 16;
+use crate::store::{Store, StoreError};
 
 /// Ranks of the attempts before among which is the one that stands for each: the lowest that did steps.
 const FIRST_RANKS: u32 = 16;
@@ -30,23 +28,17 @@ pub const MAX_STEPS: usize = 600_000;
 pub async fn of(
     store: &Store,
     (key, run): (&RunKey, &Run),
-    kept_from: Timestamp,
-    now: Timestamp,
+    attempts: &Attempts,
+    (kept_from, now): (Timestamp, Timestamp),
 ) -> Result<Result<Goodput, &'static str>, StoreError> {
-    let filter = RunFilter {
-        cluster: Some(key.cluster.clone()),
-        job: Some(key.run.job.clone()),
-        ..RunFilter::default()
+    let before = match attempts.before(key.run.attempt) {
+        Ok(before) => before.map(|it| it.key.clone()).collect::<Vec<_>>(),
+        Err(why) => return Ok(Err(why)),
     };
-    let (found, next) = store.runs(&filter, None, MAX_ATTEMPTS).await?;
-    if next.is_some() {
-        return Ok(Err(
-            "not added up: the job has more attempts than are looked at",
-        ));
-    }
-    let mut keys: Vec<RunKey> = found.into_iter().map(|it| it.key).collect();
-    keys.retain(|it| it.run.attempt < key.run.attempt);
-    let before = store.with_first_ranks(&keys, FIRST_RANKS).await?;
+    let before = match before.is_empty() {
+        true => Vec::new(),
+        false => store.with_first_ranks(&before, FIRST_RANKS).await?,
+    };
     let mut before: Vec<_> = before
         .into_iter()
         .map(|it| (it.key.clone(), Run::of_store(it)))

@@ -1,30 +1,14 @@
 //! How often a job is interrupted and how long it is down then, over its attempts.
 //!
-//! Down is from the end of an attempt to when the next one came up. Limits: the last [`MAX_ATTEMPTS`].
+//! Down is from the end of an attempt to when the next one came up.
 
 use gpufleet_analysis::ending::{Exposure, Interruption, Reliability, Where, reliability};
 
-use super::{KnownRun, RunKey};
-use crate::store::{RunFilter, Store, StoreError};
+use super::attempts::Attempts;
 
-/// Most attempts that are looked at.
-const MAX_ATTEMPTS: usize = 1_000;
-
-/// The figures of the job that a run is an attempt of.
-///
-/// # Errors
-/// When the database refuses.
-pub async fn of(store: &Store, key: &RunKey) -> Result<Reliability, StoreError> {
-    let filter = RunFilter {
-        cluster: Some(key.cluster.clone()),
-        job: Some(key.run.job.clone()),
-        ..RunFilter::default()
-    };
-    let (found, _) = store.runs(&filter, None, MAX_ATTEMPTS).await?;
-    Ok(figures(found))
-}
-
-fn figures(mut attempts: Vec<KnownRun>) -> Reliability {
+/// The figures of a job.
+pub fn of(attempts: &Attempts) -> Reliability {
+    let mut attempts: Vec<_> = attempts.all().iter().collect();
     attempts.sort_by_key(|it| it.key.run.attempt);
     let (mut interruptions, mut exposures) = (Vec::new(), Vec::new());
     for (place, attempt) in attempts.iter().enumerate() {
@@ -61,8 +45,8 @@ mod tests {
     use gpufleet_telemetry::training::RankId;
 
     use super::*;
-    use crate::runs::RunFacts;
     use crate::runs::facts::EndingFacts;
+    use crate::runs::{KnownRun, RunFacts, RunKey};
 
     fn attempt(number: u32, from: i64, to: i64, cause: Option<Cause>) -> KnownRun {
         let at = |hours: i64| Timestamp::from_seconds(1_790_000_000 + hours * 3_600);
@@ -89,20 +73,21 @@ mod tests {
     fn a_job_that_broke_off_twice_is_down_until_it_comes_up_again() {
         let interrupted = Cause::ALL.into_iter().find(|it| it.is_interruption());
         let wanted = Cause::ALL.into_iter().find(|it| !it.is_interruption());
-        let found = figures(vec![
+        let found = of(&vec![
             attempt(2, 16, 19, None),
             attempt(0, 0, 4, interrupted),
             attempt(1, 5, 13, interrupted),
-        ]);
+        ]
+        .into());
         let hours = |ns: Option<f64>| ns.map(|it| it / 3.6e12);
         assert_eq!(found.interruptions, 2);
         assert_eq!(
             (hours(found.mtbf_ns), hours(found.mttr_ns)),
             (Some(7.5), Some(2.0))
         );
-        let overlap = figures(vec![attempt(0, 0, 4, interrupted), attempt(1, 3, 9, None)]);
+        let overlap = of(&vec![attempt(0, 0, 4, interrupted), attempt(1, 3, 9, None)].into());
         assert_eq!(hours(overlap.mttr_ns), Some(0.0), "it was back at once");
-        let found = figures(vec![attempt(0, 0, 4, wanted)]);
+        let found = of(&vec![attempt(0, 0, 4, wanted)].into());
         assert_eq!((found.interruptions, found.mtbf_ns), (0, None));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::goodput::Goodput;
 use gpufleet_analysis::scaling::Efficiency;
@@ -15,12 +16,13 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use super::loss;
 use crate::fleet::Live;
 use crate::pages::events::{self, Entry};
+use crate::runs::attempts::Attempts;
 use crate::runs::cost::{self, Cost};
 use crate::runs::heat;
 use crate::runs::history::{self, Cut};
 use crate::runs::{Run, RunKey, energy, goodput, lookup, reliability, scaling};
 use crate::store::model::EventFilter;
-use crate::store::{RunFilter, StoreError};
+use crate::store::{Store, StoreError};
 use crate::view::FleetView;
 use crate::view::changed::{self, Changed, Of};
 use crate::web::Web;
@@ -31,9 +33,12 @@ const LIVE_RANKS: usize = 64;
 /// Events are looked for until so long after the run's end, nanoseconds.
 const AFTERWARDS: i64 = 600 * NANOS_PER_SECOND;
 
+/// Why there is no figure.
+const UNREAD: &str = "not known: the store does not answer";
+
 /// Everything that is not in the run itself.
 pub(super) struct Past {
-    pub(super) attempts: Vec<RunKey>,
+    pub(super) attempts: Attempts,
     pub(super) heat: Vec<heat::Row>,
     pub(super) cut: Option<Cut>,
     pub(super) goodput: Result<Goodput, &'static str>,
@@ -53,40 +58,71 @@ pub(super) struct Past {
     pub(super) failed: bool,
 }
 
+/// All of it. The store is asked at once for what does not rest on another answer: each question waits for its turn.
 pub(super) async fn past(
     web: &Web,
-    key: &RunKey,
-    run: &Run,
+    (key, run): (&RunKey, &Run),
     range: &Range<Timestamp>,
     now: Timestamp,
 ) -> Past {
-    let ranks = run.members().take(LIVE_RANKS);
-    let lives = ranks
-        .filter_map(|(rank, _)| web.app.fleet.get(&key.rank(*rank)))
-        .collect();
-    let mut past = Past {
-        attempts: Vec::new(),
-        heat: Vec::new(),
-        cut: None,
-        goodput: Err("not known: the store does not answer"),
-        loss: BTreeMap::new(),
-        events: Vec::new(),
-        lives,
-        changed: Changed::default(),
-        cost: Cost {
-            held_gpu_ns: Err("not known: the store does not answer".to_owned()),
-            nano_usd_per_gpu_hour: cost::price(&web.app, (key, run)),
-        },
-        energy: Err("not known: the store does not answer".to_owned()),
-        scaling: Efficiency::Unknown,
-        reliability: None,
-        failed: false,
+    let (app, store) = (&web.app, &web.app.store);
+    let of_job = async {
+        let attempts = Attempts::of(store, key).await?;
+        let from = (lookup::kept_from(app, now), now);
+        let goodput = goodput::of(store, (key, run), &attempts, from).await?;
+        Ok((attempts, goodput))
     };
-    if let Err(error) = read(web, key, run, range, now, &mut past).await {
-        tracing::error!(%error, "the past of a run cannot be read");
-        past.failed = true;
+    let (of_job, heat, scaling, loss, events, energy) = tokio::join!(
+        of_job.boxed(),
+        heat(web, (key, run), range).boxed(),
+        scaling::of(store, (key, run)),
+        loss_of(store, (key, run), range),
+        events_of(store, (key, run)),
+        web.energies.get((store, &app.clock), (key, run), now),
+    );
+    let mut failed = false;
+    let own = cost::Attempt::of(app, (key, run), now);
+    let (attempts, goodput, cost, reliability) = match told(of_job, &mut failed) {
+        Some((attempts, goodput)) => {
+            let cost = cost::of(&attempts, key, own);
+            let reliability = reliability::of(&attempts);
+            (attempts, goodput, cost, Some(reliability))
+        }
+        None => {
+            let cost = Cost {
+                held_gpu_ns: Err(UNREAD.to_owned()),
+                nano_usd_per_gpu_hour: own.nano_usd_per_gpu_hour,
+            };
+            (Attempts::default(), Err(UNREAD), cost, None)
+        }
+    };
+    let (heat, cut) = told(heat, &mut failed).unwrap_or_default();
+    let ranks = run.members().take(LIVE_RANKS);
+    let lives = ranks.filter_map(|(rank, _)| app.fleet.get(&key.rank(*rank)));
+    Past {
+        attempts,
+        heat,
+        cut,
+        goodput,
+        loss: told(loss, &mut failed).unwrap_or_default(),
+        events: told(events, &mut failed).unwrap_or_default(),
+        lives: lives.collect(),
+        changed: Changed::default(),
+        cost,
+        energy,
+        scaling: told(scaling, &mut failed).unwrap_or(Efficiency::Unknown),
+        reliability,
+        failed,
     }
-    past
+}
+
+/// What the store told; what it did not is left out of the page, which says so.
+fn told<T>(found: Result<T, StoreError>, failed: &mut bool) -> Option<T> {
+    if let Err(error) = &found {
+        tracing::error!(%error, "the past of a run cannot be read");
+        *failed = true;
+    }
+    found.ok()
 }
 
 /// What was changed about the nodes and GPUs of its ranks.
@@ -105,35 +141,20 @@ pub(super) async fn changed(
     changed::changed(&web.app, view, &of, since).await
 }
 
-async fn read(
-    web: &Web,
-    key: &RunKey,
-    run: &Run,
+/// The minutes of the rank that speaks for the run, for its loss.
+async fn loss_of(
+    store: &Store,
+    (key, run): (&RunKey, &Run),
     range: &Range<Timestamp>,
-    now: Timestamp,
-    past: &mut Past,
-) -> Result<(), StoreError> {
-    let store = &web.app.store;
-    (past.heat, past.cut) = heat(web, (key, run), range).await?;
-    past.goodput = goodput::of(store, (key, run), lookup::kept_from(&web.app, now), now).await?;
-    past.cost = cost::of(&web.app, (key, run), now).await?;
-    let from = (store, &web.app.clock);
-    past.energy = web.energies.get(from, (key, run), now).await;
-    past.scaling = scaling::of(store, (key, run)).await?;
-    past.reliability = Some(reliability::of(store, key).await?);
-    if let Some((speaker, _)) = run.speaker() {
-        past.loss = store
-            .minutes(&key.rank(speaker), loss::minutes(range))
-            .await?
-            .rows;
-    }
-    let filter = RunFilter {
-        cluster: Some(Arc::clone(&key.cluster)),
-        job: Some(key.run.job.clone()),
-        ..RunFilter::default()
+) -> Result<BTreeMap<Minute, MinuteRow>, StoreError> {
+    let Some((speaker, _)) = run.speaker() else {
+        return Ok(BTreeMap::new());
     };
-    let (attempts, _) = store.runs(&filter, None, super::ATTEMPTS).await?;
-    past.attempts = attempts.into_iter().map(|it| it.key).collect();
+    let minutes = loss::minutes(range);
+    Ok(store.minutes(&key.rank(speaker), minutes).await?.rows)
+}
+
+async fn events_of(store: &Store, (key, run): (&RunKey, &Run)) -> Result<Vec<Entry>, StoreError> {
     let filter = EventFilter {
         cluster: Some(Arc::clone(&key.cluster)),
         resource_kind: Some(ResourceKind::Rank),
@@ -142,12 +163,8 @@ async fn read(
         until: Some(run.facts.heard.shifted(AFTERWARDS)),
         ..EventFilter::default()
     };
-    let found = store
-        .events(&filter, None, events::READ_OF_JOB)
-        .await?
-        .events;
-    past.events = events::entries(&found, (ResourceKind::Rank, ""));
-    Ok(())
+    let found = store.events(&filter, None, events::READ_OF_JOB).await?;
+    Ok(events::entries(&found.events, (ResourceKind::Rank, "")))
 }
 
 /// The map of ranks and time, and what of it is left out. Worked out beside the threads that serve
