@@ -27,57 +27,33 @@ use crate::fleet::{Live, LiveValue};
 use crate::store::model::ResourceKey;
 
 pub mod facts;
-
 mod belief;
-
 pub mod ring;
-
 mod room;
-
 mod recall;
-
 pub mod complete;
-
 pub mod state;
-
 pub mod watch;
-
 pub mod blind;
+mod stored;
+pub mod stuck;
 
 pub mod history;
-
 pub mod figures;
-
 pub mod utilisation;
-
 pub mod heat;
-
 pub mod attempts;
-
 pub mod goodput;
-
 pub mod cost;
 pub mod energy;
-
 pub mod scaling;
-
 pub mod reliability;
-
 pub mod compare;
-
 pub mod repeats;
-
 pub mod ladder;
-
 pub mod lookup;
-
 pub mod words;
-
 pub mod advice;
-
-mod stored;
-
-pub mod stuck;
 
 #[cfg(test)]
 mod tests;
