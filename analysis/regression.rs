@@ -3,7 +3,9 @@
 //! Method within a run: a one-sided CUSUM against a frozen baseline. 5 warm-up steps are skipped,
 //! the next 50 give the median m and σ = max(1.4826·MAD, 0.2 %·m). Per step z = clamp((y−m)/σ, ±4),
 //! S ← max(0, S+z−k), k = clamp(0.5·2 %·m/σ, 0.5, 2); S ≥ 12 asks, the last 20 steps confirm: their
-//! median at least +2 % and 80 % of them above m. Then the next 50 steps are the new baseline; the
+//! median at least +2 % and 80 % of them above m. Where σ is over 4 % of m, 50 steps do not tell well where
+//! their middle is, and the median has to be 2 σ above it: 6 standard errors of the difference of two medians, of 50 and of
+//! 20 steps. Then the next 50 steps are the new baseline; the
 //! first m is kept, so that small steps and slow drift add up in [`Change::ratio_to_first`]. The
 //! same downwards ends a finding, so that the next rise is seen again. Repeats after each evaluation
 //! or checkpoint are one finding ([`merged`]).
@@ -43,6 +45,10 @@ pub const FIRE_SUM: f64 = 12.0;
 /// Steps that confirm, and how many of them have to be on the new side of m.
 const CONFIRM_STEPS: u32 = 20;
 const CONFIRM_ABOVE: u32 = 16;
+/// Where σ is over this many times the least change, as a part of m, the last steps' median has to be this many σ beyond m.
+/// A baseline of noisy steps is not where their middle is, and a sum that goes on for long finds that out.
+const NOISY: f64 = 2.0;
+const CONFIRM_SIGMAS: f64 = 2.0;
 /// Steps in order below the last one that mean a restart.
 const RESTART_STEPS: u8 = 10;
 /// The state's version: another is not read, the watch begins anew.
@@ -141,7 +147,7 @@ impl Bits {
 impl Sum {
     /// Takes in a step by what part it is beyond m and by how many σ, both turned so that this side
     /// is positive; says whether the change is confirmed.
-    fn add(&mut self, part: f64, z: f64, allowance: f64, by: &Thresholds) -> bool {
+    fn add(&mut self, (part, least): (f64, f64), z: f64, allowance: f64) -> bool {
         let value = f64::from(self.value) + z.clamp(-CLIP, CLIP) - allowance;
         self.value = value.max(0.0) as f32;
         if value > 0.0 {
@@ -152,7 +158,7 @@ impl Sum {
             self.beyond_sum = 0.0;
         }
         self.side.push(z > 0.0);
-        self.beyond.push(part >= by.change);
+        self.beyond.push(part >= least);
         let is_confirmed =
             self.side.count() >= CONFIRM_ABOVE && self.beyond.count() * 2 >= CONFIRM_STEPS;
         value >= FIRE_SUM && is_confirmed
@@ -248,8 +254,13 @@ impl Watch {
         let z = (wall_ns - middle) / sigma;
         let allowance = (0.5 * by.change * middle / sigma).clamp(ALLOWANCE.0, ALLOWANCE.1);
         let part = wall_ns / middle - 1.0;
-        let is_slower = self.up.add(part, z, allowance, by);
-        let is_faster = self.down.add(-part, -z, allowance, by);
+        let noise = sigma / middle;
+        let least = match noise > NOISY * by.change {
+            true => by.change.max(CONFIRM_SIGMAS * noise),
+            false => by.change,
+        };
+        let is_slower = self.up.add((part, least), z, allowance);
+        let is_faster = self.down.add((-part, least), -z, allowance);
         let (direction, sum) = match (is_slower, is_faster) {
             (true, _) => (Direction::Slower, self.up),
             (_, true) => (Direction::Faster, self.down),

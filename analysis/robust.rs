@@ -8,6 +8,9 @@ pub const MAD_TO_SIGMA: f64 = 1.4826;
 /// The standard error of a median of n values is this times σ/√n.
 pub const MEDIAN_ERROR: f64 = 1.2533;
 
+/// σ by the median absolute deviation of n normal values is as uncertain as the usual σ of this part of them.
+pub const MAD_EFFICIENCY: f64 = 0.3675;
+
 /// The median, the mean of the two middle ones when their number is even; none of none. The values
 /// are reordered.
 pub fn median(values: &mut [f64]) -> Option<f64> {
@@ -49,6 +52,17 @@ pub fn normal_above(z: f64) -> f64 {
     if z >= 0.0 { above } else { 1.0 - above }
 }
 
+/// The normal deviate that is as improbable as Student's `t` with these degrees of freedom, to 1 % from 10 degrees on, 3 % from 4 (Peizer and Pratt
+/// 1968); 0 with one or fewer, which tell nothing.
+pub fn normal_of(t: f64, freedom: f64) -> f64 {
+    if freedom <= 1.0 {
+        return 0.0;
+    }
+    let spread = (t * t / freedom).ln_1p() / (freedom - 5.0 / 6.0);
+    let z = (freedom - 2.0 / 3.0 + 0.1 / freedom) * spread.sqrt();
+    z.copysign(t)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +90,24 @@ mod tests {
         ] {
             assert!((normal_above(z) - chance).abs() < 1e-6, "{z}");
         }
+    }
+
+    #[test]
+    fn a_t_of_few_values_is_as_improbable_as_a_smaller_normal_deviate() {
+        // Quantiles of Student's t at the chances of the normal deviates on the right.
+        for (t, freedom, z) in [
+            (0.0, 10.0, 0.0),
+            (1.812_461, 10.0, 1.644_854),
+            (-4.143_700, 10.0, -3.090_232),
+            (3.385_185, 30.0, 3.090_232),
+            (8.267_1, 15.0, 5.0),
+            (5.0, 1e9, 5.0),
+        ] {
+            assert!(
+                (normal_of(t, freedom) - z).abs() < 0.01 * z.abs() + 1e-9,
+                "{t}, {freedom}"
+            );
+        }
+        assert_eq!(normal_of(1e6, 1.0), 0.0);
     }
 }

@@ -5,7 +5,9 @@
 //! ([`busy_of_clock`], GPU telemetry alone, [`clocks`]). Peers are the ranks of the same pipeline stage.
 //!
 //! Method. Per step x = ln(busy / median of the other peers). Over the last 10, 20 and 40 steps
-//! σ = max(1.4826·MAD of x over the peers, 0.003) and z = median(x) / (1.2533·σ/√steps). A rank is
+//! σ = max(1.4826·MAD of x over the peers, 0.003) and t = median(x) / (1.2533·σ/√steps). Few steps of few peers tell σ
+//! badly, and ranks of one replica (same dp) compute the same sequences and are one peer then: z is the normal deviate
+//! that is as improbable as t with a σ from steps × (replicas − 1) values ([`crate::robust::normal_of`]). A rank is
 //! blamed when in one window z ≥ 5, median(x) ≥ ln 1.05 and 70 % of its steps are above 0.025, and
 //! until its last 10 and 20 steps have a median below ln 1.025. The 5 and the 1.05 are [`Thresholds`] that can be
 //! set; what is half of 5 % follows. A second look takes away the load
@@ -74,7 +76,7 @@ const RESTART_STEPS: u32 = 10;
 /// Most ranks of a run: the largest fleet that is designed for, doubled nearly.
 pub const MAX_RANKS: usize = 131_072;
 /// The state's version: another is not read, the detector begins anew.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// x is kept in ten-thousandths: a ratio up to 26 fits 16 bits.
 const SCALE: f64 = 10_000.0;
 
@@ -140,6 +142,8 @@ pub struct Seat {
     pub column: Option<u32>,
     /// A number for its machine, almost surely no other's of the run; none is unknown.
     pub host: Option<u32>,
+    /// One number for what shares its data: the place along dp; none is unknown.
+    pub replica: Option<u32>,
 }
 
 /// What one rank did in one step.

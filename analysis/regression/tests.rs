@@ -54,6 +54,18 @@ fn an_even_run_spikes_and_too_little_are_quiet() {
 }
 
 #[test]
+fn steps_whose_noise_hides_the_baselines_middle_are_quiet_until_they_are_surely_longer() {
+    let alarms = |part: f64| {
+        let slower = |it: &&Change| it.direction == Direction::Slower;
+        let of = |seed: u64| watched(&steps(seed, 2_000, 0.08, 1_000, part));
+        let runs = (100..150).map(|seed| of(seed).iter().filter(slower).count());
+        runs.filter(|found| *found > 0).count()
+    };
+    assert_eq!(alarms(0.0), 0);
+    assert_eq!(alarms(0.3), 50);
+}
+
+#[test]
 fn nothing_is_said_of_no_steps_few_steps_unknown_times_and_quiet_ones() {
     assert_eq!(watched(&[]), []);
     assert_eq!(watched(&steps(5, 54, 0.01, 10, 1.0)), []);

@@ -8,8 +8,8 @@ use super::{
     SIGMA_FLOOR, SLOW_SHARE, STAGE_RATIO, Silent, Source, StageImbalance, Straggler, Thresholds,
     WINDOWS,
 };
-use crate::robust::{MEDIAN_ERROR, median, sigma_about};
-use std::collections::BTreeMap;
+use crate::robust::{MAD_EFFICIENCY, MEDIAN_ERROR, median, normal_of, sigma_about};
+use std::collections::{BTreeMap, BTreeSet};
 
 mod parted;
 
@@ -164,6 +164,7 @@ impl Run {
         for window in WINDOWS {
             let last = peers.iter().filter_map(|it| self.last(*it, window));
             let peers: Vec<Last<'_>> = last.collect();
+            let known = window * self.loads(&peers).saturating_sub(1);
             let shared = shared(&peers);
             let looks = [Some(0.0), (shared > 0.0).then_some(shared)];
             for part in looks.into_iter().flatten() {
@@ -175,7 +176,7 @@ impl Run {
                 }
                 let sigma = sigma(&peers, part, peers.len() < FEW);
                 for it in slow {
-                    if let Some(now) = it.evidence((part, sigma), by)
+                    if let Some(now) = it.evidence((part, sigma, known), by)
                         && found.get(&it.rank).is_none_or(|before| before.z < now.z)
                     {
                         found.insert(it.rank, now);
@@ -184,6 +185,16 @@ impl Run {
             }
         }
         found
+    }
+
+    /// How many of these peers have a load of their own: replicas, where there are several and all are known.
+    fn loads(&self, peers: &[Last<'_>]) -> usize {
+        let replicas: Option<BTreeSet<u32>> = peers
+            .iter()
+            .map(|it| self.ranks[&it.rank].seat.replica)
+            .collect();
+        let replicas = replicas.map(|it| it.len()).filter(|it| *it > 1);
+        replicas.unwrap_or(peers.len())
     }
 
     /// The last `window` steps of a rank that has as many.
@@ -341,10 +352,15 @@ impl Last<'_> {
         median(&mut each.collect::<Vec<_>>()).unwrap_or(0.0)
     }
 
-    /// What it says, if it is enough to blame the rank.
-    fn evidence(&self, (part, sigma): (f64, f64), by: &Thresholds) -> Option<Evidence> {
+    /// What it says, if it is enough to blame the rank; σ is that of `known` values of their own.
+    fn evidence(
+        &self,
+        (part, sigma, known): (f64, f64, usize),
+        by: &Thresholds,
+    ) -> Option<Evidence> {
         let (window, slowness) = (self.own.len(), self.slowness(part));
-        let z = slowness / (MEDIAN_ERROR * sigma / (window as f64).sqrt());
+        let t = slowness / (MEDIAN_ERROR * sigma / (window as f64).sqrt());
+        let z = normal_of(t, MAD_EFFICIENCY * known as f64);
         let is_enough = z >= by.z && slowness >= by.ratio.ln();
         // What would clear it blames nobody.
         (is_enough && self.slowness(0.0) >= by.clear()).then_some(Evidence {

@@ -256,6 +256,7 @@ pub fn seat(rank: &RankFacts, world: u32) -> Seat {
         stage: rank.mesh.pp.map(|it| it.at),
         column,
         host: host(&rank.node),
+        replica: rank.mesh.dp.map(|it| it.at),
     }
 }
 

@@ -19,6 +19,8 @@ mod notify;
 
 mod pages;
 
+mod around;
+
 mod remote_write;
 
 mod exposition;

@@ -131,23 +131,35 @@ fn found_pages(server: &Server) -> [String; 3] {
     })
 }
 
-/// Asks for the fleet at 50 requests a second, scrapes /metrics, and opens the pages in Chromium.
-pub(crate) fn measure(world: &World, server: &Server) -> bool {
+/// Asks for the fleet at 50 requests a second, scrapes /metrics, and opens the pages in Chromium; `live` are the pages of
+/// a job that runs and of an incident.
+pub(crate) fn measure(world: &World, server: &Server, [live, incident]: &[String; 2]) -> bool {
     let mut reached = true;
     let [node, gpu, job] = found_pages(server);
+    let cluster = node.split("/nodes/").next().expect("it has a first part");
     for (what, path) in [
         ("first page", "/"),
         ("fleet page", "/fleet"),
         ("fleet in the API", "/api/v1/fleet"),
         ("what the box finds", ASKED),
         ("jobs", "/jobs"),
-        ("a job", job.as_str()),
+        ("a job that is over", job.as_str()),
+        ("a job that runs", live.as_str()),
+        ("a cluster", cluster),
         ("a node", node.as_str()),
         ("a GPU", gpu.as_str()),
         ("incidents", "/incidents"),
+        ("an incident", incident.as_str()),
         ("cost", "/cost"),
         ("queue", "/queue"),
         ("health", "/health"),
+        ("Today in the API", "/api/v1/today"),
+        ("GPUs in the API", "/api/v1/gpus"),
+        ("jobs in the API", "/api/v1/jobs"),
+        ("incidents in the API", "/api/v1/incidents"),
+        ("the queue in the API", "/api/v1/queue"),
+        ("checks in the API", "/api/v1/doctor"),
+        ("events in the API", "/api/v1/events"),
     ] {
         let (took, failed) = at_rate(&server.place.web, path);
         let name = format!("{what} ({path}) at {RATE} requests/s, p99 ms");

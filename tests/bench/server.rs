@@ -7,11 +7,12 @@ use std::time::Duration;
 use gpufleet_telemetry::catalog;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::process::Process;
-use gpufleet_tests::harness::simulator::Simulator;
+use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
 use gpufleet_tests::harness::{World, free_port, http, later, server, usage, wait};
 use gpufleet_tests::simulator::fleet::SimulatedFleet;
 use gpufleet_tests::simulator::node::Plan;
 
+use crate::around::{self, Around};
 use crate::exposition::{sum, values};
 use crate::figures::{Spread, line, told};
 use crate::{pages, remote_write};
@@ -47,7 +48,8 @@ pub(crate) fn run(short: bool) -> bool {
 
 fn ours(minutes: u64) -> bool {
     let world = World::new();
-    let place = server::Place::sqlite(&world);
+    let cluster = Around::start(&world);
+    let place = cluster.told_to(server::Place::sqlite(&world));
     pages::store_jobs(&place.database);
     let server = place.start();
     let endpoint = format!("http://{}", server.place.grpc);
@@ -62,10 +64,12 @@ fn ours(minutes: u64) -> bool {
             &nodes,
             "--metrics",
             &metrics,
-            "--no-training",
+            "--seed",
+            &steady_seed(),
             "--in-memory",
         ],
     );
+    let _live = around::live_agent(&world, &endpoint);
     // One minute to connect and to fill the live view.
     wait::pause(Duration::from_secs(60));
     let began = (usage::of_group(server.id()), points(&server), wait::now());
@@ -90,7 +94,8 @@ fn ours(minutes: u64) -> bool {
     told(&format!(
         "{rate:.0} samples a second folded over {seconds:.0} s"
     ));
-    let pages = pages::measure(&world, &server);
+    let broken = around::broken(&server, &simulator);
+    let pages = pages::measure(&world, &server, &broken);
     let simulator_cpu = usage::of_group(simulator.id()).cpu_seconds;
     told(&format!("simulator: {simulator_cpu:.1} CPU seconds in all"));
     simulator.stop();

@@ -51,6 +51,7 @@ impl Mesh {
             stage: Some(rank / self.tensor % self.stages),
             column: Some(self.replica(rank) * self.tensor + rank % self.tensor),
             host: Some(rank / NODE_RANKS),
+            replica: Some(self.replica(rank)),
         }
     }
 }

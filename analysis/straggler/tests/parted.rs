@@ -31,6 +31,7 @@ fn go_by(
                 stage: Some(rank / PEERS),
                 column: Some(rank % PEERS),
                 host: host(rank),
+                replica: None,
             },
             busy_ns: {
                 let part = if is_slow(rank) { 1.0 + slower } else { 1.0 };
@@ -94,6 +95,7 @@ fn one_rank_that_is_slower_still_does_not_hide_its_machine() {
                 stage: Some(0),
                 column: None,
                 host: of_eight(rank),
+                replica: None,
             },
             busy_ns: match rank {
                 0 => 5 * BUSY_NS,
