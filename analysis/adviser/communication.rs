@@ -7,13 +7,13 @@
 //! taken. Where SMs tell nothing, nothing is advised, and that is said ([`in_collectives`]).
 //!
 //! What to change, the first of these that the run allows: a variable that switches a way of NCCL off, sharded
-//! weights with memory to spare (3 times the weights are sent in a step and not 2: a third less), more accumulation (half as
-//! many reductions for the same samples).
+//! weights with memory to spare (3 times the weights are sent in a step and not 2: a third less), more accumulation
+//! (half as many reductions for the same samples).
 //!
 //! Not done: holding a collective's time against what the line could do, 2(N−1)/N · S/B + 2(N−1) · l by a ring and
-//! 2·log₂N · (S/B + l) by a tree. Calls are told as their sum, and the least mean over the ranks still has in it what ranks wait
-//! for one another by turns, which alone is several times the transfer of a good network: it would accuse networks of
-//! uneven batches. It takes the least time over the ranks of each single call.
+//! 2·log₂N · (S/B + l) by a tree. Calls are told as their sum, and the least mean over the ranks still has in it what
+//! ranks wait for one another by turns, which alone is several times the transfer of a good network: it would accuse
+//! networks of uneven batches. It takes the least time over the ranks of each single call.
 
 use gpufleet_telemetry::catalog::Unit;
 

@@ -7,9 +7,9 @@
 //!
 //! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
 //!
-//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all. Whether synchronisations or launches leave GPUs without work is
-//! not known before a profile was taken: then only that they stand still is said ([`unexplained`]). How often a job
-//! breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all. Whether synchronisations or launches
+//! leave GPUs without work is not known before a profile was taken: then only that they stand still is said
+//! ([`unexplained`]). How often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
 
 use std::collections::BTreeMap;
 

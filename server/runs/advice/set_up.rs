@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpufleet_analysis::adviser::{HELD_BACK, SetUp};
 
-/// Steps whose gradients are added up, as frameworks name them. DeepSpeed's pipelines and Megatron take them as micro-batches.
+/// Steps whose gradients are added up, as frameworks name them. DeepSpeed's pipelines and Megatron take them as
+/// micro-batches.
 const ACCUMULATION: [&str; 5] = [
     "trainer.gradient_accumulation_steps",
     "trainer.accumulate_grad_batches",
@@ -13,7 +14,8 @@ const ACCUMULATION: [&str; 5] = [
     "megatron.micro_batches",
 ];
 
-/// Names under which a knob of the adviser stands in a fingerprint, the surest first. NCCL's variables stand under their own.
+/// Names under which a knob of the adviser stands in a fingerprint, the surest first. NCCL's variables stand under their
+/// own.
 pub const KNOBS: [(&str, &[&str]); 15] = [
     (
         "num_workers",
