@@ -12,6 +12,8 @@
 //! Limits: gains are what arithmetic allows if nothing else becomes the bottleneck; [`Confidence`] says
 //! how directly the part was measured. Shares under [`LEAST_SHARE`] are not worth a change.
 
+use std::collections::BTreeMap;
+
 use crate::cause::Reading;
 use crate::lost::Losing;
 
@@ -24,14 +26,16 @@ mod gaps;
 mod host;
 mod launch;
 mod recompute;
+mod set_up;
 mod tensor;
 
 #[cfg(test)]
 mod tests;
 
 pub use checkpoint::{best_interval, wasted};
-pub use communication::{ring, tree};
+pub use communication::{HELD_BACK, in_collectives};
 pub use gaps::{Gaps, unexplained};
+pub use set_up::SetUp;
 
 /// A part of the step below this share is left alone: repeats of one run differ by as much.
 pub const LEAST_SHARE: f64 = 0.03;
@@ -75,6 +79,10 @@ pub enum Bottleneck {
     DataDisk,
     /// Loading data over the network.
     DataNetwork,
+    /// Loading data from storage of which it is not told whether it is a disk.
+    DataStorage,
+    /// Loading data, and the host does not tell what of: without PSI a slow disk and too few workers look alike.
+    DataUnknown,
     /// Synchronisations with the host.
     HostSync,
     /// What the host does after a synchronisation, before it launches again.
@@ -115,8 +123,10 @@ pub struct Advice {
     pub part: Part,
     /// What was measured.
     pub measured: Vec<Reading>,
-    /// What to change.
+    /// What to change: by it the gain is worked out.
     pub knob: Knob,
+    /// What to change with it, on the same part: how much each of these gains no arithmetic says.
+    pub also: Vec<Knob>,
     /// Share of the time that the part takes now.
     pub share: f64,
     /// Share of today's time that it takes no more.
@@ -134,10 +144,13 @@ pub struct Profile {
     pub nano_usd_per_gpu_second: Option<i64>,
     /// Median time of a step, seconds.
     pub step_s: f64,
-    /// Of it, per step: waiting for data, for communication that is not hidden, seconds.
+    /// Of it, per step: waiting for data, for communication that is not hidden as the run's own phases tell it, seconds.
     pub data_wait_s: Option<f64>,
     /// See `data_wait_s`.
     pub communication_s: Option<f64>,
+    /// Time in collectives per step by NCCL's own times, hidden by computing or not, without what a rank waits for those
+    /// that are always later than it, seconds.
+    pub in_collectives_s: Option<f64>,
     /// Why its GPUs stand still, where a profile was taken.
     pub gaps: Option<Gaps>,
     /// Where the data comes from and how pressed the host is.
@@ -146,8 +159,6 @@ pub struct Profile {
     pub gpu: GpuUse,
     /// How the run is set up.
     pub set_up: SetUp,
-    /// How it communicates.
-    pub network: Network,
     /// How it saves.
     pub saving: Saving,
 }
@@ -159,7 +170,7 @@ pub struct Host {
     pub cpu_busy: Option<f64>,
     /// CPUs for each rank.
     pub cpus_per_rank: Option<f64>,
-    /// Pressure of I/O, `some`, as a part.
+    /// Pressure of I/O, `some`, as a part: what has some task wait, however few of all.
     pub io_pressure: Option<f64>,
     /// Whether the data is read over the network.
     pub is_network_storage: Option<bool>,
@@ -178,44 +189,17 @@ pub struct GpuUse {
     pub dram: Option<f64>,
     /// FLOPs of a step ÷ bytes of device memory moved for it.
     pub flops_per_byte: Option<f64>,
-    /// Peak FLOP/s of the type used and of brain floats on the tensor cores, and bytes/s, of one card.
+    /// Peak FLOP/s of the type used, of 32-bit floats on the ordinary cores, of brain floats on the tensor cores, and
+    /// bytes/s, of one card.
     pub peak_flops: Option<f64>,
+    /// See `peak_flops`.
+    pub peak_plain_flops: Option<f64>,
     /// See `peak_flops`.
     pub peak_tensor_flops: Option<f64>,
     /// See `peak_flops`.
     pub peak_bytes: Option<f64>,
     /// Most memory in use ÷ installed.
     pub memory_part: Option<f64>,
-}
-
-/// Knobs, as the run tells them.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SetUp {
-    /// Workers of the data loader of one rank.
-    pub num_workers: Option<u32>,
-    /// The type of autocast, or of the weights without one.
-    pub data_type: Option<String>,
-    /// Whether it is compiled.
-    pub is_compiled: Option<bool>,
-    /// Whether activations are recomputed in full.
-    pub recomputes_all: Option<bool>,
-    /// Pipeline stages.
-    pub stages: Option<u32>,
-    /// Micro-batches of a step, of one pipeline.
-    pub micro_batches: Option<u32>,
-    /// Steps of accumulation.
-    pub accumulation: Option<u32>,
-}
-
-/// Collectives of a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Network {
-    /// Bytes that are reduced over all ranks in a step.
-    pub reduced_bytes: Option<f64>,
-    /// Ranks that reduce them.
-    pub ranks: Option<u32>,
-    /// What the machine's network gives one rank, bytes a second.
-    pub line_bytes_per_second: Option<f64>,
 }
 
 /// Checkpoints.
@@ -270,12 +254,23 @@ pub fn amdahl(share: f64, factor: f64) -> f64 {
 /// How much faster a run is that follows all of these: over disjoint parts, and of each part the
 /// advice that removes most.
 pub fn together(all: &[Advice]) -> f64 {
-    let mut most: std::collections::BTreeMap<Part, f64> = std::collections::BTreeMap::new();
+    let mut most: BTreeMap<Part, f64> = BTreeMap::new();
     for advice in all {
         let known = most.entry(advice.part).or_default();
         *known = known.max(advice.removed);
     }
     1.0 / (1.0 - most.values().sum::<f64>().min(0.95))
+}
+
+impl Knob {
+    /// A knob that the run tells, or not.
+    fn of(set_up: &SetUp, name: &'static str, proposed: impl Into<String>) -> Self {
+        Self {
+            name,
+            today: set_up.today(name),
+            proposed: proposed.into(),
+        }
+    }
 }
 
 impl Advice {
@@ -300,7 +295,7 @@ impl Profile {
 
     /// The share of a step that is neither waiting nor the pipeline's bubble.
     fn computing(&self) -> f64 {
-        let waits = [self.data_wait_s, self.communication_s];
+        let waits = [self.data_wait_s, communication::not_hidden(self)];
         let waits: f64 = waits.into_iter().flatten().sum::<f64>() / self.step_s;
         let waits = waits + self.gaps_of(|it| it.synchronisation + it.host + it.launch);
         ((1.0 - waits) * (1.0 - bubble::share(self).unwrap_or(0.0))).clamp(0.0, 1.0)

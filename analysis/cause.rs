@@ -145,7 +145,7 @@ pub struct Rank {
     pub data_wait: Pair,
     /// Part of the CPU time that the hypervisor took.
     pub steal: Pair,
-    /// Pressure stall information, `some`, as parts.
+    /// Pressure stall information, as the parts of the window in which some task waited.
     pub cpu_pressure: Pair,
     /// See `cpu_pressure`.
     pub memory_pressure: Pair,

@@ -70,7 +70,7 @@ struct Folders {
 struct Before {
     monotonic: Duration,
     cpu: Option<cpu::CpuTimes>,
-    pressure: [Option<u64>; 3],
+    pressure: [Option<u64>; PRESSURES.len()],
 }
 
 #[derive(Debug)]
@@ -80,10 +80,12 @@ struct Round {
 }
 
 /// File, line and metric of each pressure that is read.
-const PRESSURES: [(&str, &str, Metric); 3] = [
+const PRESSURES: [(&str, &str, Metric); 5] = [
     ("cpu", "some", node::PSI_CPU),
     ("memory", "full", node::PSI_MEMORY),
     ("io", "full", node::PSI_IO),
+    ("memory", "some", node::PSI_MEMORY_SOME),
+    ("io", "some", node::PSI_IO_SOME),
 ];
 
 /// The reader, where the config wants it.

@@ -6,7 +6,7 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile};
+use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, launch};
 use crate::cause::Reading;
 
 /// A memory interface that is busy for this part of the time is the limit.
@@ -22,7 +22,6 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     }
     let share = run.computing();
     let factor = (ridge / intensity).min(2.0);
-    let today = run.set_up.is_compiled;
     Some(Advice {
         bottleneck: Bottleneck::MemoryBandwidth,
         part: Part::Compute,
@@ -30,11 +29,12 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             Reading::new("FLOPs a byte", intensity, Some(ridge), Unit::Count),
             Reading::new("memory interface busy", dram, None, Unit::Ratio),
         ],
-        knob: Knob {
-            name: "compile",
-            today: today.map(|it| if it { "on" } else { "off" }.to_owned()),
-            proposed: "on, with fused optimizer and attention".to_owned(),
-        },
+        knob: Knob::of(
+            &run.set_up,
+            "compile",
+            "on, with fused optimizer and attention",
+        ),
+        also: launch::graph_breaks(&run.set_up).into_iter().collect(),
         share,
         removed: share * (1.0 - 1.0 / factor),
         confidence: Confidence::Low,

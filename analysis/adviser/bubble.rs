@@ -31,11 +31,8 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             Reading::new("bubble", share, None, Unit::Ratio),
             Reading::new("stages", f64::from(stages), None, Unit::Count),
         ],
-        knob: Knob {
-            name: "micro_batches",
-            today: Some(today.to_string()),
-            proposed: proposed.to_string(),
-        },
+        knob: Knob::of(&run.set_up, "micro_batches", proposed.to_string()),
+        also: Vec::new(),
         share,
         removed: 1.0 - after,
         confidence: Confidence::Medium,

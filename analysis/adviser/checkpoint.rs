@@ -49,6 +49,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             today: Some(format!("{today:.0} s")),
             proposed,
         },
+        also: Vec::new(),
         share,
         removed,
         confidence,

@@ -2,6 +2,10 @@
 //!
 //! The loader makes a batch in a step's time; to make none wait it has to be step ÷ (step − wait) as
 //! fast. With CPU to spare that many more workers do it. What stays is [`LEFT`] of the step.
+//!
+//! What it waits for the host says: the part of the time in which some task waits for I/O, and how busy its CPUs are. A
+//! host that does not tell the first (a kernel with `psi=0`) leaves disk and workers alike: more workers are advised
+//! for they are what can be tried at once, and that it may be the disk is said.
 
 use gpufleet_telemetry::catalog::Unit;
 
@@ -12,71 +16,101 @@ use crate::cause::Reading;
 const LEFT: f64 = 0.02;
 /// CPU from which more workers only take from each other.
 const CPU_FULL: f64 = 0.85;
-/// Pressure from which I/O is what the loader waits for.
+/// Pressure, of some task, from which I/O is what the loader waits for.
 const IO_PRESSED: f64 = 0.1;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let share = run.share(run.data_wait_s)?;
     let host = &run.host;
-    let io = host.io_pressure?;
-    let cpu = host.cpu_busy?;
     let faster = 1.0 / (1.0 - share.min(0.95));
-    let workers = run.set_up.num_workers;
-    let today = workers.map(|it| it.to_string());
-    let (bottleneck, knob, confidence) = if io >= IO_PRESSED {
-        let is_network = host.is_network_storage?;
-        let (bottleneck, proposed) = if is_network {
-            (
-                Bottleneck::DataNetwork,
-                "a cache of the data on the node's disk",
-            )
-        } else {
-            (
-                Bottleneck::DataDisk,
-                "fewer, larger files, or a faster disk",
-            )
-        };
-        let knob = Knob {
-            name: "storage",
-            today: Some(if is_network { "network" } else { "disk" }.to_owned()),
-            proposed: proposed.to_owned(),
-        };
-        (bottleneck, knob, Confidence::Medium)
-    } else if cpu >= CPU_FULL {
-        let knob = Knob {
-            name: "CPUs of the node",
-            today: host.cpus_per_rank.map(|it| format!("{it:.0} a rank")),
-            proposed: format!("{faster:.1} times as many, or transforms that cost less"),
-        };
-        (Bottleneck::DataCpu, knob, Confidence::Medium)
-    } else {
-        let most = host.cpus_per_rank.map_or(u32::MAX, |it| it.max(1.0) as u32);
-        let wanted = workers.map(|it| ((f64::from(it.max(1)) * faster).ceil() as u32).min(most));
-        // As many as there are CPUs already: more of them help nobody.
-        if wanted.is_some() && wanted <= workers {
-            return None;
+    let is_pressed = host.io_pressure.map(|it| it >= IO_PRESSED);
+    let is_full = host.cpu_busy.map(|it| it >= CPU_FULL);
+    let (bottleneck, knob, confidence) = match (is_pressed, is_full) {
+        (Some(true), _) => {
+            let (bottleneck, knob) = storage(host.is_network_storage);
+            (bottleneck, knob, Confidence::Medium)
         }
-        let knob = Knob {
-            name: "num_workers",
-            today,
-            proposed: wanted.map_or_else(
-                || format!("{faster:.1} times as many, with prefetch_factor and pin_memory"),
-                |it| it.to_string(),
-            ),
-        };
-        (Bottleneck::DataWorkers, knob, Confidence::High)
+        (_, Some(true)) => {
+            let knob = Knob {
+                name: "CPUs of the node",
+                today: host.cpus_per_rank.map(|it| format!("{it:.0} a rank")),
+                proposed: format!("{faster:.1} times as many, or transforms that cost less"),
+            };
+            (Bottleneck::DataCpu, knob, Confidence::Medium)
+        }
+        (Some(false), Some(false)) => {
+            let knob = workers(run, faster)?;
+            (Bottleneck::DataWorkers, knob, Confidence::High)
+        }
+        _ => {
+            let knob = workers(run, faster)?;
+            (Bottleneck::DataUnknown, knob, Confidence::Low)
+        }
     };
+    let waits = matches!(
+        bottleneck,
+        Bottleneck::DataWorkers | Bottleneck::DataUnknown
+    );
+    let read =
+        |name: &str, value: Option<f64>| value.map(|it| Reading::new(name, it, None, Unit::Ratio));
+    let waiting = Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio);
+    let io = read("some task waiting for I/O", host.io_pressure);
+    let cpu = read("CPU busy", host.cpu_busy);
     Some(Advice {
         bottleneck,
         part: Part::Data,
-        measured: vec![
-            Reading::new("waiting for data", share, Some(LEFT), Unit::Ratio),
-            Reading::new("waiting for I/O", io, None, Unit::Ratio),
-            Reading::new("CPU busy", cpu, None, Unit::Ratio),
-        ],
+        measured: [waiting].into_iter().chain(io).chain(cpu).collect(),
         knob,
+        also: if waits { of_loader(run) } else { Vec::new() },
         share,
         removed: (share - LEFT).max(0.0),
         confidence,
     })
+}
+
+fn storage(is_network: Option<bool>) -> (Bottleneck, Knob) {
+    let cache = "a cache of the data on the node's disk";
+    let files = "fewer, larger files, or a faster disk";
+    let either = "fewer, larger files, or a cache of them that is nearer";
+    let (bottleneck, today, proposed) = match is_network {
+        Some(true) => (Bottleneck::DataNetwork, Some("network"), cache),
+        Some(false) => (Bottleneck::DataDisk, Some("disk"), files),
+        None => (Bottleneck::DataStorage, None, either),
+    };
+    let knob = Knob {
+        name: "storage",
+        today: today.map(str::to_owned),
+        proposed: proposed.to_owned(),
+    };
+    (bottleneck, knob)
+}
+
+/// So many times as many workers, no more than there are CPUs; none where these are as many already: more of them help
+/// nobody.
+fn workers(run: &Profile, faster: f64) -> Option<Knob> {
+    let today = run.set_up.num_workers;
+    let cpus = run.host.cpus_per_rank;
+    let most = cpus.map_or(u32::MAX, |it| it.max(1.0) as u32);
+    let wanted = today.map(|it| ((f64::from(it.max(1)) * faster).ceil() as u32).min(most));
+    if wanted.is_some() && wanted <= today {
+        return None;
+    }
+    let proposed = wanted.map_or_else(|| format!("{faster:.1} times as many"), |it| it.to_string());
+    Some(Knob::of(&run.set_up, "num_workers", proposed))
+}
+
+/// What else of the loader makes a batch come sooner, where the run tells that it is not so.
+fn of_loader(run: &Profile) -> Vec<Knob> {
+    let set_up = &run.set_up;
+    let ahead = set_up.prefetch_factor.and_then(|it| it.checked_mul(2));
+    let ahead = ahead.map(|it| ("prefetch_factor", it.to_string()));
+    let off = [
+        ("persistent_workers", set_up.persistent_workers),
+        ("pin_memory", set_up.pin_memory),
+    ];
+    let off = off.into_iter().filter(|it| it.1 == Some(false));
+    let on = off.map(|it| (it.0, "on".to_owned()));
+    let all = ahead.into_iter().chain(on);
+    all.map(|(name, proposed)| Knob::of(set_up, name, proposed))
+        .collect()
 }

@@ -23,6 +23,7 @@ pub(super) fn synchronisations(run: &Profile) -> Option<Advice> {
             today: Some(format!("{each:.0} a step")),
             proposed: "every 100 steps: read losses and norms with non_blocking=True".to_owned(),
         },
+        also: Vec::new(),
         share,
         // Some waits training needs, and a host that waits no more may still be late.
         removed: share * 0.75,
@@ -44,6 +45,7 @@ pub(super) fn work(run: &Profile) -> Option<Advice> {
             proposed: "beside the GPU: launch the next kernels first, or do it in a thread"
                 .to_owned(),
         },
+        also: Vec::new(),
         share,
         // What it is, and how much of it can be done beside, nobody measured.
         removed: share * 0.5,

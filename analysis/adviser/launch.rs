@@ -2,7 +2,7 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
-use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, worth};
+use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile, SetUp, worth};
 use crate::cause::Reading;
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
@@ -15,20 +15,25 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     ];
     let kernel = gaps.kernel_s;
     measured.extend(kernel.map(|it| Reading::new("median kernel", it, None, Unit::Seconds)));
-    let is_compiled = run.set_up.is_compiled;
+    let proposed = match run.set_up.uses_graphs {
+        Some(true) => "as it is, with a larger micro batch",
+        _ => "mode=reduce-overhead (CUDA graphs), or a larger micro batch",
+    };
     Some(Advice {
         bottleneck: Bottleneck::Launch,
         part: Part::Host,
         measured,
-        knob: Knob {
-            name: "compile",
-            today: is_compiled
-                .map(|it| if it { "on" } else { "off" })
-                .map(str::to_owned),
-            proposed: "mode=reduce-overhead (CUDA graphs), or a larger micro batch".to_owned(),
-        },
+        knob: Knob::of(&run.set_up, "compile", proposed),
+        also: graph_breaks(&run.set_up).into_iter().collect(),
         share,
         removed: share * 0.75,
         confidence: Confidence::Medium,
     })
+}
+
+/// Breaks of a compiled graph: each is launched by Python, and nothing is fused across it.
+pub(super) fn graph_breaks(set_up: &SetUp) -> Option<Knob> {
+    set_up.graph_breaks.filter(|it| *it > 0)?;
+    let proposed = "0: TORCH_LOGS=graph_breaks names them";
+    Some(Knob::of(set_up, "graph breaks", proposed))
 }

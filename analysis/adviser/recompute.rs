@@ -5,11 +5,12 @@
 
 use gpufleet_telemetry::catalog::Unit;
 
+use super::communication::sharding;
 use super::{Advice, Bottleneck, Confidence, Knob, Part, Profile};
 use crate::cause::Reading;
 
 /// Memory in use above which there is none to spare: fragments and peaks need the rest.
-const SPARE: f64 = 0.75;
+pub(super) const SPARE: f64 = 0.75;
 /// The recomputed forward pass, of all computing.
 const RECOMPUTED: f64 = 0.25;
 
@@ -28,11 +29,8 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             Some(SPARE),
             Unit::Ratio,
         )],
-        knob: Knob {
-            name: "activation checkpointing",
-            today: Some("full".to_owned()),
-            proposed: "selective".to_owned(),
-        },
+        knob: Knob::of(&run.set_up, "activation checkpointing", "selective"),
+        also: sharding(run).into_iter().collect(),
         share,
         removed: share / 2.0,
         confidence: Confidence::Medium,

@@ -11,8 +11,8 @@ const UNUSED: f64 = 0.05;
 const AT_WORK: f64 = 0.5;
 /// Part of the computing that is matrix products in a transformer; the rest gains nothing.
 const PRODUCTS: f64 = 0.7;
-/// Types that run on ordinary cores.
-const PLAIN: [&str; 2] = ["fp32", "float32"];
+/// Types that run on ordinary cores, as torch, Trainers and Lightning (`32-true`) name them.
+const PLAIN: [&str; 4] = ["fp32", "float32", "32-true", "32"];
 
 pub(super) fn look(run: &Profile) -> Option<Advice> {
     let gpu = &run.gpu;
@@ -22,7 +22,7 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
     if !PLAIN.contains(&today) {
         return None;
     }
-    let faster = gpu.peak_tensor_flops? / gpu.peak_flops?;
+    let faster = gpu.peak_tensor_flops? / gpu.peak_plain_flops?;
     let share = run.computing() * PRODUCTS;
     if faster.is_nan() || faster <= 1.0 {
         return None;
@@ -34,11 +34,18 @@ pub(super) fn look(run: &Profile) -> Option<Advice> {
             Reading::new("tensor cores active", tensor, None, Unit::Ratio),
             Reading::new("SMs active", sm, None, Unit::Ratio),
         ],
-        knob: Knob {
-            name: "autocast",
-            today: Some(today.to_owned()),
-            proposed: "bf16, or TF32 where fp32 has to stay".to_owned(),
-        },
+        knob: Knob::of(
+            &run.set_up,
+            "autocast",
+            "bf16, or TF32 where fp32 has to stay",
+        ),
+        also: (run.set_up.uses_tf32 == Some(false))
+            .then(|| {
+                let proposed = "on: torch.set_float32_matmul_precision(\"high\")";
+                Knob::of(&run.set_up, "TF32", proposed)
+            })
+            .into_iter()
+            .collect(),
         share,
         // Real kernels reach about half of what the peaks promise.
         removed: share * (1.0 - 1.0 / (faster / 2.0).max(1.0)),

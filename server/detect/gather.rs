@@ -356,8 +356,8 @@ fn host_of(live: &Live, ports: &[Port], now: Timestamp) -> Host {
     Host {
         steal: value(&node::CPU_STEAL),
         cpu_pressure: value(&node::PSI_CPU),
-        memory_pressure: value(&node::PSI_MEMORY),
-        io_pressure: value(&node::PSI_IO),
+        memory_pressure: value(&node::PSI_MEMORY_SOME),
+        io_pressure: value(&node::PSI_IO_SOME),
         nic_errors: errors.reduce(|sum, it| sum + it),
         nics_down: up.map(|is_up| u32::from(!is_up)).reduce(|sum, it| sum + it),
     }

@@ -1,33 +1,36 @@
 //! What is known of a run that the adviser needs: where a step's time goes, what its GPUs and hosts do,
 //! and how its knobs are set.
 //!
-//! Data is waited for as the median rank waits; for communication as the rank does that waits least,
-//! because the others also wait for the slowest. GPUs and hosts are read as they are at the moment.
+//! Data is waited for as the median rank waits; for communication as the rank does that waits least, because the others also
+//! wait for the slowest, where the run marks that phase (`run.phase("communication")`). Beside it stands what NCCL measured
+//! ([`collectives`]). GPUs and hosts are read as they are at the moment.
 //!
 //! Why GPUs stand still is known of the newest profile that somebody had a living rank take, as it was then.
 //!
-//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all; what a network gives is not known, so
-//! that of communication accumulation alone is advised. Whether synchronisations or launches leave GPUs without work is
-//! not known before a profile was taken: then only that they stand still is said ([`unexplained`]). How often a job
-//! breaks off is known where somebody has read its attempts ([`with_failures`]).
+//! Limits: of the ranks that speak for the run the first [`RANKS`] speak for all. Whether synchronisations or launches
+//! leave GPUs without work is not known before a profile was taken: then only that they stand still is said
+//! ([`unexplained`]). How often a job breaks off is known where somebody has read its attempts ([`with_failures`]).
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::adviser::{GpuUse, Host, Network, Profile, Saving, SetUp};
+use gpufleet_analysis::adviser::{GpuUse, Host, Profile, Saving, SetUp};
 use gpufleet_analysis::ending::Reliability;
 use gpufleet_analysis::robust::median;
 use gpufleet_telemetry::catalog::{Metric, gpu, node, training};
 use gpufleet_telemetry::gpu_specs::{DataType, Specs};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
-use gpufleet_telemetry::training::Phase;
+use gpufleet_telemetry::training::{Mesh, Phase, Place};
 
 use super::{Rank, Run, RunKey};
 use crate::fleet::{Fleet, Live};
 use crate::store::model::ResourceKey;
 
+mod collectives;
 mod gaps;
+mod set_up;
 
 pub use gaps::unexplained;
+pub use set_up::{KNOBS, set_up};
 
 /// Ranks that are looked at: more change no median.
 const RANKS: usize = 64;
@@ -64,7 +67,9 @@ pub fn profile(
         .collect();
     let times: Vec<Times> = ranks.iter().filter_map(|it| Times::of(it)).collect();
     let mut waits: Vec<f64> = times.iter().map(|it| it.data_wait_s).collect();
+    // Who marks no communication tells none: that is not known, and no zero.
     let together = times.iter().map(|it| it.communication_s);
+    let together = together.filter(|it| *it > 0.0);
     let card = gpus
         .first()
         .and_then(|it| it.resource.attribute(attribute::GPU_MODEL));
@@ -74,6 +79,7 @@ pub fn profile(
         step_s,
         data_wait_s: median(&mut waits),
         communication_s: together.reduce(f64::min),
+        in_collectives_s: collectives::of_a_step(key, run, fleet),
         gaps: gaps::of(run),
         host: Host {
             is_network_storage: is_network_storage(&run.facts.fingerprint),
@@ -81,10 +87,10 @@ pub fn profile(
         },
         gpu: gpu_use((run, step_s), &gpus, card, specs),
         set_up: SetUp {
-            stages: stages(&ranks),
+            stages: places(&ranks, |it| it.pp),
+            tensor_ranks: places(&ranks, |it| it.tp),
             ..set_up(&run.facts.fingerprint, &run.facts.data_type)
         },
-        network: Network::default(),
         saving: saving(&ranks),
     })
 }
@@ -142,7 +148,7 @@ fn host(ranks: &[&Rank], find: &dyn Fn(ResourceKind, &str) -> Option<Live>) -> H
     Host {
         cpu_busy: mean(&|it| value(&it.1, &node::CPU_BUSY)),
         cpus_per_rank: mean(&|it| Some(value(&it.1, &node::CPU_COUNT)? / f64::from(it.0))),
-        io_pressure: mean(&|it| value(&it.1, &node::PSI_IO)),
+        io_pressure: mean(&|it| value(&it.1, &node::PSI_IO_SOME)),
         is_network_storage: None,
     }
 }
@@ -163,6 +169,7 @@ fn gpu_use((run, step_s): (&Run, f64), gpus: &[Live], card: Option<&str>, specs:
         dram,
         flops_per_byte: moved.and_then(|it| flops_per_byte(run, it)),
         peak_flops: spec.zip(data_type).and_then(|(spec, it)| spec.peak(it)),
+        peak_plain_flops: spec.and_then(|it| it.peak(DataType::Fp32)),
         peak_tensor_flops: spec.and_then(|it| it.peak(DataType::Bf16Tensor)),
         peak_bytes,
         memory_part: run.tightest_memory().map(|(_, peak, limit)| peak / limit),
@@ -177,37 +184,10 @@ fn flops_per_byte(run: &Run, moved: f64) -> Option<f64> {
     Some(flops / moved).filter(|it| it.is_finite())
 }
 
-/// Pipeline stages, as the ranks tell their places.
-fn stages(ranks: &[&Rank]) -> Option<u32> {
-    let told = ranks.iter().filter_map(|it| it.facts.mesh.pp);
+/// How many places a dimension of the mesh has, as the ranks tell theirs: stages, ranks that share a tensor.
+fn places(ranks: &[&Rank], dimension: fn(&Mesh) -> Option<Place>) -> Option<u32> {
+    let told = ranks.iter().filter_map(|it| dimension(&it.facts.mesh));
     told.map(|it| it.of).find(|it| *it > 0)
-}
-
-/// Knobs, by the names under which the Python package tells them.
-pub fn set_up(told: &BTreeMap<String, String>, data_type: &str) -> SetUp {
-    let text = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|it| told.get(*it))
-            .map(String::as_str)
-    };
-    let number = |names: &[&str]| text(names)?.parse().ok();
-    let flag = |names: &[&str]| match text(names)? {
-        "True" | "true" | "1" => Some(true),
-        "False" | "false" | "0" => Some(false),
-        _ => None,
-    };
-    let types = text(&["autocast", "trainer.precision", "parameter_types"]);
-    SetUp {
-        num_workers: number(&["loader.num_workers", "trainer.dataloader_num_workers"]),
-        data_type: Some(types.unwrap_or(data_type).to_owned()).filter(|it| !it.is_empty()),
-        is_compiled: flag(&["compiled", "trainer.torch_compile"]),
-        recomputes_all: flag(&["gradient_checkpointing", "trainer.gradient_checkpointing"]),
-        stages: None,
-        // DeepSpeed's pipelines take what is accumulated as micro-batches.
-        micro_batches: number(&["micro_batches", "deepspeed.gradient_accumulation_steps"]),
-        accumulation: number(&["trainer.gradient_accumulation_steps"]),
-    }
 }
 
 /// Whether the run's data is read over the network, by the kind of file system that its loader says it is on; none of
@@ -253,8 +233,9 @@ mod tests {
 
     use gpufleet_analysis::adviser::Bottleneck;
     use gpufleet_telemetry::identity::Resource;
-    use gpufleet_telemetry::training::{Mesh, Trust};
+    use gpufleet_telemetry::training::Trust;
 
+    use super::set_up::tests::told;
     use super::*;
 
     fn rank(run: &mut Run, number: u32, trust: Trust) {
@@ -274,32 +255,6 @@ mod tests {
         let speakers = speakers(&run);
         assert_eq!(speakers.len(), 1);
         assert_eq!(speakers[0].facts.trust, Some(Trust::Proved));
-    }
-
-    fn told(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, it)| ((*name).to_owned(), (*it).to_owned()))
-            .collect()
-    }
-
-    #[test]
-    fn knobs_are_read_by_the_names_under_which_they_are_told() {
-        let found = set_up(
-            &told(&[
-                ("loader.num_workers", "4"),
-                ("autocast", "bfloat16"),
-                ("compiled", "True"),
-                ("trainer.gradient_accumulation_steps", "8"),
-            ]),
-            "fp32",
-        );
-        assert_eq!((found.num_workers, found.accumulation), (Some(4), Some(8)));
-        assert_eq!(found.data_type.as_deref(), Some("bfloat16"));
-        assert_eq!(
-            (found.is_compiled, found.recomputes_all),
-            (Some(true), None)
-        );
     }
 
     #[test]
@@ -358,7 +313,7 @@ mod tests {
                 ..GpuUse::default()
             },
             set_up: SetUp {
-                stages: stages(&speakers(&run)),
+                stages: places(&speakers(&run), |it| it.pp),
                 ..set_up(&run.facts.fingerprint, "bf16")
             },
             ..Profile::default()
@@ -421,10 +376,6 @@ mod tests {
 
     #[test]
     fn what_is_not_told_is_not_known() {
-        assert_eq!(
-            set_up(&told(&[("loader.num_workers", "many")]), ""),
-            SetUp::default()
-        );
         assert_eq!(saving(&[]), Saving::default());
         assert_eq!(mean([f64::NAN].into_iter()), None);
     }

@@ -16,6 +16,8 @@ metrics! {
     PSI_CPU = gauge(320, "gpufleet_node_pressure_cpu_some_ratio", Node, Unit::Ratio, "Share of time in which some task waited for a CPU (PSI).").in_minutes();
     PSI_MEMORY = gauge(321, "gpufleet_node_pressure_memory_full_ratio", Node, Unit::Ratio, "Share of time in which all tasks waited for memory (PSI).").in_minutes();
     PSI_IO = gauge(322, "gpufleet_node_pressure_io_full_ratio", Node, Unit::Ratio, "Share of time in which all tasks waited for I/O (PSI).").in_minutes();
+    PSI_MEMORY_SOME = gauge(323, "gpufleet_node_pressure_memory_some_ratio", Node, Unit::Ratio, "Share of time in which some task waited for memory (PSI).").in_minutes();
+    PSI_IO_SOME = gauge(324, "gpufleet_node_pressure_io_some_ratio", Node, Unit::Ratio, "Share of time in which some task waited for I/O (PSI).").in_minutes();
     UPTIME = last(330, "gpufleet_node_uptime_seconds", Node, Unit::Seconds, "Time since boot.").slow();
     DISK_READ = counter(340, "gpufleet_node_disk_read_bytes_total", Node, Unit::Bytes, "Bytes read from this disk.").part(Disk).otlp("system.disk.io", &[("disk.io.direction", "read")]);
     DISK_WRITTEN = counter(341, "gpufleet_node_disk_written_bytes_total", Node, Unit::Bytes, "Bytes written to this disk.").part(Disk).otlp("system.disk.io", &[("disk.io.direction", "write")]);

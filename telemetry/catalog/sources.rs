@@ -290,6 +290,8 @@ const TABLE: &[(Metric, &[Source])] = &[
     (node::PSI_CPU, &[File("/proc/pressure/cpu")]),
     (node::PSI_MEMORY, &[File("/proc/pressure/memory")]),
     (node::PSI_IO, &[File("/proc/pressure/io")]),
+    (node::PSI_MEMORY_SOME, &[File("/proc/pressure/memory")]),
+    (node::PSI_IO_SOME, &[File("/proc/pressure/io")]),
     (node::UPTIME, &[File("/proc/uptime")]),
     (node::DISK_READ, &[File("/proc/diskstats")]),
     (node::DISK_WRITTEN, &[File("/proc/diskstats")]),

@@ -205,6 +205,8 @@ impl SimulatedNode {
             (&node::PSI_CPU, 0.01 * noise(5)),
             (&node::PSI_MEMORY, 0.0),
             (&node::PSI_IO, 0.003 * noise(6)),
+            (&node::PSI_MEMORY_SOME, 0.0),
+            (&node::PSI_IO_SOME, 0.006 * noise(6)),
             (&node::UPTIME, uptime),
         ]
         .map(|(metric, value): (&Metric, f64)| Point {

@@ -35,7 +35,10 @@ fn machine(root: &Path, round: u64) {
     );
     proc(
         "pressure/memory",
-        &format!("some avg10=0.00 total=9\nfull avg10=0.00 total={waited}\n"),
+        &format!(
+            "some avg10=0.00 total={}\nfull avg10=0.00 total={waited}\n",
+            2 * waited
+        ),
     );
     proc(
         "diskstats",
@@ -126,6 +129,8 @@ async fn rates_need_two_rounds_and_every_value_is_in_base_units() {
         "pressure_cpu_some_ratio 0.25",
         "pressure_memory_full_ratio 0.25",
         "pressure_io_full_ratio not_supported",
+        "pressure_memory_some_ratio 0.5",
+        "pressure_io_some_ratio not_supported",
         "sda disk_read_bytes_total 1024",
         "sda disk_written_bytes_total 2048",
         "sda disk_busy_seconds_total 0.5",

@@ -60,8 +60,8 @@ def _driver(path="/proc/driver/nvidia/version"):
         return ""
 
 
-def of_torch():
-    """How torch is set up now; empty where it is not loaded."""
+def of_torch(trains=False):
+    """How torch is set up now; empty where it is not loaded. `trains`: it has made steps, so that what compiles has."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -79,6 +79,9 @@ def of_torch():
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     if counters:
         found["graph_breaks"] = sum(counters.get("graph_break", {}).values())
+    if trains:
+        # Of a piece of the model as of all of it; a compiler that is not loaded has compiled nothing.
+        found["compiles"] = bool(counters and counters.get("stats", {}).get("unique_graphs"))
     return _cleaned(found)
 
 
@@ -152,6 +155,8 @@ def of_model(model):
             strategy = getattr(inner, "sharding_strategy", None)
             if strategy is not None:
                 found["fsdp.strategy"] = getattr(strategy, "name", strategy)
+            if name == "DistributedDataParallel":
+                found["ddp.bucket_cap_mb"] = _try(lambda: inner.bucket_bytes_cap // 2**20)
             if name == "DeepSpeedEngine":
                 found["zero_stage"] = _try(inner.zero_optimization_stage)
             inner = inner.module
@@ -218,7 +223,22 @@ def of_accelerate():
     # Where nobody has made one, a question would make it.
     if not getattr(state, "_shared_state", None):
         return {}
-    return _cleaned({"accelerate.precision": _try(lambda: str(state().mixed_precision))})
+    found = {"accelerate.precision": _try(lambda: str(state().mixed_precision))}
+    gradients = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    if getattr(gradients, "_shared_state", None):
+        found["accelerate.gradient_accumulation_steps"] = _try(lambda: gradients().num_steps)
+    return _cleaned(found)
+
+
+def of_megatron():
+    """Micro-batches of a step and what is computed again, as Megatron's own globals have them; empty without it."""
+    batches = sys.modules.get("megatron.core.num_microbatches_calculator")
+    known = sys.modules.get("megatron.training.global_vars")
+    found = {
+        "megatron.micro_batches": _try(lambda: batches.get_num_microbatches()),
+        "megatron.recompute": _try(lambda: known.get_args().recompute_granularity),
+    }
+    return _cleaned(found)
 
 
 def _try(function):

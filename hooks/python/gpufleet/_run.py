@@ -388,7 +388,7 @@ class Run:
             self._looked_at = now
             self._identify()
             self._follow_flight()
-            self.fingerprint(_fingerprint.of_torch())
+            self.fingerprint(_fingerprint.of_torch(trains=True))
 
     @fail_open
     def _follow_flight(self):

@@ -142,7 +142,9 @@ class Watch:
             failed("forward", error)
 
     def _know_precision(self, model):
-        self._run.fingerprint({**_fingerprint.of_autocast(), **_fingerprint.of_accelerate()})
+        self._run.fingerprint(
+            {**_fingerprint.of_autocast(), **_fingerprint.of_accelerate(), **_fingerprint.of_megatron()}
+        )
         if not self._run._plan.get("dtype"):
             self._arithmetic = _arithmetic.Arithmetic(model, self._computes_in)
 

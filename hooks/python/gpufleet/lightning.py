@@ -60,7 +60,11 @@ class GpufleetCallback(Callback):
         self._watch = Watch(self._run)
         self._watch.clock_of(module)
         self._waits = Waits(self._recorder)
-        found = {"trainer.precision": trainer.precision, "trainer.strategy": type(trainer.strategy).__name__}
+        found = {
+            "trainer.precision": trainer.precision,
+            "trainer.strategy": type(trainer.strategy).__name__,
+            "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
+        }
         self._run.fingerprint({**_fingerprint.of_model(module), **found})
         for optimizer in trainer.optimizers:
             self._run.fingerprint(_fingerprint.of_optimizer(optimizer))

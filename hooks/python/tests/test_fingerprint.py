@@ -59,6 +59,49 @@ class Fingerprint(unittest.TestCase):
         with mock.patch.multiple(torch, **names):
             self.assertEqual(_fingerprint.of_autocast(), {"autocast": "float16"})
 
+    def test_whether_anything_was_compiled_is_told_once_it_trains(self):
+        for counters, expected in [({}, "False"), ({"stats": {"unique_graphs": 2}}, "True")]:
+            with mock.patch.dict("sys.modules", {"torch._dynamo.utils": mock.Mock(counters=counters)}):
+                self.assertEqual(_fingerprint.of_torch(trains=True)["compiles"], expected)
+                self.assertNotIn("compiles", _fingerprint.of_torch(), "it may compile yet")
+
+    def test_accelerate_and_megatron_tell_how_many_batches_a_step_has(self):
+        def made(state):
+            return mock.Mock(_shared_state={"is": "made"}, return_value=state)
+
+        accelerate = mock.Mock(
+            AcceleratorState=made(mock.Mock(mixed_precision="no")), GradientState=made(mock.Mock(num_steps=4))
+        )
+        batches = mock.Mock(**{"get_num_microbatches.return_value": 16})
+        known = mock.Mock(**{"get_args.return_value": mock.Mock(recompute_granularity="full")})
+        modules = {
+            "accelerate.state": accelerate,
+            "megatron.core.num_microbatches_calculator": batches,
+            "megatron.training.global_vars": known,
+        }
+        self.assertEqual(_fingerprint.of_megatron(), {})
+        with mock.patch.dict("sys.modules", modules):
+            self.assertEqual(
+                _fingerprint.of_accelerate(),
+                {"accelerate.precision": "no", "accelerate.gradient_accumulation_steps": "4"},
+            )
+            self.assertEqual(
+                _fingerprint.of_megatron(), {"megatron.micro_batches": "16", "megatron.recompute": "full"}
+            )
+            # Arguments that nobody has parsed yet.
+            known.get_args.side_effect = AssertionError("args is not initialized.")
+            self.assertEqual(_fingerprint.of_megatron(), {"megatron.micro_batches": "16"})
+
+    def test_what_ddp_reduces_at_once_is_told(self):
+        class DistributedDataParallel(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.module = model
+                self.bucket_bytes_cap = 25 * 2**20
+
+        found = _fingerprint.of_model(DistributedDataParallel(torch.nn.Linear(2, 2)))
+        self.assertEqual(found["ddp.bucket_cap_mb"], "25")
+
     def test_a_watched_model_tells_the_type_of_autocast_whatever_it_is_given(self):
         run = run_of_test()
         model = torch.nn.Linear(2, 2)

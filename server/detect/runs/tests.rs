@@ -300,7 +300,11 @@ async fn a_rank_that_waits_for_its_data_is_told_by_what_it_waits_for() {
             if live.key.kind == ResourceKind::Node {
                 set(live, &node::PSI_CPU, 0.02);
                 let is_own = &*live.node == "node-2";
-                set(live, &node::PSI_IO, if is_own { pressure } else { 0.01 });
+                set(
+                    live,
+                    &node::PSI_IO_SOME,
+                    if is_own { pressure } else { 0.01 },
+                );
             }
         };
         training.ticks(6, waits, host).await;

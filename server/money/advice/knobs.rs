@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::adviser::advise;
+use gpufleet_analysis::adviser::{HELD_BACK, advise};
 use gpufleet_analysis::ending::Cause;
 use gpufleet_analysis::owner::Payer;
 use gpufleet_analysis::taken::sight::RunNow;
@@ -22,7 +22,7 @@ use super::given;
 use crate::App;
 use crate::fnv;
 use crate::money::now::MoneySnapshot;
-use crate::runs::advice::{profile, set_up};
+use crate::runs::advice::{KNOBS, profile, set_up};
 use crate::runs::{Run, RunKey, State};
 
 /// Most runs that are looked at.
@@ -30,28 +30,6 @@ const MAX_RUNS: usize = 500;
 
 /// Seconds of a day.
 const DAY_S: f64 = 86_400.0;
-
-/// Names under which a knob stands in a fingerprint.
-const KNOBS: [(&str, &[&str]); 6] = [
-    (
-        "num_workers",
-        &["loader.num_workers", "trainer.dataloader_num_workers"],
-    ),
-    ("accumulation", &["trainer.gradient_accumulation_steps"]),
-    (
-        "micro_batches",
-        &["micro_batches", "deepspeed.gradient_accumulation_steps"],
-    ),
-    (
-        "autocast",
-        &["autocast", "trainer.precision", "parameter_types"],
-    ),
-    ("compile", &["compiled", "trainer.torch_compile"]),
-    (
-        "activation checkpointing",
-        &["gradient_checkpointing", "trainer.gradient_checkpointing"],
-    ),
-];
 
 /// A run that goes on.
 #[derive(Debug, Default)]
@@ -181,37 +159,30 @@ impl Seen {
         run.knob = self.value(knob);
         run.before.settings = self.settings();
         let told = |it: &str| Some((it.to_owned(), self.value(it)?));
-        run.before.knobs = KNOBS.iter().filter_map(|it| told(it.0)).collect();
+        run.before.knobs = knobs().filter_map(told).collect();
         run
     }
 
     /// A knob's value in the words of the adviser; none where it is not told.
     fn value(&self, knob: &str) -> Option<String> {
-        let told = set_up(&self.fingerprint, &self.data_type);
-        match knob {
-            "num_workers" => told.num_workers.map(|it| it.to_string()),
-            "accumulation" => told.accumulation.map(|it| it.to_string()),
-            "micro_batches" => told.micro_batches.map(|it| it.to_string()),
-            "autocast" => told.data_type,
-            "compile" => told
-                .is_compiled
-                .map(|it| if it { "on" } else { "off" }.to_owned()),
-            "activation checkpointing" => told
-                .recomputes_all
-                .map(|it| if it { "full" } else { "not full" }.to_owned()),
-            // The adviser knows it from elsewhere: no fingerprint says what became of it.
-            _ => None,
-        }
+        set_up(&self.fingerprint, &self.data_type).today(knob)
     }
 
     /// All settings but knobs, as a number that is stored.
     fn settings(&self) -> String {
-        let is_knob = |name: &str| KNOBS.iter().any(|it| it.1.contains(&name));
+        let is_nccls = |name: &str| HELD_BACK.iter().any(|it| it.0 == name);
+        let is_knob = |name: &str| is_nccls(name) || KNOBS.iter().any(|it| it.1.contains(&name));
         let others = self.fingerprint.iter().filter(|it| !is_knob(it.0));
         let texts = others.flat_map(|(name, value)| [name, value]);
         let bytes = texts.flat_map(|it| it.bytes().chain([0]));
         format!("{:016x}", fnv::of_64_bits(bytes))
     }
+}
+
+/// Every knob that a fingerprint tells.
+fn knobs() -> impl Iterator<Item = &'static str> {
+    let of_nccl = HELD_BACK.iter().map(|it| it.0);
+    KNOBS.iter().map(|it| it.0).chain(of_nccl)
 }
 
 /// How fast a run goes over its life, in the time of its steps.

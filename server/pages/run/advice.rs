@@ -1,6 +1,9 @@
 //! What would make a run faster: the adviser's word, with what it rests on and what it is worth.
 
-use gpufleet_analysis::adviser::{Advice, Bottleneck, Confidence, Profile, advise, together};
+use gpufleet_analysis::adviser::{
+    Advice, Bottleneck, Confidence, Knob, Profile, advise, in_collectives, together,
+};
+use gpufleet_telemetry::catalog::Unit;
 
 use crate::runs::Run;
 use crate::runs::advice::unexplained;
@@ -13,8 +16,8 @@ pub(super) struct Advised {
     pub(super) what: &'static str,
     /// What was measured.
     pub(super) measured: String,
-    /// The knob, today and proposed.
-    pub(super) knob: String,
+    /// The knob, today and proposed, and those that are changed with it.
+    pub(super) knobs: Vec<String>,
     /// By how much the run gains.
     pub(super) gain: String,
     /// What that is worth.
@@ -27,8 +30,8 @@ pub(super) struct Advised {
 pub(super) struct Advisory {
     pub(super) all: Vec<Advised>,
     pub(super) together: Option<String>,
-    /// That GPUs stand still and nobody knows why.
-    pub(super) unexplained: Option<String>,
+    /// What takes time and cannot be told apart: GPUs that stand still, communication that may be hidden.
+    pub(super) unexplained: Vec<String>,
 }
 
 /// The advice for a run, of which this is known.
@@ -38,18 +41,38 @@ pub(super) fn advisory(profile: &Profile, run: &Run) -> Advisory {
     Advisory {
         all: all.iter().map(|it| advised(it, profile)).collect(),
         together,
-        unexplained: unexplained(profile, run),
+        unexplained: [unexplained(profile, run), maybe_hidden(profile)]
+            .into_iter()
+            .flatten()
+            .collect(),
     }
 }
 
-fn advised(advice: &Advice, profile: &Profile) -> Advised {
-    let knob = &advice.knob;
+/// That it communicates for a part of its steps, where nothing says how much of that computing hides.
+fn maybe_hidden(profile: &Profile) -> Option<String> {
+    let share = text::quantity(Unit::Ratio, in_collectives(profile)?);
+    Some(format!(
+        "Its collectives run for {share} of a step. How much of that computing hides is not known: its GPUs do not tell \
+         how many of their SMs are active, and it marks no phase of communication (run.phase(\"communication\"))."
+    ))
+}
+
+/// A knob, today and proposed.
+fn said(knob: &Knob) -> String {
     let today = knob.today.as_deref().unwrap_or("not told");
-    let said = format!("{}: {today} → {}", knob.name, knob.proposed);
+    let today = text::harmless(today, SHOWN_CHARACTERS);
+    format!("{}: {today} → {}", knob.name, knob.proposed)
+}
+
+fn advised(advice: &Advice, profile: &Profile) -> Advised {
     Advised {
         what: what(advice.bottleneck),
         measured: measured(&advice.measured),
-        knob: text::harmless(&said, SHOWN_CHARACTERS),
+        knobs: [&advice.knob]
+            .into_iter()
+            .chain(&advice.also)
+            .map(said)
+            .collect(),
         gain: factor(advice.gain()),
         worth: match advice.nano_usd_per_day(profile) {
             Some(nano) => format!("{} a day", dollars(nano)),
@@ -76,6 +99,10 @@ const fn what(bottleneck: Bottleneck) -> &'static str {
         Bottleneck::DataCpu => "It waits for data: the node's CPUs are full",
         Bottleneck::DataDisk => "It waits for data: the disk is slow",
         Bottleneck::DataNetwork => "It waits for data: the network storage is slow",
+        Bottleneck::DataStorage => "It waits for data: its storage is slow",
+        Bottleneck::DataUnknown => {
+            "It waits for data: whether for want of workers or for its storage the node does not tell (no PSI)"
+        }
         Bottleneck::HostSync => "It waits for the host: synchronisations",
         Bottleneck::HostWork => "It waits for the host: what it does after a synchronisation",
         Bottleneck::Communication => "It waits for communication",
@@ -109,6 +136,7 @@ mod tests {
             },
             set_up: SetUp {
                 num_workers: Some(4),
+                pin_memory: Some(false),
                 ..SetUp::default()
             },
             ..Profile::default()
@@ -116,7 +144,7 @@ mod tests {
         let told = advisory(&profile, &Run::default());
         assert_eq!(told.all.len(), 1);
         let advice = &told.all[0];
-        assert_eq!(advice.knob, "num_workers: 4 → 6");
+        assert_eq!(advice.knobs, ["num_workers: 4 → 6", "pin_memory: off → on"]);
         assert_eq!(
             (&*advice.gain, advice.confidence),
             ("1.46 × as fast", "high")
@@ -150,7 +178,7 @@ mod tests {
         };
         profile.gpu.engine = Some(0.78);
         let told = advisory(&profile, &Run::default());
-        assert_eq!((told.all.len(), told.unexplained), (1, None));
+        assert_eq!((told.all.len(), told.unexplained.len()), (1, 0));
         assert_eq!(
             told.all[0].measured,
             "measured in a profile of steps 121 to 123: gaps between kernels 22 % (usual 0 %), kernels a step \
@@ -158,6 +186,27 @@ mod tests {
         );
         profile.gaps = None;
         let told = advisory(&profile, &Run::default());
-        assert!(told.all.is_empty() && told.unexplained.is_some());
+        assert!(told.all.is_empty() && told.unexplained.len() == 1);
+    }
+
+    #[test]
+    fn collectives_that_computing_may_hide_are_told_and_nothing_is_advised_of_them() {
+        let mut profile = Profile {
+            step_s: 1.0,
+            data_wait_s: Some(0.0),
+            in_collectives_s: Some(0.4),
+            ..Profile::default()
+        };
+        let told = advisory(&profile, &Run::default());
+        assert!(told.all.is_empty());
+        let [said] = &told.unexplained[..] else {
+            panic!("{:?}", told.unexplained);
+        };
+        assert!(said.starts_with("Its collectives run for 40 % of a step."));
+        profile.gpu.sm = Some(0.6);
+        let told = advisory(&profile, &Run::default());
+        assert_eq!((told.all.len(), told.unexplained.len()), (1, 0));
+        assert_eq!(told.all[0].what, "It waits for communication");
+        assert_eq!(told.all[0].confidence, "low");
     }
 }
