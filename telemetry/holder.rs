@@ -31,8 +31,11 @@ pub enum Holder {
 /// Why the holder is not named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unknown {
-    /// Several hold it by turns, as they are meant to: a time-sliced GPU, a shared claim.
+    /// Several hold all of it by turns: a shared claim, jobs or users side by side.
     Shared,
+    /// Replicas of a time-sliced GPU are held, and how many of it are not is not known: whoever holds one holds
+    /// not all of it.
+    PartHeld,
     /// Processes are on it, and it cannot be seen whose they are.
     Unnamed,
     /// Two hold the whole of it, which cannot be.
@@ -74,8 +77,9 @@ impl fmt::Display for Holder {
 }
 
 impl Unknown {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Shared,
+        Self::PartHeld,
         Self::Unnamed,
         Self::ClaimedTwice,
         Self::NotHeard,
@@ -86,6 +90,7 @@ impl Unknown {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
+            Self::PartHeld => "part_held",
             Self::Unnamed => "unnamed",
             Self::ClaimedTwice => "claimed_twice",
             Self::NotHeard => "not_heard",

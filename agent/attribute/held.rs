@@ -1,7 +1,8 @@
 //! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
 //!
 //! The kubelet's word counts first, then Slurm's prolog, then whose the processes on the device are. What
-//! is not known has its reason; only who would know may say that nobody holds a device, so not a driver that
+//! is not known has its reason. Replicas of a time-sliced device have no holder each: one that holds some of them is
+//! not charged for the whole. Only who would know may say that nobody holds a device, so not a driver that
 //! lists no processes, and not while something that was given away has no place here.
 //!
 //! Limits: [`MAX_NAMED`].
@@ -211,6 +212,15 @@ impl<N: Names> Known<'_, N> {
                 "Slurm's prolog does not say which GPUs jobs have; install deploy/slurm/prolog.sh";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
         }
+        // deploy/slurm/prolog.sh names GPUs alone: that no file names an instance says nothing of it.
+        let is_unnamed = |prolog: &BTreeMap<_, _>| !prolog.contains_key(&card.resource.id);
+        if card.resource.kind == ResourceKind::Share
+            && matches!(self.slurm, Slurm::Wrote(prolog) if is_unnamed(prolog))
+        {
+            let words = "Slurm's prolog does not say which job has this instance; one that does writes a file \
+                <gpu>.<instance>, empty while no job has it";
+            return Answer::Unknown(Unknown::NotHeard, words.to_owned());
+        }
         if card.processes.is_none() {
             let words = "the driver does not say which processes are on it";
             return Answer::Unknown(Unknown::NotHeard, words.to_owned());
@@ -229,6 +239,9 @@ impl<N: Names> Known<'_, N> {
         let living = claims.iter().filter(|it| !self.is_over(it.held));
         let living: Vec<&Claim<'_>> = living.collect();
         let first = living.first()?;
+        if living.iter().all(|it| it.is_replica) {
+            return Some(part_held(&living));
+        }
         let pod = |it: &&Claim<'_>| (it.held.namespace.clone(), it.held.pod.clone());
         let pods: BTreeSet<_> = living.iter().map(pod).collect();
         if pods.len() == 1 {
@@ -245,9 +258,8 @@ impl<N: Names> Known<'_, N> {
                 container: held.container.clone(),
             });
         }
-        let is_shared = living.iter().all(|it| it.is_replica)
-            || first.held.claim.is_some()
-                && living.iter().all(|it| it.held.claim == first.held.claim);
+        let is_shared =
+            first.held.claim.is_some() && living.iter().all(|it| it.held.claim == first.held.claim);
         let reason = match is_shared {
             true => Unknown::Shared,
             false => Unknown::ClaimedTwice,
@@ -276,7 +288,16 @@ impl<N: Names> Known<'_, N> {
         if let Some(group) = groups.into_iter().next() {
             return Some(group);
         }
-        // Of several users' processes the one that came first has it until it goes.
+        // Users share it as jobs do; of the processes of one the one that came first names him until it goes.
+        let users = seen.iter().filter_map(|it| match &it.whose {
+            Whose::User { user, .. } => Some(user.as_str()),
+            Whose::Pod(_) | Whose::Slurm(_) => None,
+        });
+        let users: BTreeSet<&str> = users.collect();
+        if users.len() > 1 {
+            let names = users.into_iter().map(|it| format!("process:{it}"));
+            return Some(Answer::Unknown(Unknown::Shared, listed(names)));
+        }
         let oldest = seen.into_iter().min_by_key(|it| it.started);
         Some(match oldest.map(|it| &it.whose) {
             Some(Whose::User { user, name }) => Answer::Process {
@@ -391,6 +412,20 @@ impl Found {
         }
         facts
     }
+}
+
+/// That replicas of a device are held, and by whom how many.
+fn part_held(living: &[&Claim<'_>]) -> Answer {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for claim in living {
+        let pod = (claim.held.namespace.as_str(), claim.held.pod.as_str());
+        *counts.entry(pod).or_default() += 1;
+    }
+    let names = counts
+        .into_iter()
+        .map(|((namespace, name), count)| format!("pod:{namespace}/{name} has {count}"));
+    let words = format!("of the replicas {}", listed(names));
+    Answer::Unknown(Unknown::PartHeld, words)
 }
 
 /// The first of several names, and how many more there are.

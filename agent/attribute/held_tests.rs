@@ -58,7 +58,8 @@ fn held(pod: &str, device: &str, claim: Option<&str>) -> Held {
     }
 }
 
-/// 1 is of the pod, 2 of job 7, 3 of a user since 30, 4 of another since 40, 5 of an unknown pod.
+/// 1 is of the pod, 2 of job 7, 3 of a user since 30, 4 of another since 40, 5 of an unknown pod, 6 of the first user
+/// since 60.
 fn processes() -> BTreeMap<i32, Process> {
     let user = |user: &str| Whose::User {
         user: user.to_owned(),
@@ -70,6 +71,7 @@ fn processes() -> BTreeMap<i32, Process> {
         (3, user("ada")),
         (4, user("bob")),
         (5, Whose::Pod("other".to_owned())),
+        (6, user("ada")),
     ];
     all.into_iter()
         .map(|(id, whose)| {
@@ -203,16 +205,69 @@ fn two_pods_on_one_device_are_named_and_neither_has_it() {
         &[held("runs", "GPU-0::1", None), held("other", "GPU-0", None)],
         twice,
     );
-    let replicas = [
-        held("runs", "GPU-0::1", None),
-        held("other", "GPU-0::0", None),
-    ];
-    said(&replicas, "shared: pod:a/other, pod:a/runs");
     let many: Vec<Held> = (0..6)
         .map(|it| held(&format!("p{it}"), "GPU-0", None))
         .collect();
     let named = "claimed_twice: pod:a/p0, pod:a/p1, pod:a/p2, pod:a/p3 and 2 more";
     said(&many, named);
+}
+
+#[test]
+fn who_holds_replicas_of_a_time_sliced_gpu_is_named_and_never_charged_for_the_whole() {
+    let said = |held: &[Held], expected| {
+        let list = list(held);
+        check(Kubelet::Said(&list), &[], Some(&[1]), expected);
+        let found = look(Kubelet::Said(&list), &[], Some(&[1]));
+        let reasons: Vec<&str> = found.unknown.into_keys().collect();
+        assert_eq!(reasons, ["part_held"]);
+    };
+    let one = held("runs", "GPU-0::1", None);
+    said(
+        std::slice::from_ref(&one),
+        "part_held: of the replicas pod:a/runs has 1",
+    );
+    said(
+        &[one.clone(), held("runs", "GPU-0::2", None)],
+        "part_held: of the replicas pod:a/runs has 2",
+    );
+    said(
+        &[one, held("other", "GPU-0::0", None)],
+        "part_held: of the replicas pod:a/other has 1, pod:a/runs has 1",
+    );
+    let ended = held("ended", "GPU-0::1", None);
+    check(Kubelet::Said(&list(&[ended])), &[], Some(&[]), "");
+    assert!(!Unknown::PartHeld.is_held(), "so its time is `unobserved`");
+}
+
+#[test]
+fn an_instance_that_slurm_s_prolog_does_not_name_may_be_a_job_s() {
+    let share = Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-0");
+    let said = |prolog: &BTreeMap<Arc<str>, BTreeSet<u64>>| {
+        let share = Card {
+            resource: Arc::new(share.clone()),
+            processes: Some(Vec::new()),
+        };
+        let found = found(&Known {
+            cards: &[card(Some(&[])), share],
+            kubelet: Kubelet::NotHere,
+            slurm: Slurm::Wrote(prolog),
+            looked: &looked(),
+            names: &Someone,
+        });
+        let told = found.attributes["MIG-1"].first().cloned();
+        told.map(|it| it.1).unwrap_or_default()
+    };
+    let unnamed = said(&BTreeMap::new());
+    assert!(
+        unnamed.starts_with("not_heard: Slurm's prolog"),
+        "{unnamed}"
+    );
+    let with = |jobs: &[u64]| {
+        let jobs = jobs.iter().copied().collect();
+        said(&BTreeMap::from([(Arc::from("MIG-1"), jobs)]))
+    };
+    assert_eq!(with(&[7]), "slurm:7");
+    assert_eq!(with(&[]), "", "its file says that nobody has it");
 }
 
 #[test]
@@ -325,7 +380,9 @@ fn on_a_machine_without_kubernetes_the_prolog_and_then_the_processes_tell() {
     here(&[], Some(&[2]), "slurm:7");
     here(&[], Some(&[2, 3]), "slurm:7");
     here(&[], Some(&[1, 2]), "shared: pod:a/runs, slurm:7");
-    here(&[], Some(&[4, 3]), "process:ada/python3");
+    here(&[], Some(&[4, 3]), "shared: process:ada, process:bob");
+    here(&[], Some(&[3, 6]), "process:ada/python3");
+    here(&[], Some(&[2, 3, 4]), "slurm:7");
     here(&[], Some(&[4, 99]), "process:bob/python3");
     let hidden = "unnamed: 2 processes that the agent cannot see; in Kubernetes set hostPID: true";
     here(&[], Some(&[98, 99]), hidden);

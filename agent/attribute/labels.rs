@@ -33,14 +33,19 @@ const ROLES: [&str; 4] = [
     "volcano.sh/task-spec",
 ];
 
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
 /// Labels that say which of its kind it is, the most exact first.
 const INDEXES: [&str; 5] = [
     "training.kubeflow.org/replica-index",
     "leaderworkerset.sigs.k8s.io/worker-index",
-    "batch.kubernetes.io/job-completion-index",
+    COMPLETION_INDEX,
     "jobset.sigs.k8s.io/job-index",
     "apps.kubernetes.io/pod-index",
 ];
+
+/// Which of all jobs of a JobSet it is of: those of another replicated job have other numbers.
+const GLOBAL_INDEX: &str = "jobset.sigs.k8s.io/job-global-index";
 
 const ATTEMPT: &str = "jobset.sigs.k8s.io/restart-attempt";
 
@@ -58,10 +63,16 @@ pub(super) fn facts(
     let owner = owners.iter().find(|it| it.controller);
     let owner = owner.map(|it| (it.kind.as_str(), it.name.as_str()));
     let workload = workload::workload(namespace, labels, owner);
+    // Jobs of a set number their pods each from 0.
+    let index = match (first(&[GLOBAL_INDEX]), first(&[COMPLETION_INDEX])) {
+        (Some(job), Some(pod)) => Some(format!("{job}/{pod}")),
+        (Some(job), None) => Some(job),
+        (None, _) => first(&INDEXES),
+    };
     let known = [
         (attribute::WORKLOAD, workload),
         (attribute::WORKLOAD_ROLE, first(&ROLES)),
-        (attribute::WORKLOAD_INDEX, first(&INDEXES)),
+        (attribute::WORKLOAD_INDEX, index),
         (attribute::ATTEMPT, first(&[ATTEMPT])),
         (attribute::QUEUE, workload::queue(labels).map(str::to_owned)),
     ];
@@ -159,6 +170,23 @@ mod tests {
             ("gpufleet.label.team", "nlp"),
         ];
         assert_eq!(facts, expected);
+    }
+
+    #[test]
+    fn pods_of_a_jobset_have_a_number_of_their_own_across_its_replicated_jobs() {
+        let index = |pairs: &[(&str, &str)]| {
+            let mut facts = facts("ns", &labels(pairs), &[], &[]).into_iter();
+            facts
+                .find(|it| it.0 == attribute::WORKLOAD_INDEX)
+                .map(|it| it.1)
+        };
+        let (job, global) = ("jobset.sigs.k8s.io/job-index", GLOBAL_INDEX);
+        let of = |number| index(&[(job, "0"), (global, number), (COMPLETION_INDEX, "1")]);
+        assert_eq!(of("0").as_deref(), Some("0/1"), "the driver's");
+        assert_eq!(of("1").as_deref(), Some("1/1"), "the first worker's");
+        assert_eq!(index(&[(job, "0"), (global, "4")]).as_deref(), Some("4"));
+        // JobSets of before the label was there.
+        assert_eq!(index(&[(job, "2")]).as_deref(), Some("2"));
     }
 
     #[test]

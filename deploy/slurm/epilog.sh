@@ -8,6 +8,11 @@ folder=${GPUFLEET_JOB_FOLDER:-/var/lib/gpufleet-jobs}
 job=${SLURM_JOB_ID:-}
 case $job in '' | *[!0-9]*) exit 0 ;; esac
 
+# As in prolog.sh: who writes a file has the folder's lock.
+[ -d "$folder" ] && [ -r "$folder" ] || exit 0
+exec 9<"$folder"
+flock -w 5 9 2>/dev/null || :
+
 for file in "$folder"/*; do
     [ -f "$file" ] && grep -qx "$job" "$file" || continue
     # Written beside it and renamed, so that a reader sees the whole old or the whole new file.

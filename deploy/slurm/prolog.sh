@@ -22,6 +22,12 @@ expand() {
 # When the machine started: no epilog ran for the jobs of before.
 started=$(awk '$1 == "btime" { print $2 }' /proc/stat 2>/dev/null)
 
+# Jobs that share a GPU begin and end at the same time, and an epilog writes the file anew. Who cannot have
+# the lock in 5 s goes on without it.
+[ -r "$folder" ] || exit 0
+exec 9<"$folder"
+flock -w 5 9 2>/dev/null || :
+
 # A GPU that jobs share has a line for each of them.
 for gpu in $(expand "${SLURM_JOB_GPUS:-}"); do
     written=$(stat -c %Y "$folder/$gpu" 2>/dev/null)

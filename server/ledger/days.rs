@@ -115,17 +115,25 @@ fn told(own: &Resource, node: Option<&Resource>, name: &str) -> String {
         .to_owned()
 }
 
-/// A share's part of its card: compute slices of a MIG instance, one of as many as there are else.
+/// A share's part of its card: compute slices of a MIG instance, as NVML tells them or as its profile names them
+/// (`3g.40gb`), one of as many as there are else.
 pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
     let slices = share.attribute(attribute::MIG_SLICES);
     let numbers = slices.and_then(|it| {
         let (slices, of) = it.split_once('/').unwrap_or((it, ""));
         Some((slices.parse().ok()?, of.parse().unwrap_or(MIG_SLICES)))
     });
-    match numbers {
-        Some((slices, of)) if slices > 0 && slices <= of => (slices, of),
-        _ => (1, siblings.max(1)),
-    }
+    let profile = share.attribute(attribute::MIG_PROFILE).and_then(slices_of);
+    let is_part = |(slices, of): &(u32, u32)| *slices > 0 && slices <= of;
+    let told = numbers.filter(is_part);
+    told.or(profile.map(|it| (it, MIG_SLICES)).filter(is_part))
+        .unwrap_or((1, siblings.max(1)))
+}
+
+/// The compute slices of a profile: 3 of `3g.40gb`, also of `1c.3g.40gb`, a part of it, that shares them with others.
+fn slices_of(profile: &str) -> Option<u32> {
+    let mut pieces = profile.split('.');
+    pieces.find_map(|it| it.strip_suffix('g')?.parse().ok())
 }
 
 /// When it was accounted.
@@ -194,6 +202,18 @@ mod tests {
         assert_eq!(part(&share("3/7"), 2), (3, 7));
         assert_eq!(part(&share("2"), 2), (2, 7));
         assert_eq!(part(&share(""), 4), (1, 4));
+        let profile = |text: &str| share("").with(attribute::MIG_PROFILE, text);
+        assert_eq!(
+            part(&profile("3g.40gb"), 4),
+            (3, 7),
+            "an exporter tells no more"
+        );
+        assert_eq!(part(&profile("1g.10gb+me"), 4), (1, 7));
+        assert_eq!(part(&profile("1c.2g.20gb"), 4), (2, 7));
+        assert_eq!(part(&profile("9g.80gb"), 4), (1, 4), "more than a card has");
+        assert_eq!(part(&profile("half"), 4), (1, 4));
+        let both = share("2/8").with(attribute::MIG_PROFILE, "3g.40gb");
+        assert_eq!(part(&both, 4), (2, 8), "NVML says it better");
         assert_eq!(
             part(&share("9/7"), 0),
             (1, 1),

@@ -131,7 +131,7 @@ impl Store {
         // What is wrong with attributes is set aside by the ledger, which reads the same resources.
         let known = subjects::known(&mut transaction, ids, doing, &mut Vec::new()).await?;
         let nodes = nodes(&mut transaction, &self.0.lease, &known).await?;
-        let siblings = siblings(&mut transaction, &self.0.lease, &known).await?;
+        let siblings = siblings(&mut transaction, &self.0.lease, &known, dirty).await?;
         let mut hours = hours(&mut transaction, dirty).await?;
         let input = |it: &DirtyDay| {
             let resource = known.get(&it.subject)?.clone();
@@ -145,7 +145,7 @@ impl Store {
                 subject: it.subject,
                 mark: it.mark,
                 node: node.cloned(),
-                siblings: siblings.get(&it.subject).copied().unwrap_or(1),
+                siblings: siblings.get(&(it.day, it.subject)).copied().unwrap_or(1),
                 hours: hours.remove(&(it.day, it.subject)).unwrap_or_default(),
                 resource,
             })
@@ -407,39 +407,42 @@ async fn nodes(
     Ok(found)
 }
 
-/// How many shares the card of each share has.
+/// How many shares the card of each share had on the day, by day and share: a card that is cut anew has others.
 async fn siblings(
     transaction: &mut Transaction,
     lease: &str,
     known: &Known,
-) -> Result<HashMap<i64, u32>, StoreError> {
+    dirty: &[DirtyDay],
+) -> Result<HashMap<(i64, i64), u32>, StoreError> {
     let doing = "counting shares of days";
-    let shares = known
-        .iter()
-        .filter(|it| it.1.key.kind == ResourceKind::Share);
-    let of = |(id, it): (&i64, &KnownResource)| {
-        let parent = it.resource.attribute(attribute::PARENT)?;
-        Some((*id, it.key.cluster.to_string(), parent.to_owned()))
+    let of = |it: &DirtyDay| {
+        let share = known.get(&it.subject)?;
+        let parent = share.resource.attribute(attribute::PARENT)?;
+        let is_share = share.key.kind == ResourceKind::Share;
+        is_share.then(|| (*it, share.key.cluster.to_string(), parent.to_owned()))
     };
-    let shares: Vec<(i64, String, String)> = shares.filter_map(of).collect();
+    let shares: Vec<(DirtyDay, String, String)> = dirty.iter().filter_map(of).collect();
     let columns = [
-        Column::Ints(shares.iter().map(|it| it.0).collect()),
+        Column::Ints(shares.iter().map(|it| it.0.day).collect()),
+        Column::Ints(shares.iter().map(|it| it.0.subject).collect()),
         Column::Texts(vec![lease; shares.len()]),
         Column::Texts(shares.iter().map(|it| it.1.as_str()).collect()),
         Column::Texts(shares.iter().map(|it| it.2.as_str()).collect()),
     ];
-    let before = "WITH k (share, lease, cluster, parent) AS (";
-    let after = ") SELECT k.share, COUNT(*) FROM k CROSS JOIN subject s
+    let before = "WITH k (day, share, lease, cluster, parent) AS (";
+    let after = ") SELECT k.day, k.share, COUNT(*) FROM k CROSS JOIN subject s JOIN subject_seen n ON n.subject = s.id
         WHERE s.lease = k.lease AND s.cluster = k.cluster AND s.parent = k.parent AND s.kind = 'share'
-        GROUP BY k.share";
+        AND s.first_seen_ms < (k.day + 1) * 86400000 AND n.last_seen_ms >= k.day * 86400000
+        GROUP BY k.day, k.share";
     let mut found = HashMap::new();
     for row in transaction
         .rows(before, &columns, after)
         .await
         .doing(doing)?
     {
-        let count = u32::try_from(row.int(1).doing(doing)?).unwrap_or(1);
-        found.insert(row.int(0).doing(doing)?, count);
+        let of = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+        let count = u32::try_from(row.int(2).doing(doing)?).unwrap_or(1);
+        found.insert(of, count);
     }
     Ok(found)
 }

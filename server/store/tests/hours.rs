@@ -218,6 +218,38 @@ both! {
 }
 
 both! {
+    async fn a_share_counts_the_shares_that_its_card_had_on_its_day(bench) {
+        let all_of = |number: u64, day: i64, names: &[&str]| {
+            let minute = Minute(START.0 + day * 24 * 60);
+            let mut all = commit(number, 1, minute);
+            all.minutes.clear();
+            for name in names {
+                let share = ResourceKey { kind: ResourceKind::Share, ..key(name) };
+                let mut described = known(&share, minute);
+                described.resource = Arc::new(
+                    Resource::new(ResourceKind::Share, *name).with(attribute::PARENT, "GPU-0"),
+                );
+                all.resources.push(described);
+                all.minutes.push(MinuteDelta { key: share, minute, row: row(true) });
+            }
+            all
+        };
+        bench.commit(&all_of(1, 0, &["MIG-1", "MIG-2"])).await;
+        bench.commit(&all_of(2, 3, &["MIG-3", "MIG-4", "MIG-5"])).await;
+        bench.compute(at(4 * 24 * HOUR_S)).await;
+        let day = START.0 / 60 / 24;
+        let of = async |day: i64| -> Vec<u32> {
+            let dirty = bench.store.dirty_days_of(day..day + 1).await.unwrap();
+            let inputs = bench.store.day_inputs(&dirty).await.unwrap();
+            let shares = inputs.iter().filter(|it| it.resource.key.kind == ResourceKind::Share);
+            shares.map(|it| it.siblings).collect()
+        };
+        assert_eq!(of(day).await, [2, 2]);
+        assert_eq!(of(day + 3).await, [3, 3, 3]);
+    }
+}
+
+both! {
     async fn a_cluster_adds_up_and_other_clusters_stay_out_of_it(bench) {
         let mut all = commit(1, 3, START);
         let mut other = key("GPU-0");

@@ -105,6 +105,27 @@ fn slurms_scripts_keep_one_line_a_job_in_a_file_a_gpu() {
 }
 
 #[test]
+fn jobs_that_begin_and_end_on_a_gpu_at_once_lose_no_line() {
+    const JOBS: u32 = 24;
+    let folder = tempfile::tempdir().expect("a folder");
+    for job in 100..100 + JOBS {
+        slurm("prolog.sh", folder.path(), &job.to_string(), "0");
+    }
+    std::thread::scope(|scope| {
+        for number in 0..JOBS {
+            let folder = folder.path();
+            let (begins, ends) = ((200 + number).to_string(), (100 + number).to_string());
+            scope.spawn(move || slurm("prolog.sh", folder, &begins, "0"));
+            scope.spawn(move || slurm("epilog.sh", folder, &ends, ""));
+        }
+    });
+    let left = fs::read_to_string(folder.path().join("0")).expect("it can be read");
+    let mut left: Vec<u32> = left.lines().map(|it| it.parse().expect("a job")).collect();
+    left.sort_unstable();
+    assert_eq!(left, (200..200 + JOBS).collect::<Vec<_>>());
+}
+
+#[test]
 fn slurms_probe_fails_for_wrong_results_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let agent = folder.path().join("agent");
