@@ -5,11 +5,13 @@ use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
 use crate::chargeback::spot::Preempted;
-use crate::chargeback::{MILLIS_PER_DAY, Part, Tariff};
+use crate::chargeback::{MILLIS_PER_DAY, Part, Seller, Tariff};
 use crate::money;
 use crate::price_book::Basis;
 use crate::price_book::export::{BilledFor, Invoice};
 use crate::taken::{self, Kind, Record, Standing};
+
+mod reasons;
 
 mod told;
 
@@ -19,6 +21,7 @@ fn month() -> (Fleet, Chargeback) {
     let mut fleet = fleet(4);
     fleet.nodes[2].basis = Basis::Spot;
     fleet.nodes[3].region = "nowhere".to_owned();
+    fleet.nodes[2].seller = Some(seller("Elsewhere"));
     fleet.holders[1].job = "<b>\"rank\", & more".to_owned();
     let commitments =
         "c1,box-8g,here,1,commitment_3y,USD,32,2026-10-01,2026-10-02T01:00:00Z,money\n";
@@ -174,8 +177,15 @@ fn account() -> focus::Account {
     focus::Account {
         billing_account_id: "01AB-23".to_owned(),
         billing_account_name: String::new(),
-        provider: "Google Cloud".to_owned(),
-        service: "Compute Engine".to_owned(),
+        seller: seller("Own machines"),
+        commitments: BTreeMap::from([("c1".to_owned(), seller("Google Cloud"))]),
+    }
+}
+
+fn seller(provider: &str) -> Seller {
+    Seller {
+        provider: provider.to_owned(),
+        service: format!("GPUs of {provider}"),
     }
 }
 
@@ -221,6 +231,18 @@ fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
         groups.iter().map(|it| of(&it["sum"]["cost"])).sum::<i128>(),
         total.cost
     );
+    let reasons_of = |value: &serde_json::Value| {
+        let states = value["states"].as_object().expect("states");
+        let reasons = states.values().map(|state| {
+            let reasons = state["reasons"].as_object().expect("reasons");
+            let sum = reasons.values().map(|it| of(&it["cost"])).sum::<i128>();
+            assert_eq!(sum, of(&state["cost"]), "reasons add up to their state");
+            sum
+        });
+        reasons.sum::<i128>()
+    };
+    assert_eq!(reasons_of(&json), total.cost);
+    assert_eq!(groups.iter().map(reasons_of).sum::<i128>(), total.cost);
     let borne = json["borne"].as_array().expect("payers");
     assert_eq!(
         borne.iter().map(|it| of(&it["cost"])).sum::<i128>(),
@@ -252,8 +274,39 @@ fn the_focus_file_has_a_right_row_for_every_kind_of_line() {
     ] {
         assert!(text.contains(words), "{words}");
     }
+    names_its_seller(&text, &made, &fleet);
     let is_unpriced = |it: &&Tariff| matches!(it, Tariff::Unpriced(_));
     assert!(made.tariffs.iter().any(|it| is_unpriced(&it)));
+}
+
+/// Each row names who sold its machine, else its commitment, else whom the account says.
+fn names_its_seller(text: &str, made: &Chargeback, fleet: &Fleet) {
+    let sellers: Vec<String> = made
+        .lines
+        .keys()
+        .map(|key| {
+            let of_node = key.node.and_then(|it| fleet.nodes[it].seller.clone());
+            let is_committed = matches!(
+                made.tariffs[key.tariff],
+                Tariff::Committed { .. } | Tariff::Unused { .. }
+            );
+            let otherwise = if is_committed {
+                "Google Cloud"
+            } else {
+                "Own machines"
+            };
+            of_node.map_or_else(|| otherwise.to_owned(), |it| it.provider)
+        })
+        .collect();
+    for name in ["Elsewhere", "Google Cloud", "Own machines"] {
+        assert!(sellers.iter().any(|it| it == name), "{name}");
+    }
+    for (row, seller) in text.lines().skip(1).zip(&sellers) {
+        // Invoice issuer, provider and publisher.
+        let named = row.split(',').filter(|it| it == seller).count();
+        assert_eq!(named, 3, "{row}");
+        assert!(row.contains(&format!(",GPUs of {seller},")), "{row}");
+    }
 }
 
 #[test]
