@@ -9,7 +9,7 @@ use gpufleet_telemetry::time::Timestamp;
 use super::{Family, Happened, Incident, State};
 
 /// Without a step for so long a run stands, nanoseconds: shorter are checkpoints and evaluations.
-pub const STANDS_AFTER_NS: i64 = 300 * 1_000_000_000;
+const STANDS_AFTER_NS: i64 = 300 * 1_000_000_000;
 
 impl Incident {
     /// From when until when a run stood still by this, in their order; without an end where it does so still. Nothing of

@@ -81,7 +81,8 @@ async fn stands(bench: &Bench, run: &str, until: i64) {
         book.tick(tick, &mut || Uuid::from_u128(7));
     }
     let incident = book.get(Uuid::from_u128(7)).expect("it opened").clone();
-    let written = bench.store.write_incidents(&[incident], &[], bench.token);
+    let incidents = [incident];
+    let written = bench.store.write_incidents(&incidents, &[], bench.token);
     written.await.expect("the store answers");
 }
 
