@@ -1,8 +1,8 @@
 //! What is idle this moment, whose it is, since when, and what it costs a day; and what has no price or
 //! no owner.
 //!
-//! One walk over what is live. What is idle by design, a warm standby, is not told as idle. A GPU that has shares is left out, its shares are looked at: each is a
-//! part of its card.
+//! One walk over what is live. What is idle by design, a warm standby, is not told as idle. A GPU that has shares is left
+//! out, its shares are looked at: each is a part of its card.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
