@@ -114,12 +114,13 @@ both! {
         let [active, stalled, idle] = minutes(bench).await;
         assert_eq!(active, 10);
         assert!((24..=26).contains(&stalled), "{stalled}");
-        assert!((19..=26).contains(&idle), "{idle}");
+        assert!((24..=26).contains(&idle), "{idle}");
         // An end that moves changes it again.
         stands(bench, "ml/train/u1/0", 2 * HOUR_S).await;
         bench.compute(at(3 * HOUR_S)).await;
         let [_, stalled, idle] = minutes(bench).await;
-        assert!((44..=46).contains(&stalled) && idle <= 1, "{stalled} {idle}");
+        // Five minutes went by before it stood: they are idle, as by the GPU alone.
+        assert!((44..=46).contains(&stalled) && (4..=6).contains(&idle), "{stalled} {idle}");
     }
 }
 
