@@ -84,6 +84,17 @@ pub struct Node {
     pub gpus: u32,
     /// On what terms it is paid. What a commitment covers is paid by that.
     pub basis: Basis,
+    /// Of whom it is; none where nobody knows.
+    pub seller: Option<Seller>,
+}
+
+/// Who sells machines, and as what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seller {
+    /// Who, such as `Google Cloud`.
+    pub provider: String,
+    /// The service, such as `Compute Engine`.
+    pub service: String,
 }
 
 /// What the input points into.

@@ -41,6 +41,7 @@ mod explained;
 mod group;
 mod person;
 mod priced;
+mod stood;
 
 #[cfg(test)]
 mod tests;

@@ -24,7 +24,7 @@ use crate::chargeback::spot::{Outcome, Place, Spot};
 use crate::chargeback::variance::Variance;
 use crate::chargeback::view::{By, Group};
 use crate::chargeback::{Chargeback, Fleet, Sum};
-use crate::ledger::{Energy, State};
+use crate::ledger::{Energy, Reason, State};
 use crate::money::{decimal, ratio};
 use crate::owner::Payer;
 use crate::table;
@@ -83,12 +83,13 @@ fn seconds(millis: i64) -> String {
     decimal(i128::from(millis) * 1_000_000)
 }
 
-/// One row for each group and state. The costs add up to the total exactly.
+/// One row for each group, state and reason. The costs add up to the total exactly.
 pub fn csv(report: &Report<'_>) -> String {
     let mut out = String::new();
     let mut header: Vec<&str> = report.by.iter().map(|it| it.name()).collect();
     header.extend([
         "state",
+        "reason",
         "gpu_seconds",
         "gpu_hours",
         "cost",
@@ -104,7 +105,7 @@ pub fn csv(report: &Report<'_>) -> String {
     ]);
     table::write(&mut out, &header);
     for group in report.chargeback.grouped(report.fleet, &report.by) {
-        for (state, sum) in &group.states {
+        for ((state, reason), sum) in &group.reasons {
             let numbers = [
                 seconds(sum.gpu_millis),
                 hours(sum.gpu_millis),
@@ -117,7 +118,7 @@ pub fn csv(report: &Report<'_>) -> String {
                 seconds(sum.energy.metered_millis),
             ];
             let mut row: Vec<&str> = group.words.iter().map(String::as_str).collect();
-            row.push(state.name());
+            row.extend([state.name(), reason.name()]);
             row.extend(numbers.iter().map(String::as_str));
             row.push(&report.chargeback.currency);
             table::write_shown(&mut out, &row);
@@ -148,6 +149,7 @@ pub fn json(report: &Report<'_>) -> String {
         "unowned": sum_json(&headline.unowned),
         "unpriced": sum_json(&headline.unpriced),
         "unused_commitments": sum_json(&headline.unused),
+        "states": states_json(&made.whole()),
         "balance": {
             "lines": decimal(balance.lines),
             "nodes": decimal(balance.nodes),
@@ -275,9 +277,20 @@ fn days_json(made: &Chargeback) -> Vec<serde_json::Value> {
 fn group_json(report: &Report<'_>, group: &Group) -> serde_json::Value {
     let words = report.by.iter().zip(&group.words);
     let words: BTreeMap<_, _> = words.map(|(by, word)| (by.name(), word)).collect();
-    let states = group.states.iter();
-    let states: BTreeMap<_, _> = states.map(|(it, sum)| (it.name(), sum_json(sum))).collect();
-    serde_json::json!({ "by": words, "sum": sum_json(&group.sum), "states": states })
+    serde_json::json!({ "by": words, "sum": sum_json(&group.sum), "states": states_json(group) })
+}
+
+/// The states of a group, each with its reasons, which add up to it.
+fn states_json(group: &Group) -> BTreeMap<&'static str, serde_json::Value> {
+    let of = |(state, sum): (&State, &Sum)| {
+        let all = (*state, Reason::Unknown)..=(*state, Reason::WarmStandby);
+        let reasons = group.reasons.range(all);
+        let reasons = reasons.map(|((_, reason), sum)| (reason.name(), sum_json(sum)));
+        let mut value = sum_json(sum);
+        value["reasons"] = serde_json::json!(reasons.collect::<BTreeMap<_, _>>());
+        (state.name(), value)
+    };
+    group.states.iter().map(of).collect()
 }
 
 fn sum_json(sum: &Sum) -> serde_json::Value {

@@ -4,13 +4,15 @@
 //! idleness after the time that the caller gives. A pause shorter than that (an evaluation on another node, a
 //! checkpoint, somebody who reads a result in a notebook) is nobody's trouble.
 //!
+//! A warm standby is idle by design, and never unused for being idle.
+//!
 //! Limits: what is unknown (no sample, no holder, no activity) is never unused; idleness from before the server met
 //! the GPU counts from there.
 
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 
 use crate::incident::Family;
-use crate::ledger::State;
+use crate::ledger::{Reason, State};
 use crate::states::Status;
 
 /// Held and idle for this long is trouble, seconds: an hour is more than any pause of a job that goes on.
@@ -20,6 +22,8 @@ pub const IDLE_AFTER_S: i64 = 3_600;
 pub fn unused(status: &Status, idle_after_s: i64, now: Timestamp) -> Option<Family> {
     match status.state {
         State::Stalled => Some(Family::Stalled),
+        // It is idle by design.
+        State::Parked | State::HeldEmpty if status.reason == Reason::WarmStandby => None,
         State::Parked | State::HeldEmpty => {
             let since = status.since.unwrap_or(now);
             let after = idle_after_s.saturating_mul(NANOS_PER_SECOND);
@@ -32,7 +36,6 @@ pub fn unused(status: &Status, idle_after_s: i64, now: Timestamp) -> Option<Fami
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Reason;
 
     #[test]
     fn a_stall_is_told_at_once_idleness_after_its_time_and_what_is_unknown_never() {
@@ -51,6 +54,12 @@ mod tests {
             assert_eq!(told(state, Some(3_600)), Some(Family::Idle));
             assert_eq!(told(state, None), None, "nobody knows since when");
         }
+        let standby = Status {
+            state: State::Parked,
+            reason: Reason::WarmStandby,
+            since: Some(now.shifted(-90_000 * NANOS_PER_SECOND)),
+        };
+        assert_eq!(unused(&standby, IDLE_AFTER_S, now), None);
         for state in [State::Unobserved, State::Unallocated, State::Gap] {
             assert_eq!(told(state, Some(90_000)), None, "{state:?}");
         }

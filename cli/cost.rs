@@ -1,5 +1,5 @@
-//! `gpufleet cost`: what a month costs by team, job or what else is asked for, the dearest first, and how
-//! much of the time was work. The whole report, in other forms, is `gpufleet report`.
+//! `gpufleet cost`: what a month costs by team, job or what else is asked for, the dearest first, how much of the
+//! time was work, and why the rest was none. The whole report, in other forms, is `gpufleet report`.
 
 use clap::Args;
 use serde_json::Value;
@@ -176,6 +176,7 @@ fn text(report: &Value, by: &str, top: usize) -> String {
         };
         text.push_str(&format!("… and {more} more, {which}\n"));
     }
+    text.push_str(&reasons(report, currency));
     for it in report["budgets"].as_array().into_iter().flatten() {
         let amount = |name: &str| {
             decimal(&it[name]).map_or(words::NOTHING.to_owned(), |it| words::amount(it, currency))
@@ -190,6 +191,40 @@ fn text(report: &Value, by: &str, top: usize) -> String {
         ));
     }
     text
+}
+
+/// The states of the month and why, the dearest first; nothing of a server that does not tell them.
+fn reasons(report: &Value, currency: &str) -> String {
+    let states = report["states"].as_object().into_iter().flatten();
+    let mut all: Vec<(&str, &str, &Value)> = states
+        .flat_map(|(state, of)| {
+            let reasons = of["reasons"].as_object().into_iter().flatten();
+            reasons.map(|(reason, sum)| (state.as_str(), reason.as_str(), sum))
+        })
+        .collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let hours_of = |sum: &Value| sum["gpu_millis"].as_f64().unwrap_or(0.0);
+    all.sort_by(|one, other| {
+        let by_cost = money(other.2).total_cmp(&money(one.2));
+        by_cost.then(hours_of(other.2).total_cmp(&hours_of(one.2)))
+    });
+    let mut table = Table::new(&["STATE", "WHY", ">COST", ">GPU-HOURS"]);
+    for (state, reason, sum) in all {
+        let why = match reason {
+            "unknown" => words::NOTHING.to_owned(),
+            told => told.replace('_', " "),
+        };
+        let state = state.replace('_', " ");
+        table.row(vec![
+            state,
+            why,
+            cost(sum, currency),
+            hours(&sum["gpu_millis"]),
+        ]);
+    }
+    format!("\n{}", table.text(""))
 }
 
 /// The head of a column, by what is grouped by.
@@ -294,6 +329,21 @@ mod tests {
             free.contains(words::NOTHING) && !free.contains('$'),
             "{free}"
         );
+    }
+
+    #[test]
+    fn why_time_was_no_work_is_told_with_its_money_the_dearest_first() {
+        let of = |reasons: Value| json!({"reasons": reasons});
+        let report = json!({"title": "November 2026", "currency": "USD", "total": sum(9, "90", 0), "groups": [],
+            "states": {"unallocated": of(json!({"no_demand": sum(2, "20", 0), "fragmented": sum(3, "30", 0)})),
+                "active_unrated": of(json!({"unknown": sum(4, "40", 0)}))}});
+        let told = text(&report, "team", 9);
+        let expected = "\n\
+             STATE           WHY           COST  GPU-HOURS\n\
+             active unrated  –           $40.00        4.0\n\
+             unallocated     fragmented  $30.00        3.0\n\
+             unallocated     no demand   $20.00        2.0\n";
+        assert!(told.ends_with(expected), "{told}");
     }
 
     #[test]

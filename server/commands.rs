@@ -75,11 +75,12 @@ pub(crate) struct ReportFlags {
 /// What to do with tables.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Prices {
-    /// Keeps a CSV table, or an answer of the Cloud Billing Catalog (JSON), in place of the one of the
-    /// same file name. What its columns are, docs/cost.md says.
+    /// Keeps CSV tables, or all pages of an answer of the Cloud Billing Catalog (JSON) as one table with the name of the
+    /// first, in place of those of the same file names. What their columns are, docs/cost.md says.
     Import {
-        /// The file.
-        file: PathBuf,
+        /// The files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
     /// Every table that is kept, and what is wrong with them.
     List,
@@ -147,12 +148,14 @@ async fn prices(
     now: Timestamp,
 ) -> anyhow::Result<String> {
     let said = match what {
-        Prices::Import { file } => {
-            let table = table(&file, now)?;
-            let said = format!("kept {}, {}\n", table.name, table.kind);
-            let (target, detail) = (&table.name, rows(&table));
-            let keeping = store.keep_table(&table);
-            noted(store, ("prices import", target, &detail), now, keeping).await?;
+        Prices::Import { files } => {
+            let mut said = String::new();
+            for table in tables_of(&files, now)? {
+                said.push_str(&format!("kept {}, {}\n", table.name, table.kind));
+                let (target, detail) = (&table.name, rows(&table));
+                let keeping = store.keep_table(&table);
+                noted(store, ("prices import", target, &detail), now, keeping).await?;
+            }
             said
         }
         Prices::Remove { name } => {
@@ -244,24 +247,32 @@ fn told(all: &[AuditEntry]) -> String {
     all.iter().filter(is_change).map(line).collect()
 }
 
-/// A table from a file; the catalog's JSON becomes a table of rates.
-fn table(file: &Path, now: Timestamp) -> anyhow::Result<MoneyTable> {
-    let text = read(file)?;
-    let name = file
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let content = match text.trim_start().starts_with('{') {
-        true => {
-            let imported = catalog::import(&text, &Book::shipped())?;
-            for note in &imported.notes {
-                tracing::warn!("{name}: {note}");
-            }
-            imported.table
+/// Tables from files: each CSV is one, and the pages of the catalog's JSON are one of rates together.
+fn tables_of(files: &[PathBuf], now: Timestamp) -> anyhow::Result<Vec<MoneyTable>> {
+    let (mut found, mut pages, mut named) = (Vec::new(), Vec::new(), String::new());
+    for file in files {
+        let (name, text) = (file_name(file), read(file)?);
+        if !text.trim_start().starts_with('{') {
+            found.push(table(name, text, now)?);
+            continue;
         }
-        false => text,
-    };
+        if pages.is_empty() {
+            named = name;
+        }
+        pages.push(text);
+    }
+    if !pages.is_empty() {
+        let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
+        let imported = catalog::import(&pages, &Book::shipped())?;
+        for note in &imported.notes {
+            tracing::warn!("{named}: {note}");
+        }
+        found.push(table(named, imported.table, now)?);
+    }
+    Ok(found)
+}
+
+fn table(name: String, content: String, now: Timestamp) -> anyhow::Result<MoneyTable> {
     let kind = Kind::of(&content).with_context(|| name.clone())?;
     Ok(MoneyTable {
         name,
@@ -269,6 +280,11 @@ fn table(file: &Path, now: Timestamp) -> anyhow::Result<MoneyTable> {
         content,
         imported: now,
     })
+}
+
+fn file_name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
@@ -304,7 +320,9 @@ mod tests {
             "from,until,team,amount,currency\n2026-10-01,,a,5,USD\n",
         )
         .expect("a file");
-        let import = Prices::Import { file: budgets };
+        let import = Prices::Import {
+            files: vec![budgets],
+        };
         prices(&store, &config, import, at)
             .await
             .expect("it is kept");
@@ -323,5 +341,26 @@ mod tests {
             "{told}"
         );
         store.close().await;
+    }
+
+    #[test]
+    fn the_pages_of_a_catalog_become_one_table_beside_each_csv() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path
+        };
+        let page = |token: &str| format!(r#"{{"skus":[],"nextPageToken":"{token}"}}"#);
+        let files = [
+            file("page-1.json", &page("more")),
+            file("quotas.csv", "from,until,cluster,team,gpus\n"),
+            file("page-2.json", &page("")),
+        ];
+        let now = Timestamp::from_seconds(1_790_000_000);
+        let tables = tables_of(&files, now).expect("tables");
+        let tables = tables.iter().map(|it| (it.name.as_str(), it.kind.as_str()));
+        let expected = [("quotas.csv", "quotas"), ("page-1.json", "rates")];
+        assert_eq!(tables.collect::<Vec<_>>(), expected);
     }
 }

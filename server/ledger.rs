@@ -26,7 +26,7 @@ use gpufleet_telemetry::time::{Minute, NANOS_PER_SECOND, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
-use crate::money::tables::Targets;
+use crate::money::tables::{Standby, Targets};
 use crate::store::model::{ComputedHour, LedgerInput, TenMinutes};
 use crate::store::{Store, StoreError};
 
@@ -60,6 +60,15 @@ section! {
     }
 }
 
+/// What people say of holders, as it is when an hour is computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules<'a> {
+    /// What their time is held against.
+    pub targets: &'a Targets,
+    /// Who is idle by design.
+    pub standby: &'a Standby,
+}
+
 /// Computes hours from when this server leads until it is told to stop. A failing store is waited for.
 pub async fn run(app: App, stop: CancellationToken) {
     if !app.lead.wait(&stop).await {
@@ -75,7 +84,11 @@ pub async fn run(app: App, stop: CancellationToken) {
                 are_terms_read = true;
             }
             let (terms, config) = (app.money.terms(), &app.config.ledger);
-            round(&app.store, config, &terms.targets, clock.now()).await
+            let rules = Rules {
+                targets: &terms.targets,
+                standby: &terms.standby,
+            };
+            round(&app.store, config, rules, clock.now()).await
         };
         let hours = job.round(clock, work).await;
         let work = days::replace(&app.store, clock.now());
@@ -98,7 +111,7 @@ pub async fn run(app: App, stop: CancellationToken) {
 pub async fn round(
     store: &Store,
     config: &LedgerConfig,
-    targets: &Targets,
+    rules: Rules<'_>,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let dirty = store.dirty_hours(now).await?;
@@ -107,7 +120,7 @@ pub async fn round(
     }
     let inputs = store.ledger_inputs(&dirty).await?;
     let inputs = inputs.into_iter();
-    let computed = inputs.map(|it| compute(it, config, targets, now));
+    let computed = inputs.map(|it| compute(it, config, rules, now));
     let computed: Vec<ComputedHour> = computed.collect();
     store.replace_hours(&computed, now).await?;
     Ok(dirty.len())
@@ -117,7 +130,7 @@ pub async fn round(
 fn compute(
     mut input: LedgerInput,
     config: &LedgerConfig,
-    targets: &Targets,
+    rules: Rules<'_>,
     now: Timestamp,
 ) -> ComputedHour {
     let policy = Policy::default();
@@ -147,7 +160,7 @@ fn compute(
     let mut is_final = is_over;
     if has_ledger {
         let carry = input.carry.unwrap_or_default();
-        let around = around::around(&input, targets);
+        let around = around::around(&input, rules);
         let accounted = account(&input, (carry, &around), until, &policy);
         computed.carry = Some(accounted.carry).filter(|it| is_over && it.is_there);
         computed.ledger = accounted.ledger;

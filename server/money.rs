@@ -57,6 +57,11 @@ section! {
         pub team_labels: Vec<String> = vec!["team".to_owned()],
         /// The billing account in FOCUS files, which must have one.
         pub billing_account: String = "not configured".to_owned(),
+        /// Who sells machines that are of no cloud: the provider and issuer in FOCUS files, which must have one. Machines
+        /// that tell a cloud's machine type or account are of that cloud.
+        pub provider: String = "not configured".to_owned(),
+        /// As what they are sold: the service in FOCUS files.
+        pub service: String = "GPU machines".to_owned(),
         /// The address of the dashboard on cost in your Grafana, such as https://grafana.example/d/gpufleet-cost: the
         /// page on cost leads there. Empty: it does not.
         pub dashboard_url: String = String::new(),

@@ -55,6 +55,8 @@ mod phases;
 
 mod training;
 
+mod standing;
+
 mod demand;
 
 mod unheld;

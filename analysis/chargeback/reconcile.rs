@@ -1,6 +1,6 @@
 //! Whether it adds up: the lines against the node-hours' price, and the estimate against an invoice.
 //!
-//! Invoice = estimate (GPU states and unused commitments, with the rest of their nodes) + disks,
+//! Invoice = estimate (GPU states and unused commitments, with the rest of their nodes) + machines without GPUs, disks,
 //! network, cluster fee and others + tax + credits + residual. The residual is printed; above
 //! [`RESIDUAL_ALERT_MILLIONTHS`] (2 %) it is said that something is wrong.
 
@@ -27,7 +27,7 @@ pub struct Balance {
 pub struct Reconciled {
     /// What the lines add up to.
     pub estimate: i128,
-    /// What the invoice has for the same: GPUs, machines and commitments.
+    /// What the invoice has for the same: GPUs, machines with them and commitments to either.
     pub billed: i128,
     /// What the invoice has besides, by what it is for.
     pub besides: BTreeMap<BilledFor, i128>,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Chargeback, Detail, Fleet, Key, Sum, Tariff};
-use crate::ledger::State;
+use crate::ledger::{Reason, State};
 use crate::money::apportion;
 use crate::owner::{IdleTo, Owners, PLATFORM, Payer};
 
@@ -36,6 +36,21 @@ pub struct Group {
     pub sum: Sum,
     /// By state.
     pub states: BTreeMap<State, Sum>,
+    /// By state and why: the reasons of a state add up to it.
+    pub reasons: BTreeMap<(State, Reason), Sum>,
+}
+
+impl Group {
+    /// Takes another in; the words stay.
+    pub fn add(&mut self, other: &Self) {
+        self.sum.add(&other.sum);
+        for (state, sum) in &other.states {
+            self.states.entry(*state).or_default().add(sum);
+        }
+        for (why, sum) in &other.reasons {
+            self.reasons.entry(*why).or_default().add(sum);
+        }
+    }
 }
 
 /// The headline figures, all of the same lines.
@@ -137,6 +152,8 @@ impl Chargeback {
             let group = groups.entry(words).or_default();
             group.sum.add(sum);
             group.states.entry(key.state).or_default().add(sum);
+            let why = (key.state, key.reason);
+            group.reasons.entry(why).or_default().add(sum);
         }
         let named = |(words, group): (Vec<&str>, Group)| Group {
             words: words.into_iter().map(str::to_owned).collect(),
@@ -146,6 +163,12 @@ impl Chargeback {
         // Stable: groups that cost the same stay in the order of their words.
         groups.sort_by_key(|it| std::cmp::Reverse((it.sum.cost, it.sum.gpu_millis)));
         groups
+    }
+
+    /// All lines as one group without words.
+    pub fn whole(&self) -> Group {
+        let whole = self.grouped(&Fleet::default(), &[]);
+        whole.into_iter().next().unwrap_or_default()
     }
 
     /// GPU-milliseconds that somebody held, by the name of who pays: not what is paid of GPUs and commitments that nobody

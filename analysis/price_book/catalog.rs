@@ -2,7 +2,8 @@
 //!
 //! Method. The catalog sells cores, memory and GPUs apart; a machine's rate is what it has of each,
 //! times its price, in one region on one basis. A machine of which a part has no price, or two, gets
-//! no rate there, and a note says which part. The table goes through the same loader as any other.
+//! no rate there, and a note says which part. The table goes through the same loader as any other. The API answers in
+//! pages; they are read together, because the parts of a machine stand on several.
 //!
 //! Limits. Local SSD that a machine type brings is not in it. Descriptions are the only thing that
 //! tells SKUs apart; one that is not understood is left out, a GPU among them is noted.
@@ -57,8 +58,11 @@ pub enum CatalogError {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Page {
     skus: Vec<Sku>,
+    #[serde(default)]
+    next_page_token: String,
 }
 
 #[derive(Deserialize)]
@@ -129,24 +133,38 @@ struct Price {
 /// Prices by part, region and basis; more than one where SKUs say different things.
 type Prices = BTreeMap<(Part, String, Basis), Vec<Price>>;
 
-/// Reads the catalog and puts together the rates of the machine types that the book knows.
+/// Reads the catalog and puts together the rates of the machine types that the book knows. Each text is a page, or
+/// several behind one another.
 ///
 /// # Errors
 /// When it is not the JSON of `skus.list`.
-pub fn import(json: &str, book: &Book) -> Result<Imported, CatalogError> {
-    let page: Page = serde_json::from_str(json)?;
+pub fn import(texts: &[&str], book: &Book) -> Result<Imported, CatalogError> {
+    let pages = texts
+        .iter()
+        .flat_map(|it| serde_json::Deserializer::from_str(it).into_iter());
+    let pages: Vec<Page> = pages.collect::<Result<_, _>>()?;
     let mut imported = Imported {
         table: "machine_type,region,basis,currency,hour,gpu_hour,from,until,quality,source\n"
             .to_owned(),
         notes: Vec::new(),
     };
+    // The last page alone has no token.
+    if pages.iter().all(|it| !it.next_page_token.is_empty()) {
+        let note = "the answer goes on: no page of it is the last one, each has a nextPageToken. Ask for the next page with \
+            pageToken until it is empty, and import all pages together";
+        imported.notes.push(note.to_owned());
+    }
     let mut prices = Prices::new();
-    for sku in &page.skus {
+    for sku in pages.iter().flat_map(|it| &it.skus) {
         match read(sku, &book.currency) {
             Ok(Some((part, basis, price))) => {
                 for region in &sku.service_regions {
                     let key = (part.clone(), region.clone(), basis);
-                    prices.entry(key).or_default().push(price.clone());
+                    let known = prices.entry(key).or_default();
+                    // A page may be there twice.
+                    if !known.contains(&price) {
+                        known.push(price.clone());
+                    }
                 }
             }
             Ok(None) => {}

@@ -1,11 +1,13 @@
 //! Rows of a Cloud Billing export: what the provider billed, by what it was for.
 //!
 //! Reads JSON, one row a line as BigQuery extracts it, or one array; standard and detailed exports
-//! alike. What a row was for follows from its service, SKU and cost type. Costs are decimals with more
+//! alike. What a row was for follows from its service, SKU and cost type, and what of machines belongs to machines with
+//! GPUs from the machine family. N1 machines and local SSD may have GPUs or not: there the machine that the row names
+//! (only the detailed export names one) says it, by whether the bill has a GPU of it. Costs are decimals with more
 //! digits than a nano-unit; each row is rounded once, to the nearest. Rows in another currency or of
 //! another month are left out and noted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,10 +19,12 @@ use crate::money;
 pub enum BilledFor {
     /// GPUs of machines.
     Gpu,
-    /// Cores, memory and local SSD of machines.
+    /// Cores, memory and local SSD of machines with GPUs.
     Machine,
-    /// Commitments, used or not.
+    /// Commitments to GPUs and machines with them, used or not.
     Commitment,
+    /// Machines without GPUs, and commitments to such or to an amount.
+    OtherMachine,
     /// Disks and images.
     Disk,
     /// Traffic, addresses and load balancers.
@@ -44,7 +48,45 @@ pub struct Invoice {
     pub rows: usize,
     /// What was left out and why, with how many rows.
     pub left_out: BTreeMap<String, usize>,
+    /// Rows of N1 machines and local SSD that name no machine, so that whether it has GPUs is not known: they count as of
+    /// machines with GPUs where the bill has GPUs that they can belong to.
+    pub of_no_machine: usize,
 }
+
+/// What the rows of a bill say together of which machines have GPUs.
+#[derive(Default)]
+struct Bill<'a> {
+    /// Machines that rows of GPUs, cores and memory name, and whether they have GPUs.
+    machines: HashMap<&'a str, bool>,
+    /// Whether it has GPUs that are added to N1 machines.
+    has_added_gpus: bool,
+    /// Whether it has any GPUs.
+    has_gpus: bool,
+}
+
+/// Whose part of a machine a SKU is, by its description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Machine {
+    /// A GPU.
+    Gpu,
+    /// Of a family that always has GPUs.
+    WithGpus,
+    /// Of N1, to which GPUs may be added.
+    N1,
+    /// Local SSD, which says no family.
+    LocalSsd,
+    /// Of another family, or an amount that was committed to.
+    Other,
+}
+
+/// How families begin whose machines always have GPUs: `A3`, `A3Plus`, `A4X`.
+const GPU_FAMILIES: [&str; 5] = ["A2", "A3", "A4", "G2", "G4"];
+
+/// How SKUs call GPUs that are added to N1 machines.
+const ADDED_GPUS: [&str; 4] = ["Tesla T4", "Tesla P4", "Tesla P100", "Tesla V100"];
+
+/// How SKUs call GPUs.
+const GPUS: [&str; 3] = ["GPU", "RTX 6000", "gpu slice"];
 
 #[derive(Deserialize)]
 struct Row {
@@ -60,6 +102,17 @@ struct Row {
     invoice: InvoiceMonth,
     #[serde(default)]
     credits: Vec<Credit>,
+    #[serde(default)]
+    resource: Option<Resource>,
+}
+
+/// Only detailed exports have it.
+#[derive(Deserialize)]
+struct Resource {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    global_name: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -81,10 +134,11 @@ struct Credit {
 
 impl BilledFor {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Gpu,
         Self::Machine,
         Self::Commitment,
+        Self::OtherMachine,
         Self::Disk,
         Self::Network,
         Self::ClusterFee,
@@ -98,6 +152,7 @@ impl BilledFor {
             Self::Gpu => "gpu",
             Self::Machine => "machine",
             Self::Commitment => "commitment",
+            Self::OtherMachine => "machine_without_gpus",
             Self::Disk => "disk",
             Self::Network => "network",
             Self::ClusterFee => "cluster_fee",
@@ -106,17 +161,20 @@ impl BilledFor {
         }
     }
 
-    fn of(row: &Row) -> Self {
+    /// What a row is for, and whether that was not to be told for want of a machine's name.
+    fn of(row: &Row, bill: &Bill<'_>) -> (Self, bool) {
         let sku = row.sku.description.as_str();
         let has = |words: &[&str]| words.iter().any(|word| sku.contains(word));
-        match row.service.description.as_str() {
+        let of = match row.service.description.as_str() {
             _ if row.cost_type == "tax" => Self::Tax,
             "Kubernetes Engine" => Self::ClusterFee,
             "Networking" => Self::Network,
-            "Compute Engine" if sku.starts_with("Commitment") => Self::Commitment,
-            "Compute Engine" if has(&["GPU", "RTX 6000", "gpu slice"]) => Self::Gpu,
+            "Compute Engine" if sku.starts_with("Commitment") => {
+                return bill.has_gpus_of(row, [Self::Commitment, Self::OtherMachine]);
+            }
+            "Compute Engine" if has(&GPUS) => Self::Gpu,
             "Compute Engine" if has(&["Instance Core", "Instance Ram", "Local Storage"]) => {
-                Self::Machine
+                return bill.has_gpus_of(row, [Self::Machine, Self::OtherMachine]);
             }
             "Compute Engine" if has(&["PD Capacity", "Hyperdisk", "Image", "Snapshot"]) => {
                 Self::Disk
@@ -125,7 +183,80 @@ impl BilledFor {
                 Self::Network
             }
             _ => Self::Other,
+        };
+        (of, false)
+    }
+}
+
+impl Machine {
+    fn of(sku: &str) -> Self {
+        let has = |words: &[&str]| words.iter().any(|word| sku.contains(word));
+        let what = sku.strip_prefix("Commitment v1: ").unwrap_or(sku);
+        let what = what.strip_prefix("Spot Preemptible ").unwrap_or(what);
+        let is_family = |word: &str| {
+            let rest = GPU_FAMILIES.iter().find_map(|it| word.strip_prefix(it));
+            rest.is_some_and(|it| !it.starts_with(|next: char| next.is_ascii_digit()))
+        };
+        if has(&GPUS) {
+            Self::Gpu
+        } else if what.split([' ', '-']).any(is_family) {
+            Self::WithGpus
+        } else if has(&["Local Storage", "Local SSD"]) {
+            Self::LocalSsd
+        } else if ["N1 ", "Custom ", "Cpu ", "Ram "]
+            .iter()
+            .any(|it| what.starts_with(it))
+        {
+            // SKUs of before there were other families do not name theirs.
+            Self::N1
+        } else {
+            Self::Other
         }
+    }
+}
+
+impl<'a> Bill<'a> {
+    fn of(rows: &'a [Row]) -> Self {
+        let mut bill = Self::default();
+        for row in rows {
+            let sku = row.sku.description.as_str();
+            let machine = Machine::of(sku);
+            if row.service.description != "Compute Engine" || machine == Machine::LocalSsd {
+                continue;
+            }
+            let has_gpus = matches!(machine, Machine::Gpu | Machine::WithGpus);
+            bill.has_gpus |= has_gpus;
+            bill.has_added_gpus |= ADDED_GPUS.iter().any(|it| sku.contains(it));
+            if let Some(name) = row.machine() {
+                *bill.machines.entry(name).or_default() |= has_gpus;
+            }
+        }
+        bill
+    }
+
+    /// The first for a part of a machine with GPUs, else the second; and whether that is not known.
+    fn has_gpus_of(&self, row: &Row, [with, without]: [BilledFor; 2]) -> (BilledFor, bool) {
+        let can_be = match Machine::of(&row.sku.description) {
+            Machine::Gpu | Machine::WithGpus => return (with, false),
+            Machine::Other => return (without, false),
+            Machine::N1 => self.has_added_gpus,
+            Machine::LocalSsd => self.has_gpus,
+        };
+        // Local SSD may name itself in place of its machine.
+        match row.machine().and_then(|it| self.machines.get(it)) {
+            Some(true) => (with, false),
+            None if can_be => (with, true),
+            Some(false) | None => (without, false),
+        }
+    }
+}
+
+impl Row {
+    /// The machine that it names.
+    fn machine(&self) -> Option<&str> {
+        let resource = self.resource.as_ref()?;
+        let name = resource.global_name.as_deref().or(resource.name.as_deref());
+        name.filter(|it| !it.is_empty())
     }
 }
 
@@ -145,10 +276,17 @@ impl Invoice {
             let lines = text.lines().filter(|line| !line.trim().is_empty());
             lines.map(serde_json::from_str).collect()
         };
+        let mut read = Vec::with_capacity(rows.len());
+        let mut leave_out = |why: String| *invoice.left_out.entry(why).or_default() += 1;
         for row in rows {
-            let taken = row.map_err(|error| format!("not a row of an export: {error}"));
-            let taken = taken.and_then(|row| invoice.add(&row, &month, currency));
-            match taken {
+            match row {
+                Ok(row) => read.push(row),
+                Err(error) => leave_out(format!("not a row of an export: {error}")),
+            }
+        }
+        let bill = Bill::of(&read);
+        for row in &read {
+            match invoice.add(row, &bill, &month, currency) {
                 Ok(()) => invoice.rows += 1,
                 Err(why) => *invoice.left_out.entry(why).or_default() += 1,
             }
@@ -156,7 +294,13 @@ impl Invoice {
         invoice
     }
 
-    fn add(&mut self, row: &Row, month: &str, currency: &str) -> Result<(), String> {
+    fn add(
+        &mut self,
+        row: &Row,
+        bill: &Bill<'_>,
+        month: &str,
+        currency: &str,
+    ) -> Result<(), String> {
         if row.currency != currency {
             return Err(format!("in {}, not in {currency}", row.currency));
         }
@@ -166,7 +310,9 @@ impl Invoice {
         let cost = nanos(&row.cost)?;
         let credits = row.credits.iter().map(|it| nanos(&it.amount));
         let credits = credits.sum::<Result<i128, String>>()?;
-        *self.costs.entry(BilledFor::of(row)).or_default() += cost;
+        let (of, is_unsure) = BilledFor::of(row, bill);
+        *self.costs.entry(of).or_default() += cost;
+        self.of_no_machine += usize::from(is_unsure);
         self.credits += credits;
         Ok(())
     }

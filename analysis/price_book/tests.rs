@@ -395,7 +395,7 @@ fn a_catalog_gives_rates_with_the_gpus_part_and_goes_through_the_same_loader() {
         machines: vec![Text::new("machines", machines)],
         ..Tables::default()
     };
-    let imported = import(&json, &Book::load("USD", &tables)).expect("a catalog");
+    let imported = import(&[&json], &Book::load("USD", &tables)).expect("a catalog");
     assert_eq!(
         imported.notes,
         [
@@ -418,10 +418,53 @@ fn a_catalog_gives_rates_with_the_gpus_part_and_goes_through_the_same_loader() {
 }
 
 #[test]
+fn the_pages_of_a_catalog_are_read_together_and_one_that_goes_on_is_told() {
+    let page = |skus: &[String], token: &str| {
+        format!(
+            r#"{{"skus":[{}],"nextPageToken":"{token}"}}"#,
+            skus.join(",")
+        )
+    };
+    let of = |id: &str, what: &str, unit: &str| {
+        let description = format!("{what} running in Americas");
+        sku(id, &description, "OnDemand", unit, 0)
+    };
+    let first = [
+        of("C1", "A3 Instance Core", "h"),
+        of("G1", "Nvidia H100 80GB GPU", "h"),
+    ];
+    let first = page(&first, "more");
+    let last = page(&[of("R1", "A3 Instance Ram", "GiBy.h")], "");
+    let together = format!("{first}\n{last}");
+    let complete: [&[&str]; 4] = [
+        &[&first, &last],
+        &[&last, &first],
+        &[&together],
+        &[&first, &first, &last],
+    ];
+    for texts in complete {
+        let imported = import(texts, &Book::shipped()).expect("a catalog");
+        let has = |it: &str| {
+            imported
+                .table
+                .contains(&format!("{it},us-central1,on_demand"))
+        };
+        assert!(has("a3-highgpu-8g"), "{:?}", imported.notes);
+        assert_eq!(imported.notes, [""; 0]);
+    }
+    let imported = import(&[&first], &Book::shipped()).expect("a catalog");
+    assert!(
+        imported.notes[0].starts_with("the answer goes on"),
+        "{:?}",
+        imported.notes
+    );
+}
+
+#[test]
 fn a_part_with_two_prices_or_in_another_currency_or_unit_gives_no_rate() {
     let check = |skus: &[String], note: &str| {
         let json = format!(r#"{{"skus":[{}]}}"#, skus.join(","));
-        let imported = import(&json, &Book::shipped()).expect("a catalog");
+        let imported = import(&[&json], &Book::shipped()).expect("a catalog");
         assert_eq!(imported.table.lines().count(), 1, "{}", imported.table);
         assert!(
             imported.notes.iter().any(|it| it == note),
@@ -449,7 +492,7 @@ fn a_part_with_two_prices_or_in_another_currency_or_unit_gives_no_rate() {
     );
     let euros = t4("A", "h").replace("USD", "EUR");
     check(&[euros], &format!("{left}its currency is `EUR`, not `USD`"));
-    assert!(import("{}", &Book::shipped()).is_err());
+    assert!(import(&["{}"], &Book::shipped()).is_err());
 }
 
 #[test]
@@ -469,6 +512,7 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
             r#","credits":[{"amount":-1.5},{"amount":-0.5}]"#,
         ),
         row(gce, "Commitment v1: A3 Cpu in Americas for 1 Year", "3", ""),
+        row(gce, "N2 Instance Core running in Americas", "4", ""),
         row(gce, "Balanced PD Capacity", "1", ""),
         row("Networking", "Network Internet Data Transfer", "0.5", ""),
         row("Kubernetes Engine", "Zonal Kubernetes Clusters", "0.1", ""),
@@ -481,7 +525,7 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
     let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
     assert_eq!(
         (invoice.rows, invoice.left_out.values().sum::<usize>()),
-        (8, 3)
+        (9, 3)
     );
     assert_eq!(invoice.left_out.get("in EUR, not in USD"), Some(&1));
     let nanos = BilledFor::ALL.map(|it| invoice.costs[&it]);
@@ -492,6 +536,7 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
             10_250_000_000,
             1,
             3 * whole,
+            4 * whole,
             whole,
             whole / 2,
             whole / 10,
@@ -500,10 +545,87 @@ fn an_export_is_summed_by_what_was_billed_and_says_what_it_left_out() {
         ]
     );
     assert_eq!(invoice.credits, -2 * whole);
-    assert_eq!(invoice.total(), 14_850_000_002);
+    assert_eq!(invoice.total(), 18_850_000_002);
     let array = format!("[{}]", rows.join(","));
     assert_eq!(
         Invoice::read(&array, "2026-10", "USD").total(),
         invoice.total()
     );
+}
+
+#[test]
+fn of_a_mixed_bill_only_machines_with_gpus_are_held_against_the_estimate() {
+    let row = |(sku, machine): (&str, &str)| {
+        let resource = match machine {
+            "" => String::new(),
+            name => format!(r#","resource":{{"name":"{name}"}}"#),
+        };
+        format!(
+            r#"{{"service":{{"description":"Compute Engine"}},"sku":{{"description":"{sku}"}},"cost":1,"currency":"USD","invoice":{{"month":"202610"}}{resource}}}"#
+        )
+    };
+    let check = |rows: &[(&str, &str)], ours: i128, others: i128, of_no_machine: usize| {
+        let rows: Vec<String> = rows.iter().copied().map(row).collect();
+        let invoice = Invoice::read(&rows.join("\n"), "2026-10", "USD");
+        let dollars = |kinds: &[BilledFor]| {
+            let all = kinds.iter().filter_map(|it| invoice.costs.get(it));
+            all.sum::<i128>() / 1_000_000_000
+        };
+        let found = [
+            dollars(&[BilledFor::Gpu, BilledFor::Machine, BilledFor::Commitment]),
+            dollars(&[BilledFor::OtherMachine]),
+        ];
+        assert_eq!(found, [ours, others], "{rows:?}");
+        assert_eq!(invoice.of_no_machine, of_no_machine, "{rows:?}");
+    };
+    let ours = [
+        ("Nvidia H100 80GB GPU running in Americas", ""),
+        ("A3 Instance Core running in Americas", ""),
+        (
+            "Spot Preemptible A3Plus Instance Ram running in Americas",
+            "",
+        ),
+        ("A2 Instance Core running in Americas", ""),
+        ("A4X Instance Core running in Americas", ""),
+        ("G2 Custom Instance Core running in Americas", ""),
+        ("G4 Instance Ram running in Americas", ""),
+        ("Commitment v1: A3 Cpu in Americas for 1 Year", ""),
+        (
+            "Commitment v1: Nvidia H100 80GB GPU running in Americas for 3 Year",
+            "",
+        ),
+    ];
+    let others = [
+        ("N2 Instance Core running in Americas", ""),
+        ("E2 Instance Ram running in Americas", ""),
+        (
+            "Spot Preemptible N2D AMD Instance Core running in Americas",
+            "",
+        ),
+        ("C4A Arm Instance Core running in Americas", ""),
+        ("Commitment v1: N2 Cpu in Americas for 1 Year", ""),
+        ("Commitment - dollar based v1: GCE for 3 years", ""),
+        ("N1 Predefined Instance Core running in Americas", ""),
+        ("Custom Instance Ram running in Americas", ""),
+    ];
+    check(&[&ours[..], &others[..]].concat(), 9, 8, 0);
+    let core = "N1 Predefined Instance Core running in Americas";
+    let (ssd, t4) = (
+        "SSD backed Local Storage",
+        "Nvidia Tesla T4 GPU running in Americas",
+    );
+    check(
+        &[
+            (core, "vm"),
+            (ssd, "vm"),
+            (t4, "vm"),
+            (core, "web"),
+            (ssd, "web"),
+        ],
+        3,
+        2,
+        0,
+    );
+    check(&[(core, ""), (t4, ""), (ssd, "local-ssd-0")], 3, 0, 2);
+    check(&[(core, ""), (ssd, "")], 0, 2, 0);
 }

@@ -10,9 +10,11 @@
 //! The checker knows the columns of 1.2, which may be empty, the formats and the values; it is run in
 //! tests over every kind of line. It is not the specification's own validator.
 
+use std::collections::BTreeMap;
+
 use super::{Report, hours, kilowatt_hours};
 use crate::chargeback::view::By;
-use crate::chargeback::{Key, Sum, Tariff};
+use crate::chargeback::{Key, Seller, Sum, Tariff};
 use crate::money::{decimal, ratio};
 use crate::price_book::Basis;
 use crate::table;
@@ -111,10 +113,10 @@ pub struct Account {
     pub billing_account_id: String,
     /// Its name; may be empty.
     pub billing_account_name: String,
-    /// Who sells, such as `Google Cloud`.
-    pub provider: String,
-    /// The service, such as `Compute Engine`.
-    pub service: String,
+    /// Who sells what nobody else is known to sell, such as machines of one's own.
+    pub seller: Seller,
+    /// Who sold commitments, by their id.
+    pub commitments: BTreeMap<String, Seller>,
 }
 
 /// The rows, with the header.
@@ -170,6 +172,13 @@ impl Row<'_> {
         }
     }
 
+    fn seller(&self) -> &Seller {
+        let node = self.key.node.map(|it| &self.report.fleet.nodes[it]);
+        let of_commitment = || self.account.commitments.get(self.commitment()?.0);
+        let known = node.and_then(|it| it.seller.as_ref());
+        known.or_else(of_commitment).unwrap_or(&self.account.seller)
+    }
+
     fn is_priced(&self) -> bool {
         !matches!(self.tariff(), Tariff::Unpriced(_))
     }
@@ -213,7 +222,9 @@ impl Row<'_> {
             "PricingCategory" => self.pricing_category().to_owned(),
             "PricingQuantity" => hours(self.sum.gpu_millis),
             "PricingUnit" => UNIT.to_owned(),
-            "ProviderName" | "PublisherName" | "InvoiceIssuerName" => self.account.provider.clone(),
+            "ProviderName" | "PublisherName" | "InvoiceIssuerName" => {
+                self.seller().provider.clone()
+            }
             "RegionId" | "RegionName" => of_node(|it| &it.region),
             "ResourceId" => of_node(|it| {
                 if it.resource.is_empty() {
@@ -225,7 +236,7 @@ impl Row<'_> {
             "ResourceName" => of_node(|it| &it.name),
             "ResourceType" if node.is_some() => "Virtual Machine".to_owned(),
             "ServiceCategory" => "Compute".to_owned(),
-            "ServiceName" => self.account.service.clone(),
+            "ServiceName" => self.seller().service.clone(),
             "ServiceSubcategory" => "Virtual Machines".to_owned(),
             "SkuId" | "SkuPriceId" if self.is_priced() => self.sku(),
             "SkuMeter" if self.is_priced() => "GPU Time".to_owned(),

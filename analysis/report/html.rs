@@ -7,6 +7,8 @@ mod advice;
 
 mod against;
 
+mod states;
+
 mod terms;
 
 use askama::Template;
@@ -45,6 +47,7 @@ struct Page {
     bars: Vec<Bar>,
     groups: Vec<Row>,
     groups_left_out: Option<Row>,
+    states: Vec<Row>,
     days: Vec<DayBar>,
     day_first: String,
     day_last: String,
@@ -130,6 +133,7 @@ pub fn html(report: &Report<'_>) -> String {
         bars: bars(&groups),
         groups: groups.iter().take(MAX_ROWS).map(group_row).collect(),
         groups_left_out: left_out(&groups, report.by.len()),
+        states: states::rows(&made.whole()),
         day_first: day_text(first_day(report)),
         day_last: day_text(made.until_ms.div_euclid(crate::chargeback::MILLIS_PER_DAY) - 1),
         days,
@@ -333,6 +337,7 @@ fn group_row(group: &Group) -> Row {
         numbers: vec![
             hours(group.sum.gpu_millis),
             money(group.sum.cost),
+            states::gpu_only(&group.sum),
             money(of(State::is_active)),
             money(of(State::is_idle)),
             money(of(|it| it == State::Stalled)),
@@ -348,12 +353,7 @@ fn group_row(group: &Group) -> Row {
 fn left_out(groups: &[Group], columns: usize) -> Option<Row> {
     let rest = groups.get(MAX_ROWS..).filter(|it| !it.is_empty())?;
     let mut all = Group::default();
-    for group in rest {
-        all.sum.add(&group.sum);
-        for (state, sum) in &group.states {
-            all.states.entry(*state).or_default().add(sum);
-        }
-    }
+    rest.iter().for_each(|it| all.add(it));
     all.words = vec![String::new(); columns];
     let mut row = group_row(&all);
     row.words[0] = format!("{} more, in the CSV", rest.len());

@@ -5,11 +5,15 @@ use crate::chargeback::fixture::{
     FIRST_HOUR, HOUR, RATES, book, fleet, october, owners, part, period,
 };
 use crate::chargeback::spot::Preempted;
-use crate::chargeback::{MILLIS_PER_DAY, Part, Tariff};
+use crate::chargeback::{MILLIS_PER_DAY, Part, Seller, Tariff};
 use crate::money;
 use crate::price_book::Basis;
 use crate::price_book::export::{BilledFor, Invoice};
 use crate::taken::{self, Kind, Record, Standing};
+
+mod checked;
+
+mod reasons;
 
 mod told;
 
@@ -19,6 +23,7 @@ fn month() -> (Fleet, Chargeback) {
     let mut fleet = fleet(4);
     fleet.nodes[2].basis = Basis::Spot;
     fleet.nodes[3].region = "nowhere".to_owned();
+    fleet.nodes[2].seller = Some(seller("Elsewhere"));
     fleet.holders[1].job = "<b>\"rank\", & more".to_owned();
     let commitments =
         "c1,box-8g,here,1,commitment_3y,USD,32,2026-10-01,2026-10-02T01:00:00Z,money\n";
@@ -174,8 +179,15 @@ fn account() -> focus::Account {
     focus::Account {
         billing_account_id: "01AB-23".to_owned(),
         billing_account_name: String::new(),
-        provider: "Google Cloud".to_owned(),
-        service: "Compute Engine".to_owned(),
+        seller: seller("Own machines"),
+        commitments: BTreeMap::from([("c1".to_owned(), seller("Google Cloud"))]),
+    }
+}
+
+fn seller(provider: &str) -> Seller {
+    Seller {
+        provider: provider.to_owned(),
+        service: format!("GPUs of {provider}"),
     }
 }
 
@@ -221,6 +233,18 @@ fn every_form_adds_up_to_the_same_total_to_the_nano_unit() {
         groups.iter().map(|it| of(&it["sum"]["cost"])).sum::<i128>(),
         total.cost
     );
+    let reasons_of = |value: &serde_json::Value| {
+        let states = value["states"].as_object().expect("states");
+        let reasons = states.values().map(|state| {
+            let reasons = state["reasons"].as_object().expect("reasons");
+            let sum = reasons.values().map(|it| of(&it["cost"])).sum::<i128>();
+            assert_eq!(sum, of(&state["cost"]), "reasons add up to their state");
+            sum
+        });
+        reasons.sum::<i128>()
+    };
+    assert_eq!(reasons_of(&json), total.cost);
+    assert_eq!(groups.iter().map(reasons_of).sum::<i128>(), total.cost);
     let borne = json["borne"].as_array().expect("payers");
     assert_eq!(
         borne.iter().map(|it| of(&it["cost"])).sum::<i128>(),
@@ -252,50 +276,9 @@ fn the_focus_file_has_a_right_row_for_every_kind_of_line() {
     ] {
         assert!(text.contains(words), "{words}");
     }
+    checked::names_its_seller(&text, &made, &fleet);
     let is_unpriced = |it: &&Tariff| matches!(it, Tariff::Unpriced(_));
     assert!(made.tariffs.iter().any(|it| is_unpriced(&it)));
-}
-
-#[test]
-fn the_checker_finds_what_is_wrong_in_a_focus_file() {
-    let (fleet, made) = month();
-    let right = focus::csv(&report(&fleet, &made), &account());
-    let check = |from: &str, to: &str, expected: &str| {
-        assert!(right.contains(from), "{from}");
-        let wrong = focus::check::check(&right.replacen(from, to, 1));
-        assert!(
-            wrong.iter().any(|it| it.contains(expected)),
-            "{from}: {wrong:?}"
-        );
-    };
-    check("BilledCost,", "", "column BilledCost is missing");
-    check(
-        "x_Team",
-        "Team",
-        "column Team stands behind columns of our own",
-    );
-    check(
-        "AvailabilityZone,",
-        "AvailabilityZone,AvailabilityZone,",
-        "is there twice",
-    );
-    check("Usage,,GPU", "Use,,GPU", "ChargeCategory is `Use`");
-    check(
-        "2026-11-01T00:00:00Z",
-        "2026-11-01",
-        "BillingPeriodEnd is `2026-11-01`",
-    );
-    check(
-        "2026-11-01T00:00:00Z",
-        "2026-09-01T00:00:00Z",
-        "BillingPeriodEnd is not after BillingPeriodStart",
-    );
-    check(",01AB-23,", ",,", "BillingAccountId is empty");
-    check(",USD,", ",usd,", "BillingCurrency is `usd`");
-    check(",Used,", ",,", "CommitmentDiscountStatus is of usage");
-    check(",GPU-Hours,", ",,", "go together");
-    check("\"{\"\"gpufleet", "\"[\"\"gpufleet", "Tags is `");
-    assert!(!focus::check::check("").is_empty());
 }
 
 #[test]

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gpufleet_server::ledger::{LedgerConfig, round};
-use gpufleet_server::money::tables::Targets;
+use gpufleet_server::ledger::{LedgerConfig, Rules, round};
+use gpufleet_server::money::tables::{Standby, Targets};
 use gpufleet_server::store::model::*;
 use gpufleet_server::store::{Store, StoreConfig};
 use gpufleet_telemetry::catalog::{Kind, Unit, gpu};
@@ -173,8 +173,12 @@ impl Figures {
     async fn compute(&mut self, store: &Store, minute: i64) -> anyhow::Result<()> {
         let cpu = cpu_ms()?;
         let now = Minute(START.0 + minute).start();
+        let rules = Rules {
+            targets: &Targets::default(),
+            standby: &Standby::default(),
+        };
         loop {
-            let done = round(store, &LedgerConfig::default(), &Targets::default(), now).await?;
+            let done = round(store, &LedgerConfig::default(), rules, now).await?;
             self.ledger.1 += done;
             if done == 0 {
                 break;

@@ -265,7 +265,9 @@ pub fn gather(
             }
             KeptOf::Gpu(watched) => {
                 of_node.gpus += 1;
-                all.push(seen_of(live, watched, groups, kept.node, now, by));
+                let mut seen = seen_of(live, watched, groups, kept.node, now, by);
+                seen.status.reason = prices.reason_of(live, &seen.status);
+                all.push(seen);
             }
             KeptOf::Rank(names) => network.rank(live, names, now),
             KeptOf::Other => {}

@@ -5,10 +5,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::money::{self, NotMoney};
+use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::states::Status;
 use gpufleet_telemetry::identity::Resource;
 use gpufleet_telemetry::time::Timestamp;
 
+use crate::fleet::Live;
 use crate::money::{Machine, Terms};
 
 /// Prices of one tick.
@@ -61,6 +65,20 @@ impl Prices {
             at_ms: now.millis(),
             known: HashMap::new(),
         }
+    }
+
+    /// Why a GPU is in a state, where people say it: parked or empty by design.
+    pub fn reason_of(&self, live: &Live, status: &Status) -> Reason {
+        let is_idle = matches!(status.state, State::Parked | State::HeldEmpty);
+        let standby = &self.terms.standby;
+        let is_standby = |it: &Holder| standby.has(&live.key.cluster, it, self.at_ms);
+        if is_idle
+            && !standby.is_empty()
+            && Holder::told_by(&live.resource).is_some_and(|it| is_standby(&it))
+        {
+            return Reason::WarmStandby;
+        }
+        status.reason
     }
 
     /// Nano-USD a second of one GPU of a node that has so many of this model.

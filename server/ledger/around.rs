@@ -10,22 +10,23 @@
 //! - What its holder aims at, so that its active time is efficient or not: targets of its own that hold when the hour
 //!   begins, then of a training job those that are shipped. MFU is not told by the minute: tensor activity counts, else
 //!   that of SMs.
+//! - That the run of its holder stood still (`stalled`), by the incidents that are kept of it, from when it was told.
+//! - That its holder is idle by design (`warm_standby`), by the table as it is when the hour begins.
 //!
 //! Limits: of shares nothing is said of why they were free. What is written of it when an hour is final does not mark
 //! the hour. Its node is taken to have had those that it has now, and targets are those of the table as it
 //! is now, which docs/cost.md says. Before a node was first ready nothing is said here; what nobody accounted of that time
 //! is `starting_node` in reports. A phase that was not seen, because nobody
-//! watched, is none. That a run made no step is not looked at: `stalled` is by the GPU's own evidence alone.
+//! watched, is none.
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
 use gpufleet_analysis::states::{
-    Around, Demand, LOOKAHEAD_MINUTES, NotReady, Span, TRAINING_TARGETS,
+    Around, Demand, Hold, LOOKAHEAD_MINUTES, NotReady, Span, TRAINING_TARGETS,
 };
 use gpufleet_telemetry::identity::ResourceKind;
 
-use super::HOUR_S;
-use crate::money::tables::Targets;
+use super::{HOUR_S, Rules};
 use crate::store::model::LedgerInput;
 
 /// So much of an hour may not have been seen, milliseconds: looks are some seconds apart, and what stands for the
@@ -33,7 +34,7 @@ use crate::store::model::LedgerInput;
 const UNSEEN_MS: i64 = 60_000;
 
 /// What is known around the hour of this input.
-pub(super) fn around(input: &LedgerInput, targets: &Targets) -> Around {
+pub(super) fn around(input: &LedgerInput, rules: Rules<'_>) -> Around {
     let mut around = Around::told_by(&input.minutes);
     let holders = &input.around.holders;
     for hold in around.holds.iter_mut().flatten() {
@@ -60,7 +61,10 @@ pub(super) fn around(input: &LedgerInput, targets: &Targets) -> Around {
         input.dirty.hour * MILLIS_PER_HOUR,
     );
     for (number, holder) in holders {
-        let mut its = targets.of(cluster, holder, from_ms);
+        if rules.standby.has(cluster, holder, from_ms) {
+            around.standby.insert(*number);
+        }
+        let mut its = rules.targets.of(cluster, holder, from_ms);
         if input.around.training.contains(number) {
             its.extend(TRAINING_TARGETS);
         }
@@ -68,10 +72,25 @@ pub(super) fn around(input: &LedgerInput, targets: &Targets) -> Around {
             around.targets.insert(*number, its);
         }
     }
+    around.standing = standing(input, around.holds.as_deref().unwrap_or_default());
     if input.resource.key.kind == ResourceKind::Gpu {
         around.demand = demand(input);
     }
     around
+}
+
+/// When the run of who held it stood still: for as long as he held it.
+fn standing(input: &LedgerInput, holds: &[Hold]) -> Vec<Span> {
+    let of = |hold: &Hold| {
+        let stood = input.around.standing.get(&hold.holder);
+        let held = hold.held;
+        let spans = stood.into_iter().flatten().map(move |it| Span {
+            from_s: it.from_s.max(held.from_s),
+            until_s: it.until_s.min(held.until_s),
+        });
+        spans.filter(|it| it.from_s < it.until_s)
+    };
+    holds.iter().flat_map(of).collect()
 }
 
 /// Why it was free, by the hour and, where that is told, by the minute.

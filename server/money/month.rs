@@ -30,6 +30,8 @@ mod lives;
 
 mod nodes;
 
+pub(super) mod seller;
+
 mod preempted;
 
 mod read;
@@ -299,6 +301,7 @@ struct GpuDay {
 }
 
 /// What was told of a node besides its name.
+#[derive(Debug, Clone, Default)]
 struct Seen {
     zone: String,
     account: String,

@@ -1,8 +1,8 @@
 //! What is idle this moment, whose it is, since when, and what it costs a day; and what has no price or
 //! no owner.
 //!
-//! One walk over what is live. A GPU that has shares is left out, its shares are looked at: each is a
-//! part of its card.
+//! One walk over what is live. What is idle by design, a warm standby, is not told as idle. A GPU that has shares is left
+//! out, its shares are looked at: each is a part of its card.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -284,9 +284,11 @@ fn take(
         }
     }
     let holder = Holder::told_by(&it.resource);
+    let mut is_standby = false;
     // Of a GPU that nobody holds the attributes may still name who held it last.
     if let Some(holder) = holder.filter(|_| it.idle.state != State::Unallocated) {
         it.idle.job = holder.job.clone();
+        is_standby = terms.standby.has(&cluster, &holder, at.millis());
         it.idle.payer = terms.owners.payer(&holder, at.millis());
         if it.idle.payer == Payer::Unowned {
             let job = (Arc::clone(&cluster), holder.job.clone());
@@ -308,7 +310,7 @@ fn take(
     }
     let in_cluster = found.all.entry(cluster).or_default();
     in_cluster.insert(Arc::clone(&it.idle.key.id), known);
-    if it.idle.state.is_idle() {
+    if it.idle.state.is_idle() && !is_standby {
         found.idle.push(it.idle);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gpufleet_analysis::chargeback::view::By;
-use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY};
+use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Seller};
 use gpufleet_analysis::price_book::export::Invoice;
 use gpufleet_analysis::report::{self, Report, efficiency, focus};
 use gpufleet_analysis::table;
@@ -301,6 +301,11 @@ pub fn render(
             .flat_map(|it| &it.left_out)
             .map(|(why, rows)| format!("{rows} rows of the invoice were left out: {why}")),
     );
+    findings.extend(
+        invoice
+            .filter(|it| it.of_no_machine > 0)
+            .map(|it| format!("{} rows of the invoice, of N1 machines or local SSD, name no machine and count as of machines with GPUs: the detailed export names it", it.of_no_machine)),
+    );
     let made = &month.made;
     let report = Report {
         title: match &asked.cluster {
@@ -334,11 +339,20 @@ pub fn render(
 }
 
 fn account(terms: &Terms) -> focus::Account {
+    let cost = &terms.sources.cost;
+    let commitments = terms.book.commitments().iter();
+    let commitments = commitments.filter_map(|it| {
+        let seller = month::seller::of_type(&it.machine_type)?;
+        Some((it.id.clone(), seller))
+    });
     focus::Account {
-        billing_account_id: terms.sources.cost.billing_account.clone(),
+        billing_account_id: cost.billing_account.clone(),
         billing_account_name: String::new(),
-        provider: "Google Cloud".to_owned(),
-        service: "Compute Engine".to_owned(),
+        seller: Seller {
+            provider: cost.provider.clone(),
+            service: cost.service.clone(),
+        },
+        commitments: commitments.collect(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables of prices, owners, budgets, quotas and targets: known by the names of their columns.
+//! Tables of prices, owners, budgets, quotas, targets and warm standbys: known by the names of their columns.
 //!
 //! Limits: [`MAX_BYTES`] a table.
 
@@ -7,9 +7,12 @@ use std::io::Read as _;
 
 mod quotas;
 
+mod standby;
+
 mod targets;
 
 pub use quotas::{Quota, quotas, quotas_at};
+pub use standby::{Standby, standby};
 pub use targets::{Targets, targets};
 
 use gpufleet_analysis::money;
@@ -48,6 +51,8 @@ pub enum Kind {
     Quotas,
     /// Targets of one's own.
     Targets,
+    /// What is held and idle by design.
+    Standby,
 }
 
 /// A text that is no table that is known.
@@ -55,7 +60,7 @@ pub enum Kind {
 pub enum NoTable {
     /// Its columns are those of none.
     #[error(
-        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets, quotas and targets"
+        "its columns `{0}` are those of no table: docs/cost.md has the columns of rates, machine types, discounts, commitments, owner rules, idle policies, budgets, quotas, targets and warm standbys"
     )]
     Columns(String),
     /// It cannot be read.
@@ -67,7 +72,7 @@ pub enum NoTable {
 }
 
 impl Kind {
-    const ALL: [(Self, &str, &[&str]); 10] = [
+    const ALL: [(Self, &str, &[&str]); 11] = [
         (Self::Machines, "machine types", &load::MACHINES),
         (Self::Rates, "rates", &load::RATES),
         (Self::Discounts, "discounts", &load::DISCOUNTS),
@@ -78,6 +83,7 @@ impl Kind {
         (Self::Budgets, "budgets", &BUDGETS_OF_CLUSTERS),
         (Self::Quotas, "quotas", &quotas::QUOTAS),
         (Self::Targets, "targets", &targets::TARGETS),
+        (Self::Standby, "warm standbys", &standby::STANDBY),
     ];
 
     /// Its name.

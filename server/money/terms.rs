@@ -20,7 +20,7 @@ use gpufleet_analysis::table;
 use gpufleet_telemetry::identity::{Resource, attribute};
 
 use super::CostConfig;
-use super::tables::{self, Budget, File, Kind, Quota, Targets};
+use super::tables::{self, Budget, File, Kind, Quota, Standby, Targets};
 use crate::config::Config;
 use crate::store::model::MoneyTable;
 
@@ -56,6 +56,8 @@ pub struct Terms {
     pub quotas: Vec<Quota>,
     /// What their time is held against.
     pub targets: Targets,
+    /// What is held and idle by design.
+    pub standby: Standby,
     /// What is wrong with tables and rules, one sentence each.
     pub findings: Vec<String>,
     /// What they were made from, beside what is shipped.
@@ -197,11 +199,18 @@ impl Terms {
             targets.extend(read);
             findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
         }
+        let mut standby = Vec::new();
+        for table in take(Kind::Standby) {
+            let (read, wrong) = tables::standby(&table.text);
+            standby.extend(read);
+            findings.extend(wrong.into_iter().map(|it| format!("{} {it}", table.name)));
+        }
         let targets = Targets::new(&owners, targets);
         findings.extend(targets.overlaps());
         let findings = some(findings);
         Self {
             targets,
+            standby: Standby::new(standby),
             book,
             owners,
             budgets,

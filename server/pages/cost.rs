@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use gpufleet_analysis::chargeback::commitments::Commitments;
 use gpufleet_analysis::chargeback::spot::Outcome;
-use gpufleet_analysis::chargeback::view::{By, Headline};
+use gpufleet_analysis::chargeback::view::{By, Group, Headline};
 use gpufleet_analysis::chargeback::{Detail, MILLIS_PER_DAY, Sum};
 use gpufleet_analysis::ledger;
 use gpufleet_analysis::money::{ratio, tenths};
@@ -37,6 +37,8 @@ mod idle;
 mod savings;
 
 mod serving;
+
+mod states;
 
 mod terms;
 
@@ -76,6 +78,8 @@ struct Section {
     last_month: String,
     tiles: Vec<(&'static str, String, String)>,
     teams: Vec<Team>,
+    /// Where the time went, and why.
+    states: Vec<states::Row>,
     /// The month in one line, without its full stop.
     line: String,
     idle: Vec<idle::Row>,
@@ -122,6 +126,8 @@ struct Made {
     /// The month in words.
     title: String,
     headline: Headline,
+    /// All of it, by state and why.
+    whole: Group,
     /// What the month will come to, nano-units; none before there was a whole day.
     forecast: Option<i128>,
     teams: Vec<(String, Sum, Sum, Sum)>,
@@ -259,7 +265,7 @@ async fn make(
 fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Made {
     let month = month::charge(days, asked.days.clone(), terms, Detail::Nodes);
     let groups = month.made.grouped(&month.fleet, &[By::Team]);
-    let team = |group: gpufleet_analysis::chargeback::view::Group| {
+    let team = |group: Group| {
         let of = |is_in: fn(ledger::State) -> bool| {
             let mut sum = Sum::default();
             let states = group.states.iter().filter(|it| is_in(*it.0));
@@ -276,6 +282,7 @@ fn charge(asked: &Asked, days: &month::Days, terms: &Terms, at: Timestamp) -> Ma
     Made {
         title: asked.title.clone(),
         headline: month.made.headline(),
+        whole: month.made.whole(),
         forecast: month.made.forecast(now_ms, end_ms),
         teams: groups.into_iter().map(team).collect(),
         budgets: month.made.budgets(&budgets, now_ms, end_ms),
@@ -330,6 +337,7 @@ fn section(
             tile("Unowned", &headline.unowned),
         ]
         .into_iter()
+        .chain([states::gpus_alone(&headline.total, &made.currency)])
         .chain(of_terms)
         .collect(),
         teams: made
@@ -338,6 +346,7 @@ fn section(
             .take(MAX_ROWS)
             .map(|it| team(it, made))
             .collect(),
+        states: states::rows(&made.whole, &made.currency),
         line: line(made),
         idle_sum: idle::sum(&idle, &made.currency),
         idle: idle_rows,
@@ -436,6 +445,7 @@ mod tests {
         line(&Made {
             title: "November 2026".to_owned(),
             headline,
+            whole: Group::default(),
             forecast: forecast.map(|it| it * 1_000_000_000),
             teams: Vec::new(),
             budgets: Vec::new(),

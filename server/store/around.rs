@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::inventory::Phase;
 use gpufleet_analysis::owner::Holder;
+use gpufleet_analysis::states::Span;
 
 use super::database::Transaction;
 use super::error::StoreError;
 use super::ledger::Inputs;
 use super::model::DemandHour;
-use super::{demand, phases, training, unheld};
+use super::{demand, phases, standing, training, unheld};
 
 /// What stands around one hour of a GPU or share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +28,8 @@ pub struct Surroundings {
     pub holders: BTreeMap<i64, Holder>,
     /// Those of them that are training jobs.
     pub training: BTreeSet<i64>,
+    /// When the run of each of them stood still; of those that did.
+    pub standing: BTreeMap<i64, Vec<Span>>,
 }
 
 /// Hands each hour what stands around it.
@@ -38,5 +41,6 @@ pub(super) async fn read(
     phases::read(transaction, lease, inputs).await?;
     demand::read(transaction, lease, inputs).await?;
     unheld::read(transaction, lease, inputs).await?;
-    training::read(transaction, lease, inputs).await
+    training::read(transaction, lease, inputs).await?;
+    standing::read(transaction, lease, inputs).await
 }

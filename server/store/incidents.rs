@@ -1,7 +1,8 @@
 //! Incidents: each row is one as a whole, written again when it changes.
 //!
 //! What is asked for by (cluster, family, state, time) stands in columns of its own, the rest is JSON.
-//! Writing is idempotent: the same incident written twice is there once, as it was written last.
+//! Writing is idempotent: the same incident written twice is there once, as it was written last. Hours of the ledger that
+//! one changes, of a run that stands still, are marked with it ([`super::standing`]).
 
 use gpufleet_analysis::incident::{Incident, State};
 use gpufleet_telemetry::time::Timestamp;
@@ -13,6 +14,7 @@ use super::database::{Column, Row, Value};
 use super::deliveries;
 use super::error::{CommitError, Doing, StoreError};
 use super::lease::fence;
+use super::minutes;
 use super::model::{FencingToken, IncidentFilter, IncidentPlace};
 use crate::notify::group::Group;
 use crate::notify::outbox::Unread;
@@ -42,6 +44,8 @@ impl Store {
             return Ok(());
         }
         let doing = "writing incidents";
+        let changed = self.changed_by(incidents).await;
+        let changed = changed.map_err(CommitError::Unknown)?;
         let mut transaction = self.write().await.map_err(CommitError::Unknown)?;
         fence(&mut transaction, &self.0.lease, token).await?;
         let data: Vec<String> = incidents
@@ -62,6 +66,8 @@ impl Store {
         ];
         let written = transaction.rows(BEFORE, &columns, AFTER).await;
         written.doing(doing).map_err(CommitError::Unknown)?;
+        let marked = minutes::mark_hours(&mut transaction, &changed, rand::random()).await;
+        marked.map_err(CommitError::Unknown)?;
         let written = deliveries::write(&mut transaction, &self.0.lease, groups).await;
         written.doing(doing).map_err(CommitError::Unknown)?;
         let committed = transaction.commit().await.doing(doing);

@@ -39,6 +39,8 @@ mod restatements;
 
 mod runs;
 
+mod standing;
+
 mod blocks;
 
 mod incidents;

@@ -8,7 +8,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use gpufleet_analysis::ledger::State;
+use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_tests::harness::client::typed;
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
 use gpufleet_tests::harness::{World, built, repository, server, wait};
@@ -46,9 +46,9 @@ const TOUR: [(&str, &[&str]); 4] = [
     (
         "target/fast/gpufleet report chargeback --by team,job --cluster demo",
         &[
-            "team,job,state,gpu_seconds,gpu_hours,cost,list_cost,{more}",
-            "foundation-models,llama-70b-pretrain,{state},{number},{number},{number},{number},{more}",
-            "foundation-models,llama-70b-pretrain,{state},{number},{number},{number},{number},{more}",
+            "team,job,state,reason,gpu_seconds,gpu_hours,cost,list_cost,{more}",
+            "foundation-models,llama-70b-pretrain,{state},{reason},{number},{number},{number},{number},{more}",
+            "foundation-models,llama-70b-pretrain,{state},{reason},{number},{number},{number},{number},{more}",
             "{more}",
         ],
     ),
@@ -86,6 +86,7 @@ fn is(name: &str, text: &str) -> bool {
             .is_some_and(|it| is_number(&it.replace(' ', ""))),
         "number" => is_number(text),
         "state" => is_state(text),
+        "reason" => Reason::ALL.iter().any(|it| it.name() == text),
         "states" => text.split(", ").all(|it| {
             let (count, state) = it.split_once(' ').unwrap_or_default();
             is_number(count) && is_state(&state.replace(' ', "_"))

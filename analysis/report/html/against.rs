@@ -28,7 +28,7 @@ pub(super) fn invoice(report: &Report<'_>) -> Vec<(&'static str, String)> {
         ("residual", signed(it.residual)),
     ];
     rows.push((
-        "GPUs, machines and commitments on the invoice",
+        "GPUs, machines with GPUs and their commitments on the invoice",
         money(it.billed),
     ));
     rows.extend(

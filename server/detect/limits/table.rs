@@ -349,6 +349,8 @@ pub(in crate::detect) static LIMITS: [Limit; COUNT] = [
             Basis::NotYet,
         )
     },
+    // By utilisation, which any kernel counts for: 0.60, which fits the activity of SMs, would tell of most of what serves
+    // or is tried out. Work below its target is `active_inefficient`, with its money.
     Limit {
         for_ns: 60 * MINUTE,
         severity: Severity::Info,

@@ -14,7 +14,7 @@ use gpufleet_analysis::price_book::Basis;
 
 use super::super::{Machine, Terms};
 use super::spans::{joined, length, within, without};
-use super::{GpuDay, NodeDay, NodeKey, Seen};
+use super::{GpuDay, NodeDay, NodeKey, Seen, seller};
 
 /// What a node is in the chargeback: one, or where its count of GPUs changes from day to day several, or
 /// where it is priced by its cards one a card.
@@ -46,7 +46,8 @@ impl<'a> Nodes<'a> {
         let base = Node {
             cluster: key.cluster.clone(),
             name: key.node.clone(),
-            resource: seen.instance,
+            resource: seller::resource(&seen),
+            seller: seller::of(&seen, &key.machine_type),
             project: seen.account,
             pool: idle::pool(&key.cluster, &seen.pool, &seen.gpu_model),
             machine_type: String::new(),

@@ -145,8 +145,9 @@ async fn a_commit_and_the_packing_of_its_hour_wait_for_each_other_on_postgresql(
         let committing = tokio::spawn(async move { store.commit(&late, token).await });
         let now = LATER_S + round * 2_000;
         loop {
-            let (config, targets) = Default::default();
-            let done = crate::ledger::round(&bench.store, &config, &targets, at(now + 1_900)).await;
+            let config = Default::default();
+            let rules = hours::no_rules();
+            let done = crate::ledger::round(&bench.store, &config, rules, at(now + 1_900)).await;
             if done.is_ok_and(|done| done == 0) && committing.is_finished() {
                 break;
             }

@@ -1,10 +1,12 @@
 //! Ledger hours: computed from minutes, replaced, chained, kept until they are rolled up.
 
+use std::sync::LazyLock;
+
 use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 
 use super::*;
-use crate::ledger::{LedgerConfig, round};
-use crate::money::tables::Targets;
+use crate::ledger::{LedgerConfig, Rules, round};
+use crate::money::tables::{Standby, Targets};
 
 const HOUR_S: i64 = 3_600;
 
@@ -32,17 +34,26 @@ fn minutes_of_one(number: u64, first: i64, end: i64, active: bool) -> Commit {
     all
 }
 
+/// What is said of nobody.
+pub(super) fn no_rules() -> Rules<'static> {
+    static NONE: LazyLock<(Targets, Standby)> = LazyLock::new(Default::default);
+    Rules {
+        targets: &NONE.0,
+        standby: &NONE.1,
+    }
+}
+
 impl Bench {
     /// Computes until nothing is due; how many hours that took.
     pub(super) async fn compute(&self, now: Timestamp) -> usize {
-        self.compute_by(&Targets::default(), now).await
+        self.compute_by(no_rules(), now).await
     }
 
-    /// The same by targets of one's own.
-    pub(super) async fn compute_by(&self, targets: &Targets, now: Timestamp) -> usize {
+    /// The same by rules of one's own.
+    pub(super) async fn compute_by(&self, rules: Rules<'_>, now: Timestamp) -> usize {
         let mut total = 0;
         loop {
-            let done = round(&self.store, &LedgerConfig::default(), targets, now).await;
+            let done = round(&self.store, &LedgerConfig::default(), rules, now).await;
             let done = done.expect("the store answers");
             total += done;
             assert!(total < 1_000, "the ledger does not come to rest");
@@ -158,7 +169,7 @@ both! {
         bench.commit(&minutes_of_one(1, 0, 30, true)).await;
         let now = at(2 * HOUR_S);
         // The hour before comes first.
-        round(&bench.store, &LedgerConfig::default(), &Targets::default(), now).await.unwrap();
+        round(&bench.store, &LedgerConfig::default(), no_rules(), now).await.unwrap();
         let dirty = bench.store.dirty_hours(now).await.unwrap();
         let inputs = bench.store.ledger_inputs(&dirty).await.unwrap();
         let of_hour = |it: &&LedgerInput| it.dirty.hour == hour();

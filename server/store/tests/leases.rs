@@ -6,7 +6,6 @@ use gpufleet_telemetry::time::Clock;
 use super::hours::at;
 use super::*;
 use crate::ledger::{LedgerConfig, round};
-use crate::money::tables::Targets;
 use crate::store::schema;
 
 const HOUR_S: i64 = 3_600;
@@ -129,7 +128,7 @@ both! {
         assert_eq!(bench.store.cursors().await.unwrap(), []);
         assert!(bench.hours().await.is_empty());
         holds_only(&store, &theirs).await;
-        while round(&store, &LedgerConfig::default(), &Targets::default(), later).await.unwrap() > 0 {}
+        while round(&store, &LedgerConfig::default(), hours::no_rules(), later).await.unwrap() > 0 {}
         assert_eq!(hours().await.len(), 1);
         // How far back data is taken is each server's own, too.
         let again = |number| Commit { cursors: Vec::new(), ..commit(number, 1, START) };

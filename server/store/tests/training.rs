@@ -6,8 +6,8 @@ use gpufleet_telemetry::training::{JobId, RunId};
 
 use super::hours::{at, hour};
 use super::*;
-use crate::ledger::days;
-use crate::money::tables::{self, Targets};
+use crate::ledger::{Rules, days};
+use crate::money::tables::{self, Standby, Targets};
 use crate::runs::{KnownRun, RunFacts, RunKey};
 
 const HOUR_S: i64 = 3_600;
@@ -73,7 +73,11 @@ async fn rated(bench: &Bench) -> [[i64; 3]; 2] {
 
 /// The same by targets of one's own.
 async fn rated_by(bench: &Bench, targets: &Targets) -> [[i64; 3]; 2] {
-    bench.compute_by(targets, at(3 * HOUR_S)).await;
+    let rules = Rules {
+        targets,
+        standby: &Standby::default(),
+    };
+    bench.compute_by(rules, at(3 * HOUR_S)).await;
     let hours = bench.hours().await;
     let of = |number: i64| {
         let found = hours.iter().find(|it| it.hour == hour() + number);
