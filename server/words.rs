@@ -153,6 +153,22 @@ pub const NEVER_SENT: Why = why(
     "Run gpufleet-agent doctor on the node; it says which readers are on and what each lacks.",
 );
 
+/// What sentences and cells say of what is not known, in whichever file they are made.
+pub const OPEN: [&str; 6] = [
+    "not known",
+    "not told",
+    "not said",
+    "not measured",
+    "no price",
+    "without a price",
+];
+
+/// Whether words leave open what they are about: pages lead from there to the line of Health that mends it.
+pub fn leaves_open(words: impl AsRef<str>) -> bool {
+    let words = words.as_ref();
+    words == "–" || OPEN.iter().any(|it| words.contains(it))
+}
+
 /// `graphics engine active` of `gpufleet_gpu_graphics_engine_active_ratio`.
 pub fn plain_name(metric: &Metric) -> String {
     let name = metric.name;

@@ -377,7 +377,7 @@ fn facts(live: &Live) -> Vec<(&'static str, Name)> {
         ("MIG profile", attribute::MIG_PROFILE),
         ("Part of", attribute::PARENT),
         ("Source", attribute::SOURCE),
-        ("Holder not known", attribute::HOLDER_UNKNOWN),
+        ("Why no holder is named", attribute::HOLDER_UNKNOWN),
         ("Workload", attribute::WORKLOAD),
         ("Queue", attribute::QUEUE),
         ("Slurm account", attribute::SLURM_ACCOUNT),

@@ -40,13 +40,14 @@ struct Row {
     changed: Option<Name>,
     differs: Vec<Name>,
     more: usize,
-    step: String,
+    /// What it takes, or why that is not known.
+    step: Result<String, &'static str>,
     /// Where it is held against the one before it.
     comparison: Option<String>,
     before: Gain,
     first: Gain,
-    loss: String,
-    cost: String,
+    loss: Result<String, &'static str>,
+    cost: Result<String, String>,
 }
 
 /// A speed-up in words.
@@ -119,17 +120,17 @@ fn row(before: Option<&RunKey>, rung: &ladder::Rung) -> Row {
         step: it
             .side
             .step_seconds()
-            .map_or_else(|| "too few steps".to_owned(), text::pace),
+            .map(text::pace)
+            .ok_or("too few steps"),
         comparison: before.map(|it| compare::between(&[it], &[key])),
         before: gain(rung.step.as_ref()),
         first: gain(rung.whole.as_ref()),
-        loss: loss.map_or_else(
-            || "not comparable".to_owned(),
-            |it| format!("{:.4} → {:.4}", it.a, it.b),
-        ),
+        loss: loss
+            .map(|it| format!("{:.4} → {:.4}", it.a, it.b))
+            .ok_or("not comparable"),
         cost: match &it.usd_per_million_tokens {
-            Ok(usd) => format!("${usd:.4}"),
-            Err(why) => why.clone(),
+            Ok(usd) => Ok(format!("${usd:.4}")),
+            Err(why) => Err(why.clone()),
         },
     }
 }
@@ -143,7 +144,7 @@ fn difference(it: &crate::runs::compare::Difference) -> Name {
 pub(super) fn gain(against: Option<&Against>) -> Gain {
     let Some(against) = against else {
         return Gain {
-            words: "–".to_owned(),
+            words: "nothing before it".to_owned(),
             is_worse: false,
         };
     };
@@ -188,6 +189,6 @@ mod tests {
             let found = gain(Some(&against(speed_up, uncertainty)));
             assert_eq!((found.words.as_str(), found.is_worse), (words, is_worse));
         }
-        assert_eq!(gain(None).words, "–");
+        assert_eq!(gain(None).words, "nothing before it");
     }
 }

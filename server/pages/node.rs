@@ -54,7 +54,8 @@ struct NodePage {
 /// A GPU, or a share under it, as a table row.
 struct Row {
     address: String,
-    index: String,
+    /// None where the agent does not tell it.
+    index: Option<String>,
     is_share: bool,
     id: Name,
     model: Name,
@@ -264,9 +265,7 @@ fn row(gpu: &GpuView, is_share: bool, at: Timestamp) -> Row {
     let look = words::look(gpu.state);
     Row {
         address: address::gpu(&gpu.key.cluster, &gpu.key.id),
-        index: gpu
-            .index
-            .map_or_else(|| "–".to_owned(), |it| it.to_string()),
+        index: gpu.index.map(|it| it.to_string()),
         is_share,
         id: Name::new(&gpu.key.id),
         model: Name::new(&gpu.model),

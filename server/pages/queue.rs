@@ -27,7 +27,10 @@ const WORDS: usize = 600;
 #[template(path = "queue.html")]
 struct QueuePage {
     frame: Frame,
-    headline: String,
+    /// Who waits, in one line without its full stop.
+    waits: String,
+    /// What is free, likewise.
+    free: String,
     notes: Vec<Told>,
     waiting: Option<Vec<Row>>,
     more_waiting: usize,
@@ -113,7 +116,8 @@ fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueueP
     let known = look.is_free_known;
     let cluster = look.cluster.clone();
     QueuePage {
-        headline: headline(&look),
+        waits: waits(&look),
+        free: free(&look),
         notes,
         waiting: look.waiting.map(|all| {
             let rows = all.into_iter().zip(look.places);
@@ -147,8 +151,8 @@ fn page((look, view): (Look, &FleetView), at: Timestamp, frame: Frame) -> QueueP
     }
 }
 
-/// The queue in one line, without its full stop.
-fn headline(look: &Look) -> String {
+/// Who waits, and whether that was so when it was last seen.
+fn waits(look: &Look) -> String {
     let waits = match (&look.waiting, look.gpus_waited_for) {
         (Some(rows), Some(0)) if !rows.is_empty() => {
             "Nobody waits for whole GPUs, some wait for shares".to_owned()
@@ -166,18 +170,21 @@ fn headline(look: &Look) -> String {
         (Some(_), _) => "Nobody waits for GPUs".to_owned(),
         (None, _) => "Who waits for GPUs is not known".to_owned(),
     };
-    let free = look.pools.as_ref().filter(|_| look.is_free_known);
-    let free = match free {
+    let is_old = |it: &Sight| matches!(it, Sight::Stale { .. });
+    match is_old(&look.nodes) || is_old(&look.claims) {
+        true => format!("When it was last seen: {waits}"),
+        false => waits,
+    }
+}
+
+/// How much is free.
+fn free(look: &Look) -> String {
+    match look.pools.as_ref().filter(|_| look.is_free_known) {
         Some(pools) => {
             let free: u64 = pools.iter().map(|it| it.free).sum();
             format!("{} free", grouped(free as f64))
         }
         None => "what is free is not known".to_owned(),
-    };
-    let is_old = |it: &Sight| matches!(it, Sight::Stale { .. });
-    match is_old(&look.nodes) || is_old(&look.claims) {
-        true => format!("When it was last seen: {waits}; {free}"),
-        false => format!("{waits}; {free}"),
     }
 }
 

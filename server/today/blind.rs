@@ -32,6 +32,8 @@ pub struct BlindSpot {
     pub what: String,
     /// What fixes it.
     pub fix: String,
+    /// The line of the page Health about it.
+    pub anchor: &'static str,
     /// Where: addresses with names.
     pub places: Vec<(String, Name)>,
     /// How many places are not named.
@@ -74,6 +76,7 @@ pub fn with_inventory(app: &App, grant: &Grant, view: &FleetView) -> Vec<BlindSp
         all.push(BlindSpot {
             what: told.what,
             fix: told.fix,
+            anchor: "cluster",
             places: vec![("/queue".to_owned(), Name::new("Queue"))],
             more: 0,
         });
@@ -107,7 +110,7 @@ fn unknown_nodes(blind: &[Record], source: &Source) -> Option<BlindSpot> {
     let place = |it: &Record| ("/incidents".to_owned(), Name::new(&it.node.name));
     Some(BlindSpot {
         what: format!(
-            "{} with {} and without an agent: what they do is not known.",
+            "{} with {} and without an agent: nothing tells what they do.",
             counted(blind.len(), "node", "nodes"),
             counted(gpus as usize, "GPU", "GPUs"),
         ),
@@ -116,6 +119,7 @@ fn unknown_nodes(blind: &[Record], source: &Source) -> Option<BlindSpot> {
             _ => "systemctl status gpufleet-agent on the node says whether one runs; if it does, node.name in its config is to be the name that the cluster gives the node.",
         }
         .to_owned(),
+        anchor: "cluster",
         places: blind.iter().take(NAMED).map(place).collect(),
         more: blind.len().saturating_sub(NAMED),
     })
@@ -127,6 +131,7 @@ fn clock(clock: ServerClock) -> Option<BlindSpot> {
         what: clock.sentence()?,
         fix: "timedatectl on the server's machine says whether its clock is synchronised."
             .to_owned(),
+        anchor: "server_clock",
         places: Vec::new(),
         more: 0,
     })
@@ -134,13 +139,14 @@ fn clock(clock: ServerClock) -> Option<BlindSpot> {
 
 fn spot<'a>(
     what: String,
-    fix: &str,
+    (fix, anchor): (&str, &'static str),
     places: impl ExactSizeIterator<Item = Place<'a>>,
 ) -> BlindSpot {
     let more = places.len().saturating_sub(NAMED);
     BlindSpot {
         what,
         fix: fix.to_owned(),
+        anchor,
         places: places
             .take(NAMED)
             .map(|(cluster, node)| {
@@ -184,7 +190,7 @@ fn silent(spots: &mut Vec<BlindSpot>, places: &[Place<'_>], at: Timestamp) {
     let fix = words::reason(Reason::NoSample).map_or("", |why| why.fix);
     spots.push(spot(
         format!("{who}: {since}."),
-        fix,
+        (fix, "silent"),
         silent
             .into_iter()
             .map(|(_, place)| place)
@@ -208,7 +214,10 @@ fn readers(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
         );
         spots.push(spot(
             what,
-            "The node's page has its error; gpufleet-agent doctor on the node has the line that fixes it.",
+            (
+                "The node's page has its error; gpufleet-agent doctor on the node has the line that fixes it.",
+                "readers",
+            ),
             places.into_iter(),
         ));
     }
@@ -216,7 +225,10 @@ fn readers(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
 
 /// GPUs that are measured, but of which something decisive is not known.
 fn unknown(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
-    for reason in [Reason::HolderUnknown, Reason::ActivityUnknown] {
+    for (reason, anchor) in [
+        (Reason::HolderUnknown, "holders"),
+        (Reason::ActivityUnknown, "activity"),
+    ] {
         let is_blind = |place: &&Place<'_>| count(place.1, reason) > 0;
         let blind: Vec<Place<'_>> = places.iter().filter(is_blind).copied().collect();
         let gpus: usize = blind.iter().map(|place| count(place.1, reason)).sum();
@@ -229,7 +241,7 @@ fn unknown(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
             why.short,
             why.sentence
         );
-        spots.push(spot(what, why.fix, blind.into_iter()));
+        spots.push(spot(what, (why.fix, anchor), blind.into_iter()));
     }
 }
 
@@ -259,7 +271,10 @@ fn behind(spots: &mut Vec<BlindSpot>, places: &[Place<'_>]) {
     );
     spots.push(spot(
         what,
-        "Nothing is lost; if it lasts, look at the network between node and server.",
+        (
+            "Nothing is lost; if it lasts, look at the network between node and server.",
+            "spools",
+        ),
         behind.into_iter(),
     ));
 }

@@ -46,14 +46,14 @@ pub(super) fn of(
                 "{} not measured: what they do is not known, and they are not called idle.",
                 counted(blind, "GPU is", "GPUs are")
             ),
-            "The blind spots say what opens the eye.",
-            Some("/fleet"),
+            "The page Health says what opens the eye.",
+            Some("/health#silent"),
         ),
         one(
             unpriced,
             format!("{} without a price: in no sum of dollars.", gpus(unpriced)),
-            "The page Cost has the line that gives them one.",
-            Some("/cost#unpriced"),
+            "The page Health has the line that gives them one.",
+            Some("/health#prices"),
         ),
         one(
             unowned,
@@ -78,7 +78,7 @@ pub(super) fn of(
                 counted(failed, "job that broke off", "jobs that broke off")
             ),
             "A job that tells its steps and checkpoints to the hooks is priced.",
-            Some("/jobs"),
+            Some("/health#hooks"),
         ),
         one(
             usize::from(!look.is_sized),

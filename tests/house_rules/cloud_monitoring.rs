@@ -10,6 +10,10 @@ use serde_json::Value;
 
 use super::tree::{none, root};
 
+mod forms;
+
+use forms::{DASHBOARD, Form, POLICY};
+
 /// Columns of a dashboard.
 const COLUMNS: u64 = 48;
 
@@ -118,6 +122,24 @@ fn dashboard_and_policies_ask_for_what_is_written_by_default() {
     }
     assert!(count > 8, "only {count} queries");
     none("Cloud Monitoring has what is asked for", &broken);
+}
+
+#[test]
+fn dashboard_and_policies_have_the_fields_and_names_of_the_api_and_each_condition_one_kind() {
+    let mut wrong = Vec::new();
+    for (file, read) in files() {
+        let form = match file.ends_with("dashboard.json") {
+            true => DASHBOARD,
+            false => POLICY,
+        };
+        wrong.extend(Form::wrong(form, &read, &file));
+        for it in read["conditions"].as_array().into_iter().flatten() {
+            let kinds = it.as_object().expect("it has fields").len() - 1;
+            let says = || format!("{file}: {} is of {kinds} kinds", it["displayName"]);
+            wrong.extend((kinds != 1).then(says));
+        }
+    }
+    none("Cloud Monitoring takes the files", &wrong);
 }
 
 #[test]

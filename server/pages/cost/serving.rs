@@ -16,6 +16,8 @@ pub(super) struct Row {
     /// What a million generated tokens cost, or why that is not known.
     pub(super) per_million: String,
     pub(super) is_known: bool,
+    /// The line of Health that mends it where it is not.
+    pub(super) anchor: &'static str,
 }
 
 /// The rows, and how many there are beyond.
@@ -54,6 +56,11 @@ fn row(it: &Serving, currency: &str) -> Row {
         },
         per_million,
         is_known: it.per_million_generated().is_some(),
+        anchor: match (it.cost, it.why.as_str()) {
+            (Some(_), _) => "readers",
+            (None, "") => "prices",
+            (None, _) => "holders",
+        },
     }
 }
 
@@ -95,6 +102,8 @@ mod tests {
         );
         assert_eq!(rows[1].cost, "$40.00");
         assert!(rows[0].is_known && !rows[2].is_known);
+        let anchors: Vec<&str> = rows.iter().map(|it| it.anchor).collect();
+        assert_eq!(anchors, ["readers", "readers", "holders"]);
         assert_eq!(rows[2].per_million, "several jobs held GPUs of node-1");
         assert_eq!(rows[2].cost, "not known");
     }

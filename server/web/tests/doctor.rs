@@ -1,6 +1,7 @@
 //! The page Health, its twin in the API, and the links that lead there.
 
 use super::*;
+use crate::words;
 use crate::words::text::segment;
 
 /// Every anchor of a page, and every address that leads to one of another page.
@@ -19,6 +20,69 @@ fn leads_nowhere(page: &str) -> Vec<&str> {
         (!leads).then(|| &page[begin..page.floor_char_boundary(at + 200)])
     });
     tags.flatten().collect()
+}
+
+/// Tags that begin and end what a person reads in one piece.
+const PIECES: [&str; 15] = [
+    "p", "li", "td", "th", "dd", "dt", "h1", "h2", "h3", "div", "section", "article", "summary",
+    "header", "small",
+];
+
+/// Tags that hold words and no link: a tooltip, whose words stand beside it too, and a choice.
+const WITHOUT_LINKS: [&str; 2] = ["title", "option"];
+
+/// What a page says is not known without a link to its line of the page Health in the same piece.
+pub(super) fn left_open(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let (mut said, mut leads) = (String::new(), false);
+    for part in page.split('<') {
+        let (tag, text) = part.split_once('>').unwrap_or_default();
+        let name = tag.trim_start_matches('/');
+        let name = name.split([' ', '/']).next().unwrap_or_default();
+        if PIECES.contains(&name) {
+            // “Not measured” is the name of a state too, and then nothing is missing on this page.
+            let mut open = words::OPEN.iter().filter(|it| **it != "not measured");
+            let is_open = open.any(|it| said.contains(*it)) || said.trim() == "–";
+            let piece = std::mem::take(&mut said);
+            if is_open && !leads {
+                found.push(piece);
+            }
+            leads = false;
+        }
+        let has_no_links = WITHOUT_LINKS.contains(&name) && !tag.starts_with('/');
+        leads |= tag.contains(" href=\"/health#");
+        if !has_no_links {
+            said.push_str(text);
+        }
+    }
+    found
+}
+
+#[test]
+fn words_that_leave_something_open_are_found_where_no_link_stands_beside_them() {
+    for (page, found) in [
+        ("<td>not known</td>", vec!["not known"]),
+        ("<td>\u{2013}</td>", vec!["\u{2013}"]),
+        (
+            "<td><b>cost</b> has no price</td>",
+            vec!["cost has no price"],
+        ),
+        ("<td><a href=\"/health#prices\">no price</a></td>", vec![]),
+        (
+            "<td>not told: <a href=\"/health#hooks\">mend it</a></td>",
+            vec![],
+        ),
+        (
+            "<td><a href=\"/health#hooks\">x</a></td><td>not told</td>",
+            vec!["not told"],
+        ),
+        (
+            "<g><title>not known</title></g><p title=\"not told\">1</p>",
+            vec![],
+        ),
+    ] {
+        assert_eq!(left_open(page), found, "{page}");
+    }
 }
 
 #[tokio::test]
@@ -50,6 +114,9 @@ async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
         "/fleet".to_owned(),
         "/queue".to_owned(),
         "/cost".to_owned(),
+        "/jobs".to_owned(),
+        "/find?q=h100".to_owned(),
+        "/clusters/prod/ladders/fp8%20%26%20more".to_owned(),
     ] {
         let (status, page) = server.get(&address).await;
         assert_eq!(status, StatusCode::OK, "{address}");
@@ -60,6 +127,7 @@ async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
             led.insert(anchor.to_owned());
         }
         assert_eq!(leads_nowhere(&page), [""; 0], "{address}");
+        assert_eq!(left_open(&page), [""; 0], "{address}");
     }
     for anchor in [
         "hooks",

@@ -438,7 +438,7 @@ async fn two_runs_stand_side_by_side_with_a_reason_for_what_is_missing() {
         "a run does not say loss and tokens",
         "no price: `",
         "<td class=\"mono\">2.9.1</td><td class=\"mono\">2.10.0</td>",
-        "<td class=\"mono\">not said</td><td class=\"mono\">2.28</td>",
+        "<td class=\"mono\"><a class=\"missing\" href=\"/health#hooks\">not said</a></td><td class=\"mono\">2.28</td>",
         "/api/v1/runs/compare?a=prod%2Fteam%2F%253Cb%253Ellama%2Fu1%2F0",
     ] {
         assert!(page.contains(said), "{said}: {page}");

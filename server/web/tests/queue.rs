@@ -136,7 +136,8 @@ async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_n
     assert_eq!(pool["largest_gangs"], Value::Null);
     let (_, page) = server.get("/queue").await;
     for words in [
-        "Who waits for GPUs is not known; what is free is not known",
+        "Who waits for GPUs is not known</a>",
+        "what is free is not known</a>",
         "pods is forbidden",
         "ClusterRoleBinding gpufleet-server",
         "not known",
@@ -144,6 +145,7 @@ async fn without_the_right_to_watch_it_is_said_with_the_line_that_gives_it_and_n
         assert!(page.contains(words), "{words} is not in {page}");
     }
     assert!(!page.contains("Nobody"), "{page}");
+    assert_eq!(doctor::left_open(&page), [""; 0]);
     // The same of nodes is a blind spot.
     let server = asking().await;
     let why = "nodes is forbidden".to_owned();
@@ -161,6 +163,7 @@ async fn what_was_seen_once_says_since_when_it_is_old_and_what_is_read_is_no_emp
     let server = asking().await;
     let (_, page) = server.get("/queue").await;
     assert!(page.contains("is being read"), "{page}");
+    assert_eq!(doctor::left_open(&page), [""; 0]);
     tell(&server);
     let gone = "nobody answers".to_owned();
     server.inventory.known().nodes.failed(gone, None);
@@ -188,6 +191,7 @@ async fn a_server_that_asks_nobody_says_how_to_turn_it_on_and_one_with_a_list_kn
         (&Value::Null, &Value::Null)
     );
     let (_, page) = server.get("/queue").await;
+    assert_eq!(doctor::left_open(&page), [""; 0]);
     for words in ["inventory.source = &#34;kubernetes&#34;", "inventory.nodes"] {
         assert!(page.contains(words), "{words} is not in {page}");
     }

@@ -221,7 +221,7 @@ fn drawn(panel: &Panel, id: usize, place: Value, variables: &Variables) -> Value
         ),
         Kind::Heatmap => (
             "heatmap",
-            json!({"calculate": true, "yAxis": {"unit": panel.unit}, "tooltip": {"show": true}}),
+            json!({"calculate": true, "yAxis": {"unit": panel.unit}, "tooltip": {"mode": "single", "show": true}}),
         ),
     };
     let empty = panel.may_be_empty.as_ref();

@@ -130,9 +130,13 @@ fn bar(name: &str, width: &str, words: &str) -> String {
     )
 }
 
-/// The collectives of a function, as the page's table has them.
+/// The collectives of a function, as the page's table has them: what is not known leads to its line of Health.
 fn collectives(name: &str, cells: [&str; 4]) -> String {
-    let cells = cells.map(|it| format!("<td class=\"number\">{it}</td>"));
+    let cell = |it: &str| match crate::words::leaves_open(it) {
+        true => format!("<a class=\"missing\" href=\"/health#collectives\">{it}</a>"),
+        false => it.to_owned(),
+    };
+    let cells = cells.map(|it| format!("<td class=\"number\">{}</td>", cell(it)));
     format!("<tr><td class=\"fit\">{name}</td>{}</tr>", cells.concat())
 }
 
