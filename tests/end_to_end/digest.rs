@@ -102,7 +102,12 @@ async fn fill(store: &Store) {
     store.commit(&commit, token).await.expect("it leads");
     // What is marked now is due within minutes.
     let later = Timestamp::from_seconds(now.seconds() + 3_600);
-    while round(store, &LedgerConfig::default(), &Targets::default(), later)
+    let (targets, standby) = (Targets::default(), Standbys::default());
+    let rules = Rules {
+        targets: &targets,
+        standby: &standby,
+    };
+    while round(store, &LedgerConfig::default(), rules, later)
         .await
         .expect("the store answers")
         > 0
