@@ -123,8 +123,6 @@ pub enum Kind {
     PcieDegraded,
     /// NVLinks down.
     NvlinkDown,
-    /// A link that goes and comes.
-    LinkFlaps,
     /// Listed and not reachable.
     Lost,
     /// A driver call does not return.

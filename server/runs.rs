@@ -127,6 +127,9 @@ pub struct Run {
     pub by_collectives: Option<Judged>,
     /// Collectives that its ranks were told not to come out of, the newest last.
     pub stuck: Vec<Stuck>,
+    /// Whether it has had no step for as long as a hang has none, and nothing else is known that would show whether it
+    /// is one.
+    pub lacks_evidence: bool,
     /// Who told of it first; none of one that the store told of.
     opened_by: Option<AgentId>,
     /// Whether what the store knows of it is in it. Until then the store merges what it is told.

@@ -1,9 +1,8 @@
-//! Links of a GPU: PCIe below what it had, NVLinks down, links that go and come.
+//! Links of a GPU: PCIe below what it had, NVLinks down. Links that go and come are counted by the driver, and a limit
+//! of their own says when they do so too often.
 //!
 //! Limits: one bad reading is no fault; a PCIe generation counts only while the GPU works, because an
 //! idle link saves power by a lower one; a card without NVLink has none down.
-
-use gpufleet_telemetry::time::Timestamp;
 
 use super::{Action, Finding, Gpu, Kind, over};
 
@@ -13,10 +12,6 @@ pub const PCIE_READINGS: usize = 3;
 pub const NVLINK_READINGS: usize = 5;
 /// For this long after a boot NVLinks train, nanoseconds.
 pub const TRAINING_NS: i64 = 600_000_000_000;
-/// A link that was down for this long and came back has flapped, nanoseconds.
-pub const FLAP_NS: i64 = 25_000_000_000;
-/// Flaps in a window that are a fault.
-pub const FLAPS: usize = 3;
 
 /// One reading of the PCIe link. The best is what this GPU was seen with, or like GPUs in machines
 /// of the same type are: what the card itself could do says nothing of its slot (a real T4 that is
@@ -44,8 +39,6 @@ pub struct Links<'a> {
     pub nvlinks_up: &'a [u32],
     /// NVLinks that the model has; 0 none, or unknown.
     pub nvlinks: u32,
-    /// When any link went down (false) and came back (true).
-    pub edges: &'a [(Timestamp, bool)],
 }
 
 /// What is wrong with the links.
@@ -74,22 +67,5 @@ pub(super) fn findings(gpu: &Gpu<'_>) -> Vec<Finding> {
             f64::from(links.nvlinks),
         )
     });
-    let flaps = flaps(links.edges);
-    let flapping = (flaps >= FLAPS).then(|| {
-        over(
-            Kind::LinkFlaps,
-            Action::Diagnose,
-            flaps as f64,
-            FLAPS as f64,
-        )
-    });
-    pcie.into_iter().chain(nvlink).chain(flapping).collect()
-}
-
-fn flaps(edges: &[(Timestamp, bool)]) -> usize {
-    let back = |pair: &&[(Timestamp, bool)]| {
-        let down_ns = pair[1].0.0.saturating_sub(pair[0].0.0);
-        !pair[0].1 && pair[1].1 && down_ns >= FLAP_NS
-    };
-    edges.windows(2).filter(back).count()
+    pcie.into_iter().chain(nvlink).collect()
 }

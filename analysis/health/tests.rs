@@ -271,30 +271,6 @@ fn nvlinks_are_down_after_five_readings_on_a_card_that_has_them_long_after_the_b
 }
 
 #[test]
-fn a_link_that_goes_and_comes_three_times_flaps() {
-    let flap = |down_s: i64, times: i64| -> Vec<(Timestamp, bool)> {
-        let edges = |it: i64| {
-            let down = NOW.0 - (60 - it) * MINUTE;
-            [
-                (Timestamp(down), false),
-                (Timestamp(down + down_s * 1_000_000_000), true),
-            ]
-        };
-        (0..times).flat_map(edges).collect()
-    };
-    let of = |edges: &[(Timestamp, bool)]| {
-        let links = Links {
-            edges,
-            ..Links::default()
-        };
-        kinds(&Gpu { links, ..unknown() })
-    };
-    assert_eq!(of(&flap(25, 3)), [Kind::LinkFlaps]);
-    assert_eq!(of(&flap(25, 2)), []);
-    assert_eq!(of(&flap(24, 3)), []);
-}
-
-#[test]
 fn a_gpu_that_is_lost_hung_or_gone_is_told_once_and_not_without_its_agent() {
     let gone = Gpu {
         last_seen: Some(ago(1)),

@@ -356,6 +356,11 @@ impl Incident {
                 self.cause = first.cause;
             }
         }
+        // A run that stands for a node that is silent is worse than the silence.
+        let explained = groups.iter().flat_map(|it| &it.explained);
+        if let Some(worst) = explained.map(|it| it.severity).max() {
+            self.severity = self.severity.max(worst);
+        }
         self.places = groups.iter().map(Group::places).sum();
         for signal in own().chain(groups.iter().flat_map(|it| &it.explained)) {
             self.keep_evidence(signal, now);

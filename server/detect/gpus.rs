@@ -325,7 +325,7 @@ fn price(seen: &GpuSnapshot, like: &Like, kind: Kind) -> Price {
             let losing = clocks.map(|(own, like)| Losing::part(1, 1.0 - own / like, seen.price));
             Price::measured(losing, Basis::LowerClock, Basis::NoLikeClock)
         }
-        Kind::PcieDegraded | Kind::NvlinkDown | Kind::LinkFlaps => none(Basis::NoRunWaits),
+        Kind::PcieDegraded | Kind::NvlinkDown => none(Basis::NoRunWaits),
     }
 }
 
@@ -351,7 +351,7 @@ fn words(kind: Kind) -> (Family, Cause) {
         Kind::Throttled(Slowed::PowerCap) => (Family::Power, Cause::PowerCap),
         Kind::Throttled(Slowed::Hardware) | Kind::Underpowered => (Family::Power, Cause::Unknown),
         Kind::PcieDegraded => (Family::Link, Cause::Pcie),
-        Kind::NvlinkDown | Kind::LinkFlaps => (Family::Link, Cause::Nvlink),
+        Kind::NvlinkDown => (Family::Link, Cause::Nvlink),
     }
 }
 
@@ -375,7 +375,6 @@ fn what(kind: Kind) -> String {
         Kind::Underpowered => "draws less power than like GPUs",
         Kind::PcieDegraded => "PCIe below what it was",
         Kind::NvlinkDown => "NVLinks down",
-        Kind::LinkFlaps => "a link that goes and comes",
         Kind::Lost => "lost",
         Kind::DriverHung => "a driver call does not return",
         Kind::Vanished => "its readings stopped",

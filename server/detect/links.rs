@@ -148,7 +148,6 @@ impl LinkFacts {
             pcie: &self.pcie[PCIE_READINGS - usize::from(readings.pcie_count)..],
             nvlinks_up: &self.nvlinks[NVLINK_READINGS - usize::from(readings.nvlinks_count)..],
             nvlinks: readings.most_nvlinks.into(),
-            edges: &[],
         }
     }
 }

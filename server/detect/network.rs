@@ -361,7 +361,9 @@ impl Watched {
 impl Brief {
     fn of(run: &Run, now: Timestamp) -> Self {
         let living = || run.living();
-        let is_quiet = living().any(|(_, it)| runs::is_quiet(it, runs::QUIET_S));
+        let is_quiet = living().any(|(_, it)| {
+            runs::is_heard(it.facts.heard, now) && runs::is_quiet(it, runs::QUIET_S)
+        });
         let blamed = run.who_waits().into_iter();
         let blamed = blamed.flat_map(|it| &it.verdict.stragglers);
         let nodes: BTreeSet<&String> = living().map(|(_, it)| &it.facts.node).collect();

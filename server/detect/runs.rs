@@ -15,7 +15,7 @@ use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::Basis;
-use gpufleet_telemetry::catalog::{Unit, training};
+use gpufleet_telemetry::catalog::{Unit, gpu, training};
 use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{CollectivesFrom, Phase};
@@ -63,6 +63,8 @@ struct Brief {
     heard: Timestamp,
     is_quiet: bool,
     stands: bool,
+    /// Whether it was said at the tick before that nothing shows whether it hangs.
+    lacks_evidence: bool,
     judged: Option<Judged>,
     /// Whether who makes the others wait is to be judged by the times of its collectives.
     asks_collectives: bool,
@@ -88,6 +90,8 @@ pub(super) struct RunSnapshot {
     pub(super) world: u32,
     /// Collectives that its ranks were told not to come out of.
     pub(super) stuck: Vec<Stuck>,
+    /// When the newest step of any rank ended.
+    stepped_at: Option<Timestamp>,
 }
 
 /// One of its ranks.
@@ -101,6 +105,8 @@ pub(super) struct RankSnapshot {
     pub(super) in_flight: Option<(f64, f64)>,
     /// Where what is known of its collectives comes from.
     pub(super) collectives: Option<CollectivesFrom>,
+    /// When it was last heard: what it says else is of then.
+    heard: Timestamp,
     /// What its last steps are on average, of those that are compared.
     means: Option<slow::Means>,
 }
@@ -118,6 +124,12 @@ impl Detector for RunWatches {
             Basis::WorthlessSteps,
             Basis::SkippedSteps,
             Basis::IfItFollows,
+        ];
+        // GPUs that wait in a collective read as fully used.
+        let moves = &[
+            &gpu::TENSOR_ACTIVE,
+            &training::COLLECTIVES_IN_FLIGHT,
+            &training::COLLECTIVE_CALLS,
         ];
         let times = &[
             Need::Reading(&training::COLLECTIVE_DURATION),
@@ -146,7 +158,18 @@ impl Detector for RunWatches {
                 &[Need::Steps, Need::RunsBefore],
                 &[Basis::LongerThanRuns],
             ),
-            steps("a run that stands still", Family::Hang, &[Basis::RunStands]),
+            Finds::of(
+                "a run that stands still",
+                Family::Hang,
+                &[Need::Steps, Need::OneOf(moves)],
+                &[Basis::RunStands],
+            ),
+            Finds::of(
+                "a run that stands still and leaves its GPUs idle",
+                Family::Hang,
+                &[Need::Steps, Need::Reading(&gpu::OBSERVED)],
+                &[Basis::RunStands],
+            ),
             Finds::of(
                 "numbers of training that go wrong",
                 Family::Training,
@@ -267,11 +290,14 @@ impl Watched {
             gpus,
             entered: &entered,
         };
-        let (standing, is_known) = standing::signal(&around, &mut self.hang, &brief, tick);
-        if !is_known {
+        let standing = standing::judge(&around, &mut self.hang, &brief, tick);
+        if !standing.is_known {
             found.unjudged.insert(unjudged(Family::Hang, key));
         }
-        found.signals.extend(standing);
+        if brief.lacks_evidence != standing.lacks_evidence {
+            tick.runs().lacks_evidence(key, standing.lacks_evidence);
+        }
+        found.signals.extend(standing.signal);
         if let Some(judged) = &pace {
             let mut signals = slow::signals(&run, judged, gpus);
             let key = (run.cluster.clone(), run.name.clone());
@@ -344,6 +370,8 @@ pub(super) fn is_judged(run: &Run) -> bool {
 
 fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
     let living = || run.living().map(|(_, it)| it);
+    // One that is not heard any more goes on saying what it did then.
+    let speaking = || living().filter(|it| is_heard(it.facts.heard, tick.now));
     let is_timed = |it: &Rank| it.collectives_from() == Some(CollectivesFrom::Plugin);
     let heard = living().map(|it| it.facts.heard).max();
     let startup_s = tick.by.hang.first_step_s;
@@ -351,17 +379,18 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
     let up_since = step.is_none().then(|| run.up_without_step(tick.now));
     let first = |up_since| BeforeFirst {
         up_since,
-        is_quiet: living().any(|it| is_quiet(it, 0.0)),
+        is_quiet: speaking().any(|it| is_quiet(it, 0.0)),
         activity: activity(living().map(|it| {
             let gpu = tick.gpus.get(&(&*key.cluster, &*it.facts.gpu));
-            gpu.copied()
+            (is_heard(it.facts.heard, tick.now), gpu.copied())
         })),
     };
     Brief {
         step,
         first: up_since.flatten().map(first),
         heard: heard.unwrap_or_default(),
-        is_quiet: living().any(|it| is_quiet(it, startup_s)),
+        is_quiet: speaking().any(|it| is_quiet(it, startup_s)),
+        lacks_evidence: run.lacks_evidence,
         stands: run.stands_since(tick.now).is_some(),
         judged: run.judged.clone(),
         asks_collectives: !run.steps_tell() && living().any(is_timed),
@@ -369,8 +398,14 @@ fn brief(key: &RunKey, run: &Run, tick: &TickSnapshot<'_>) -> Brief {
     }
 }
 
-/// How busy the tensor cores of ranks' GPUs are at most; none where one of them may compute unseen.
-fn activity<'a>(gpus: impl Iterator<Item = Option<&'a GpuSnapshot>>) -> Option<f64> {
+/// Whether what was heard then is of now.
+pub(super) fn is_heard(heard: Timestamp, now: Timestamp) -> bool {
+    now.since(heard) < HEARD_NS
+}
+
+/// How busy the tensor cores of ranks' GPUs are at most, of each with whether the rank is heard; none where one of those
+/// that are may compute unseen. The machine of one that is not heard may be gone, and is asked for nothing.
+fn activity<'a>(gpus: impl Iterator<Item = (bool, Option<&'a GpuSnapshot>)>) -> Option<f64> {
     let of = |seen: Option<&GpuSnapshot>| {
         let seen = seen?;
         match seen.status.state {
@@ -380,7 +415,9 @@ fn activity<'a>(gpus: impl Iterator<Item = Option<&'a GpuSnapshot>>) -> Option<f
             _ => seen.tensor,
         }
     };
-    let all: Option<Vec<f64>> = gpus.map(of).collect();
+    let all = gpus.map(|(is_heard, seen)| (is_heard, of(seen)));
+    let known = all.filter(|(is_heard, read)| *is_heard || read.is_some());
+    let all: Option<Vec<f64>> = known.map(|it| it.1).collect();
     all?.into_iter().reduce(f64::max)
 }
 
@@ -409,6 +446,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         in_flight: reading(it, training::COLLECTIVES_IN_FLIGHT)
             .zip(reading(it, training::COLLECTIVE_OLDEST_AGE)),
         collectives: it.collectives_from(),
+        heard: it.facts.heard,
         means: (!blamed.is_empty() && (place < PEERS || blamed.contains(number)))
             .then(|| slow::Means::of(&it.ring))
             .flatten(),
@@ -419,6 +457,7 @@ pub(super) fn seen(key: &RunKey, run: &Run, blamed: &[u32]) -> RunSnapshot {
         ranks: ranks.enumerate().map(of).collect(),
         world: run.facts.world,
         stuck: run.stuck.clone(),
+        stepped_at: run.living().filter_map(|(_, it)| it.ring.ended_at()).max(),
     }
 }
 

@@ -182,7 +182,7 @@ impl Times {
 mod tests {
     use std::sync::Arc;
 
-    use gpufleet_telemetry::catalog::gpu;
+    use gpufleet_telemetry::catalog::{gpu, training};
     use gpufleet_telemetry::identity::{Resource, ResourceKind};
     use gpufleet_telemetry::otlp::DecodedPoint;
 
@@ -247,6 +247,36 @@ mod tests {
         );
         let recorded = why(&Data::new(Source::Recording), "link_flaps");
         assert!(recorded.is_some_and(|it| it.starts_with("nobody read")));
+    }
+
+    #[test]
+    fn a_run_that_stands_with_busy_gpus_needs_tensor_activity_or_collectives_beside_its_steps() {
+        let stands = |metric: Option<&'static Metric>| {
+            let mut data = Data::new(Source::Day);
+            data.has_steps = true;
+            for second in [0, 60, 120] {
+                data.note(&told(&gpu::OBSERVED, second, PointValue::SecondBits(1)));
+                let value = PointValue::Counter {
+                    value: 1.0,
+                    since: Timestamp::default(),
+                };
+                if let Some(metric) = metric {
+                    data.note(&told(metric, second, value));
+                }
+            }
+            let idle = why(&data, "a run that stands still and leaves its GPUs idle");
+            assert_eq!(idle, None);
+            why(&data, "a run that stands still").is_none()
+        };
+        assert!(!stands(None));
+        let each = [
+            &gpu::TENSOR_ACTIVE,
+            &training::COLLECTIVES_IN_FLIGHT,
+            &training::COLLECTIVE_CALLS,
+        ];
+        for metric in each {
+            assert!(stands(Some(metric)), "{}", metric.name);
+        }
     }
 
     #[test]

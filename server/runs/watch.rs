@@ -273,6 +273,13 @@ impl Runs {
             run.by_collectives = judged;
         }
     }
+
+    /// Notes whether nothing shows of a run without steps whether it hangs.
+    pub fn lacks_evidence(&self, key: &RunKey, lacks: bool) {
+        if let Some(run) = self.lock().runs.get_mut(key) {
+            run.lacks_evidence = lacks;
+        }
+    }
 }
 
 impl Run {

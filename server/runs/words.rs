@@ -5,6 +5,7 @@ use gpufleet_analysis::straggler::{Confidence, Silent, Unnamed, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::blind::Blind;
+use super::state::SILENT_AFTER;
 use super::{Judged, Run, State};
 use crate::words::{incident, text};
 
@@ -52,11 +53,13 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
     };
     if let Some(since) = run.stands_since(now) {
         return format!(
-            "Stands: its ranks are heard, and no step came since step {} ended at {} UTC, {}{}.",
+            "Stands: {}, and no step came since step {} ended at {} UTC, {}{}.{}",
+            heard(run, now),
             text::grouped(judged.step as f64),
             text::moment(since),
             text::ago(now, since),
-            because(dearest(open.iter()))
+            because(dearest(open.iter())),
+            unclear(run)
         );
     }
     let pace = text::pace(judged.step_ns as f64 / 1e9);
@@ -91,11 +94,35 @@ fn without_a_step(run: &Run, open: &[Incident], now: Timestamp) -> String {
         return "Runs, and has not told a step yet.".to_owned();
     };
     format!(
-        "Runs, and has not made its first step since it came up at {} UTC, {}{}.",
+        "Runs, and has not made its first step since it came up at {} UTC, {}{}.{}",
         text::moment(since),
         text::ago(now, since),
-        because(dearest(open.iter()))
+        because(dearest(open.iter())),
+        unclear(run)
     )
+}
+
+/// How many of its ranks are heard: a machine that is lost with some of them may be why the others stand.
+fn heard(run: &Run, now: Timestamp) -> String {
+    let living = run.living().map(|(_, it)| it.facts.heard);
+    let lives = |heard: Timestamp| now.since(heard) < SILENT_AFTER;
+    let (all, silent) = living.fold((0_usize, 0_usize), |(all, silent), heard| {
+        (all + 1, silent + usize::from(!lives(heard)))
+    });
+    match silent {
+        0 => "its ranks are heard".to_owned(),
+        _ => format!("nothing is heard of {silent} of its {all} ranks"),
+    }
+}
+
+/// That it cannot be told whether it hangs, and for want of what.
+const fn unclear(run: &Run) -> &'static str {
+    match run.lacks_evidence {
+        true => {
+            " Whether it hangs is not known: neither its collectives nor what its GPUs' tensor cores do is told."
+        }
+        false => "",
+    }
 }
 
 /// Why, and what it costs, as its incident says; nothing before there is one.

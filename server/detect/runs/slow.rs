@@ -45,14 +45,20 @@ pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Ve
             let worst = blamed
                 .iter()
                 .max_by(|one, other| one.0.ratio.total_cmp(&other.0.ratio));
-            signals.extend(worst.map(|worst| Signal {
-                place: Place {
-                    gpu: None,
-                    rank: None,
-                    ..place(run, Some(worst.1))
-                },
-                what: "the ranks of this node make the others wait".to_owned(),
-                ..of_straggler(run, judged, *worst, gpus)
+            signals.extend(worst.map(|worst| {
+                Signal {
+                    place: Place {
+                        gpu: None,
+                        rank: None,
+                        ..place(run, Some(worst.1))
+                    },
+                    what: match blamed.iter().all(|it| it.0.confidence == Confidence::Low) {
+                        true => "the ranks of this node probably make the others wait",
+                        false => "the ranks of this node make the others wait",
+                    }
+                    .to_owned(),
+                    ..of_straggler(run, judged, *worst, gpus)
+                }
             }));
         } else {
             let each = blamed.iter().map(|it| of_straggler(run, judged, *it, gpus));
@@ -225,7 +231,7 @@ fn held_back(run: &RunSnapshot, change: &Change, gpus: &Gpus<'_>) -> Option<(Pla
 
 /// What the readings of its GPU and node say beside those of its peers: the ranks of its stage that are
 /// not slow themselves.
-fn read(
+pub(super) fn read(
     run: &RunSnapshot,
     is_blamed: &dyn Fn(&RankSnapshot) -> bool,
     rank: &RankSnapshot,
@@ -344,5 +350,62 @@ impl Means {
             own: own as f64 / steps as f64,
             collectives: collectives as f64 / wall.max(1) as f64,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::straggler::Verdict;
+    use gpufleet_telemetry::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn the_ranks_of_a_node_are_told_as_surely_as_the_surest_of_them() {
+        let rank = |rank| RankSnapshot {
+            rank,
+            node: if rank < 2 { "node-1" } else { "node-2" }.to_owned(),
+            ..RankSnapshot::default()
+        };
+        let run = RunSnapshot {
+            ranks: (0..4).map(rank).collect(),
+            ..RunSnapshot::default()
+        };
+        for (other, expected) in [
+            (
+                Confidence::Low,
+                "the ranks of this node probably make the others wait",
+            ),
+            (
+                Confidence::High,
+                "the ranks of this node make the others wait",
+            ),
+        ] {
+            let slow = |(rank, confidence)| Straggler {
+                rank,
+                since_step: 1,
+                ratio: 1.5,
+                z: 9.0,
+                window: 10,
+                confidence,
+                price: None,
+            };
+            let stragglers = [(0, Confidence::Low), (1, other)].map(slow).to_vec();
+            let judged = Judged {
+                verdict: Verdict {
+                    stragglers,
+                    ..Verdict::default()
+                },
+                since: BTreeMap::new(),
+                slower: None,
+                before: None,
+                step: 100,
+                ended_at: Timestamp::default(),
+                step_ns: 0,
+            };
+            let told = signals(&run, &judged, &Gpus::new());
+            assert_eq!(told.len(), 1);
+            assert_eq!(told[0].what, expected);
+        }
     }
 }

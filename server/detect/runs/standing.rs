@@ -5,6 +5,10 @@
 //! the one is named that agents say is stuck, else the one whose ranks wait for longest: whoever needs the rank next
 //! waits first. Where nothing is counted, who is in no collective is behind those that are in one.
 //!
+//! Who is not heard any more says nothing of now, and may be who the others wait for: of a run that is seen to stand by
+//! those that are heard, the ranks of a node that fell silent as it last stepped are named first, and not where more
+//! than half of all are silent, because then it is more likely the way to them that is gone.
+//!
 //! Limits: counts of NCCL's own service are a minute old, so that they count once the run stands for
 //! [`ASKED_NS`]; those of NCCL Inspector's files do not. Collectives that are counted when they are enqueued say how far the
 //! program is, not the GPU.
@@ -12,9 +16,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gpufleet_analysis::cause::{Cause, Reading};
+use gpufleet_analysis::cause::{self, Reading};
 use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
-use gpufleet_analysis::incident::{Family, Signal};
+use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
 use gpufleet_telemetry::catalog::{Unit, training};
@@ -22,9 +26,10 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use gpufleet_telemetry::training::{CollectivesFrom, collective_of};
 
+use super::slow::read;
 use super::waits::HOLDS_S;
 use super::{
-    Brief, Gpus, HEARD_NS, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken,
+    Brief, Gpus, RankSnapshot, RunSnapshot, TickSnapshot, activity, gpu_of, is_broken, is_heard,
     place, price_of, seconds,
 };
 use crate::detect::seconds_since;
@@ -35,6 +40,10 @@ use crate::words::text;
 /// After so long every rank was asked again by NCCL's service, nanoseconds: it is asked each minute, and what it said
 /// counts for three.
 const ASKED_NS: i64 = 240 * NANOS_PER_SECOND;
+
+/// A rank that was heard so long before the run's last step, nanoseconds, may have told nothing since its own, which agents
+/// ship a tick or two later: one that was silent for longer is not why the run stands.
+const STEPPED_WITHIN_NS: i64 = 60 * NANOS_PER_SECOND;
 
 /// Longest name of a function that is shown.
 const SHOWN_FUNCTION: usize = 24;
@@ -87,13 +96,31 @@ fn counted(live: &Live, now: Timestamp) -> Vec<(Name, u64)> {
     counts.filter_map(one).collect()
 }
 
-/// What is said of the run, and whether anything is known that could be.
-pub(super) fn signal(
+/// What is said of a run.
+pub(super) struct Standing {
+    pub(super) signal: Option<Signal>,
+    /// Whether it would be known that it goes on again.
+    pub(super) is_known: bool,
+    /// Whether it may stand and nothing is known that would show it.
+    pub(super) lacks_evidence: bool,
+}
+
+/// Who a run waits for.
+enum Suspect<'a> {
+    /// Ranks of one node of which nothing is heard, one at least.
+    Silent(Vec<&'a RankSnapshot>),
+    /// One that is heard.
+    Rank(&'a RankSnapshot),
+    Nobody,
+}
+
+/// What is to be said of the run.
+pub(super) fn judge(
     around: &Around<'_>,
     watch: &mut Watch,
     brief: &Brief,
     tick: &TickSnapshot<'_>,
-) -> (Option<Signal>, bool) {
+) -> Standing {
     let now = tick.now;
     let places = places(around, watch, now);
     let ranks = around.run.ranks.iter();
@@ -102,19 +129,64 @@ pub(super) fn signal(
         now,
         step: brief.step,
         up_since: first.map(|it| it.up_since),
-        is_heard: now.since(brief.heard) < HEARD_NS,
+        is_heard: is_heard(brief.heard, now),
         is_quiet: first.map_or(brief.is_quiet, |it| it.is_quiet),
         activity: match first {
             Some(first) => first.activity,
-            None => activity(ranks.map(|it| gpu_of(around.run, it, around.gpus))),
+            None => activity(ranks.map(|it| {
+                let gpu = gpu_of(around.run, it, around.gpus);
+                (is_heard(it.heard, now), gpu)
+            })),
         },
         positions: &places.positions,
     };
-    match watch.observe_by(&at, &tick.by.hang) {
-        Verdict::Hung(hang) => (Some(told(around, &hang, &at, &places.names)), true),
-        Verdict::Moving | Verdict::Quiet => (None, true),
-        Verdict::Unheard | Verdict::NoEvidence => (None, false),
+    let verdict = watch.observe_by(&at, &tick.by.hang);
+    let suspect = match &verdict {
+        Verdict::Hung(hang) => suspect(around, hang, now),
+        _ => Suspect::Nobody,
+    };
+    // What a silent node's ranks do is seen when it is heard again.
+    let is_told = !matches!(suspect, Suspect::Silent(_));
+    Standing {
+        is_known: is_told && !matches!(verdict, Verdict::Unheard | Verdict::NoEvidence),
+        lacks_evidence: verdict == Verdict::NoEvidence,
+        signal: match &verdict {
+            Verdict::Hung(hang) => Some(told(around, hang, &at, &places.names, &suspect)),
+            _ => None,
+        },
     }
+}
+
+/// Who a run waits for that stands: who waits for a rank whose GPU is broken waits for that.
+fn suspect<'a>(around: &Around<'a>, hang: &Hang, now: Timestamp) -> Suspect<'a> {
+    let run = around.run;
+    let broken = |it: &&RankSnapshot| gpu_of(run, it, around.gpus).is_some_and(is_broken);
+    if let Some(rank) = run.ranks.iter().find(broken) {
+        return Suspect::Rank(rank);
+    }
+    let silent = fell_silent(run, now);
+    if !silent.is_empty() {
+        return Suspect::Silent(silent);
+    }
+    let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
+    let named = hang.suspects.first().and_then(named);
+    named.map_or(Suspect::Nobody, Suspect::Rank)
+}
+
+/// The ranks of the first node that fell silent as the run last stepped, or later; none where more than half of all are
+/// silent.
+fn fell_silent(run: &RunSnapshot, now: Timestamp) -> Vec<&RankSnapshot> {
+    let silent = run.ranks.iter().filter(|it| !is_heard(it.heard, now));
+    let mut silent: Vec<&RankSnapshot> = silent.collect();
+    if silent.len() * 2 > run.ranks.len() {
+        return Vec::new();
+    }
+    let stepped = run.stepped_at.map(|at| at.shifted(-STEPPED_WITHIN_NS));
+    silent.retain(|it| stepped.is_none_or(|at| it.heard >= at));
+    if let Some(first) = silent.first().map(|it| it.node.as_str()) {
+        silent.retain(|it| it.node == first);
+    }
+    silent
 }
 
 /// Where the ranks of a run are that may stand.
@@ -125,7 +197,8 @@ fn places(around: &Around<'_>, watch: &Watch, now: Timestamp) -> Places {
     let mut all = Vec::new();
     for rank in &around.run.ranks {
         let since = |age_s: f64| now.shifted(((age_s * 1e9) as i64).saturating_neg());
-        let in_flight = rank.in_flight.map(|(count, age_s)| (count > 0.0, age_s));
+        let in_flight = rank.in_flight.filter(|_| is_heard(rank.heard, now));
+        let in_flight = in_flight.map(|(count, age_s)| (count > 0.0, age_s));
         let in_since = in_flight.and_then(|(is_in, age_s)| is_in.then(|| since(age_s)));
         let position = |sequence| Position {
             communicator: 0,
@@ -206,13 +279,82 @@ fn are_in(positions: &mut [Position], stood: Timestamp) {
     }
 }
 
-fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name]) -> Signal {
+fn told(
+    around: &Around<'_>,
+    hang: &Hang,
+    tick: &hang::Tick<'_>,
+    names: &[Name],
+    suspect: &Suspect<'_>,
+) -> Signal {
     let (run, gpus) = (around.run, around.gpus);
-    let named = |number: &u32| run.ranks.iter().find(|it| it.rank == *number);
-    let broken = |it: &&RankSnapshot| gpu_of(run, it, gpus).is_some_and(is_broken);
-    let is_broken = run.ranks.iter().find(broken);
-    // Who waits for a rank whose GPU is broken waits for that.
-    let suspect = is_broken.or_else(|| hang.suspects.first().and_then(named));
+    let rank = match suspect {
+        Suspect::Silent(ranks) => ranks.first().copied(),
+        Suspect::Rank(rank) => Some(*rank),
+        Suspect::Nobody => None,
+    };
+    let at = place(run, rank);
+    let is_the_nodes = matches!(suspect, Suspect::Silent(ranks) if ranks.len() > 1);
+    let action = match suspect {
+        Suspect::Silent(_) => {
+            "Look whether this node and its agent run; end the run if it does not go on."
+        }
+        Suspect::Rank(_) => {
+            "Look at the stack of this rank and at its GPU; end the run if it does not go on."
+        }
+        Suspect::Nobody if hang.is_first => {
+            "Look at the ranks' logs and stacks: a group that waits for a rank that never came, a download, a compiler. End the run if it does not go on, or give it longer by detect.first_step_after_s."
+        }
+        Suspect::Nobody => {
+            "Look at the ranks' stacks and at the network; end the run if it does not go on."
+        }
+    };
+    // A long compilation computes nothing on the GPUs too.
+    let severity = match (hang.is_first, hang.evidence) {
+        (true, Evidence::NothingComputes) => Severity::Warning,
+        _ => Severity::Error,
+    };
+    let why = why(around, suspect);
+    let mut readings = readings(run, hang, tick, rank, names);
+    readings.extend(why.0.iter().flat_map(|it| it.readings.iter().cloned()));
+    Signal {
+        family: Family::Hang,
+        place: Place {
+            gpu: at.gpu.filter(|_| !is_the_nodes),
+            rank: at.rank.filter(|_| !is_the_nodes),
+            ..at
+        },
+        severity,
+        what: words(run, hang, names, suspect, tick.now),
+        action: action.to_owned(),
+        cause: why.cause(),
+        since: Some(hang.since),
+        readings,
+        price: Price::of(
+            Basis::RunStands,
+            Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
+        ),
+        booted_at: None,
+    }
+}
+
+/// Why it stands: what the readings of the rank that it waits for say, beside those of its peers. Those of one that is
+/// not heard are of before.
+fn why(around: &Around<'_>, suspect: &Suspect<'_>) -> cause::Verdict {
+    let Suspect::Rank(rank) = suspect else {
+        return cause::Verdict::default();
+    };
+    let is_it = |it: &RankSnapshot| it.rank == rank.rank;
+    cause::judge(&read(around.run, &is_it, rank, f64::INFINITY, around.gpus))
+}
+
+/// What it is.
+fn words(
+    run: &RunSnapshot,
+    hang: &Hang,
+    names: &[Name],
+    suspect: &Suspect<'_>,
+    now: Timestamp,
+) -> String {
     let name = name_of(run, hang, names);
     let of_collective = name.as_ref().map_or_else(String::new, |it| {
         let function = text::harmless(&it.function, SHOWN_FUNCTION);
@@ -226,44 +368,31 @@ fn told(around: &Around<'_>, hang: &Hang, tick: &hang::Tick<'_>, names: &[Name])
         true => "the run has not made its first step and stands still",
         false => "the run stands still",
     };
-    let what = match (hang.evidence, suspect) {
-        (_, Some(_)) => format!("{stands}{of_collective} and waits for this rank"),
-        (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) if name.is_some() => {
-            format!("{stands}{of_collective}, which all its ranks are in")
-        }
-        (Evidence::CollectiveStands | Evidence::SequencesDiffer, None) => {
-            format!("{stands} in a collective that all ranks are in")
-        }
-        (Evidence::NothingComputes, None) => format!("{stands} and computes nothing"),
+    let all = match run.ranks.iter().all(|it| is_heard(it.heard, now)) {
+        true => "all its ranks",
+        false => "all its ranks that are heard",
     };
-    let action = match suspect {
-        Some(_) => {
-            "Look at the stack of this rank and at its GPU; end the run if it does not go on."
+    match (hang.evidence, suspect) {
+        (_, Suspect::Silent(ranks)) => {
+            let whom = if ranks.len() > 1 {
+                "the ranks of this node"
+            } else {
+                "this rank"
+            };
+            format!(
+                "{stands}{of_collective} and probably waits for {whom}, of which nothing is heard"
+            )
         }
-        None if hang.is_first => {
-            "Look at the ranks' logs and stacks: a group that waits for a rank that never came, a download, a compiler. End the run if it does not go on, or give it longer by detect.first_step_after_s."
+        (_, Suspect::Rank(_)) => format!("{stands}{of_collective} and waits for this rank"),
+        (Evidence::CollectiveStands | Evidence::SequencesDiffer, Suspect::Nobody)
+            if name.is_some() =>
+        {
+            format!("{stands}{of_collective}, which {all} are in")
         }
-        None => "Look at the ranks' stacks and at the network; end the run if it does not go on.",
-    };
-    // A long compilation computes nothing on the GPUs too.
-    let severity = match (hang.is_first, hang.evidence) {
-        (true, Evidence::NothingComputes) => Severity::Warning,
-        _ => Severity::Error,
-    };
-    Signal {
-        family: Family::Hang,
-        place: place(run, suspect),
-        severity,
-        what,
-        action: action.to_owned(),
-        cause: is_broken.map_or(Cause::Unknown, |_| Cause::GpuFault),
-        since: Some(hang.since),
-        readings: readings(run, hang, tick, suspect, names),
-        price: Price::of(
-            Basis::RunStands,
-            Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
-        ),
-        booted_at: None,
+        (Evidence::CollectiveStands | Evidence::SequencesDiffer, Suspect::Nobody) => {
+            format!("{stands} in a collective that {all} are in")
+        }
+        (Evidence::NothingComputes, Suspect::Nobody) => format!("{stands} and computes nothing"),
     }
 }
 
@@ -297,12 +426,18 @@ fn readings(
         Some(hang.limit_ns as f64),
     );
     let mut readings = vec![stood];
+    let silent = run.ranks.iter().filter(|it| !is_heard(it.heard, tick.now));
+    let silent = silent.count();
     // Each rank is there once behind the names.
     let last = names.len() as u64;
     let ranks = || tick.positions.iter().filter(|it| it.communicator == last);
     let count = |name, value: usize, usual: Option<f64>| {
         Reading::new(name, value as f64, usual, Unit::Count)
     };
+    if silent > 0 {
+        let name = "ranks that are not heard";
+        readings.push(count(name, silent, Some(run.ranks.len() as f64)));
+    }
     if hang.is_first {
         let world = Some(f64::from(run.world)).filter(|it| *it > 0.0);
         readings.push(count("ranks that came up", run.ranks.len(), world));

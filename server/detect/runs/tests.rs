@@ -19,6 +19,7 @@ use crate::view::fixture;
 
 mod before;
 mod first;
+mod lost;
 mod together;
 mod unruly;
 
