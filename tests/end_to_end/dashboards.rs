@@ -1,7 +1,7 @@
-//! Every panel of the Grafana dashboards, asked of Debian's Prometheus that scrapes the real agent, the
-//! real server, a node of the test's own, which serves every metric of an agent, written by the agent's own
-//! encoder, faults among them, and counters that grow; and for each fault that a panel names a simulated fleet
-//! that has it.
+//! Every panel, every choice and every annotation of the Grafana dashboards, asked of Debian's Prometheus that
+//! scrapes the real server, the real agent, which reads a stand-in for a model server, a simulated fleet for each
+//! fault that a panel names, and a node of the test's own, which has all faults, written by the agent's own encoder.
+//! A panel has data where one of the others has it: what only that node can show is listed by name in [`ONLY_MADE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -53,6 +53,35 @@ const CHOSEN: [(&str, &str); 8] = [
     ("$__rate_interval", "10s"),
 ];
 
+/// The same for what is told by programs that there are: the real agent's cluster, those of the simulated fleets, and
+/// the server, which is of none. Simulated counters move with their tick, every 10 s.
+const REAL: [(&str, &str); 3] = [
+    ("$origin", "|live|simulated"),
+    ("$cluster", "test|.+-simulated|"),
+    ("$__rate_interval", "40s"),
+];
+
+/// Metrics that no program tells here, with the reason: their panels have data of the test's own node.
+const ONLY_MADE: [(&str, &str); 5] = [
+    (
+        "gpufleet_gpu_xid_total",
+        "there is no counter of an XID before one came, and no fleet is broken yet",
+    ),
+    (
+        "gpufleet_training_evaluation_loss",
+        "simulated runs do not evaluate",
+    ),
+    (
+        "gpufleet_training_checkpoint_timestamp_seconds",
+        "a simulated run tells of checkpoints once it saved one, which takes longer than this test waits",
+    ),
+    ("gpufleet_training_checkpoint_step", "the same"),
+    (
+        "gpufleet_training_checkpoint_save_failures_total",
+        "the same",
+    ),
+];
+
 /// A query of a panel.
 #[derive(Clone)]
 struct Asked {
@@ -77,8 +106,19 @@ struct Says {
 impl Asked {
     /// The query with what Grafana puts in.
     fn of(&self, chosen: &[(&str, &str)]) -> String {
-        let put_in = |expr: String, (name, value): &(&str, &str)| expr.replace(name, value);
-        chosen.iter().fold(self.expr.clone(), put_in)
+        put_in(&self.expr, chosen)
+    }
+
+    /// The query as it is asked of what programs tell.
+    fn of_programs(&self) -> String {
+        self.of(&[&REAL[..], &CHOSEN].concat())
+    }
+
+    /// Whether it asks for what only the test's own node tells.
+    fn is_only_made(&self) -> bool {
+        ONLY_MADE
+            .iter()
+            .any(|(metric, _why)| self.expr.contains(metric))
     }
 
     /// The query as it is asked of the fleet that has the panel's fault, or of what is live.
@@ -95,6 +135,12 @@ impl Asked {
         chosen[7].1 = "40s";
         self.of(&chosen)
     }
+}
+
+/// A query with what Grafana puts in.
+fn put_in(query: &str, chosen: &[(&str, &str)]) -> String {
+    let one = |query: String, (name, value): &(&str, &str)| query.replace(name, value);
+    chosen.iter().fold(query.to_owned(), one)
 }
 
 /// The cluster of the fleet with a fault.
@@ -121,6 +167,43 @@ fn asked() -> Vec<Asked> {
         }
     }
     assert!(found.len() > 100, "only {} queries", found.len());
+    found
+}
+
+/// What the choices at the top of the dashboards are made of: a label and the series that have it, each once.
+fn choices() -> BTreeSet<(String, String)> {
+    let all = dashboards();
+    let lists = all
+        .iter()
+        .flat_map(|(_, it)| it["templating"]["list"].as_array());
+    let queries = lists
+        .flatten()
+        .filter_map(|it| it["query"]["query"].as_str());
+    let parts = queries.map(|query| {
+        let inside = query.strip_prefix("label_values(");
+        let inside = inside.and_then(|it| it.strip_suffix(')'));
+        let (series, label) = inside
+            .and_then(|it| it.rsplit_once(", "))
+            .unwrap_or_else(|| panic!("{query} asks for the values of no label"));
+        (
+            label.to_owned(),
+            put_in(series, &[&REAL[..], &CHOSEN].concat()),
+        )
+    });
+    let found: BTreeSet<_> = parts.collect();
+    assert!(found.len() > 5, "only {} choices", found.len());
+    found
+}
+
+/// The queries of annotations that ask for series, each once.
+fn annotations() -> BTreeSet<String> {
+    let all = dashboards();
+    let lists = all
+        .iter()
+        .flat_map(|(_, it)| it["annotations"]["list"].as_array());
+    let queries = lists.flatten().filter_map(|it| it["expr"].as_str());
+    let found: BTreeSet<String> = queries.map(str::to_owned).collect();
+    assert!(!found.is_empty(), "no dashboard shows incidents");
     found
 }
 
@@ -259,7 +342,11 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         &world,
         "node-1",
         &endpoint,
-        "[sample]\nship_interval_seconds = 1",
+        &format!(
+            "[sample]\nship_interval_seconds = 1\n\n[[exporter.targets]]\nurl = \"http://{}/metrics\"\n\
+             tables = [\"vllm\"]\nperiod_seconds = 1\ntimeout_ms = 1000\n",
+            made::vllm()
+        ),
     );
     place.show(&scenario());
     let _agent = place.start();
@@ -280,13 +367,22 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
     let mut missing: Vec<&Asked> = asked.iter().filter(is_always).collect();
     let all = missing.len();
     wait::until("every panel has data", DATA_LIMIT, || {
-        missing.retain(|it| numbers(&prometheus, &it.of(&CHOSEN)).is_empty());
+        missing.retain(|it| {
+            let is_there = |query: String| !numbers(&prometheus, &query).is_empty();
+            !is_there(it.of_programs()) && !(it.is_only_made() && is_there(it.of(&CHOSEN)))
+        });
         let first: Vec<&str> = missing.iter().map(|it| it.expr.as_str()).take(5).collect();
         eprintln!(
             "{} of {all} queries return nothing yet: {first:?}",
             missing.len()
         );
         missing.is_empty().then_some(())
+    });
+    let mut choices = choices();
+    wait::until("there is something to choose", DATA_LIMIT, || {
+        choices.retain(|(label, series)| prometheus.label_values(label, series).is_empty());
+        eprintln!("nothing to choose from yet: {choices:?}");
+        choices.is_empty().then_some(())
     });
     wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
         let is_compared = |it: &String| incidents::compared(&server, &cluster(it)).is_some();
@@ -311,4 +407,11 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         eprintln!("{} faults are not seen yet: {first:?}", unseen.len());
         unseen.is_empty().then_some(())
     });
+    for query in annotations() {
+        let marks = put_in(&query, &[&[("$origin", "simulated")], &CHOSEN[..]].concat());
+        assert!(
+            !numbers(&prometheus, &marks).is_empty(),
+            "{query} marks nothing"
+        );
+    }
 }
