@@ -19,6 +19,10 @@ use crate::web::Web;
 
 pub mod problem;
 
+pub mod refusals;
+
+pub mod parameters;
+
 pub mod shape;
 
 pub mod paging;
@@ -105,9 +109,14 @@ impl Modify for Bearer {
     }
 }
 
-/// Routes that need the right to read, with their description.
-pub fn router() -> (Router<Arc<Web>>, OpenApi) {
-    guarded().split_for_parts()
+/// Routes that need the right to read.
+pub fn router() -> Router<Arc<Web>> {
+    guarded().split_for_parts().0
+}
+
+/// Routes that change something: they check for themselves, because they need another role.
+pub fn changing() -> Router<Arc<Web>> {
+    changes().split_for_parts().0
 }
 
 fn guarded() -> OpenApiRouter<Arc<Web>> {
@@ -144,19 +153,16 @@ fn guarded() -> OpenApiRouter<Arc<Web>> {
         .routes(routes!(settings::settings))
 }
 
-/// Routes that check for themselves, or need no right: health, the document, and commands, which
-/// need another role.
-fn own() -> OpenApiRouter<Arc<Web>> {
+fn changes() -> OpenApiRouter<Arc<Web>> {
     OpenApiRouter::default()
         .routes(routes!(agents::command))
         .routes(routes!(incidents::say))
         .routes(routes!(silences::keep))
         .routes(routes!(silences::end))
         .routes(routes!(deliveries::test))
-        .routes(routes!(health::health))
 }
 
-/// The router of [`own`], the document and its page.
+/// Routes that need no right: health, the document and its page.
 pub fn open() -> Router<Arc<Web>> {
     own()
         .split_for_parts()
@@ -166,9 +172,16 @@ pub fn open() -> Router<Arc<Web>> {
         .route("/api/{*rest}", axum::routing::any(nothing))
 }
 
+fn own() -> OpenApiRouter<Arc<Web>> {
+    OpenApiRouter::default().routes(routes!(health::health))
+}
+
 /// The whole document.
 pub fn document() -> OpenApi {
     let (_, mut document) = guarded().split_for_parts();
+    let (_, changes) = changes().split_for_parts();
+    document.merge(changes);
+    refusals::describe(&mut document);
     let (_, own) = own().split_for_parts();
     document.merge(own);
     document.info.version = "1".to_owned();

@@ -22,6 +22,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::limit::RequestBodyLimitLayer;
 
+use crate::api::parameters::Known;
 use crate::auth::{AuthError, Grant, Role};
 use crate::doctor::Doctors;
 use crate::find::Names;
@@ -32,6 +33,8 @@ use crate::view::Views;
 use crate::{App, api, metrics, pages};
 
 pub mod same_origin;
+
+pub mod errors;
 
 /// Longest body of a request: a command for an agent, or the sign-in form.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -85,10 +88,14 @@ pub struct Web {
 
 /// The router of the web port.
 pub fn router(app: App) -> Router {
+    let web = shared(app);
+    around(routes(&web), web)
+}
+
+fn shared(app: App) -> Arc<Web> {
     let specs = Specs::with(&app.config.gpu.peaks)
         .expect("Config::check refuses lines that do not describe a card");
-    let watched = (app.clone(), Door::Web);
-    let web = Arc::new(Web {
+    Arc::new(Web {
         app,
         specs: Arc::new(specs),
         step_views: tokio::sync::Semaphore::new(STEP_VIEWS),
@@ -103,31 +110,50 @@ pub fn router(app: App) -> Router {
         todays: Todays::default(),
         doctors: Doctors::default(),
         streams: Arc::default(),
-    });
+    })
+}
+
+/// Every address, with what guards it.
+fn routes(web: &Arc<Web>) -> Router<Arc<Web>> {
     let guarded = Router::new()
-        .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(&web), lead_page)))
+        .merge(pages::guarded().layer(middleware::from_fn_with_state(Arc::clone(web), lead_page)))
         .merge(pages::always())
         .merge(metrics::router())
-        .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_page));
-    let (api, _) = api::router();
-    let api = api
-        .layer(middleware::from_fn_with_state(Arc::clone(&web), lead_api))
-        .layer(middleware::from_fn_with_state(Arc::clone(&web), guard_api));
+        .layer(middleware::from_fn_with_state(Arc::clone(web), guard_page));
+    let known = Arc::new(Known::of(&api::document()));
+    let known = middleware::from_fn_with_state(known, api::parameters::refuse_others);
+    let lead = middleware::from_fn_with_state(Arc::clone(web), lead_api);
+    let api = api::router()
+        .layer(known.clone())
+        .layer(lead.clone())
+        .layer(middleware::from_fn_with_state(Arc::clone(web), guard_api));
     Router::new()
         .merge(guarded)
         .merge(api)
+        .merge(api::changing().layer(known.clone()).layer(lead))
         .merge(pages::open())
-        .merge(api::open())
+        .merge(api::open().layer(known))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(&web),
+            Arc::clone(web),
             metrics::own::count,
         ))
         .fallback(pages::not_found)
-        .layer(CatchPanicLayer::custom(pages::problem::on_panic))
-        .layer(middleware::from_fn(harden))
-        .layer(CompressionLayer::new().quality(CompressionLevel::Precise(4)))
+}
+
+/// What stands around all routes, the outermost last: whatever goes wrong further in is given words, and whatever is
+/// answered carries the same headers.
+fn around(routes: Router<Arc<Web>>, web: Arc<Web>) -> Router {
+    let watched = (web.app.clone(), Door::Web);
+    routes
+        .layer(CatchPanicLayer::custom(errors::on_panic))
         .layer(middleware::from_fn(in_time))
         .layer(RequestBodyLimitLayer::new(MAX_BODY_BYTES))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&web),
+            errors::with_words,
+        ))
+        .layer(middleware::from_fn(harden))
+        .layer(CompressionLayer::new().quality(CompressionLevel::Precise(4)))
         .layer(middleware::from_fn_with_state(watched, refusals::watch))
         .with_state(web)
 }
@@ -215,7 +241,14 @@ async fn in_time(request: Request<Body>, next: Next) -> Response {
         false => ANSWER_WITHIN,
     };
     let answered = tokio::time::timeout(within, next.run(request)).await;
-    answered.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
+    answered.unwrap_or_else(|_| {
+        let mut late = StatusCode::SERVICE_UNAVAILABLE.into_response();
+        late.extensions_mut().insert(errors::Why(format!(
+            "no answer within {} s: ask for less, or again when the server is less busy",
+            within.as_secs()
+        )));
+        late
+    })
 }
 
 /// Headers that every answer carries: nothing from other hosts, no inline script or style, no

@@ -102,7 +102,7 @@ pub struct CommandQueued {
 
 /// Agents that have sent something since the server started, by id.
 #[utoipa::path(get, path = "/api/v1/agents", tag = "Agents", params(Paging),
-    responses((status = 200, body = Page<Agent>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<Agent>)))]
 pub async fn agents(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -138,7 +138,7 @@ pub async fn agents(
 /// Gives an agent a command. It rides in the reply to the agent's next request. Needs role operate.
 #[utoipa::path(post, path = "/api/v1/agents/{id}/commands", tag = "Agents", request_body = CommandAsked,
     params(("id" = Uuid, Path, description = "The agent's id")),
-    responses((status = 202, body = CommandQueued), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 202, body = CommandQueued), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
 pub async fn command(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,

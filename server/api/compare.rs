@@ -134,7 +134,7 @@ pub struct Comparison {
 
 /// Two attempts side by side, or several of each, of the last six hours of every one.
 #[utoipa::path(get, path = "/api/v1/runs/compare", tag = "Training", params(CompareAsked),
-    responses((status = 200, body = Comparison), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Comparison), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn compare(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

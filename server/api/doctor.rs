@@ -7,7 +7,6 @@ use axum::extract::{Extension, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::problem::Problem;
 use crate::auth::Grant;
 use crate::doctor::{self, Check, Finding, Outcome};
 use crate::web::Web;
@@ -85,7 +84,7 @@ pub struct DoctorCheck {
 
 /// What keeps gpufleet from telling the truth about the fleet, the worst first, with the line that mends it.
 #[utoipa::path(get, path = "/api/v1/doctor", tag = "Server",
-    responses((status = 200, body = Doctor), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Doctor)))]
 pub async fn doctor(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

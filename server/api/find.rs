@@ -62,7 +62,7 @@ pub struct FoundName {
 
 /// Nodes, GPUs and jobs by a part of their name.
 #[utoipa::path(get, path = "/api/v1/find", tag = "Fleet", params(FindAsked),
-    responses((status = 200, body = FoundNames), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = FoundNames)))]
 pub async fn find(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

@@ -115,7 +115,7 @@ pub struct GpuFilter {
 
 /// The fleet in numbers.
 #[utoipa::path(get, path = "/api/v1/fleet", tag = "Fleet",
-    responses((status = 200, body = Fleet), (status = 401, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Fleet)))]
 pub async fn fleet(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Json<Fleet> {
     let view = seen(&web, &grant).await;
     let counts = |origin| StateCounts::from(&view.counts(origin));
@@ -130,7 +130,7 @@ pub async fn fleet(State(web): State<Arc<Web>>, Extension(grant): Extension<Gran
 
 /// Every cluster. One with data of several origins has an entry for each.
 #[utoipa::path(get, path = "/api/v1/clusters", tag = "Fleet", params(Paging),
-    responses((status = 200, body = Page<Cluster>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<Cluster>)))]
 pub async fn clusters(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -159,7 +159,7 @@ pub async fn clusters(
 
 /// Nodes, by origin, cluster and name.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "Fleet", params(NodeFilter),
-    responses((status = 200, body = Page<Node>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<Node>)))]
 pub async fn nodes(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -235,7 +235,7 @@ pub async fn node(
 
 /// GPUs, by origin, cluster, node and index.
 #[utoipa::path(get, path = "/api/v1/gpus", tag = "Fleet", params(GpuFilter),
-    responses((status = 200, body = Page<Gpu>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<Gpu>)))]
 pub async fn gpus(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

@@ -43,7 +43,7 @@ pub struct Check {
 
 /// 200 when the server can do its work, 503 with what is wrong when not.
 #[utoipa::path(get, path = "/api/v1/health", tag = "Server", security(()),
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+    responses((status = 200, body = Health), (status = 400, body = super::problem::Problem, content_type = "application/problem+json"), (status = 503, body = Health)))]
 pub async fn health(State(web): State<Arc<Web>>) -> Response {
     let app = &web.app;
     let checks = [

@@ -36,7 +36,6 @@ const WORDS: [&str; 3] = [ACKNOWLEDGE, SILENCE, NOTE];
 /// Which incidents.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub struct IncidentsAsked {
     /// Only of this cluster.
     pub cluster: Option<String>,
@@ -208,7 +207,7 @@ pub struct Said {
 
 /// Incidents, those that began last first.
 #[utoipa::path(get, path = "/api/v1/incidents", tag = "Incidents", params(IncidentsAsked),
-    responses((status = 200, body = Page<IncidentKnown>), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<IncidentKnown>)))]
 pub async fn incidents(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -243,7 +242,7 @@ pub async fn incidents(
 /// One incident.
 #[utoipa::path(get, path = "/api/v1/incidents/{id}", tag = "Incidents",
     params(("id" = Uuid, Path, description = "The incident's id")),
-    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = IncidentKnown), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn incident(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -276,7 +275,7 @@ pub async fn find(web: &Web, grant: &Grant, id: Uuid) -> Result<Option<Incident>
 /// Acknowledges, silences or annotates an incident, with the name of who does. Needs role operate.
 #[utoipa::path(post, path = "/api/v1/incidents/{id}/say", tag = "Incidents", request_body = Said,
     params(("id" = Uuid, Path, description = "The incident's id")),
-    responses((status = 200, body = IncidentKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = IncidentKnown), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json")))]
 pub async fn say(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,

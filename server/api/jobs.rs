@@ -43,7 +43,7 @@ pub struct JobDetail {
 
 /// Jobs, each by its last attempt, the last started first.
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "Training", params(JobsAsked),
-    responses((status = 200, body = Page<RunKnown>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<RunKnown>)))]
 pub async fn jobs(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

@@ -215,7 +215,7 @@ pub struct EventKnown {
 /// Minutes of a GPU or share, at most 48 hours at once.
 #[utoipa::path(get, path = "/api/v1/gpus/{cluster}/{id}/minutes", tag = "Past",
     params(("cluster" = String, Path, description = "The cluster's name"), ("id" = String, Path, description = "The GPU's or share's id"), RangeAsked),
-    responses((status = 200, body = Minutes), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Minutes), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn minutes(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -253,7 +253,7 @@ pub async fn minutes(
 /// Ledger hours of a GPU or share, at most 31 days at once.
 #[utoipa::path(get, path = "/api/v1/gpus/{cluster}/{id}/hours", tag = "Past",
     params(("cluster" = String, Path, description = "The cluster's name"), ("id" = String, Path, description = "The GPU's or share's id"), RangeAsked),
-    responses((status = 200, body = Hours), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Hours), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn hours(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -281,7 +281,7 @@ pub async fn hours(
 
 /// What happened, the newest first.
 #[utoipa::path(get, path = "/api/v1/events", tag = "Past", params(EventsAsked),
-    responses((status = 200, body = Page<EventKnown>), (status = 400, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Page<EventKnown>)))]
 pub async fn events(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

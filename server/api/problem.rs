@@ -107,7 +107,8 @@ pub fn refused(error: &AuthError) -> Response {
     response
 }
 
-/// A query string; what cannot be understood is a problem, unknown parameters too.
+/// A query string; what cannot be understood is a problem. Unknown parameters do not come this far
+/// ([`super::parameters`]).
 pub struct Asked<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Web>> for Asked<T> {

@@ -221,7 +221,7 @@ pub struct Block {
 /// An attempt of a job with its ranks.
 #[utoipa::path(get, path = "/api/v1/runs/{cluster}/{job}/{attempt}", tag = "Training",
     params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment"), ("attempt" = u32, Path, description = "Which attempt, counted from 0")),
-    responses((status = 200, body = RunDetail), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = RunDetail), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn run(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,
@@ -235,7 +235,7 @@ pub async fn run(
 /// Steps of an attempt, at most two hours and 64 ranks at once.
 #[utoipa::path(get, path = "/api/v1/runs/{cluster}/{job}/{attempt}/steps", tag = "Training",
     params(("cluster" = String, Path, description = "The cluster's name"), ("job" = String, Path, description = "The job's id, percent-encoded as one segment"), ("attempt" = u32, Path, description = "Which attempt, counted from 0"), StepsAsked),
-    responses((status = 200, body = Vec<Block>), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Vec<Block>), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn steps(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

@@ -188,7 +188,7 @@ impl IntoResponse for NotYet {
 /// Who could do with fewer or smaller GPUs, and which nodes could be off at which time of the week, as it was last
 /// worked out (`at`): once an hour, and while somebody asks. A server that has not worked it out yet says so with 202.
 #[utoipa::path(get, path = "/api/v1/savings", tag = "Money",
-    responses((status = 200, body = Savings), (status = 202, body = NotYet), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Savings), (status = 202, body = NotYet)))]
 pub async fn savings(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

@@ -71,7 +71,7 @@ pub struct SettingsThresholds {
 
 /// The configuration that holds, with where each value comes from, without its secrets.
 #[utoipa::path(get, path = "/api/v1/settings", tag = "Server",
-    responses((status = 200, body = Settings), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Settings)))]
 pub async fn settings(
     State(web): State<Arc<Web>>,
     Extension(grant): Extension<Grant>,

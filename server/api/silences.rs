@@ -87,7 +87,7 @@ pub fn all(web: &Web, grant: &Grant) -> Vec<SilenceKnown> {
 
 /// Tells nobody of what matches for a while, also of what breaks meanwhile. Needs role operate.
 #[utoipa::path(post, path = "/api/v1/silences", tag = "Incidents", request_body = SilenceAsked,
-    responses((status = 201, body = SilenceKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 409, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 201, body = SilenceKnown), (status = 409, body = Problem, content_type = "application/problem+json")))]
 pub async fn keep(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,
@@ -145,7 +145,7 @@ pub async fn keep(
 /// Ends a silence before its time: people are told of what it kept silent and is still so. Needs role operate.
 #[utoipa::path(post, path = "/api/v1/silences/{id}/end", tag = "Incidents", request_body = SilenceEnded,
     params(("id" = Uuid, Path, description = "The silence's id")),
-    responses((status = 200, body = SilenceKnown), (status = 400, body = Problem, content_type = "application/problem+json"), (status = 403, body = Problem, content_type = "application/problem+json"), (status = 404, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json"), (status = 415, body = Problem, content_type = "application/problem+json"), (status = 422, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = SilenceKnown), (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub async fn end(
     State(web): State<Arc<Web>>,
     headers: HeaderMap,

@@ -9,7 +9,6 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::problem::Problem;
 use super::shape::StateCounts;
 use crate::auth::Grant;
 use crate::today::blind::{self, BlindSpot};
@@ -123,7 +122,7 @@ pub struct ChangeRow {
 
 /// The fleet in one line, waste ranked by money a day, what is not measured, changes since yesterday.
 #[utoipa::path(get, path = "/api/v1/today", tag = "Fleet",
-    responses((status = 200, body = Today), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 503, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 200, body = Today)))]
 pub async fn today(State(web): State<Arc<Web>>, Extension(grant): Extension<Grant>) -> Json<Today> {
     let view = web.views.get(&web.app).await.seen_with(&grant);
     let today = web.todays.get(&web.app, &view, &web.specs, &grant);

@@ -1,6 +1,5 @@
 //! Pages for when there is nothing to show: not found, not allowed, broken. Each says what to do.
 
-use std::any::Any;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -101,20 +100,28 @@ pub fn sign_in(web: &Web, request: &Request, error: &AuthError) -> Response {
     frame::page(StatusCode::UNAUTHORIZED, &page)
 }
 
+/// An error that no handler found words for.
+pub fn without_words(
+    web: &Web,
+    headers: &HeaderMap,
+    here: &str,
+    status: StatusCode,
+    why: String,
+) -> Response {
+    let title = match status {
+        StatusCode::INTERNAL_SERVER_ERROR => "Something broke on the server",
+        StatusCode::METHOD_NOT_ALLOWED => "This address does not take that",
+        StatusCode::PAYLOAD_TOO_LARGE => "That is too long",
+        StatusCode::SERVICE_UNAVAILABLE => "The server does not answer in time",
+        _ => "This was not understood",
+    };
+    let frame = Frame::of(web, headers, here, Grant::default());
+    refused(frame, status, title, why, "/")
+}
+
 /// 500. The reader gets a constant text, the log gets the truth.
 pub fn broken(error: &dyn Display) -> Response {
     tracing::error!(%error, "a page could not be rendered");
-    constant_500()
-}
-
-/// What a panicking handler answers.
-pub fn on_panic(panic: Box<dyn Any + Send + 'static>) -> axum::http::Response<axum::body::Body> {
-    let said = panic
-        .downcast_ref::<&str>()
-        .map(|it| (*it).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_default();
-    tracing::error!(panic = %said, "a handler of the web port panicked");
     constant_500()
 }
 

@@ -37,6 +37,8 @@ mod cost;
 
 mod doctor;
 
+mod errors;
+
 mod find;
 
 mod fleet;
@@ -230,8 +232,8 @@ impl Fixture {
     }
 }
 
-/// Every address of the document with its parameters filled in, by method.
-fn addresses() -> Vec<(String, String)> {
+/// Every route of the document: its method, its path, and an address with its parameters filled in.
+fn addresses() -> Vec<(String, String, String)> {
     let document = serde_json::to_value(crate::api::document()).unwrap();
     let mut found = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -251,7 +253,7 @@ fn addresses() -> Vec<(String, String)> {
             .replace("/ladders/prod/{name}", "/ladders/prod/fp8%20%26%20more")
             .replace("{id}", id);
         for method in methods.as_object().unwrap().keys() {
-            found.push((method.clone(), address.clone()));
+            found.push((method.clone(), path.clone(), address.clone()));
         }
     }
     found
@@ -262,7 +264,7 @@ async fn every_route_of_the_document_answers_as_it_says() {
     let server = server().await.with_an_incident().await;
     let addresses = addresses();
     assert!(addresses.len() >= 12, "{addresses:?}");
-    for (method, address) in addresses {
+    for (method, _, address) in addresses {
         if method == "get" {
             server.json(&address).await;
         } else {
