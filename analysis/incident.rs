@@ -11,7 +11,8 @@
 //! - *One cause, one incident*: a broken GPU explains its heat, its power and its idleness, a broken
 //!   node its GPUs, either the run that waits for them; half of a node's GPUs with the same trouble
 //!   are the node's; more than [`BREAKER_NODES`] nodes and a tenth of a cluster with the same trouble
-//!   are the cluster's: the circuit breaker, one incident where there would be hundreds. What opened
+//!   are the cluster's: the circuit breaker, one incident where there would be hundreds; so are many runs
+//!   with the same trouble within minutes (`breaker`). What opened
 //!   before its cause was known becomes the incident of its cause, under the id that people know; what
 //!   an open incident has explained is no other while that one is open ([`explained`]). A reader that fails
 //!   explains nothing: what its agent tells of the rest is as true as before.
@@ -37,6 +38,7 @@ use crate::lost::{Losing, Lost};
 use crate::price::{Basis, Price, Stake};
 
 pub mod book;
+mod breaker;
 mod explained;
 mod group;
 mod person;
@@ -47,6 +49,7 @@ mod stood;
 mod tests;
 
 pub use book::{Book, Change, Tick};
+pub use breaker::{BREAKER_RUNS, BREAKER_WITHIN_NS};
 pub use group::{Group, Nodes};
 pub use person::{MAX_NOTE_BYTES, MAX_PERSON_BYTES, MAX_SILENCE_NS, Refused};
 

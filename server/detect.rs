@@ -352,6 +352,7 @@ impl Detectors {
             is_heard: &|family, place| heard.is_heard(family, place, &found),
             quiet_runs: &found.quiet,
             nodes: &heard.nodes,
+            runs: &heard.runs,
         });
         let judged = Coverage {
             gpus: seen.len(),

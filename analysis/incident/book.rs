@@ -10,6 +10,7 @@ use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::Timestamp;
 use uuid::Uuid;
 
+use super::breaker::Circuits;
 use super::group::{Group, Nodes, groups};
 use super::{
     BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State,
@@ -34,6 +35,8 @@ pub struct Tick<'a> {
     pub quiet_runs: &'a BTreeSet<(String, String)>,
     /// The nodes with how many GPUs each has.
     pub nodes: &'a Nodes,
+    /// How many runs of each cluster are watched.
+    pub runs: &'a BTreeMap<String, usize>,
 }
 
 /// What became of an incident at a tick.
@@ -57,6 +60,8 @@ pub struct Book {
     beyond: BTreeSet<(Family, Place)>,
     /// Ticks in a row that open an incident, of families of which it is not [`Family::ticks`].
     open_after: BTreeMap<Family, u32>,
+    /// Runs whose trouble is one incident of their cluster.
+    pub(super) circuits: Circuits,
 }
 
 /// As many incidents may be there before one of this kind: when the book is full of idle GPUs, what is broken still
@@ -148,12 +153,11 @@ impl Book {
         let mut changes = Vec::new();
         let mut seen: BTreeMap<usize, Vec<Group>> = BTreeMap::new();
         let before = std::mem::take(&mut self.beyond);
-        let groups = groups(signals, tick.nodes);
+        let mut groups = groups(signals, tick.nodes);
+        groups.retain(|it| !self.has_explained(it));
+        let groups = self.broken(groups, tick.runs, now);
         self.make_room(&groups);
         for group in groups {
-            if self.has_explained(&group) {
-                continue;
-            }
             if let Some(place) = self.belongs_to(&group, now, new_id, &mut changes) {
                 seen.entry(place).or_default().push(group);
             }
@@ -172,11 +176,14 @@ impl Book {
             self.explain(place, &explained, now, &mut changes);
             told.insert(place);
         }
-        for (place, incident) in self.incidents.iter_mut().enumerate() {
+        let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
+        self.clear_circuits(&heard, now);
+        for place in 0..self.incidents.len() {
             if !told.contains(&place) {
+                let incident = &self.incidents[place];
                 let is_heard =
-                    (tick.is_heard)(incident.family, &incident.place) && !is_quiet(&incident.place);
-                changes.extend(incident.not_signalled(is_heard, now));
+                    heard(incident.family, &incident.place) && !self.is_unheard_in(incident, now);
+                changes.extend(self.incidents[place].not_signalled(is_heard, now));
             }
         }
         self.incidents.retain(|it| it.is_kept(now));
@@ -229,16 +236,21 @@ impl Book {
         let known = of(State::Open)
             .or_else(|| of(State::Pending))
             .or_else(|| of(State::Resolved));
-        let Some(place) = known else {
-            if self.incidents.len() >= group.room() {
+        let place = match known {
+            Some(place) => place,
+            None if self.incidents.len() >= group.room() => {
                 self.beyond.insert((group.family, group.place.clone()));
                 return None;
             }
-            self.incidents.push(Incident::pending(new_id(), group, now));
-            return Some(self.incidents.len() - 1);
+            None => {
+                self.incidents.push(Incident::pending(new_id(), group, now));
+                self.incidents.len() - 1
+            }
         };
+        self.incidents[place].lost.join(&group.before);
+        let is_part = |it: &Incident| is_one(it) || group.is_of_runs() && it.is_of_a_run_in(group);
         let others: Vec<usize> = (0..self.incidents.len())
-            .filter(|it| *it != place && is_one(&self.incidents[*it]))
+            .filter(|it| *it != place && is_part(&self.incidents[*it]))
             .filter(|it| self.incidents[*it].state != State::Resolved)
             .collect();
         for other in others {
@@ -257,7 +269,7 @@ impl Book {
     ) {
         let id = self.incidents[place].id;
         let taken = &mut self.incidents[other];
-        let was_open = taken.state == State::Open;
+        let (was_open, ticks) = (taken.state == State::Open, taken.ticks);
         let (other_id, lost) = (taken.id, std::mem::take(&mut taken.lost));
         let unobserved = taken.unobserved();
         if was_open {
@@ -265,6 +277,9 @@ impl Book {
             changes.push(Change::Resolved(other_id));
         }
         taken.end(now);
+        // What was sure of a part is sure of all.
+        let whole = &mut self.incidents[place];
+        whole.ticks = whole.ticks.max(ticks);
         if was_open {
             self.incidents[place].lost.join(&lost);
             self.incidents[place].join_unobserved(&unobserved);
@@ -285,8 +300,15 @@ impl Group {
 impl Incident {
     /// Whether a group of signals is about the same as this.
     fn is_about(&self, group: &Group) -> bool {
-        let is_alike = self.family == group.family && self.is_of_readers() == group.is_of_readers();
-        is_alike && self.place.overlaps(&group.place)
+        let is_alike = self.is_of_readers() == group.is_of_readers();
+        is_alike && self.is_at(group.family, &group.place)
+    }
+
+    /// Whether trouble of this kind at this place is its own. Runs have each their own, and many with one cause
+    /// another one.
+    pub(super) fn is_at(&self, family: Family, place: &Place) -> bool {
+        let is_one = !family.is_of_run() || self.place.run == place.run;
+        self.family == family && is_one && self.place.overlaps(place)
     }
 
     /// The clock may have been set back since the last tick: nothing waits for a time that was wrong.
@@ -322,7 +344,8 @@ impl Incident {
             basis: Basis::default(),
             is_least: false,
             stake: Stake::default(),
-            counted_to: since,
+            // Runs that are told together began each at its own time.
+            counted_to: if group.is_of_runs() { now } else { since },
             evidence: Vec::new(),
             more_evidence: 0,
             owner: None,

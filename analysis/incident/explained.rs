@@ -98,7 +98,7 @@ impl Incident {
     }
 
     fn is_any_of(&self, signals: &[&Signal]) -> bool {
-        let is_of = |it: &&Signal| self.family == it.family && self.place.overlaps(&it.place);
+        let is_of = |it: &&Signal| self.is_at(it.family, &it.place);
         signals.iter().any(is_of)
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BREAKER_NODES, BREAKER_PART, Family, Place, Signal};
 use crate::cause::Cause;
+use crate::lost::Lost;
 use crate::price::Price;
 
 /// Signals of one cause.
@@ -18,6 +19,8 @@ pub struct Group {
     pub signals: Vec<Signal>,
     /// Signals of other kinds that it explains.
     pub explained: Vec<Signal>,
+    /// What was lost to it before anybody told it, where its incident is not to count that from its own beginning.
+    pub(super) before: Lost,
 }
 
 impl Group {
@@ -27,9 +30,9 @@ impl Group {
         self.signals[0].is_of_a_reader()
     }
 
-    /// How many different places it is about.
+    /// How many different places it is about; of what is about runs, how many runs.
     pub fn places(&self) -> usize {
-        let places: BTreeSet<&Place> = self.signals.iter().map(|it| &it.place).collect();
+        let places: BTreeSet<Place> = self.signals.iter().map(payer).collect();
         places.len()
     }
 
@@ -43,10 +46,22 @@ impl Group {
     }
 }
 
+/// What a signal costs once: a run that waits for two of its ranks waits once.
+fn payer(signal: &Signal) -> Place {
+    match is_a_runs(signal.family, &signal.place) {
+        true => Place {
+            cluster: signal.place.cluster.clone(),
+            run: signal.place.run.clone(),
+            ..Place::default()
+        },
+        false => signal.place.clone(),
+    }
+}
+
 fn sum(signals: &[Signal]) -> Option<Price> {
-    let mut by_place: BTreeMap<&Place, Price> = BTreeMap::new();
+    let mut by_place: BTreeMap<Place, Price> = BTreeMap::new();
     for signal in signals {
-        let most = by_place.entry(&signal.place).or_insert(signal.price);
+        let most = by_place.entry(payer(signal)).or_insert(signal.price);
         *most = most.or(signal.price);
     }
     by_place.into_values().reduce(Price::and)
@@ -83,6 +98,7 @@ fn of_one_kind(signals: Vec<Signal>, nodes: &Nodes) -> Vec<Group> {
                 place,
                 signals,
                 explained: Vec::new(),
+                before: Lost::default(),
             }),
         }
     }
@@ -148,7 +164,7 @@ fn of_clusters(by_place: ByPlace, nodes: &Nodes) -> ByPlace {
     })
 }
 
-/// Whether it is about a run: these have each their own cause.
+/// Whether it is about a run: these have each their own cause, unless many have it at once (`breaker`).
 fn is_a_runs(family: Family, place: &Place) -> bool {
     family.is_of_run() && place.run.is_some()
 }

@@ -3,6 +3,8 @@
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+mod breaker;
+
 mod readers;
 
 mod opens;
@@ -19,6 +21,7 @@ struct World {
     now: Timestamp,
     ids: u128,
     nodes: Nodes,
+    runs: BTreeMap<String, usize>,
     silent: BTreeSet<String>,
     quiet: BTreeSet<(String, String)>,
 }
@@ -31,6 +34,7 @@ impl World {
             now: START,
             ids: 0,
             nodes: (0..100).map(node).collect::<BTreeMap<_, _>>(),
+            runs: BTreeMap::new(),
             silent: BTreeSet::new(),
             quiet: BTreeSet::new(),
         }
@@ -43,9 +47,13 @@ impl World {
         let tick = Tick {
             now: self.now,
             signals: signals.to_vec(),
-            is_heard: &|_, place| place.node.as_ref().is_none_or(|it| !silent.contains(it)),
+            is_heard: &|_, place| {
+                let mut names = place.node.iter().chain(&place.run);
+                names.all(|it| !silent.contains(it))
+            },
             quiet_runs: &self.quiet,
             nodes: &self.nodes,
+            runs: &self.runs,
         };
         self.book.tick(tick, &mut || {
             *ids += 1;
@@ -226,32 +234,6 @@ fn incidents_that_turn_out_to_be_one_become_one() {
         other.lost.gpu_micros == 0,
         "what it lost is the other's now"
     );
-}
-
-#[test]
-fn many_nodes_with_the_same_trouble_trip_the_circuit_breaker() {
-    let mut world = World::new();
-    let blind = |count: usize| -> Vec<Signal> {
-        let node = |it| Place::node("prod", &format!("node-{it}"));
-        (0..count)
-            .map(|it| signal(Family::Blind, node(it)))
-            .collect()
-    };
-    world.ticks(3, &blind(10));
-    assert_eq!(
-        world.open().len(),
-        10,
-        "a tenth of the cluster is no more than that"
-    );
-    world.tick(&blind(60));
-    let open = world.open();
-    assert_eq!(open.len(), 1);
-    assert_eq!((open[0].place.node.as_ref(), open[0].places), (None, 60));
-    let mut small = World::new();
-    small.nodes.retain(|(_, node), _| node.len() == 6);
-    assert_eq!(small.nodes.len(), 10);
-    small.ticks(3, &blind(5));
-    assert_eq!(small.open().len(), 5, "five nodes are few in any cluster");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::detector::{Findings, TickSnapshot};
 use super::gather::GpuSnapshot;
 use super::gpus;
 use crate::notify::own;
+use crate::runs::State;
 
 /// Families that a GPU's readings show.
 const READ: [Family; 6] = [
@@ -24,6 +25,8 @@ pub(super) struct Heard<'a> {
     tick: &'a TickSnapshot<'a>,
     /// How many GPUs the nodes have that are judged.
     pub(super) nodes: Nodes,
+    /// How many runs of each cluster go on.
+    pub(super) runs: BTreeMap<String, usize>,
     silent: BTreeSet<(String, String)>,
     unreadable: Unreadable<'a>,
 }
@@ -49,6 +52,7 @@ impl<'a> Heard<'a> {
         Self {
             tick,
             nodes,
+            runs: watched(tick),
             silent,
             unreadable: Unreadable::of(tick.seen),
         }
@@ -110,6 +114,18 @@ impl<'a> Heard<'a> {
         let key = (place.cluster.clone(), node.clone());
         self.nodes.contains_key(&key) && !self.silent.contains(&key)
     }
+}
+
+/// How many runs of each cluster go on: of so many as have the same trouble it may be said that many have.
+fn watched(tick: &TickSnapshot<'_>) -> BTreeMap<String, usize> {
+    let mut runs = BTreeMap::new();
+    for key in tick.runs().keys() {
+        let state = tick.runs().look(&key, |run| run.state(tick.now));
+        if matches!(state, Some(State::Running | State::Silent { .. })) {
+            *runs.entry(key.cluster.to_string()).or_default() += 1;
+        }
+    }
+    runs
 }
 
 impl<'a> Unreadable<'a> {

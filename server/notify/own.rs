@@ -210,6 +210,7 @@ mod tests {
                     is_heard: &|_, _| true,
                     quiet_runs: &quiet_runs,
                     nodes: &nodes,
+                    runs: &Default::default(),
                 };
                 app.incidents.tick(tick, &mut || {
                     ids += 1;

@@ -192,6 +192,7 @@ impl Fixture {
             is_heard: &|_, _| true,
             quiet_runs: &BTreeSet::new(),
             nodes: &BTreeMap::new(),
+            runs: &Default::default(),
         };
         self.incidents.tick(tick, &mut || INCIDENT.parse().unwrap());
         self
@@ -344,6 +345,7 @@ async fn what_is_simulated_is_in_no_count_and_no_sum_of_incidents_that_are_live(
         is_heard: &|_, _| true,
         quiet_runs: &BTreeSet::new(),
         nodes: &BTreeMap::new(),
+        runs: &Default::default(),
     };
     both.incidents.tick(tick, &mut uuid::Uuid::now_v7);
     let (_, page) = both.get("/incidents").await;
@@ -370,6 +372,7 @@ async fn an_incident_of_a_cluster_that_is_not_seen_any_more_is_no_more_live_for_
         is_heard: &|_, _| true,
         quiet_runs: &BTreeSet::new(),
         nodes: &BTreeMap::new(),
+        runs: &Default::default(),
     };
     server.incidents.tick(tick, &mut uuid::Uuid::now_v7);
     let (_, page) = server.get("/incidents").await;

@@ -127,6 +127,7 @@ impl Teller {
             is_heard: &|_, _| true,
             quiet_runs: &Default::default(),
             nodes: &nodes,
+            runs: &Default::default(),
         };
         self.app.incidents.tick(tick, &mut Uuid::now_v7);
         let written = self.app.incidents.write(&self.app.store).await;

@@ -36,6 +36,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
             is_heard: &|_, _| true,
             quiet_runs: &std::collections::BTreeSet::new(),
             nodes: &Nodes::from([(("live".to_owned(), "node-1".to_owned()), 100)]),
+            runs: &Default::default(),
         };
         book.tick(tick, &mut || Uuid::from_u128(number));
     }

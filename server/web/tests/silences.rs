@@ -50,6 +50,7 @@ fn another_breaks(server: &Fixture, node: &str) {
         is_heard: &|_, _| true,
         quiet_runs: &Default::default(),
         nodes: &Default::default(),
+        runs: &Default::default(),
     };
     server.incidents.tick(tick, &mut || LATER.parse().unwrap());
 }

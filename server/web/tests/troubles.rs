@@ -64,6 +64,7 @@ async fn what_had_no_price_for_a_while_costs_at_least_what_is_known() {
             is_heard: &|_, _| true,
             quiet_runs: &BTreeSet::new(),
             nodes: &BTreeMap::new(),
+            runs: &Default::default(),
         };
         server.incidents.tick(tick, &mut uuid::Uuid::now_v7);
     }
