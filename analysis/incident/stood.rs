@@ -50,7 +50,7 @@ impl Incident {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use gpufleet_telemetry::event::Severity;
     use uuid::Uuid;
@@ -98,6 +98,7 @@ mod tests {
                     is_heard: &|_, _| stands.is_some(),
                     quiet_runs: &BTreeSet::new(),
                     nodes: &Nodes::default(),
+                    runs: &BTreeMap::new(),
                 };
                 book.tick(tick, &mut || Uuid::from_u128(1));
                 last = book.get(Uuid::from_u128(1)).cloned().or(last);

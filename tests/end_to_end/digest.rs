@@ -8,8 +8,8 @@ use std::time::Duration;
 use gpufleet_analysis::chargeback::MILLIS_PER_DAY;
 use gpufleet_analysis::digest::Week;
 use gpufleet_analysis::owner::Holder;
-use gpufleet_server::ledger::{LedgerConfig, round};
-use gpufleet_server::money::tables::Targets;
+use gpufleet_server::ledger::{LedgerConfig, Rules, round};
+use gpufleet_server::money::tables::{Standby, Targets};
 use gpufleet_server::store::Store;
 use gpufleet_server::store::model::{Commit, KnownHolder, KnownResource, MinuteDelta, ResourceKey};
 use gpufleet_telemetry::catalog::gpu;
@@ -102,7 +102,7 @@ async fn fill(store: &Store) {
     store.commit(&commit, token).await.expect("it leads");
     // What is marked now is due within minutes.
     let later = Timestamp::from_seconds(now.seconds() + 3_600);
-    let (targets, standby) = (Targets::default(), Standbys::default());
+    let (targets, standby) = (Targets::default(), Standby::default());
     let rules = Rules {
         targets: &targets,
         standby: &standby,

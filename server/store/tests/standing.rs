@@ -77,6 +77,7 @@ async fn stands(bench: &Bench, run: &str, until: i64) {
             is_heard: &|_, _| true,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
+            runs: &std::collections::BTreeMap::new(),
         };
         book.tick(tick, &mut || Uuid::from_u128(7));
     }
