@@ -41,6 +41,8 @@ pub mod kubelet;
 
 pub mod kubernetes;
 
+pub mod queue;
+
 pub mod browser;
 
 pub mod usage;

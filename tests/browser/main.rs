@@ -10,9 +10,9 @@ use gpufleet_standin_nvml::load::Load;
 use gpufleet_telemetry::catalog::{Metric, gpu};
 use gpufleet_telemetry::identity::attribute;
 use gpufleet_tests::harness::browser::{Browser, Window};
-use gpufleet_tests::harness::kubernetes::{Kubernetes, TOKEN};
+use gpufleet_tests::harness::kubernetes::Kubernetes;
 use gpufleet_tests::harness::simulator::{Simulator, steady_seed};
-use gpufleet_tests::harness::{World, agent, server, wait};
+use gpufleet_tests::harness::{World, agent, queue, server, wait};
 use serde_json::json;
 
 mod axe;
@@ -51,14 +51,9 @@ struct Fleet {
 
 impl Fleet {
     fn new(world: &World) -> Self {
-        let cluster = queue();
-        let token = world.file("token", TOKEN).display().to_string();
-        let server = server::Place::sqlite(world)
+        let cluster = queue::cluster();
+        let server = queue::asked(server::Place::sqlite(world), world, &cluster)
             .with("fleet.commit_interval_s=2")
-            .with("inventory.source=\"kubernetes\"")
-            .with("inventory.cluster=\"test\"")
-            .with(&format!("inventory.kubernetes_url=\"{}\"", cluster.url()))
-            .with(&format!("inventory.kubernetes_token_file=\"{token}\""))
             .start();
         let endpoint = format!("http://{}", server.place.grpc);
         let place = agent::Place::new(world, "live-node-1", &endpoint, &recorded(world));
@@ -167,40 +162,4 @@ fn recorded(world: &World) -> String {
 /// Has the open page stand still, as one that nobody sees: what it swaps for newer pieces would be other elements.
 fn stand_still(browser: &Browser) {
     browser.run("Object.defineProperty(document, 'hidden', { get: () => true })");
-}
-
-/// A cluster with a node that takes work, one that does not, a pod that runs and one that waits.
-fn queue() -> Kubernetes {
-    let gpus = json!({"nvidia.com/gpu": "8"});
-    let node = |name: &str, is_cordoned: bool| {
-        json!({
-            "metadata": {
-                "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {
-                    "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
-                    "topology.kubernetes.io/zone": "us-central1-a",
-                },
-            },
-            "spec": {"unschedulable": is_cordoned},
-            "status": {"capacity": gpus, "allocatable": gpus, "conditions": [
-                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:02:00Z"},
-            ]},
-        })
-    };
-    let waiting = json!({
-        "metadata": {
-            "name": "train-1", "namespace": "research", "uid": "uid-of-train-1",
-            "creationTimestamp": "2026-01-01T10:00:00Z",
-            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
-        },
-        "spec": {"containers": [{"resources": {"limits": gpus}}]},
-        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}]},
-    });
-    let cluster = Kubernetes::start();
-    cluster.let_see_all(true);
-    cluster.put_node_object(&node("live-node-1", false));
-    cluster.put_node_object(&node("live-node-2", true));
-    cluster.put_pod_object(&waiting);
-    cluster
 }

@@ -320,6 +320,27 @@ fn fleets(world: &World, server: &server::Server, asked: &[Asked]) -> BTreeMap<S
     faults.into_iter().zip(steady_seeds()).map(start).collect()
 }
 
+/// That every choice has values.
+fn offers_every_choice(prometheus: &Peer) {
+    let mut choices = choices();
+    wait::until("there is something to choose", DATA_LIMIT, || {
+        choices.retain(|(label, series)| prometheus.label_values(label, series).is_empty());
+        eprintln!("nothing to choose from yet: {choices:?}");
+        choices.is_empty().then_some(())
+    });
+}
+
+/// That annotations mark the incidents of the fleets.
+fn marks_incidents(prometheus: &Peer) {
+    for query in annotations() {
+        let marks = put_in(&query, &[&[("$origin", "simulated")], &CHOSEN[..]].concat());
+        assert!(
+            !numbers(prometheus, &marks).is_empty(),
+            "{query} marks nothing"
+        );
+    }
+}
+
 #[test]
 fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_there() {
     let world = World::new();
@@ -378,12 +399,7 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         );
         missing.is_empty().then_some(())
     });
-    let mut choices = choices();
-    wait::until("there is something to choose", DATA_LIMIT, || {
-        choices.retain(|(label, series)| prometheus.label_values(label, series).is_empty());
-        eprintln!("nothing to choose from yet: {choices:?}");
-        choices.is_empty().then_some(())
-    });
+    offers_every_choice(&prometheus);
     wait::until("the ranks of every fleet are compared", FAULT_LIMIT, || {
         let is_compared = |it: &String| incidents::compared(&server, &cluster(it)).is_some();
         fleets.keys().all(is_compared).then_some(())
@@ -407,11 +423,5 @@ fn every_panel_of_every_dashboard_returns_data_and_shows_the_faults_that_are_the
         eprintln!("{} faults are not seen yet: {first:?}", unseen.len());
         unseen.is_empty().then_some(())
     });
-    for query in annotations() {
-        let marks = put_in(&query, &[&[("$origin", "simulated")], &CHOSEN[..]].concat());
-        assert!(
-            !numbers(&prometheus, &marks).is_empty(),
-            "{query} marks nothing"
-        );
-    }
+    marks_incidents(&prometheus);
 }
