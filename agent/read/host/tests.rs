@@ -155,7 +155,7 @@ async fn rates_need_two_rounds_and_every_value_is_in_base_units() {
 async fn a_machine_without_its_folders_has_reasons_not_an_error() {
     let root = tempfile::tempdir().expect("a folder");
     let lines = read(&mut reader(root.path()), 1).await;
-    assert_eq!(lines.len(), 12);
+    assert_eq!(lines.len(), 14);
     assert!(
         lines.iter().all(|line| line.ends_with(" unreachable")),
         "{lines:?}"
