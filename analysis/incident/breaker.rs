@@ -9,7 +9,7 @@
 //!
 //! Limits: the runs are named by the evidence, [`super::MAX_EVIDENCE`] of them, beside how many there are. Who is in
 //! it is kept in memory, as many as runs are watched: a server that begins anew takes in what is in trouble while
-//! nothing resolves yet.
+//! nothing resolves yet. The ledger takes a run as stalled by its own incident, so not while it is in this one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

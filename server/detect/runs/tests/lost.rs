@@ -192,6 +192,7 @@ async fn why_a_rank_stands_that_the_run_waits_for_is_what_its_machine_shows() {
             if live.key.kind == ResourceKind::Node {
                 let up = is_up || &*live.node == "node-1";
                 let part = Part::new(PartKind::Nic, "mlx5_0");
+                set_part(live, &node::NIC_ERRORS, &part, 0.0);
                 set_part(live, &node::NIC_UP, &part, f64::from(u8::from(up)));
             }
         };
