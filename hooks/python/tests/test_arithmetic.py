@@ -91,13 +91,20 @@ class Arithmetic(unittest.TestCase):
 
     def test_the_precision_of_accelerate_is_told_where_somebody_made_one(self):
         state = mock.Mock(**{"return_value.mixed_precision": "bf16"})
-        with mock.patch.dict("sys.modules", {"accelerate.state": mock.Mock(AcceleratorState=state)}):
+        gradients = mock.Mock(**{"return_value.num_steps": 4})
+        accelerate = mock.Mock(AcceleratorState=state, GradientState=gradients)
+        with mock.patch.dict("sys.modules", {"accelerate.state": accelerate}):
             state._shared_state = {}
+            gradients._shared_state = {}
             self.assertEqual(_fingerprint.of_accelerate(), {})
             state.assert_not_called()
             state._shared_state = {"_mixed_precision": "bf16"}
             self.assertEqual(_fingerprint.of_accelerate(), {"accelerate.precision": "bf16"})
+            gradients.assert_not_called()
             self.assertEqual(told(small()), ("bf16", "accelerate"))
+            gradients._shared_state = {"plugin_kwargs": {}}
+            both = {"accelerate.precision": "bf16", "accelerate.gradient_accumulation_steps": 4}
+            self.assertEqual(_fingerprint.of_accelerate(), both)
 
 
 if __name__ == "__main__":
