@@ -94,7 +94,7 @@ impl Book {
     fn together(
         &self,
         circuit: &Circuit,
-        runs: BTreeSet<String>,
+        mut runs: BTreeSet<String>,
         watched: usize,
         now: Timestamp,
     ) -> BTreeSet<String> {
@@ -107,7 +107,6 @@ impl Book {
             .filter(|it| it.state == State::Open && it.opened_at.is_some_and(|at| at < before));
         let of_old = of_old.filter(|it| it.circuit().as_ref() == Some(circuit));
         let old: BTreeSet<&String> = of_old.filter_map(|it| it.place.run.as_ref()).collect();
-        let mut runs = runs;
         runs.retain(|run| is_known(run) || !old.contains(run));
         // Of how many is not known where none is watched.
         let is_wide =

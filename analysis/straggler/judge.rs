@@ -164,7 +164,6 @@ impl Run {
         for window in WINDOWS {
             let last = peers.iter().filter_map(|it| self.last(*it, window));
             let peers: Vec<Last<'_>> = last.collect();
-            let known = window * self.loads(&peers).saturating_sub(1);
             let shared = shared(&peers);
             let looks = [Some(0.0), (shared > 0.0).then_some(shared)];
             for part in looks.into_iter().flatten() {
@@ -175,6 +174,7 @@ impl Run {
                     continue;
                 }
                 let sigma = sigma(&peers, part, peers.len() < FEW);
+                let known = window * self.loads(&peers).saturating_sub(1);
                 for it in slow {
                     if let Some(now) = it.evidence((part, sigma, known), by)
                         && found.get(&it.rank).is_none_or(|before| before.z < now.z)
