@@ -101,7 +101,7 @@ fn a_cloned_state_folder_is_told_the_second_takes_a_new_id_and_nothing_is_double
             &format!("{node} is heard after the conflict"),
             LIMIT,
             || {
-                let agents = server.get("/api/v1/agents?cluster=test").json();
+                let agents = server.get("/api/v1/agents").json();
                 let heard = agents["items"]
                     .as_array()?
                     .iter()
