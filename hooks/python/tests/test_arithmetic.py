@@ -103,7 +103,7 @@ class Arithmetic(unittest.TestCase):
             gradients.assert_not_called()
             self.assertEqual(told(small()), ("bf16", "accelerate"))
             gradients._shared_state = {"plugin_kwargs": {}}
-            both = {"accelerate.precision": "bf16", "accelerate.gradient_accumulation_steps": 4}
+            both = {"accelerate.precision": "bf16", "accelerate.gradient_accumulation_steps": "4"}
             self.assertEqual(_fingerprint.of_accelerate(), both)
 
 
