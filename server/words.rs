@@ -11,6 +11,8 @@ use gpufleet_telemetry::identity::Origin;
 use gpufleet_telemetry::sample::Missing;
 use gpufleet_telemetry::training::CollectivesFrom;
 
+pub mod numbers;
+
 pub mod text;
 
 pub mod address;

@@ -1,7 +1,7 @@
 //! A run in one sentence: whether it goes on, how fast, who is slow, why, since when and what it costs.
 
 use gpufleet_analysis::incident::{Family, Incident, Place};
-use gpufleet_analysis::straggler::{Confidence, Silent, Unnamed, Verdict};
+use gpufleet_analysis::straggler::{Silent, Unnamed, Verdict};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::blind::Blind;
@@ -9,7 +9,11 @@ use super::state::SILENT_AFTER;
 use super::{Judged, Run, State};
 use crate::words::{incident, text};
 
-/// Ranks named in the sentence; the map has them all.
+mod together;
+
+use together::together;
+
+/// Ranks, or all slow ranks of a machine, that are named in the sentence; the map has them all.
 const NAMED: usize = 3;
 
 /// Most of a sentence that is shown where it stands alone, characters: names in it are of others.
@@ -176,31 +180,12 @@ pub(super) fn slow(run: &Run, open: &[Incident], judged: &Judged) -> String {
         moving,
         silent,
     } = &judged.verdict;
-    let named = stragglers.iter().take(NAMED).map(|it| {
-        let node = run.ranks.get(&it.rank).map(|it| it.facts.node.as_str());
-        let node = node.filter(|it| !it.is_empty());
-        let node = node.map(|it| format!(" on {}", text::harmless(it, text::SHOWN_CHARACTERS)));
-        let since = judged
-            .since
-            .get(&it.rank)
-            .copied()
-            .unwrap_or(judged.ended_at);
-        let makes = match it.confidence {
-            Confidence::Low => "probably makes",
-            Confidence::Medium | Confidence::High => "makes",
-        };
-        format!(
-            "Rank {}{} takes {:.2} × as long as its peers since {} UTC and {makes} the others wait{}.",
-            it.rank,
-            node.unwrap_or_default(),
-            it.ratio,
-            text::moment(since),
-            because(of_rank(run, it.rank, open))
-        )
-    });
-    let named: Vec<String> = named.collect();
-    if !named.is_empty() {
-        let more = stragglers.len() - named.len();
+    let slow = together(run, open, stragglers);
+    if !slow.is_empty() {
+        let named = slow.iter().take(NAMED);
+        let named: Vec<String> = named.map(|it| it.words(judged)).collect();
+        let unnamed = slow.iter().skip(NAMED).map(|it| it.ranks.len());
+        let more: usize = unnamed.sum();
         let more = (more > 0).then(|| format!(" And {more} more."));
         return named.join(" ") + &more.unwrap_or_default();
     }

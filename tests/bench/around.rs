@@ -23,7 +23,7 @@ const WAITING: usize = 400;
 /// The name of the live node.
 const LIVE: &str = "live-node-0";
 /// What is broken, and the incident that it is: a rank for which all others wait, and a GPU.
-const FAULTS: [(&str, &str); 2] = [("slow", "straggler"), ("xid79", "gpu")];
+const FAULTS: [(&str, &str); 2] = [("lowclock", "straggler"), ("xid79", "gpu_fault")];
 /// How long it may take until it is told.
 const TOLD_LIMIT: Duration = Duration::from_secs(300);
 
