@@ -22,8 +22,8 @@
 //!
 //! Precedence: not billed (in no state), starting node, unhealthy, unobserved for want of a sample,
 //! holder unknown, draining, unallocated, starting pod, activity unknown, stalled, active, inactive.
-//! What needs more than the GPU's own evidence comes from [`Around`]: billing, readiness, cordons,
-//! holders, demand, steps that stay out (stalled at once), targets. Without it nothing is starting
+//! What needs more than the GPU's own evidence comes from [`Around`]: billing, readiness, cordons, parts of a card in
+//! its place (`family`), holders, demand, steps that stay out (stalled at once), targets. Without it nothing is starting
 //! or draining and active time is `active_unrated`. With targets a minute's active seconds are
 //! efficient or not by what its mean reached; what was missing is summed apart ([`Held::lost_millis`]),
 //! never as idle. Where billing is known exactly the billed seconds are accounted.
@@ -51,6 +51,8 @@ mod around;
 
 mod energy;
 
+mod family;
+
 mod health;
 
 mod now;
@@ -66,6 +68,7 @@ mod around_tests;
 pub(crate) mod tests;
 
 pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
+pub use family::{Relative, away, family_minutes};
 pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
 pub use now::{Now, Recent, Status, now};
 
@@ -152,6 +155,8 @@ pub struct Accounted {
     pub ledger: LedgerHour,
     /// The same time by holder; the sums by state and reason are those of the hour.
     pub held: BTreeMap<(i64, State, Reason), Held>,
+    /// When in the hour that time is, one stretch after the other.
+    pub spans: Vec<Span>,
     /// What the next hour must know.
     pub carry: Carry,
 }
@@ -199,6 +204,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let mut accounted = Accounted {
         ledger: LedgerHour::new(asked.hour, BTreeMap::new()),
         held: BTreeMap::new(),
+        spans: Vec::new(),
         carry: asked.carry,
     };
     let Some(last) = length.min(HOUR_S).checked_sub(1) else {
@@ -222,9 +228,11 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         .collect();
     let runs = Runs::of(&bridged, &around, &cut, &asked.carry);
     let meter = energy::Meter::read(asked.hour, asked.minutes, asked.carry.metered);
+    let mut is_accounted = vec![false; last + 1];
     for second in 0..=last {
         let state = match asked.around.is_billed(start_s + second as i64) {
             Some(false) => None,
+            _ if around[second].is_away => None,
             _ if around[second].not_ready.is_some() => around[second].not_ready,
             billed => match (bridged[second], broken[second]) {
                 (Class::Gone, _) => billed.map(|_| (State::Unobserved, Reason::NoSample)),
@@ -236,6 +244,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
             },
         };
         let Some(state) = state else { continue };
+        is_accounted[second] = true;
         let minute = asked.hour * 60 + (second / 60) as i64;
         let (state, lost) = rated(asked, &around[second], Minute(minute), state);
         let key = (around[second].holder, state.0, state.1);
@@ -249,6 +258,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         *time.entry((*state, *reason)).or_default() += held.millis;
     }
     accounted.ledger = LedgerHour::new(asked.hour, time);
+    accounted.spans = family::spans(&is_accounted, start_s);
     accounted.carry = Carry {
         is_there: bridged[last] != Class::Gone,
         silent_s: evidence.silent[last],
@@ -320,7 +330,7 @@ impl Evidence {
         let (mut untold, mut memory) = (asked.carry.untold_s, asked.carry.memory_bytes);
         for (minute, first) in (asked.hour * 60..).zip((0..length).step_by(60)) {
             let row = asked.minutes.get(&Minute(minute));
-            let facts = row.map(MinuteFacts::of);
+            let facts = row.map(|it| MinuteFacts::of(it, asked.around.is_activity_told));
             memory = facts.as_ref().and_then(|it| it.memory_bytes).or(memory);
             all.memory.push(memory);
             for second in 0..(length - first).min(60) as u32 {
@@ -329,9 +339,12 @@ impl Evidence {
                 } else {
                     untold.saturating_add(1)
                 };
-                let claim = around[first + second as usize].claim;
-                let seen = facts.as_ref().and_then(|it| it.class(second, claim));
-                is_there = match (&seen, &facts) {
+                let around = &around[first + second as usize];
+                let facts = facts.as_ref();
+                let seen = facts.and_then(|it| it.class(second, around.claim));
+                let seen = seen.filter(|_| !around.is_away);
+                is_there = match (&seen, facts) {
+                    _ if around.is_away => false,
                     (Some(_), _) => true,
                     // Told to be missing; of a minute it was seen in, only from then on.
                     (None, Some(facts)) => is_there || facts.is_never_observed(),
