@@ -32,9 +32,7 @@
 //! exactly one state. A run crosses hours: what is behind comes as a [`Carry`], what is ahead as the
 //! minute rows of the next hour ([`LOOKAHEAD_MINUTES`], 5). So an hour is final 5 minutes and the
 //! lateness of data after its end.
-//!
 //! Energy is told by the card's counter, second by second beside the state (`energy`); it decides nothing.
-//!
 //! Limits. Whether it was active is one bit: engine ≥0.05 over that second, as the agent read it. A
 //! GPU that gives neither engine activity nor utilisation reads `unobserved`, activity unknown. A
 //! change of holder without a second in between is seen only where someone watches holders.
@@ -186,7 +184,6 @@ impl Default for Policy {
 }
 
 /// Accounts one hour, and says what the next one must know.
-///
 /// The sum of the hour is the number of its seconds before `until` in which the GPU was there, or
 /// was billed where that is known, times 1,000. The carry is that of the last second before `until`:
 /// the next hour may take it only when `until` is not before the hour's end.
