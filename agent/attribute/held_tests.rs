@@ -1,4 +1,6 @@
 //! Who holds a GPU, case by case.
+//!
+//! Longer than 500 lines because one machine of pods, jobs and processes serves every case.
 
 use gpufleet_telemetry::identity::Resource;
 

@@ -307,13 +307,12 @@ fn each_replica_of_a_time_sliced_gpu_has_its_holder_once_it_is_known_how_many_th
     node.kubelet.show(&held);
     let unknown = json!({"known": false, "name": null});
     node.waits("how many there are is not known", 0, &unknown, &[]);
-    let why = node.gpu(0)["attributes"]["gpufleet.holder.unknown"].clone();
-    let why = why.as_str().unwrap_or_default();
-    assert!(
-        why.starts_with("part_held: ") && why.contains("older than 1.23"),
-        "{why}"
-    );
-    assert_eq!(node.gpu(0)["shares"], Value::Null, "and nothing is made up");
+    wait::until("why it is not known is told", LIMIT, || {
+        let why = node.gpu(0)["attributes"]["gpufleet.holder.unknown"].clone();
+        let why = why.as_str()?;
+        (why.starts_with("part_held: ") && why.contains("older than 1.23")).then_some(())
+    });
+    assert_eq!(node.gpu(0)["shares"], json!([]), "and nothing is made up");
     let mut all: Vec<String> = (0..4).map(replica).collect();
     all.push(node.gpus[1].clone());
     node.kubelet.gives_out(&all);
