@@ -6,7 +6,7 @@
 //! kubelet said counts for [`KEEP_FOR`]; after that nobody knows who holds a GPU, which is not the same
 //! as that nobody holds it.
 //!
-//! Read in this order: [`users`], [`kubelet`] and [`devices`], [`cgroup`] and [`processes`], [`api`] and
+//! Read in this order: [`users`], [`kubelet`], [`devices`] and [`replicas`], [`cgroup`] and [`processes`], [`api`] and
 //! [`cluster`] with [`pods`] and [`labels`], [`slurm`] and [`prolog`], [`look`], [`node`] and [`metadata`];
 //! [`held`] lays it together.
 
@@ -31,6 +31,8 @@ pub mod users;
 pub mod kubelet;
 
 mod devices;
+
+mod replicas;
 
 pub mod cgroup;
 
@@ -267,6 +269,7 @@ impl Attribution {
         let events = self.events(&sources, turn);
         self.tell_strange(&found);
         let mut resources = held_resources(&cards, &found);
+        resources.extend(replicas::resources(&cards, &found.replicas, &turn.node));
         resources.push(self.node(turn, &answers, in_cloud.as_deref(), &sources, &found));
         if let Some(tasks) = &self.tasks {
             tasks.slurm.want(found.jobs);

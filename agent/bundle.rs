@@ -52,7 +52,7 @@ const MAX_FILE_BYTES: usize = 16 * 1024 * 1024;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Attributes of a GPU, a share or the machine that go in.
-const HARDWARE: [&str; 17] = [
+const HARDWARE: [&str; 19] = [
     attribute::GPU_MODEL,
     attribute::GPU_INDEX,
     attribute::GPU_MINOR,
@@ -69,6 +69,8 @@ const HARDWARE: [&str; 17] = [
     attribute::FABRIC_CLUSTER,
     attribute::FABRIC_CLIQUE,
     attribute::PARENT,
+    attribute::REPLICA_OF,
+    attribute::REPLICAS,
     attribute::MACHINE_TYPE,
 ];
 

@@ -30,6 +30,8 @@ pub mod budget;
 
 pub mod commitments;
 
+mod gpu_only;
+
 pub mod quota;
 
 pub mod reconcile;
@@ -145,7 +147,7 @@ pub struct GpuPeriod {
 pub struct Part {
     /// The share; none: the whole GPU.
     pub share: Option<usize>,
-    /// Its part of the GPU: compute slices of 7, 1 of as many replicas, 1 of 1.
+    /// Its part of the GPU: compute slices of 7 (of an A30 4), 1 of as many replicas, 1 of 1.
     pub slices: u32,
     /// Of how many.
     pub of: u32,

@@ -56,6 +56,9 @@ pub struct Node {
     pub machine: String,
     /// How it is paid for, `on_demand`, `spot` or `reserved`; empty where not told.
     pub provisioning: String,
+    /// Who provides it: `gcp`, `aws`, `azure`; empty where not told.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub provider: String,
     /// The account that it is paid by; empty where not told.
     pub account: String,
     /// The provider's name of it; empty where not told.

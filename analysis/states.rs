@@ -22,8 +22,8 @@
 //!
 //! Precedence: not billed (in no state), starting node, unhealthy, unobserved for want of a sample,
 //! holder unknown, draining, unallocated, starting pod, activity unknown, stalled, active, inactive.
-//! What needs more than the GPU's own evidence comes from [`Around`]: billing, readiness, cordons,
-//! holders, demand, steps that stay out (stalled at once), targets. Without it nothing is starting
+//! What needs more than the GPU's own evidence comes from [`Around`]: billing, readiness, cordons, parts of a card in
+//! its place (`family`), holders, demand, steps that stay out (stalled at once), targets. Without it nothing is starting
 //! or draining and active time is `active_unrated`. With targets a minute's active seconds are
 //! efficient or not by what its mean reached; what was missing is summed apart ([`Held::lost_millis`]),
 //! never as idle. Where billing is known exactly the billed seconds are accounted.
@@ -32,9 +32,7 @@
 //! exactly one state. A run crosses hours: what is behind comes as a [`Carry`], what is ahead as the
 //! minute rows of the next hour ([`LOOKAHEAD_MINUTES`], 5). So an hour is final 5 minutes and the
 //! lateness of data after its end.
-//!
 //! Energy is told by the card's counter, second by second beside the state (`energy`); it decides nothing.
-//!
 //! Limits. Whether it was active is one bit: engine ≥0.05 over that second, as the agent read it. A
 //! GPU that gives neither engine activity nor utilisation reads `unobserved`, activity unknown. A
 //! change of holder without a second in between is seen only where someone watches holders.
@@ -51,6 +49,8 @@ mod around;
 
 mod energy;
 
+mod family;
+
 mod health;
 
 mod now;
@@ -66,6 +66,7 @@ mod around_tests;
 pub(crate) mod tests;
 
 pub use around::{Around, Demand, Hold, Measure, NotReady, Span, TRAINING_TARGETS, Target};
+pub use family::{Relative, away, family_minutes};
 pub use health::{Edge, FATAL_XIDS, HEALTH_KINDS, HealthEvent, edge};
 pub use now::{Now, Recent, Status, now};
 
@@ -152,6 +153,8 @@ pub struct Accounted {
     pub ledger: LedgerHour,
     /// The same time by holder; the sums by state and reason are those of the hour.
     pub held: BTreeMap<(i64, State, Reason), Held>,
+    /// When in the hour that time is, one stretch after the other.
+    pub spans: Vec<Span>,
     /// What the next hour must know.
     pub carry: Carry,
 }
@@ -181,7 +184,6 @@ impl Default for Policy {
 }
 
 /// Accounts one hour, and says what the next one must know.
-///
 /// The sum of the hour is the number of its seconds before `until` in which the GPU was there, or
 /// was billed where that is known, times 1,000. The carry is that of the last second before `until`:
 /// the next hour may take it only when `until` is not before the hour's end.
@@ -199,6 +201,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
     let mut accounted = Accounted {
         ledger: LedgerHour::new(asked.hour, BTreeMap::new()),
         held: BTreeMap::new(),
+        spans: Vec::new(),
         carry: asked.carry,
     };
     let Some(last) = length.min(HOUR_S).checked_sub(1) else {
@@ -222,9 +225,11 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         .collect();
     let runs = Runs::of(&bridged, &around, &cut, &asked.carry);
     let meter = energy::Meter::read(asked.hour, asked.minutes, asked.carry.metered);
+    let mut is_accounted = vec![false; last + 1];
     for second in 0..=last {
         let state = match asked.around.is_billed(start_s + second as i64) {
             Some(false) => None,
+            _ if around[second].is_away => None,
             _ if around[second].not_ready.is_some() => around[second].not_ready,
             billed => match (bridged[second], broken[second]) {
                 (Class::Gone, _) => billed.map(|_| (State::Unobserved, Reason::NoSample)),
@@ -236,6 +241,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
             },
         };
         let Some(state) = state else { continue };
+        is_accounted[second] = true;
         let minute = asked.hour * 60 + (second / 60) as i64;
         let (state, lost) = rated(asked, &around[second], Minute(minute), state);
         let key = (around[second].holder, state.0, state.1);
@@ -249,6 +255,7 @@ pub fn account(asked: &Hour<'_>, policy: &Policy) -> Accounted {
         *time.entry((*state, *reason)).or_default() += held.millis;
     }
     accounted.ledger = LedgerHour::new(asked.hour, time);
+    accounted.spans = family::spans(&is_accounted, start_s);
     accounted.carry = Carry {
         is_there: bridged[last] != Class::Gone,
         silent_s: evidence.silent[last],
@@ -320,7 +327,7 @@ impl Evidence {
         let (mut untold, mut memory) = (asked.carry.untold_s, asked.carry.memory_bytes);
         for (minute, first) in (asked.hour * 60..).zip((0..length).step_by(60)) {
             let row = asked.minutes.get(&Minute(minute));
-            let facts = row.map(MinuteFacts::of);
+            let facts = row.map(|it| MinuteFacts::of(it, asked.around.is_activity_told));
             memory = facts.as_ref().and_then(|it| it.memory_bytes).or(memory);
             all.memory.push(memory);
             for second in 0..(length - first).min(60) as u32 {
@@ -329,9 +336,12 @@ impl Evidence {
                 } else {
                     untold.saturating_add(1)
                 };
-                let claim = around[first + second as usize].claim;
-                let seen = facts.as_ref().and_then(|it| it.class(second, claim));
-                is_there = match (&seen, &facts) {
+                let around = &around[first + second as usize];
+                let facts = facts.as_ref();
+                let seen = facts.and_then(|it| it.class(second, around.claim));
+                let seen = seen.filter(|_| !around.is_away);
+                is_there = match (&seen, facts) {
+                    _ if around.is_away => false,
                     (Some(_), _) => true,
                     // Told to be missing; of a minute it was seen in, only from then on.
                     (None, Some(facts)) => is_there || facts.is_never_observed(),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::Answer;
 use crate::ask;
 use crate::client::Client;
+use crate::report::Basis;
 use crate::table::Table;
 use crate::words;
 
@@ -20,6 +21,7 @@ const HOUR_MS: f64 = 3_600_000.0;
   gpufleet cost --by team,job --top 20   the 20 dearest jobs, each with its team
   gpufleet cost --by day,team            what each team cost day by day
   gpufleet cost --month 2026-10 --cluster prod
+  gpufleet cost --basis gpu-only         each GPU at its own price, without its machine
 What goes to waste a day, now: gpufleet today. As CSV, FOCUS or a page: gpufleet report.")]
 pub(crate) struct Asked {
     /// The month, `2026-10`; without it the one that runs.
@@ -35,6 +37,9 @@ pub(crate) struct Asked {
     /// Most lines; what is left out is said.
     #[arg(long, default_value = "50")]
     top: usize,
+    /// At which price a GPU counts: its part of its machine's, or its own.
+    #[arg(long, default_value = "fully-loaded")]
+    basis: Basis,
 }
 
 /// The answer.
@@ -46,6 +51,7 @@ pub(crate) fn answer(client: &Client, asked: &Asked) -> anyhow::Result<Answer> {
         ("format", Some("json")),
         ("month", asked.month.as_deref()),
         ("cluster", asked.cluster.as_deref()),
+        ("basis", asked.basis.asked()),
     ]);
     let json = client.get(&ask::with_query("/reports/chargeback", &query))?;
     Ok(Answer {

@@ -25,6 +25,28 @@ pub(crate) struct Report {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
+    /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
+    #[arg(long, default_value = "fully-loaded")]
+    basis: Basis,
+}
+
+/// At which price a GPU counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Basis {
+    /// Its part of its machine's price.
+    FullyLoaded,
+    /// Its own price, without the machine around it.
+    GpuOnly,
+}
+
+impl Basis {
+    /// What the server is asked; nothing where it is what it answers by itself, which older ones know as well.
+    pub(crate) fn asked(self) -> Option<&'static str> {
+        match self {
+            Self::FullyLoaded => None,
+            Self::GpuOnly => Some("gpu-only"),
+        }
+    }
 }
 
 /// What is reported.
@@ -59,6 +81,7 @@ pub(crate) fn answer(client: &Client, report: &Report, json: bool) -> anyhow::Re
         ("format", Some(format.as_str())),
         ("month", report.month.as_deref()),
         ("cluster", report.cluster.as_deref()),
+        ("basis", report.basis.asked()),
     ]);
     let text = client.text(&ask::with_query(&format!("/reports/{what}"), &query))?;
     Ok(Answer {

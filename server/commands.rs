@@ -67,6 +67,9 @@ pub(crate) struct ReportFlags {
     /// In which form.
     #[arg(long, default_value = "csv")]
     format: Form,
+    /// At which price a GPU counts: its part of its machine's, or its own (of the chargeback, not as focus).
+    #[arg(long, default_value = "fully-loaded")]
+    basis: report::Basis,
     /// Rows of the provider's billing export (JSON), to reconcile with: invoice and residual.
     #[arg(long)]
     invoice: Option<PathBuf>,
@@ -133,6 +136,10 @@ async fn report(
         flags.cluster,
         now,
     )?;
+    if flags.invoice.is_some() && flags.basis == report::Basis::GpuOnly {
+        return Err(report::NotAsked::NoBasis.into());
+    }
+    let asked = asked.at(flags.basis)?;
     let terms = Money::default().refresh(store, config).await?;
     let invoice = flags.invoice.as_deref().map(read).transpose()?;
     let invoice = invoice.map(|it| Invoice::read(&it, &month, &terms.book.currency));

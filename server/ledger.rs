@@ -11,7 +11,7 @@
 //! holder, and in one statement for each hour the runs that were heard in it.
 //!
 //! Limits: the job looks at data up to `settle_s` ago, so that a tick on its way is not taken for
-//! silence. A whole GPU whose shares were seen in an hour is not accounted, its shares are.
+//! silence. A card is accounted in the seconds in which none of its shares is there (`analysis::states`' family).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -142,6 +142,8 @@ fn compute(
         dirty: input.dirty,
         ledger: LedgerHour::new(input.dirty.hour, BTreeMap::new()),
         held: BTreeMap::new(),
+        spans: Vec::new(),
+        family: Vec::new(),
         served: match input.resource.key.kind {
             ResourceKind::Endpoint => serving::served(input.dirty.hour, &input.minutes),
             _ => None,
@@ -156,7 +158,7 @@ fn compute(
         closed: BTreeMap::new(),
     };
     let kind = input.resource.key.kind;
-    let has_ledger = matches!(kind, ResourceKind::Gpu | ResourceKind::Share) && !input.has_shares;
+    let has_ledger = matches!(kind, ResourceKind::Gpu | ResourceKind::Share);
     let mut is_final = is_over;
     if has_ledger {
         let carry = input.carry.unwrap_or_default();
@@ -165,8 +167,15 @@ fn compute(
         computed.carry = Some(accounted.carry).filter(|it| is_over && it.is_there);
         computed.ledger = accounted.ledger;
         computed.held = accounted.held;
-        is_final = now.seconds() >= final_at_s || computed.is_empty() && is_over;
+        computed.spans = accounted.spans;
+        // What comes late of a card's shares may yet make time of it that is none now.
+        let is_nothing = computed.is_empty() && is_over && input.family.is_empty();
+        is_final = now.seconds() >= final_at_s || is_nothing;
         computed.ledger.is_final = is_final;
+        // Before it is final, those of the others are computed again by themselves.
+        if input.dirty.is_changed && now.seconds() >= final_at_s {
+            computed.family = std::mem::take(&mut input.family);
+        }
     }
     let again_s = if is_over {
         final_at_s

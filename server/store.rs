@@ -51,6 +51,8 @@ mod inventory;
 
 mod around;
 
+mod family;
+
 mod phases;
 
 mod training;

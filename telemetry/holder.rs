@@ -33,8 +33,8 @@ pub enum Holder {
 pub enum Unknown {
     /// Several hold all of it by turns: a shared claim, jobs or users side by side.
     Shared,
-    /// Replicas of a time-sliced GPU are held, and how many of it are not is not known: whoever holds one holds
-    /// not all of it.
+    /// Replicas of a time-sliced GPU are held, and how many there are is not known: whoever holds one holds not all of
+    /// it.
     PartHeld,
     /// Processes are on it, and it cannot be seen whose they are.
     Unnamed,

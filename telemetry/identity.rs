@@ -148,6 +148,10 @@ pub mod attribute {
     pub const MIG_GPU_INSTANCE: &str = "gpufleet.mig.gpu_instance";
     /// A MIG instance's compute slices, of the card's total.
     pub const MIG_SLICES: &str = "gpufleet.mig.slices";
+    /// Of a replica of a time-sliced GPU or MIG instance: the device that it is a replica of.
+    pub const REPLICA_OF: &str = "gpufleet.gpu.replica_of";
+    /// How many replicas there are of that device: each counts as one of so many.
+    pub const REPLICAS: &str = "gpufleet.gpu.replicas";
     /// The UUID of the NVLink fabric's cluster a GPU has joined.
     pub const FABRIC_CLUSTER: &str = "gpufleet.fabric.cluster";
     /// The clique of the NVLink fabric a GPU belongs to: GPUs of one clique reach each other.

@@ -17,6 +17,8 @@ pub mod wait;
 
 pub mod process;
 
+pub mod faketime;
+
 pub mod http;
 
 pub mod server;

@@ -17,8 +17,8 @@ use super::users::Card;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
     which: Which,
-    /// Whether others may hold the same device by turns.
-    pub(super) is_replica: bool,
+    /// Which replica of it, where others may hold the same device by turns.
+    pub(super) replica: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Device {
         let minor = name.strip_prefix("gpu-")?.parse().ok()?;
         Some(Self {
             which: Which::Minor(minor, None),
-            is_replica: false,
+            replica: None,
         })
     }
 
@@ -67,22 +67,18 @@ impl Device {
             true => Which::Id(device.to_owned()),
             false => Which::Index(device.parse().ok()?),
         };
-        Some(Self {
-            which,
-            is_replica: replica.is_some(),
-        })
+        Some(Self { which, replica })
     }
 
     /// What follows `nvidia`.
     fn of_gke(text: &str) -> Option<Self> {
         let mut parts = text.split('/');
         let minor = parts.next()?.parse().ok()?;
-        let (mut instance, mut is_replica) = (None, false);
+        let (mut instance, mut replica) = (None, None);
         for part in parts {
             if let Some(number) = part.strip_prefix("vgpu") {
-                number.parse::<u32>().ok()?;
-                is_replica = true;
-            } else if !is_replica && instance.is_none() {
+                replica = Some(number.parse().ok()?);
+            } else if replica.is_none() && instance.is_none() {
                 instance = Some(part.strip_prefix("gi")?.parse().ok()?);
             } else {
                 return None;
@@ -90,7 +86,7 @@ impl Device {
         }
         Some(Self {
             which: Which::Minor(minor, instance),
-            is_replica,
+            replica,
         })
     }
 }
@@ -180,25 +176,25 @@ mod tests {
     #[test]
     fn each_way_to_write_a_device_finds_the_gpu_or_share_that_it_means() {
         let directory = directory();
-        let check = |text: &str, expected: Option<(&str, bool)>| {
+        let check = |text: &str, expected: Option<(&str, Option<u32>)>| {
             let device = Device::of_plugin(text);
             let found = device.and_then(|it| {
                 let id = directory.find(&it)?;
-                Some((id.to_string(), it.is_replica))
+                Some((id.to_string(), it.replica))
             });
-            let expected = expected.map(|(id, is_replica)| (id.to_owned(), is_replica));
+            let expected = expected.map(|(id, replica)| (id.to_owned(), replica));
             assert_eq!(found, expected, "{text}");
         };
-        check("GPU-a", Some(("GPU-a", false)));
-        check("GPU-a::3", Some(("GPU-a", true)));
-        check("MIG-c", Some(("MIG-c", false)));
-        check("MIG-c::0", Some(("MIG-c", true)));
-        check("0", Some(("GPU-a", false)));
-        check("1::2", Some(("GPU-b", true)));
-        check("nvidia0", Some(("GPU-b", false)));
-        check("nvidia1/vgpu3", Some(("GPU-a", true)));
-        check("nvidia0/gi9", Some(("MIG-d", false)));
-        check("nvidia0/gi7/vgpu0", Some(("MIG-c", true)));
+        check("GPU-a", Some(("GPU-a", None)));
+        check("GPU-a::3", Some(("GPU-a", Some(3))));
+        check("MIG-c", Some(("MIG-c", None)));
+        check("MIG-c::0", Some(("MIG-c", Some(0))));
+        check("0", Some(("GPU-a", None)));
+        check("1::2", Some(("GPU-b", Some(2))));
+        check("nvidia0", Some(("GPU-b", None)));
+        check("nvidia1/vgpu3", Some(("GPU-a", Some(3))));
+        check("nvidia0/gi9", Some(("MIG-d", None)));
+        check("nvidia0/gi7/vgpu0", Some(("MIG-c", Some(0))));
         for text in [
             "",
             "GPU-x",

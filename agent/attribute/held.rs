@@ -1,8 +1,8 @@
 //! Who holds each GPU and share: everything that is known laid together. No I/O and no clock.
 //!
 //! The kubelet's word counts first, then Slurm's prolog, then whose the processes on the device are. What
-//! is not known has its reason. Replicas of a time-sliced device have no holder each: one that holds some of them is
-//! not charged for the whole. Only who would know may say that nobody holds a device, so not a driver that
+//! is not known has its reason. Replicas of a time-sliced device have a holder each where it is known how many there
+//! are; else nobody holds the device, since who has some of them has not the whole. Only who would know may say that nobody holds a device, so not a driver that
 //! lists no processes, and not while something that was given away has no place here.
 //!
 //! Limits: [`MAX_NAMED`].
@@ -17,6 +17,7 @@ use super::devices::{Device, Directory};
 use super::kubelet::{Held, List};
 use super::labels::Facts;
 use super::processes::{Looked, Process, Whose};
+use super::replicas::{Replica, Replicas, part_held, replicas};
 use super::users::Card;
 
 /// Most holders that a reason names.
@@ -83,6 +84,8 @@ pub(super) struct Found {
     /// By GPU or share: its holder as attributes, or why it is not known; nothing where nobody holds it
     /// or nobody was asked.
     pub(super) attributes: BTreeMap<Arc<str>, Facts>,
+    /// By device of which replicas are held: all of its replicas.
+    pub(super) replicas: BTreeMap<Arc<str>, Vec<Replica>>,
     /// How many have no known holder, by reason.
     pub(super) unknown: BTreeMap<&'static str, usize>,
     /// Devices that pods hold and that no GPU of this node is.
@@ -112,13 +115,21 @@ enum Answer {
 /// One pod's claim to a device.
 struct Claim<'a> {
     held: &'a Held,
-    is_replica: bool,
+    replica: Option<u32>,
 }
 
 /// Lays everything together.
 pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
     let mut found = Found::default();
-    let claims = claims(known, &mut found);
+    let directory = Directory::new(known.cards);
+    let claims = claims(known, &directory, &mut found);
+    let given_out = match known.kubelet {
+        Kubelet::Said(List {
+            allocatable: Some(Ok(all)),
+            ..
+        }) => replicas(all, &directory),
+        _ => Replicas::new(),
+    };
     let cut = known.cards.iter();
     let cut: BTreeSet<&str> = cut
         .filter(|it| it.resource.kind == ResourceKind::Share)
@@ -126,14 +137,22 @@ pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
         .collect();
     for card in known.cards {
         let id = &card.resource.id;
-        // Of a card that is cut into instances, the instances are held, and nobody holds it any more.
-        let answer = match cut.contains(id.as_ref()) {
+        let claims = claims.get(id).map_or(&[][..], Vec::as_slice);
+        let is_cut = cut.contains(id.as_ref());
+        let of_replicas = given_out.get(id).filter(|_| !is_cut);
+        let of_replicas = of_replicas.and_then(|all| known.replicas(card, claims, all, &found));
+        // Of a card that is cut into instances, the instances are held, and nobody holds it any more; of a device
+        // that is held by turns its replicas.
+        let answer = match is_cut || of_replicas.is_some() {
             true => Answer::Nobody,
-            false => {
-                let claims = claims.get(id).map_or(&[][..], Vec::as_slice);
-                known.answer(card, claims, &found.strangers)
-            }
+            false => known.answer(card, claims, &found.strangers),
         };
+        if let Some(answers) = of_replicas {
+            let answers = answers.into_iter();
+            let noted = answers.map(|(number, it)| (number, found.note(it, known.names)));
+            let noted: Vec<Replica> = noted.collect();
+            found.replicas.insert(Arc::clone(id), noted);
+        }
         let attributes = found.note(answer, known.names);
         found.attributes.insert(Arc::clone(id), attributes);
     }
@@ -143,13 +162,13 @@ pub(super) fn found<N: Names>(known: &Known<'_, N>) -> Found {
 /// The kubelet's list by GPU or share.
 fn claims<'a, N: Names>(
     known: &Known<'a, N>,
+    directory: &Directory,
     found: &mut Found,
 ) -> BTreeMap<Arc<str>, Vec<Claim<'a>>> {
     let mut claims: BTreeMap<Arc<str>, Vec<Claim<'a>>> = BTreeMap::new();
     let Kubelet::Said(list) = known.kubelet else {
         return claims;
     };
-    let directory = Directory::new(known.cards);
     if list.left_out > 0 {
         let more = format!("{} more devices", list.left_out);
         found.strangers.insert(more);
@@ -159,10 +178,10 @@ fn claims<'a, N: Names>(
             Some(_) => Device::of_claim(&held.device),
             None => Device::of_plugin(&held.device),
         };
-        let is_replica = device.as_ref().is_some_and(|it| it.is_replica);
+        let replica = device.as_ref().and_then(|it| it.replica);
         match device.and_then(|it| directory.find(&it)) {
             Some(id) => {
-                let claim = Claim { held, is_replica };
+                let claim = Claim { held, replica };
                 claims.entry(Arc::clone(id)).or_default().push(claim);
             }
             None if known.is_over(held) => {}
@@ -197,6 +216,34 @@ impl<N: Names> Known<'_, N> {
             }
             _ => by_process.unwrap_or_else(|| self.nobody(card, strangers)),
         }
+    }
+
+    /// Who holds each of the replicas that a device has, where pods hold some of these and nothing else of it.
+    fn replicas(
+        &self,
+        card: &Card,
+        claims: &[Claim<'_>],
+        all: &BTreeSet<u32>,
+        found: &Found,
+    ) -> Option<Vec<(u32, Answer)>> {
+        let living = claims.iter().filter(|it| !self.is_over(it.held));
+        let mut of: BTreeMap<u32, Vec<&Claim<'_>>> = BTreeMap::new();
+        for claim in living {
+            let number = claim.replica.filter(|it| all.contains(it))?;
+            of.entry(number).or_default().push(claim);
+        }
+        if of.is_empty() {
+            return None;
+        }
+        let answer = |number: &u32| {
+            let claims = of.get(number).map_or(&[][..], Vec::as_slice);
+            let held = self.held_by(claims);
+            (
+                *number,
+                held.unwrap_or_else(|| self.nobody(card, &found.strangers)),
+            )
+        };
+        Some(all.iter().map(answer).collect())
     }
 
     /// That nobody holds it, where everybody who would know has said who holds what: the kubelet, Slurm,
@@ -238,10 +285,15 @@ impl<N: Names> Known<'_, N> {
     fn claimed(&self, claims: &[Claim<'_>]) -> Option<Answer> {
         let living = claims.iter().filter(|it| !self.is_over(it.held));
         let living: Vec<&Claim<'_>> = living.collect();
-        let first = living.first()?;
-        if living.iter().all(|it| it.is_replica) {
-            return Some(part_held(&living));
+        if !living.is_empty() && living.iter().all(|it| it.replica.is_some()) {
+            return Some(self.part_held(&living));
         }
+        self.held_by(&living)
+    }
+
+    /// The pod that has all of these claims to one thing; none where there are none.
+    fn held_by(&self, living: &[&Claim<'_>]) -> Option<Answer> {
+        let first = living.first()?;
         let pod = |it: &&Claim<'_>| (it.held.namespace.clone(), it.held.pod.clone());
         let pods: BTreeSet<_> = living.iter().map(pod).collect();
         if pods.len() == 1 {
@@ -268,6 +320,19 @@ impl<N: Names> Known<'_, N> {
             .into_iter()
             .map(|(namespace, name)| Holder::Pod { namespace, name }.to_string());
         Some(Answer::Unknown(reason, listed(names)))
+    }
+
+    /// That replicas of a device are held, by whom how many, and why it is not known of how many.
+    fn part_held(&self, living: &[&Claim<'_>]) -> Answer {
+        let why = match self.kubelet {
+            Kubelet::Said(List {
+                allocatable: Some(Err(why)),
+                ..
+            }) => why.as_str(),
+            _ => "the kubelet does not give out all of these",
+        };
+        let held = living.iter().map(|it| it.held);
+        Answer::Unknown(Unknown::PartHeld, part_held(held, why))
     }
 
     /// Whose processes are on it; none where none are, or the driver does not say.
@@ -414,22 +479,8 @@ impl Found {
     }
 }
 
-/// That replicas of a device are held, and by whom how many.
-fn part_held(living: &[&Claim<'_>]) -> Answer {
-    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for claim in living {
-        let pod = (claim.held.namespace.as_str(), claim.held.pod.as_str());
-        *counts.entry(pod).or_default() += 1;
-    }
-    let names = counts
-        .into_iter()
-        .map(|((namespace, name), count)| format!("pod:{namespace}/{name} has {count}"));
-    let words = format!("of the replicas {}", listed(names));
-    Answer::Unknown(Unknown::PartHeld, words)
-}
-
 /// The first of several names, and how many more there are.
-fn listed(names: impl Iterator<Item = String>) -> String {
+pub(super) fn listed(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<String> = names.collect();
     let more = names.len().saturating_sub(MAX_NAMED);
     names.truncate(MAX_NAMED);

@@ -1,4 +1,6 @@
 //! Who holds a GPU, case by case.
+//!
+//! Longer than 500 lines because one machine of pods, jobs and processes serves every case.
 
 use gpufleet_telemetry::identity::Resource;
 
@@ -94,6 +96,7 @@ fn list(held: &[Held]) -> List {
     List {
         held: held.to_vec(),
         left_out: 0,
+        allocatable: None,
     }
 }
 
@@ -213,10 +216,15 @@ fn two_pods_on_one_device_are_named_and_neither_has_it() {
 }
 
 #[test]
-fn who_holds_replicas_of_a_time_sliced_gpu_is_named_and_never_charged_for_the_whole() {
-    let said = |held: &[Held], expected| {
-        let list = list(held);
-        check(Kubelet::Said(&list), &[], Some(&[1]), expected);
+fn while_it_is_not_known_how_many_replicas_there_are_who_holds_some_is_named_and_pays_for_nothing()
+{
+    let said = |held: &[Held], expected: &str| {
+        let list = List {
+            allocatable: Some(Err("it is slow".to_owned())),
+            ..list(held)
+        };
+        let expected = format!("{expected}; how many there are is not known: it is slow");
+        check(Kubelet::Said(&list), &[], Some(&[1]), &expected);
         let found = look(Kubelet::Said(&list), &[], Some(&[1]));
         let reasons: Vec<&str> = found.unknown.into_keys().collect();
         assert_eq!(reasons, ["part_held"]);
@@ -237,6 +245,114 @@ fn who_holds_replicas_of_a_time_sliced_gpu_is_named_and_never_charged_for_the_wh
     let ended = held("ended", "GPU-0::1", None);
     check(Kubelet::Said(&list(&[ended])), &[], Some(&[]), "");
     assert!(!Unknown::PartHeld.is_held(), "so its time is `unobserved`");
+    // It gives out others than it gave away: then it is not all of it.
+    let list = List {
+        allocatable: Some(Ok(vec!["GPU-0::0".to_owned(), "GPU-0".to_owned()])),
+        ..list(&[held("runs", "GPU-0::1", None)])
+    };
+    let told = told(&look(Kubelet::Said(&list), &[], Some(&[1])));
+    assert!(
+        told.starts_with("part_held: of the replicas pod:a/runs has 1;"),
+        "{told}"
+    );
+}
+
+/// The replicas of a device: the holder of each, or why it is not known, or nothing.
+fn replicas_of(found: &Found, id: &str) -> Vec<(u32, String)> {
+    let told = |facts: &Facts| {
+        let names = [attribute::HOLDER, attribute::HOLDER_UNKNOWN];
+        let mut told = facts.iter().filter(|it| names.contains(&it.0.as_str()));
+        told.next().map(|it| it.1.clone()).unwrap_or_default()
+    };
+    let all = found.replicas.get(id).map_or(&[][..], Vec::as_slice);
+    all.iter().map(|it| (it.0, told(&it.1))).collect()
+}
+
+#[test]
+fn each_replica_of_a_time_sliced_gpu_has_its_holder_and_what_nobody_holds_is_free() {
+    let gives = |all: &[&str], held: &[Held]| List {
+        allocatable: Some(Ok(all.iter().map(|it| (*it).to_owned()).collect())),
+        ..list(held)
+    };
+    let all = ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-0::3"];
+    let text = |number: u32, told: &str| (number, told.to_owned());
+    let look = |held: &[Held], on_it| look(Kubelet::Said(&gives(&all, held)), &[], on_it);
+    let two = [
+        held("runs", "GPU-0::1", None),
+        held("other", "GPU-0::3", None),
+        held("ended", "GPU-0::0", None),
+    ];
+    let found = look(&two, Some(&[1]));
+    let expected = [
+        text(0, ""),
+        text(1, "pod:a/runs"),
+        text(2, ""),
+        text(3, "pod:a/other"),
+    ];
+    assert_eq!(replicas_of(&found, "GPU-0"), expected);
+    assert_eq!(told(&found), "", "the card itself is nobody's");
+    assert_eq!(found.unknown, BTreeMap::new());
+    // One pod that has two of them has two parts of four; nobody is charged for the whole.
+    let both = [
+        held("runs", "GPU-0::1", None),
+        held("runs", "GPU-0::2", None),
+    ];
+    let found = look(&both, Some(&[1]));
+    let his = replicas_of(&found, "GPU-0")
+        .into_iter()
+        .filter(|it| it.1 == "pod:a/runs");
+    assert_eq!(his.count(), 2);
+    // Two on one replica: neither has it, and the others are as they are.
+    let twice = [
+        held("runs", "GPU-0::1", None),
+        held("other", "GPU-0::1", None),
+    ];
+    let found = look(&twice, Some(&[1]));
+    let expected = text(1, "claimed_twice: pod:a/other, pod:a/runs");
+    assert_eq!(replicas_of(&found, "GPU-0")[1], expected);
+    assert_eq!(replicas_of(&found, "GPU-0")[0], text(0, ""));
+    // While none of them is held the card is one, and so it is where one has the whole.
+    let nobody = look(&[held("ended", "GPU-0::0", None)], Some(&[]));
+    assert_eq!(
+        (replicas_of(&nobody, "GPU-0").len(), told(&nobody)),
+        (0, String::new())
+    );
+    let whole = look(&[held("runs", "GPU-0", None)], Some(&[1]));
+    assert_eq!(
+        (replicas_of(&whole, "GPU-0").len(), told(&whole)),
+        (0, "pod:a/runs".to_owned())
+    );
+    let mixed = [held("runs", "GPU-0", None), held("other", "GPU-0::1", None)];
+    let found = look(&mixed, Some(&[1]));
+    assert_eq!(told(&found), "claimed_twice: pod:a/other, pod:a/runs");
+    // Where something that was given away has no place, what is free may be that.
+    let strange = [held("runs", "GPU-0::1", None), held("other", "GPU-9", None)];
+    let found = look(&strange, Some(&[1]));
+    let told = &replicas_of(&found, "GPU-0")[0].1;
+    assert!(told.starts_with("unplaced: "), "{told}");
+}
+
+#[test]
+fn replicas_of_an_instance_have_their_holders_as_those_of_a_card_do() {
+    let share = Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-0");
+    let share = Card {
+        resource: Arc::new(share),
+        processes: Some(Vec::new()),
+    };
+    let list = List {
+        allocatable: Some(Ok(vec!["MIG-1::0".to_owned(), "MIG-1::1".to_owned()])),
+        ..list(&[held("runs", "MIG-1::0", None)])
+    };
+    let found = found(&Known {
+        cards: &[card(Some(&[])), share],
+        kubelet: Kubelet::Said(&list),
+        slurm: Slurm::NotHere,
+        looked: &looked(),
+        names: &Someone,
+    });
+    let expected = [(0, "pod:a/runs".to_owned()), (1, String::new())];
+    assert_eq!(replicas_of(&found, "MIG-1"), expected);
+    assert_eq!(found.attributes["MIG-1"], [], "the instance is nobody's");
 }
 
 #[test]

@@ -19,8 +19,13 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
+use super::devices::Device;
+
 /// The question, as the kubelet routes it.
 pub const LIST: &str = "/v1.PodResourcesLister/List";
+
+/// The question for all that it can give out.
+pub const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 
 /// Most bytes of an answer. 250 pods with 8 GPUs and pinned CPUs each come to 0.3 MB; gRPC's own limit
 /// is 4 MiB.
@@ -33,6 +38,9 @@ pub const MAX_DEVICES: usize = 10_752;
 /// How long the kubelet may take. It answers out of memory, in milliseconds; one that is being
 /// restarted does not answer at all.
 pub const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The same for what it can give out, which is asked after the list while replicas are held.
+const ALLOCATABLE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// What devices of NVIDIA's plugins are named by. Network cards are under this roof as well, and GPUs
 /// that virtual machines have to themselves.
@@ -51,6 +59,18 @@ const DRIVER: &str = "gpu.nvidia.com";
 /// The question: everything.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListRequest {}
+
+/// The question for what can be given out.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocatableRequest {}
+
+/// All that device plugins have to give out, given away or not.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocatableResponse {
+    /// Devices by resource.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<ContainerDevices>,
+}
 
 /// Every pod of the node that the kubelet gave something to.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -149,6 +169,9 @@ pub struct List {
     pub held: Vec<Held>,
     /// How many more there are.
     pub left_out: usize,
+    /// All GPUs and shares that it can give out, or why it does not say; none where it was not asked, because nobody
+    /// holds a replica.
+    pub allocatable: Option<Result<Vec<String>, String>>,
 }
 
 /// Why there is no list.
@@ -192,11 +215,50 @@ fn way_out(error: &io::Error) -> &'static str {
 /// # Errors
 /// See [`KubeletError`].
 pub async fn list(socket: &Path) -> Result<List, KubeletError> {
-    let asked = tokio::time::timeout(DEADLINE, ask(socket)).await;
-    asked.unwrap_or(Err(KubeletError::Slow)).map(held)
+    let asked = tokio::time::timeout(DEADLINE, ask(socket, LIST, ListRequest {})).await;
+    let mut list = held(asked.unwrap_or(Err(KubeletError::Slow))?);
+    let is_replica =
+        |it: &Held| Device::of_plugin(&it.device).is_some_and(|it| it.replica.is_some());
+    if list.held.iter().any(is_replica) {
+        let asked = ask(socket, ALLOCATABLE, AllocatableRequest {});
+        let asked = tokio::time::timeout(ALLOCATABLE_DEADLINE, asked).await;
+        list.allocatable = Some(match asked {
+            Ok(Ok(answer)) => allocatable(answer),
+            Ok(Err(KubeletError::TooOld)) => Err(format!(
+                "the kubelet does not know {ALLOCATABLE}: it is older than 1.23, or has it turned off"
+            )),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(KubeletError::Slow.to_string()),
+        });
+    }
+    Ok(list)
 }
 
-async fn ask(socket: &Path) -> Result<ListResponse, KubeletError> {
+/// The GPUs and shares among what can be given out.
+fn allocatable(answer: AllocatableResponse) -> Result<Vec<String>, String> {
+    let devices = answer.devices.into_iter().flat_map(|it| {
+        let resource = it.resource_name;
+        let ids = it.device_ids.into_iter();
+        ids.filter(move |device| is_gpu(&resource, device))
+    });
+    let devices: Vec<String> = devices.take(MAX_DEVICES + 1).collect();
+    match devices.len() {
+        ..=MAX_DEVICES => Ok(devices),
+        _ => Err(format!(
+            "the kubelet gives out more than {MAX_DEVICES} devices"
+        )),
+    }
+}
+
+async fn ask<Question, Answer>(
+    socket: &Path,
+    path: &'static str,
+    question: Question,
+) -> Result<Answer, KubeletError>
+where
+    Question: prost::Message + 'static,
+    Answer: prost::Message + Default + 'static,
+{
     let unreachable = |source| KubeletError::Unreachable {
         socket: socket.to_owned(),
         source,
@@ -215,9 +277,9 @@ async fn ask(socket: &Path) -> Result<ListResponse, KubeletError> {
     grpc.ready()
         .await
         .map_err(|error| KubeletError::Refused(words(&error)))?;
-    let codec: ProstCodec<ListRequest, ListResponse> = ProstCodec::default();
-    let request = tonic::Request::new(ListRequest {});
-    let answer = grpc.unary(request, PathAndQuery::from_static(LIST), codec);
+    let codec: ProstCodec<Question, Answer> = ProstCodec::default();
+    let request = tonic::Request::new(question);
+    let answer = grpc.unary(request, PathAndQuery::from_static(path), codec);
     let answer = answer.await.map_err(|status| refused(&status))?;
     Ok(answer.into_inner())
 }
@@ -268,10 +330,12 @@ fn held(answer: ListResponse) -> List {
     list
 }
 
-/// Whether these bytes are a list of the kubelet with a GPU in it.
+/// Whether these bytes are a list of the kubelet with a GPU in it, or what it can give out with one.
 pub fn understands(bytes: &[u8]) -> bool {
     let answer = <ListResponse as prost::Message>::decode(bytes);
-    answer.is_ok_and(|it| !held(it).held.is_empty())
+    let gives_out = <AllocatableResponse as prost::Message>::decode(bytes).map(allocatable);
+    let is_list = answer.is_ok_and(|it| !held(it).held.is_empty());
+    is_list || gives_out.is_ok_and(|it| it.is_ok_and(|it| !it.is_empty()))
 }
 
 /// Whether a plugin's device is a GPU or a share of one.
@@ -342,6 +406,31 @@ mod tests {
             of("gpu-0", Some("team-a/claim")),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn of_all_that_can_be_given_out_only_gpus_count_and_too_many_are_not_counted() {
+        let devices = |resource: &str, ids: Vec<String>| ContainerDevices {
+            resource_name: resource.to_owned(),
+            device_ids: ids,
+        };
+        let answer = |count: usize| AllocatableResponse {
+            devices: vec![
+                devices("example.com/nic", vec!["mlx5_0".to_owned()]),
+                devices(
+                    "nvidia.com/gpu.shared",
+                    vec!["nvidia0/vgpu1".to_owned(); count],
+                ),
+            ],
+        };
+        let found = allocatable(answer(2));
+        assert_eq!(found, Ok(vec!["nvidia0/vgpu1".to_owned(); 2]));
+        assert_eq!(
+            allocatable(answer(MAX_DEVICES)).map(|it| it.len()),
+            Ok(MAX_DEVICES)
+        );
+        let many = allocatable(answer(MAX_DEVICES + 1)).expect_err("more than are kept");
+        assert!(many.contains(&MAX_DEVICES.to_string()), "{many}");
     }
 
     #[test]

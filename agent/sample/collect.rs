@@ -4,6 +4,7 @@
 //! Memory stays flat: a series lives until it was not read for [`FORGET_AFTER`], and its numbers are kept in place.
 
 mod named;
+mod replicas;
 mod times;
 
 use std::collections::{BTreeMap, HashMap};
@@ -180,12 +181,9 @@ impl Collector {
     /// Takes in the agent's own health, with what it knows of its readers.
     pub fn own(&mut self, mut readings: ResourceSamples, at: Timestamp) {
         let readers = self.readers.iter().take(self.readers.len() - 1);
-        readings
-            .samples
-            .extend(readers.flat_map(|reader| super::own::of_reader(&reader.health)));
-        readings
-            .samples
-            .extend(super::own::of_left_out(self.left_out));
+        let samples = &mut readings.samples;
+        samples.extend(readers.flat_map(|reader| super::own::of_reader(&reader.health)));
+        samples.extend(super::own::of_left_out(self.left_out));
         let readings = Readings {
             at,
             resources: vec![readings],
@@ -197,6 +195,7 @@ impl Collector {
     /// The tick from `start` to `end`, and the next one begins.
     #[tracing::instrument(level = "debug", name = "tick", skip_all)]
     pub fn close_tick(&mut self, start: Timestamp, end: Timestamp) -> Vec<ResourceTick> {
+        self.hand_to_replicas(end);
         let mut ticks = Vec::with_capacity(self.resources.len());
         for entry in self.resources.values_mut() {
             let mut points = Vec::with_capacity(entry.series.len() + KINDS.len());
@@ -335,7 +334,7 @@ impl Collector {
         // The node itself always has its place: it says what was left out.
         let is_node = key.0 == ResourceKind::Node;
         if !is_node && !self.resources.contains_key(&key) && self.resources.len() >= MAX_RESOURCES {
-            self.left_out.resource_limit += round.samples.len() as u64;
+            self.left_out.resource_limit += round.samples.len().max(1) as u64;
             return;
         }
         let entry = self

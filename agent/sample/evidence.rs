@@ -70,6 +70,23 @@ fn whole(samples: &[Sample], metric: MetricId) -> Option<Reading> {
         .map(|sample| sample.reading)
 }
 
+/// What a second of a time-sliced device is evidence of for one of its replicas: it is held as its holder is told, and did
+/// what the device did while somebody holds it.
+pub(super) fn of_replica(resource: &Resource, device: [bool; 5]) -> [bool; 5] {
+    let [observed, active, stalled, ..] = device;
+    let holder = resource.attribute(attribute::HOLDER).is_some();
+    let unknown = resource.attribute(attribute::HOLDER_UNKNOWN);
+    let unknown = unknown.map(|it| Unknown::parse(it).is_some_and(|(why, _)| why.is_held()));
+    let held = holder || unknown == Some(true);
+    flags(Evidence {
+        observed,
+        active: active && held,
+        stalled: stalled && held,
+        held,
+        holder_known: holder || unknown.unwrap_or(true),
+    })
+}
+
 /// Evidence as bits, in the order of [`KINDS`].
 pub(super) fn flags(evidence: Evidence) -> [bool; 5] {
     [

@@ -53,7 +53,7 @@ const PIECES: [(&str, &str); 15] = [
 ];
 
 /// Slurm's words for why a job waits, and what they mean.
-const SLURM: [(&str, &str); 13] = [
+const SLURM: [(&str, &str); 14] = [
     (
         "Resources",
         "Nothing that it asks for is free; it is the next of its partition.",
@@ -72,6 +72,10 @@ const SLURM: [(&str, &str); 13] = [
         "Nodes that it asks for by name are down, drained or reserved.",
     ),
     ("PartitionDown", "Its partition is down."),
+    (
+        "PartitionInactive",
+        "Its partition is inactive: it takes no jobs and begins none.",
+    ),
     (
         "PartitionNodeLimit",
         "It asks for more nodes than its partition may give to one.",

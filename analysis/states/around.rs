@@ -76,6 +76,11 @@ pub struct Target {
 pub struct Around {
     /// When its node is billed; none: not known, then it is accounted from its first sample on.
     pub billed: Option<Vec<Span>>,
+    /// When it is not there, whatever is told of it: see [`super::away`].
+    pub away: Vec<Span>,
+    /// Whether whoever tells of it tells only seconds of which it knows whether it was active, so that none of its
+    /// metrics has to say so: a replica's.
+    pub is_activity_told: bool,
     /// When its node cannot be used.
     pub not_ready: Vec<(Span, NotReady)>,
     /// When its node is cordoned or about to be taken away.
@@ -129,6 +134,7 @@ pub(super) struct Second {
     pub(super) holder: i64,
     pub(super) not_ready: Option<(State, Reason)>,
     pub(super) is_draining: bool,
+    pub(super) is_away: bool,
     pub(super) is_standing: bool,
     pub(super) free: Reason,
 }
@@ -203,6 +209,9 @@ impl Around {
         }
         for span in &self.draining {
             each(span, &|it, _| it.is_draining = true);
+        }
+        for span in &self.away {
+            each(span, &|it, _| it.is_away = true);
         }
         for span in &self.standing {
             each(span, &|it, _| it.is_standing = true);

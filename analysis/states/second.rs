@@ -77,12 +77,14 @@ impl Class {
 }
 
 impl MinuteFacts {
-    pub(super) fn of(row: &MinuteRow) -> Self {
+    pub(super) fn of(row: &MinuteRow, is_activity_told: bool) -> Self {
         let has =
             |metric: &gpufleet_telemetry::catalog::Metric| row.metrics.contains_key(&metric.id);
         Self {
             bits: row.bitmaps,
-            activity_known: has(&gpu::GRAPHICS_ACTIVE) || has(&gpu::UTILIZATION),
+            activity_known: is_activity_told
+                || has(&gpu::GRAPHICS_ACTIVE)
+                || has(&gpu::UTILIZATION),
             memory_bytes: row
                 .metrics
                 .get(&gpu::MEMORY_USED.id)

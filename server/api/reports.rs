@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 
 use super::problem::{Asked, Problem};
 use crate::auth::Grant;
-use crate::money::report::{self, Form, What};
+use crate::money::report::{self, Basis, Form, What};
 use crate::web::Web;
 
 /// Which month, of what, in which form.
@@ -30,6 +30,10 @@ pub struct ReportAsked {
     /// `json`, `csv`, `html` or, of the chargeback, `focus` (FOCUS 1.2).
     #[param(default = "json")]
     pub format: Option<String>,
+    /// At which price a GPU counts: `fully-loaded`, its part of its machine's, or, of the chargeback but for `focus`,
+    /// `gpu-only`, its own. Both stand in every report (`cost`, `gpu_only_cost`); by `gpu-only` its own is also the `cost`.
+    #[param(default = "fully-loaded")]
+    pub basis: Option<String>,
 }
 
 /// Who owes what for a month: the lines add up to the node-hours' price exactly.
@@ -82,7 +86,15 @@ async fn answer(
         .or(asked.cluster);
     let month = asked.month.unwrap_or_else(|| report::month_of(now));
     let by = asked.by.as_deref().unwrap_or("team");
-    let asked = report::Asked::new(what, form, &month, by, cluster, now).map_err(Problem::bad)?;
+    let basis = asked.basis.as_deref().unwrap_or("fully-loaded");
+    let basis = Basis::from_str(basis, false).map_err(|_| {
+        let said: String = basis.chars().take(40).collect();
+        Problem::bad(format!(
+            "`{said}` is no price of GPUs: fully-loaded and gpu-only are"
+        ))
+    })?;
+    let asked = report::Asked::new(what, form, &month, by, cluster, now);
+    let asked = asked.and_then(|it| it.at(basis)).map_err(Problem::bad)?;
     // One at a time, also of those that nobody waits for any more: a month of a large fleet is large.
     let permit = Arc::clone(&web.reports).acquire_owned().await;
     let terms = web.app.money.terms();

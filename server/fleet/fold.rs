@@ -418,11 +418,14 @@ impl Tracked {
             .iter()
             .any(|it| it.metric.id == gpu::OBSERVED.id)
         {
-            let activity_known = values.any(|it| {
-                let is_activity =
-                    [gpu::GRAPHICS_ACTIVE.id, gpu::UTILIZATION.id].contains(&it.metric.id);
-                is_activity && !matches!(it.value, PointValue::Missing(_))
-            });
+            // Of a replica only seconds come of which its agent knows it.
+            let is_replica = live.resource.attribute(attribute::REPLICA_OF).is_some();
+            let activity_known = is_replica
+                || values.any(|it| {
+                    let is_activity =
+                        [gpu::GRAPHICS_ACTIVE.id, gpu::UTILIZATION.id].contains(&it.metric.id);
+                    is_activity && !matches!(it.value, PointValue::Missing(_))
+                });
             let seconds = u32::try_from(self.interval_nanos / NANOS_PER_SECOND).unwrap_or(0);
             let starting = live.resource.attribute(attribute::HOLDER_STARTING);
             live.recent.starts(starting == Some("true"));

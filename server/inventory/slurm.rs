@@ -5,11 +5,9 @@
 //! Jobs that ask for no GPU are forgotten as they are read. What a running job holds is what its nodes say
 //! is used.
 //!
-//! Limits: [`MAX_BYTES`], [`ANSWER_WITHIN`], [`WRITTEN_WITHIN_NS`]; what is kept of it is `known`'s to bound.
+//! Limits: those of `ask` and `partitions`; what is kept of it is `known`'s to bound.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Stdio;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpufleet_analysis::inventory::{Claim, Node, Ready, Reason, cut};
@@ -17,28 +15,20 @@ use gpufleet_telemetry::holder;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
-use tokio::sync::{Semaphore, oneshot};
 
 use super::known::{Bound, Pod, Pods};
 use super::now;
 use crate::App;
 
+mod ask;
+
+mod partitions;
+
+use ask::ask;
+use partitions::{Closed, Shut, partitions};
+
 /// How often it is asked: the controller is busy with other things.
 const EVERY: Duration = Duration::from_secs(30);
-
-/// How long a command may take: a busy controller is known to take seconds.
-const ANSWER_WITHIN: Duration = Duration::from_secs(25);
-
-/// Most bytes of an answer: 10,000 jobs at 6 KB.
-const MAX_BYTES: u64 = 64 << 20;
-
-/// A file that is older is not believed, nanoseconds: a cron job writes it every minute.
-const WRITTEN_WITHIN_NS: i64 = 300 * NANOS_PER_SECOND;
-
-/// Most partitions of a node, and that a job names: sites have dozens, and a node is in a handful.
-const MAX_PARTITIONS: usize = 64;
 
 /// States in which a node can run nothing.
 const DOWN: [&str; 8] = [
@@ -108,6 +98,10 @@ struct Gres {
 #[serde(default)]
 struct Partition {
     name: String,
+    /// Where newer releases tell the state.
+    partition: States,
+    /// Where older ones do.
+    state: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -141,8 +135,17 @@ struct Job {
     node_count: Value,
 }
 
-/// Nodes with GPUs, and how many of each are in use; none where it does not say.
-type Nodes = Vec<(Node, Option<u32>)>;
+/// What sinfo says.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    /// Nodes with GPUs, and how many of each are in use; none where it does not say.
+    nodes: Vec<(Node, Option<u32>)>,
+    /// Partitions that are not up.
+    closed: Closed,
+}
+
+/// Jobs that wait, by their number.
+type Jobs = Vec<(String, Claim)>;
 
 /// Asks for ever.
 pub(super) async fn run(app: &App) {
@@ -153,17 +156,19 @@ pub(super) async fn run(app: &App) {
         let told = told.and_then(|it| nodes(&it).map_err(|why| format!("sinfo: {why}")));
         let pending = ["-a", "--json", "--states=PENDING"];
         let jobs = ask(folder, ("squeue", &pending), at).await;
-        let jobs = jobs.and_then(|it| claims(&it).map_err(|why| format!("squeue: {why}")));
+        let nothing = Closed::default();
+        let closed = told.as_ref().map_or(&nothing, |it| &it.closed);
+        let jobs = jobs.and_then(|it| claims(&it, closed).map_err(|why| format!("squeue: {why}")));
         take(app, told, jobs);
         tokio::time::sleep(EVERY).await;
     }
 }
 
-fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)>, String>) {
+fn take(app: &App, told: Result<Told, String>, jobs: Result<Jobs, String>) {
     let now = now(app);
     let mut known = app.inventory.known();
     let told = match told {
-        Ok(told) => told,
+        Ok(told) => told.nodes,
         Err(why) => {
             if known.nodes.failed(why.clone(), None) {
                 tracing::warn!(error = why, "the cluster's nodes are not seen");
@@ -203,96 +208,19 @@ fn take(app: &App, told: Result<Nodes, String>, jobs: Result<Vec<(String, Claim)
     }
 }
 
-/// What a command says, or the file of its name.
-async fn ask(
-    folder: &Path,
-    (program, arguments): (&str, &[&str]),
-    now: Timestamp,
-) -> Result<Vec<u8>, String> {
-    let asked = async {
-        match folder.as_os_str().is_empty() {
-            true => command(program, arguments).await,
-            false => file(&folder.join(format!("{program}.json")), now).await,
-        }
-    };
-    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
-    answer.unwrap_or_else(|_| {
-        let seconds = ANSWER_WITHIN.as_secs();
-        Err(format!(
-            "{program} did not answer within {seconds} s; is slurmctld there?"
-        ))
-    })
-}
-
-async fn command(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| {
-        format!(
-            "{program}: {error}; install Slurm's client commands on the server, or set inventory.slurm_folder"
-        )
-    };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    let mut answer = Vec::new();
-    let out = child.stdout.take().expect("it was asked for");
-    let read = out.take(MAX_BYTES).read_to_end(&mut answer).await;
-    read.map_err(failed)?;
-    let status = child.wait().await.map_err(failed)?;
-    match status.success() {
-        true => Ok(answer),
-        false => Err(format!("{program} failed with {status}")),
-    }
-}
-
-/// A folder that hangs, as one of a network does, hangs alone: it is read on a thread of its own, and no other
-/// is begun while one does.
-async fn file(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
-    static READING: Semaphore = Semaphore::const_new(1);
-    let one = READING.acquire().await.map_err(|it| it.to_string())?;
-    let (tell, told) = oneshot::channel();
-    let path = path.to_owned();
-    std::thread::spawn(move || {
-        let _one = one;
-        // Who asked may have gone.
-        let _ = tell.send(read(&path, now));
-    });
-    told.await.map_err(|it| it.to_string())?
-}
-
-fn read(path: &Path, now: Timestamp) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let written = file.metadata().and_then(|it| it.modified());
-    let since = written
-        .map_err(failed)?
-        .duration_since(std::time::UNIX_EPOCH);
-    let since = since.map_or(0, |it| i64::try_from(it.as_nanos()).unwrap_or(i64::MAX));
-    let age = now.since(Timestamp(since));
-    if age > WRITTEN_WITHIN_NS {
-        let minutes = age / NANOS_PER_SECOND / 60;
-        return Err(format!(
-            "{} was written {minutes} min ago; does the cron job that writes it run?",
-            path.display()
-        ));
-    }
-    let mut answer = Vec::new();
-    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_BYTES), &mut answer);
-    read.map_err(failed).map(|_| answer)
-}
-
-/// Nodes with GPUs; one that is in several partitions is there once, and named after the first.
-fn nodes(answer: &[u8]) -> Result<Nodes, String> {
+/// Nodes with GPUs; one that is in several partitions is there once, and named after the first. One of which no
+/// partition is up takes nothing new.
+fn nodes(answer: &[u8]) -> Result<Told, String> {
     let said: Sinfo = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     if said.sinfo.is_empty() && said.nodes.is_empty() {
         return Err("it names no node at all".to_owned());
     }
     let mut found: BTreeMap<String, (Node, Option<u32>)> = BTreeMap::new();
+    let mut closed = Closed::default();
     for entry in &said.sinfo {
+        let of = &entry.partition;
+        let shut = Shut::of(&of.partition.state).or_else(|| Shut::of(&of.state));
+        closed.note(&of.name, shut);
         for name in &entry.nodes.nodes {
             let gres = (entry.gres.total.as_str(), entry.gres.used.as_str());
             let (of, partition) = ((&entry.node.state, &entry.reason), &entry.partition.name);
@@ -311,17 +239,17 @@ fn nodes(answer: &[u8]) -> Result<Nodes, String> {
     for (node, _) in found.values_mut() {
         let all = std::mem::take(&mut node.partitions);
         node.partitions = partitions(all.iter().map(String::as_str));
+        match closed.open(&node.partitions) {
+            Some(open) => node.partitions = open,
+            // It keeps their names: without any it would be everybody's.
+            None => node.cordoned = true,
+        }
     }
     let with_gpus = found.into_values().filter(|it| it.0.gpus > 0);
-    Ok(with_gpus.collect())
-}
-
-/// Partitions by name, each once.
-fn partitions<'a>(all: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let all = all.filter(|it| !it.is_empty()).map(holder::cut);
-    let all: BTreeSet<&str> = all.collect();
-    let all = all.into_iter().take(MAX_PARTITIONS);
-    all.map(str::to_owned).collect()
+    Ok(Told {
+        nodes: with_gpus.collect(),
+        closed,
+    })
 }
 
 fn node(
@@ -392,12 +320,16 @@ fn gres(text: &str) -> (u32, String) {
 }
 
 /// Jobs that wait for GPUs, by their number.
-fn claims(answer: &[u8]) -> Result<Vec<(String, Claim)>, String> {
+fn claims(answer: &[u8], closed: &Closed) -> Result<Jobs, String> {
     let said: Squeue = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-    Ok(said.jobs.iter().filter_map(claim).collect())
+    Ok(said
+        .jobs
+        .iter()
+        .filter_map(|it| claim(it, closed))
+        .collect())
 }
 
-fn claim(job: &Job) -> Option<(String, Claim)> {
+fn claim(job: &Job, closed: &Closed) -> Option<(String, Claim)> {
     if !words(&job.job_state).iter().any(|it| it == "PENDING") {
         return None;
     }
@@ -408,7 +340,11 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
     }
     let nodes = number(&job.node_count).and_then(|it| u32::try_from(it).ok());
     let nodes = nodes.filter(|it| *it > 0 && gpus % it == 0).unwrap_or(1);
+    let partitions = partitions(job.partition.split(','));
     let why = job.state_reason.as_str();
+    // What keeps it back by itself keeps it however its partition is.
+    let shut = closed.why(&partitions);
+    let shut = shut.filter(|_| !HELD_BACK.contains(&why));
     let claim = Claim {
         namespace: holder::cut(&job.account).to_owned(),
         workload: format!("slurm:{id}"),
@@ -422,14 +358,15 @@ fn claim(job: &Job) -> Option<(String, Claim)> {
             Timestamp(seconds.saturating_mul(NANOS_PER_SECOND))
         }),
         reason: match why {
+            _ if shut.is_some() => Reason::HeldBack,
             "" | "None" => Reason::NotTried,
             it if HELD_BACK.contains(&it) => Reason::HeldBack,
             _ => Reason::NoPlace,
         },
-        words: cut(why),
+        words: cut(shut.unwrap_or(why)),
         // What a reservation keeps is kept from everybody else.
         tolerates: Vec::new(),
-        partitions: partitions(job.partition.split(',')),
+        partitions,
         scaler: None,
     };
     Some((format!("job {id}"), claim))
@@ -488,8 +425,8 @@ fn words(value: &Value) -> Vec<String> {
 
 /// Whether these bytes are an answer with a node that has GPUs, or with a job that waits for some.
 pub fn understands(bytes: &[u8]) -> bool {
-    let a_node = nodes(bytes).is_ok_and(|it| !it.is_empty());
-    a_node || claims(bytes).is_ok_and(|it| !it.is_empty())
+    let a_node = nodes(bytes).is_ok_and(|it| !it.nodes.is_empty());
+    a_node || claims(bytes, &Closed::default()).is_ok_and(|it| !it.is_empty())
 }
 
 #[cfg(test)]

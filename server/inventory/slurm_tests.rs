@@ -1,5 +1,9 @@
 //! Answers of Slurm as its releases print them, shortened, and what becomes of them.
 
+use std::path::Path;
+
+use gpufleet_analysis::inventory::Record;
+use gpufleet_analysis::inventory::place::Free;
 use serde_json::json;
 
 use super::*;
@@ -15,6 +19,126 @@ fn entry(name: &str, states: &[&str], used: &str, partition: &str) -> Value {
         "gres": {"total": "tmpsize:7T,gpu:l40s:4(S:0,1)", "used": used},
         "partition": {"name": partition, "nodes": {"total": 50}}, "reason": "fan",
     })
+}
+
+fn waiting(answer: &Value, closed: &Closed) -> Result<Jobs, String> {
+    claims(&bytes(answer), closed)
+}
+
+/// The same with the state of the partition, as this release writes it.
+fn entry_of(name: &str, partition: &str, state: &Value, is_nested: bool) -> Value {
+    let mut entry = entry(name, &["IDLE"], "gpu:l40s:0(IDX:N/A)", partition);
+    match is_nested {
+        true => entry["partition"]["partition"] = json!({"state": state}),
+        false => entry["partition"]["state"] = state.clone(),
+    }
+    entry
+}
+
+#[test]
+fn a_node_takes_nothing_new_while_none_of_its_partitions_is_up() {
+    // As 23.11 and newer write it, as 23.02 does, as text, and as a table's word.
+    for (up, down, is_nested) in [
+        (json!(["UP"]), json!(["DOWN"]), true),
+        (json!("UP"), json!("DOWN"), true),
+        (json!(["UP"]), json!(["DRAIN"]), true),
+        (json!(["UP"]), json!(["INACTIVE"]), true),
+        (json!("up"), json!("inactive"), false),
+        (json!(["UP"]), json!(["DOWN"]), false),
+    ] {
+        let of = |all: &[(&str, &Value)]| {
+            let all = all.iter();
+            let all: Vec<Value> = all
+                .map(|(partition, state)| entry_of("n", partition, state, is_nested))
+                .collect();
+            let told = nodes(&bytes(&json!({"sinfo": all}))).expect("it is an answer");
+            let node = told.nodes[0].0.clone();
+            (node.cordoned, node.partitions)
+        };
+        let names = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let context = format!("{down} {is_nested}");
+        assert_eq!(of(&[("a", &up)]), (false, names(&["a"])), "{context}");
+        assert_eq!(of(&[("a", &down)]), (true, names(&["a"])), "{context}");
+        let both = [("a", &down), ("b", &down)];
+        assert_eq!(of(&both), (true, names(&["a", "b"])), "{context}");
+        let one = [("a", &down), ("b", &up)];
+        assert_eq!(of(&one), (false, names(&["b"])), "{context}");
+    }
+    let unsaid = [Value::Null, json!([]), json!(["UNKNOWN"]), json!(7)];
+    for state in unsaid {
+        let answer = json!({"sinfo": [entry_of("n", "a", &state, true)]});
+        let told = nodes(&bytes(&answer)).expect("it is an answer");
+        assert!(!told.nodes[0].0.cordoned, "{state} says nothing");
+        assert_eq!(told.nodes[0].0.partitions, ["a"], "{state}");
+    }
+}
+
+#[test]
+fn nothing_fits_where_no_partition_is_up_and_who_may_go_to_another_fits_there() {
+    let (up, down) = (json!(["UP"]), json!(["DOWN"]));
+    let answer = json!({"sinfo": [
+        entry_of("n1", "shut", &down, true),
+        entry_of("n2", "shut", &down, true),
+        entry_of("n2", "open", &up, true),
+    ]});
+    let told = nodes(&bytes(&answer)).expect("it is an answer");
+    let records: Vec<Record> = told
+        .nodes
+        .iter()
+        .map(|it| Record::new(it.0.clone(), Timestamp::default()))
+        .collect();
+    let free = Free::of(records.iter(), &BTreeMap::new());
+    let job = |partition: &str| {
+        let job = json!({"jobs": [{"job_id": 1, "job_state": ["PENDING"], "state_reason": "Priority",
+            "partition": partition, "tres_req_str": "gres/gpu=4"}]});
+        let found = waiting(&job, &told.closed).expect("it is an answer");
+        let claim = found[0].1.clone();
+        (free.places(&claim), claim.reason, claim.words)
+    };
+    let held_back = |places: u64| (Some(places), Reason::HeldBack, "PartitionDown".to_owned());
+    let waits = |places: u64| (Some(places), Reason::NoPlace, "Priority".to_owned());
+    assert_eq!(job("shut"), held_back(0));
+    assert_eq!(job("open"), waits(1));
+    assert_eq!(job("shut,open"), waits(1));
+    assert_eq!(job(""), waits(1), "wherever it may go");
+}
+
+#[test]
+fn a_job_whose_partitions_begin_nothing_waits_for_them_and_says_so() {
+    let of = |states: &[(&str, Value)], partition: &str, why: &str| {
+        let entries = states.iter();
+        let entries: Vec<Value> = entries
+            .map(|(name, state)| entry_of("n", name, state, true))
+            .collect();
+        let told = nodes(&bytes(&json!({"sinfo": entries}))).expect("it is an answer");
+        let job = json!({"jobs": [{"job_id": 1, "job_state": ["PENDING"], "state_reason": why,
+            "partition": partition, "tres_req_str": "gres/gpu=1"}]});
+        let found = waiting(&job, &told.closed).expect("it is an answer");
+        (found[0].1.reason, found[0].1.words.clone())
+    };
+    let held = |words: &str| (Reason::HeldBack, words.to_owned());
+    let states = [
+        ("up", json!(["UP"])),
+        ("down", json!(["DOWN"])),
+        ("drain", json!(["DRAIN"])),
+        ("inactive", json!(["INACTIVE"])),
+    ];
+    let check = |partition: &str, why: &str, expected: (Reason, String)| {
+        assert_eq!(of(&states, partition, why), expected, "{partition} {why}");
+    };
+    check("down", "None", held("PartitionDown"));
+    check("down", "Resources", held("PartitionDown"));
+    check("inactive", "Priority", held("PartitionInactive"));
+    check("down,inactive", "", held("PartitionInactive"));
+    // Its owner holds it back, whatever becomes of the partition.
+    check("down", "JobHeldUser", held("JobHeldUser"));
+    let resources = (Reason::NoPlace, "Resources".to_owned());
+    check("up", "Resources", resources.clone());
+    check("down,up", "Resources", resources.clone());
+    check("unheard-of", "Resources", resources.clone());
+    // What waits in one that is drained begins all the same.
+    check("drain", "Resources", resources.clone());
+    check("down,drain", "Resources", resources);
 }
 
 #[test]
@@ -35,15 +159,15 @@ fn a_node_is_there_once_with_its_gpus_and_what_of_them_is_used() {
         ready: Ready::Yes,
         ..Node::default()
     };
-    assert_eq!(found, [(expected, Some(1))]);
+    assert_eq!(found.nodes, [(expected, Some(1))]);
     // What is used is not told: that is not none.
     let silent = json!({"sinfo": [entry("gpu001", &["MIXED"], "", "gpu")]});
     let found = nodes(&bytes(&silent)).expect("it is an answer");
-    assert_eq!(found[0].1, None);
+    assert_eq!(found.nodes[0].1, None);
     // As before 23.02, and as scontrol show nodes does.
     let old = json!({"nodes": [{"name": "n1", "state": "idle+drain", "gres": "gpu:8", "gres_used": "gpu:3",
         "partitions": ["a", "b"], "reason": ""}]});
-    let found = nodes(&bytes(&old)).expect("it is an answer");
+    let found = nodes(&bytes(&old)).expect("it is an answer").nodes;
     assert_eq!(
         (found[0].0.gpus, found[0].1, found[0].0.cordoned),
         (8, Some(3), true)
@@ -78,7 +202,7 @@ fn the_states_of_a_node_say_whether_it_runs_and_takes_anything() {
         (&[], Ready::No, false, 0),
     ] {
         let answer = json!({"sinfo": [entry("n", states, "", "gpu")]});
-        let found = nodes(&bytes(&answer)).expect("it is an answer");
+        let found = nodes(&bytes(&answer)).expect("it is an answer").nodes;
         let node = &found[0].0;
         assert_eq!((node.ready, node.cordoned), (ready, cordoned), "{states:?}");
         assert_eq!(node.kept_for.len(), kept, "{states:?}");
@@ -98,7 +222,7 @@ fn a_machine_of_a_cloud_that_is_powered_down_is_not_there_and_one_of_ours_is() {
     ] {
         let answer = json!({"sinfo": [entry("n", states, "", "gpu")]});
         let found = nodes(&bytes(&answer)).expect("it is an answer");
-        assert_eq!(found.len(), count, "{states:?}");
+        assert_eq!(found.nodes.len(), count, "{states:?}");
     }
 }
 
@@ -141,7 +265,7 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
         job(json!(["RUNNING"]), "None", tres),
         job(json!("PENDING"), "Priority", "cpu=8,node=2"),
     ]});
-    let found = claims(&bytes(&answer)).expect("it is an answer");
+    let found = waiting(&answer, &Closed::default()).expect("it is an answer");
     let expected = Claim {
         namespace: "ml".to_owned(),
         workload: "slurm:525".to_owned(),
@@ -161,7 +285,8 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
     assert_eq!(found, [("job 525".to_owned(), expected)]);
     let mut of_several = job(json!("PENDING"), "Resources", tres);
     of_several["partition"] = json!("long,gpu,long");
-    let found = claims(&bytes(&json!({"jobs": [of_several]}))).expect("it is an answer");
+    let found =
+        waiting(&json!({"jobs": [of_several]}), &Closed::default()).expect("it is an answer");
     assert_eq!(found[0].1.partitions, ["gpu", "long"]);
     for (why, expected) in [
         ("None", Reason::NotTried),
@@ -169,14 +294,14 @@ fn a_job_that_waits_says_what_for_since_when_and_why() {
         ("QOSMaxGRESPerUser", Reason::NoPlace),
     ] {
         let answer = json!({"jobs": [job(json!(["PENDING"]), why, tres)]});
-        let found = claims(&bytes(&answer)).expect("it is an answer");
+        let found = waiting(&answer, &Closed::default()).expect("it is an answer");
         assert_eq!(found[0].1.reason, expected, "{why}");
     }
     // Older releases write the number alone; a number that is not set is none.
     let mut old = job(json!(["PENDING"]), "Priority", "gres/gpu=3");
     old["submit_time"] = json!(1_701_982_989);
     old["node_count"] = json!({"set": false, "number": 0});
-    let found = claims(&bytes(&json!({"jobs": [old]}))).expect("it is an answer");
+    let found = waiting(&json!({"jobs": [old]}), &Closed::default()).expect("it is an answer");
     let claim = &found[0].1;
     assert_eq!(claim.since, Timestamp::from_seconds(1_701_982_989));
     assert_eq!((claim.places, claim.gpus_each), (1, 3));
@@ -193,8 +318,9 @@ fn what_is_no_answer_is_not_taken_for_an_empty_cluster() {
     ] {
         assert!(nodes(text.as_bytes()).is_err(), "{text}");
     }
-    assert!(claims(b"{}").is_err());
-    assert_eq!(claims(b"{\"jobs\": []}"), Ok(Vec::new()));
+    assert!(claims(b"{}", &Closed::default()).is_err());
+    let none = claims(b"{\"jobs\": []}", &Closed::default());
+    assert_eq!(none, Ok(Vec::new()));
 }
 
 #[tokio::test]

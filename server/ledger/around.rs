@@ -24,7 +24,7 @@ use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
 use gpufleet_analysis::states::{
     Around, Demand, Hold, LOOKAHEAD_MINUTES, NotReady, Span, TRAINING_TARGETS,
 };
-use gpufleet_telemetry::identity::ResourceKind;
+use gpufleet_telemetry::identity::{ResourceKind, attribute};
 
 use super::{HOUR_S, Rules};
 use crate::store::model::LedgerInput;
@@ -36,6 +36,9 @@ const UNSEEN_MS: i64 = 60_000;
 /// What is known around the hour of this input.
 pub(super) fn around(input: &LedgerInput, rules: Rules<'_>) -> Around {
     let mut around = Around::told_by(&input.minutes);
+    around.away.clone_from(&input.away);
+    let replica_of = input.resource.resource.attribute(attribute::REPLICA_OF);
+    around.is_activity_told = replica_of.is_some();
     let holders = &input.around.holders;
     for hold in around.holds.iter_mut().flatten() {
         if holders.get(&hold.holder).is_some_and(|it| it.is_starting) {

@@ -1,8 +1,8 @@
 //! Days of the ledger: what a GPU or share did in a day (UTC), by holder, with what prices it.
 //!
-//! A day is a pure function of its hours and of what its resource and its node say of themselves. When
-//! in an hour it was there is known to the millisecond of length and not of place: an hour that is not
-//! whole begins where the hour before ended, else it ends where the hour after begins.
+//! A day is a pure function of its hours and of what its resource and its node say of themselves. When in an hour it
+//! was there is told with the hour. Of hours of before that was written down the length is known and not the place:
+//! one that is not whole begins where the hour before ended, else it ends where the hour after begins.
 //!
 //! Numbers: one round puts together [`crate::store::MAX_DIRTY_DAYS`] (256) days; a day changes about
 //! every 10 minutes while it runs, so 10,000 GPUs are 17 days a second.
@@ -11,14 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
+use gpufleet_telemetry::gpu_specs;
 use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::store::model::{DayFacts, DayHour, DayInput, DayOf, DayTime, LedgerDay};
 use crate::store::{Store, StoreError};
-
-/// Compute slices of a card that is cut into MIG instances.
-const MIG_SLICES: u32 = 7;
 
 /// Puts together the oldest days that are due. Returns how many.
 ///
@@ -98,6 +96,7 @@ fn facts(input: &DayInput) -> DayFacts {
         zone: text(attribute::ZONE),
         provisioning: text(attribute::PROVISIONING),
         account: text(attribute::CLOUD_ACCOUNT),
+        provider: text(attribute::CLOUD_PROVIDER),
         instance: text(attribute::HOST_ID),
         gpu_model: text(attribute::GPU_MODEL),
         parent: text(attribute::PARENT),
@@ -116,17 +115,35 @@ fn told(own: &Resource, node: Option<&Resource>, name: &str) -> String {
 }
 
 /// A share's part of its card: compute slices of a MIG instance, as NVML tells them or as its profile names them
-/// (`3g.40gb`), one of as many as there are else.
+/// (`3g.40gb`), of as many as NVML tells or a card of its model has; one of as many as there are else. A replica is one of
+/// as many as its device has, of the part of its card that this is.
 pub fn part(share: &Resource, siblings: u32) -> (u32, u32) {
+    let replicas = share.attribute(attribute::REPLICAS);
+    if let Some(replicas) = replicas.and_then(|it| it.parse().ok()).filter(|it| *it > 0) {
+        let is_of_card =
+            share.attribute(attribute::REPLICA_OF) == share.attribute(attribute::PARENT);
+        let (slices, of) = if is_of_card {
+            (1, 1)
+        } else {
+            part_of_instance(share, 1)
+        };
+        return (slices, of.saturating_mul(replicas));
+    }
+    part_of_instance(share, siblings)
+}
+
+fn part_of_instance(share: &Resource, siblings: u32) -> (u32, u32) {
+    let model = share.attribute(attribute::GPU_MODEL).unwrap_or_default();
+    let of_model = gpu_specs::mig_slices(model);
     let slices = share.attribute(attribute::MIG_SLICES);
     let numbers = slices.and_then(|it| {
         let (slices, of) = it.split_once('/').unwrap_or((it, ""));
-        Some((slices.parse().ok()?, of.parse().unwrap_or(MIG_SLICES)))
+        Some((slices.parse().ok()?, of.parse().unwrap_or(of_model)))
     });
     let profile = share.attribute(attribute::MIG_PROFILE).and_then(slices_of);
     let is_part = |(slices, of): &(u32, u32)| *slices > 0 && slices <= of;
     let told = numbers.filter(is_part);
-    told.or(profile.map(|it| (it, MIG_SLICES)).filter(is_part))
+    told.or(profile.map(|it| (it, of_model)).filter(is_part))
         .unwrap_or((1, siblings.max(1)))
 }
 
@@ -142,6 +159,12 @@ fn spans(hours: &[DayHour]) -> Vec<(i64, i64)> {
     let mut spans: Vec<(i64, i64)> = Vec::new();
     for (at, hour) in hours.iter().enumerate() {
         let length = millis(hour).clamp(0, MILLIS_PER_HOUR);
+        if hour.spans.iter().map(|it| it.1 - it.0).sum::<i64>() == length {
+            for span in &hour.spans {
+                add(&mut spans, *span);
+            }
+            continue;
+        }
         let start = hour.hour * MILLIS_PER_HOUR;
         let has_before = spans.last().is_some_and(|it| it.1 == start);
         let has_after = hours.get(at + 1).is_some_and(|it| it.hour == hour.hour + 1);
@@ -149,13 +172,18 @@ fn spans(hours: &[DayHour]) -> Vec<(i64, i64)> {
             true => start + MILLIS_PER_HOUR - length,
             false => start,
         };
-        match spans.last_mut() {
-            Some(last) if last.1 == from => last.1 = from + length,
-            _ if length > 0 => spans.push((from, from + length)),
-            _ => {}
-        }
+        add(&mut spans, (from, from + length));
     }
     spans
+}
+
+/// Adds a stretch behind the others, to the last where it goes on from it.
+fn add(spans: &mut Vec<(i64, i64)>, (from, until): (i64, i64)) {
+    match spans.last_mut() {
+        Some(last) if last.1 == from => last.1 = until,
+        _ if from < until => spans.push((from, until)),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -174,7 +202,39 @@ mod tests {
         DayHour {
             hour,
             times: vec![time],
+            spans: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_hour_that_says_when_it_was_there_is_there_then() {
+        let minutes = |spans: &[(i64, i64)]| {
+            let spans = spans.iter().map(|it| (it.0 * 60_000, it.1 * 60_000));
+            spans.collect::<Vec<_>>()
+        };
+        let told = DayHour {
+            spans: minutes(&[(665, 670), (690, 705)]),
+            ..hour(11, 20)
+        };
+        let hours = [hour(10, 60), told, hour(12, 60)];
+        let expected = minutes(&[(600, 660), (665, 670), (690, 705), (720, 780)]);
+        assert_eq!(spans(&hours), expected);
+        let joined = DayHour {
+            spans: minutes(&[(660, 670), (710, 720)]),
+            ..hour(11, 20)
+        };
+        let hours = [hour(10, 60), joined, hour(12, 60)];
+        assert_eq!(spans(&hours), minutes(&[(600, 670), (710, 780)]));
+        let other = DayHour {
+            spans: minutes(&[(665, 670)]),
+            ..hour(11, 20)
+        };
+        let hours = [hour(10, 60), other];
+        assert_eq!(
+            spans(&hours),
+            minutes(&[(600, 680)]),
+            "of other time than it has"
+        );
     }
 
     #[test]
@@ -212,6 +272,25 @@ mod tests {
         assert_eq!(part(&profile("1c.2g.20gb"), 4), (2, 7));
         assert_eq!(part(&profile("9g.80gb"), 4), (1, 4), "more than a card has");
         assert_eq!(part(&profile("half"), 4), (1, 4));
+        let of_a30 = |text: &str| profile(text).with(attribute::GPU_MODEL, "NVIDIA A30");
+        assert_eq!(part(&of_a30("1g.6gb"), 4), (1, 4), "an A30 has four slices");
+        assert_eq!(part(&of_a30("2g.12gb"), 1), (2, 4));
+        assert_eq!(part(&of_a30("4g.24gb"), 1), (4, 4), "all of it");
+        let slices = share("2").with(attribute::GPU_MODEL, "NVIDIA A30");
+        assert_eq!(part(&slices, 2), (2, 4));
+        let replica = |of: &str, slices: &str| {
+            let replica = share(slices).with(attribute::PARENT, "GPU-1");
+            let replica = replica.with(attribute::REPLICAS, "4");
+            replica.with(attribute::REPLICA_OF, of)
+        };
+        assert_eq!(
+            part(&replica("GPU-1", ""), 9),
+            (1, 4),
+            "however many were seen"
+        );
+        assert_eq!(part(&replica("MIG-1", "3/7"), 9), (3, 28));
+        let none = replica("GPU-1", "").with(attribute::REPLICAS, "0");
+        assert_eq!(part(&none, 2), (1, 2), "no number of replicas");
         let both = share("2/8").with(attribute::MIG_PROFILE, "3g.40gb");
         assert_eq!(part(&both, 4), (2, 8), "NVML says it better");
         assert_eq!(

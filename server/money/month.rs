@@ -303,6 +303,8 @@ struct GpuDay {
 /// What was told of a node besides its name.
 #[derive(Debug, Clone, Default)]
 struct Seen {
+    /// Who provides it, as told; empty where nobody does.
+    provider: String,
     zone: String,
     account: String,
     instance: String,
@@ -354,10 +356,14 @@ impl<'a> Gathering<'a> {
         } else {
             (facts.slices, facts.of)
         };
-        let (_, node) = self
+        let (seen, node) = self
             .nodes
             .entry(key_of(of, card))
             .or_insert_with(|| (seen_of(facts), BTreeMap::new()));
+        if seen.provider.is_empty() {
+            // Days of before did not tell it.
+            seen.provider.clone_from(&facts.provider);
+        }
         for day in days {
             let of_day = node.entry(day.day).or_default();
             of_day.spans.extend(&day.spans);
@@ -435,6 +441,7 @@ fn key_of(of: &DayOf, card: &str) -> NodeKey {
 
 fn seen_of(facts: &DayFacts) -> Seen {
     Seen {
+        provider: facts.provider.clone(),
         zone: facts.zone.clone(),
         account: facts.account.clone(),
         instance: facts.instance.clone(),

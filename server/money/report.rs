@@ -56,6 +56,16 @@ pub enum Form {
     Focus,
 }
 
+/// At which price a GPU counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Basis {
+    /// Its part of its machine's price.
+    #[default]
+    FullyLoaded,
+    /// Its own, without the machine around it.
+    GpuOnly,
+}
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
@@ -75,6 +85,8 @@ pub struct Asked {
     pub by: Vec<By>,
     /// Of one cluster; else of all live ones.
     pub cluster: Option<String>,
+    /// At which price.
+    pub basis: Basis,
 }
 
 /// A question that cannot be answered.
@@ -94,6 +106,11 @@ pub enum NotAsked {
     /// Not a form of this report.
     #[error("the report on efficiency is there as csv, json and html, not as focus")]
     NoFocus,
+    /// Not a price for this report.
+    #[error(
+        "the price of GPUs alone is there for the chargeback as csv, json and html: FOCUS files, invoices and efficiency are of whole machines"
+    )]
+    NoBasis,
 }
 
 impl Form {
@@ -157,17 +174,33 @@ impl Asked {
             before_day: month_before(first),
             by,
             cluster,
+            basis: Basis::FullyLoaded,
         })
+    }
+
+    /// The same at this price.
+    ///
+    /// # Errors
+    /// When the report is not there at it.
+    pub fn at(self, basis: Basis) -> Result<Self, NotAsked> {
+        let is_there = self.what == What::Chargeback && self.form != Form::Focus;
+        match basis {
+            Basis::GpuOnly if !is_there => Err(NotAsked::NoBasis),
+            basis => Ok(Self { basis, ..self }),
+        }
     }
 
     /// Whether it shows what changed since the month before.
     fn compares(&self) -> bool {
-        self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json
+        let shows =
+            self.form == Form::Html || self.what == What::Chargeback && self.form == Form::Json;
+        shows && self.basis == Basis::FullyLoaded
     }
 
     /// Whether it shows what training came to.
     fn shows_training(&self) -> bool {
-        self.form == Form::Html || self.what == What::Efficiency
+        let shows = self.form == Form::Html || self.what == What::Efficiency;
+        shows && self.basis == Basis::FullyLoaded
     }
 
     /// How far the lines of it are told apart.
@@ -263,6 +296,9 @@ pub async fn read(store: &Store, specs: &Specs, asked: &Asked) -> Result<[Days; 
     Ok([month, earlier])
 }
 
+/// What a report of GPUs alone leaves out.
+const ALONE: &str = "each GPU is at its own price here, without its machine: budgets, Spot, commitments and the month before are of whole machines and not in it, and time of which a GPU's own price is not known is unpriced";
+
 /// The report as a text. Takes seconds of CPU for a month of 10,000 GPUs: not for a thread that serves.
 pub fn render(
     asked: &Asked,
@@ -306,11 +342,20 @@ pub fn render(
             .filter(|it| it.of_no_machine > 0)
             .map(|it| format!("{} rows of the invoice, of N1 machines or local SSD, name no machine and count as of machines with GPUs: the detailed export names it", it.of_no_machine)),
     );
-    let made = &month.made;
+    let is_whole = asked.basis == Basis::FullyLoaded;
+    let alone = (!is_whole).then(|| month.made.of_gpus_alone(&month.fleet));
+    if alone.is_some() {
+        findings.push(ALONE.to_owned());
+    }
+    let made = alone.as_ref().unwrap_or(&month.made);
+    let title = match &asked.cluster {
+        Some(cluster) => format!("{} of {cluster}", asked.title),
+        None => asked.title.clone(),
+    };
     let report = Report {
-        title: match &asked.cluster {
-            Some(cluster) => format!("{} of {cluster}", asked.title),
-            None => asked.title.clone(),
+        title: match is_whole {
+            true => title,
+            false => format!("{title}, GPUs alone"),
         },
         chargeback: made,
         fleet: &month.fleet,
@@ -318,9 +363,15 @@ pub fn render(
         borne: made.borne(&terms.owners),
         reconciled: invoice.map(|it| made.reconciled(it)),
         variance: earlier.as_ref().map(|it| made.variance(&it.made)),
-        budgets: made.budgets(&budgets, now.millis(), end_ms),
+        budgets: match is_whole {
+            true => made.budgets(&budgets, now.millis(), end_ms),
+            false => Vec::new(),
+        },
         quotas: made.quotas(&asked.quotas(terms), now.millis(), end_ms),
-        spot: month.spot,
+        spot: match is_whole {
+            true => month.spot,
+            false => Default::default(),
+        },
         runs: month.runs,
         serving: month.serving,
         demand: days.demand.clone(),
@@ -396,5 +447,20 @@ mod tests {
             let error = asked(month, by).expect_err(month).to_string();
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn the_price_of_gpus_alone_is_there_where_a_report_can_be_of_it() {
+        let now = Timestamp::from_millis(table::moment("2026-11-21T20:00:00Z").expect("a moment"));
+        let asked = |what, form| {
+            let asked = Asked::new(what, form, "2026-11", "team", None, now);
+            asked.expect("it may be asked").at(Basis::GpuOnly)
+        };
+        for form in [Form::Csv, Form::Json, Form::Html] {
+            let asked = asked(What::Chargeback, form).expect("it is there");
+            assert!(!asked.compares() && !asked.shows_training());
+        }
+        assert_eq!(asked(What::Chargeback, Form::Focus), Err(NotAsked::NoBasis));
+        assert_eq!(asked(What::Efficiency, Form::Csv), Err(NotAsked::NoBasis));
     }
 }

@@ -329,6 +329,12 @@ fn shares(view: &FleetView, key: &ResourceKey) -> Vec<ShareLine> {
 fn title(live: &Live) -> String {
     let node = Name::new(&live.node).text;
     match (live.key.kind, live.resource.attribute(attribute::GPU_INDEX)) {
+        (ResourceKind::Share, index)
+            if live.resource.attribute(attribute::REPLICA_OF).is_some() =>
+        {
+            let index = text::harmless(index.unwrap_or_default(), 12);
+            format!("Time slice of GPU {index} of {node}")
+        }
         (ResourceKind::Share, _) => {
             let profile = live
                 .resource

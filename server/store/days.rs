@@ -2,26 +2,24 @@
 //!
 //! A day is computed, never incremented: when one of its hours is replaced it is marked, and put
 //! together again. Whoever reads days that are marked gets them put together from their hours.
-//!
-//! Format: the version byte, then the facts, spans and times of [`LedgerDay`] in postcard's form. Days of version
-//! [`WITHOUT_ENERGY`] say nothing of energy, those before [`VERSION`] nothing of what was missing to a target.
-//! Numbers: about 170 bytes a GPU and day; a month of 10,000 GPUs is 300,000 rows.
+//! Their format is `packed`'s.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 
-use gpufleet_analysis::ledger::{Energy, Reason, State};
+use gpufleet_analysis::ledger::{Energy, MILLIS_PER_HOUR, Reason, State};
 use gpufleet_telemetry::identity::{ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
 use super::Store;
 use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
-use super::model::{
-    DayFacts, DayHour, DayInput, DayOf, DayTime, KnownResource, LedgerDay, UnreadDay,
-};
+use super::model::{DayHour, DayInput, DayTime, KnownResource, LedgerDay, UnreadDay};
 use super::{holders, subjects};
+
+pub(super) mod packed;
+
+use packed::{Heads, pack};
 
 /// Most days put together at a time: 256 days are 6,144 hours, about 20,000 rows.
 pub const MAX_DIRTY_DAYS: usize = 256;
@@ -32,33 +30,6 @@ const DUE_AFTER_MS: i64 = 600_000;
 
 /// Hours of a day.
 const HOURS: i64 = 24;
-
-/// The version this code writes.
-const VERSION: u8 = 3;
-
-/// The versions before, which are read as well.
-const WITHOUT_LOST: u8 = 2;
-const WITHOUT_ENERGY: u8 = 1;
-
-/// How a packed day begins: id, whether it is a share, facts.
-type Head<Text, Facts> = (Text, bool, Facts);
-
-/// Then: spans, and times.
-type Body<Spans, Time> = (Spans, Vec<Time>);
-
-/// Of each time the holder, the code of the state, that of the reason, milliseconds.
-type BareTime = (i64, i64, i64, i64);
-
-/// The same, and millijoules with the milliseconds for which they are told.
-type DrawnTime = (BareTime, (i64, i64));
-
-/// The same, and the milliseconds that were missing to a target.
-type Time = (DrawnTime, i64);
-
-/// Whose days were read, by their resource, with the bytes that say it: those of a GPU begin with the same
-/// bytes day after day, which are then read once and kept once.
-#[derive(Default)]
-struct Heads(HashMap<i64, (Box<[u8]>, Arc<DayOf>)>);
 
 /// A mark of a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,106 +241,6 @@ pub(super) async fn mark(
     rows.doing("marking days of the ledger").map(|_| ())
 }
 
-fn pack(day: &LedgerDay) -> Vec<u8> {
-    let of = &day.of;
-    let head: Head<&str, &DayFacts> = (&of.id, of.is_share, &of.facts);
-    let times = day.times.iter();
-    let times = times.map(|it| {
-        let energy = (it.energy.millijoules, it.energy.metered_millis);
-        let time = (it.holder, it.state.code(), it.reason.code(), it.millis);
-        ((time, energy), it.lost_millis)
-    });
-    let body: Body<&[(i64, i64)], Time> = (&day.spans, times.collect());
-    postcard::to_extend(&(head, body), vec![VERSION]).expect("memory takes it")
-}
-
-/// As the version before packed it.
-#[cfg(test)]
-pub(super) fn pack_without_energy(day: &LedgerDay) -> Vec<u8> {
-    let of = &day.of;
-    let head: Head<&str, &DayFacts> = (&of.id, of.is_share, &of.facts);
-    let times = day.times.iter();
-    let times = times.map(|it| (it.holder, it.state.code(), it.reason.code(), it.millis));
-    let body: Body<&[(i64, i64)], BareTime> = (&day.spans, times.collect());
-    postcard::to_extend(&(head, body), vec![WITHOUT_ENERGY]).expect("memory takes it")
-}
-
-impl Heads {
-    fn unpack(
-        &mut self,
-        (day, subject): (i64, i64),
-        cluster: &str,
-        data: &[u8],
-    ) -> Result<LedgerDay, String> {
-        let (version, packed) = match data.split_first() {
-            Some((&version @ (VERSION | WITHOUT_LOST | WITHOUT_ENERGY), rest)) => (version, rest),
-            Some((version, _)) => return Err(format!("version {version}: run a newer server")),
-            None => return Err("it is empty".to_owned()),
-        };
-        let (of, body) = self.head(subject, cluster, packed)?;
-        let (spans, times): Body<Vec<_>, Time> = match version {
-            VERSION => postcard::from_bytes(body),
-            WITHOUT_LOST => postcard::from_bytes(body).map(|(spans, times): Body<_, DrawnTime>| {
-                (spans, times.into_iter().map(|it| (it, 0)).collect())
-            }),
-            _ => postcard::from_bytes(body).map(|(spans, times): Body<_, BareTime>| {
-                (
-                    spans,
-                    times.into_iter().map(|it| ((it, (0, 0)), 0)).collect(),
-                )
-            }),
-        }
-        .map_err(|error| error.to_string())?;
-        let time = |(((holder, state, reason, millis), energy), lost_millis): Time| {
-            Some(DayTime {
-                holder,
-                state: State::from_code(state)?,
-                reason: Reason::from_code(reason)?,
-                millis,
-                energy: Energy {
-                    millijoules: energy.0,
-                    metered_millis: energy.1,
-                },
-                lost_millis,
-            })
-        };
-        let times: Option<Vec<DayTime>> = times.into_iter().map(time).collect();
-        Ok(LedgerDay {
-            day,
-            of,
-            spans,
-            times: times.ok_or("a state or a reason is not known: run a newer server")?,
-        })
-    }
-
-    /// Whose day it is, and what of the packed day is behind that.
-    fn head<'a>(
-        &mut self,
-        subject: i64,
-        cluster: &str,
-        packed: &'a [u8],
-    ) -> Result<(Arc<DayOf>, &'a [u8]), String> {
-        let known = self.0.get(&subject);
-        let known = known.filter(|it| it.1.cluster == cluster);
-        if let Some((head, of)) = known
-            && let Some(body) = packed.strip_prefix(&**head)
-        {
-            return Ok((Arc::clone(of), body));
-        }
-        let ((id, is_share, facts), body): (Head<String, DayFacts>, _) =
-            postcard::take_from_bytes(packed).map_err(|error| error.to_string())?;
-        let of = Arc::new(DayOf {
-            cluster: cluster.to_owned(),
-            id,
-            is_share,
-            facts,
-        });
-        let head = packed[..packed.len() - body.len()].into();
-        self.0.insert(subject, (head, Arc::clone(&of)));
-        Ok((of, body))
-    }
-}
-
 /// Resources by their number.
 type Known = HashMap<i64, KnownResource>;
 
@@ -467,7 +338,7 @@ async fn hours(
     let rows = transaction
         .rows("WITH k (hour, subject) AS (", &columns, after)
         .await;
-    let mut found: HashMap<(i64, i64), BTreeMap<i64, Vec<DayTime>>> = HashMap::new();
+    let mut found: HashMap<(i64, i64), BTreeMap<i64, DayHour>> = HashMap::new();
     for row in rows.doing(doing)? {
         let int = |index: usize| row.int(index).doing(doing);
         let (hour, subject) = (int(0)?, int(1)?);
@@ -477,7 +348,11 @@ async fn hours(
             continue;
         };
         let day = found.entry((hour.div_euclid(HOURS), subject)).or_default();
-        day.entry(hour).or_default().push(DayTime {
+        let of_hour = day.entry(hour).or_insert_with(|| DayHour {
+            hour,
+            ..DayHour::default()
+        });
+        of_hour.times.push(DayTime {
             holder: int(2)?,
             state,
             reason,
@@ -489,9 +364,46 @@ async fn hours(
             lost_millis: int(8)?,
         });
     }
-    let hour = |(hour, times): (i64, Vec<DayTime>)| DayHour { hour, times };
+    for (hour, subject, spans) in hour_spans(transaction, &columns).await? {
+        let day = found.get_mut(&(hour.div_euclid(HOURS), subject));
+        if let Some(hour) = day.and_then(|it| it.get_mut(&hour)) {
+            hour.spans = spans;
+        }
+    }
     let days = found.into_iter();
     Ok(days
-        .map(|(key, hours)| (key, hours.into_iter().map(hour).collect()))
+        .map(|(key, hours)| (key, hours.into_values().collect()))
         .collect())
+}
+
+/// An hour, its resource, and when in it its time is, Unix milliseconds.
+type HourSpans = (i64, i64, Vec<(i64, i64)>);
+
+/// When their time is in hours that are not whole.
+async fn hour_spans(
+    transaction: &mut Transaction,
+    keys: &[Column<'_>],
+) -> Result<Vec<HourSpans>, StoreError> {
+    let doing = "reading when in an hour its time is";
+    let after = ") SELECT h.hour, h.subject, h.spans FROM k CROSS JOIN ledger_hour h
+        WHERE h.hour = k.hour AND h.subject = k.subject AND h.spans <> ''";
+    let rows = transaction
+        .rows("WITH k (hour, subject) AS (", keys, after)
+        .await;
+    let mut found = Vec::new();
+    for row in rows.doing(doing)? {
+        let (hour, subject) = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
+        match serde_json::from_str::<Vec<(i64, i64)>>(row.text(2).doing(doing)?) {
+            Ok(spans) => {
+                let millis = |second: i64| hour * MILLIS_PER_HOUR + second * 1_000;
+                let spans = spans.into_iter().map(|it| (millis(it.0), millis(it.1)));
+                found.push((hour, subject, spans.collect()));
+            }
+            // It is where such hours lay before it was written down.
+            Err(error) => {
+                tracing::error!(hour, subject, %error, "when in an hour its time is cannot be read");
+            }
+        }
+    }
+    Ok(found)
 }

@@ -4,7 +4,7 @@
 //! and then its mark goes in the same transaction. When what it hands to the next hour changed, the
 //! next hour is marked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::states::{Carry, HEALTH_KINDS, Held, LOOKAHEAD_MINUTES, edge};
@@ -17,7 +17,7 @@ use super::database::{Column, Row, Transaction, Value};
 use super::error::{Doing, StoreError};
 use super::model::{ComputedHour, DirtyHour, LedgerInput, Surroundings};
 use super::restate::{self, VERSION, Why};
-use super::{around, days, events, hours, minutes, served, subjects};
+use super::{around, days, events, family, hours, minutes, served, subjects};
 
 /// Most dirty hours taken at a time: 64 hours are 4,160 minute rows, about 1 MB.
 pub const MAX_DIRTY: usize = 64;
@@ -99,7 +99,7 @@ impl Store {
             spread(&mut inputs, minute, subject, &row);
         }
         health(&mut transaction, &mut inputs, bad).await?;
-        shares(&mut transaction, &mut inputs).await?;
+        family::read(&mut transaction, &mut inputs, bad).await?;
         around::read(&mut transaction, &self.0.lease, &mut inputs).await?;
         Ok((inputs, unknown))
     }
@@ -180,6 +180,16 @@ impl Store {
                 mark(number + 1, now.millis(), Why::HOUR_BEFORE);
             }
         }
+        let read: BTreeSet<(i64, i64)> = computed.iter().map(|it| it.key()).collect();
+        for hour in &ours {
+            let of_hours = [hour.dirty.hour, hour.dirty.hour + 1].into_iter();
+            let all = of_hours.flat_map(|number| hour.family.iter().map(move |it| (number, *it)));
+            // Those of this round were computed from the same minutes.
+            for other in all.filter(|it| !read.contains(it)) {
+                let known = again.entry(other).or_insert((now.millis(), Why::FAMILY));
+                *known = (now.millis().min(known.0), known.1 | Why::FAMILY);
+            }
+        }
         minutes::mark_hours(&mut transaction, &again, rand::random()).await?;
         transaction.commit().await.doing("replacing ledger hours")?;
         Ok(ours.len())
@@ -224,7 +234,8 @@ async fn resources(
             minutes: BTreeMap::new(),
             health: Vec::new(),
             carry: None,
-            has_shares: false,
+            away: Vec::new(),
+            family: Vec::new(),
             around: Surroundings::default(),
         };
         Some(((dirty.hour, dirty.subject), input))
@@ -324,30 +335,6 @@ async fn health(
     Ok(())
 }
 
-/// Which of the resources had shares in their hour.
-async fn shares(transaction: &mut Transaction, inputs: &mut Inputs) -> Result<(), StoreError> {
-    let doing = "reading which GPUs are shared";
-    let columns = [
-        Column::Ints(inputs.keys().map(|(hour, _)| *hour).collect()),
-        Column::Ints(inputs.keys().map(|(_, subject)| *subject).collect()),
-    ];
-    let after = ") SELECT k.hour, k.subject FROM k CROSS JOIN subject g
-        WHERE g.id = k.subject AND g.kind = 'gpu' AND EXISTS (
-            SELECT 1 FROM subject s JOIN subject_seen n ON n.subject = s.id
-            WHERE s.lease = g.lease AND s.cluster = g.cluster AND s.parent = g.resource_id AND s.kind = 'share'
-            AND s.first_seen_ms < (k.hour + 1) * 3600000 AND n.last_seen_ms >= k.hour * 3600000)";
-    let rows = transaction
-        .rows("WITH k (hour, subject) AS (", &columns, after)
-        .await;
-    for row in rows.doing(doing)? {
-        let of = (row.int(0).doing(doing)?, row.int(1).doing(doing)?);
-        if let Some(input) = inputs.get_mut(&of) {
-            input.has_shares = true;
-        }
-    }
-    Ok(())
-}
-
 /// Removes the marks of hours and says why they were there; not of those that changed since.
 async fn take_marks(
     transaction: &mut Transaction,
@@ -413,6 +400,19 @@ fn carry_text(carry: Option<&Carry>) -> String {
     })
 }
 
+/// When in an hour its time is, as it stands in the database: JSON, seconds of the hour, or nothing of a whole one.
+fn spans_text(computed: &ComputedHour) -> String {
+    let start_s = computed.dirty.hour * 3_600;
+    let spans = computed.spans.iter();
+    let spans: Vec<(i64, i64)> = spans
+        .map(|it| (it.from_s - start_s, it.until_s - start_s))
+        .collect();
+    match spans[..] {
+        [] | [(0, 3_600)] => String::new(),
+        _ => serde_json::to_string(&spans).expect("numbers"),
+    }
+}
+
 /// Time of an hour that is written.
 type Entry = (DirtyHour, (i64, State, Reason), Held);
 
@@ -429,6 +429,7 @@ async fn write_hours(
     let kept: Vec<&ComputedHour> = hours.iter().copied().filter(is_kept).collect();
     let carries = kept.iter().map(|it| carry_text(it.carry.as_ref()));
     let carries: Vec<String> = carries.collect();
+    let spans: Vec<String> = kept.iter().map(|it| spans_text(it)).collect();
     let is_final = |it: &&ComputedHour| i64::from(it.ledger.is_final || was_final(it));
     let [hour, subject] = key_columns(&kept);
     let columns = [
@@ -439,9 +440,10 @@ async fn write_hours(
         Column::Texts(carries.iter().map(String::as_str).collect()),
         Column::Ints(vec![now.millis(); kept.len()]),
         Column::Ints(vec![*VERSION; kept.len()]),
+        Column::Texts(spans.iter().map(String::as_str).collect()),
     ];
     let before = "INSERT INTO ledger_hour
-        (hour, subject, total_ms, is_final, carry, computed_ms, version)";
+        (hour, subject, total_ms, is_final, carry, computed_ms, version, spans)";
     let rows = transaction.rows(before, &columns, "").await;
     rows.doing("writing ledger hours")?;
     let entries = kept.iter().flat_map(|it| {

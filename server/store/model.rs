@@ -8,20 +8,22 @@ use gpufleet_analysis::inventory::Record;
 use gpufleet_analysis::ledger::{LedgerHour, Reason, State};
 use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::serving::Served;
-use gpufleet_analysis::states::{Carry, HealthEvent, Held};
+use gpufleet_analysis::states::{Carry, HealthEvent, Held, Span};
 use gpufleet_telemetry::catalog::MetricId;
 use gpufleet_telemetry::event::{Event, EventKind, Severity};
-use gpufleet_telemetry::identity::{AgentId, Epoch, Origin, Resource, ResourceKind};
+use gpufleet_telemetry::identity::{AgentId, Epoch, Resource, ResourceKind};
 use gpufleet_telemetry::minute::{Aggregate, Counter, MinuteRow};
 use gpufleet_telemetry::time::{Minute, Timestamp};
 use gpufleet_telemetry::wire::Stream;
-use serde::{Deserialize, Serialize};
 
 pub use super::{around::Surroundings, demand::DemandHour, unheld::FreeHour};
 use crate::runs::{KnownRun, StepDelta};
 
+mod days;
+
 mod time;
 
+pub use days::{DayFacts, DayHour, DayInput, DayOf, LedgerDay, UnreadDay};
 pub use time::DayTime;
 
 /// The place in the world of one spool's stream.
@@ -288,8 +290,10 @@ pub struct LedgerInput {
     pub health: Vec<HealthEvent>,
     /// What the hour before handed over; none when it is not computed or was not there.
     pub carry: Option<Carry>,
-    /// Whether shares of it were seen in that hour: then they are accounted and it is not.
-    pub has_shares: bool,
+    /// When in that time it was not there, because its shares were, or because its card was seen without it.
+    pub away: Vec<Span>,
+    /// The numbers of its card and of other shares of it: their hours depend on its minutes.
+    pub family: Vec<i64>,
     /// What stands around it.
     pub around: Surroundings,
 }
@@ -326,6 +330,10 @@ pub struct ComputedHour {
     pub ledger: LedgerHour,
     /// The same time by who held it.
     pub held: BTreeMap<(i64, State, Reason), Held>,
+    /// When in the hour that time is; empty where that is not known.
+    pub spans: Vec<Span>,
+    /// The numbers of resources whose same hour and the one after it are to be computed again.
+    pub family: Vec<i64>,
     /// What it served, of a model server that told it.
     pub served: Option<Served>,
     /// What the next hour must know; none while this one runs or when it was not there at the end.
@@ -336,100 +344,6 @@ pub struct ComputedHour {
     pub ten_minutes: Vec<TenMinutes>,
     /// Its minutes, to be packed, when nothing more is expected to change them.
     pub closed: BTreeMap<Minute, MinuteRow>,
-}
-
-/// What a day of a GPU or share needs beside its hours to be priced and charged.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct DayFacts {
-    /// `live`, `recorded` or `simulated`.
-    pub origin: Origin,
-    /// The node it is on.
-    pub node: String,
-    /// The node's machine type; empty when not told, as with what follows.
-    pub machine_type: String,
-    /// Its region.
-    pub region: String,
-    /// Its zone.
-    pub zone: String,
-    /// On what terms it is paid: `on_demand`, `spot`, `reserved`.
-    pub provisioning: String,
-    /// The account it is paid by.
-    pub account: String,
-    /// The provider's name of it.
-    pub instance: String,
-    /// The card's name.
-    pub gpu_model: String,
-    /// Of a share: its card.
-    pub parent: String,
-    /// Of a share: its part of the card, this many …
-    pub slices: u32,
-    /// … of so many.
-    pub of: u32,
-}
-
-/// A GPU or share as one or many of its days tell of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DayOf {
-    /// Its cluster.
-    pub cluster: String,
-    /// Its id.
-    pub id: String,
-    /// Whether it is a share of a card.
-    pub is_share: bool,
-    /// What it needs to be priced and charged.
-    pub facts: DayFacts,
-}
-
-/// A day (UTC) of one GPU or share.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LedgerDay {
-    /// Days since the Unix epoch.
-    pub day: i64,
-    /// Whose; days that were read together share it while it says the same.
-    pub of: Arc<DayOf>,
-    /// When it was accounted, Unix milliseconds, one after the other.
-    pub spans: Vec<(i64, i64)>,
-    /// Where its time went.
-    pub times: Vec<DayTime>,
-}
-
-/// A day of one GPU or share that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnreadDay {
-    /// Days since the Unix epoch.
-    pub day: i64,
-    /// The number of its resource.
-    pub subject: i64,
-    /// Its cluster.
-    pub cluster: String,
-}
-
-/// An hour of a day.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DayHour {
-    /// Hours since the Unix epoch.
-    pub hour: i64,
-    /// Where its time went.
-    pub times: Vec<DayTime>,
-}
-
-/// What a day is put together from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DayInput {
-    /// Days since the Unix epoch.
-    pub day: i64,
-    /// The store's number of the resource.
-    pub subject: i64,
-    /// The mark that the day had.
-    pub mark: i64,
-    /// The resource.
-    pub resource: KnownResource,
-    /// Its node.
-    pub node: Option<KnownResource>,
-    /// Of a share: how many its card has.
-    pub siblings: u32,
-    /// Its hours, those that are there, in their order.
-    pub hours: Vec<DayHour>,
 }
 
 /// A node from when it is billed to when it was gone, or up to when it was seen.

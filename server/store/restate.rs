@@ -33,6 +33,8 @@ impl Why {
     pub(super) const DATA: Self = Self(1);
     /// The hour before hands over something else.
     pub(super) const HOUR_BEFORE: Self = Self(2);
+    /// Minutes of its card or of other shares of it came, after it was final.
+    pub(super) const FAMILY: Self = Self(16);
     /// A part of it could not be read and was set aside: what stands there is not what was final.
     pub(super) const UNREADABLE: Self = Self(4);
     /// Another version of the server computed it before, whose rules may have been others. Is never stored.
@@ -51,7 +53,9 @@ impl Why {
     }
 
     const fn words(self) -> &'static str {
-        match self.0 & 11 {
+        // Data of others of its card are data.
+        let data = (self.0 | self.0 >> 4) & Self::DATA.0;
+        match self.0 & 10 | data {
             0 => "computed again",
             1 => "data came late",
             2 => "the hour before was changed",

@@ -65,6 +65,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(29, "0029_around_hours.sql"),
     migration!(30, "0030_nodes_seen.sql"),
     migration!(31, "0031_partitions.sql"),
+    migration!(32, "0032_hour_spans.sql"),
     migration!(34, "0034_incident_by_family.sql"),
 ];
 

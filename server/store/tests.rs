@@ -27,6 +27,8 @@ mod leases;
 
 mod hours;
 
+mod family;
+
 mod reading;
 
 mod troubles;

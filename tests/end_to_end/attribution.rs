@@ -296,6 +296,54 @@ fn an_api_server_that_forgets_refuses_or_is_gone_costs_labels_for_a_while_and_no
     node.stop();
 }
 
+#[test]
+fn each_replica_of_a_time_sliced_gpu_has_its_holder_once_it_is_known_how_many_there_are() {
+    let node = Node::start();
+    let replica = |number: u32| format!("{}::{number}", node.gpus[0]);
+    let held = [
+        Given::gpus("team-a", "notebook", &[&replica(0)]),
+        Given::gpus("team-b", "serve", &[&replica(2)]),
+    ];
+    node.kubelet.show(&held);
+    let unknown = json!({"known": false, "name": null});
+    node.waits("how many there are is not known", 0, &unknown, &[]);
+    wait::until("why it is not known is told", LIMIT, || {
+        let why = node.gpu(0)["attributes"]["gpufleet.holder.unknown"].clone();
+        let why = why.as_str()?;
+        (why.starts_with("part_held: ") && why.contains("older than 1.23")).then_some(())
+    });
+    assert_eq!(node.gpu(0)["shares"], json!([]), "and nothing is made up");
+    let mut all: Vec<String> = (0..4).map(replica).collect();
+    all.push(node.gpus[1].clone());
+    node.kubelet.gives_out(&all);
+    let nobody = nobody();
+    let expected = [
+        (replica(0), pod("team-a", "notebook"), "gap"),
+        (replica(1), nobody.clone(), "unallocated"),
+        (replica(2), pod("team-b", "serve"), "gap"),
+        (replica(3), nobody, "unallocated"),
+    ];
+    wait::until("each replica is somebody's or free", LIMIT, || {
+        let gpu = node.gpu(0);
+        let shares = gpu["shares"].as_array()?;
+        let is_told = |(id, holder, state): &(String, Value, &str)| {
+            let share = shares.iter().find(|it| it["id"] == **id);
+            share.is_some_and(|it| it["holder"] == *holder && it["state"] == **state)
+        };
+        (shares.len() == 4 && expected.iter().all(is_told)).then_some(())
+    });
+    let share = node
+        .server
+        .get(&format!("/api/v1/gpus/test/{}", replica(0)));
+    let told = &share.json()["attributes"];
+    assert_eq!(told["hw.parent"], node.gpus[0].as_str(), "{told}");
+    assert_eq!(told["gpufleet.gpu.replicas"], "4", "{told}");
+    // All are given back: the card is one again, and its replicas are no more.
+    node.kubelet.show(&[]);
+    node.waits("the card is one again", 0, &self::nobody(), &[]);
+    node.stop();
+}
+
 /// Who has the GPU by one round of the reader; nobody where it does not say.
 fn holder(reader: &mut Attribution, runtime: &tokio::runtime::Runtime) -> Option<String> {
     let clock = SystemClock::start();

@@ -9,13 +9,11 @@ use gpufleet_standin_nvml::Scenario;
 use gpufleet_telemetry::identity::ResourceKind;
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_tests::harness::relay::Relay;
-use gpufleet_tests::harness::{World, agent, checker, server, wait};
+use gpufleet_tests::harness::{World, agent, checker, faketime, server, wait};
 
 const EACH_SECOND: &str = "[sample]\nship_interval_seconds = 1\n[exporter]\nauto = false\n";
 const LIMIT: Duration = Duration::from_secs(120);
 const GPUS: u8 = 2;
-/// Debian's package faketime has it here.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// What the driver answers when its devices are not for this user (NVML_ERROR_NO_PERMISSION).
 const NO_PERMISSION: u32 = 4;
 
@@ -36,16 +34,8 @@ fn set_clock(world: &World, off: &str) -> PathBuf {
 
 /// Starts an agent whose clock is off by what this file says.
 fn start_under(place: &agent::Place, clock: &Path) -> agent::Agent {
-    assert!(
-        Path::new(FAKETIME).exists(),
-        "scripts/setup.sh test installs faketime"
-    );
-    place.start_with(&[
-        ("LD_PRELOAD", FAKETIME),
-        ("FAKETIME_TIMESTAMP_FILE", &clock.display().to_string()),
-        ("FAKETIME_NO_CACHE", "1"),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ])
+    let clock = clock.display().to_string();
+    place.start_with(&faketime::running("FAKETIME_TIMESTAMP_FILE", &clock))
 }
 
 #[test]

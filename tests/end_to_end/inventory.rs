@@ -440,5 +440,21 @@ fn what_slurm_says_in_the_files_of_a_cron_job_is_the_queue_and_half_of_it_is_hal
     assert!(is_seen(&told), "{told}");
     assert_eq!(told["waiting"][0]["workload"], "slurm:7", "{told}");
     assert_eq!(told["capacity"][0]["free"], 2, "{told}");
+    // Its partition is down: nothing begins there, and nothing of it is free.
+    let mut down = nodes.clone();
+    down["sinfo"][0]["partition"]["partition"] = json!({"state": ["DOWN"]});
+    write("sinfo.json", &down);
+    let told = queue_is(&server, "its partition is down", |it| {
+        it["capacity"][0]["free"] == 0
+    });
+    let waits = &told["waiting"][0];
+    assert_eq!(waits["reason"], "held_back", "{told}");
+    assert_eq!(waits["scheduler_says"], "PartitionDown", "{told}");
+    assert_eq!(
+        waits["plainly"],
+        json!(["Its partition is down."]),
+        "{told}"
+    );
+    assert_eq!(waits["pods_that_fit"], 0, "{told}");
     server.stop();
 }

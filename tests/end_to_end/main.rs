@@ -13,6 +13,8 @@ mod whole_way;
 
 mod attribution;
 
+mod workstation;
+
 mod inventory;
 
 mod make_up;

@@ -146,7 +146,12 @@ pub(crate) const TARGETS: [Target; 17] = [
     Target {
         name: "kubelet_list",
         take: bytes::kubelet_list,
-        seeds: || vec![("a_gpu", kubelet_list())],
+        seeds: || {
+            vec![
+                ("a_gpu", kubelet_list()),
+                ("replicas", kubelet_allocatable()),
+            ]
+        },
     },
     Target {
         name: "process_files",
@@ -330,6 +335,18 @@ fn shm_region(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(&*file).expect("it is sealed and of the right size");
     let twice = [(); 2].map(|()| reader.snapshot(NOW.0));
     twice.iter().all(Result::is_ok)
+}
+
+/// Two replicas of a GPU, as the kubelet can give them out.
+fn kubelet_allocatable() -> Vec<u8> {
+    let devices = kubelet::ContainerDevices {
+        resource_name: "nvidia.com/gpu".to_owned(),
+        device_ids: vec!["GPU-1::0".to_owned(), "GPU-1::1".to_owned()],
+    };
+    let answer = kubelet::AllocatableResponse {
+        devices: vec![devices],
+    };
+    answer.encode_to_vec()
 }
 
 /// A pod with a GPU, as the kubelet lists it.

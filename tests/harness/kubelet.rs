@@ -24,6 +24,9 @@ use super::wait;
 /// What is asked.
 const LIST: &str = "/v1.PodResourcesLister/List";
 
+/// What is asked while a pod holds a replica.
+const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
+
 /// How long it may take until the socket is there.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -62,10 +65,16 @@ struct Shown {
     pods: Vec<Given>,
     delay: Duration,
     answers: u64,
+    /// What it can give out; none: it does not know that question.
+    allocatable: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone)]
 struct Lister(Arc<Shared>);
+
+/// Answers what can be given out.
+#[derive(Debug, Clone)]
+struct Allocatable(Vec<String>);
 
 /// Bytes in, bytes out.
 #[derive(Debug, Clone, Default)]
@@ -115,7 +124,12 @@ impl Kubelet {
         shown.answers
     }
 
-    /// How often it has answered.
+    /// Which devices of `nvidia.com/gpu` it can give out, given away or not; before, it does not know the question.
+    pub fn gives_out(&self, devices: &[String]) {
+        self.shown().allocatable = Some(devices.to_vec());
+    }
+
+    /// How often it has listed pods.
     pub fn answers(&self) -> u64 {
         self.shown().answers
     }
@@ -186,6 +200,13 @@ impl Service<http::Request<Body>> for Lister {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let is_grpc = request.headers().get("content-type");
         let is_grpc = is_grpc.is_some_and(|it| it.as_bytes().starts_with(b"application/grpc"));
+        if is_grpc && request.uri().path() == ALLOCATABLE {
+            let shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(devices) = shown.allocatable.clone() {
+                let given = Allocatable(devices);
+                return Box::pin(async move { Ok(Grpc::new(Raw).unary(given, request).await) });
+            }
+        }
         if !is_grpc || request.uri().path() != LIST {
             let refused = Status::unimplemented(format!("unknown method {}", request.uri().path()));
             return Box::pin(ready(Ok(refused.into_http())));
@@ -216,6 +237,23 @@ impl UnaryService<Vec<u8>> for Lister {
             let pods = shown.pods.iter().flat_map(|it| field(1, &pod(it)));
             Ok(Response::new(pods.collect()))
         })
+    }
+}
+
+/// `AllocatableResourcesResponse{devices=1, cpu_ids=2, memory=3}`.
+impl UnaryService<Vec<u8>> for Allocatable {
+    type Response = Vec<u8>;
+    type Future = Answer<Result<Response<Vec<u8>>, Status>>;
+
+    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+        if !request.get_ref().is_empty() {
+            let refused = Status::invalid_argument("GetAllocatableResources has no arguments");
+            return Box::pin(ready(Err(refused)));
+        }
+        let other = devices("example.com/nic", &["mlx5_0".to_owned()]);
+        let gpus = devices("nvidia.com/gpu", &self.0);
+        let all = [field(1, &other), field(1, &gpus), field(2, &[0, 1, 2])].concat();
+        Box::pin(ready(Ok(Response::new(all))))
     }
 }
 

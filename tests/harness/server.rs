@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use super::faketime;
 use super::http::{self, Answer};
 use super::process::Process;
 use super::{World, built, free_port, wait};
@@ -28,6 +29,8 @@ pub struct Place {
     pub spool: PathBuf,
     /// Further keys, `section.key=value`.
     pub set: Vec<String>,
+    /// How much later it is on its clock than here, in libfaketime's words; empty: not at all.
+    pub later: String,
 }
 
 /// A running server.
@@ -59,6 +62,7 @@ impl Place {
             log: world.path("server.log"),
             spool: world.path("server-spool"),
             set: Vec::new(),
+            later: String::new(),
         }
     }
 
@@ -76,11 +80,21 @@ impl Place {
         self
     }
 
+    /// The same with a clock that is ahead by so much, such as `+15m`.
+    #[must_use]
+    pub fn later(mut self, by: &str) -> Self {
+        self.later = by.to_owned();
+        self
+    }
+
     /// The command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(built("gpufleet-server"));
         // Where the tests run in a pod, the server is in none.
         command.env_remove("KUBERNETES_SERVICE_HOST");
+        if !self.later.is_empty() {
+            command.envs(faketime::running("FAKETIME", &self.later));
+        }
         let keys = [
             format!("web.listen={}", self.web),
             format!("ingest.grpc_listen={}", self.grpc),

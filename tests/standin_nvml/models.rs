@@ -91,6 +91,19 @@ pub const MODELS: &[Model] = &[
         ..H100
     },
     Model {
+        name: "NVIDIA A30",
+        architecture: 7,
+        capability: (8, 0),
+        memory_mib: (24_576, 484),
+        power_watts: (30, 165),
+        clock_mhz: (1440, 1215),
+        nvlinks: (4, 25_781),
+        pcie_generation: 4,
+        gpm: false,
+        mig_instances: 4,
+        ..H100
+    },
+    Model {
         name: "NVIDIA L4",
         architecture: 8,
         capability: (8, 9),

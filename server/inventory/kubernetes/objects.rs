@@ -245,6 +245,7 @@ pub(super) fn node(object: NodeObject) -> Option<Node> {
         region: fact(attribute::REGION),
         machine: fact(attribute::MACHINE_TYPE),
         provisioning: fact(attribute::PROVISIONING),
+        provider: fact(attribute::CLOUD_PROVIDER),
         account: fact(attribute::CLOUD_ACCOUNT),
         instance: fact(attribute::HOST_ID),
         pool: first(labels, &POOLS),

@@ -62,6 +62,7 @@ fn a_node_says_what_it_has_where_it_is_and_since_when() {
         region: "us-central1".to_owned(),
         machine: "a3-megagpu-8g".to_owned(),
         provisioning: "on_demand".to_owned(),
+        provider: "gcp".to_owned(),
         account: "a-project".to_owned(),
         instance: String::new(),
         pool: "a3".to_owned(),

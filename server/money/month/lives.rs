@@ -166,6 +166,7 @@ fn key_of(life: &NodeLife) -> NodeKey {
 fn seen_of(life: &NodeLife) -> Seen {
     let node = &life.record.node;
     Seen {
+        provider: node.provider.clone(),
         zone: node.zone.clone(),
         account: node.account.clone(),
         instance: node.instance.clone(),

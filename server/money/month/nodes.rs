@@ -47,7 +47,7 @@ impl<'a> Nodes<'a> {
             cluster: key.cluster.clone(),
             name: key.node.clone(),
             resource: seller::resource(&seen),
-            seller: seller::of(&seen, &key.machine_type),
+            seller: seller::of(&seen, &key.machine_type, &terms.sources.cost.service),
             project: seen.account,
             pool: idle::pool(&key.cluster, &seen.pool, &seen.gpu_model),
             machine_type: String::new(),

@@ -1,7 +1,8 @@
 //! Of whom a machine is, and what its seller calls it, by what was told of it.
 //!
-//! Days of the ledger keep a machine's type, place, account and id, and those are enough: each cloud has its own way of
-//! writing them. What is none of a cloud's is nobody's here, and `cost.provider` names whose it is.
+//! Its agent, or the cluster, says who provides it (`cloud.provider`). Of a machine of which nobody did, and of days of
+//! before that was kept, its type, place, account and id tell: each cloud has its own way of writing them. What is none of
+//! a cloud's is nobody's here, and `cost.provider` names whose it is.
 
 use gpufleet_analysis::chargeback::Seller;
 use gpufleet_analysis::price_book::SHIPPED_MACHINES;
@@ -17,8 +18,21 @@ fn is_google(zone: &str) -> bool {
     is_letter && region.contains('-') && region.ends_with(|last: char| last.is_ascii_digit())
 }
 
-/// Whose it is; none where what was told is no cloud's.
-pub(super) fn of(seen: &Seen, machine_type: &str) -> Option<Seller> {
+/// What providers are told as, and what they sell.
+const PROVIDERS: [(&str, &str, &str); 3] = [
+    ("gcp", "Google Cloud", "Compute Engine"),
+    ("aws", "AWS", "Amazon Elastic Compute Cloud"),
+    ("azure", "Microsoft", "Virtual Machines"),
+];
+
+/// Whose it is; none where nobody says and what was told is no cloud's. What a provider of another name sells is `service`.
+pub(super) fn of(seen: &Seen, machine_type: &str, service: &str) -> Option<Seller> {
+    let known = PROVIDERS.iter().find(|it| it.0 == seen.provider);
+    match known {
+        Some((_, provider, service)) => return Some(seller(provider, service)),
+        None if !seen.provider.is_empty() => return Some(seller(&seen.provider, service)),
+        None => {}
+    }
     let is_in_project = !seen.account.is_empty() && is_google(&seen.zone);
     let (provider, service) = if is_in_project {
         ("Google Cloud", "Compute Engine")
@@ -51,12 +65,14 @@ fn seller(provider: &str, service: &str) -> Seller {
 /// What it is called: of a machine of Google Cloud's its full name, as the billing export has it; else its id alone.
 pub(super) fn resource(seen: &Seen) -> String {
     let Seen {
+        provider,
         zone,
         account,
         instance,
         ..
     } = seen;
-    if instance.is_empty() || account.is_empty() || !is_google(zone) {
+    let is_other = !matches!(provider.as_str(), "" | "gcp");
+    if is_other || instance.is_empty() || account.is_empty() || !is_google(zone) {
         return instance.clone();
     }
     format!("//compute.googleapis.com/projects/{account}/zones/{zone}/instances/{instance}")
@@ -100,9 +116,34 @@ mod tests {
                 instance: instance.to_owned(),
                 ..Seen::default()
             };
-            let found = of(&seen, machine_type).map_or_else(String::new, |it| it.provider);
+            let found = of(&seen, machine_type, "").map_or_else(String::new, |it| it.provider);
             assert_eq!(found, provider, "{zone} {machine_type}");
             assert_eq!(super::resource(&seen), resource, "{zone} {machine_type}");
+        }
+    }
+
+    #[test]
+    fn who_provides_a_machine_is_who_is_told_whatever_its_words_look_like() {
+        for (told, provider, service) in [
+            ("gcp", "Google Cloud", "Compute Engine"),
+            ("aws", "AWS", "Amazon Elastic Compute Cloud"),
+            ("azure", "Microsoft", "Virtual Machines"),
+            ("our basement", "our basement", "GPU machines"),
+        ] {
+            let seen = Seen {
+                provider: told.to_owned(),
+                // It looks like Google Cloud's.
+                zone: "us-central1-a".to_owned(),
+                account: "lab".to_owned(),
+                ..Seen::default()
+            };
+            let found = of(&seen, "a3-highgpu-8g", "GPU machines");
+            assert_eq!(found, Some(seller(provider, service)), "{told}");
+            let named = resource(&Seen {
+                instance: "4711".to_owned(),
+                ..seen
+            });
+            assert_eq!(named == "4711", told != "gcp", "{named}");
         }
     }
 }

@@ -55,7 +55,7 @@ async fn drawn(bench: &Bench) -> (i64, i64) {
 impl Bench {
     /// Writes a day in the form of before there was energy in it.
     async fn write_day_without_energy(&self, subject: i64, day: &LedgerDay) {
-        let data = super::super::days::pack_without_energy(day);
+        let data = super::super::days::packed::pack_without_energy(day);
         let mut transaction = self.store.write().await.expect("the database answers");
         let values = [Value::Blob(&data), Value::Int(day.day), Value::Int(subject)];
         let sql = "UPDATE ledger_day SET data = $1 WHERE day = $2 AND subject = $3";

@@ -180,6 +180,8 @@ both! {
             dirty: input.dirty,
             ledger: LedgerHour::new(hour(), BTreeMap::from([((State::Gap, Reason::Unknown), 5)])),
             held: BTreeMap::new(),
+            spans: Vec::new(),
+            family: Vec::new(),
             served: None,
             carry: None,
             again: None,
@@ -202,29 +204,6 @@ both! {
         let found = told(&bench.hours().await);
         assert!(found.contains(&(0, State::Unhealthy, 30 * 60)), "{found:?}");
         assert!(found.contains(&(0, State::Unobserved, 10 * 60)), "{found:?}");
-    }
-}
-
-both! {
-    async fn a_gpu_that_is_shared_is_accounted_by_its_shares(bench) {
-        let mut all = minutes_of_one(1, 0, 60, true);
-        let share = ResourceKey { kind: ResourceKind::Share, ..key("MIG-1") };
-        let mut described = known(&share, Minute(START.0 + 59));
-        described.first_seen = START.start();
-        described.resource = Arc::new(
-            Resource::new(ResourceKind::Share, "MIG-1").with(attribute::PARENT, "GPU-0"),
-        );
-        all.resources.push(described);
-        all.minutes.push(MinuteDelta { key: share.clone(), minute: START, row: row(true) });
-        bench.commit(&all).await;
-        bench.compute(at(2 * HOUR_S)).await;
-        assert_eq!(bench.hours().await, []);
-        let hours = bench.store.hours(&share, hour()..hour() + 1).await.unwrap();
-        assert_eq!(hours[0].millis(State::ActiveUnrated), 60_000);
-        // Its ten-minute rows are kept all the same.
-        let bucket = START.0 / 10;
-        let rows = bench.store.ten_minutes(&key("GPU-0"), bucket..bucket + 6).await.unwrap();
-        assert_eq!(rows.len(), 6);
     }
 }
 

@@ -166,6 +166,8 @@ impl Month {
             dirty,
             ledger,
             held,
+            spans: Vec::new(),
+            family: Vec::new(),
             served: None,
             carry: (!is_last).then_some(carry),
             again: None,
