@@ -49,6 +49,8 @@ mod live;
 
 mod marks;
 
+mod problems;
+
 mod queue;
 
 mod runbooks;
