@@ -63,6 +63,8 @@ mod today;
 
 mod troubles;
 
+mod written;
+
 const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";
 const OPERATOR: &str = "a-token-that-may-operate";
