@@ -39,6 +39,8 @@ mod doctor;
 
 mod errors;
 
+mod filled;
+
 mod find;
 
 mod fleet;
