@@ -53,6 +53,8 @@ mod marks;
 
 mod problems;
 
+mod questions;
+
 mod queue;
 
 mod runbooks;
