@@ -73,6 +73,8 @@ pub enum Efficiency {
         scaling: Scaling,
         /// Above 1: to be questioned.
         is_questioned: bool,
+        /// What others of the size reach; none where nothing is published.
+        band: Option<Band>,
     },
     /// There is no smaller run; this is what others of the size reach.
     Published(Band),
@@ -96,6 +98,7 @@ pub fn efficiency(run: Measured, smaller: &[Measured], scaling: Scaling) -> Effi
                 reference: *reference,
                 scaling,
                 is_questioned: ratio > 1.0,
+                band: band(run.gpus),
             }
         }
         _ => band(run.gpus).map_or(Efficiency::Unknown, Efficiency::Published),
@@ -107,6 +110,17 @@ pub fn band(gpus: u32) -> Option<Band> {
     BANDS.into_iter().rfind(|it| it.from_gpus <= gpus)
 }
 
+impl Band {
+    fn words(&self) -> String {
+        format!(
+            "published runs from {} GPUs on reach {:.0} to {:.0} %",
+            self.from_gpus,
+            100.0 * self.low,
+            100.0 * self.high
+        )
+    }
+}
+
 impl Efficiency {
     /// One sentence for the page.
     pub fn sentence(&self) -> String {
@@ -116,28 +130,32 @@ impl Efficiency {
                 reference,
                 scaling,
                 is_questioned,
+                band,
             } => {
                 let scaling = match scaling {
                     Scaling::Strong => "strong",
                     Scaling::Weak => "weak",
                 };
-                let question = match is_questioned {
-                    true => {
-                        " More than linear: the two runs probably differ in more than their size."
+                let verdict = match (is_questioned, band) {
+                    (true, _) => {
+                        ". More than linear: the two runs probably differ in more than their size"
+                            .to_owned()
                     }
-                    false => "",
+                    (false, Some(band)) if *ratio >= band.low => {
+                        format!(": normal, {}", band.words())
+                    }
+                    (false, Some(band)) => format!(": less than normal, {}", band.words()),
+                    (false, None) => ". Nothing is published for its size".to_owned(),
                 };
                 format!(
-                    "{:.0} % of linear ({scaling} scaling) against this job's run on {} GPUs.{question}",
+                    "{:.0} % of linear ({scaling} scaling) against this job's run on {} GPUs{verdict}.",
                     100.0 * ratio,
                     reference.gpus
                 )
             }
             Self::Published(band) => format!(
-                "Not measured: this job has no smaller run. Published runs from {} GPUs on reach {:.0} to {:.0} %.",
-                band.from_gpus,
-                100.0 * band.low,
-                100.0 * band.high
+                "Not measured: this job has no run on fewer GPUs; one of the same name, some steps long, measures it. Normal: {}.",
+                band.words()
             ),
             Self::Unknown => {
                 "Not known: no smaller run, and nothing published for this size.".to_owned()
@@ -194,6 +212,39 @@ mod tests {
             "{sentence}"
         );
         assert!(sentence.contains("probably differ"), "{sentence}");
+    }
+
+    #[test]
+    fn a_run_is_told_to_be_normal_or_less_by_what_others_of_its_size_reach() {
+        let smaller = [measured(8, 8.0)];
+        for (gpus, throughput, says) in [
+            (
+                64,
+                56.0,
+                "88 % of linear (strong scaling) against this job's run on 8 GPUs: normal, published runs from 64 GPUs on reach 85 to 90 %.",
+            ),
+            (64, 54.4, ": normal, "),
+            (
+                64,
+                51.2,
+                "80 % of linear (strong scaling) against this job's run on 8 GPUs: less than normal, published runs from 64 GPUs on reach 85 to 90 %.",
+            ),
+            (
+                512,
+                409.6,
+                "80 % of linear (strong scaling) against this job's run on 8 GPUs: normal, published runs from 512",
+            ),
+        ] {
+            let found = efficiency(measured(gpus, throughput), &smaller, Scaling::Strong);
+            assert!(found.sentence().contains(says), "{}", found.sentence());
+        }
+        let few = efficiency(measured(4, 3.0), &[measured(2, 2.0)], Scaling::Strong);
+        assert!(
+            few.sentence()
+                .ends_with("Nothing is published for its size."),
+            "{}",
+            few.sentence()
+        );
     }
 
     #[test]

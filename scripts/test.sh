@@ -166,7 +166,7 @@ trap stop_postgres EXIT
 
 begin_all=$(date +%s)
 if stage setup 300 scripts/setup.sh test && stage build 480 build; then
-    if stage_wanted unit || stage_wanted end-to-end || stage_wanted postgres; then
+    if stage_wanted unit || stage_wanted end-to-end || stage_wanted browser || stage_wanted postgres; then
         eval "$(scripts/postgres.sh start)" || failed=1
     fi
     stage unit 600 unit

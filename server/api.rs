@@ -184,6 +184,7 @@ pub fn document() -> OpenApi {
     refusals::describe(&mut document);
     let (_, own) = own().split_for_parts();
     document.merge(own);
+    refusals::describe_all(&mut document);
     document.info.version = "1".to_owned();
     document
 }

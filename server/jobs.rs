@@ -45,6 +45,12 @@ impl Jobs {
         Arc::clone(job)
     }
 
+    /// The job of this name; none where it has not begun.
+    pub fn known(&self, name: &str) -> Option<Arc<Job>> {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.get(name).map(Arc::clone)
+    }
+
     /// Every job that has begun.
     pub fn all(&self) -> Vec<Arc<Job>> {
         let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,12 +6,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use gpufleet_analysis::health::{PROGRAM_XIDS, REPEAT_NS};
-use gpufleet_telemetry::time::NANOS_PER_SECOND;
+use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// How often a standby asks for it.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
+/// The job that renews it, every [`RENEW_EVERY`]: whether it goes well says whether the database is there.
+const JOB: &str = "lease";
+
 /// What a standby with a database of an older schema adds to why it waits.
 const SCHEMA_WAITS: &str = ", and brings the database's schema up to date then";
 
@@ -45,6 +48,8 @@ const ID_FILE: &str = "server-id";
 pub struct Lead {
     /// Why it has not; none when it has.
     waits: watch::Sender<Option<String>>,
+    /// Since when it is that, Unix milliseconds; 0 before it was first asked for.
+    since_ms: AtomicI64,
     /// Requests of others than agents that lie in its own spool until it leads.
     requests: AtomicU64,
 }
@@ -64,6 +69,7 @@ impl Lead {
     fn new(waits: Option<String>) -> Self {
         Self {
             waits: watch::Sender::new(waits),
+            since_ms: AtomicI64::new(0),
             requests: AtomicU64::new(0),
         }
     }
@@ -71,6 +77,13 @@ impl Lead {
     /// Why this server does not lead, as a sentence; none when it does.
     pub fn waits(&self) -> Option<String> {
         self.waits.borrow().clone()
+    }
+
+    /// Since when this server waits for the reason that it waits for now; none where that is not known, and when it
+    /// leads.
+    pub fn waits_since(&self) -> Option<Timestamp> {
+        let since = self.since_ms.load(Ordering::Relaxed);
+        (since > 0 && self.waits.borrow().is_some()).then(|| Timestamp::from_millis(since))
     }
 
     /// Requests that this server has acknowledged and folds when it leads.
@@ -100,12 +113,37 @@ impl Lead {
     }
 
     /// Says why this server does not lead; whether that is news.
-    fn because(&self, why: &str) -> bool {
+    fn because(&self, why: &str, now: Timestamp) -> bool {
         self.waits.send_if_modified(|known| {
             let is_news = known.as_deref() != Some(why);
+            if is_news {
+                self.since_ms.store(now.millis(), Ordering::Relaxed);
+            }
             *known = Some(why.to_owned());
             is_news
         })
+    }
+}
+
+/// Whether the database takes what this server writes, by the renewals of its right: nothing has to be asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreSeen {
+    /// When the database last took one; none where it never has since the start.
+    pub taken: Option<Timestamp>,
+    /// Whether the last one failed.
+    pub is_failing: bool,
+}
+
+impl StoreSeen {
+    /// As it is now.
+    pub fn of(app: &App) -> Self {
+        let Some(job) = app.jobs.known(JOB) else {
+            return Self::default();
+        };
+        Self {
+            taken: job.succeeded_ms().map(Timestamp::from_millis),
+            is_failing: job.failing_ms().is_some(),
+        }
     }
 }
 
@@ -187,7 +225,7 @@ async fn renew(
     every: Duration,
     stop: CancellationToken,
 ) -> Result<(), Replaced> {
-    let (job, clock) = (app.jobs.of("lease"), app.clock.as_ref());
+    let (job, clock) = (app.jobs.of(JOB), app.clock.as_ref());
     loop {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
@@ -225,7 +263,7 @@ async fn wait(app: &App, holder: &str, stop: &CancellationToken) -> Option<Lease
                 "the database does not answer when asked for the right to write; this server goes on asking".to_owned()
             }
         };
-        if app.lead.because(&why) {
+        if app.lead.because(&why, app.clock.now()) {
             tracing::warn!("{why}");
         }
         tokio::select! {
@@ -314,9 +352,8 @@ pub fn holder(folder: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicI64;
 
-    use gpufleet_telemetry::time::{Clock, Timestamp};
+    use gpufleet_telemetry::time::Clock;
 
     use super::*;
     use crate::auth::Access;
@@ -418,11 +455,17 @@ mod tests {
     async fn what_waits_for_the_lead_begins_when_it_comes_and_ends_when_told_to_stop() {
         let (lead, stop) = (Lead::default(), CancellationToken::new());
         assert!(lead.waits().is_some());
-        assert!(lead.because("standby"));
-        assert!(!lead.because("standby"), "no news");
+        assert_eq!(lead.waits_since(), None, "it has not asked yet");
+        let at = Timestamp::from_seconds;
+        assert!(lead.because("standby", at(100)));
+        assert!(!lead.because("standby", at(102)), "no news");
+        assert_eq!(lead.waits_since(), Some(at(100)));
+        assert!(lead.because("the database is away", at(104)));
+        assert_eq!(lead.waits_since(), Some(at(104)));
         let (began, ()) = tokio::join!(lead.wait(&stop), async { lead.begin() });
         assert!(began);
         assert_eq!(lead.waits(), None);
+        assert_eq!(lead.waits_since(), None);
         let other = Lead::default();
         stop.cancel();
         assert!(!other.wait(&stop).await);

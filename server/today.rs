@@ -189,7 +189,7 @@ fn section(
     look: &Look<'_>,
     origin: Origin,
     rows: &[Waste],
-    unrated: &BTreeMap<Origin, usize>,
+    unrated: &BTreeMap<Origin, training::Unrated>,
     past: &changes::Past,
 ) -> Section {
     let mut waste: Vec<Waste> = rows

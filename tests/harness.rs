@@ -31,6 +31,8 @@ pub mod postgres;
 
 pub mod database;
 
+pub mod gate;
+
 pub mod simulator;
 
 pub mod training;

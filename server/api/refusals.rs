@@ -4,12 +4,22 @@
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 
-/// What guards every route that reads.
-const READ: [(u16, &str); 4] = [
+/// What stands around every route, also those that need no right.
+const EVERY: [(u16, &str); 4] = [
     (
         400,
         "A parameter that the route does not have, or that cannot be understood.",
     ),
+    (
+        405,
+        "Another method than those that this address takes; the header Allow names them.",
+    ),
+    (413, "A body that is too long."),
+    (500, "Something broke on the server; its log says what."),
+];
+
+/// What guards every route that reads.
+const READ: [(u16, &str); 3] = [
     (401, "No token where one is needed."),
     (403, "A token that is not known or does not allow this."),
     (
@@ -19,13 +29,21 @@ const READ: [(u16, &str); 4] = [
 ];
 
 /// What guards every route that changes something besides: its body.
-const BODY: [(u16, &str); 3] = [
-    (413, "A body that is too long."),
+const BODY: [(u16, &str); 2] = [
     (415, "A body that is not said to be JSON."),
     (422, "JSON of another shape."),
 ];
 
-/// Says so of every route of this document.
+/// Says of every route what stands around it.
+pub fn describe_all(document: &mut OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            add(operation, &EVERY);
+        }
+    }
+}
+
+/// Says of every route of this document, all of which need a right, what guards it.
 pub fn describe(document: &mut OpenApi) {
     for item in document.paths.paths.values_mut() {
         for operation in [&mut item.get, &mut item.post].into_iter().flatten() {

@@ -3,17 +3,16 @@
 //! Its rules, and where they are kept: a series has one point a minute, written in the order of time
 //! ([`super::push`]); the descriptor of a metric is made from the catalog before the first point
 //! ([`descriptor`]); a counter keeps its start until it is reset ([`streams`]); which resource a series is of
-//! ([`place`]). Of a request that is taken in part the rest is counted by reason and never sent again
-//! ([`target`]). When no answer came the same points are sent again: it refuses those it has, so nothing
+//! ([`place`]). Of a request that is taken in part what breaks a rule is counted by reason and dropped, and what
+//! failed for now is sent again, so often ([`again`]). When no answer came the same points are sent again: it refuses those it has, so nothing
 //! counts twice.
 //!
 //! Limits: [`CloudMonitoring::MOST`] series a request, [`CloudMonitoring::AT_ONCE`] requests at once within
 //! [`target::WITHIN`],
-//! [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
+//! [`again::MOST_TIMES`], [`MAX_AGE_HOURS`], [`streams::MAX_STREAMS`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use google_cloud_monitoring_v3::model::TimeSeries;
@@ -23,7 +22,7 @@ use gpufleet_telemetry::identity::{Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::push::{self, Labelled, Plan, Pushed, Sent, Way};
+use super::push::{self, Labelled, Plan, Sent, Way};
 use super::samples::{LABEL_BYTES, Sample, Selection};
 use crate::App;
 use crate::fleet::Fleet;
@@ -41,11 +40,17 @@ pub mod streams;
 
 pub mod target;
 
+pub mod again;
+
+pub mod told;
+
+use again::{Again, Next};
 use containers::Containers;
 use cost::Month;
 use place::Monitored;
 use streams::Streams;
-use target::{Reason, Target, Verdict};
+use target::{Partly, Reason, Target, Verdict};
+pub use told::Told;
 
 /// Oldest minute that may be asked for. Cloud Monitoring takes points of the last 25 hours; the hour between
 /// is for a minute that is under way.
@@ -89,22 +94,15 @@ section! {
         /// What a MiB costs in dollars; 0: not known. Google's list price of metrics billed by bytes, for the first
         /// 100,000 MiB a month (cloud.google.com/stackdriver/pricing, as of 2025).
         pub price_usd_per_mib: f64 = 0.258,
+        /// The same from 100,000 MiB of a month on; 0: as before.
+        pub price_from_100000_mib_usd_per_mib: f64 = 0.151,
+        /// The same from 250,000 MiB of a month on; 0: as before.
+        pub price_from_250000_mib_usd_per_mib: f64 = 0.061,
         /// How long after its end a minute is written, seconds; data that comes later is not.
         pub delay_s: u64 = 60,
         /// Minutes older than this are skipped when Cloud Monitoring was away, hours; 1 to 24.
         pub max_age_h: u64 = 12,
     }
-}
-
-/// How writing goes, for the server's own metrics and its API.
-#[derive(Debug, Default)]
-pub struct Told {
-    /// How pushing goes.
-    pub pushed: Pushed,
-    left_out: [AtomicU64; Reason::ALL.len()],
-    series: AtomicU64,
-    /// A minute was written whole.
-    has_written: AtomicBool,
 }
 
 /// One point of one series.
@@ -124,6 +122,9 @@ pub struct Point {
     pub value: f64,
 }
 
+/// A piece, by its first point: the metric, where the labels of its resource lie, and the minute's end.
+type Piece = (MetricId, usize, Timestamp);
+
 /// Cloud Monitoring as it is configured.
 pub struct CloudMonitoring {
     plan: Plan,
@@ -142,8 +143,10 @@ pub struct CloudMonitoring {
     undescribed: Vec<&'static Metric>,
     /// Metrics that it does not take as they are.
     unwanted: HashSet<MetricId>,
-    /// Points of the minute that is under way.
-    series: u64,
+    /// Points of the minute that is under way, by metric.
+    series: BTreeMap<MetricId, u64>,
+    /// Pieces of which some points failed for now.
+    again: HashMap<Piece, Again>,
     /// The end of the newest minute that was written whole.
     whole: Option<Timestamp>,
     /// The last server may have died in the first minute that this one sends.
@@ -176,10 +179,10 @@ impl CloudMonitoring {
             );
             return Err(of("max_age_h")(why));
         }
-        if !(config.price_usd_per_mib.is_finite() && config.price_usd_per_mib >= 0.0) {
-            return Err(of("price_usd_per_mib")(
-                ": a price, or 0 where it is not known".to_owned(),
-            ));
+        for (key, price) in cost::prices(config) {
+            if !(price.is_finite() && price >= 0.0) {
+                return Err(of(key)(": a price, or 0 where it is not known".to_owned()));
+            }
         }
         let writer = match config.writer.is_empty() {
             true => lease,
@@ -213,7 +216,8 @@ impl CloudMonitoring {
             streams: Streams::default(),
             containers: Arc::default(),
             unwanted: HashSet::new(),
-            series: 0,
+            series: BTreeMap::new(),
+            again: HashMap::new(),
             whole: None,
             is_first_minute: true,
             in_doubt: 0,
@@ -272,45 +276,70 @@ impl CloudMonitoring {
                     );
                     self.unwanted.insert(metric.id);
                 }
-                Verdict::Later { why, after, .. } => return Err(Sent::Later { why, after }),
+                Verdict::Later { why, after, .. } | Verdict::Partly(Partly { why, after, .. }) => {
+                    return Err(Sent::Later { why, after });
+                }
             }
             self.undescribed.pop();
         }
         Ok(())
     }
 
-    /// What is asked to be written of a piece.
-    fn request(&self, points: &[Point]) -> Vec<TimeSeries> {
-        let is_wanted = |it: &&Point| !self.unwanted.contains(&it.metric.id);
-        let wanted = points.iter().filter(is_wanted);
+    /// What is asked to be written of a piece: the places of its points, and they as time series.
+    fn request(&self, points: &[Point]) -> (Vec<usize>, Vec<TimeSeries>) {
+        let again = self.again.get(&piece(points));
+        let wanted = points.iter().enumerate().filter(|(place, it)| {
+            !self.unwanted.contains(&it.metric.id) && again.is_none_or(|it| it.wants(*place))
+        });
         wanted
-            .map(|it| descriptor::series(it, &self.prefix))
-            .collect()
+            .map(|(place, it)| (place, descriptor::series(it, &self.prefix)))
+            .unzip()
     }
 
-    /// What a verdict makes of a piece, of which so many points were not asked to be written; counts what is left
-    /// out.
-    fn judged(&self, verdict: Verdict, unwanted: u64, is_in_doubt: bool) -> Sent {
-        let (refused, why) = match verdict {
-            Verdict::Later { why, after, .. } => return Sent::Later { why, after },
-            Verdict::Taken => (0, String::new()),
-            Verdict::Refused { by, why } => {
-                for (reason, count) in &by {
-                    let reason = match reason {
-                        Reason::Refused if is_in_doubt || self.is_first_minute => Reason::SentAgain,
-                        other => *other,
-                    };
-                    self.told.count(reason, *count);
-                }
-                (by.iter().map(|it| it.1).sum(), why)
-            }
+    /// What a verdict on points at these places makes of a piece; counts what is left out.
+    fn judged(
+        &mut self,
+        points: &[Point],
+        asked: &[usize],
+        verdict: &Verdict,
+        is_in_doubt: bool,
+    ) -> Sent {
+        let key = piece(points);
+        let mut again = self.again.remove(&key).unwrap_or_default();
+        let next = again.hear(asked, verdict);
+        let (why, after) = match verdict {
+            Verdict::Later { why, after, .. } => (why.clone(), *after),
+            Verdict::Partly(it) => (it.why.clone(), it.after),
+            Verdict::Refused { why, .. } => (why.clone(), None),
+            Verdict::Taken => (String::new(), None),
         };
+        let Some(Next::Over(lost)) = next else {
+            self.again.insert(key, again);
+            return Sent::Later { why, after };
+        };
+        let mut refused = 0;
+        for (reason, count) in lost {
+            let reason = match reason {
+                Reason::Refused if is_in_doubt || self.is_first_minute => Reason::SentAgain,
+                other => other,
+            };
+            self.told.count(reason, count);
+            refused += count;
+        }
+        let is_unwanted = |it: &&Point| self.unwanted.contains(&it.metric.id);
+        let unwanted = points.iter().filter(is_unwanted).count() as u64;
         self.told.count(Reason::Descriptor, unwanted);
         Sent::Done {
             refused: refused + unwanted,
             why,
         }
     }
+}
+
+fn piece(points: &[Point]) -> Piece {
+    let first = points.first().expect("a piece has a point");
+    let labels = Arc::as_ptr(&first.labels).addr();
+    (first.metric.id, labels, first.end)
 }
 
 impl Way for CloudMonitoring {
@@ -377,7 +406,9 @@ impl Way for CloudMonitoring {
                 value,
             });
         }
-        self.series += points.len() as u64;
+        for point in &points {
+            *self.series.entry(point.metric.id).or_default() += 1;
+        }
         points
     }
 
@@ -385,8 +416,8 @@ impl Way for CloudMonitoring {
         if let Err(later) = self.describe().await {
             return vec![later];
         }
-        let mut requests: Vec<_> = pieces.iter().map(|it| self.request(it)).collect();
-        let asked: Vec<usize> = requests.iter().map(Vec::len).collect();
+        let asked = pieces.iter().map(|it| self.request(it));
+        let (asked, mut requests): (Vec<_>, Vec<_>) = asked.unzip();
         requests.retain(|it| !it.is_empty());
         let was_in_doubt = self.in_doubt;
         // A round that takes too long is given up in the middle of its requests.
@@ -394,25 +425,27 @@ impl Way for CloudMonitoring {
         let mut written = self.target.write(requests).await.into_iter();
         self.in_doubt = 0;
         let (mut sent, mut before, mut kept) = (Vec::new(), 0, 0);
-        for (piece, asked) in pieces.iter().zip(asked) {
-            let verdict = match asked {
-                0 => Verdict::Taken,
+        for (piece, asked) in pieces.iter().zip(&asked) {
+            let verdict = match asked.as_slice() {
+                [] => Verdict::Taken,
                 _ => written.next().expect("each request has a verdict"),
             };
-            let mut is_in_doubt = before < was_in_doubt;
+            let is_new_doubt = matches!(
+                verdict,
+                Verdict::Later {
+                    is_in_doubt: true,
+                    ..
+                }
+            );
+            let is_in_doubt = before < was_in_doubt || is_new_doubt;
             before += piece.len();
-            if let Verdict::Later {
-                is_in_doubt: is_new,
-                ..
-            } = verdict
-            {
-                is_in_doubt |= is_new;
+            let outcome = self.judged(piece, asked, &verdict, is_in_doubt);
+            if matches!(outcome, Sent::Later { .. }) {
                 kept += piece.len();
                 // Those before it that wait on count as well: better a doubt too many.
                 self.in_doubt = if is_in_doubt { kept } else { self.in_doubt };
             }
-            let unwanted = (piece.len() - asked) as u64;
-            sent.push(self.judged(verdict, unwanted, is_in_doubt));
+            sent.push(outcome);
         }
         sent
     }
@@ -427,38 +460,15 @@ impl Way for CloudMonitoring {
         self.nodes.clear();
         self.streams.forget_before(end);
         containers::lock(&self.containers).forget_before(end);
-        let series = std::mem::take(&mut self.series);
-        self.told.series.store(series, Ordering::Relaxed);
-        self.told.has_written.store(true, Ordering::Relaxed);
+        self.again.clear();
+        let of_metrics = std::mem::take(&mut self.series);
+        let series = of_metrics.values().sum();
+        self.told.wrote(of_metrics);
         let month = Month::of(series, &self.settings);
         if series > 0 && self.month.is_none_or(|it| it.is_other_than(&month)) {
             tracing::info!(series, "written to Cloud Monitoring: {month}");
             self.month = Some(month);
         }
-    }
-}
-
-impl Told {
-    pub(crate) fn count(&self, reason: Reason, points: u64) {
-        self.left_out[reason as usize].fetch_add(points, Ordering::Relaxed);
-    }
-
-    /// How many points were not taken for this reason.
-    pub fn left_out_because(&self, reason: Reason) -> u64 {
-        self.left_out[reason as usize].load(Ordering::Relaxed)
-    }
-
-    /// Why points were not taken, and how many.
-    pub fn left_out(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let all = Reason::ALL.into_iter();
-        all.map(|it| (it.name(), self.left_out_because(it) as f64))
-    }
-
-    /// What a month of as many series as in the newest minute costs; none before the first.
-    pub fn month(&self, config: &CloudMonitoringConfig) -> Option<Month> {
-        let has_written = self.has_written.load(Ordering::Relaxed);
-        let series = self.series.load(Ordering::Relaxed);
-        has_written.then(|| Month::of(series, config))
     }
 }
 

@@ -13,6 +13,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::{assets, problem};
 use crate::auth::Grant;
+use crate::lead::StoreSeen;
 use crate::web::{Web, cookie};
 use crate::words::text;
 
@@ -49,6 +50,8 @@ pub struct Frame {
     pub grant: Grant,
     /// The host the reader reached us by, for commands to copy; empty when not told.
     pub host: String,
+    /// Whether the database takes what the server writes.
+    pub store: StoreSeen,
 }
 
 impl Theme {
@@ -98,7 +101,23 @@ impl Frame {
             here: here.to_owned(),
             grant,
             host: host(headers),
+            store: StoreSeen::of(&web.app),
         }
+    }
+
+    /// Since when the database takes nothing, in words; none while it does.
+    pub fn store_fails(&self) -> Option<String> {
+        let of = |taken| {
+            format!(
+                "since {} UTC, {}",
+                text::moment(taken),
+                text::ago(self.at, taken)
+            )
+        };
+        let never = || "since this server started".to_owned();
+        self.store
+            .is_failing
+            .then(|| self.store.taken.map_or_else(never, of))
     }
 
     /// The address of an asset.

@@ -11,10 +11,13 @@ use gpufleet_program::config::Origin;
 
 use super::frame::{self, Frame};
 use super::problem;
+use crate::App;
 use crate::api::settings::refused;
 use crate::settings::{self, Key, Section, Thresholds};
 use crate::web::Web;
 use crate::words::text;
+
+mod written;
 
 /// Longest value shown, characters: a list of channels and routes.
 const VALUE: usize = 4_000;
@@ -34,6 +37,8 @@ struct Part {
     name: &'static str,
     about: String,
     rows: Vec<Row>,
+    /// Of the section on Cloud Monitoring: what is written and what that costs.
+    written: Option<written::Written>,
 }
 
 /// A key.
@@ -62,7 +67,7 @@ pub async fn show(State(web): State<Arc<Web>>, frame: Frame) -> Response {
         ),
         is_refused: found.thresholds.as_ref().is_some_and(|it| it.is_refused),
         thresholds: found.thresholds.as_ref().map(|it| reread(it, &frame)),
-        sections: found.sections.iter().map(part).collect(),
+        sections: found.sections.iter().map(|it| part(it, &web.app)).collect(),
         frame,
     };
     frame::page(StatusCode::OK, &page)
@@ -81,8 +86,11 @@ fn reread(it: &Thresholds, frame: &Frame) -> String {
     )
 }
 
-fn part(it: &Section) -> Part {
+fn part(it: &Section, app: &App) -> Part {
     Part {
+        written: (it.name == "cloud_monitoring")
+            .then(|| written::of(app))
+            .flatten(),
         name: it.name,
         about: it.about.clone(),
         rows: it.keys.iter().map(row).collect(),

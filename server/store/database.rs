@@ -26,8 +26,10 @@ use sqlx::{
 use super::address::{self, bounds, make_folder, without_password};
 use super::error::StoreError;
 
+mod absence;
 mod columns;
 
+use absence::Absence;
 pub(super) use columns::Column;
 use columns::{unnest_sql, values_sql};
 
@@ -65,7 +67,7 @@ pub(super) enum Database {
         writer: SqlitePool,
         reader: SqlitePool,
     },
-    Postgres(PgPool),
+    Postgres(PgPool, Arc<Absence>),
 }
 
 /// A transaction on either kind. Dropped without commit it is rolled back.
@@ -119,7 +121,7 @@ impl Database {
                 .connect_with(options)
                 .await
                 .map_err(refused)?;
-            return Ok(Self::Postgres(pool));
+            return Ok(Self::Postgres(pool, Arc::default()));
         }
         let options = SqliteConnectOptions::from_str(url)
             .map_err(refused)?
@@ -176,7 +178,9 @@ impl Database {
             Self::Sqlite { writer, .. } => {
                 Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
             }
-            Self::Postgres(pool) => Transaction::Postgres(pool.begin().await?),
+            Self::Postgres(pool, absence) => {
+                Transaction::Postgres(absence.around(pool, pool.begin()).await?)
+            }
         })
     }
 
@@ -184,10 +188,10 @@ impl Database {
     pub(super) async fn read(&self) -> Result<Transaction, sqlx::Error> {
         Ok(match self {
             Self::Sqlite { reader, .. } => Transaction::Sqlite(reader.begin().await?),
-            Self::Postgres(pool) => Transaction::Postgres(
-                pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    .await?,
-            ),
+            Self::Postgres(pool, absence) => {
+                let begun = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+                Transaction::Postgres(absence.around(pool, begun).await?)
+            }
         })
     }
 
@@ -195,7 +199,7 @@ impl Database {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Sqlite { .. } => "sqlite",
-            Self::Postgres(_) => "postgres",
+            Self::Postgres(..) => "postgres",
         }
     }
 
@@ -205,7 +209,7 @@ impl Database {
             Self::Sqlite { writer, .. } => {
                 Some(writer.connect_options().get_filename().to_path_buf())
             }
-            Self::Postgres(_) => None,
+            Self::Postgres(..) => None,
         }
     }
 
@@ -216,7 +220,7 @@ impl Database {
                 reader.close().await;
                 writer.close().await;
             }
-            Self::Postgres(pool) => pool.close().await,
+            Self::Postgres(pool, _) => pool.close().await,
         }
     }
 }

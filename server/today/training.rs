@@ -21,7 +21,7 @@ use super::{Look, owner};
 use crate::runs::advice::profile;
 use crate::runs::{KnownRun, Run, RunKey, State};
 use crate::words::address;
-use crate::words::text::{counted, grouped};
+use crate::words::text::{SHOWN_CHARACTERS, counted, grouped, harmless};
 
 /// The share of a card's dense peak that training is measured by where nobody says another.
 pub const DEFAULT_MFU: f64 = 0.40;
@@ -31,6 +31,30 @@ const DAY_S: f64 = 86_400.0;
 
 /// Runs below their target that the adviser looks at: the dearest.
 const ADVISED: usize = 5;
+
+/// Runs that are compared with no target.
+#[derive(Debug, Default)]
+pub(super) struct Unrated {
+    /// How many.
+    pub(super) count: usize,
+    /// Some of them by name, each with what it lacks.
+    pub(super) named: Vec<String>,
+}
+
+/// How many of them are named: who wants them all has the page of jobs.
+const NAMED: usize = 3;
+
+impl Unrated {
+    fn note(&mut self, key: &RunKey, why: &str) {
+        self.count += 1;
+        if self.named.len() < NAMED {
+            let name = harmless(&key.run.job.name, SHOWN_CHARACTERS);
+            // The row says already that it is not known.
+            let why = why.split_once(": ").map_or(why, |it| it.1);
+            self.named.push(format!("{name} ({why})"));
+        }
+    }
+}
 
 /// What a run computes with.
 struct Brief {
@@ -60,10 +84,10 @@ impl Brief {
     }
 }
 
-/// Runs below their target, and by origin how many runs are compared with none.
-pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, usize>) {
+/// Runs below their target, and by origin those that are compared with none.
+pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, Unrated>) {
     let runs = look.app.fleet.runs();
-    let mut unrated: BTreeMap<Origin, usize> = BTreeMap::new();
+    let mut unrated: BTreeMap<Origin, Unrated> = BTreeMap::new();
     let mut below: Vec<(RunKey, Waste)> = Vec::new();
     for key in runs.keys() {
         let Some(origin) = look.origin(&key.cluster) else {
@@ -80,7 +104,7 @@ pub(super) fn below_target(look: &Look<'_>) -> (Vec<Waste>, BTreeMap<Origin, usi
         });
         match seen.flatten() {
             None => {}
-            Some((Err(_), _)) => *unrated.entry(origin).or_default() += 1,
+            Some((Err(why), _)) => unrated.entry(origin).or_default().note(&key, &why),
             Some((Ok(mfu), brief)) if mfu.ratio < DEFAULT_MFU => {
                 let row = of_slow(look, &key, mfu.ratio, &brief);
                 below.push((key, row));

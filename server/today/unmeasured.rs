@@ -6,7 +6,7 @@ use gpufleet_analysis::ledger::State;
 use gpufleet_telemetry::identity::Origin;
 
 use super::Look;
-use super::training::DEFAULT_MFU;
+use super::training::{DEFAULT_MFU, Unrated};
 use super::waste::{Kind, Waste};
 use crate::words::text::counted;
 
@@ -25,7 +25,7 @@ pub struct Unmeasured {
 pub(super) fn of(
     look: &Look<'_>,
     origin: Origin,
-    unrated: &BTreeMap<Origin, usize>,
+    unrated: &BTreeMap<Origin, Unrated>,
     waste: &[Waste],
 ) -> Vec<Unmeasured> {
     let is_here = |cluster: &str| look.origin(cluster) == Some(origin);
@@ -35,7 +35,8 @@ pub(super) fn of(
     let unpriced: usize = unpriced.map(|it| it.1).sum();
     let unowned = found.unowned.iter().filter(|it| is_here(&it.0.0));
     let unowned: usize = unowned.map(|it| it.1.0).sum();
-    let unrated = unrated.get(&origin).copied().unwrap_or(0);
+    let none = Unrated::default();
+    let unrated = unrated.get(&origin).unwrap_or(&none);
     let is_unknown = |it: &&Waste| it.kind == Kind::FailedRun && it.day_cost.is_none();
     let failed = waste.iter().filter(is_unknown).count();
     let gpus = |count| counted(count, "GPU", "GPUs");
@@ -62,11 +63,16 @@ pub(super) fn of(
             Some("/cost#unowned"),
         ),
         one(
-            unrated,
+            unrated.count,
             format!(
-                "{} not compared with the target of {:.0} % MFU.",
-                counted(unrated, "running job is", "running jobs are"),
-                DEFAULT_MFU * 100.0
+                "{} not compared with the target of {:.0} % MFU: {}{}.",
+                counted(unrated.count, "running job is", "running jobs are"),
+                DEFAULT_MFU * 100.0,
+                unrated.named.join(", "),
+                match unrated.count - unrated.named.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                }
             ),
             "The job's page says what its MFU lacks: the FLOPs of a step, the type of its arithmetic, or the card's peak.",
             Some("/jobs"),

@@ -36,7 +36,7 @@ pub async fn with_words(State(web): State<Arc<Web>>, request: Request, next: Nex
     let mut told = if here.starts_with("/api/") {
         Problem::new(status, why).into_response()
     } else {
-        pages::problem::without_words(&web, &headers, &here, status, why)
+        pages::problem::without_words(&web, (&method, &headers), &here, status, why)
     };
     // Which methods are taken, and when to come again, holds whatever the words.
     let mut carried = response.headers().clone();

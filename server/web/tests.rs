@@ -39,6 +39,8 @@ mod doctor;
 
 mod errors;
 
+mod filled;
+
 mod find;
 
 mod fleet;
@@ -48,6 +50,10 @@ mod jobs;
 mod live;
 
 mod marks;
+
+mod problems;
+
+mod questions;
 
 mod queue;
 
@@ -60,6 +66,8 @@ mod silences;
 mod today;
 
 mod troubles;
+
+mod written;
 
 const GPU: &str = "GPU-prod-h100-00-0000";
 const TOKEN: &str = "a-token-that-may-read";

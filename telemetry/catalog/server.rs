@@ -64,7 +64,7 @@ metrics! {
     CLOUD_MONITORING_BEHIND = last(689, "gpufleet_server_cloud_monitoring_behind_seconds", Node, Unit::Seconds, "How far the end of the newest minute that was written lies behind, by this server or the one before it. Absent until the server has looked where it goes on.");
     CLOUD_MONITORING_SERIES = last(690, "gpufleet_server_cloud_monitoring_series", Node, Unit::Count, "Series that the newest minute was written to. Absent before the first.");
     CLOUD_MONITORING_MONTH = last(691, "gpufleet_server_cloud_monitoring_month_bytes", Node, Unit::Bytes, "What Cloud Monitoring bills for a month of as many series, at one point each cloud_monitoring.every_minutes. Absent before the first minute.");
-    CLOUD_MONITORING_COST = last(692, "gpufleet_server_cloud_monitoring_month_usd", Node, Unit::Count, "What that costs in dollars at cloud_monitoring.price_usd_per_mib, without what is free and without discounts. Absent before the first minute, and where the price is 0: then it is not known.");
+    CLOUD_MONITORING_COST = last(692, "gpufleet_server_cloud_monitoring_month_usd", Node, Unit::Count, "What that costs in dollars at the prices in cloud_monitoring, without what is free. Absent before the first minute, and where the price is 0: then it is not known.");
 
     GPUS = last(650, "gpufleet_server_gpus", Node, Unit::Count, "GPUs by cluster, origin and state. Sum over live ones only: recorded and simulated GPUs are no part of the fleet.");
     NODES = last(651, "gpufleet_server_nodes", Node, Unit::Count, "Nodes by cluster, origin and whether they report or are silent.");

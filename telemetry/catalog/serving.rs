@@ -1,4 +1,4 @@
-//! What is known of a model server (vLLM, Triton): tokens, latencies, queue, cache.
+//! What is known of a model server (vLLM, SGLang, TGI, Triton): tokens, latencies, queue, cache.
 
 use super::{Unit, counter, gauge, metrics};
 use crate::identity::ResourceKind::Endpoint;

@@ -31,6 +31,8 @@ mod origins;
 
 mod doors;
 
+mod troubles;
+
 /// A start, two ship intervals and an hour of history, on a machine that does other things too.
 const FIRST_DATA_LIMIT: Duration = Duration::from_secs(180);
 

@@ -157,10 +157,77 @@ fn series_arrive_in_cloud_monitoring_with_no_rule_broken_over_a_kill_in_the_midd
     assert_eq!(export["name"], "cloud_monitoring", "{exports}");
     assert!(export["taken"].as_u64() > Some(0), "{exports}");
     assert!(export["month"]["usd"].is_number(), "{exports}");
+    let again = &export["left_out"][0];
+    assert_eq!(again["reason"], "sent_again", "{exports}");
+    assert_eq!(again["points"], after.repeats, "{exports}");
     assert!(
         log.contains("4 metrics are written to Cloud Monitoring"),
         "{log}"
     );
+}
+
+#[test]
+fn points_that_fail_for_now_are_written_again_in_order_and_each_metric_has_its_price() {
+    let world = World::new();
+    let place = server::Place::new(&world);
+    let first = record_history(&world, &place).0;
+    set_back(&place, "cloud_monitoring", Minute(first));
+    let mut project = CloudMonitoring::new("p-1");
+    // Each point of this node fails once.
+    project
+        .fails
+        .insert("\"node\":\"demo-node-3\"".to_owned(), 1);
+    let monitoring = Running::start(Service::CloudMonitoring(project));
+    let server = writing_to(&monitoring, place, &METRICS).start();
+    // What a month costs is that of the newest minute: those behind the history have no points.
+    let (priced, page) = wait::until("each metric has its price", WRITE_LIMIT, || {
+        let exports = server.get("/api/v1/exports").json();
+        let page = server.get("/settings").text();
+        let all = exports[0]["month"]["metrics"].as_array()?.len();
+        (all == METRICS.len() && page.contains("at most 22.07 USD a month"))
+            .then_some((exports, page))
+    });
+    wait::until("all minutes are written", WRITE_LIMIT, || {
+        has(&state(&monitoring), first..first + MISSED - 2).then_some(())
+    });
+    let exports = server.get("/api/v1/exports").json();
+    server.stop();
+
+    let written = state(&monitoring);
+    assert_eq!(written.broken, [] as [String; 0], "no rule is broken");
+    assert_eq!(written.repeats, 0, "only what failed comes again");
+    let times: BTreeSet<u64> = written
+        .messages
+        .iter()
+        .map(|(name, times)| match name.contains("demo-node-3") {
+            true => *times,
+            false => *times + 10,
+        })
+        .collect();
+    assert!(times.is_subset(&BTreeSet::from([1, 2, 11])), "{times:?}");
+    assert!(times.is_superset(&BTreeSet::from([2, 11])), "{times:?}");
+    let export = &exports[0];
+    assert!(export["failed"].as_u64() > Some(0), "{exports}");
+    assert_eq!(export["refused"], 0, "{exports}");
+    assert_eq!(export["left_out"], serde_json::json!([]), "{exports}");
+    let metrics = priced[0]["month"]["metrics"].as_array().expect("a list");
+    let names: BTreeSet<&str> = metrics
+        .iter()
+        .filter_map(|it| it["metric"].as_str())
+        .collect();
+    assert_eq!(names, BTreeSet::from(METRICS), "{priced}");
+    for of in metrics {
+        // 64 series × 43,800 minutes × 8 bytes = 22,425,600 bytes = 21.3867 MiB, at 0.258 USD each 5.5178.
+        assert_eq!(of["series"], GPUS, "{of}");
+        assert_eq!(of["bytes"], 22_425_600.0, "{of}");
+        let usd = of["usd"].as_f64().expect("a price");
+        assert!((usd - 5.5178).abs() < 0.0001, "{of}");
+        let row = format!(
+            "<tr><th scope=\"row\"><code>{}</code></th><td class=\"number\">64</td><td class=\"number\">21.39</td><td class=\"number\">5.52</td></tr>",
+            of["metric"].as_str().expect("a name")
+        );
+        assert!(page.contains(&row), "{row} is not in {page}");
+    }
 }
 
 /// The number of the machine, as Compute Engine gives it.

@@ -61,6 +61,10 @@ const OF_TWO: &str = ", of two";
 /// What a place says that is asked before anything breaks.
 const WHILE_IT_RUNS: &str = ", while it runs";
 
+/// What a place says whose answer needs a day of measurements: its words are asked of a page that has them, in
+/// `server/web/tests/questions.rs`.
+const AFTER_A_DAY: &str = ", after a day";
+
 /// A question, where its answer is, and the words that are promised there.
 struct Row {
     user: &'static str,
@@ -86,7 +90,7 @@ fn rows() -> Vec<Row> {
                 user,
                 question: (*question).to_owned(),
                 place: (*place).to_owned(),
-                words: quoted(words),
+                words: quoted(words).filter(|_| !place.ends_with(AFTER_A_DAY)),
             })
         });
         rows.collect::<Vec<_>>()

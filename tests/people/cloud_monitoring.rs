@@ -64,6 +64,8 @@ pub struct CloudMonitoring {
     pub token: Option<String>,
     /// A label value whose series another writes: its points are refused.
     pub taken_by_another: Option<String>,
+    /// Parts of a series' labels, with how often each of its points fails for now.
+    pub fails: BTreeMap<String, u64>,
     /// Kind and value type of each metric, with its labels.
     pub descriptors: BTreeMap<String, Descriptor>,
     /// The points of each series, by all that makes it one.
@@ -107,6 +109,8 @@ enum Refused {
     Repeat,
     /// Another writes the series.
     Taken,
+    /// It failed, and may be taken when it comes again.
+    ForNow,
 }
 
 impl CloudMonitoring {
@@ -180,7 +184,7 @@ impl CloudMonitoring {
                 return self.invalid(format!("two points of one series: {}", name(one)));
             }
         }
-        let mut lost = Vec::new();
+        let (mut lost, mut for_now) = (Vec::new(), 0);
         for (index, one) in series.iter().enumerate() {
             match self.point(one, now) {
                 Ok(()) => {}
@@ -198,6 +202,10 @@ impl CloudMonitoring {
                     lost.push(format!("another writes it: timeSeries[{index}]"));
                     self.refused += 1;
                 }
+                Err(Refused::ForNow) => {
+                    lost.push(format!("Internal error encountered: timeSeries[{index}]"));
+                    for_now += 1;
+                }
             }
         }
         if lost.is_empty() {
@@ -207,12 +215,17 @@ impl CloudMonitoring {
             "One or more TimeSeries could not be written: {}",
             lost.join("; ")
         );
-        let status = json!({"code": 3, "message": "see the message"});
+        let of = |code: i32, count: usize| {
+            let status = json!({"code": code, "message": "see the message"});
+            (count > 0).then(|| json!({"status": status, "pointCount": count}))
+        };
+        let errors = [of(3, lost.len() - for_now), of(13, for_now)];
+        let errors: Vec<Value> = errors.into_iter().flatten().collect();
         let details = json!([{
             "@type": "type.googleapis.com/google.monitoring.v3.CreateTimeSeriesSummary",
             "totalPointCount": series.len(),
             "successPointCount": series.len() - lost.len(),
-            "errors": [{"status": status, "pointCount": lost.len()}],
+            "errors": errors,
         }]);
         let error = json!({"error": {
             "code": 400, "message": said, "status": "INVALID_ARGUMENT", "details": details,
@@ -234,6 +247,11 @@ impl CloudMonitoring {
             .messages
             .entry(format!("{name} {}", point.end))
             .or_default() += 1;
+        let times = self.messages[&format!("{name} {}", point.end)];
+        let fails = self.fails.iter().find(|it| name.contains(it.0));
+        if fails.is_some_and(|it| times <= *it.1) {
+            return Err(Refused::ForNow);
+        }
         let behind = now - point.end.div_euclid(1_000);
         if !(-FUTURE..=PAST).contains(&behind) {
             return Err(Refused::Broken(format!("a point of {behind} s ago")));

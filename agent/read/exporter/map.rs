@@ -143,12 +143,14 @@ impl Mapper {
         let label = |names: &[String]| find(series, names).or_else(|| find(info?, names));
         let (kind, id, parent) = match table.resource {
             ResourceKind::Endpoint => {
-                let model = label(&table.identity.model).ok_or(Nowhere::Unplaced)?;
-                (
-                    ResourceKind::Endpoint,
-                    format!("{}/{model}", self.target),
-                    None,
-                )
+                let id = match table.identity.model.as_slice() {
+                    [] => self.target.clone(),
+                    labels => {
+                        let model = label(labels).ok_or(Nowhere::Unplaced)?;
+                        format!("{}/{model}", self.target)
+                    }
+                };
+                (ResourceKind::Endpoint, id, None)
             }
             _ => self.gpu(table, row, &label)?,
         };
@@ -339,10 +341,12 @@ fn check(metric: &Metric, value: f64) -> Reading {
 }
 
 fn meets(series: &Series<'_>, conditions: &Conditions) -> bool {
-    conditions.iter().all(|(label, values)| {
-        let found = series.label(label);
-        found.is_some_and(|found| values.is_empty() || values.iter().any(|it| it == found))
-    })
+    conditions
+        .iter()
+        .all(|(label, values)| match series.label(label) {
+            Some(found) => values.is_empty() || values.iter().any(|it| it == found),
+            None => values.iter().any(String::is_empty),
+        })
 }
 
 fn find<'s>(series: &'s Series<'_>, labels: &[String]) -> Option<&'s str> {

@@ -241,6 +241,88 @@ fn a_vllm_servers_engines_are_summed_and_its_latencies_are_those_since_the_last_
     );
 }
 
+/// What a server tells at two scrapes, made of one exposition in its own form in which `@` stands for a number.
+fn between(exposition: &str, [first, second]: [u32; 2]) -> [Vec<String>; 2] {
+    let mut mapper = mapper();
+    [first, second].map(|it| {
+        let body = exposition.replace('@', &it.to_string());
+        let parsed = parse(&body);
+        assert_eq!(parsed.refused, 0, "{:?}", parsed.refusals);
+        lines(&mapper.map(&parsed.series))
+    })
+}
+
+#[test]
+fn an_sglang_servers_ranks_are_summed_and_priorities_do_not_count_twice() {
+    let text = include_str!("tables/tests/sglang.metrics");
+    let [first, second] = between(text, [10, 30]);
+    let server = "127.0.0.1:9400/qwen gpufleet_serving";
+    let expected = |tokens: u32, latencies: [&str; 4]| {
+        [
+            format!("{server}_prompt_tokens_total = {}", 3 * tokens * 100),
+            format!("{server}_generated_tokens_total = {}", tokens * 100 + 7),
+            format!("{server}_requests_total = {tokens}"),
+            format!("{server}_requests_queued = 5"),
+            format!("{server}_requests_running = 12"),
+            format!("{server}_kv_cache_used_ratio = {}", (0.5 + 0.25) / 2.0),
+            format!(
+                "{server}_time_to_first_token_p50_seconds = {}",
+                latencies[0]
+            ),
+            format!(
+                "{server}_time_to_first_token_p99_seconds = {}",
+                latencies[1]
+            ),
+            format!(
+                "{server}_time_per_output_token_p50_seconds = {}",
+                latencies[2]
+            ),
+            format!(
+                "{server}_time_per_output_token_p99_seconds = {}",
+                latencies[3]
+            ),
+        ]
+    };
+    assert_eq!(first, expected(10, ["not_ready"; 4]));
+    // Of twenty requests half came within 0.1 s; all tokens came between 0.008 and 0.01 s.
+    assert_eq!(second, expected(30, ["0.1", "0.198", "0.009", "0.00998"]));
+}
+
+#[test]
+fn a_tgi_server_names_no_model_and_is_the_endpoint_itself() {
+    let text = include_str!("tables/tests/tgi.metrics");
+    let [first, second] = between(text, [10, 30]);
+    let server = "127.0.0.1:9400 gpufleet_serving";
+    let expected = |requests: u32, latencies: [&str; 2]| {
+        [
+            format!("{server}_prompt_tokens_total = {}", requests * 10),
+            format!("{server}_generated_tokens_total = {}", requests * 100),
+            format!("{server}_requests_total = {requests}"),
+            format!("{server}_requests_queued = 4"),
+            format!("{server}_requests_running = 16"),
+            format!(
+                "{server}_time_per_output_token_p50_seconds = {}",
+                latencies[0]
+            ),
+            format!(
+                "{server}_time_per_output_token_p99_seconds = {}",
+                latencies[1]
+            ),
+        ]
+    };
+    assert_eq!(first, expected(10, ["not_ready"; 2]));
+    assert_eq!(second, expected(30, ["0.015", "0.0199"]));
+}
+
+#[test]
+fn what_no_table_of_a_model_server_reads_makes_no_resource() {
+    let mapped = map("sglang:cache_hit_rate{model_name=\"m\"} 0.5\ntgi_request_count 3\n");
+    assert_eq!((mapped.resources.len(), mapped.unknown), (0, 2));
+    // A series whose model is not named is of nobody.
+    let mapped = map("sglang:token_usage 0.5\n");
+    assert_eq!((mapped.resources.len(), mapped.unplaced), (0, 1));
+}
+
 #[test]
 fn a_triton_server_is_read_by_its_conditions_and_in_seconds() {
     let body = |count: u32| {

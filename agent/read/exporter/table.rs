@@ -23,7 +23,7 @@ pub const MAX_TABLE_BYTES: u64 = 256 * 1024;
 pub const MAX_ROWS: usize = 512;
 
 /// The tables that are part of the program, in the order they are tried.
-pub const SHIPPED: [(&str, &str); 7] = [
+pub const SHIPPED: [(&str, &str); 9] = [
     ("dcgm.toml", include_str!("tables/dcgm.toml")),
     (
         "nvidia_gpu_exporter.toml",
@@ -32,6 +32,8 @@ pub const SHIPPED: [(&str, &str); 7] = [
     ("amd.toml", include_str!("tables/amd.toml")),
     ("tpu.toml", include_str!("tables/tpu.toml")),
     ("vllm.toml", include_str!("tables/vllm.toml")),
+    ("sglang.toml", include_str!("tables/sglang.toml")),
+    ("tgi.toml", include_str!("tables/tgi.toml")),
     ("triton.toml", include_str!("tables/triton.toml")),
     ("triton_gpu.toml", include_str!("tables/triton_gpu.toml")),
 ];
@@ -69,7 +71,7 @@ pub struct Table {
     by_source: HashMap<String, Vec<usize>>,
 }
 
-/// Label name → values it may have.
+/// Label name → values it may have; none is any value, an empty one that the label is not there.
 pub type Conditions = BTreeMap<String, Vec<String>>;
 
 /// Which labels say whose a series is; the first label that is there counts.
@@ -86,7 +88,7 @@ pub struct Identity {
     pub index: Vec<String>,
     /// Labels with the MIG GPU instance id: the series is about a share of the GPU.
     pub gpu_instance: Vec<String>,
-    /// Labels with the name of what a model server serves.
+    /// Labels with the name of what a model server serves; none where it serves one model and does not name it.
     pub model: Vec<String>,
 }
 

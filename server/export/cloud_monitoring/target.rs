@@ -2,12 +2,12 @@
 //!
 //! The client's own retries are off: the loop of [`crate::export::push`] tries again, with its pauses and from
 //! its cursor. Cloud Monitoring writes what it can of a request and says of the rest how many points fell
-//! under which code, not which: the rest is dropped. Only when it says that it wrote nothing, and for
-//! reasons that pass, is the request sent again.
+//! under which code, and in its words which points they are ([`judge`]). What breaks a rule is dropped; what failed
+//! for a reason that passes is sent again ([`super::again`]).
 //!
-//! Limits: [`WITHIN`] for one request with everything that belongs to it; [`SAID`] of what is told of an
-//! answer; [`MAX_CREDENTIALS_BYTES`] of a file.
+//! Limits: [`WITHIN`] for one request with everything that belongs to it; [`MAX_CREDENTIALS_BYTES`] of a file.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ use google_cloud_auth::credentials::{
     Builder as DefaultChain, Credentials, anonymous, external_account, impersonated,
     service_account, user_account,
 };
-use google_cloud_gax::error::rpc::{Code, Status, StatusDetails};
+use google_cloud_gax::error::rpc::Code;
 use google_cloud_gax::retry_policy::NeverRetry;
 use google_cloud_monitoring_v3::Error;
 use google_cloud_monitoring_v3::client::MetricService;
-use google_cloud_monitoring_v3::model::{CreateTimeSeriesSummary, TimeSeries};
+use google_cloud_monitoring_v3::model::TimeSeries;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::CloudMonitoringConfig;
 use crate::notify::channel::address;
-use crate::words::text::harmless;
+
+mod judge;
+
+use judge::{judge, later, told, unanswered};
 
 /// Longest time requests at once may take: to find credentials, to connect, to send and to hear all of the answer.
 pub const WITHIN: Duration = Duration::from_secs(10);
-
-/// How much of an answer is told, characters: a sentence that says why.
-const SAID: usize = 300;
 
 /// The largest file of credentials; they have a few kB.
 const MAX_CREDENTIALS_BYTES: u64 = 1 << 20;
@@ -72,6 +72,8 @@ pub enum Verdict {
         /// Why, of the first.
         why: String,
     },
+    /// Some of it failed for now; of the rest some was taken, or will not be.
+    Partly(Partly),
     /// Not now.
     Later {
         /// Why, and what people can do.
@@ -81,6 +83,22 @@ pub enum Verdict {
         /// Whether it may have taken some or all of it.
         is_in_doubt: bool,
     },
+}
+
+/// A request of which some points failed for now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partly {
+    /// How many points were taken.
+    pub taken: u64,
+    /// How many will not be, by reason.
+    pub by: Vec<(Reason, u64)>,
+    /// Which points were not taken, failed for now or refused, by their place in the request; none where it does not
+    /// say.
+    pub places: Option<BTreeSet<usize>>,
+    /// Why.
+    pub why: String,
+    /// How long it asks to be left alone.
+    pub after: Option<Duration>,
 }
 
 /// Where requests go.
@@ -126,7 +144,22 @@ impl Reason {
         }
     }
 
-    fn of(code: Code) -> Self {
+    /// What it means for a point.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Refused => {
+                "they break a rule of Cloud Monitoring; the server's log has its words"
+            }
+            Self::Denied => "their series may not be written",
+            Self::Failed => "Cloud Monitoring failed with them, also when they were sent again",
+            Self::SentAgain => "they were sent again and may have been there",
+            Self::Descriptor => "it does not take what their metric is",
+            Self::Kind => "their metric is not one of such a resource",
+            Self::TooMany => "more counters are chosen than are followed",
+        }
+    }
+
+    pub(super) fn of(code: Code) -> Self {
         match code {
             Code::PermissionDenied | Code::Unauthenticated | Code::NotFound => Self::Denied,
             Code::InvalidArgument
@@ -333,167 +366,6 @@ fn read(file: &PathBuf) -> Result<(Held, Value), String> {
         }
     };
     Ok((held, json))
-}
-
-fn later(why: String) -> Verdict {
-    Verdict::Later {
-        why,
-        after: None,
-        is_in_doubt: false,
-    }
-}
-
-fn unanswered(is_in_doubt: bool) -> Verdict {
-    Verdict::Later {
-        why: format!("no answer within {} s", WITHIN.as_secs()),
-        after: None,
-        is_in_doubt,
-    }
-}
-
-/// What an error says, and all that lies behind it, as one short harmless line.
-fn told(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut said = error.to_string();
-    let mut behind = error.source();
-    while let Some(cause) = behind {
-        let cause_said = cause.to_string();
-        if !said.contains(&cause_said) {
-            said = format!("{said}: {cause_said}");
-        }
-        behind = cause.source();
-    }
-    harmless(said.trim(), SAID)
-}
-
-/// What an answer means, or that there was none.
-fn judge(error: &Error, count: u64, project: &str) -> Verdict {
-    let after = asked_pause(error);
-    if let Some(status) = error.status() {
-        return judge_status(status, count, project, after);
-    }
-    if error.is_authentication() {
-        return later(format!(
-            "there are no credentials that it would take: {}; check cloud_monitoring.credentials_file, or that the pod or machine has a service account",
-            told(error)
-        ));
-    }
-    if error.is_connect() {
-        return later(told(error));
-    }
-    if error.is_binding() || error.is_serialization() {
-        return refused(Reason::Refused, count, told(error));
-    }
-    // An answer of somebody in between, or none.
-    let why = match error.http_status_code() {
-        Some(status) => format!("it answered {status}, and not as Cloud Monitoring does"),
-        None => told(error),
-    };
-    match error.http_status_code() {
-        Some(400 | 413 | 414 | 431) => refused(Reason::Refused, count, why),
-        status => Verdict::Later {
-            why,
-            after,
-            is_in_doubt: status.is_none_or(|it| !(400..500).contains(&it)),
-        },
-    }
-}
-
-fn refused(reason: Reason, count: u64, why: String) -> Verdict {
-    Verdict::Refused {
-        by: vec![(reason, count)],
-        why,
-    }
-}
-
-fn judge_status(status: &Status, count: u64, project: &str, after: Option<Duration>) -> Verdict {
-    let said = harmless(status.message.trim(), SAID);
-    if let Some(summary) = summary(status)
-        && let Some(verdict) = judge_summary(&summary, count, &said)
-    {
-        return verdict;
-    }
-    let code = status.code;
-    match code {
-        Code::InvalidArgument | Code::OutOfRange | Code::AlreadyExists => {
-            refused(Reason::Refused, count, said)
-        }
-        Code::Unauthenticated => later(format!(
-            "it does not take the credentials: {said}; the key was revoked or has expired, or is not Google's"
-        )),
-        Code::PermissionDenied => later(format!(
-            "it may not be written to: {said}; grant roles/monitoring.metricWriter on project {project} to the account, and see that monitoring.googleapis.com is enabled there"
-        )),
-        Code::NotFound => later(format!("project {project} is not found: {said}")),
-        Code::ResourceExhausted => Verdict::Later {
-            why: format!("a quota of project {project} is used up: {said}"),
-            after,
-            is_in_doubt: false,
-        },
-        code => Verdict::Later {
-            why: format!("it failed with {}: {said}", code.name()),
-            after,
-            is_in_doubt: !matches!(
-                code,
-                Code::FailedPrecondition | Code::Aborted | Code::Unimplemented
-            ),
-        },
-    }
-}
-
-/// What was written of a request, where it says so.
-fn summary(status: &Status) -> Option<CreateTimeSeriesSummary> {
-    status.details.iter().find_map(|it| match it {
-        StatusDetails::Other(any) => any.to_msg::<CreateTimeSeriesSummary>().ok(),
-        _ => None,
-    })
-}
-
-/// None when what it says cannot be: then the code alone counts.
-fn judge_summary(summary: &CreateTimeSeriesSummary, count: u64, said: &str) -> Option<Verdict> {
-    let taken = u64::try_from(summary.success_point_count).ok()?;
-    let lost = count.checked_sub(taken)?;
-    let mut by: Vec<(Reason, u64)> = Vec::new();
-    let mut left = lost;
-    let mut passes = !summary.errors.is_empty();
-    for error in &summary.errors {
-        let code = error.status.as_ref().map_or(2, |it| it.code);
-        let code = Code::from(code);
-        passes &= matches!(
-            code,
-            Code::Unavailable | Code::ResourceExhausted | Code::Internal | Code::DeadlineExceeded
-        );
-        let points = u64::try_from(error.point_count).ok()?.min(left);
-        left -= points;
-        by.push((Reason::of(code), points));
-    }
-    if left > 0 {
-        by.push((Reason::Failed, left));
-    }
-    if taken == 0 && passes && lost > 0 {
-        return Some(later(said.to_owned()));
-    }
-    Some(match lost {
-        0 => Verdict::Taken,
-        _ => Verdict::Refused {
-            by,
-            why: said.to_owned(),
-        },
-    })
-}
-
-/// How long an answer asks to be left alone.
-fn asked_pause(error: &Error) -> Option<Duration> {
-    let header = error.http_headers().and_then(|it| it.get("retry-after"));
-    let header = header.and_then(|it| it.to_str().ok()?.trim().parse().ok());
-    let details = error.status().map(|it| it.details.as_slice());
-    let told = details.unwrap_or_default().iter().find_map(|it| match it {
-        StatusDetails::RetryInfo(info) => {
-            let delay = info.retry_delay.as_ref()?;
-            u64::try_from(delay.seconds()).ok()
-        }
-        _ => None,
-    });
-    told.or(header).map(Duration::from_secs)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -23,6 +24,8 @@ use crate::store::{Store, StoreConfig};
 mod selection;
 
 mod held;
+
+mod again;
 
 /// The first minute of which something is known.
 const FIRST: Minute = Minute(29_833_334);

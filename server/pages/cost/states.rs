@@ -10,6 +10,8 @@ use crate::words::text::{self, amount};
 /// Time in a state for a reason.
 pub(super) struct Row {
     pub(super) state: String,
+    /// What the state is, in words.
+    pub(super) means: &'static str,
     pub(super) why: String,
     pub(super) hours: String,
     pub(super) cost: String,
@@ -20,6 +22,7 @@ pub(super) fn rows(whole: &Group, currency: &str) -> Vec<Row> {
     let of = |state: State| whole.reasons.iter().filter(move |it| it.0.0 == state);
     let row = |((state, reason), sum): (&(State, Reason), &Sum)| Row {
         state: state.name().replace('_', " "),
+        means: state.help(),
         why: match reason {
             Reason::Unknown if *state == State::Unallocated => "not known".to_owned(),
             Reason::Unknown => String::new(),
@@ -66,6 +69,7 @@ mod tests {
             whole.reasons.insert((state, reason), hours(count));
         }
         let told = rows(&whole, "USD");
+        assert_eq!(told[1].means, "nobody holds it");
         let told = told
             .iter()
             .map(|it| [&it.state, &it.why, &it.cost].map(String::as_str));

@@ -141,6 +141,43 @@ async fn every_reading_that_is_missing_leads_to_a_line_that_is_there() {
     }
 }
 
+/// What a page with money or time on it leaves open, or leads to that is not there.
+async fn wrong_with(server: &Fixture, address: &str) -> Vec<String> {
+    let (_, health) = server.get("/health").await;
+    let there = anchors(&health);
+    let page = marks::added_up(server, address).await;
+    let leads = page.split("href=\"/health#").skip(1);
+    let leads = leads.map(|it| it.split('"').next().unwrap_or_default());
+    let nowhere = leads.filter(|it| !there.contains(it));
+    let mut wrong: Vec<String> = nowhere.map(|it| format!("leads to {it}")).collect();
+    wrong.extend(leads_nowhere(&page).into_iter().map(str::to_owned));
+    wrong.extend(left_open(&page));
+    wrong
+}
+
+#[tokio::test]
+async fn with_a_ledger_of_hours_too_every_word_that_leaves_something_open_leads_to_its_line() {
+    let unpriced = server().await;
+    let priced = today::priced(fixture::fleet()).await;
+    for (name, server) in [("without prices", unpriced), ("with prices", priced)] {
+        filled::fill(&server).await;
+        let (_, cost) = server.get("/cost").await;
+        assert!(cost.contains("<h3>States, and why</h3>"), "{name}: {cost}");
+        for address in [
+            "/cost",
+            "/",
+            "/fleet",
+            "/clusters/prod",
+            "/clusters/prod/nodes/h100-00",
+            "/clusters/prod/gpus/GPU-prod-h100-00-0000",
+            "/jobs",
+        ] {
+            let wrong = wrong_with(&server, address).await;
+            assert_eq!(wrong, [""; 0], "{name}: {address}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn page_and_api_say_the_same_of_what_is_wrong_and_of_what_was_not_checked() {
     let server = server().await;

@@ -1,11 +1,16 @@
 //! What no handler answers: a panic, a time limit, a wrong method, a long body, an unknown parameter.
 
 use axum::routing::get;
+use gpufleet_telemetry::identity::{AgentId, Epoch};
+use gpufleet_telemetry::wire::Stream;
+use uuid::Uuid;
 
 use super::*;
+use crate::fleet::Restored;
+use crate::store::model::{Cursor, CursorKey};
 
 /// A server with an address under the API and one of a page that break, and one of each that never answers.
-async fn breaking() -> Fixture {
+pub(super) async fn breaking() -> Fixture {
     let mut server = server().await;
     let web = super::super::shared(server.app.clone());
     let mut routes = super::super::routes(&web);
@@ -167,5 +172,115 @@ async fn each_route_answers_as_the_document_says_also_without_store_lead_or_toke
                 assert_eq!(status, expected, "{state}: {method} {path}");
             }
         }
+    }
+}
+
+/// What a route answers to a request, its status, the type of its words and the methods that it takes.
+async fn answer_to(
+    server: &Fixture,
+    method: &str,
+    address: &str,
+    body: String,
+) -> (StatusCode, String, String) {
+    let request = Request::builder().method(method).uri(address);
+    let request = request
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CONTENT_LENGTH, body.len());
+    let response = server.ask(request.body(Body::from(body)).unwrap()).await;
+    let text = |name| {
+        let value = response.headers().get(name);
+        value.map_or("", |it| it.to_str().unwrap()).to_owned()
+    };
+    let (kind, allow) = (text(header::CONTENT_TYPE), text(header::ALLOW));
+    (response.status(), kind, allow)
+}
+
+#[tokio::test]
+async fn the_document_says_of_each_route_how_it_answers_other_methods_long_bodies_and_what_breaks()
+{
+    let document = serde_json::to_value(crate::api::document()).unwrap();
+    let server = server().await.with_an_incident().await;
+    let says = |path: &str, method: &str, status: StatusCode, kind: &str| {
+        let answers = &document["paths"][path][method]["responses"];
+        let described = answers[status.as_str()]["content"].get(kind).is_some();
+        assert!(
+            described,
+            "{method} {path} says {status}, {kind}: {answers}"
+        );
+    };
+    let long = "x".repeat(super::super::MAX_BODY_BYTES + 1);
+    for (method, path, address) in addresses() {
+        let taken = document["paths"][&path].as_object().unwrap();
+        for other in ["delete", "put", "patch", "get", "post"] {
+            if taken.contains_key(other) {
+                continue;
+            }
+            let (status, kind, allow) =
+                answer_to(&server, &other.to_uppercase(), &address, String::new()).await;
+            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{other} {path}");
+            says(&path, &method, status, &kind);
+            for method in taken.keys() {
+                let method = method.to_uppercase();
+                assert!(allow.split(',').any(|it| it == method), "{path}: {allow}");
+            }
+        }
+        let (status, kind, _) =
+            answer_to(&server, &method.to_uppercase(), &address, long.clone()).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{method} {path}");
+        says(&path, &method, status, &kind);
+        let join = if address.contains('?') { '&' } else { '?' };
+        let wrong = format!("{address}{join}clutser=prod");
+        let (status, kind, _) =
+            answer_to(&server, &method.to_uppercase(), &wrong, String::new()).await;
+        says(&path, &method, status, &kind);
+        let broken = StatusCode::INTERNAL_SERVER_ERROR;
+        says(&path, &method, broken, "application/problem+json");
+    }
+    let (broken, kind, _) =
+        answer_to(&breaking().await, "GET", "/api/v1/x/breaks", String::new()).await;
+    assert_eq!(broken, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(kind, "application/problem+json");
+}
+
+#[tokio::test]
+async fn an_agent_for_which_too_many_commands_wait_is_429_and_the_document_says_so_of_that_route_alone()
+ {
+    let server = server().await;
+    let agent = AgentId(Uuid::from_u128(7));
+    let cursor = Cursor {
+        key: CursorKey {
+            agent,
+            epoch: Epoch(Uuid::from_u128(8)),
+            stream: Stream::Metrics,
+        },
+        seq: 1,
+        clock_offset_nanos: 0,
+        seen: server.app.clock.now(),
+    };
+    let heard = Restored {
+        cursors: vec![cursor],
+        ..Restored::default()
+    };
+    server.fleet.restore(heard, server.app.clock.now());
+    let address = format!("/api/v1/agents/{}/commands", agent.0);
+    let mut last = StatusCode::OK;
+    for number in 0..=crate::fleet::MAX_COMMANDS {
+        let body = format!(r#"{{"action":"probe_now","arguments":{{"gpu":"GPU-{number}"}}}}"#);
+        let (status, kind, _) = answer_to(&server, "POST", &address, body).await;
+        let is_last = number == crate::fleet::MAX_COMMANDS;
+        assert_eq!(
+            status == StatusCode::ACCEPTED,
+            !is_last,
+            "{number}: {status}"
+        );
+        assert!(!is_last || kind == "application/problem+json", "{kind}");
+        last = status;
+    }
+    assert_eq!(last, StatusCode::TOO_MANY_REQUESTS);
+    let document = serde_json::to_value(crate::api::document()).unwrap();
+    for (method, path, _) in addresses() {
+        let answers = &document["paths"][&path][&method]["responses"];
+        let says = answers.get(last.as_str()).is_some();
+        assert_eq!(says, path.ends_with("/commands"), "{method} {path}");
     }
 }

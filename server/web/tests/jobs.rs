@@ -246,7 +246,7 @@ async fn the_job_page_names_the_slow_rank_first_and_says_why_a_figure_is_missing
         "Runs: 1.00 s a step",
         "Cost so far",
         "no price: `",
-        "Not measured: this job has no smaller run.",
+        "Not measured: this job has no run on fewer GPUs; one of the same name, some steps long, measures it.",
         "/clusters/prod/ladders/fp8%20%26%20more",
         "Rank 3 on h100-00 takes 1.29 × as long as its peers since",
         "not said: the run gives no FLOPs",

@@ -135,6 +135,10 @@ async fn who_could_do_with_less_is_a_row_beside_the_sum_that_leads_to_its_figure
     assert_eq!(row(&before, "live", "right_size"), None);
     let said = before["sections"][0]["not_measured"].to_string();
     assert!(said.contains("not worked out yet"), "{said}");
+    // Each job that is compared with no target is named with what it lacks.
+    let lacks = "1 running job is not compared with the target of 40 % MFU: ";
+    assert!(said.contains(lacks), "{said}");
+    assert!(said.contains("llama (the run gives no FLOPs)."), "{said}");
 
     let server = priced(fixture::fleet()).await;
     server.app.savings.put_for_tests(&server.app, saved).await;

@@ -32,7 +32,7 @@ const ROOMS: [(&str, &str, &[Metric]); 6] = [
     ("Nodes", "Of the machine that holds the GPUs.", node::ALL),
     (
         "Model servers",
-        "Of an endpoint of vLLM or Triton.",
+        "Of an endpoint of vLLM, SGLang, TGI or Triton.",
         serving::ALL,
     ),
     ("The agent", "The agent's own health.", own::ALL),

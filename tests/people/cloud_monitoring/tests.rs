@@ -231,6 +231,33 @@ fn a_descriptor_that_breaks_a_rule_or_changes_is_refused() {
 }
 
 #[test]
+fn points_that_fail_for_now_are_named_apart_and_taken_when_they_come_again_in_their_order() {
+    let mut project = described(GAUGE);
+    project.fails.insert("\"gpu\":\"GPU-2\"".to_owned(), 1);
+    let of = |gpu: &str, end: i64| {
+        let mut one = series(GAUGE, None, end, 1.0);
+        one["metric"]["labels"]["gpu"] = gpu.into();
+        one
+    };
+    let both = ["GPU-1", "GPU-2"].map(|gpu| of(gpu, NOW - 120));
+    let (status, said) = written(&mut project, &both);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let summary = &said["error"]["details"][0];
+    assert_eq!((status, &summary["successPointCount"]), (400, &json!(1)));
+    assert_eq!(summary["errors"][0]["status"]["code"], 13, "{said}");
+    let words = said["error"]["message"].as_str().expect("words");
+    assert!(words.ends_with("timeSeries[1]"), "{words}");
+    assert_eq!(written(&mut project, &both[1..]).0, 200);
+    assert_eq!(project.broken, [] as [String; 0]);
+    // One that comes again behind a later one is out of order.
+    written(&mut project, &[of("GPU-2", NOW - 60)]);
+    written(&mut project, &[of("GPU-2", NOW)]);
+    written(&mut project, &[of("GPU-2", NOW)]);
+    written(&mut project, &[of("GPU-2", NOW - 60)]);
+    assert_eq!(project.broken.len(), 1, "{:?}", project.broken);
+}
+
+#[test]
 fn a_token_a_project_and_a_path_of_others_are_refused() {
     let mut project = described(GAUGE);
     project.token = Some("t".to_owned());

@@ -5,6 +5,7 @@ use google_cloud_wkt::Any;
 use http::StatusCode;
 use serde_json::json;
 
+use super::judge::refused;
 use super::*;
 
 /// Points of the request that was answered.
@@ -20,12 +21,17 @@ fn answered(code: Code, message: &str) -> Verdict {
 
 /// An answer with a summary as it comes over the wire.
 fn summed_up(total: i64, success: i64, errors: &[(i32, i64)]) -> Verdict {
+    said("One or more could not be written", (total, success), errors)
+}
+
+/// The same in these words.
+fn said(words: &str, (total, success): (i64, i64), errors: &[(i32, i64)]) -> Verdict {
     let errors = errors.iter();
     let errors: Vec<_> = errors
         .map(|(code, count)| json!({"status": {"code": code}, "pointCount": count}))
         .collect();
     let payload = json!({"error": {
-        "code": 400, "status": "INVALID_ARGUMENT", "message": "One or more could not be written",
+        "code": 400, "status": "INVALID_ARGUMENT", "message": words,
         "details": [{
             "@type": "type.googleapis.com/google.monitoring.v3.CreateTimeSeriesSummary",
             "totalPointCount": total, "successPointCount": success, "errors": errors,
@@ -34,14 +40,12 @@ fn summed_up(total: i64, success: i64, errors: &[(i32, i64)]) -> Verdict {
     let details = payload["error"]["details"][0].clone();
     let any: Any = serde_json::from_value(details).unwrap();
     let status = Status::default().set_code(Code::InvalidArgument);
-    let status = status
-        .set_details([any])
-        .set_message("One or more could not be written");
+    let status = status.set_details([any]).set_message(words);
     judge(&Error::service(status), COUNT, "p-1")
 }
 
 #[test]
-fn of_a_request_that_is_taken_in_part_the_rest_is_counted_by_reason_and_not_sent_again() {
+fn of_a_request_that_is_taken_in_part_what_breaks_a_rule_is_counted_by_reason_and_not_sent_again() {
     let by = |verdict| match verdict {
         Verdict::Refused { by, why } => {
             assert!(why.contains("could not be written"), "{why}");
@@ -49,15 +53,10 @@ fn of_a_request_that_is_taken_in_part_the_rest_is_counted_by_reason_and_not_sent
         }
         other => panic!("{other:?}"),
     };
-    let (invalid, denied, internal) = (3, 7, 13);
+    let (invalid, denied) = (3, 7);
     assert_eq!(
         by(summed_up(10, 6, &[(invalid, 3), (denied, 1)])),
         [(Reason::Refused, 3), (Reason::Denied, 1)]
-    );
-    // Some were written, so even what failed for now is not sent again with them.
-    assert_eq!(
-        by(summed_up(10, 9, &[(internal, 1)])),
-        [(Reason::Failed, 1)]
     );
     assert_eq!(
         by(summed_up(10, 0, &[(invalid, 10)])),
@@ -81,13 +80,56 @@ fn of_a_request_that_is_taken_in_part_the_rest_is_counted_by_reason_and_not_sent
 }
 
 #[test]
-fn a_request_of_which_nothing_was_written_for_now_is_sent_again() {
+fn of_a_request_that_is_taken_in_part_what_failed_for_now_is_told_apart_and_named_where_it_is_said()
+{
+    let partly = |verdict| match verdict {
+        Verdict::Partly(it) => it,
+        other => panic!("{other:?}"),
+    };
+    for code in [
+        Code::Cancelled,
+        Code::DeadlineExceeded,
+        Code::ResourceExhausted,
+        Code::Aborted,
+        Code::Internal,
+        Code::Unavailable,
+    ] {
+        let found = partly(summed_up(10, 7, &[(code as i32, 2), (3, 1)]));
+        let expected = (7, vec![(Reason::Refused, 1)], None);
+        assert_eq!((found.taken, found.by, found.places), expected, "{code:?}");
+    }
+    // None was taken, and one of them never will be.
+    let found = partly(summed_up(10, 0, &[(14, 9), (3, 1)]));
+    assert_eq!((found.taken, found.by), (0, vec![(Reason::Refused, 1)]));
+    for code in [Code::Unknown, Code::DataLoss, Code::Unimplemented] {
+        let found = summed_up(10, 9, &[(code as i32, 1)]);
+        assert!(matches!(found, Verdict::Refused { .. }), "{code:?}");
+    }
+
+    let places = |words: &str| partly(said(words, (10, 6), &[(13, 4)])).places;
+    let four = Some([0, 1, 2, 7].into());
+    assert_eq!(places("Internal error: timeSeries[0-2,7]"), four);
+    assert_eq!(places("timeSeries[7]: one; two: timeSeries[0-2]."), four);
+    // Not as many as were lost, beyond the request, or no numbers: then none is named.
+    for words in [
+        "timeSeries[0-2]",
+        "timeSeries[7-10]",
+        "timeSeries[a,b,c,d]",
+        "timeSeries[1-4",
+        "all",
+    ] {
+        assert_eq!(places(words), None, "{words}");
+    }
+}
+
+#[test]
+fn a_request_of_which_nothing_was_written_for_now_leaves_no_doubt() {
     let (unavailable, exhausted) = (14, 8);
     let verdict = summed_up(10, 0, &[(unavailable, 4), (exhausted, 6)]);
-    let Verdict::Later { is_in_doubt, .. } = verdict else {
+    let Verdict::Partly(Partly { taken, by, .. }) = verdict else {
         panic!("{verdict:?}");
     };
-    assert!(!is_in_doubt, "it says that it has none of it");
+    assert_eq!((taken, by), (0, vec![]), "it says that it has none of it");
 }
 
 #[test]

@@ -44,6 +44,10 @@ fn a_configuration_that_cannot_be_meant_is_refused_by_name() {
     refused(|it| it.every_minutes = 0, &["every_minutes = 0"]);
     refused(|it| it.max_age_h = 25, &["max_age_h = 25", "25 hours"]);
     refused(|it| it.price_usd_per_mib = -1.0, &["price_usd_per_mib"]);
+    refused(
+        |it| it.price_from_250000_mib_usd_per_mib = f64::NAN,
+        &["price_from_250000_mib_usd_per_mib"],
+    );
     refused(|it| it.writer = "x".repeat(300), &["writer"]);
     let config = CloudMonitoringConfig::default();
     assert!(CloudMonitoring::new(&config, "lease").unwrap().is_none());
