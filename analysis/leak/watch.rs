@@ -248,6 +248,24 @@ mod tests {
     }
 
     #[test]
+    fn a_leak_under_a_saw_that_is_longer_than_a_bucket_is_told() {
+        let mut watch = LeakWatch::default();
+        let saw = |hour: f64| 0.3 + 0.01 * hour + 0.1 * (hour * 3.0).fract();
+        let said = hours(&mut watch, 0, 8, saw);
+        assert!(said[7].is_some(), "{said:?}");
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 40, |hour| 0.3 + 0.1 * (hour * 3.0).fract());
+        assert_eq!(said, [None; 40]);
+    }
+
+    #[test]
+    fn a_leak_that_stopped_is_judged_anew_as_soon_as_the_buckets_have_doubled() {
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 6, |hour| 0.3 + 0.05 * hour.min(4.0));
+        assert!(said[3].is_some() && said[5].is_none(), "{said:?}");
+    }
+
+    #[test]
     fn another_job_begins_anew_and_a_missing_reading_is_none() {
         let mut watch = LeakWatch::default();
         hours(&mut watch, 0, 6, |hour| 0.3 + 0.04 * hour);

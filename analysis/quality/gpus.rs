@@ -143,7 +143,7 @@ fn watched(seed: u64, hours: i64, per_hour: f64, shape: Shape) -> Watched {
     // Each memory's buckets begin at a second of their own.
     let owner = Some(seed as u32 + 1);
     let (mut first, mut at_end) = (None, false);
-    for minute in 0..hours * 60 {
+    for minute in 0..=hours * 60 {
         let hour = minute as f64 / 60.0;
         let used = 0.3 + per_hour * hour + shape(begins + hour, &mut random);
         let at = NOW.shifted(minute * 60_000_000_000);
