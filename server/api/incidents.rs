@@ -147,7 +147,6 @@ pub struct IncidentKnown {
     pub resolved_at: Option<String>,
     /// What its figures are: `lost`; `at_stake`, `unobserved` or `repeated`, which are no losses and told beside; or
     /// `none`.
-    #[schema(example = "lost")]
     pub figure: &'static str,
     /// What they are reckoned by, or why there are none.
     pub reckoned: &'static str,
