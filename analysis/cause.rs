@@ -32,6 +32,8 @@
 use gpufleet_telemetry::catalog::Unit;
 use serde::{Deserialize, Serialize};
 
+pub mod before;
+
 #[cfg(test)]
 mod tests;
 
@@ -323,6 +325,11 @@ pub fn judge(rank: &Rank) -> Verdict {
             readings,
         });
     }
+    named(found)
+}
+
+/// Those that explain enough, the greatest first; none where the greatest is too small.
+fn named(mut found: Vec<Explains>) -> Verdict {
     found.retain(|it| it.part >= ALSO);
     found.sort_by(|one, other| other.part.total_cmp(&one.part));
     if found.first().is_none_or(|it| it.part < NAMED) {

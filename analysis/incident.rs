@@ -36,6 +36,7 @@ use uuid::Uuid;
 use crate::cause::{Cause, Reading};
 use crate::lost::{Losing, Lost};
 use crate::price::{Basis, Price, Stake};
+use crate::straggler::Confidence;
 
 pub mod book;
 mod breaker;
@@ -52,6 +53,7 @@ pub use book::{Book, Change, Tick};
 pub use breaker::{BREAKER_RUNS, BREAKER_WITHIN_NS};
 pub use group::{Group, Nodes};
 pub use person::{MAX_NOTE_BYTES, MAX_PERSON_BYTES, MAX_SILENCE_NS, Refused};
+pub use stood::{Standing, StandingRuns};
 
 /// Most incidents in the book, pending and lately resolved ones with them: the circuit breaker makes
 /// more than a few tens unlikely, and more than a thousand nobody reads. What is worse has more of the room, what is
@@ -140,6 +142,8 @@ pub struct Signal {
     pub readings: Vec<Reading>,
     /// What it costs, or why that is not known.
     pub price: Price,
+    /// How sure its detector is; none of one that has no grades.
+    pub confidence: Option<Confidence>,
     /// When the node came up.
     pub booted_at: Option<Timestamp>,
 }
@@ -225,6 +229,9 @@ pub struct Incident {
     pub action: String,
     /// Why.
     pub cause: Cause,
+    /// How sure it is, as its detector said last of the surest part of it; none of one that has no grades.
+    #[serde(default)]
+    pub confidence: Option<Confidence>,
     /// How many places are in it: GPUs of a node, nodes of a cluster.
     pub places: usize,
     /// Where it is in its life.
@@ -265,6 +272,9 @@ pub struct Incident {
     /// The team that pays for what it is about, as it was when it opened; none where that is not known.
     #[serde(default)]
     pub owner: Option<String>,
+    /// Of many runs that stand for one cause, each with when it did.
+    #[serde(default, skip_serializing_if = "StandingRuns::is_empty")]
+    pub standing: StandingRuns,
     /// Who works on it.
     pub acknowledged_by: Option<String>,
     /// Until when nobody is to be told.
@@ -274,20 +284,6 @@ pub struct Incident {
     pub silenced_alone_until: Option<Timestamp>,
     /// What happened to it.
     pub log: Vec<Line>,
-}
-
-impl Signal {
-    /// Whether it is about a reader of an agent that is heard.
-    pub(crate) fn is_of_a_reader(&self) -> bool {
-        (self.family, self.cause) == (Family::Blind, Cause::Reader)
-    }
-}
-
-impl Incident {
-    /// Whether it is about readers of agents that are heard.
-    pub fn is_of_readers(&self) -> bool {
-        (self.family, self.cause) == (Family::Blind, Cause::Reader)
-    }
 }
 
 impl Family {

@@ -12,6 +12,8 @@
 //! memory are found in 110, 135 and 151 of 158. Here: seeded series in the tests; there is no real
 //! series beside this repository to replay.
 //!
+//! How one memory is watched from reading to reading is [`watch`]'s.
+//!
 //! Limits: no state, a call reads one window (1 to 48 h of minute minima is meant); at least 36
 //! buckets need a reading, and half of each third; a leak hidden behind restarts within the window
 //! is not seen.
@@ -19,6 +21,8 @@
 use gpufleet_telemetry::time::Timestamp;
 
 use crate::robust::median;
+
+pub mod watch;
 
 /// Buckets of a window.
 pub const BUCKETS: usize = 48;

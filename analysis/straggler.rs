@@ -19,7 +19,8 @@
 //! fast one, and named where it is whole machines (`judge/parted.rs`).
 //!
 //! Blamed on nobody: a stage whose fastest quarter needs 1.2 × what the others' does ([`StageImbalance`]); a part of
-//! a stage that is slow and not surely whole machines ([`Parted`]); a slowest rank that keeps changing ([`Moving`]);
+//! a stage that is slow and not surely whole machines ([`Parted`]), or that holds the same part of each sequence
+//! (`judge/context.rs`); a slowest rank that keeps changing ([`Moving`]);
 //! without a known stage, more ranks at once than 1 in 16, which are then rather a stage than stragglers.
 //!
 //! Measured on real jobs (ByteDance AR and SE, 44 and 43 steps; the replay in the tests): AR's one
@@ -123,7 +124,8 @@ pub enum Source {
 }
 
 /// How sure a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Confidence {
     /// A hint.
     Low,
@@ -144,6 +146,9 @@ pub struct Seat {
     pub host: Option<u32>,
     /// One number for what shares its data: the place along dp; none is unknown.
     pub replica: Option<u32>,
+    /// Which part of each sequence it holds: the place along cp; none is unknown, or all of it.
+    #[serde(default)]
+    pub context: Option<u32>,
 }
 
 /// What one rank did in one step.
@@ -234,6 +239,8 @@ pub enum Unnamed {
     BesideFast,
     /// A machine has one of them alone: slow machines or the split of the work.
     Alone,
+    /// They hold the same part of each sequence, and nearly all that hold it are slow: how sequences are cut.
+    SamePart,
 }
 
 /// The slowest rank keeps changing: data or sequence lengths, of no rank.
@@ -303,6 +310,17 @@ struct Recent {
     /// The rank slowest among its peers, and its x.
     slowest: u32,
     x: i16,
+}
+
+impl Confidence {
+    /// The name in the API and on pages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
 }
 
 /// A time inversely proportional to the SM clock, for [`Source::Telemetry`]: what a fixed amount of

@@ -100,7 +100,7 @@ fn is_at_least(incident: &Value, least: Severity) -> bool {
 
 fn table(incidents: &[Value]) -> Table {
     let mut table = Table::new(&[
-        "SEVERITY", "SINCE", "WHERE", "WHAT", ">COSTS/H", ">LOST", "STATE", "ID",
+        "SEVERITY", "SINCE", "WHERE", "WHAT", "SURE", ">COSTS/H", ">LOST", "STATE", "ID",
     ]);
     for it in incidents {
         table.row(vec![
@@ -108,6 +108,7 @@ fn table(incidents: &[Value]) -> Table {
             words::moment(&it["since"]),
             place(&it["place"]),
             words::text(&it["what"]),
+            words::text(&it["confidence"]),
             words::nano_dollars(&it["losing_nano_usd_per_hour"]),
             words::nano_dollars(&it["lost_nano_usd"]),
             state(it),
@@ -178,6 +179,7 @@ fn about(it: &Value) -> String {
     line("since", words::moment(&it["since"]));
     line("state", state(it));
     line("cause", words::text(&it["cause"]).replace('_', " "));
+    line("sure", words::text(&it["confidence"]));
     line("to do", words::text(&it["action"]));
     line(
         "costs/h",
@@ -231,7 +233,7 @@ mod tests {
 
     fn incident() -> Value {
         json!({"id": "0199c0de", "state": "open", "family": "gpu_fault", "severity": "error",
-            "what": "GPU lost", "action": "Drain the node.", "cause": "gpu_fault",
+            "what": "GPU lost", "action": "Drain the node.", "cause": "gpu_fault", "confidence": null,
             "place": {"cluster": "prod", "node": "n-1", "gpu": "GPU-1", "run": null, "rank": null},
             "since": "2026-11-21T18:06:20Z", "lost_nano_usd": 36_000_000_000_i64,
             "losing_nano_usd_per_hour": null, "acknowledged_by": null, "silenced_until": null,
@@ -254,11 +256,25 @@ mod tests {
                 "prod n-1 GPU-1",
                 "GPU lost",
                 words::NOTHING,
+                words::NOTHING,
                 "$36.00",
                 "open",
                 "0199c0de"
             ]
         );
+    }
+
+    #[test]
+    fn how_sure_it_is_stands_in_the_table_and_with_one() {
+        let mut sure = incident();
+        sure["confidence"] = json!("medium");
+        let table = table(&[sure.clone()]).text("");
+        assert!(
+            table.contains("SURE") && table.contains(" medium "),
+            "{table}"
+        );
+        assert!(about(&sure).contains("  sure     medium\n"));
+        assert!(!about(&incident()).contains("  sure"), "it has no grades");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub use state::State;
 pub use stored::{stored, stored_steps};
 pub use stuck::Stuck;
 use watch::JudgedBy;
-pub use watch::{Judged, SlowerThanBefore};
+pub use watch::{Judged, Slowdown, SlowerThanBefore};
 
 use ring::Ring;
 

@@ -13,10 +13,13 @@ use uuid::Uuid;
 use super::breaker::Circuits;
 use super::group::{Group, Nodes, groups};
 use super::{
-    BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal, State,
+    BOOT_QUIET_NS, Family, Happened, Incident, MAX_INCIDENTS, Place, REOPEN_NS, Signal,
+    StandingRuns, State,
 };
+use crate::cause::Cause;
 use crate::lost::{Losing, Lost};
 use crate::price::{Basis, Price, Stake};
+use crate::straggler::Confidence;
 
 /// After a restart nothing is resolved for this long, nanoseconds: detectors that look at a window
 /// have nothing to say before it is full.
@@ -178,6 +181,7 @@ impl Book {
         }
         let heard = |family, place: &Place| (tick.is_heard)(family, place) && !is_quiet(place);
         self.clear_circuits(&heard, now);
+        self.let_go(now);
         for place in 0..self.incidents.len() {
             if !told.contains(&place) {
                 let incident = &self.incidents[place];
@@ -330,6 +334,7 @@ impl Incident {
             what: first.what.clone(),
             action: first.action.clone(),
             cause: first.cause,
+            confidence: None,
             places: group.places(),
             state: State::Pending,
             since,
@@ -349,6 +354,7 @@ impl Incident {
             evidence: Vec::new(),
             more_evidence: 0,
             owner: None,
+            standing: StandingRuns::new(),
             acknowledged_by: None,
             silenced_until: None,
             silenced_alone_until: None,
@@ -358,12 +364,7 @@ impl Incident {
 
     /// Takes in what is signalled of it at a tick; so many in a row are enough to open it.
     fn signalled(&mut self, groups: &[Group], enough: u32, now: Timestamp) -> Option<Change> {
-        let before = (
-            self.place.clone(),
-            self.severity,
-            self.cause,
-            self.evidence.len(),
-        );
+        let before = self.as_told();
         let own = || groups.iter().flat_map(|it| &it.signals);
         for group in groups {
             if !self.place.contains(&group.place) {
@@ -385,8 +386,12 @@ impl Incident {
             self.severity = self.severity.max(worst);
         }
         self.places = groups.iter().map(Group::places).sum();
+        self.confidence = own().filter_map(|it| it.confidence).max();
         for signal in own().chain(groups.iter().flat_map(|it| &it.explained)) {
             self.keep_evidence(signal, now);
+        }
+        if self.place.run.is_none() && self.family == Family::Hang {
+            own().for_each(|it| self.stands(it, now));
         }
         if self.state == State::Open {
             self.count(now);
@@ -419,15 +424,16 @@ impl Incident {
                     let said = said.unwrap_or_else(|| self.place.cluster.clone());
                     self.tell(now, None, Happened::Widened(said));
                 }
-                let after = (
-                    self.place.clone(),
-                    self.severity,
-                    self.cause,
-                    self.evidence.len(),
-                );
-                (before != after || heard_again).then_some(Change::Updated(self.id))
+                (before != self.as_told() || heard_again).then_some(Change::Updated(self.id))
             }
         }
+    }
+
+    /// What people are told again of when it changes.
+    fn as_told(&self) -> (Place, Severity, Cause, Option<Confidence>, usize) {
+        let place = self.place.clone();
+        let evidence = self.evidence.len();
+        (place, self.severity, self.cause, self.confidence, evidence)
     }
 
     /// A tick that says nothing of it.

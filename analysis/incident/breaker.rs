@@ -9,7 +9,7 @@
 //!
 //! Limits: the runs are named by the evidence, [`super::MAX_EVIDENCE`] of them, beside how many there are. Who is in
 //! it is kept in memory, as many as runs are watched: a server that begins anew takes in what is in trouble while
-//! nothing resolves yet. The ledger takes a run as stalled by its own incident, so not while it is in this one.
+//! nothing resolves yet. Which of them stood, and when, is kept with the incident (`stood`), for the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -167,6 +167,26 @@ impl Book {
                 };
                 now.since(*last) < family.clear_ns()
             });
+        }
+    }
+
+    /// Notes of the runs that stand for one cause which do no more: those that are not in it any more, and until they are
+    /// those that are not heard.
+    pub(super) fn let_go(&mut self, now: Timestamp) {
+        let wide = self.incidents.iter_mut();
+        for incident in wide.filter(|it| !it.standing.is_empty()) {
+            // Read from the store a moment ago: nothing was heard of them yet.
+            let is_restored = incident.clear_from > now;
+            let runs = incident.circuit().and_then(|it| self.circuits.get(&it));
+            for (run, times) in &mut incident.standing {
+                let last = runs.and_then(|runs| runs.get(run));
+                for it in times.iter_mut().filter(|it| it.until < now) {
+                    match last {
+                        Some(last) => it.is_heard = *last < now,
+                        None => it.is_over |= !is_restored,
+                    }
+                }
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BREAKER_NODES, BREAKER_PART, Family, Place, Signal};
+use super::{BREAKER_NODES, BREAKER_PART, Family, Incident, Place, Signal};
 use crate::cause::Cause;
 use crate::lost::Lost;
 use crate::price::Price;
@@ -21,6 +21,20 @@ pub struct Group {
     pub explained: Vec<Signal>,
     /// What was lost to it before anybody told it, where its incident is not to count that from its own beginning.
     pub(super) before: Lost,
+}
+
+impl Signal {
+    /// Whether it is about a reader of an agent that is heard.
+    pub(crate) fn is_of_a_reader(&self) -> bool {
+        (self.family, self.cause) == (Family::Blind, Cause::Reader)
+    }
+}
+
+impl Incident {
+    /// Whether it is about readers of agents that are heard.
+    pub fn is_of_readers(&self) -> bool {
+        (self.family, self.cause) == (Family::Blind, Cause::Reader)
+    }
 }
 
 impl Group {

@@ -3,20 +3,73 @@
 //! It counts from when it was told, and not before the run had made no step for [`STANDS_AFTER_NS`]; until it was last
 //! signalled, because what came after moved; and where its ranks fell silent until then, because of after that nobody
 //! knows. Its detector asks for more than 5 median steps ([`crate::hang::GAPS`]), so the median is in it.
+//!
+//! Of many runs that stand for one cause and are one incident (`breaker`) the same holds of each ([`Standing`]).
+//!
+//! Limits: [`MAX_RUNS`] runs in one incident, [`MAX_TIMES`] times each; of what is beyond the GPUs are idle.
+
+use std::collections::BTreeMap;
 
 use gpufleet_telemetry::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
-use super::{Family, Happened, Incident, State};
+use super::{Family, Happened, Incident, Signal, State};
 
 /// Without a step for so long a run stands, nanoseconds: shorter are checkpoints and evaluations.
 const STANDS_AFTER_NS: i64 = 300 * 1_000_000_000;
 
+/// Most runs in one incident: as many as are watched, some 150 bytes each.
+const MAX_RUNS: usize = 4_096;
+
+/// Most times that one of them stands in it: one that goes on and stands again is not of one outage for long.
+const MAX_TIMES: usize = 8;
+
+/// From when until when something stood; without an end where it does so still.
+type Span = (Timestamp, Option<Timestamp>);
+
+/// When each of many runs stood, by its name.
+pub type StandingRuns = BTreeMap<String, Vec<Standing>>;
+
+/// A time in which one of many runs stood.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// From when.
+    pub from: Timestamp,
+    /// When that was last signalled.
+    pub until: Timestamp,
+    /// Whether it is over.
+    pub is_over: bool,
+    /// Whether its ranks were heard since.
+    pub is_heard: bool,
+}
+
 impl Incident {
-    /// From when until when a run stood still by this, in their order; without an end where it does so still. Nothing of
-    /// an incident that is about something else.
-    pub fn stood(&self) -> Vec<(Timestamp, Option<Timestamp>)> {
+    /// The runs that stood still by this, each with from when until when, in their order. Nothing of an incident that is
+    /// about something else.
+    pub fn stood(&self) -> Vec<(&str, Vec<Span>)> {
+        if self.family != Family::Hang {
+            return Vec::new();
+        }
+        let own = self.place.run.as_deref();
+        let own = own.map(|run| (run, self.stood_alone()));
+        let of = |it: &Standing| -> Option<Span> {
+            let goes_on = !it.is_over && it.is_heard && self.state != State::Resolved;
+            Some((it.from.max(self.opened_at?), (!goes_on).then_some(it.until)))
+        };
+        let others = self.standing.iter();
+        let others = others.map(|(run, all)| (&**run, all.iter().filter_map(of).collect()));
+        let mut all: Vec<(&str, Vec<Span>)> = own.into_iter().chain(others).collect();
+        for (_, spans) in &mut all {
+            spans.retain(|(from, until)| until.is_none_or(|until| *from < until));
+        }
+        all.retain(|(_, spans)| !spans.is_empty());
+        all
+    }
+
+    /// The same of an incident of one run.
+    fn stood_alone(&self) -> Vec<Span> {
         let mut spans = Vec::new();
-        if self.family != Family::Hang || self.opened_at.is_none() {
+        if self.opened_at.is_none() {
             return spans;
         }
         let mut from = self.opened_at;
@@ -43,8 +96,33 @@ impl Incident {
         for (from, _) in &mut spans {
             *from = stands_from.max(*from);
         }
-        spans.retain(|(from, until)| until.is_none_or(|until| *from < until));
         spans
+    }
+
+    /// One of its runs is signalled to stand.
+    pub(super) fn stands(&mut self, signal: &Signal, now: Timestamp) {
+        let Some(run) = &signal.place.run else {
+            return;
+        };
+        let is_full = self.standing.len() >= MAX_RUNS && !self.standing.contains_key(run);
+        if is_full {
+            return;
+        }
+        let times = self.standing.entry(run.clone()).or_default();
+        let count = times.len();
+        match times.last_mut().filter(|it| !it.is_over) {
+            Some(known) => (known.until, known.is_heard) = (now, true),
+            None if count >= MAX_TIMES => {}
+            None => {
+                let since = signal.since.unwrap_or(now).shifted(STANDS_AFTER_NS);
+                times.push(Standing {
+                    from: since.max(now),
+                    until: now,
+                    is_over: false,
+                    is_heard: true,
+                });
+            }
+        }
     }
 }
 
@@ -83,6 +161,7 @@ mod tests {
             since: Some(at(0)),
             readings: Vec::new(),
             price: Price::of(Basis::RunStands, Losing::default()),
+            confidence: None,
             booted_at: None,
         };
         let (mut second, mut last) = (120, None);
@@ -106,8 +185,11 @@ mod tests {
             }
         }
         let second = |it: Timestamp| it.since(at(0)) / 1_000_000_000;
-        let spans = last.map(|it| it.stood()).unwrap_or_default();
-        let spans = spans.into_iter();
+        let stood = last.iter().flat_map(Incident::stood);
+        let spans = stood.flat_map(|(run, spans)| {
+            assert_eq!(run, "ml/train/u1/0");
+            spans
+        });
         spans
             .map(|(from, until)| (second(from), until.map(second)))
             .collect()

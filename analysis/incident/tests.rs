@@ -81,6 +81,7 @@ fn signal(family: Family, place: Place) -> Signal {
         since: None,
         readings: Vec::new(),
         price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(3_000_000_000))),
+        confidence: None,
         booted_at: None,
     }
 }

@@ -125,6 +125,7 @@ fn collectives(slow: Option<(u32, f64)>, random: &mut ChaCha8Rng) -> Vec<Reading
         column: None,
         host: Some(rank / NODE_RANKS),
         replica: None,
+        context: None,
     };
     let seats: BTreeMap<u32, Seat> = (0..RANKS as u32).map(|rank| (rank, seat(rank))).collect();
     readings(TICK_NS, &operations, &seats)

@@ -50,6 +50,7 @@ fn job(seed: u64, own: f64, shared: f64, slower: f64, steps: u64) -> (Named, u32
                         column: Some(column),
                         host: Some(rank / NODE_RANKS),
                         replica: None,
+                        context: None,
                     },
                     busy_ns: (1e9 * x.exp() * part) as u64,
                 }

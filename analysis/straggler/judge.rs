@@ -11,6 +11,7 @@ use super::{
 use crate::robust::{MAD_EFFICIENCY, MEDIAN_ERROR, median, normal_of, sigma_about};
 use std::collections::{BTreeMap, BTreeSet};
 
+mod context;
 mod parted;
 
 /// Fewer peers than this are few.
@@ -121,6 +122,7 @@ impl Run {
                 Some(_) => {}
             }
         }
+        self.excuse_split((stage, peers), &mut evidence, verdict);
         let most = match stage {
             Some(_) => peers.len(),
             None => (peers.len() / UNKNOWN_MESH_PART).max(1),
@@ -152,7 +154,10 @@ impl Run {
                 ratio: now.slowness.exp(),
                 z: now.z,
                 window: now.window,
-                confidence,
+                confidence: match self.is_alone_in_part(peers, *number) {
+                    true => Confidence::Low,
+                    false => confidence,
+                },
                 price: self.price_of(*number, many),
             });
         }

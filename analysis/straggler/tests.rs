@@ -1,6 +1,7 @@
 //! Stragglers that are there, that are not, and that cannot be told; real jobs in [`real`]. Scores by size
 //! are in `quality`.
 
+mod context;
 mod parted;
 pub(crate) mod real;
 
@@ -22,6 +23,7 @@ fn seat(rank: u32, stages: u32) -> Seat {
         column: Some(rank / stages),
         host: None,
         replica: None,
+        context: None,
     }
 }
 
@@ -467,6 +469,7 @@ fn of_one_long_replica(is_told: bool) -> Vec<u32> {
                     column: Some(rank),
                     host: None,
                     replica: is_told.then_some(replica),
+                    context: None,
                 },
                 busy_ns: ((BUSY_NS + jitter(step, rank)) as f64 * load.exp()) as u64,
             }

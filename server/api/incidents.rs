@@ -30,7 +30,6 @@ pub const ACKNOWLEDGE: &str = "acknowledge";
 pub const SILENCE: &str = "silence";
 /// A note.
 pub const NOTE: &str = "note";
-/// What a person can say to an incident.
 const WORDS: [&str; 3] = [ACKNOWLEDGE, SILENCE, NOTE];
 
 /// Which incidents.
@@ -125,6 +124,8 @@ pub struct IncidentKnown {
     pub action: String,
     /// The likeliest cause, or `unknown`.
     pub cause: &'static str,
+    /// How sure it is: `low`, `medium` or `high`; null of what its detector does not grade.
+    pub confidence: Option<&'static str>,
     /// Where.
     pub place: IncidentWhere,
     /// How many places are in it: GPUs of a node, nodes of a cluster.
@@ -146,7 +147,6 @@ pub struct IncidentKnown {
     pub resolved_at: Option<String>,
     /// What its figures are: `lost`; `at_stake`, `unobserved` or `repeated`, which are no losses and told beside; or
     /// `none`.
-    #[schema(example = "lost")]
     pub figure: &'static str,
     /// What they are reckoned by, or why there are none.
     pub reckoned: &'static str,
@@ -430,6 +430,7 @@ pub(crate) fn known(incident: &Incident) -> IncidentKnown {
         what: incident.what.clone(),
         action: incident.action.clone(),
         cause: incident.cause.name(),
+        confidence: incident.confidence.map(|it| it.name()),
         place: shown(&incident.place_and_run()),
         places: incident.places,
         since: text::rfc3339(incident.since),

@@ -352,7 +352,7 @@ async fn detail(web: &Web, key: &RunKey, run: &Run) -> Result<RunDetail, Problem
                 rank: it.rank,
                 ratio: it.ratio,
                 since: since.copied().map(text::rfc3339),
-                confidence: format!("{:?}", it.confidence).to_lowercase(),
+                confidence: it.confidence.name().to_owned(),
             }
         });
     let (mfu, hfu) = lookup::utilisation(&web.app.fleet, &web.specs, (key, run), now);

@@ -310,6 +310,7 @@ impl<'a> Around<'a> {
                     self.price,
                 ),
             ),
+            confidence: Some(slow.confidence),
             booted_at: own.booted_at,
         }
     }

@@ -161,6 +161,7 @@ fn of_job(
             Reading::new("for", lasted, None, Unit::Seconds),
         ],
         price: Price::of(Basis::HeldUnused, losing),
+        confidence: None,
         booted_at: None,
     }
 }
@@ -190,6 +191,7 @@ fn blind(
             Unit::Count,
         )],
         price: Price::of(Basis::NotObserved, gpus),
+        confidence: None,
         booted_at: None,
     }
 }

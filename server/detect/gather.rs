@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpufleet_analysis::health::Probed;
 use gpufleet_analysis::leak::Thresholds;
+use gpufleet_analysis::leak::watch::{self, LeakWatch, Leaks};
 use gpufleet_analysis::ledger::{Reason, State};
 use gpufleet_analysis::owner::job_of;
 use gpufleet_analysis::port::Port;
@@ -18,7 +19,6 @@ use gpufleet_telemetry::catalog::{Metric, gpu, node, own};
 use gpufleet_telemetry::identity::{Origin, Resource, ResourceKind, attribute};
 use gpufleet_telemetry::time::Timestamp;
 
-use super::leak::{self, LeakWatch, Leaks};
 use super::limits::{self, Limits};
 use super::links::{LinkReadings, LinkWatch};
 use super::network::{Network, PortsWatch, RankNames};
@@ -94,7 +94,7 @@ impl Watched {
         let job = text(attribute::WORKLOAD)
             .or_else(|| text(attribute::HOLDER).map(job_of))
             .or_else(|| text(attribute::JOB));
-        self.owner = job.map(|it| leak::owner(it, &live.key.id));
+        self.owner = job.map(|it| watch::owner(it, &live.key.id));
         let alike = groups.of(Alike {
             cluster: Arc::clone(&live.key.cluster),
             model: text(attribute::GPU_MODEL).unwrap_or_default().into(),
@@ -257,7 +257,7 @@ pub fn gather(
                 of_node.booted = booted_at(live);
                 of_node.ports = machine.ports.read(live, now);
                 of_node.host = host_of(live, &of_node.ports, now);
-                let id = leak::owner(&live.key.cluster, &live.key.id);
+                let id = watch::owner(&live.key.cluster, &live.key.id);
                 of_node.leaks = machine
                     .memory
                     .read(machine_used(live, now), Some(id), now, by);

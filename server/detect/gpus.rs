@@ -283,6 +283,7 @@ fn broken(seen: &GpuSnapshot) -> Signal {
         readings: Vec::new(),
         price: broken_price(seen),
         place: Place::gpu(&seen.cluster, &seen.node, &seen.id),
+        confidence: None,
         booted_at: seen.booted_at,
     }
 }
@@ -303,6 +304,7 @@ fn signal(seen: &GpuSnapshot, like: &Like, finding: &Finding) -> Signal {
         since: finding.since,
         readings: readings(seen, like, finding),
         price: price(seen, like, finding.kind),
+        confidence: None,
         booted_at: seen.booted_at,
     }
 }

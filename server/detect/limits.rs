@@ -81,6 +81,8 @@ pub(super) struct Kept {
     states: Vec<(u8, Option<Arc<Part>>, State)>,
 }
 
+const _: () = assert!(size_of::<Kept>() <= 32);
+
 /// Most bytes that are kept of a reading that is not as it should be.
 const KEPT_BYTES: usize = 64;
 const _: () = assert!(size_of::<(u8, Option<Arc<Part>>, State)>() <= KEPT_BYTES);
@@ -398,6 +400,7 @@ impl Exceeded {
             since: Some(self.since),
             readings: vec![Reading::new(&name, self.value, usual, unit)],
             price: Price::none(limit.price),
+            confidence: None,
             booted_at: None,
         }
     }

@@ -410,6 +410,7 @@ impl SlowPort {
             since: None,
             readings: vec![Reading::new(&name, speed, usual, Unit::BytesPerSecond)],
             price: Price::none(Basis::NoRunWaits),
+            confidence: None,
             booted_at: nodes.get(&key).and_then(|it| it.booted),
         }
     }

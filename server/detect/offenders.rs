@@ -261,6 +261,7 @@ fn signal(place: Place, what: &str, action: &str, readings: Vec<Reading>, price:
         since: None::<Timestamp>,
         readings,
         price,
+        confidence: None,
         booted_at: None,
     }
 }

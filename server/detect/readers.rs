@@ -271,6 +271,7 @@ fn signal(place: &Place, what: &str, action: &str) -> Signal {
         since: None,
         readings: Vec::new(),
         price: Price::none(Basis::GpusObserved),
+        confidence: None,
         booted_at: None,
     }
 }

@@ -5,11 +5,13 @@
 //! their steps; here it is given cause and price. That a run stands, its numbers, and who is slow where steps do
 //! not say so ([`waits`]), are judged here. A run is looked at whole only when something may be wrong with it.
 //!
-//! Limits: state is 200 bytes a run, and 512 a rank of one whose collectives are judged.
+//! Limits: state is 200 bytes a run, 3.5 KB of what its machines were like, and 512 a rank of one whose collectives
+//! are judged.
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_analysis::cause::Reading;
+use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::hang;
 use gpufleet_analysis::incident::{Family, Place};
 use gpufleet_analysis::ledger::State as GpuState;
@@ -24,6 +26,7 @@ use super::detector::{Detector, Findings, Finds, Need, TickSnapshot};
 use super::gather::{GpuSnapshot, Gpus};
 use crate::runs::{Judged, Rank, Run, RunKey, Runs, State, Stuck};
 
+mod changed;
 mod learning;
 pub(super) mod slow;
 mod standing;
@@ -53,6 +56,8 @@ struct Watched {
     learning: Learning,
     /// Of a run whose steps do not say who makes the others wait.
     waits: Option<Box<Waits>>,
+    /// What its machines were like lately, for why it became slower.
+    history: History,
 }
 
 /// What is needed of every run.
@@ -209,6 +214,7 @@ impl Watched {
             hang: hang::Watch::new(),
             learning: Learning::default(),
             waits: None,
+            history: History::default(),
         }
     }
 
@@ -247,6 +253,13 @@ impl Watched {
             let quiet = (key.cluster.to_string(), key.run.to_string());
             found.quiet.insert(quiet);
         }
+        // What it does beside training says nothing of its pace.
+        if brief.judged.is_some() && !brief.is_quiet && !brief.stands && self.history.is_due(now) {
+            let machines = tick
+                .runs()
+                .look(key, |run| changed::machines(key, run, gpus));
+            self.history.push(now, &machines.unwrap_or_default());
+        }
         let verdict = brief.judged.as_ref().map(|it| &it.verdict);
         // A run that stands repeats its last verdict, which says nothing of now.
         let is_told = verdict.is_some_and(|it| it.silent.is_none()) && !brief.stands;
@@ -265,7 +278,7 @@ impl Watched {
         if !is_told {
             found.unjudged.insert(unjudged(Family::Slower, key));
         }
-        let pace = together(brief.judged.as_ref().filter(|_| is_told), by_collectives);
+        let pace = slow::together(brief.judged.as_ref().filter(|_| is_told), by_collectives);
         let troubles = self
             .learning
             .observe(brief.learning.as_ref(), &tick.by.loss, now);
@@ -299,7 +312,7 @@ impl Watched {
         }
         found.signals.extend(standing.signal);
         if let Some(judged) = &pace {
-            let mut signals = slow::signals(&run, judged, gpus);
+            let mut signals = slow::signals(&run, judged, &self.history, gpus);
             let key = (run.cluster.clone(), run.name.clone());
             if let Some(link) = found.slow_links.get(&key) {
                 slow::explain(&mut signals, link);
@@ -310,22 +323,6 @@ impl Watched {
         let troubles = troubles.iter().map(|it| it.signal(&run, price(), now));
         found.signals.extend(troubles);
     }
-}
-
-/// What is wrong with the pace of a run by its steps and by its collectives: who is slow by what names somebody, and that
-/// it became slower by its steps. None where nothing is.
-fn together(by_steps: Option<&Judged>, by_collectives: Option<Judged>) -> Option<Judged> {
-    let slower = by_steps.and_then(|it| it.slower);
-    let before = by_steps.and_then(|it| it.before);
-    let names = |it: &Judged| !it.verdict.stragglers.is_empty();
-    let judged = by_collectives.filter(names).or(by_steps.cloned())?;
-    let judged = Judged {
-        slower,
-        before,
-        ..judged
-    };
-    let is_slower = slower.is_some() || before.is_some();
-    (names(&judged) || is_slower).then_some(judged)
 }
 
 /// Which run holds a GPU, by cluster and GPU.

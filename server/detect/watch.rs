@@ -12,8 +12,8 @@
 //! Nothing is known of a counter before two readings that follow each other, and when the newest is
 //! older than [`GAP_S`]: a reading that is gone is not a 0.
 //!
-//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error; of
-//! errors 65,535 in five minutes at most. Errors before the server started are not counted.
+//! Limits: 32 bytes a GPU for each part, 40 for slowdowns and [`ERRORS_BYTES`] for each kind of error, in all
+//! [`WATCH_BYTES`]; of errors 65,535 in five minutes at most. Errors before the server started are not counted.
 
 use gpufleet_analysis::health::MEMORY_S;
 use gpufleet_telemetry::catalog::{Metric, gpu};
@@ -112,6 +112,11 @@ const COUNTED: [&Metric; 6] = [
     &gpu::ECC_CORRECTED_VOLATILE,
     &gpu::ECC_UNCORRECTED_VOLATILE,
 ];
+
+/// Most bytes that are kept of a GPU's counters: more than the 64 of other detectors, because health judges six of
+/// them, and of each needs its last reading with its time, and what it grew by.
+const WATCH_BYTES: usize = 272;
+const _: () = assert!(size_of::<Watch>() <= WATCH_BYTES);
 
 /// What is kept of one GPU.
 #[derive(Debug, Clone, Copy, Default)]

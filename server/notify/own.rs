@@ -134,6 +134,7 @@ fn signal(
         since,
         readings,
         price: Price::none(Basis::OwnTrouble),
+        confidence: None,
         booted_at: None,
     }
 }

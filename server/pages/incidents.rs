@@ -22,7 +22,7 @@ use crate::notify::group::{Group, State as Told};
 use crate::store::model::IncidentFilter;
 use crate::view::FleetView;
 use crate::web::Web;
-use crate::words::incident::{all_cost, costs, evidence, lost, place_words, price, run_of};
+use crate::words::incident::{all_cost, costs, evidence, lost, place_words, price, run_of, why};
 use crate::words::text::{self, Name};
 use crate::words::{self, address};
 
@@ -297,13 +297,16 @@ fn row(incident: &Incident, view: &FleetView, now: Timestamp) -> Row {
 fn facts(incident: &Incident, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Kind", incident.family.name().replace('_', " ")),
-        ("Cause", incident.cause.words().to_owned()),
+        ("Cause", why(incident)),
         ("Began", text::moment(incident.since)),
         ("Last seen", text::ago(now, incident.seen_at)),
         ("Price", price(incident)),
     ];
     if let Some(at) = incident.resolved_at {
         facts.push(("Over", text::moment(at)));
+    }
+    if let Some(confidence) = incident.confidence {
+        facts.insert(2, ("Confidence", confidence.name().to_owned()));
     }
     if incident.places > 1 {
         facts.push(("Places", incident.places.to_string()));

@@ -257,6 +257,7 @@ pub fn seat(rank: &RankFacts, world: u32) -> Seat {
         column,
         host: host(&rank.node),
         replica: rank.mesh.dp.map(|it| it.at),
+        context: rank.mesh.cp.filter(|it| it.of > 1).map(|it| it.at),
     }
 }
 

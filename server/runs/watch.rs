@@ -5,13 +5,13 @@
 //! detector has seen enough. A run whose ending was judged is judged again for [`AGAIN_FOR`]: the
 //! fault of a GPU may be told after the end of the process.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join;
 use gpufleet_analysis::ending::{AFTER_NS, BEFORE_NS, GpuFault, NodeLost};
-use gpufleet_analysis::regression::{self, Change, Direction};
+use gpufleet_analysis::regression;
 use gpufleet_analysis::straggler::{self, Reading, Source, Verdict};
 use gpufleet_telemetry::event::EventKind;
 use gpufleet_telemetry::identity::ResourceKind;
@@ -27,8 +27,11 @@ use crate::store::model::EventFilter;
 use crate::store::{MAX_EVENT_IDS, MAX_EVENTS, Store};
 
 mod before;
+mod pace;
 
 pub use before::SlowerThanBefore;
+use pace::Pace;
+pub use pace::Slowdown;
 
 /// How often runs are judged: as often as agents send.
 const EVERY: Duration = Duration::from_secs(10);
@@ -42,21 +45,12 @@ const AGAIN_FOR: i64 = AFTER_NS;
 /// Complete steps that are taken at a time.
 const STEPS_AT_A_TIME: usize = 512;
 
-/// Steps whose time and length are remembered: the straggler's longest window and some more.
-const RECENT: usize = 64;
-
 /// A node that is seen to be gone so long after it was heard last went with what was on it, nanoseconds: it is
 /// told to be gone some minutes after its machine is.
 const GOES_WITHIN: i64 = 1_800 * NANOS_PER_SECOND;
 
-/// Steps over which a run's pace is told.
-const PACE: usize = 20;
-
 /// Pages of faults that are read of 512 GPUs: ten thousand.
 const FAULT_PAGES: usize = 10;
-
-/// Part of a step that may be neither computing nor waiting: clocks and rounding make some.
-const QUIET_PART: f64 = 0.1;
 
 /// The attribute of an event with the number of an XID.
 const XID: &str = "xid";
@@ -69,14 +63,14 @@ pub struct Judged {
     /// Of each rank that is blamed since when.
     pub since: BTreeMap<u32, Timestamp>,
     /// That its steps take longer than they did; none once they are as fast again.
-    pub slower: Option<Change>,
+    pub slower: Option<Slowdown>,
     /// That its steps take longer than those of the runs before it.
     pub before: Option<SlowerThanBefore>,
     /// The last complete step.
     pub step: u64,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// How long a step takes, median of the last [`PACE`], nanoseconds.
+    /// How long a step takes, median of the last 20, nanoseconds.
     pub step_ns: u64,
 }
 
@@ -91,16 +85,13 @@ pub(super) struct JudgedBy {
 struct Watched {
     place: Place,
     straggler: straggler::Run,
-    regression: regression::Watch,
-    slower: Option<Change>,
+    pace: Pace,
     before: Option<SlowerThanBefore>,
     /// Steps that were seen, and at how many it is held against the runs before it next.
     seen: u64,
     compared_at: u64,
     /// In which round that became due.
     due: Option<u64>,
-    /// The last steps: number, end, length of one.
-    recent: VecDeque<(u64, Timestamp, u64)>,
     since: BTreeMap<u32, Timestamp>,
 }
 
@@ -297,13 +288,11 @@ impl Watched {
         Self {
             place: Place::default(),
             straggler: straggler::Run::new(Source::Hooks),
-            regression: regression::Watch::default(),
-            slower: None,
+            pace: Pace::default(),
             before: None,
             seen: 0,
             compared_at: before::FIRST_STEPS,
             due: None,
-            recent: VecDeque::new(),
             since: BTreeMap::new(),
         }
     }
@@ -334,46 +323,32 @@ impl Watched {
             wall_ns: step.wall_ns,
             readings: &readings.collect::<Vec<_>>(),
         });
-        let regression = &mut self.regression;
-        match regression.observe_by(step.step, step.wall_ns, is_quiet(step), &by.slower) {
-            Some(change) if change.direction == Direction::Slower => self.slower = Some(change),
-            Some(_) => self.slower = None,
-            // Numbers that went back are another time of the run.
-            None if self.recent.back().is_some_and(|it| step.step < it.0) => self.slower = None,
-            None => {}
-        }
         self.seen += 1;
-        if self.recent.len() >= RECENT {
-            self.recent.pop_front();
-        }
-        self.recent
-            .push_back((step.step, step.ended_at, step.wall_ns));
+        self.pace.observe(step, &by.slower);
     }
 
     /// What there is to say; nothing before the first complete step.
     fn judged(&mut self, by: &JudgedBy) -> Option<Judged> {
-        let (step, ended_at, _) = *self.recent.back()?;
+        let (step, ended_at) = self.pace.last()?;
         let verdict = self.straggler.judge_by(&by.straggler);
         let is_blamed = |rank: &u32| verdict.stragglers.iter().any(|it| it.rank == *rank);
         self.since.retain(|rank, _| is_blamed(rank));
         for straggler in &verdict.stragglers {
-            let begun = self.recent.iter().find(|it| it.0 >= straggler.since_step);
-            let begun = begun.map_or(ended_at, |it| it.1);
+            let begun = self.pace.ended_at(straggler.since_step);
+            let begun = begun.unwrap_or(ended_at);
             self.since.entry(straggler.rank).or_insert(begun);
         }
-        let mut pace: Vec<u64> = self.recent.iter().rev().take(PACE).map(|it| it.2).collect();
-        pace.sort_unstable();
-        let step_ns = pace[pace.len() / 2];
+        let step_ns = self.pace.step_ns();
         // A baseline that was learnt while it was slow tells no change back: within half of what is a change it is
         // as fast again.
         let over_part = by.slower.change / 2.0;
         let is_over = |usual_ns: f64| (step_ns as f64) < usual_ns * (1.0 + over_part);
-        self.slower = self.slower.filter(|it| !is_over(it.baseline_ns));
+        self.pace.forget_if(|it| is_over(it.baseline_ns));
         self.before = self.before.filter(|it| !is_over(it.usual_ns));
         Some(Judged {
             verdict,
             since: self.since.clone(),
-            slower: self.slower,
+            slower: self.pace.slower(),
             before: self.before,
             step,
             ended_at,
@@ -396,15 +371,6 @@ fn next_due(runs: &mut BTreeMap<RunKey, Watched>, round: u64) -> Option<(&RunKey
         watched.due = None;
     }
     next
-}
-
-/// Whether a step was also spent on what is not training, a checkpoint or an evaluation: on some rank
-/// more than [`QUIET_PART`] of it is neither computing nor waiting.
-fn is_quiet(step: &CompleteStep) -> bool {
-    step.readings.iter().any(|it| {
-        let known = it.times.own_ns().saturating_add(it.times.comm_wait_ns);
-        it.times.wall_ns.saturating_sub(known) as f64 > QUIET_PART * it.times.wall_ns as f64
-    })
 }
 
 /// The XIDs of a run's GPUs around its end, of those that spew them the newest.

@@ -6,7 +6,7 @@ use gpufleet_telemetry::time::Timestamp;
 
 use super::blind::Blind;
 use super::state::SILENT_AFTER;
-use super::{Judged, Run, State};
+use super::{Judged, Run, Slowdown, State};
 use crate::words::{incident, text};
 
 mod together;
@@ -83,13 +83,28 @@ fn running(run: &Run, open: &[Incident], now: Timestamp) -> String {
         tokens.unwrap_or_default(),
         text::grouped(judged.step as f64)
     );
+    let slower = judged.slower.map(|it| became_slower(&it, open));
+    let slower = slower.unwrap_or_default();
     let judged = run.who_waits().unwrap_or(judged);
     let slow = slow(run, open, judged);
-    // What is wrong comes first.
+    // What is wrong comes first. Who makes the others wait is why it is slower.
     match judged.verdict.stragglers.is_empty() {
-        true => format!("{runs} {slow}{gone}"),
+        true => format!("{slower}{runs} {slow}{gone}"),
         false => format!("{slow} {runs}{gone}"),
     }
+}
+
+/// That a run is slower than it was, since when, why, and what that costs.
+fn became_slower(slowdown: &Slowdown, open: &[Incident]) -> String {
+    let change = &slowdown.change;
+    let is_it = |it: &&Incident| it.family == Family::Slower;
+    format!(
+        "Its steps take {:.0} % longer than they did, since step {} at {} UTC{}. ",
+        (change.ratio - 1.0) * 100.0,
+        text::grouped(change.since_step as f64),
+        text::moment(slowdown.began_at),
+        because(open.iter().find(is_it))
+    )
 }
 
 /// A run that has told no step: since when, where its ranks say that they made none, and why, where that is known.
@@ -135,7 +150,7 @@ fn because(incident: Option<&Incident>) -> String {
         return String::new();
     };
     let why = match incident.cause.is_known() {
-        true => format!("because of {}", incident.cause.words()),
+        true => format!("because of {}", incident::why(incident)),
         false => "for no reason that was measured".to_owned(),
     };
     let lost = &incident.lost;
@@ -242,6 +257,10 @@ const fn unnamed(why: Unnamed) -> &'static str {
         Unnamed::BesideFast => {
             "and ranks of the rest are on the same machines: it is how the stage's work is split"
         }
+        Unnamed::SamePart => {
+            "and they hold the same part of each sequence: it is how sequences are cut over the ranks of context \
+             parallelism"
+        }
         Unnamed::Alone => {
             "and not each has another of them on its machine: it is the machines or how the work is split"
         }
@@ -262,6 +281,8 @@ pub const fn not_judged(why: Silent) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::cause::Cause;
+    use gpufleet_analysis::regression::{Change, Direction};
     use gpufleet_analysis::straggler::{Parted, StageImbalance};
     use gpufleet_telemetry::catalog::training;
 
@@ -289,6 +310,36 @@ mod tests {
         };
         run.judged = Some(judged.clone());
         slow(&run, &[], &judged)
+    }
+
+    #[test]
+    fn a_run_that_became_slower_says_since_when_and_why() {
+        let slowdown = Slowdown {
+            change: Change {
+                direction: Direction::Slower,
+                since_step: 1_200,
+                at_step: 1_230,
+                baseline_ns: 1e9,
+                ratio: 1.118,
+                ratio_to_first: 1.118,
+            },
+            began_at: Timestamp::from_seconds(1_790_000_000),
+            before: None,
+            since: None,
+        };
+        let begin = "Its steps take 12 % longer than they did, since step 1\u{202f}200 at ";
+        let told = became_slower(&slowdown, &[]);
+        assert!(
+            told.starts_with(begin) && told.ends_with(" UTC. "),
+            "{told}"
+        );
+        let mut incident = crate::notify::fixture::incident(1);
+        (incident.family, incident.cause) = (Family::Slower, Cause::Storage);
+        let told = became_slower(&slowdown, &[incident]);
+        assert!(
+            told.contains(" UTC, because of storage; that costs "),
+            "{told}"
+        );
     }
 
     #[test]
@@ -328,6 +379,10 @@ mod tests {
                 "ranks of the rest are on the same machines",
             ),
             (Unnamed::Alone, "not each has another of them"),
+            (
+                Unnamed::SamePart,
+                "they hold the same part of each sequence",
+            ),
         ];
         for (unnamed, why) in each {
             let said = of(unnamed);

@@ -1,6 +1,8 @@
 //! When the runs of GPUs' holders stood still, by the incidents that are kept of it: handed to the hours of their GPUs,
 //! and hours that such an incident changes after they were computed are computed again.
 //!
+//! Many runs that stand for one cause are one incident, which says of each when it stood.
+//!
 //! Limits: [`MAX_HANGS`] incidents of a round, those that are open or ended last; hours of [`MAX_HOURS`] back are marked,
 //! as far as minutes are kept.
 
@@ -8,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_analysis::incident::{Family, Incident};
 use gpufleet_analysis::ledger::MILLIS_PER_HOUR;
+use gpufleet_analysis::owner::Holder;
 use gpufleet_analysis::states::{LOOKAHEAD_MINUTES, Span};
 use gpufleet_telemetry::time::Timestamp;
 use gpufleet_telemetry::training::{JobId, RunId};
@@ -25,27 +28,35 @@ const MAX_HANGS: usize = 1_000;
 /// Most hours that are computed again for one incident, as with what becomes known of nodes late.
 const MAX_HOURS: i64 = 48;
 
-/// A run that stood still.
+/// Runs that stood still for one cause: one, or many of a cluster.
 struct Stood {
     cluster: String,
-    job: JobId,
-    spans: Vec<Span>,
+    runs: Vec<(JobId, Vec<Span>)>,
 }
 
 impl Stood {
-    /// What an incident says of it; none where it is about no run that stands.
+    /// What an incident says of them; none where it is about no run that stands.
     fn of(incident: &Incident) -> Option<Self> {
-        let run = RunId::parse(incident.place.run.as_deref()?).ok()?;
         let span = |(from, until): (_, Option<_>)| Span {
             from_s: Timestamp::seconds(from),
             until_s: until.map_or(i64::MAX, Timestamp::seconds),
         };
-        let spans: Vec<Span> = incident.stood().into_iter().map(span).collect();
-        (!spans.is_empty()).then(|| Self {
+        let stood = incident.stood().into_iter();
+        let runs = stood.filter_map(|(run, spans)| {
+            let spans = spans.into_iter().map(span).collect();
+            Some((RunId::parse(run).ok()?.job, spans))
+        });
+        let runs: Vec<(JobId, Vec<Span>)> = runs.collect();
+        (!runs.is_empty()).then(|| Self {
             cluster: incident.place.cluster.clone(),
-            job: run.job,
-            spans,
+            runs,
         })
+    }
+
+    /// When a holder's run stood by this.
+    fn of_holder(&self, holder: &Holder) -> impl Iterator<Item = Span> {
+        let its = self.runs.iter().filter(|(job, _)| holder.is_of(job));
+        its.flat_map(|(_, spans)| spans.iter().copied())
     }
 }
 
@@ -66,8 +77,7 @@ pub(super) async fn read(
         let cluster = &*input.resource.key.cluster;
         let here = || all.iter().filter(|it| it.cluster == cluster);
         for (number, holder) in &input.around.holders {
-            let its = here().filter(|it| holder.is_of(&it.job));
-            let spans: Vec<Span> = its.flat_map(|it| it.spans.iter().copied()).collect();
+            let spans: Vec<Span> = here().flat_map(|it| it.of_holder(holder)).collect();
             if !spans.is_empty() {
                 input.around.standing.insert(*number, spans);
             }
@@ -129,12 +139,8 @@ impl Store {
         let least = last.saturating_sub(MAX_HOURS - 1).max(kept.div_euclid(60));
         for it in &all {
             // From the first on: an end that moved changes what comes after it.
-            let first = it
-                .spans
-                .iter()
-                .map(|it| it.from_s)
-                .min()
-                .unwrap_or(i64::MAX);
+            let spans = it.runs.iter().flat_map(|(_, spans)| spans);
+            let first = spans.map(|it| it.from_s).min().unwrap_or(i64::MAX);
             let first = first.div_euclid(MILLIS_PER_HOUR / 1_000).max(least);
             let changed = self.held_by(&mut transaction, it, (first, last)).await?;
             marks.extend(changed.into_iter().map(|key| (key, (0, Why::DATA))));
@@ -142,7 +148,7 @@ impl Store {
         Ok(marks)
     }
 
-    /// The hours, with their resource, in which its job held something.
+    /// The hours, with their resource, in which one of its jobs held something.
     async fn held_by(
         &self,
         transaction: &mut Transaction,
@@ -168,9 +174,8 @@ impl Store {
         let numbers = of_holder.keys().copied().collect();
         let known = holders::named(transaction, &self.0.lease, &numbers).await?;
         let is_its = |number: &i64| {
-            known
-                .get(number)
-                .is_some_and(|holder| holder.is_of(&it.job))
+            let holder = known.get(number);
+            holder.is_some_and(|holder| it.of_holder(holder).next().is_some())
         };
         of_holder.retain(|number, _| is_its(number));
         Ok(of_holder.into_values().flatten().collect())

@@ -173,6 +173,7 @@ fn signal() -> Signal {
         since: Some(fixture::NOW.shifted(-3_600_000_000_000)),
         readings: vec![Reading::new("temperature", 91.0, Some(60.0), Unit::Celsius)],
         price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(10_000_000))),
+        confidence: None,
         booted_at: None,
     }
 }

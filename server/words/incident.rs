@@ -1,7 +1,7 @@
 //! An incident in words: where it is, what it costs, what shows it.
 
 use gpufleet_analysis::cause::Reading;
-use gpufleet_analysis::incident::{Incident, Place, State};
+use gpufleet_analysis::incident::{Evidence, Family, Incident, Place, State};
 use gpufleet_analysis::lost::{Losing, Lost};
 use gpufleet_analysis::price::Figure;
 use gpufleet_telemetry::catalog::{self, Unit};
@@ -164,14 +164,34 @@ pub(crate) fn evidence(what: &str, readings: &[Reading]) -> String {
 
 /// What was read, beside what is usual.
 pub(crate) fn measured(readings: &[Reading]) -> String {
+    beside(readings.iter(), "usual")
+}
+
+fn beside<'a>(readings: impl Iterator<Item = &'a Reading>, like: &str) -> String {
     let one = |reading: &Reading| {
         let unit = unit(&reading.unit);
         let value = text::quantity(unit, reading.value);
         let usual = reading.usual.map(|it| text::quantity(unit, it));
-        let usual = usual.map_or_else(String::new, |it| format!(" (usual {it})"));
+        let usual = usual.map_or_else(String::new, |it| format!(" ({like} {it})"));
         format!("{} {value}{usual}", reading.name)
     };
-    readings.iter().map(one).collect::<Vec<_>>().join(", ")
+    readings.map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Why, as it is known; of a run that became slower with what changed, as it is now and as it was before.
+pub(crate) fn why(incident: &Incident) -> String {
+    let cause = incident.cause.words().to_owned();
+    let is_slower = incident.family == Family::Slower && incident.cause.is_known();
+    let shows = |it: &&Evidence| it.cause == incident.cause;
+    let shown = incident.evidence.iter().find(shows).filter(|_| is_slower);
+    let readings = shown.into_iter().flat_map(|it| &it.readings);
+    // How long a step takes is what is to be explained.
+    let is_why = |it: &&Reading| it.usual.is_some() && unit(&it.unit) != Unit::Seconds;
+    let changed = beside(readings.filter(is_why), "before");
+    match changed.is_empty() {
+        true => cause,
+        false => format!("{cause}: {changed}"),
+    }
 }
 
 /// The unit with this suffix.
@@ -182,6 +202,7 @@ fn unit(suffix: &str) -> Unit {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_analysis::cause::Cause;
     use gpufleet_analysis::price::{Basis, Stake};
 
     use super::*;
@@ -223,6 +244,36 @@ mod tests {
             let is_loss = basis.figure() == Figure::Lost;
             assert_eq!(all_cost(std::iter::once(&incident)).is_some(), is_loss);
         }
+    }
+
+    #[test]
+    fn a_run_that_became_slower_says_why_in_one_sentence_with_what_it_was_before() {
+        let mut incident = fixture::incident(1);
+        incident.family = Family::Slower;
+        let ratio = |name, value, usual| Reading::new(name, value, Some(usual), Unit::Ratio);
+        let step = Reading::new("a step", 1.2, Some(1.0), Unit::Seconds);
+        let waits = ratio("waiting for data", 0.2, 0.02);
+        let readings = vec![step, ratio("waiting for I/O", 0.45, 0.03), waits];
+        let told = |cause, readings| Evidence {
+            at: fixture::START,
+            place: Place::default(),
+            what: "its steps take longer than they did".to_owned(),
+            cause,
+            readings,
+        };
+        incident.evidence = vec![
+            told(Cause::Unknown, Vec::new()),
+            told(Cause::Storage, readings),
+        ];
+        incident.cause = Cause::Storage;
+        let expected =
+            "storage: waiting for I/O 45 % (before 3.0 %), waiting for data 20 % (before 2.0 %)";
+        assert_eq!(why(&incident), expected);
+        // Who is slow has peers, and no time before.
+        incident.family = Family::Straggler;
+        assert_eq!(why(&incident), "storage");
+        (incident.family, incident.cause) = (Family::Slower, Cause::Unknown);
+        assert_eq!(why(&incident), "an unknown cause");
     }
 
     #[test]

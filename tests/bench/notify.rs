@@ -166,6 +166,7 @@ fn signal(place: &Place, now: Timestamp) -> Signal {
         since: Some(now),
         readings: Vec::new(),
         price: Price::none(Basis::GoesOn),
+        confidence: None,
         booted_at: None,
     }
 }

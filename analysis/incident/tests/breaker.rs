@@ -181,3 +181,64 @@ fn after_a_restart_the_incident_of_many_runs_goes_on_with_those_that_are_left() 
     );
     assert_eq!(world.ticks(3, &[]), [Change::Resolved(Uuid::from_u128(1))]);
 }
+
+/// When each run stood, seconds since the start.
+fn stood(world: &World, run: usize) -> Vec<(i64, Option<i64>)> {
+    let all = world.open().into_iter().flat_map(Incident::stood);
+    let its = all.filter(|(name, _)| *name == format!("run-{run}"));
+    let second = |it: Timestamp| it.since(START) / 1_000_000_000;
+    let spans = its.flat_map(|(_, spans)| spans);
+    spans
+        .map(|(from, until)| (second(from), until.map(second)))
+        .collect()
+}
+
+#[test]
+fn each_of_many_runs_that_stand_for_one_cause_says_from_when_until_when_it_did() {
+    let mut world = watching(20);
+    let standing = |runs: std::ops::Range<usize>| {
+        let mut all = of_runs(Family::Hang, runs);
+        for signal in &mut all {
+            signal.since = Some(START.shifted(-200_000_000_000));
+        }
+        all
+    };
+    // Five minutes without a step are over after 100 seconds.
+    world.ticks(20, &standing(0..10));
+    assert_eq!(counted(&world), (10, 0));
+    assert_eq!(stood(&world, 3), [(100, None)]);
+    assert_eq!(stood(&world, 11), []);
+    // Some go on, one comes later, one is not heard.
+    world.silent.insert("run-9".to_owned());
+    let mut few = standing(4..9);
+    few.extend(standing(11..12));
+    world.ticks(10, &few);
+    assert_eq!(stood(&world, 3), [(100, Some(200))]);
+    assert_eq!(
+        stood(&world, 9),
+        [(100, Some(200))],
+        "nobody knows of after"
+    );
+    assert_eq!(stood(&world, 8), [(100, None)]);
+    assert_eq!(stood(&world, 11), [(210, None)]);
+    // What was not heard stands still, and what went on stands again.
+    world.silent.clear();
+    world.ticks(10, &standing(0..12));
+    assert_eq!(stood(&world, 9), [(100, None)]);
+    assert_eq!(stood(&world, 3), [(100, Some(200)), (310, None)]);
+    // A server that begins anew goes on with them, and ends those that are gone.
+    let kept = world.open().into_iter().cloned().collect();
+    world.book = Book::restored(kept, world.now);
+    world.ticks(20, &standing(0..5));
+    assert_eq!(stood(&world, 3), [(100, Some(200)), (310, None)]);
+    assert_eq!(stood(&world, 9), [(100, Some(400))]);
+}
+
+#[test]
+fn other_trouble_of_many_runs_is_not_that_they_stand() {
+    let mut world = watching(20);
+    world.ticks(60, &of_runs(Family::Slower, 0..10));
+    assert_eq!(counted(&world), (10, 0));
+    assert_eq!(stood(&world, 3), []);
+    assert!(world.open()[0].standing.is_empty());
+}

@@ -17,3 +17,28 @@ fn an_incident_opens_after_the_ticks_that_are_set_for_its_family_alone() {
         assert_eq!(world.tick(&trouble).len(), 1, "{family:?}");
     }
 }
+
+#[test]
+fn an_incident_is_as_sure_as_its_detector_said_last_of_the_surest_part() {
+    let mut world = World::new();
+    let of = |confidences: &[Option<Confidence>]| -> Vec<Signal> {
+        let of = |confidence: &Option<Confidence>| Signal {
+            confidence: *confidence,
+            ..of_run(Family::Straggler, Some(3), Some(gpu(1, 1)))
+        };
+        confidences.iter().map(of).collect()
+    };
+    let (low, high) = (Some(Confidence::Low), Some(Confidence::High));
+    for (told, expected) in [
+        (&[low][..], low),
+        (&[low, None], low),
+        (&[low, high], high),
+        (&[None], None),
+    ] {
+        let before = world.open().first().and_then(|it| it.confidence);
+        let changes = world.tick(&of(told));
+        assert_eq!(world.open()[0].confidence, expected, "{told:?}");
+        let is_told = !changes.is_empty();
+        assert!(is_told || before == expected, "what changes is written");
+    }
+}

@@ -52,6 +52,7 @@ impl Mesh {
             column: Some(self.replica(rank) * self.tensor + rank % self.tensor),
             host: Some(rank / NODE_RANKS),
             replica: Some(self.replica(rank)),
+            context: None,
         }
     }
 }

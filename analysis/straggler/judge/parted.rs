@@ -9,7 +9,7 @@
 //!
 //! Limits: fewer than [`FEW`] peers are not cut; where more than three quarters of a stage are slow, the stage looks
 //! as if it had more work; sequences that are cut unevenly over machines (context parallelism) look like slow
-//! machines where there is no other stage, so that the confidence is low; machines that hold all stages of their
+//! machines where there is no other stage and cp is not told, so that the confidence is low; machines that hold all stages of their
 //! columns are not told from long sequences.
 
 use std::collections::BTreeMap;

@@ -32,6 +32,7 @@ fn go_by(
                 column: Some(rank % PEERS),
                 host: host(rank),
                 replica: None,
+                context: None,
             },
             busy_ns: {
                 let part = if is_slow(rank) { 1.0 + slower } else { 1.0 };
@@ -96,6 +97,7 @@ fn one_rank_that_is_slower_still_does_not_hide_its_machine() {
                 column: None,
                 host: of_eight(rank),
                 replica: None,
+                context: None,
             },
             busy_ns: match rank {
                 0 => 5 * BUSY_NS,

@@ -7,10 +7,14 @@ AXES = ("dp", "pp", "tp", "cp", "ep")
 #: What people call the dimensions of a DeviceMesh.
 _NAMES = {
     "dp": "dp", "data": "dp", "data_parallel": "dp", "fsdp": "dp", "dp_shard": "dp", "dp_replicate": "dp", "ddp": "dp",
-    "dp_shard_cp": "dp", "hsdp": "dp", "pp": "pp", "pipe": "pp", "pipeline": "pp", "stage": "pp",
+    "hsdp": "dp", "pp": "pp", "pipe": "pp", "pipeline": "pp", "stage": "pp",
     "tp": "tp", "model": "tp", "tensor": "tp", "cp": "cp", "context": "cp", "sp": "cp",
     "ep": "ep", "expert": "ep",
 }
+
+
+#: Dimensions that torch's users join into one: what of it is dp and what is cp only the mesh that it was made of says.
+_JOINED = {"dp_shard_cp", "dp_cp"}
 
 
 def find(given=None, model=None):
@@ -35,6 +39,8 @@ def _given(given):
 
 
 def _of_device_mesh(mesh):
+    if _JOINED.intersection(mesh.mesh_dim_names or ()):
+        mesh = _root_of(mesh) or mesh
     names = mesh.mesh_dim_names
     coordinates = mesh.get_coordinate()
     if not names or coordinates is None:
@@ -47,7 +53,27 @@ def _of_device_mesh(mesh):
         # Replicas of shards (HSDP) are two dimensions of one axis: the later runs faster.
         before, sizes = found.get(axis, (0, 1))
         found[axis] = (before * int(size) + int(coordinate), sizes * int(size))
+    if _JOINED.intersection(names):
+        # The rest of dp is in the joined one.
+        found.pop("dp", None)
     return {**found, "mesh_source": "device_mesh"} if found else {}
+
+
+def _root_of(mesh):
+    """The mesh of which this one is a part; none where this torch does not say."""
+    device_mesh = sys.modules.get("torch.distributed.device_mesh")
+    asked = (
+        lambda: mesh._get_root_mesh(),
+        lambda: device_mesh._mesh_resources.get_root_mesh(mesh),
+    )
+    for ask in asked:
+        try:
+            root = ask()
+            if root.mesh_dim_names and not _JOINED.intersection(root.mesh_dim_names):
+                return root
+        except Exception:  # a version without it
+            continue
+    return None
 
 
 def _mesh_of(model):

@@ -441,6 +441,33 @@ class Identity(unittest.TestCase):
         found = _mesh.find(DeviceMesh())
         self.assertEqual(found, {"dp": (6, 8), "tp": (3, 8), "mesh_source": "device_mesh"})
 
+    def test_dp_and_cp_joined_are_told_apart_by_the_mesh_they_were_made_of_or_not_at_all(self):
+        class Root:
+            mesh_dim_names = ("pp", "dp_replicate", "dp_shard", "cp")
+            mesh = torch.zeros(1, 2, 4, 2)
+
+            def get_coordinate(self):
+                return [0, 1, 3, 1]
+
+        class Joined:
+            mesh_dim_names = ("dp_replicate", "dp_shard_cp")
+            mesh = torch.zeros(2, 8)
+
+            def get_coordinate(self):
+                return [1, 7]
+
+        alone = _mesh.find(Joined())
+        self.assertNotIn("cp", alone)
+        self.assertNotIn("dp", alone, "dp_replicate alone is not all of it")
+        told = {"pp": (0, 1), "dp": (7, 8), "cp": (1, 2), "mesh_source": "device_mesh"}
+        newer = Joined()
+        newer._get_root_mesh = Root
+        self.assertEqual(_mesh.find(newer), told)
+        older = mock.Mock(spec=["_mesh_resources"])
+        older._mesh_resources.get_root_mesh.return_value = Root()
+        with mock.patch.dict("sys.modules", {"torch.distributed.device_mesh": older}):
+            self.assertEqual(_mesh.find(Joined()), told)
+
     def test_the_mesh_comes_from_megatron_where_it_is_loaded(self):
         state = mock.Mock(spec=["model_parallel_is_initialized", "get_tensor_model_parallel_rank",
                                 "get_tensor_model_parallel_world_size"])  # fmt: skip

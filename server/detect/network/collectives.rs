@@ -60,6 +60,8 @@ pub(in crate::detect) struct RankNames {
     collectives: Vec<Named>,
 }
 
+const _: () = assert!(size_of::<RankNames>() <= 80 && size_of::<Named>() <= 32);
+
 /// What the name of a collective says.
 #[derive(Debug)]
 struct Named {

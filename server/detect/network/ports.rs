@@ -38,6 +38,8 @@ struct Kept {
     counted: [Counter; COUNTED.len()],
 }
 
+const _: () = assert!(size_of::<Kept>() <= 200);
+
 /// The last reading of a counter, and what it grew by a second to get there.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter {

@@ -90,6 +90,7 @@ pub(super) fn signal(finding: &Finding, around: &LinkContext<'_>) -> Option<Sign
         since: None,
         readings,
         price: Price::measured(losing, Basis::LongerCollectives, Basis::NoSteps),
+        confidence: None,
         booted_at: None,
     })
 }

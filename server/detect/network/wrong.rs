@@ -53,6 +53,7 @@ pub(super) fn signal(
             Reading::new("nodes", finding.nodes as f64, None, Unit::Count),
         ],
         price: Price::measured(losing, Basis::LongerCollectives, Basis::NoSteps),
+        confidence: None,
         booted_at: None,
     }
 }

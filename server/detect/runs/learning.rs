@@ -207,6 +207,7 @@ impl Wrong {
             since: Some(self.since.min(now)),
             readings: readings.into_iter().flatten().collect(),
             price,
+            confidence: None,
             booted_at: None,
         }
     }

@@ -2,24 +2,27 @@
 //!
 //! The ranks of one node that are slow together are the node's. A run that became slower because a rank
 //! makes it wait is told at that rank's place, so that both are one incident; and where no rank can be named,
-//! because the stages are not told and many ranks are slow, at the one node or GPU of it whose clocks are below the others'.
+//! because the stages are not told and many ranks are slow, at the one node or GPU of it whose clocks are below the
+//! others'. Where that does not say why, what [`changed`] with it does.
 
 use std::collections::BTreeMap;
 
+use gpufleet_analysis::cause::before::History;
 use gpufleet_analysis::cause::{self, Cause, Pair, Reading};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
-use gpufleet_analysis::regression::Change;
 use gpufleet_analysis::robust::median;
 use gpufleet_analysis::straggler::{Confidence, Straggler};
 use gpufleet_telemetry::catalog::Unit;
 use gpufleet_telemetry::event::Severity;
 
-use super::{Gpus, RankSnapshot, RunSnapshot, gpu_of, is_broken, place, price_of, seconds};
+use super::{
+    Gpus, RankSnapshot, RunSnapshot, changed, gpu_of, is_broken, place, price_of, seconds,
+};
 use crate::detect::gather::GpuSnapshot;
 use crate::runs::ring::Ring;
-use crate::runs::{Judged, SlowerThanBefore};
+use crate::runs::{Judged, Slowdown, SlowerThanBefore};
 
 /// Steps that waiting for data is a mean of: the straggler's longest window.
 const STEPS: usize = 40;
@@ -28,7 +31,12 @@ const STEPS: usize = 40;
 const LOW_CLOCK: f64 = 0.95;
 
 /// What is wrong with the pace of the run.
-pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Vec<Signal> {
+pub(super) fn signals(
+    run: &RunSnapshot,
+    judged: &Judged,
+    history: &History,
+    gpus: &Gpus<'_>,
+) -> Vec<Signal> {
     let mut by_node: BTreeMap<&str, Vec<(&Straggler, &RankSnapshot)>> = BTreeMap::new();
     for straggler in &judged.verdict.stragglers {
         let rank = run.ranks.iter().find(|it| it.rank == straggler.rank);
@@ -45,6 +53,7 @@ pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Ve
             let worst = blamed
                 .iter()
                 .max_by(|one, other| one.0.ratio.total_cmp(&other.0.ratio));
+            let surest = blamed.iter().map(|it| it.0.confidence).max();
             signals.extend(worst.map(|worst| {
                 Signal {
                     place: Place {
@@ -52,7 +61,8 @@ pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Ve
                         rank: None,
                         ..place(run, Some(worst.1))
                     },
-                    what: match blamed.iter().all(|it| it.0.confidence == Confidence::Low) {
+                    confidence: surest,
+                    what: match surest == Some(Confidence::Low) {
                         true => "the ranks of this node probably make the others wait",
                         false => "the ranks of this node make the others wait",
                     }
@@ -65,19 +75,41 @@ pub(super) fn signals(run: &RunSnapshot, judged: &Judged, gpus: &Gpus<'_>) -> Ve
             signals.extend(each);
         }
     }
-    if let Some(change) = &judged.slower {
+    if let Some(slowdown) = &judged.slower {
         let at = signals.first().map(|it| (it.place.clone(), it.cause));
-        let at = at.or_else(|| held_back(run, change, gpus));
-        signals.push(slower(run, change, at, gpus));
+        let at = at.or_else(|| held_back(run, slowdown, gpus));
+        signals.push(changed::slower(run, slowdown, at, history, gpus));
     }
     let before = judged.before.as_ref();
     signals.extend(before.map(|it| slower_than_before(run, it, gpus)));
     signals
 }
 
-/// Puts a run that became slower where its slow link is, unless a node or GPU is known to be why.
+/// What is wrong with the pace of a run by its steps and by its collectives: who is slow by what names somebody, and that
+/// it became slower by its steps. None where nothing is.
+pub(super) fn together(
+    by_steps: Option<&Judged>,
+    by_collectives: Option<Judged>,
+) -> Option<Judged> {
+    let slower = by_steps.and_then(|it| it.slower);
+    let before = by_steps.and_then(|it| it.before);
+    let names = |it: &Judged| !it.verdict.stragglers.is_empty();
+    let judged = by_collectives.filter(names).or(by_steps.cloned())?;
+    let judged = Judged {
+        slower,
+        before,
+        ..judged
+    };
+    let is_slower = slower.is_some() || before.is_some();
+    (names(&judged) || is_slower).then_some(judged)
+}
+
+/// Puts a run that became slower where its slow link is, unless a node or GPU or something else is known to be why.
 pub(super) fn explain(signals: &mut [Signal], link: &Place) {
-    let is_open = |it: &&mut Signal| it.family == Family::Slower && it.place.node.is_none();
+    let is_open = |it: &&mut Signal| {
+        let is_of_link = matches!(it.cause, Cause::Unknown | Cause::Network);
+        it.family == Family::Slower && it.place.node.is_none() && is_of_link
+    };
     for signal in signals.iter_mut().filter(is_open) {
         let run = signal.place.run.take();
         signal.place = Place {
@@ -133,6 +165,7 @@ fn of_straggler(
         since: judged.since.get(&straggler.rank).copied(),
         readings,
         price: Price::measured(losing, Basis::LongerForRank, Basis::NoSteps),
+        confidence: Some(straggler.confidence),
         booted_at: None,
     }
 }
@@ -157,35 +190,6 @@ pub(in crate::detect) const fn action(cause: Cause) -> &'static str {
     }
 }
 
-/// A run whose steps take longer than they did.
-fn slower(
-    run: &RunSnapshot,
-    change: &Change,
-    at: Option<(Place, Cause)>,
-    gpus: &Gpus<'_>,
-) -> Signal {
-    let (at, cause) = at.map_or((None, Cause::Unknown), |(at, cause)| (Some(at), cause));
-    let now_ns = change.baseline_ns * change.ratio;
-    let step = |nanos: f64| nanos.max(0.0) as u64;
-    let (price, ranks) = (price_of(run, gpus), run.ranks.len() as u64);
-    let losing = Losing::by_step(ranks, step(now_ns), step(change.baseline_ns), price);
-    Signal {
-        family: Family::Slower,
-        place: at.unwrap_or_else(|| place(run, None)),
-        severity: Severity::Warning,
-        what: "its steps take longer than they did".to_owned(),
-        action: "Compare with the time before on the job's page: data, checkpoints, who else uses the network.".to_owned(),
-        cause,
-        since: None,
-        readings: vec![
-            seconds("a step", now_ns, Some(change.baseline_ns)),
-            Reading::new("since step", change.since_step as f64, None, Unit::Count),
-        ],
-        price: Price::of(Basis::LongerThanBefore, losing),
-        booted_at: None,
-    }
-}
-
 /// A run whose steps take longer than those of the runs before it.
 fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<'_>) -> Signal {
     let (now_ns, usual_ns) = (before.step_ns, before.usual_ns);
@@ -204,12 +208,13 @@ fn slower_than_before(run: &RunSnapshot, before: &SlowerThanBefore, gpus: &Gpus<
             Reading::new("runs before it", before.runs as f64, None, Unit::Count),
         ],
         price: Price::of(Basis::LongerThanRuns, losing),
+        confidence: None,
         booted_at: None,
     }
 }
 
 /// The one node of the run, or the one GPU, whose clocks are below those of the others, and why.
-fn held_back(run: &RunSnapshot, change: &Change, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
+fn held_back(run: &RunSnapshot, slowdown: &Slowdown, gpus: &Gpus<'_>) -> Option<(Place, Cause)> {
     let clock = |it: &RankSnapshot| gpu_of(run, it, gpus)?.clock;
     let usual = median(&mut run.ranks.iter().filter_map(clock).collect::<Vec<_>>())?;
     let is_low = |it: &RankSnapshot| clock(it).is_some_and(|own| own < LOW_CLOCK * usual);
@@ -225,7 +230,8 @@ fn held_back(run: &RunSnapshot, change: &Change, gpus: &Gpus<'_>) -> Option<(Pla
         rank: own.rank.filter(|_| count == 1),
         ..own
     };
-    let why = cause::judge(&read(run, &is_low, first, change.ratio, gpus));
+    let ratio = slowdown.change.ratio;
+    let why = cause::judge(&read(run, &is_low, first, ratio, gpus));
     is_one_node.then(|| (place, why.cause()))
 }
 
@@ -403,9 +409,10 @@ mod tests {
                 ended_at: Timestamp::default(),
                 step_ns: 0,
             };
-            let told = signals(&run, &judged, &Gpus::new());
+            let told = signals(&run, &judged, &History::default(), &Gpus::new());
             assert_eq!(told.len(), 1);
             assert_eq!(told[0].what, expected);
+            assert_eq!(told[0].confidence, Some(other), "of the surest");
         }
     }
 }

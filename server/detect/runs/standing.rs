@@ -21,6 +21,7 @@ use gpufleet_analysis::hang::{self, Evidence, Hang, Position, Verdict, Watch};
 use gpufleet_analysis::incident::{Family, Place, Signal};
 use gpufleet_analysis::lost::Losing;
 use gpufleet_analysis::price::{Basis, Price};
+use gpufleet_analysis::straggler::Confidence;
 use gpufleet_telemetry::catalog::{Unit, training};
 use gpufleet_telemetry::event::Severity;
 use gpufleet_telemetry::time::{NANOS_PER_SECOND, Timestamp};
@@ -333,6 +334,8 @@ fn told(
             Basis::RunStands,
             Losing::gpus(run.ranks.len() as u64, price_of(run, gpus)),
         ),
+        // Whether a machine that is not heard has what its run waits for, nobody knows.
+        confidence: matches!(suspect, Suspect::Silent(_)).then_some(Confidence::Low),
         booted_at: None,
     }
 }

@@ -18,6 +18,7 @@ use crate::runs::{Heard, RunKey, watch::Watch};
 use crate::view::fixture;
 
 mod before;
+mod changed;
 mod first;
 mod lost;
 mod together;
@@ -59,6 +60,8 @@ pub(in crate::detect) struct Training {
     pub(in crate::detect) world: World,
     watch: Watch,
     step: u64,
+    /// By how much longer than a second a step takes, of which ten are told a tick all the same.
+    longer_ms: u64,
     /// What a rank says beside its steps; then it is seen in the fleet too.
     pub(in crate::detect) says: Option<Says>,
 }
@@ -73,6 +76,7 @@ impl Training {
             world: World::new().await,
             watch: Watch::default(),
             step: 100,
+            longer_ms: 0,
             says: None,
         }
     }
@@ -146,10 +150,11 @@ impl Training {
         // The peers' own times differ by a little, as real ones do.
         let jitter = |step: u64| (u64::from(rank) * 31 + step * 17) % 5;
         let times = |step: u64| StepTimes {
-            wall_ns: 1_000 * MILLI,
+            wall_ns: (1_000 + self.longer_ms) * MILLI,
             busy_ns: (busy_ms + jitter(step)) * MILLI,
             data_wait_ns: does.data_wait_ms * MILLI,
-            comm_wait_ns: (1_000 - busy_ms - jitter(step) - does.data_wait_ms) * MILLI,
+            comm_wait_ns: (1_000 + self.longer_ms - busy_ms - jitter(step) - does.data_wait_ms)
+                * MILLI,
         };
         let block = |before: u64| {
             let (first, ended) = (

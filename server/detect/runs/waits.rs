@@ -7,8 +7,8 @@
 //! ([`straggler::Source::Collectives`]).
 //!
 //! Limits: times that our plugin measures on the GPU, of the [`MOST`] longest of a rank's communicators and functions;
-//! 512 bytes a rank. A tick without calls says nothing, and for [`HOLDS_S`] what was said before holds. A run is judged
-//! after 25 ticks.
+//! 512 bytes a rank for the straggler and [`COUNTED_BYTES`] for what its calls took. A tick without calls says nothing,
+//! and for [`HOLDS_S`] what was said before holds. A run is judged after 25 ticks.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,9 @@ struct Total {
     function: Function,
 }
 
-const _: () = assert!(MOST * size_of::<Total>() + size_of::<Counted>() <= 224);
+/// Most bytes that are kept of a rank's calls, beside what the straggler keeps of it.
+const COUNTED_BYTES: usize = 224;
+const _: () = assert!(MOST * size_of::<Total>() + size_of::<Counted>() <= COUNTED_BYTES);
 
 /// What a rank's collectives took since the tick before.
 struct Took {

@@ -28,6 +28,7 @@ fn made(count: u128) -> (Book, Vec<Incident>) {
             since: None,
             readings: Vec::new(),
             price: Price::of(Basis::BrokenGpu, Losing::gpus(1, Some(3_000_000_001))),
+            confidence: None,
             booted_at: None,
         });
         let tick = Tick {

@@ -48,8 +48,13 @@ fn worked_and_quiet(number: u64) -> Commit {
 /// The book's word, written, of a run of this name that made its last step ten minutes after the start and stands until
 /// so many seconds after it.
 async fn stands(bench: &Bench, run: &str, until: i64) {
+    stand(bench, &[(run, until)]).await;
+}
+
+/// The same of several, of which many are one incident.
+async fn stand(bench: &Bench, runs: &[(&str, i64)]) {
     let mut book = Book::default();
-    let signal = Signal {
+    let signal = |run: &str| Signal {
         family: Family::Hang,
         place: Place {
             cluster: "live".to_owned(),
@@ -63,24 +68,30 @@ async fn stands(bench: &Bench, run: &str, until: i64) {
         since: Some(at(600)),
         readings: Vec::new(),
         price: Price::of(Basis::RunStands, Losing::default()),
+        confidence: None,
         booted_at: None,
     };
     let nodes = Nodes::default();
-    for second in (720..until + 60).step_by(10) {
-        let signals = match second < until {
-            true => vec![signal.clone()],
-            false => Vec::new(),
-        };
+    let watched = std::collections::BTreeMap::from([("live".to_owned(), runs.len())]);
+    let last = runs.iter().map(|it| it.1).max().unwrap_or(0);
+    let mut id = 6;
+    for second in (720..last + 60).step_by(10) {
+        let standing = runs.iter().filter(|(_, until)| second < *until);
+        let signals = standing.map(|(run, _)| signal(run)).collect();
         let tick = Tick {
             now: at(second),
             signals,
             is_heard: &|_, _| true,
             quiet_runs: &BTreeSet::new(),
             nodes: &nodes,
-            runs: &std::collections::BTreeMap::new(),
+            runs: &watched,
         };
-        book.tick(tick, &mut || Uuid::from_u128(7));
+        book.tick(tick, &mut || {
+            id += 1;
+            Uuid::from_u128(id)
+        });
     }
+    assert_eq!(id, 7, "all of it is one incident");
     let incident = book.get(Uuid::from_u128(7)).expect("it opened").clone();
     let incidents = [incident];
     let written = bench.store.write_incidents(&incidents, &[], bench.token);
@@ -122,6 +133,25 @@ both! {
         let [_, stalled, idle] = minutes(bench).await;
         // Five minutes went by before it stood: they are idle, as by the GPU alone.
         assert!((44..=46).contains(&stalled) && (4..=6).contains(&idle), "{stalled} {idle}");
+    }
+}
+
+both! {
+    async fn gpus_of_a_run_that_stands_with_many_for_one_cause_are_stalled_as_long_as_it_does(bench) {
+        bench.commit(&worked_and_quiet(1)).await;
+        bench.compute(at(2 * HOUR_S)).await;
+        let others: Vec<String> = (0..9).map(|it| format!("ml/other-{it}/u1/0")).collect();
+        let mut runs: Vec<(&str, i64)> = others.iter().map(|it| (&**it, HOUR_S)).collect();
+        stand(bench, &runs).await;
+        assert_eq!(bench.compute(at(2 * HOUR_S)).await, 0, "it is none of them");
+        // It goes on before the others do.
+        runs.push(("ml/train/u1/0", 40 * 60));
+        stand(bench, &runs).await;
+        assert!(bench.compute(at(2 * HOUR_S)).await > 0, "the hour is computed again");
+        let [active, stalled, idle] = minutes(bench).await;
+        assert_eq!(active, 10);
+        assert!((24..=26).contains(&stalled), "{stalled}");
+        assert!((24..=26).contains(&idle), "{idle}");
     }
 }
 

@@ -316,6 +316,7 @@ fn stalled() -> Signal {
         since: None,
         readings: Vec::new(),
         price: Price::of(Basis::BrokenGpu, Losing::gpus(4, Some(1_000_000_000))),
+        confidence: None,
         booted_at: None,
     }
 }

@@ -1,6 +1,8 @@
 //! What is wrong with a run, on the pages of the run, of what it runs on, and of the incident.
 
 use super::jobs::{DEAD, JOB, address};
+use gpufleet_analysis::straggler::Confidence;
+
 use super::*;
 
 /// The slow rank as an incident, with more to do than a name has letters.
@@ -32,6 +34,39 @@ async fn the_sentence_of_a_slow_job_says_why_and_what_it_costs_beside_its_incide
     assert!(list.contains(why), "{list}");
     let (_, other) = server.get(&address(DEAD)).await;
     assert!(!other.contains(INCIDENT) && !other.contains("$36.00"));
+}
+
+#[tokio::test]
+async fn how_sure_an_incident_is_stands_on_its_page_and_in_the_api() {
+    for confidence in [None, Some(Confidence::Medium)] {
+        let signal = Signal {
+            confidence,
+            ..slow_rank()
+        };
+        let server = server().await.with(signal).await;
+        let (_, page) = server.get(&format!("/incidents/{INCIDENT}")).await;
+        let is_told = page.contains("<dt>Confidence</dt><dd>medium</dd>");
+        assert_eq!(is_told, confidence.is_some(), "{page}");
+        let (_, known) = server.get(&format!("/api/v1/incidents/{INCIDENT}")).await;
+        let known: serde_json::Value = serde_json::from_str(&known).expect("JSON");
+        let expected = confidence.map(|_| "medium");
+        assert_eq!(known["confidence"].as_str(), expected, "{known}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_became_slower_says_on_its_incidents_page_what_changed() {
+    let changed = Reading::new("waiting for I/O", 0.45, Some(0.03), Unit::Ratio);
+    let signal = Signal {
+        family: Family::Slower,
+        cause: Cause::Storage,
+        readings: vec![changed],
+        ..slow_rank()
+    };
+    let server = server().await.with(signal).await;
+    let (_, page) = server.get(&format!("/incidents/{INCIDENT}")).await;
+    let why = "<dt>Cause</dt><dd>storage: waiting for I/O 45 % (before 3.0 %)</dd>";
+    assert!(page.contains(why), "{page}");
 }
 
 #[tokio::test]

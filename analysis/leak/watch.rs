@@ -1,0 +1,299 @@
+//! One memory, watched: what is kept of it from reading to reading, and when it is judged.
+//!
+//! Method: 48 minima since its owner has it, each a part of the capacity in one byte; when they are full
+//! two become one, from [`LEAST_WIDTH_S`] a bucket (a window of 4 h) to [`MOST_WIDTH`] doublings (32 h), and
+//! from then on the oldest goes. [`super::judge_by`] judges each time a bucket is over, the minima and, where these do
+//! not rise evenly, the least of each and its neighbours; a verdict holds until the next.
+//!
+//! Limits: 64 bytes a memory; one byte tells 0.4 % of the capacity. Who begins anew learns anew.
+
+use gpufleet_telemetry::time::Timestamp;
+
+use super::{BUCKETS, Reading, Thresholds, Verdict, judge_by};
+
+/// The narrowest bucket, seconds.
+const LEAST_WIDTH_S: u32 = 300;
+
+/// How often buckets double.
+const MOST_WIDTH: u8 = 3;
+
+/// What a full memory reads.
+const FULL: f64 = 254.0;
+
+/// What is kept of one memory.
+#[derive(Debug, Clone, Copy)]
+pub struct LeakWatch {
+    /// 1 and what was used at least, of [`FULL`]; 0 where nothing was read.
+    minima: [u8; BUCKETS],
+    /// When the first bucket began, seconds since 1970; 0 before the first reading.
+    start_s: u32,
+    /// Whose memory it is.
+    owner: u32,
+    /// Hours left by the last verdict; not a number where it does not leak.
+    hours_left: f32,
+    /// The bucket that is being filled.
+    last: u8,
+    /// How often the buckets have doubled.
+    width: u8,
+}
+
+/// A memory that grows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Leaks {
+    /// Hours until it is used up.
+    pub hours_left: f64,
+    /// What is used now, as a part.
+    pub used: f64,
+}
+
+impl Default for LeakWatch {
+    fn default() -> Self {
+        Self {
+            minima: [0; BUCKETS],
+            start_s: 0,
+            owner: 0,
+            hours_left: f32::NAN,
+            last: 0,
+            width: 0,
+        }
+    }
+}
+
+impl LeakWatch {
+    /// Takes in what part is used by whom; says whether it leaks. Nothing where nobody has it.
+    pub fn read(
+        &mut self,
+        used: Option<f64>,
+        owner: Option<u32>,
+        now: Timestamp,
+        by: &Thresholds,
+    ) -> Option<Leaks> {
+        let Some(owner) = owner else {
+            *self = Self::default();
+            return None;
+        };
+        let used = used.filter(|it| (0.0..=1.0).contains(it))?;
+        let now_s = u32::try_from(now.seconds()).unwrap_or(0);
+        if self.start_s == 0 || self.owner != owner || now_s < self.start_s {
+            // Not all at one tick: each begins at a second of its own.
+            let start_s = now_s.saturating_sub(owner % LEAST_WIDTH_S).max(1);
+            *self = Self {
+                start_s,
+                owner,
+                ..Self::default()
+            };
+        }
+        let bucket = self.bucket(now_s);
+        if bucket > self.last {
+            self.last = bucket;
+            self.judge(by);
+        }
+        let slot = &mut self.minima[usize::from(self.last)];
+        let reading = 1 + (used * FULL).round() as u8;
+        *slot = if *slot == 0 {
+            reading
+        } else {
+            reading.min(*slot)
+        };
+        let hours_left = f64::from(self.hours_left);
+        (!hours_left.is_nan()).then_some(Leaks { hours_left, used })
+    }
+
+    fn width_s(&self) -> u32 {
+        LEAST_WIDTH_S << self.width
+    }
+
+    /// The bucket of this second; makes room for it.
+    fn bucket(&mut self, now_s: u32) -> u8 {
+        loop {
+            let passed = (now_s - self.start_s) / self.width_s();
+            if let Some(bucket) = u8::try_from(passed)
+                .ok()
+                .filter(|it| usize::from(*it) < BUCKETS)
+            {
+                return bucket;
+            }
+            if self.width < MOST_WIDTH {
+                self.double();
+            } else {
+                let over = passed - (BUCKETS as u32 - 1);
+                let gone = (over as usize).min(BUCKETS);
+                self.minima.rotate_left(gone % BUCKETS);
+                self.minima[BUCKETS - gone..].fill(0);
+                self.start_s += over * self.width_s();
+                self.last = self.last.saturating_sub(gone as u8);
+            }
+        }
+    }
+
+    fn double(&mut self) {
+        let mut minima = [0; BUCKETS];
+        for (slot, pair) in minima.iter_mut().zip(self.minima.chunks(2)) {
+            let known = pair.iter().copied().filter(|it| *it != 0);
+            *slot = known.min().unwrap_or(0);
+        }
+        self.minima = minima;
+        self.width += 1;
+        self.last /= 2;
+    }
+
+    /// Judges the buckets that are over.
+    fn judge(&mut self, by: &Thresholds) {
+        let at = |bucket: usize| {
+            let seconds = i64::from(self.start_s) + i64::from(self.width_s()) * bucket as i64;
+            Timestamp::from_seconds(seconds)
+        };
+        let over = &self.minima[..usize::from(self.last)];
+        // When buckets have become one, half of them are over at once, and stand for those that they were.
+        let (until, halves) = match self.width {
+            0 => (BUCKETS, &[0][..]),
+            _ => (over.len(), &[0, i64::from(self.width_s()) / 2][..]),
+        };
+        let verdict = |minimum: &dyn Fn(usize) -> Option<u8>| {
+            let known = (0..over.len()).filter_map(|it| Some((it, minimum(it)?)));
+            let readings: Vec<Reading> = known
+                .flat_map(|(bucket, it)| halves.iter().map(move |half| (bucket, *half, it)))
+                .map(|(bucket, half_s, it)| Reading {
+                    at: Timestamp::from_seconds(at(bucket).seconds() + half_s),
+                    used_bytes: f64::from(it - 1),
+                })
+                .collect();
+            judge_by(&readings, (at(0), at(until)), FULL, by)
+        };
+        let own = |it: usize| (over[it] != 0).then_some(over[it]);
+        let among = |it: usize| {
+            let beside = it.saturating_sub(1)..(it + 2).min(over.len());
+            own(it).and(beside.filter_map(own).min())
+        };
+        // An allocator's saw that is longer than a bucket jumps from one to the next, and not where it is lowest.
+        let told = match verdict(&own) {
+            Verdict::Steady => verdict(&among),
+            told => told,
+        };
+        match told {
+            Verdict::Leaks(leak) => self.hours_left = leak.hours_left as f32,
+            Verdict::Steady => self.hours_left = f32::NAN,
+            Verdict::Unknown => {}
+        }
+    }
+}
+
+/// A number of its own for whoever has a memory.
+pub fn owner(name: &str, id: &str) -> u32 {
+    let bytes = name.bytes().chain([0]).chain(id.bytes());
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+const _: () = assert!(size_of::<LeakWatch>() <= 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: i64 = 1_790_000_000;
+
+    fn read(
+        watch: &mut LeakWatch,
+        used: Option<f64>,
+        owner: Option<u32>,
+        at: Timestamp,
+    ) -> Option<Leaks> {
+        watch.read(used, owner, at, &Thresholds::default())
+    }
+
+    /// Feeds a memory for so many hours, a reading each ten seconds; what is said each hour.
+    fn hours(
+        watch: &mut LeakWatch,
+        from: i64,
+        hours: i64,
+        used: impl Fn(f64) -> f64,
+    ) -> Vec<Option<f64>> {
+        let mut said = Vec::new();
+        for second in (from * 3_600..(from + hours) * 3_600).step_by(10) {
+            let hour = second as f64 / 3_600.0;
+            let at = Timestamp::from_seconds(START + second);
+            let last = read(watch, Some(used(hour)), Some(7), at);
+            if second % 3_600 == 3_590 {
+                said.push(last.map(|it| it.hours_left));
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn a_leak_is_told_after_the_first_window_with_when_it_is_full() {
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 12, |hour| 0.3 + 0.04 * hour);
+        assert_eq!(said[..3], [None; 3], "not before 40 of 48 buckets are over");
+        for (hour, left) in (4..).zip(&said[3..]) {
+            let left = left.unwrap_or_else(|| panic!("not told at hour {hour}"));
+            // 0.7 are 17.5 hours; a verdict may be as old as the half of a window.
+            let expected = 17.5 - f64::from(hour);
+            assert!((left - expected).abs() < 4.5, "{left} at hour {hour}");
+        }
+    }
+
+    #[test]
+    fn memory_that_is_full_at_once_or_goes_up_and_down_does_not_leak() {
+        for used in [
+            (|_| 0.93) as fn(f64) -> f64,
+            |hour| 0.4 + 0.3 * (hour * 2.0).sin().abs(),
+            |hour| (0.2 + 0.4 * hour).min(0.8),
+        ] {
+            let mut watch = LeakWatch::default();
+            assert_eq!(hours(&mut watch, 0, 40, used), [None; 40]);
+        }
+    }
+
+    #[test]
+    fn a_leak_under_a_saw_that_is_longer_than_a_bucket_is_told() {
+        let mut watch = LeakWatch::default();
+        let saw = |hour: f64| 0.3 + 0.01 * hour + 0.1 * (hour * 3.0).fract();
+        let said = hours(&mut watch, 0, 8, saw);
+        assert!(said[7].is_some(), "{said:?}");
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 40, |hour| 0.3 + 0.1 * (hour * 3.0).fract());
+        assert_eq!(said, [None; 40]);
+    }
+
+    #[test]
+    fn a_leak_that_stopped_is_judged_anew_as_soon_as_the_buckets_have_doubled() {
+        let mut watch = LeakWatch::default();
+        let said = hours(&mut watch, 0, 6, |hour| 0.3 + 0.05 * hour.min(4.0));
+        assert!(said[3].is_some() && said[5].is_none(), "{said:?}");
+    }
+
+    #[test]
+    fn another_job_begins_anew_and_a_missing_reading_is_none() {
+        let mut watch = LeakWatch::default();
+        hours(&mut watch, 0, 6, |hour| 0.3 + 0.04 * hour);
+        let at = |second: i64| Timestamp::from_seconds(START + 6 * 3_600 + second);
+        assert!(read(&mut watch, Some(0.54), Some(7), at(0)).is_some());
+        assert_eq!(
+            read(&mut watch, None, Some(7), at(10)),
+            None,
+            "it is not read"
+        );
+        assert!(
+            read(&mut watch, Some(0.54), Some(7), at(20)).is_some(),
+            "it is again"
+        );
+        assert_eq!(
+            read(&mut watch, Some(0.2), Some(8), at(30)),
+            None,
+            "another's"
+        );
+        assert_eq!(read(&mut watch, Some(0.2), None, at(40)), None, "nobody's");
+    }
+
+    #[test]
+    fn days_are_judged_by_their_last_32_hours_in_64_bytes() {
+        let mut watch = LeakWatch::default();
+        hours(&mut watch, 0, 40, |hour| 0.1 + 0.01 * hour);
+        let said = hours(&mut watch, 40, 60, |_| 0.5);
+        assert_eq!(said.last(), Some(&None), "it ended long ago");
+        assert!(size_of::<LeakWatch>() <= 64, "{}", size_of::<LeakWatch>());
+    }
+}

@@ -1,0 +1,130 @@
+//! A run that became slower: what changed with it.
+
+use super::*;
+
+/// What happens to all ranks and machines of the run.
+#[derive(Clone, Copy)]
+struct Trouble {
+    cause: Cause,
+    data_wait_ms: u64,
+    collectives_ms: u64,
+    change: fn(&mut Live),
+}
+
+fn machine(live: &mut Live, [cpu, memory, io, steal]: [f64; 4]) {
+    if live.key.kind == ResourceKind::Node {
+        set(live, &node::PSI_CPU, cpu);
+        set(live, &node::PSI_MEMORY_SOME, memory);
+        set(live, &node::PSI_IO_SOME, io);
+        set(live, &node::CPU_STEAL, steal);
+    }
+}
+
+fn clocks(live: &mut Live, clock: f64, heat: f64) {
+    if live.key.id.starts_with("GPU") {
+        set(live, &gpu::SM_CLOCK, clock);
+        grow(live, &gpu::THROTTLE_THERMAL, heat);
+        grow(live, &gpu::THROTTLE_BOARD_LIMIT, 0.0);
+        grow(live, &gpu::THROTTLE_POWER, 0.0);
+    }
+}
+
+fn well(live: &mut Live) {
+    machine(live, [0.02, 0.0, 0.03, 0.0]);
+    clocks(live, 1.98e9, 0.0);
+}
+
+impl Training {
+    /// So many ticks of steps of which all ranks wait so much longer than before.
+    async fn longer(&mut self, count: usize, of: Trouble) {
+        self.longer_ms = of.data_wait_ms + of.collectives_ms;
+        let does = move |_| Does {
+            data_wait_ms: 20 + of.data_wait_ms,
+            ..WELL
+        };
+        self.ticks(count, does, of.change).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_became_slower_says_by_its_waits_and_machines_why() {
+    let quiet = Trouble {
+        cause: Cause::Unknown,
+        data_wait_ms: 0,
+        collectives_ms: 0,
+        change: well,
+    };
+    let troubles = [
+        Trouble {
+            cause: Cause::Storage,
+            data_wait_ms: 150,
+            change: |live| {
+                clocks(live, 1.98e9, 0.0);
+                machine(live, [0.02, 0.0, 0.5, 0.0]);
+            },
+            ..quiet
+        },
+        Trouble {
+            cause: Cause::Data,
+            data_wait_ms: 150,
+            ..quiet
+        },
+        Trouble {
+            cause: Cause::HostCpu,
+            data_wait_ms: 100,
+            change: |live| {
+                clocks(live, 1.98e9, 0.0);
+                machine(live, [0.02, 0.0, 0.03, 0.3]);
+            },
+            ..quiet
+        },
+        Trouble {
+            cause: Cause::Network,
+            collectives_ms: 150,
+            ..quiet
+        },
+    ];
+    for trouble in troubles {
+        let mut training = Training::without_steps().await;
+        training.ticks(30, |_| WELL, well).await;
+        assert_eq!(training.world.open(), [], "{:?}", trouble.cause);
+        training.longer(20, trouble).await;
+        let told = training.one();
+        assert_eq!((told.family, told.cause), (Family::Slower, trouble.cause));
+        let shown = told.evidence[0].readings.iter();
+        let changed = shown.filter(|it| it.unit == "ratio");
+        assert!(
+            changed.clone().count() > 0 && changed.clone().all(|it| Some(it.value) > it.usual),
+            "{:?}",
+            told.evidence
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_became_slower_for_nothing_that_is_read_says_what_is_not_read() {
+    let mut training = Training::without_steps().await;
+    training.ticks(30, |_| WELL, well).await;
+    let nothing = |_: &mut Live| {};
+    // They compute longer, all of them.
+    training.longer_ms = 150;
+    let does = |_| Does {
+        busy_ms: Some(850),
+        ..WELL
+    };
+    training.ticks(12, does, well).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Slower, Cause::Unknown));
+    assert!(
+        told.action.contains("Nothing that is read"),
+        "{}",
+        told.action
+    );
+    let mut training = Training::without_steps().await;
+    training.ticks(30, |_| WELL, nothing).await;
+    training.longer_ms = 150;
+    training.ticks(12, does, nothing).await;
+    let told = training.one();
+    assert_eq!((told.family, told.cause), (Family::Slower, Cause::Unknown));
+    assert!(told.action.contains("CPU time stolen"), "{}", told.action);
+}

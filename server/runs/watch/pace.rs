@@ -1,0 +1,218 @@
+//! The last steps of a run: how long one takes, whether that is longer than it was, and where the time of a step went
+//! before and since.
+//!
+//! Limits: [`RECENT`] steps of 32 bytes, and 8 bytes for each step of a baseline while that is learnt.
+
+use std::collections::VecDeque;
+
+use gpufleet_analysis::cause::before::Spent;
+use gpufleet_analysis::regression::{self, Change, Direction};
+use gpufleet_telemetry::time::Timestamp;
+
+use crate::runs::CompleteStep;
+
+/// Steps that are remembered: the straggler's longest window and some more, and those of a baseline.
+const RECENT: usize = 64;
+
+/// Steps over which a run's pace is told.
+const PACE: usize = 20;
+
+/// Part of a step that may be neither computing nor waiting: clocks and rounding make some.
+const QUIET_PART: f64 = 0.1;
+
+/// A run whose steps take longer than they did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slowdown {
+    /// By how much, and since which step.
+    pub change: Change,
+    /// When the first of the longer steps ended.
+    pub began_at: Timestamp,
+    /// Where the time of its steps went before; none is not known.
+    pub before: Option<Spent>,
+    /// And where since, up to where it was confirmed.
+    pub since: Option<Spent>,
+}
+
+/// What is known of the pace of one run.
+#[derive(Default)]
+pub(super) struct Pace {
+    regression: regression::Watch,
+    /// Where the time of the steps of its baseline goes, while that is learnt, and once it is.
+    learning: Vec<Spent>,
+    usual: Option<Spent>,
+    slower: Option<Slowdown>,
+    recent: VecDeque<Recent>,
+}
+
+/// One of the last steps.
+#[derive(Clone, Copy)]
+struct Recent {
+    step: u64,
+    ended_at: Timestamp,
+    wall_ns: u64,
+    spent: Spent,
+}
+
+const _: () = assert!(size_of::<Recent>() <= 32 && size_of::<Spent>() <= 8);
+
+impl Pace {
+    /// Takes in a step.
+    pub(super) fn observe(&mut self, step: &CompleteStep, by: &regression::Thresholds) {
+        // Numbers that went back are another time of the run.
+        if self.recent.back().is_some_and(|it| step.step < it.step) {
+            self.slower = None;
+            self.learning.clear();
+        }
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        let spent = spent(step);
+        self.recent.push_back(Recent {
+            step: step.step,
+            ended_at: step.ended_at,
+            wall_ns: step.wall_ns,
+            spent,
+        });
+        let is_quiet = is_quiet(step);
+        let is_learning = self.regression.baseline_ns().is_none();
+        let regression = &mut self.regression;
+        let change = regression.observe_by(step.step, step.wall_ns, is_quiet, by);
+        if is_learning && !is_quiet && self.learning.len() < RECENT {
+            self.learning.push(spent);
+        }
+        if is_learning && self.regression.baseline_ns().is_some() {
+            self.usual = Spent::median(&std::mem::take(&mut self.learning));
+        }
+        if let Some(change) = change {
+            self.changed(change, step.ended_at);
+        }
+    }
+
+    /// It became slower or as fast again, which this step confirms.
+    fn changed(&mut self, change: Change, confirmed_at: Timestamp) {
+        let longer = self.recent.iter();
+        let longer = longer.filter(|it| it.step >= change.since_step);
+        let since: Vec<Spent> = longer.map(|it| it.spent).collect();
+        let before = self.usual.take();
+        self.slower = (change.direction == Direction::Slower).then(|| Slowdown {
+            change,
+            began_at: self.ended_at(change.since_step).unwrap_or(confirmed_at),
+            before,
+            since: Spent::median(&since),
+        });
+    }
+
+    /// The last step and when it ended.
+    pub(super) fn last(&self) -> Option<(u64, Timestamp)> {
+        self.recent.back().map(|it| (it.step, it.ended_at))
+    }
+
+    /// When this step ended, or the first that is known after it.
+    pub(super) fn ended_at(&self, step: u64) -> Option<Timestamp> {
+        let found = self.recent.iter().find(|it| it.step >= step);
+        found.map(|it| it.ended_at)
+    }
+
+    /// How long a step takes, median of the last [`PACE`], nanoseconds; 0 before the first.
+    pub(super) fn step_ns(&self) -> u64 {
+        let last = self.recent.iter().rev().take(PACE);
+        let mut pace: Vec<u64> = last.map(|it| it.wall_ns).collect();
+        pace.sort_unstable();
+        pace.get(pace.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// That it is slower than it was.
+    pub(super) const fn slower(&self) -> Option<Slowdown> {
+        self.slower
+    }
+
+    /// It is no slower any more where this holds.
+    pub(super) fn forget_if(&mut self, is_over: impl Fn(&Change) -> bool) {
+        self.slower = self.slower.filter(|it| !is_over(&it.change));
+    }
+}
+
+/// Where the time of a step went on the rank that computed longest: the others wait for it, and it waits for none.
+fn spent(step: &CompleteStep) -> Spent {
+    let longest = step.readings.iter().max_by_key(|it| it.times.own_ns());
+    longest.map_or(Spent::default(), |it| Spent {
+        data_wait_ns: it.times.data_wait_ns as f32,
+        collective_wait_ns: it.times.comm_wait_ns as f32,
+    })
+}
+
+/// Whether a step was also spent on what is not training, a checkpoint or an evaluation: on some rank
+/// more than [`QUIET_PART`] of it is neither computing nor waiting.
+fn is_quiet(step: &CompleteStep) -> bool {
+    step.readings.iter().any(|it| {
+        let known = it.times.own_ns().saturating_add(it.times.comm_wait_ns);
+        it.times.wall_ns.saturating_sub(known) as f64 > QUIET_PART * it.times.wall_ns as f64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_analysis::straggler::Seat;
+    use gpufleet_telemetry::steps::StepTimes;
+
+    use super::*;
+    use crate::runs::RankStep;
+
+    const MILLI: u64 = 1_000_000;
+
+    /// A step of two ranks: the second computes longer, waits so long for data, and both so long in collectives.
+    fn step(number: u64, data_ms: u64, collectives_ms: u64) -> CompleteStep {
+        let wall_ms = 800 + data_ms + collectives_ms;
+        let of = |rank: u32, busy_ms: u64, data_ms: u64| RankStep {
+            rank,
+            seat: Seat::default(),
+            times: StepTimes {
+                wall_ns: wall_ms * MILLI,
+                busy_ns: busy_ms * MILLI,
+                data_wait_ns: data_ms * MILLI,
+                comm_wait_ns: (wall_ms - busy_ms - data_ms) * MILLI,
+            },
+        };
+        CompleteStep {
+            step: number,
+            steps: 1,
+            ended_at: Timestamp::from_seconds(1_790_000_000 + number as i64),
+            wall_ns: wall_ms * MILLI,
+            readings: vec![of(0, 700, 10), of(1, 800, data_ms)],
+            missing: 0,
+        }
+    }
+
+    #[test]
+    fn a_run_that_became_slower_says_where_its_time_went_before_and_since_and_forgets_it_when_it_is_over()
+     {
+        let mut pace = Pace::default();
+        let by = regression::Thresholds::default();
+        for number in 0..100 {
+            pace.observe(&step(number, 20, 180), &by);
+        }
+        assert_eq!(pace.slower(), None);
+        for number in 100..140 {
+            pace.observe(&step(number, 120, 180), &by);
+        }
+        let slower = pace.slower().expect("a tenth longer");
+        assert_eq!(slower.change.since_step, 100);
+        assert_eq!(slower.began_at, Timestamp::from_seconds(1_790_000_100));
+        let millis = |it: Option<Spent>| {
+            let it = it.expect("it is known");
+            [it.data_wait_ns, it.collective_wait_ns].map(|it| (it / MILLI as f32).round())
+        };
+        assert_eq!(millis(slower.before), [20.0, 180.0]);
+        assert_eq!(millis(slower.since), [120.0, 180.0]);
+        // From the steps since, which are the new baseline: by the network this time.
+        for number in 140..260 {
+            let network = if number < 200 { 180 } else { 400 };
+            pace.observe(&step(number, 120, network), &by);
+        }
+        let slower = pace.slower().expect("a fifth longer");
+        assert_eq!(millis(slower.before), [120.0, 180.0]);
+        assert_eq!(millis(slower.since), [120.0, 400.0]);
+        pace.observe(&step(7, 20, 180), &by);
+        assert_eq!(pace.slower(), None, "another time of the run");
+    }
+}
