@@ -15,7 +15,7 @@ const COLUMNS: u32 = 8;
 const STAGES: u32 = 4;
 const RANKS: u32 = COLUMNS * STAGES;
 /// Steps of a job, judged each ten.
-const STEPS: u64 = 60;
+const STEPS: u64 = 40;
 const SEEDS: u32 = 20;
 /// Noise of each rank.
 const NOISE: f64 = 0.01;
@@ -250,7 +250,7 @@ pub(super) fn faults() -> Vec<Faults> {
 
 /// Jobs whose ranks differ by noise alone: nothing is said of stages, turns and parts.
 pub(super) fn well() -> Vec<Well> {
-    const JOBS: u64 = 5;
+    const JOBS: u64 = 3;
     const LONG: u64 = 400;
     let is_wrong = |verdict: &Verdict| {
         !verdict.stages.is_empty() || !verdict.parted.is_empty() || verdict.moving.is_some()

@@ -60,7 +60,7 @@ fn straggler(longer: f64, least: u32) -> Fault {
 /// All steps take longer.
 fn slower(longer: f64, least: u32) -> Fault {
     let finding = "a run that became slower";
-    let fault = format!("steps longer by {:.0} %", longer * 100.0);
+    let fault = format!("steps longer by {:.1} %", longer * 100.0);
     let says = ("its steps take longer than they did", At::Any);
     of_ranks((finding, &fault), says, least, move |_, _, now| {
         let wall = if now.seconds >= 0 {
@@ -306,7 +306,7 @@ fn slow_port(part: f64, least: u32) -> Fault {
 
 fn wrong_network(bytes: f64, least: u32) -> Fault {
     let finding = "a run on the wrong network";
-    let fault = format!("{:.1} GB/s over the hosts' ports, RDMA silent", bytes / 1e9);
+    let fault = format!("{} GB/s over the hosts' ports, RDMA silent", bytes / 1e9);
     Fault::few(finding, &fault, least, move |seed, off| {
         let reads = move |live: &mut Live, now: &Now| {
             if live.key.kind == ResourceKind::Node {
