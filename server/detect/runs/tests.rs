@@ -149,12 +149,15 @@ impl Training {
     }
 }
 
+/// The same, lent.
+pub(in crate::detect) type SaysOf<'a> = &'a dyn Fn(u32, &mut Live);
+
 /// What the agent of a rank tells of the ten steps up to this one.
 pub(in crate::detect) fn tell(
     fleet: &Fleet,
     (step, rank): (u64, u32),
     does: Does,
-    says: Option<&dyn Fn(u32, &mut Live)>,
+    says: Option<SaysOf<'_>>,
     now: Timestamp,
 ) {
     if !does.is_heard {
